@@ -2,12 +2,12 @@
 """The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each by the simplest means that works. Pure.
 
 *active-standby*: the subflows of the standby path are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup
-subflow when no other is usable. By itself it would return at the first sign of life from the active path, which must
-then retransmit all its losses, so that no data would arrive for seconds. So this mode treats a path as lost when
+subflow when no other is usable. By itself it would return at the first packet from the active path, which must then
+retransmit all its losses, so that no data would arrive for seconds. So this mode treats a path as lost when
 outstanding data do not arrive for ``LOST_AFTER``. It makes the lost path backup and the next path regular, until no
 data have been outstanding on the lost path for ``BACK_AFTER``.
 
-*waterfall*: a path is used while all paths before it are full or gone. Lost paths are treated as above. A path opens
+*waterfall*: a path is used while all paths before it are full or absent. Lost paths are treated as above. A path opens
 (its subflows become regular) when all paths before it had data waiting for ``FULL_AFTER``, of this connection or of its
 client's crowd. It closes when the paths before it could have carried all data for ``CLOSE_AFTER``; the former rate of a
 lost path does not count. The kernel's scheduler would assign most data to the path with the shortest queue, so the last
@@ -39,15 +39,15 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 RATE_WINDOW, MIN_WINDOW, KEPT_SECONDS = 1.0, 0.5, 10.0  # seconds: usual window of a rate, shortest and longest
 MIN_WAITING, MUCH_WAITING = 0.08, 0.5
 """Seconds that waiting data of a full path take to be sent, near its baseline rate and on a slower path."""
-MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000  # bytes: one piece of 64 KB proves nothing, three a backlog
-SURELY_FULL = 0.7  # a path is full if more than one piece has waited at every sample for this many seconds
+MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000  # bytes: one 64 KB chunk proves nothing, three are a backlog
+SURELY_FULL = 0.7  # a path is full if more than one chunk has waited at every sample for this many seconds
 BUSY = 0.7  # fraction of the baseline from which on a path's rate is near its baseline
 LOST_AFTER, LOST_ROUND_TRIPS = 0.55, 3
 """A path is lost if outstanding data do not arrive for these seconds, or these round trips if they take longer."""
 BACK_AFTER = 0.5  # a lost path is back after this many seconds without outstanding data
 MEMORY = 60.0  # seconds in which a baseline falls to 1/e
 WAITING_SETTLES = 1.0  # seconds for which little or much data must have waited before this counts
-MIN_CAP = 256_000  # bits/s; no mode caps a path to less
+MIN_CAP = 256_000  # minimum cap of a path in any mode, bits/s
 
 FULL_AFTER, CLOSE_AFTER = 0.5, 1.0  # seconds
 SPARE = 0.85  # fraction of its baseline that a path is trusted to carry
@@ -62,17 +62,17 @@ DRAINS, FAST_DRAINS = 0.05, 0.3
 """The cap is enough if the backlog drains faster than this fraction of what the paths before give; in fast growth."""
 LEFT = 0.97  # the last path gets what exceeds this fraction of what the paths before it give
 
-WINDOW = 2.0  # seconds over which rates are taken: BBR's stop of 0.2 s every ten must not change the measure
+WINDOW = 2.0  # seconds over which rates are computed: BBR's pause of 0.2 s every 10 s must not change the measure
 FIRST_AFTER = 0.6  # seconds from the first sample to the first cap
 HEADROOM = 1.03  # margin above a share, so that a path that could carry more shows it
 ROOM = 1.35  # measure while nothing waits, as a multiple of what all paths carry
 MAX_CORRECTION = 0.25  # fraction of a share
 MIN_PART = 0.05  # a path below this fraction of its baseline takes no part
-SETTLED = 0.02  # a cap stays if the new one differs by at most this fraction
+SETTLED = 0.02  # a cap stays if the new cap differs by at most this fraction
 
 
 class Action(NamedTuple):
-    """What to do with one subflow."""
+    """The treatment of one subflow."""
 
     backup: bool
     rate: int | None  # cap, bits/s; None for no cap
@@ -101,7 +101,7 @@ class PathLoad:
         self._alive = 0.0  # when data last arrived, or nothing was outstanding
         self._empty_since: float | None = None  # since when no data are outstanding; None while some are
         self._idled = self._waited = self._emptied = -inf
-        """When little data waited last, when much data waited last, and when at most one piece waited last."""
+        """When little data waited last, when much data waited last, and when at most one chunk waited last."""
         self.silent = -inf  # when the path last carried nothing although data were outstanding
         self.lost = False
 
@@ -136,7 +136,7 @@ class PathLoad:
             self._emptied = read
 
     def tell(self, crowd: Crowd | None) -> None:
-        """Update this connection's part of *crowd*, or of the present one."""
+        """Update this connection's part of *crowd*, or of the present crowd."""
         self._crowd.waiting -= self._told[0]
         self._crowd.rate -= self._told[1]
         self._crowd = crowd or self._crowd
@@ -165,7 +165,7 @@ class PathLoad:
 
     @property
     def well_again(self) -> bool:
-        """Whether all outstanding data arrived, or the subflows are gone."""
+        """Whether all outstanding data arrived, or the subflows ended."""
         return not self.present or (self._empty_since is not None and self.read - self._empty_since >= BACK_AFTER)
 
     def carried(self, window: float) -> float:
@@ -191,7 +191,7 @@ class PathLoad:
             return False
         all_waiting = self._crowd.waiting
         crowded = all_waiting > self.waiting and all_waiting >= max(SURELY_WAITING, MIN_WAITING * self._crowd.rate / 8)
-        # If the round trip is short, the kernel never holds more than one piece.
+        # If the round trip is short, the kernel never holds more than one chunk.
         if crowded or self.read - self._emptied >= SURELY_FULL:
             return True
         rate = max(self.rate(RATE_WINDOW), MIN_CAP)
@@ -206,7 +206,7 @@ class Mode(ABC):
     meaning: ClassVar[str]  # for the description of the key ``mode``
     keys: ClassVar[tuple[str, ...]] = ()  # its keys under ``steer``
     spreads: ClassVar[bool] = True
-    """False if it leaves all to the kernel's scheduler, from a connection's first subflow on: none is ever made."""
+    """False if the kernel's scheduler does everything, from a connection's first subflow on: no object is created."""
     sets_backup: ClassVar[bool] = False  # whether it uses the backup flag (RFC 8684, 3.3.8)
 
     def __init__(self, weights: Mapping[str, int]) -> None:
@@ -257,7 +257,7 @@ class ActiveStandby(Mode):
             if path.lost:
                 path.lost = not path.well_again
             elif path.silent == now:
-                # With no other path there is nothing to decide.
+                # Without another path there is nothing to decide.
                 path.lost = any(not self._paths[other].lost for other in present if other != name)
         usable = [name for name in present if not self._paths[name].lost] or present
         before = self._open
@@ -291,8 +291,8 @@ class ActiveStandby(Mode):
 class Overflow:
     """The cap of the last open path. While the paths before it are full the cap grows: it doubles until it was first
     too high, then grows slowly at first, or at once by the growth of the backlog. It stays while the backlog drains. It
-    falls to what the others leave when they are not full and carry less than before. It goes when the path itself gives
-    no more."""
+    falls to the rest that the other paths leave when they are not full and carry less than before. It ends when the
+    path itself gives no more."""
 
     cap: int | None = None
     _growth: float = FAST_GROWTH
@@ -453,7 +453,7 @@ class LoadBalancing(Mode):
 
 
 class SmallestDelay(Mode):
-    """Does nothing."""
+    """Leaves all decisions to the kernel's scheduler."""
 
     names = ("smallest-delay",)
     meaning = "smallest-delay: the kernel's own scheduler, without interference"
@@ -462,4 +462,4 @@ class SmallestDelay(Mode):
 
 MODES: Final[tuple[type[Mode], ...]] = (ActiveStandby, Waterfall, LoadBalancing, SmallestDelay)
 BY_NAME: Final = {mode.names[0]: mode for mode in MODES} | {name: mode for mode in MODES for name in mode.names[1:]}
-"""By 3GPP's names first, then by other names."""
+"""The modes, by 3GPP's names first, then by other names."""

@@ -108,7 +108,7 @@ class Ledger:
         return bool(before != version)
 
     def reset(self, chosen: Collection[Account]) -> int:
-        """Delete the usage of the accounts *chosen*; return how many had any."""
+        """Delete the usage of the accounts *chosen*; return the number of accounts that had usage."""
         delete = "DELETE FROM used WHERE rule = ? AND client = ? AND start = ?"
         with self._transaction() as database:
             return database.executemany(delete, list(chosen)).rowcount if chosen else 0
@@ -119,7 +119,7 @@ class Ledger:
             database.execute(_ADD, (*account, -octets))
 
     def prune(self, before: int) -> None:
-        """Delete periods that began earlier."""
+        """Delete the usage of periods that began before *before*."""
         with self._transaction() as database:
             database.execute("DELETE FROM used WHERE start < ?", (before,))
 

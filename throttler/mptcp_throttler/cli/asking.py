@@ -46,7 +46,7 @@ def explain(options: argparse.Namespace) -> int:
 
 
 def _which(text: str) -> dict[str, str] | None:
-    """Return the request argument for the address, token or endpoint in *text*; None if it is none of these."""
+    """Return the request argument for the address, token or endpoint in *text*; None if *text* is none of these."""
     with suppress(ValueError):
         return {"client": str(ip_address(text.removeprefix("[").removesuffix("]")))}
     if re.fullmatch("[0-9a-fA-F]{1,8}", text):
@@ -149,7 +149,7 @@ def events(options: argparse.Namespace) -> int:
 
 
 def _followed(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the events of *request*, and then new ones, forever. Says on stderr what is missing."""
+    """Yield the events of *request*, and then new events, forever. Missing events are reported on stderr."""
     pid: int | None = None
     away = False
     while True:
@@ -158,7 +158,7 @@ def _followed(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         except Absent as error:
             if pid is None:
                 raise
-            # The daemon may be restarting: go on when it answers again.
+            # The daemon may be restarting: continue when it answers again.
             if not away:
                 journal.say(f"note: {error} Waiting for it")
             away = True
@@ -174,7 +174,7 @@ def _followed(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             journal.say(f"note: {lost} events are missing: the daemon keeps only the latest ones")
         found = answer["events"]
         yield from found
-        # A full answer may leave out events: ask for the next ones. Otherwise ask only for new events.
+        # A full answer may omit events: request the next events. Otherwise request only new events.
         full = "after" in request and len(found) == request["limit"]
         request |= {"after": found[-1]["seq"] if full else answer["last"], "limit": MAX_EVENTS}
         time.sleep(FOLLOW_SECONDS)
@@ -195,7 +195,7 @@ def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def reload(options: argparse.Namespace) -> int:
     reloads = reload_outcome(status_socket(options.config))
     errors = (reloads["last_refused"] or {}).get("errors", ())
-    # In the journal the daemon has logged them already.
+    # The daemon has already logged them in the journal.
     for line in () if journal.is_journal() else (*reloads.get("settings", ()), *errors):
         journal.say(line, journal.ERROR if line in errors else journal.WARNING)
     if errors:

@@ -146,7 +146,7 @@ def grant(options: argparse.Namespace) -> int:
     if is_volume:
         _grant_volume(settings.ledger, policy, _budgets(policy, client, options.budget), fresh, octets)
     else:
-        # A client has at most one grant of no caps; a new one replaces it.
+        # A client has at most one grant of no caps; a new grant replaces it.
         change_grants(path, lambda before: [*others(before), fresh])
         note = "; plain TCP stays capped" if policy.caps_plain_tcp else ""
         print(f"{client}: no caps until {_when(fresh.until, policy)}{note}")

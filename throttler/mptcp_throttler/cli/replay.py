@@ -39,7 +39,7 @@ _NOTES: Final = {
     "unproven_joins": ("join", " whose HMAC could not be checked: keys are missing"),
     "overflows": ("subflow", " not tracked: there were too many"),
 }
-"""For each counter, what it counts, and what the user should know about it."""
+"""For each counter, its meaning, and a note for the user."""
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -148,7 +148,7 @@ def _summary(run: Replay) -> Iterator[str]:
 
 
 def _notes(run: Replay, capture: CaptureFile) -> Iterator[str]:
-    """Yield notes on what the timeline lacks, and why."""
+    """Yield notes about data that the timeline lacks, with the reasons."""
     if capture.damage is not None:
         yield capture.damage
     if foreign := capture.foreign.total():

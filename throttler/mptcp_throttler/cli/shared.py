@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Unanswered(Exception):
-    """The daemon refused a request or is too old for it; ``str()`` says why in one line."""
+    """The daemon refused a request or is too old for it; ``str()`` gives the reason in one line."""
 
 
 class Absent(Unanswered):
@@ -62,7 +62,7 @@ def ask_daemon(path: Path, request: Mapping[str, object], expected: str) -> dict
 
 @contextmanager
 def answering(path: Path) -> Iterator[None]:
-    """Turn an OSError within into Absent, which says why no daemon answers at the status socket *path*."""
+    """Turn an OSError within into Absent, whose text explains why no daemon answers at the status socket *path*."""
     try:
         yield
     except (FileNotFoundError, ConnectionRefusedError) as error:
@@ -80,7 +80,7 @@ def answering(path: Path) -> Iterator[None]:
 
 
 def say_unknown_names(path: Path, wanted: Mapping[str, object]) -> None:
-    """After an empty answer, say if *wanted* has a ``rule`` or ``path`` that the policy in force lacks."""
+    """After an empty answer, report a ``rule`` or ``path`` of *wanted* that the policy in force lacks."""
     if wanted.keys().isdisjoint(("rule", "path")):
         return
     try:

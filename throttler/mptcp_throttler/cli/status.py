@@ -24,7 +24,7 @@ def status(options: argparse.Namespace) -> int:
     with answering(path):
         text = status_client.ask_text(path, {"query": "head" if options.brief else "status"})
     if options.json:
-        # Not parsed: for ten thousand connections, that would take longer than all other work.
+        # Do not parse the answer: for ten thousand connections, that would take longer than all other work.
         sys.stdout.buffer.write(text.removesuffix(b"\n") + b"\n" if text else b"")
     if not text.endswith(b"\n"):  # a brace at the end may belong to an inner object
         complain(f"ask {path}: the answer ended too early, or the daemon is older than this command; then restart it")
@@ -53,7 +53,7 @@ def print_status(status: dict[str, Any]) -> None:
         console.print(f"RELOAD REFUSED at {when}, the policy from before is in force:")
         for line in refused["errors"]:
             console.print(f"  {line}")
-    if status.get("ledger_error") is not None:  # an older daemon lacks it
+    if status.get("ledger_error") is not None:  # an older daemon lacks this key
         console.print(f"BUDGETS NOT WRITTEN: {status['ledger_error']}; caps hold, and it is written later")
     table = Table()
     for title in ("connection", "client", "kind", "path", "cap", "class", "sent", "why"):

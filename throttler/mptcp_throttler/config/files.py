@@ -50,7 +50,7 @@ def read_policy(path: Path, settings: Settings | None = None) -> tuple[Policy, t
 
 
 def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Policy, tuple[Problem, ...]]:
-    """Do the same as :func:`read_policy` for *text*; *source* names it in messages."""
+    """Return the same as :func:`read_policy` for *text*; messages call the text *source*."""
     checked = check_policy(text, source, None if settings is None else settings.interfaces)
     if checked.policy is None:
         raise DocumentError(checked.problems)
@@ -69,7 +69,7 @@ _End = Annotated[tuple[bytes, int], Parsed(_parse_end, {"type": "string"})]
 
 
 class SubflowSection(Section):
-    """One subflow; *local* is the proxy."""
+    """One subflow; *local* is the proxy's endpoint."""
 
     local: _End
     remote: _End

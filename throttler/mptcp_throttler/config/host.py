@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Check the settings against the host. The daemon refuses to start on an error; it starts despite warnings."""
+"""Checks the settings against the host. The daemon refuses to start after an error; it starts despite warnings."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Pr
 def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[str]]) -> Iterator[Problem]:
     """Yield a warning for each pair of listed interfaces if one is stacked on the other, directly or not.
 
-    *stands_on* has the lower interfaces of each interface. This is no error: both may be listed if the policy
+    *stands_on* has the lower interfaces of each interface. This is not an error: both may be listed if the policy
     identifies paths by clients and caps only downloads, or if all that it caps uses only the lower interface.
     """
     for upper in settings.interfaces:
         lower = [upper]
-        for name in lower:  # grows
+        for name in lower:  # this list grows during the loop
             lower += [each for each in stands_on.get(name, ()) if each not in lower]
         for name in settings.interfaces:
             if name in lower[1:]:

@@ -52,7 +52,7 @@ class KernelAccess:
         backend, s.ownership
     )
     upload_missing: Callable[[], str | None] = nftables_missing
-    """What this host lacks to shape uploads; None if nothing."""
+    """Returns what this host lacks to shape uploads; None if it lacks nothing."""
     upload_traffic_control: Callable[[Settings], TrafficControl] = lambda s: IfbTrafficControl(s.ownership)
     upload_netfilter: Callable[[Settings], Netfilter] = lambda s: NftablesNetfilter(NftTable(s.ownership, s.interfaces))
     nftables: Callable[[], LibNftables] = LibNftables
@@ -66,13 +66,13 @@ class KernelAccess:
     notices: Callable[[Settings], Sequence[Callable[[], NoticeSource]]] = _notices
     class_counters: Callable[[Settings, Direction], Mapping[int, ClassCounters]] = _class_counters  # by minor number
     mptcp_missing: Callable[[], str | None] = mptcp_missing
-    """Says why connections to this host cannot be Multipath TCP; None if they can."""
+    """Returns why connections to this host cannot be Multipath TCP; None if they can."""
     sysctls: Callable[[Path], OwnedSysctls] = OwnedSysctls  # takes the state directory
     keeper: Callable[[Path], Awaitable[KeeperConnection]] = find_or_start_keeper
     """Finds a killed daemon's keeper in the state directory, or starts one."""
     subflow_commands: Callable[[], SubflowCommands] = SubflowCommands
     ask_tunnels: Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]] = ask_async
-    """Asks the tunnel daemon."""
+    """Queries the tunnel daemon."""
 
 
 REAL = KernelAccess()

@@ -4,13 +4,13 @@
 No process has a descriptor of a subflow's socket, and options of an MPTCP socket apply to all its subflows. A BPF
 *sock_ops* program can set options on one subflow: SO_MAX_PACING_RATE and SO_SNDBUF (socket(7)), TCP_NOTSENT_LOWAT
 (tcp(7)). The kernel calls it on every round trip of connections to the proxy's ports; it looks up the socket's cookie
-in our map and sets the limits found. If nothing is in flight, a limit applies with the next data. Only sockets accepted
-while the program runs request these calls. The program ends with the process; the limits stay.
+in our map and sets the limits of its entry. If nothing is in flight, a limit applies with the next data. Only sockets
+accepted while the program runs request these calls. The program ends with the process; the limits stay.
 
 A second program, an iterator, also reaches sockets that send nothing: to lift limits, and to set rate 0, at which a
 subflow rests. It needs Linux 5.16 and CAP_PERFMON.
 
-Send buffers only grow, and only on Linux 6.1 or later (docs/soft-start.md). net.core.wmem_max limits half of one.
+Send buffers only grow, and only on Linux 6.1 or later (docs/soft-start.md). net.core.wmem_max limits half their size.
 
 An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it, only while a subflow retransmits: otherwise
 data of a vanished client would wait for 15 minutes. On an idle subflow it would replace the number of unanswered probes
@@ -45,7 +45,7 @@ from mptcp_throttler.shaping.model import MAX_ENTRIES, InitialOptions, Ownership
 
 log = logging.getLogger(__name__)
 
-PROGRAMS = Path(__file__).parent / "sockets/programs"  # sources; ``build`` compiles them when a package is made
+PROGRAMS = Path(__file__).parent / "sockets/programs"  # sources; ``build`` compiles them when a package is built
 LIMITS, BIRTHS, ALL_SOCKETS, METER = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all", "mptcp_thr_meter"
 MAX_PREFIXES = 131_072
 UNLIMITED = 0xFFFFFFFF
@@ -56,7 +56,7 @@ _PREFIX, _BIRTH = struct.Struct("=I16s"), struct.Struct("=IIII")  # structs of `
 _CLOSED = struct.Struct("=QQI4s16sII")  # struct of ``programs/mptcp_thr_meter.c``
 _SETTINGS = struct.Struct("=QIII8192s4x")  # struct settings of ``programs/bpf.h``
 _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
-_LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)  # in struct bpf_link_info; id 0: somebody detached the program
+_LINK_INFO_BYTES, _LINK_CGROUP = 128, slice(16, 24)  # in struct bpf_link_info; id 0: another program detached ours
 _ITERATOR_BYTES = 1 << 16
 _SO_NETNS_COOKIE = 71
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # system call numbers, the same on every architecture
@@ -107,7 +107,7 @@ class Bpf(bpf.Bpf):
         self._link = link
 
     def check(self) -> list[str]:
-        """Attach the program again if somebody detached it; return that as a text. Raises KernelError."""
+        """Attach the program again if it was detached; return texts that report this. Raises KernelError."""
         info, size = ctypes.create_string_buffer(_LINK_INFO_BYTES), ctypes.c_uint32(_LINK_INFO_BYTES)
         is_known = self.library.bpf_obj_get_info_by_fd(self._link, info, ctypes.byref(size)) == 0
         if not is_known or any(info.raw[_LINK_CGROUP]):
@@ -168,7 +168,7 @@ class SocketPacing(Bpf):
     """Limits on the sockets of single subflows, by socket cookie. Methods raise KernelError."""
 
     def __init__(self, ownership: Ownership, user_timeout: float = USER_TIMEOUT, *, for_accepted: bool = True) -> None:
-        """*user_timeout*: seconds. Without *for_accepted*, leave newly accepted sockets alone. Raises KernelError."""
+        """*user_timeout*: seconds. Without *for_accepted*, do not change newly accepted sockets. Raises KernelError."""
         self._max_buffer = largest_send_buffer()
         self.has_buffers = self._max_buffer >= MIN_SEND_BUFFER  # whether sockets can have larger send buffers
         if not self.has_buffers:
@@ -218,7 +218,7 @@ class SocketPacing(Bpf):
         return True
 
     def can_rest(self) -> bool:
-        """Tell whether a resting socket can be made to send again: needs the iterator and BBR (the kernel loads it)."""
+        """Return whether a resting socket can wake. This needs the iterator, and BBR, which the kernel loads."""
         try:
             self._open_iterator()
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

@@ -16,7 +16,7 @@ from typing import Any
 def _replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
     """Substitute *modules* (None: not found) during imports, except those that are already loaded."""
     absent = {name: module for name, module in modules.items() if name not in sys.modules}
-    sys.modules.update(absent)  # type: ignore[arg-type]  # None is allowed there, and says that there is none
+    sys.modules.update(absent)  # type: ignore[arg-type]  # None is allowed: the module is then not found
     try:
         yield
     finally:

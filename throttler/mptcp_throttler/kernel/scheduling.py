@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Processor scheduling, and when the event loop yields. sched(7), setpriority(2).
 
-A joining subflow must not wait behind the proxy's transfers. A nice value does not suffice: the running process first
+A joining subflow must not wait for the proxy's transfers. A nice value does not suffice: the running process first
 uses up its slice of some milliseconds. So the event loop, which has little to do, has real-time priority. The kernel
-reserves 50 ms of each second for ordinary processes, but takes them in one piece (``kernel.sched_rt_runtime_us``; since
-Linux 6.12 its deadline server), so the loop rests by itself, a few milliseconds at a time.
+reserves 50 ms of each second for ordinary processes, but in one interval (``kernel.sched_rt_runtime_us``; since Linux
+6.12 its deadline server), so the loop rests by itself, a few milliseconds at a time.
 
-All other processes and threads that we start are ordinary, because they may compute for long. But they must not starve:
-the loop waits for a worker that holds Python's lock, so workers get nice -20. With autogroup, nice values count only
-within a session and sessions get equal shares, so our session gets the same nice value.
+All other processes and threads of the throttler are ordinary, because they may compute for long. But they must not
+starve: the loop waits for a worker that holds Python's lock, so workers get nice -20. With autogroup, nice values count
+only within a session and sessions get equal shares, so the throttler's session gets the same nice value.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-NICE = -20  # for workers, which may hold Python's lock, and for the loop if real time is refused
+NICE = -20  # for workers, which may hold Python's lock, and for the loop if the kernel refuses real-time priority
 REAL_TIME_PRIORITY = 1
 TURN_SECONDS = 0.001
 PERIOD_SECONDS = 0.02
-BUSY = 0.9  # From this share of a period, the loop counts as busy. The kernel itself enforces 5 % of rest.
+BUSY = 0.9  # processor share of a period above which the loop counts as busy; the kernel itself enforces 5 % of rest
 REST = 0.1
-"""Rest after a busy period, as a share of it. Long turns make long periods: a fixed rest of 2 ms was too little for
-periods of 40 ms or more."""
-LONGEST_REST_SECONDS = 0.02  # a turn that takes seconds must not cause a rest of tenths of a second
+"""Rest after a busy period, as a share of the period. Long computations make long periods: a fixed rest of 2 ms was too
+short for periods of 40 ms or more."""
+LONGEST_REST_SECONDS = 0.02  # a computation of some seconds must not cause a rest of tenths of a second
 
 
 def prefer_event_loop() -> None:
-    """Give the calling thread real-time priority, if the kernel allows.
+    """Give the calling thread real-time priority, if the kernel allows it.
 
-    It refuses without CAP_SYS_NICE, and in a cgroup without a real-time budget. A policy that an administrator set
-    (chrt(1), ``CPUSchedulingPolicy=``) is kept.
+    The kernel refuses without CAP_SYS_NICE, and in a cgroup without a real-time budget. A scheduling policy that an
+    administrator set (chrt(1), ``CPUSchedulingPolicy=``) is kept.
     """
     prefer_worker()
     if os.sched_getscheduler(0) != os.SCHED_OTHER:
@@ -68,7 +68,7 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 def rest_seconds(period: float, cpu_time: float) -> float:
-    """Return how long to rest after *period*, of which the thread computed for *cpu_time*; all in seconds."""
+    """Return how long to rest after a *period* in which the thread used *cpu_time*; all in seconds."""
     return min(REST * period, LONGEST_REST_SECONDS) if cpu_time > BUSY * period else 0.0
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sysctls that the throttler changes in the network namespace. It notes their values before the change, and restores
-them afterwards. proc_sys_net(5)."""
+"""Sysctls that the throttler changes in the network namespace. The throttler notes their values before the change, and
+restores them afterwards. proc_sys_net(5)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OwnedSysctls:
     def hold(self, wanted: Mapping[str, str]) -> None:
         """Set the *wanted* sysctls and restore our others.
 
-        Raises KernelError if one cannot be set or noted; those not held before are then restored.
+        Raises KernelError if a sysctl cannot be set or noted; the sysctls not held before are then restored.
         """
         held = self._read_note()
         for name in held.keys() - wanted.keys():
@@ -97,7 +97,7 @@ class OwnedSysctls:
 def mptcp_missing() -> str | None:
     """Return why connections to this host cannot be Multipath TCP, and the consequences; None if they can.
 
-    Disabled, the kernel creates no new MPTCP sockets, but existing ones, listeners included, stay as they are
+    With MPTCP disabled, the kernel creates no MPTCP sockets, but existing sockets, also listeners, stay as they are
     (mptcp_init_sock, net/mptcp/protocol.c).
     """
     try:

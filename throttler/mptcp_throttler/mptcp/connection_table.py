@@ -38,7 +38,7 @@ class SubflowRecord:
     listed: int = 0  # number of the latest dump that listed it
 
     def agrees_with(self, entry: KernelSubflow) -> bool:
-        """Return whether *entry*, a socket with this four-tuple, has no news except that the subflow still exists."""
+        """Return whether *entry*, a socket with this four-tuple, shows no change except that the subflow exists."""
         known = self.subflow
         return (
             self.token == entry.token
@@ -93,12 +93,12 @@ class TimedTable(Generic[K, V]):
             yield value
 
     def drop_until(self, time: float) -> int:
-        """Remove every entry stamped at or before *time*; return how many."""
+        """Remove every entry stamped at or before *time*; return the number of entries removed."""
         return sum(1 for _ in self.pop_until(time))
 
 
 class ConnectionTable:
-    """Makes every change to the set of connections and subflows, and returns its events."""
+    """Performs every change to the set of connections and subflows, and returns its events."""
 
     def __init__(self, limits: TrackerLimits, listen_ports: frozenset[int]) -> None:
         self.limits = limits
@@ -112,10 +112,10 @@ class ConnectionTable:
         self.ended: TimedTable[FourTuple | int, float] = TimedTable(limits.max_remembered)
         """When recent subflows (by four-tuple) and connections (by token) ended: an older dump may still list them."""
         self.turned_away: TimedTable[int, None] = TimedTable(limits.max_remembered)
-        """Tokens of connections refused because of their client's share. A late join to one is refused, too."""
+        """Tokens of connections refused because of their client's share. Late joins to them are refused, too."""
         self.dumps = 0  # number of socket dumps begun
         self.dump_began: float | None = None
-        self.dumps_wanted = self.dumps_served = 0  # requests for a dump, and those made before a complete one began
+        self.dumps_wanted = self.dumps_served = 0  # requests for a dump; requests made before a complete dump began
 
     # Subflows and connections
 

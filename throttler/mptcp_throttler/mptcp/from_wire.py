@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Read captured handshakes: the interfaces by which subflows leave, and the joins that the proxy refuses.
+"""Reads captured handshakes: the interfaces by which subflows leave, and the joins that the proxy refuses.
 
 Sources: RFC 8684, 3.1 (MP_CAPABLE, version negotiation), 3.2 (MP_JOIN), 3.5 (MP_FASTCLOSE); RFC 9293, 3.10.
 
@@ -7,8 +7,8 @@ Segments never add, change or end a subflow: any host can send them, and the ker
 
 - The proxy's SYN/ACK shows the interface by which the subflow leaves. Any host can send the client's SYN.
 - A join that the proxy answers with a RST or in plain TCP counts as refused.
-- A RST or MP_FASTCLOSE asks for a look-up of the subflows: if both sides give up a connection at the same time, no
-  event reports its end.
+- A RST or MP_FASTCLOSE causes a look-up of the subflows: if both sides abort a connection at the same time, no event
+  reports its end.
 - A segment that came in with the proxy's address, or went out with a client's, is ignored.
 """
 
@@ -24,7 +24,7 @@ from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, Segment, un
 @dataclass(slots=True)
 class Handshake:
     token: int | None  # from the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured
-    interface: str | None = None  # by which the proxy answered
+    interface: str | None = None  # the interface by which the proxy answered
 
 
 class WireObserver:
@@ -33,7 +33,7 @@ class WireObserver:
     def __init__(self, table: ConnectionTable) -> None:
         self._table = table
         self.handshakes: TimedTable[FourTuple, Handshake] = TimedTable(table.limits.max_remembered)
-        self.refused: TimedTable[FourTuple, None] = TimedTable()  # recently refused joins, to announce each once
+        self.refused: TimedTable[FourTuple, None] = TimedTable()  # recently refused joins, to report each once
 
     def segment(self, segment: Segment) -> list[Event]:
         table, counters = self._table, self._table.counters

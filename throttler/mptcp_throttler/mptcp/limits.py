@@ -13,8 +13,8 @@ class TrackerLimits:
     """Bounds of every table, and timeouts in seconds."""
 
     max_connections: int = 65_536
-    """With lingering ones. One beyond its client's share (:class:`Shares`) is reported for closing
-    (``CONNECTION_EXCESS``); to drop an older one would lift its cap."""
+    """Includes lingering connections. A connection beyond its client's share (:class:`Shares`) is reported for closing
+    (``CONNECTION_EXCESS``); dropping an older connection instead would lift its cap."""
     max_subflows_per_connection: int = 16
     """A subflow beyond this is reported for closing (``SUBFLOW_EXCESS``). The in-kernel path manager accepts at most 8
     after the first; only a user-space path manager may accept more."""
@@ -29,7 +29,7 @@ class TrackerLimits:
 
 @dataclass(slots=True)
 class TrackerCounters:
-    """Counters since the tracker was made. They never decrease."""
+    """Counters since the tracker was created. They never decrease."""
 
     segments: int = 0
     ignored: int = 0  # segments that belong to no handshake and no tracked subflow
@@ -55,8 +55,8 @@ class TrackerCounters:
 class Shares:
     """Shares the room for connections among the clients (:mod:`mptcp_common.clients`).
 
-    A client may have at most as many connections as room is left: *n* clients that take all they can leave 1/(*n* + 1)
-    of the room to others. This is the dynamic-threshold rule for queues that share a memory (Choudhury and Hahne,
+    A client may have at most as many connections as are still free: *n* clients at their limits leave 1/(*n* + 1) of
+    the room to others. This is the dynamic-threshold rule for queues that share a memory (Choudhury and Hahne,
     IEEE/ACM Transactions on Networking 6(2), 1998).
     """
 
@@ -66,19 +66,19 @@ class Shares:
         self.taken = 0
 
     def allows(self, address: bytes) -> bool:
-        """Return whether the client at *address* may have one more connection."""
+        """Return whether the client at *address* may have a further connection."""
         return self.held.get(client_of(address), 0) < self._room - self.taken
 
     def allows_older(self, address: bytes) -> bool:
-        """Return whether one more connection of that client may have begun before the daemon, in an unknown order: the
-        first client gets at most half of the room, each further one half of what is left."""
+        """Return whether a further connection of that client may have begun before the daemon. The order is unknown:
+        the first client gets at most half of the room, each further client half of the rest."""
         client = client_of(address)
         clients = len(self.held) + (client not in self.held)
         half = self._room - self._room // 2
         return self.held.get(client, 0) < half and self.taken < self._room - (self._room >> clients)
 
     def take(self, address: bytes) -> bytes:
-        """Count one more connection of a client; return the key for :meth:`give_back`."""
+        """Count a further connection of a client; return the key for :meth:`give_back`."""
         client = client_of(address)
         self.held[client] = self.held.get(client, 0) + 1
         self.taken += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Input and output of the tracker: segments, kernel records, connections, subflows, events.
+"""The tracker's input and output: segments, kernel records, connections, subflows, events.
 
 Addresses are 4 or 16 packed bytes in network order, because every segment hashes and compares them. An IPv4-mapped IPv6
 address (::ffff:a.b.c.d), which the kernel reports for clients of a dual-stack listener, is stored as its 4 bytes.
@@ -32,7 +32,7 @@ def mapped(address: bytes) -> bytes:
 
 
 End = tuple[bytes, int, int]  # client's address and port, proxy's port: what a closed socket reports of its four-tuple
-MAX_TOKEN = 0xFFFFFFFF  # The largest token of a Multipath TCP connection. Tunnels have larger ones.
+MAX_TOKEN = 0xFFFFFFFF  # the largest token of a Multipath TCP connection; tunnels have larger tokens
 
 
 class FourTuple(NamedTuple):

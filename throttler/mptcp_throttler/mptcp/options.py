@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parse the MPTCP options of a TCP header into frozen structs, and compute tokens and HMACs from keys.
+"""Parses the MPTCP options of a TCP header into frozen structs, and computes tokens and HMACs from keys.
 
 Sources: RFC 8684, 3; kind 30, subtypes in figure 19. Of RFC 6824 (version 0), which Linux does not speak, the parser
 reads only the version in MP_CAPABLE. Rules:
@@ -94,7 +94,7 @@ class RemoveAddr(MptcpOption, frozen=True):
 
 
 class MpPrio(MptcpOption, frozen=True):
-    """Asks to make a subflow backup, or no longer backup (3.3.8)."""
+    """Requests that a subflow becomes backup, or regular again (3.3.8)."""
 
     backup: bool
 
@@ -112,7 +112,7 @@ class MpFastclose(MptcpOption, frozen=True):
 
 
 class MpTcprst(MptcpOption, frozen=True):
-    """Why a subflow is reset (3.6). RFC 8684 only."""
+    """Reports why a subflow is reset (3.6). RFC 8684 only."""
 
     flags: int  # bits U, V, W, T; T (1) marks a transient cause
     reason: int

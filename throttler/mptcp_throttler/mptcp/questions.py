@@ -4,8 +4,8 @@
 If a client aborts a connection (MP_FASTCLOSE), the kernel drops its token before it closes the subflows, so no event
 reports their end. Therefore each captured RST or MP_FASTCLOSE causes a look-up of its subflow.
 
-A look-up costs about 25 microseconds. Even if many segments ask for it, a subflow is looked up at most twice a second.
-All look-ups together are at most :data:`RATE` a second, which is one percent of a processor.
+A look-up costs about 25 microseconds. Even if many segments cause look-ups, a subflow is looked up at most twice a
+second. All look-ups together are at most :data:`RATE` a second, which is one percent of a processor.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 from mptcp_throttler.mptcp.model import FourTuple
 
 RATE: Final = 400.0  # maximum look-ups a second
-BURST: Final = 64  # maximum look-ups at once; these take about 2 ms
+BURST: Final = 64  # maximum look-ups at once; 64 look-ups take about 2 ms
 MAX_WAITING: Final = 1024  # Maximum number of waiting subflows. The next dump of all sockets checks the others.
 DELAY: Final = 0.5  # seconds until a look-up: the kernel may be slow to end a subflow
 
 
 class SocketLookupQueue(dict[FourTuple, float]):
-    """The waiting subflows in the order of the requests, and when each is due. Times are arguments."""
+    """The waiting subflows in the order of the requests, each with the time of its look-up. No clock is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class SocketLookupQueue(dict[FourTuple, float]):
         self._as_of = float("-inf")
 
     def ask(self, four_tuple: FourTuple, now: float) -> None:
-        """Queue a look-up of the subflow, unless it already waits for one."""
+        """Queue a look-up of the subflow, unless a look-up of it is already queued."""
         if len(self) < MAX_WAITING:
             self.setdefault(four_tuple, now + DELAY)
 
@@ -48,7 +48,7 @@ class SocketLookupQueue(dict[FourTuple, float]):
         return tuple(taken)
 
     def pause(self, now: float) -> float | None:
-        """Return the seconds until the next look-up; None if none waits."""
+        """Return the seconds until the next look-up; None if no subflow waits."""
         if not self:
             return None
         return max(next(iter(self.values())) - now, 0.0 if self._allowed >= 1 else (1 - self._allowed) / RATE)

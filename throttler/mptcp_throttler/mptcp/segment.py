@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parse a captured frame into a :class:`~.model.Segment`: link, IP and TCP headers, by hand.
+"""Parses a captured frame into a :class:`~.model.Segment`: link, IP and TCP headers, without a library.
 
 Sources: IEEE 802.1Q (tags), RFC 791 (IPv4), RFC 8200 (IPv6), RFC 9293, 3.1 (TCP). Without a whole TCP header in an
 unfragmented packet or first fragment, the result is None: other protocols, later fragments, IPv6 extension headers,

@@ -95,11 +95,11 @@ class Tracker:
 
     @property
     def wants_resync(self) -> bool:
-        """Whether a resync is wanted, until one that begins later finishes."""
+        """Whether a resync is wanted: until a resync that began after the request finishes."""
         return self.table.dumps_wanted > self.table.dumps_served
 
     def begin_resync(self, time: float) -> Resync:
-        """Begin to apply a dump in pieces; *time* is before the first is read."""
+        """Begin to apply a dump in pieces; *time* is before the first piece is read."""
         return Resync(self, time)
 
     def resync(self, subflows: Iterable[KernelSubflow], time: float) -> list[Event]:
@@ -200,7 +200,7 @@ class Tracker:
         if dumped:
             return events
         if self.wants_resync or any(each.four_tuple in table.questions for each in table.connections[token].subflows):
-            self.want_resync()  # another may have ended unnoticed: leave it to the next dump
+            self.want_resync()  # another subflow may have ended unnoticed: the next dump shows that
             return events
         return events + self.excess(four_tuple, token, time)
 
@@ -280,13 +280,13 @@ class Resync:
             four_tuple = entry.four_tuple
             record = subflows.get(four_tuple)
             if record is not None and record.subflow.since <= time and record.agrees_with(entry):
-                record.listed = number  # the common case: nothing is new
+                record.listed = number  # the common case: nothing has changed
             elif four_tuple.local_port in ports or entry.token in connections:
                 events += self._take(entry, time if read is None else read)
         return events
 
     def finish(self, limit: int = FINISH_STEP) -> Iterator[list[Event]]:
-        """Close what the dump did not list, in steps of *limit* subflows. Each step yields its events."""
+        """Close the subflows that the dump did not list, in steps of *limit*. Each step yields its events."""
         # Oldest first, because only some of the subflows that no dump lists can wait for a look-up.
         oldest = sorted(self._table.subflows.values(), key=attrgetter("listed"))
         for records in self._batches(oldest, limit):
@@ -319,7 +319,7 @@ class Resync:
 
     def _take_late(self, entry: KernelSubflow, read: float) -> list[Event]:
         tracker, four_tuple, token = self._tracker, unmapped(entry.four_tuple), entry.token
-        has_ended = self._table.has_ended(four_tuple, token, self._time)  # perhaps after it was read
+        has_ended = self._table.has_ended(four_tuple, token, self._time)  # perhaps after its socket was read
         events = tracker.listed(four_tuple, entry, self._time, read)
         return events if has_ended else events + tracker.excess(four_tuple, token, read)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Represent Multipath UDP tunnels as connections and their paths as subflows, from their daemon's answers. Pure.
+"""Represents Multipath UDP tunnels as connections and their paths as subflows, from the tunnel daemon's answers. Pure.
 
 A tunnel gets a token above that of any MPTCP connection (``model.MAX_TOKEN``). Path 0 counts as its initial
-subflow, and the path's number serves as the remote address identifier. A path has byte counts like a socket, under a
-cookie that no socket has, but none of TCP's figures.
+subflow, and the path's number serves as the remote address identifier. A path has byte counts like a socket, stored
+under a cookie that no socket has; it has no TCP statistics.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any, Final
 
 from mptcp_throttler.mptcp.model import MAX_TOKEN, FourTuple, KernelEvent, KernelEventKind, KernelSubflow
 
-GONE_SECONDS: Final = 10.0  # a path has ended if the tunnel's daemon heard nothing, and it carried nothing, for so long
+GONE_SECONDS: Final = 10.0  # a path counts as ended after this long without a message and without traffic
 FIRST_COOKIE: Final = 1 << 62  # the kernel counts sockets from 1
-_Sign = tuple[float, tuple[int, int]]  # when a path gave a sign of life; the bytes that it had sent and received
+_Sign = tuple[float, tuple[int, int]]  # time of a path's last activity; the bytes that it had sent and received by then
 
 
 @dataclass(frozen=True, slots=True)
 class TunnelPath:
     tunnel: str
     name: str
-    number: int  # nanoseconds since the epoch when the path got these ends; unique
-    class_id: int  # HTB class by which its packets leave, as its daemon says; 0: none of the throttler's
+    number: int  # when the path got these endpoints, nanoseconds since the epoch; unique
+    class_id: int  # HTB class of its packets, as the tunnel daemon reports it; 0 if it is not ours
     interface: str | None
     socket: KernelSubflow
 
     def is_same(self, other: TunnelPath | None) -> bool:
-        """Return whether *other* is the same path: two paths of a relay may exchange addresses."""
+        """Return whether *other* is the same path. Addresses do not identify it: two paths of a relay may swap them."""
         mine = self.socket
         return other is not None and (mine.token, mine.remote_id) == (other.socket.token, other.socket.remote_id)
 
@@ -43,13 +43,13 @@ class TunnelTable:
     ports: Collection[int]
     paths: dict[FourTuple, TunnelPath] = field(default_factory=dict)
     ignored: set[tuple[str, int]] = field(default_factory=set)  # name and port of tunnels at other ports
-    _tokens: dict[str, int] = field(default_factory=dict)  # by name
-    _signs: dict[int, _Sign] = field(default_factory=dict)  # the last ones, by :attr:`TunnelPath.number`
+    _tokens: dict[str, int] = field(default_factory=dict)  # tokens of the tunnels, by name
+    _signs: dict[int, _Sign] = field(default_factory=dict)  # the last activity, by :attr:`TunnelPath.number`
     _latest: int = MAX_TOKEN
 
     def take(self, answer: Mapping[str, Any], now: float) -> list[KernelEvent]:
-        """Replace all paths by those of *answer*; return the changes as kernel events. Raises ValueError, with nothing
-        changed, if the answer is not understood."""
+        """Replace all paths by those of *answer*; return the changes as kernel events. Raises ValueError, and changes
+        nothing, if the answer cannot be parsed."""
         signs: dict[int, _Sign] = {}
         try:
             found = dict(self._found(answer, now, signs))
@@ -76,7 +76,7 @@ class TunnelTable:
     ) -> Iterator[tuple[FourTuple, TunnelPath]]:
         for tunnel in answer["tunnels"]:
             if tunnel.get("role") == "relay":
-                continue  # this host is its relay: the policy is for tunnels whose proxy is here
+                continue  # the policy is for tunnels for which this host is the proxy, not the relay
             name = str(tunnel["name"])
             for path in sorted(tunnel["paths"], key=lambda each: int(each["number"])):
                 local, remote = (ip_address(path[end]).packed for end in ("local", "remote"))
@@ -86,7 +86,7 @@ class TunnelTable:
                     continue
                 number, begun = int(path["number"]), int(path["id"])
                 carried, silent = (int(path["bytes_sent"]), int(path["bytes_received"])), path["silent_s"]
-                # The last sign of life is a message or carried data: packets may pass after the relay's daemon ended.
+                # Carried data count like a message: traffic can continue after the relay's daemon has ended.
                 heard, before = -math.inf if silent is None else now - float(silent), self._signs.get(begun)
                 if before is not None:
                     heard = max(heard, before[0]) if carried == before[1] else now

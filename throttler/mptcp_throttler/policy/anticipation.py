@@ -5,10 +5,10 @@ A second path is established after three round trips. By then a short download h
 two paths. So a young connection on one path is *anticipated* to have two. If its window ends without a second path, it
 is decided as it is, and counts as a miss of its client. Below, "second subflow" means one on a second path.
 
-A client is the source address of its connections (all clients behind a NAT are one). Only its last connections count.
-If one had a second subflow, later connections are anticipated; if nearly all had one, twice as long as a join takes. If
-none came in time, or several connections ended too early for one, the client has a single path. Its connections are not
-anticipated until one has a second subflow, or the client was not seen for ``KEPT_SECONDS``.
+A client is the source address of its connections (all clients behind a NAT count as one). Only its last connections
+count. If one of them had a second subflow, later connections are anticipated; if nearly all had a second subflow, for
+twice the time of a join. If no second subflow came in time, or several connections ended too early for it, the client
+has a single path. Its connections are not anticipated until one has a second subflow, or ``KEPT_SECONDS`` have passed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mptcp_throttler.mptcp.model import Connection
 
 ANTICIPATED = 2  # number of paths of an anticipated connection
 WINDOW_SECONDS = 0.14  # The usual window: a few round trips. A single-path client loses this and its window's growth.
-LONG_WINDOW_SECONDS = 1.0  # longest window for a client that nearly always has a second subflow: joins wait behind data
+LONG_WINDOW_SECONDS = 1.0  # longest window for a client that nearly always has a second subflow: joins wait for data
 LATE_FACTOR = 2.0  # the window of such a client is this multiple of its longest recent join
 FEW_CONNECTIONS, MORE_SECONDS = 10, 0.01
 """Each simultaneous connection beyond these few lengthens the window, because handshakes wait for each other."""
@@ -31,18 +31,18 @@ MISSES = {False: 1.0, True: 2.0}
 """Misses until a client counts as single-path, by whether it ever joined: a busy path delays joins past the window."""
 SHORT_MISS = 0.34  # weight of a connection that ended before its window
 KEPT_SECONDS = 600.0  # a client without a connection for this long is forgotten
-MAX_FORGOTTEN = 256  # clients a second, twice what must go at most: removing their initial limits takes 1 to 2 ms
-MAX_CLIENTS = 65_536  # addresses remembered; the one seen longest ago gives way
+MAX_FORGOTTEN = 256  # maximum clients forgotten per second: removing their initial limits takes 1 to 2 ms
+MAX_CLIENTS = 65_536  # maximum addresses remembered; a new address replaces the one that was seen longest ago
 
 
 @dataclass(slots=True)
 class _Client:
     address: bytes
-    last: float  # when it was last seen
+    last: float  # when the client was last seen
     young: int = 0  # number of its connections that are anticipated now
     joins: bool = False
-    joined: float = -math.inf  # when the last second subflow came
-    share: float = 1.0  # weighted share of its connections that had one
+    joined: float = -math.inf  # when a second subflow was last established
+    share: float = 1.0  # weighted share of its connections that had a second subflow
     longest: float = 0.0  # longest recent time to join, at most ``LONG_WINDOW_SECONDS``; decays with each faster join
     misses: float = 0.0  # weighted number of connections without a second subflow since the last join
 
@@ -52,7 +52,7 @@ class _Client:
 
     @property
     def window(self) -> float:
-        """How long its connections are anticipated, in seconds."""
+        """Time for which the client's connections are anticipated, in seconds."""
         brings_two = self.joins and self.share >= NEARLY_ALL
         usual = max(WINDOW_SECONDS, LATE_FACTOR * self.longest) if brings_two else WINDOW_SECONDS
         return min(LONG_WINDOW_SECONDS, usual + MORE_SECONDS * max(0, self.young - FEW_CONNECTIONS))
@@ -73,17 +73,17 @@ class JoinPredictor:
     def __init__(self) -> None:
         self.clients: dict[bytes, _Client] = {}
         """In the order of ``last``: :meth:`_remember` moves a client to the end."""
-        self._connections: dict[int, _Young | None] = {}  # by token; None if it tells nothing more about its client
+        self._connections: dict[int, _Young | None] = {}  # by token; None: no news of its client to expect
         self._flips: dict[bytes, bool] = {}
         self._windows: list[tuple[float, int]] = []  # heap: window end, token
 
     def take_flips(self) -> dict[bytes, bool]:
-        """Return the clients that became known as single-path (True), or no longer are (False), since the last call."""
+        """Return the clients that became single-path (True), or ceased to be (False), since the last call."""
         flips, self._flips = self._flips, {}
         return flips
 
     def paths(self, connection: Connection, active: int, now: float) -> int:
-        """Return the number of paths to decide *connection* with: the *active* ones, or more."""
+        """Return the number of paths by which to decide *connection*: the *active* paths, or more."""
         token = connection.token
         if token not in self._connections:
             if not active:

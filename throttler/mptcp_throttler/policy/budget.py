@@ -24,7 +24,7 @@ LONGEST_GRANT: Final = 366 * 86_400  # Seconds. A permanent exemption belongs in
 
 
 class Account(NamedTuple):
-    """The used volume of a budget in one period, of one client or of all ("")."""
+    """Key of the used volume of a budget in one period, by one client or, with "" as client, by all clients."""
 
     budget: str
     client: str
@@ -40,7 +40,7 @@ class Usage(NamedTuple):
 
 
 def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:
-    """Return begin and end (exclusive) of the period that contains *now*, seconds since the epoch. A reset time that a
+    """Return start and end (exclusive) of the period that contains *now*, seconds since the epoch. A reset time that a
     clock change skips or repeats takes effect once, at the earliest matching instant."""
     today = datetime.fromtimestamp(now, zone).date()
     moments = (datetime.combine(day, budget.reset_time, zone) for day in _reset_days(budget, today))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Evaluate the policy for each active subflow of a connection, and give reasons. Pure.
+"""Evaluates the policy for each active subflow of a connection, and gives reasons. Pure.
 
 This runs on every change of any connection, so the policy is compiled into integers and verdicts are cached.
 

@@ -104,7 +104,7 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
         yield _at_key(document, ("budgets", NO_BUDGET), message)
     for index, rule in _rules_of(document):
         budget, name = rule.get("budget"), rule.get("name")
-        # Validation refuses what is no name.
+        # Validation refuses values that are not names.
         if isinstance(budget, str) and re.fullmatch(NAME_PATTERN, budget) and budget not in (NO_BUDGET, *budgets):
             unknown = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
             message = volume_as_budget(budget) or unknown
@@ -167,7 +167,7 @@ def _at_key(document: Document, path: KeyPath, message: str, severity: Severity 
 
 
 def _errors(policy: Policy) -> Iterator[Finding]:
-    """Yield what the throttler cannot do."""
+    """Yield rules that the throttler cannot apply."""
     for index, rule in enumerate(policy.rules):
         for name in rule.paths or () if rule.caps_plain_tcp else ():
             if foreign := sorted(policy.paths[name].model_fields_set - {"clients", "interfaces"}):

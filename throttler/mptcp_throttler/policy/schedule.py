@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The weekly hours of a rule: parse them, tell whether they are open, and when that changes.
+"""The weekly hours of a rule: parses them, computes whether they are open, and when that changes.
 
 A window is open while the local time of day is between its ends. A window inside a repeated hour opens twice. A window
 inside a skipped hour does not open; a window that begins in it opens at its end. A window that passes midnight belongs
@@ -25,7 +25,7 @@ DAYS_PATTERN: Final = f"^({_ANY_DAY})(-({_ANY_DAY}))?$"
 HOURS_PATTERN: Final = "^([01]?[0-9]|2[0-3]):[0-5][0-9]-(([01]?[0-9]|2[0-3]):[0-5][0-9]|24:00)$"
 _HOURS: Final = re.compile(r"([0-9]{1,2}):([0-9]{2})-([0-9]{1,2}):([0-9]{2})", re.ASCII)
 
-_HORIZON: Final = timedelta(days=15)  # a weekly window changes within a week, or two if it opens in a skipped hour only
+_HORIZON: Final = timedelta(days=15)  # a weekly window changes within one week, or two if it opens in a skipped hour
 _STEP: Final = 900  # Seconds. Offsets from UTC change at multiples of this.
 
 
@@ -76,7 +76,7 @@ def is_open(windows: Iterable[Window], local: datetime) -> bool:
 
 
 def hours_text(windows: Iterable[Window]) -> str:
-    """Return ``Mon-Fri 08:00-18:00, 20:00-24:00``; the days are left out if they are every day."""
+    """Return ``Mon-Fri 08:00-18:00, 20:00-24:00``; the days are omitted if they are every day."""
     by_days: dict[frozenset[int], list[str]] = {}
     for window in windows:
         whole = window.start == window.end

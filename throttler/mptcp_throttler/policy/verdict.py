@@ -30,7 +30,7 @@ class ScopeKey:
 
 
 class Verdict(NamedTuple):
-    """The decision on one active subflow in one direction, and why."""
+    """The decision on one active subflow in one direction, with its reason."""
 
     four_tuple: FourTuple
     path: str | None  # the first path that matches the subflow, for display
@@ -43,8 +43,8 @@ class Verdict(NamedTuple):
     steer: Rule | None = None
     steer_path: str | None = None  # the path of ``steer`` that the subflow is on
     guarded: bool = False  # whether the guard may relax the cap
-    bound: int | None = None  # bits/s up to which it may: the ceil of a looser cap that is not guarded
-    rests: bool = False  # whether the scheduler must leave the subflow out while the other subflows do well
+    bound: int | None = None  # limit of a relaxed cap, bits/s: the ceil of a looser cap that is not guarded
+    rests: bool = False  # whether the scheduler must not use the subflow while the other subflows do well
 
 
 BEFORE: Final = {Direction.DOWN: "", Direction.UP: "upload: "}

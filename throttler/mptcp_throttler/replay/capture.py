@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Read the TCP segments of a capture file with Scapy: pcap and pcapng, plain or gzip.
+"""Reads the TCP segments of a capture file with Scapy: pcap and pcapng, plain or gzip.
 
 Link types (https://www.tcpdump.org/linktypes.html): Ethernet (with 802.1Q tags), Linux cooked (both versions), raw IP.
 Each segment has its captured payload and the payload's length on the wire, because captures are often cut after the
@@ -21,7 +21,7 @@ _COOKED, _COOKED_2 = 113, 276
 _LINK_HEADERS: Final = {1: ETHERNET, _COOKED: LINUX_COOKED} | dict.fromkeys((12, 14, 101, 228, 229), RAW_IP)
 KNOWN_LINK_TYPES: Final = "Ethernet (1), Linux cooked (113, 276), raw IP (12, 14, 101, 228, 229)"
 _SENT_BY_US: Final = {0: False, 4: True}
-"""Packet types of cooked captures: sent to this host, sent by it. Others are copies of other hosts' packets."""
+"""Packet types of cooked captures: sent to this host, sent by this host. Others are copies of other hosts' packets."""
 _OUTBOUND: Final = {1: False, 2: True}  # directions of a pcapng packet: inbound, outbound
 _LATEST: Final = 10**9 << 33  # nanoseconds since the epoch, in the year 2242: later times are invalid
 _LARGEST: Final = 65_535  # Scapy returns at most this many bytes of a packet, from its start

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Derive from captured segments the events that the proxy's kernel would have reported. Pure.
+"""Derives from captured segments the events that the proxy's kernel would have reported. Pure.
 
 Sources: RFC 8684, 3.1 (MP_CAPABLE), 3.2 (MP_JOIN), 3.3.8 (MP_PRIO), 3.5 (MP_FASTCLOSE), 3.6 (MP_TCPRST).
 
-Handshakes are checked as in a kernel: the third ACK establishes an initial subflow if it has both keys, a join if it
-has the right HMAC. Joins to a connection whose keys are not in the capture cannot be checked; they are only counted.
+Handshakes are checked as in a kernel: the third ACK establishes an initial subflow if it has both keys, and a join if
+it has the right HMAC. Joins to a connection whose keys are not in the capture cannot be checked, and are only counted.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ time of the capture. Differences from the daemon:
 
 - Kernel events are derived from the packets (``endpoint``).
 - Subflows that began before the capture are unknown; the daemon lists the sockets when it starts.
-- Budgets begin with nothing used, and count captured bytes.
+- Budgets begin with no used bytes, and count captured bytes.
 - Guard and steering need samples of sockets: entries only name the rule that steers a subflow, as ``plan`` does.
 """
 
@@ -38,7 +38,7 @@ from mptcp_throttler.views.words import planned_reason
 
 TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
-MAX_ACCOUNTS: Final = 20  # budget accounts in the summary; if the policy has more budgets, one of each
+MAX_ACCOUNTS: Final = 20  # maximum accounts in the summary; if the policy has more budgets, one account of each
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
 _Key = tuple[FourTuple, Direction]
 
@@ -59,7 +59,7 @@ class Entry:
 @dataclass(slots=True)
 class Carried:
     """Data bytes that one subflow carried: in each direction, the advance of the highest sequence number. So each byte
-    counts once, even if it is sent several times; a gap counts at once, and the data that fill it later do not."""
+    counts once, even if it is sent several times; a gap counts at once, data that fill the gap later do not count."""
 
     cookie: int
     token: int = 0
@@ -89,11 +89,11 @@ _NOTHING: Final = Carried(0)
 class CapTotals:
     caps: int = 0  # how often a subflow was capped; directions count separately
     seconds: float = 0.0
-    bytes: int = 0  # captured, under the caps; no cap was applied to them
+    bytes: int = 0  # captured bytes under the caps, although no cap was applied to them
 
 
 class Replay:
-    """One capture under one policy. Times are those of the capture, seconds since the epoch."""
+    """One capture under one policy. All times are the capture's, in seconds since the epoch."""
 
     def __init__(
         self, policy: Policy, ports: Sequence[int], interfaces: Sequence[tuple[Network | None, str]] = ()
@@ -118,7 +118,7 @@ class Replay:
         self._caps: dict[_Key, tuple[str, float, int]] = {}  # in force: rule, begin, bytes that the subflow had carried
         self._moved: set[FourTuple] = set()  # subflows that carried data since the last sample
         self._tick = self._sample = self._change = math.inf
-        """When to check for expired subflows, when to sample for budgets, when a rule's hours next begin or end."""
+        """Next times: of the check for expired subflows, of the sample for budgets, of a change of a rule's hours."""
         self._open: tuple[bool, ...] = ()
 
     @property

@@ -36,7 +36,7 @@ def segment_in_words(segment: Segment, from_client: bool) -> str:
 
 
 def in_words(option: options.MptcpOption) -> str:
-    """Describe one option (RFC 8684, 3). Keys are left out: they are secrets."""
+    """Describe one option (RFC 8684, 3). Keys are omitted because they are secrets."""
     match option:
         case options.MpCapable():
             words = [f"MP_CAPABLE version {option.version}"]

@@ -44,7 +44,7 @@ class Actions:
         self._lines = {kind: RateLimiter(MAX_LINES) for kind in _EXCESS}
 
     def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Carry out *effects*; log one that the kernel refuses, and go on."""
+        """Carry out *effects*; log each effect that the kernel refuses, and continue."""
         for effect in effects:
             match effect:
                 case Relaxed(token, rules, None):
@@ -67,7 +67,7 @@ class Actions:
         try:
             self._path_manager.commands.set_backup(effect.token, effect.four_tuple, effect.backup)
         except KernelError as error:
-            # An effect without a rule clears a flag of an earlier daemon: the policy in force does not ask for it, so
+            # An effect without a rule clears a flag of an earlier daemon: the policy in force does not request it, so
             # its refusal is not logged.
             if effect.rule is not None and self._refusals.allow(time.monotonic()):
                 text = "%s; a connection from before the policy steered cannot be steered"
@@ -87,8 +87,8 @@ class Actions:
         that could not be closed.
 
         The kernel accepts more subflows than the tracker only under the user-space path manager, which steering by
-        order needs. Under it, excess subflows are closed; otherwise they are only logged. So are connections beyond
-        their client's share (:mod:`mptcp_throttler.mptcp.limits`) in a dry run.
+        order needs. Excess subflows are closed under this path manager, and otherwise only logged. In a dry run,
+        connections beyond their client's share (:mod:`mptcp_throttler.mptcp.limits`) are only logged.
         """
         excess = {each.four_tuple: each for each in events if each.kind in _EXCESS and each.four_tuple is not None}
         stayed: dict[FourTuple, str] = {}
@@ -97,7 +97,7 @@ class Actions:
                 stayed[four_tuple] = "left open: a dry run"
             elif event.kind is EventKind.SUBFLOW_EXCESS and not self._path_manager.in_force:
                 stayed[four_tuple] = "left open: no policy steers by order"
-        # About 13 µs per connection. They are at most 500: one batch of an observer, or one step of a resync.
+        # Closing takes about 13 µs each. There are at most 500: one batch of an observer, or one step of a resync.
         if closed := [each for each in excess if each not in stayed]:
             stayed |= self._sockets.close_sockets(closed)
         for four_tuple, event in excess.items():

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The components of what clients may use: one meters sockets until they close, one keeps the budgets, one follows the
+"""The components of budgets and grants: one meters sockets until they close, one keeps the budgets, and one follows the
 file of grants.
 
 The component of budgets gives the budget stage the calendar and the closed sockets, and writes the stage's counts to
 the ledger, in one thread, so the disk never stops the event loop. Counts that could not be written are written with
-later ones. The ledger is read again if SQLite's number of its state shows that another process changed it (``quota
+later counts. The ledger is read again if SQLite's number of its state shows that another process changed it (``quota
 reset``).
 """
 
@@ -169,8 +169,8 @@ class Budgets(Component):
 
 
 class ClosedSockets(Component):
-    """Reports the bytes that each socket carried in its life to *budgets* and *traffic*: no sample has those after the
-    last one, or of a subflow that lives shorter than a sampling interval."""
+    """Reports the bytes that each socket carried in its life to *budgets* and *traffic*: samples lack the bytes after
+    the last sample, and those of a subflow that lives shorter than a sampling interval."""
 
     def __init__(self, open_meter: Callable[[], SocketMeter | None], budgets: Budgets, traffic: Traffic) -> None:
         self._open_meter, self._budgets, self._traffic = open_meter, budgets, traffic
@@ -181,7 +181,7 @@ class ClosedSockets(Component):
         return self._meter is not None
 
     async def prepare(self, policy: Policy) -> None:
-        """Meter sockets that are accepted from now on, whatever *policy* says."""
+        """Meter sockets that are accepted from now on, under any *policy*."""
         if self._meter is None:
             self._meter = self._open_meter()
 
@@ -214,7 +214,7 @@ class ClosedSockets(Component):
 
 
 class Grants(Component):
-    """The grants of one daemon: a new one comes into force within a second, and ends by itself."""
+    """The grants of one daemon: a new grant comes into force within a second, and ends by itself."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._stage = engine, engine.grants
@@ -243,7 +243,7 @@ class Grants(Component):
             found = self._path.stat()
             file: tuple[int, ...] = (found.st_ino, found.st_mtime_ns, found.st_size)
         except OSError:
-            file = ()  # missing or unreadable; reading it reports which
+            file = ()  # the file is missing or unreadable; reading it reports which
         if file == self._file:
             return False
         self._file = file

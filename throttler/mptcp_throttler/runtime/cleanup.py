@@ -28,7 +28,7 @@ LIFT_SECONDS = 3.0  # how long to wait for sockets whose limits cannot be reset 
 
 
 async def cleanup(settings: Settings) -> list[str]:
-    """Remove sets, rules and tables of every backend, and restore root qdiscs; return sentences on what was done. A
+    """Remove sets, rules and tables of every backend, and restore root qdiscs; return sentences on the results. A
     failure does not stop the rest. Raises KernelError with all failures, AlreadyRunning while a daemon runs."""
     done: list[str] = []
     failures: list[str] = []
@@ -80,7 +80,7 @@ async def _removed(component: Uploads | PlainTcpCaps, what: str) -> str:
 
 
 async def _backup_flags(settings: Settings) -> str:
-    """Make regular the subflows that a killed daemon made backup, if its note says that it did."""
+    """Make the backup subflows regular again, if the note of a killed daemon shows that it made them backup."""
     note = FlagsNote(settings.state_directory)
     note.find()
     if not note.take_over():

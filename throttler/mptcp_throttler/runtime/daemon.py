@@ -177,7 +177,7 @@ class Daemon:
         await engine.downloads.reconciler.apply()
 
     async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:
-        """Run *duties*, which never end, until :attr:`stop`. The first that fails ends the daemon."""
+        """Run *duties*, which never end, until :attr:`stop`. The first failure of a duty ends the daemon."""
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(duty) for duty in duties]
         tasks.append(asyncio.create_task(self.stop.wait()))
         try:
@@ -212,7 +212,7 @@ class Daemon:
             )
 
     async def _take_policy(self) -> None:
-        """Read the policy file again; refuse a bad one as a whole and keep the policy in force."""
+        """Read the policy file again; if it has an error, refuse it as a whole and keep the policy in force."""
         engine, counts = self._engine, self._reloads
         counts["settings"] = list(await asyncio.to_thread(self._read_settings))
         for line in counts["settings"]:
@@ -256,7 +256,7 @@ class Daemon:
             raise
 
     async def _notify_service_manager(self, sent: str) -> None:
-        """Send watchdog pings forever, and the status line when it differs from *sent*, the last one. The service
+        """Send watchdog pings forever, and the status line when it differs from *sent*, the last line. The service
         manager restarts a daemon whose loop hangs."""
         watched = service_manager.watchdog_seconds(os.environ)
         while True:
@@ -270,7 +270,7 @@ class Daemon:
             await asyncio.sleep(STATUS_SECONDS if watched is None else min(STATUS_SECONDS, watched / 2))
 
     def _summary(self) -> str:
-        """Return one line on what the daemon does, for ``systemctl status``."""
+        """Return one line about the daemon's work, for ``systemctl status``."""
         engine, refused = self._engine, self._reloads["last_refused"]
         text = (
             f"{counted(len(engine.tracker.connections), 'connection')}, {counted(engine.capped, 'capped subflow')} on "

@@ -49,7 +49,7 @@ class Decisions:
         called with each decision before the planners are updated. *follow* is called after the planners were updated
         for a batch of connections."""
         self.policy = policy  # the policy in force, which decides and is shown
-        self.applied = policy.applied  # what of it is carried out
+        self.applied = policy.applied  # the part of the policy that is applied
         self.verdicts: dict[int, Verdicts] = {}  # by token of the connection: one per active subflow and direction
         self._connections = connections
         self._stages, self._planners = stages, planners
@@ -61,7 +61,7 @@ class Decisions:
         self._wake = asyncio.Event()
 
     def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force; :meth:`decide_all` must follow."""
+        """Put *policy* in force; a call of :meth:`decide_all` must follow."""
         self.policy, self.applied = policy, policy.applied
         for stage in self._stages:
             stage.acts = not self.is_dry
@@ -71,11 +71,11 @@ class Decisions:
 
     @property
     def is_dry(self) -> bool:
-        """Whether this is a dry run: all is decided and shown, and nothing is carried out."""
+        """Whether this is a dry run: all is decided and shown, and nothing is applied."""
         return self.applied is not self.policy
 
     def applied_verdicts(self, verdicts: Verdicts) -> Verdicts:
-        """Return *verdicts* as they are carried out."""
+        """Return *verdicts* as they are applied."""
         return without_caps(verdicts) if self.is_dry else verdicts
 
     def decide(self, tokens: Collection[int]) -> None:
@@ -145,7 +145,7 @@ class Decisions:
                 log.error("connection %08x lacks a cap (%s): %s", token, planner.direction.value, error, extra=fields)
 
     def steps(self, connection: Connection) -> Iterator[Verdicts]:
-        """Yield the verdicts of the policy, then what each stage makes of them."""
+        """Yield the verdicts of the policy, then the verdicts after each stage."""
         wall = time.time()
         verdicts = evaluate(self.policy, connection, wall, self.expected(connection))
         verdicts = _without_other_ports(verdicts, self._listen_ports)
@@ -162,7 +162,7 @@ class Decisions:
     def expected(self, connection: Connection) -> int:
         """Return the number of paths that the connection is expected to get; caps are decided by it."""
         if connection.is_tunnel:
-            return 0  # a tunnel's daemon reports all its paths together
+            return 0  # the tunnel daemon reports all paths of a tunnel together
         before = self.anticipation.next_due
         paths = self.anticipation.paths(connection, count_paths(self.policy, connection), time.monotonic())
         if self.anticipation.next_due != before:

@@ -84,7 +84,7 @@ class Downloads(Component):
         if self._tc is None:
             return
         with closing(self._netfilter):
-            if self._tc.prepared:  # otherwise no interface was taken, and the caps of a killed predecessor stay
+            if self._tc.prepared:  # otherwise no interface was taken, and a killed predecessor's caps stay
                 await self.reconciler.close()
 
     def _gso_limit(self, policy: Policy) -> Callable[[int], int]:
@@ -107,7 +107,7 @@ class Uploads(Component, Consumer):
         self.reconciler: Reconciler | None = None
         self.in_force = False  # whether the throttler's IFB device and nftables table exist
         self._left = False  # whether device and table are not in force, but the kernel refused to remove them
-        self._may_be_left = False  # whether a preparation failed, and the removal of what it made failed as well
+        self._may_be_left = False  # whether a preparation failed, and the removal of its objects failed as well
         self._settings = settings
         self._kernel = kernel
         self._connections = connections
@@ -119,7 +119,7 @@ class Uploads(Component, Consumer):
         if self.in_force or not policy.acts_on_upload:
             return
         reconciler = await self._opened()
-        # Clear the flags: otherwise a comparison would remove the device and table that are being made.
+        # Clear the flags: otherwise a comparison would remove the device and table that are being created.
         left, self._left, self._may_be_left = self._left, False, False
         try:
             await reconciler.prepare()
@@ -211,7 +211,7 @@ class Uploads(Component, Consumer):
         try:
             await self._remove_all()
         except KernelError as error:
-            # A kernel without the netdev family or IFB cannot have these objects. Otherwise verify() removes what is
+            # A kernel without the netdev family or IFB cannot have these objects. Otherwise verify() removes what was
             # left.
             self._left = self._left or self.in_force
             log.log(logging.ERROR if self._left else logging.DEBUG, "%s", error)
@@ -227,7 +227,7 @@ class Uploads(Component, Consumer):
 class PlainTcpCaps(Component):
     """Plain TCP in the classes of rules with ``plain_tcp: cap``: one nftables table, whatever the backend is.
 
-    The table matches connections by addresses, interface and the lack of an MPTCP option. It is made again, in one
+    The table matches connections by addresses, interface and the lack of an MPTCP option. It is recreated, in one
     transaction, with each policy.
     """
 
@@ -270,7 +270,7 @@ class PlainTcpCaps(Component):
                 self._nft.close()
 
     async def remove_what_was_left(self) -> bool:
-        """Remove what a killed daemon left; return whether there was anything. Raises KernelError."""
+        """Remove the table of a killed daemon; return whether there was one. Raises KernelError."""
         if self._kernel.upload_missing() is not None or not await self._listed():
             return False
         self._made = None
@@ -278,7 +278,7 @@ class PlainTcpCaps(Component):
         return True
 
     async def _make(self) -> None:
-        """Make the table, or remove it. If that is refused or interrupted, :meth:`verify` and :meth:`close` retry."""
+        """Create or remove the table. After a refusal or interruption, :meth:`verify` and :meth:`close` retry."""
         if self._wanted or self._made != "":
             self._made = None
             await self._run(_REMOVE_PLAIN_TCP + self._wanted, "make" if self._wanted else "remove")

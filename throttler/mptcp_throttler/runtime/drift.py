@@ -38,7 +38,7 @@ class ChangeCounters:
 
 
 class DriftMonitor:
-    """Compares and repairs for one daemon. Must be made inside a running event loop."""
+    """Compares and repairs for one daemon. Must be created inside a running event loop."""
 
     def __init__(self, owners: Sequence[Component], interval: float) -> None:
         self.counters = ChangeCounters()
@@ -50,7 +50,7 @@ class DriftMonitor:
         self._heard: dict[str, str] = {}  # since the last comparison: by changed object, who changed it, in words
         self._due = math.inf  # when to compare because of these changes, monotonic seconds; infinite if there are none
         self._noticed = asyncio.Event()
-        self._refused: dict[Component, str] = {}  # what the last comparison could not repair, and why; logged once
+        self._refused: dict[Component, str] = {}  # why the last comparison could not repair a component; logged once
         self._turn = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 

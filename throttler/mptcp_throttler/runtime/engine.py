@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The way of each change through the daemon, from an event to the kernel.
+"""Passes each change through the daemon, from an event to the kernel.
 
     events ──▶ decide ──▶ plan ──▶ socket limits ──▶ entries ──▶ sampler
        ▲                                                            │
@@ -48,16 +48,16 @@ from mptcp_throttler.telemetry.traffic import Traffic
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-MAX_SLEEP_SECONDS = 1.0  # maximum wait for the next change of a rule's hours: no event tells that the clock was set
+MAX_SLEEP_SECONDS = 1.0  # maximum wait for the next change of a rule's hours: no event reports that the clock was set
 CLOCK_SET_SECONDS = 0.01  # if the clocks diverge more, the wall clock was set: both are slewed alike, clock_gettime(2)
 MAX_LINES = 20  # maximum log lines per minute on refused joins, and on disagreements: any client can cause them
 
 
 class Engine:
-    """The engine of one daemon. The constructor makes its parts in the order in which a change passes them."""
+    """The engine of one daemon. The constructor creates its parts in the order in which a change passes them."""
 
     def __init__(self, settings: Settings, kernel: KernelAccess, policy: Policy) -> None:
-        """Make all parts. The caller must then call :meth:`Decisions.set_policy` and :meth:`enforce`."""
+        """Create all parts. The caller must then call :meth:`Decisions.set_policy` and :meth:`enforce`."""
         self.settings, self.kernel = settings, kernel
         self.started = self.policy_since = time.monotonic()
         ports = settings.ownership.ports
@@ -118,7 +118,7 @@ class Engine:
             self._clock_changed.clear()
 
     async def enforce(self) -> None:
-        """Bring the plan in line with the policy: at start, after a reload, when a window opens or closes."""
+        """Adapt the plan to the policy: at the start, after a reload, and when a window opens or closes."""
         now, wall = time.monotonic(), time.time()
         self._open_rules = self.decisions.policy.open_rules(wall)
         await self.decisions.decide_all()
@@ -127,7 +127,7 @@ class Engine:
             try:
                 planner.prepare_path_classes(now)
             except PlanError as error:
-                log.error("%s", error)  # each connection that lacks such a class is logged later, too
+                log.error("%s", error)  # later, each connection that lacks such a class is also logged
         # The classes must exist before the kernel accepts sockets into them.
         self.downloads.reconciler.wake()
         await self._set_births()
@@ -140,7 +140,7 @@ class Engine:
         await self.paced.set_births(with_exceptions(found, [each.network for each in self.grants.in_force]))
 
     async def follow_grants(self, tokens: Collection[int]) -> None:
-        """Apply the grants in force to the connections of *tokens* and to the initial options of new ones."""
+        """Apply the grants in force to the connections of *tokens* and to the initial options of new connections."""
         await self._set_births()
         self.decisions.decide(tokens)
 
@@ -184,7 +184,7 @@ class Engine:
                     self.joined(event.four_tuple, captured)
 
     def take_outcome(self, outcome: Outcome) -> None:
-        """Carry out the effects of a stage's outcome, then decide again about what it changed."""
+        """Carry out the effects of a stage's outcome, then decide again about the connections that it changed."""
         self.actions.carry_out(outcome.effects)
         self.decisions.decide(outcome.changed)
 

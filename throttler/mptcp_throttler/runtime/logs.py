@@ -29,7 +29,7 @@ from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.views.words import address_text
 
-ALREADY_AN_EVENT: Final = {"is_event": True}  # pass as ``extra`` if the line was already reported as an event
+ALREADY_AN_EVENT: Final = {"is_event": True}  # pass this as ``extra`` if the line was already reported as an event
 log = logging.getLogger(__name__)
 
 _PRIORITIES = {logging.DEBUG: journal.DEBUG, logging.INFO: journal.INFO, logging.WARNING: journal.WARNING}
@@ -37,7 +37,7 @@ _PRIORITIES = {logging.DEBUG: journal.DEBUG, logging.INFO: journal.INFO, logging
 _NOISY_LIBRARIES = {"asyncio": logging.WARNING, "pyroute2": logging.WARNING, "scapy": logging.ERROR}
 """Lowest level that is logged, for each library that would log too much."""
 FIRST_DELAY, REPEAT_INTERVAL = 1.0, 60.0
-"""Seconds from the first change of a rule's caps to the log line, and between lines while changes go on."""
+"""Seconds from the first change of a rule's caps to the log line, and between lines while changes continue."""
 _CAP_WORDS: Final = {False: ("capped", "lifted", "ended"), True: ("would be capped", "no longer", "ended")}
 """Words for a subflow that got a cap, that lost its cap, and that ended with a cap; by whether it is a dry run."""
 
@@ -160,10 +160,10 @@ def log_to_stderr(level: int) -> None:
 
 
 class CapLog:
-    """Logs which subflows got or lost a cap: each one at debug level, otherwise one line per rule.
+    """Logs which subflows got or lost a cap: each subflow at debug level, otherwise one line per rule.
 
-    The line comes one second after the first change, then once a minute while changes go on. So ten thousand short
-    downloads cause one line a minute. If only one subflow changed, the line names it.
+    The line is logged one second after the first change, then once a minute while changes continue. So ten thousand
+    short downloads cause one line a minute. If only one subflow changed, the line names the subflow.
     """
 
     def __init__(self, subflows: Callable[[str], int]) -> None:

@@ -2,8 +2,8 @@
 """The observers: packet capture on every interface, path-manager events, and sweeps of the sockets. All feed the
 tracker.
 
-A sweep of the existing sockets makes up for lost events; other changes that no event reports are looked up
-(``mptcp.questions``). If an observer fails, it is reopened until that succeeds; the others go on.
+A sweep of the existing sockets replaces lost events; other changes that no event reports are looked up
+(``mptcp.questions``). If an observer fails, it is reopened until that succeeds; the other observers continue.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Observers:
         self._events = None
 
     def ask_soon(self) -> None:
-        """Look up the sockets that the tracker asks for, when that is due."""
+        """Look up the sockets that the tracker requests, when that is due."""
         if self._asking is not None:
             return
         if (pause := self._tracker.questions.pause(time.monotonic())) is not None:

@@ -3,7 +3,7 @@
 
 A killed daemon leaves its pacing limit and TCP_NOTSENT_LOWAT on the sockets, and no list of sockets shows the latter.
 So a stop and ``cleanup`` lift all limits, and a start lifts those that no cap replaces. A socket with nothing in flight
-takes the change when it sends its next data, or at once on kernels that support this (``limit_at_once``).
+applies the change when it sends its next data, or at once on kernels that support this (``limit_at_once``).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SocketLimiter(Component, Consumer):
     ) -> None:
         """*planned* is called after samples have changed the plan."""
         self.possible = self.can_rest = self.has_buffers = False
-        """Whether sockets can be paced, come back from a rest, have larger send buffers; set by :meth:`prepare`."""
+        """Whether sockets can be paced, can rest and wake, can have larger send buffers; set by :meth:`prepare`."""
         self._planner = planner
         self._onsets = DownloadOnsets(planner)
         self._open_pacing: Callable[[], SocketPacing | None] | None = open_pacing
@@ -129,7 +129,7 @@ class SocketLimiter(Component, Consumer):
         while left > 0:
             some = [self._differing.popleft() for _ in range(min(BIRTHS_AT_ONCE, left, len(self._differing)))]
             left -= BIRTHS_AT_ONCE
-            refused |= self._write_births(some)  # :meth:`verify` tries what is refused again
+            refused |= self._write_births(some)  # :meth:`verify` retries refused changes
             await asyncio.sleep(0)
         for error in refused:
             log.error("%s", error)
@@ -189,7 +189,7 @@ class SocketLimiter(Component, Consumer):
             await asyncio.to_thread(self._pacing.limit_at_once)
 
     async def close(self) -> None:
-        """Lift all limits of the sockets, and wait a limited time until the sockets have taken it."""
+        """Lift all limits of the sockets, and wait a limited time until the sockets have applied this."""
         if not self.possible:
             return
         self.possible = self._planner.soft_caps = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sets the user-space path manager while the policy steers by order, without any connection losing a path by it.
+"""Sets the user-space path manager while the policy steers by order, so that no connection loses a path.
 
 Only the user-space path manager can make one subflow backup among several that share the proxy's address. At
 ``net.mptcp.pm_type`` 1, the kernel accepts joins only while a process listens to the path manager's events. This
@@ -57,8 +57,7 @@ class UserspacePathManager(Component):
                 await self._hold()
 
     async def commit(self, policy: Policy) -> None:
-        """Restore the sysctls, perhaps a killed predecessor's, if the policy in force needs none. Raises
-        KernelError."""
+        """Restore the sysctls, perhaps for a killed predecessor, unless *policy* needs them. Raises KernelError."""
         async with self._lock:
             self.in_force = needs_user_space(policy)
             if not self.in_force:
@@ -68,7 +67,7 @@ class UserspacePathManager(Component):
 
     @property
     def commands(self) -> SubflowCommands:
-        """Commands for single subflows, opened when first needed. The kernel refuses those for a connection that was
+        """Commands for single subflows, opened when first needed. The kernel refuses them for a connection that was
         accepted under its own path manager. Raises KernelError."""
         if self._commands is None:
             self._commands = self._kernel.subflow_commands()
@@ -92,7 +91,7 @@ class UserspacePathManager(Component):
                 self.repairs += len(problems)
 
     async def close(self) -> None:
-        """Put the sysctls back. The keeper ends with the last connection that needs it. Raises KernelError."""
+        """Restore the sysctls. The keeper ends with the last connection that needs it. Raises KernelError."""
         if self._commands is not None:
             self._commands.close()
             self._commands = None

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Makes the kernel's state equal to the planner's desired state, and keeps it equal.
 
-A class is made before the entries that name it, and an entry is deleted before its class: a packet whose priority names
-a missing class would pass unshaped. If the kernel refuses a change, the others are made first; then it is retried with
-growing pauses. Before that the actual state is read back, because a failed batch may have been applied in part.
+A class is created before the entries that name it, and an entry is deleted before its class: a packet whose priority
+names a missing class would pass unshaped. If the kernel refuses a change, the other changes are made first; then the
+refused change is retried with growing pauses. Before that the actual state is read back: a batch may fail in part.
 
-The comparison with the kernel runs concurrently, and ignores objects that were changed since it began. Only if another
-object differs, changes stop until the whole state was read again and repaired.
+The comparison with the kernel runs concurrently, and ignores objects that were changed since it began. If another
+object differs, changes stop until the whole state has been read again and repaired.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 K = TypeVar("K")
 V = TypeVar("V")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.5  # seconds between retries: after a refusal, all is right within two
-_BATCH = 500  # Entries per call. After each, changes that became urgent are made first, starting with deletions.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.5  # seconds between retries: a refused change is repaired within two
+_BATCH = 500  # Entries per call. After each call, changes that became urgent are made first, deletions before others.
 _CLASS_BATCH = 50
-_FEW = 16  # entries made without yielding to the event loop: well under a millisecond with ipset
+_FEW = 16  # number of entries added without yielding to the event loop: well under a millisecond with ipset
 
 
 @dataclass(slots=True)
@@ -55,20 +55,20 @@ class Reconciler:
         self._netfilter = netfilter
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._closed = False  # whether all was removed: a task that waited for the lock must not make it again
+        self._closed = False  # whether all was removed: a task that waited for the lock must not recreate it
         self._refused = False
-        """Whether the kernel refused a change. Then only :meth:`run` makes more, after it has read back the state."""
+        """Whether the kernel refused a change. Then only :meth:`run` makes changes, after it has read the state."""
         self._in_hand: set[int | FourTuple] = set()  # classes and entries that are being changed right now
         self._changed: set[int | FourTuple] | None = None  # the same since the running comparison began to read, if any
 
     async def prepare(self) -> None:
-        """Take the interfaces, make or adopt sets and rules, and give the actual state to the planner."""
+        """Take the interfaces, create or adopt sets and rules, and give the actual state to the planner."""
         async with self._lock:
             await self._prepare_and_read_back()
             self._closed = False
 
     def wake(self) -> None:
-        """Note that the desired state may have changed: a few new entries are made at once, the rest by :meth:`run`."""
+        """Note that the desired state may have changed: add a few new entries at once; :meth:`run` does the rest."""
         self._wake.set()
         entries, classes = self.planner.entries, self.planner.classes
         if self._closed or self._refused or self._lock.locked() or not 0 < len(entries.upserts) <= _FEW:
@@ -237,7 +237,7 @@ class Reconciler:
         self.planner.adopt(classes, await self._netfilter.read_entries())
 
     async def _start_over(self) -> KernelError | None:
-        """Prepare again after a refusal, because objects that changes depend on may be gone; return the error."""
+        """Prepare again after a refusal, because objects that changes depend on may be missing; return the error."""
         async with self._lock:
             if not self._closed:
                 try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Samples the proxy's sockets for all consumers of samples.
 
-A *sweep* lists all sockets in pieces; a *look-up* asks for single sockets, many in one request. Each consumer names the
+A *sweep* lists all sockets in pieces; a *look-up* queries single sockets, many in one request. Each consumer names the
 subflows that it watches, if any, and the few that are urgent. The sampler sweeps as often as the most demanding
 consumer needs, or looks up the watched subflows if that is cheaper. In between it looks up urgent subflows. Sampling
-takes a fixed share of a processor: if a sample takes longer (a sweep may take seconds), samples come less often.
+takes a fixed share of a processor: the longer a sample takes (a sweep may take seconds), the rarer samples are.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Fed:
         self.consumer = consumer
         self.turn = asyncio.Lock()  # held while the consumer takes samples
         self.waits = False  # whether a sweep's samples must come next, so that it gets no look-ups
-        self.looked_up = set[FourTuple]()  # what it got by urgent look-ups since the sweep or its replacement began
+        self.looked_up = set[FourTuple]()  # subflows of urgent look-ups since the sweep or its replacement began
         self.next_urgent = 0.0
         self.idle = True  # whether it had no urgent subflow when last asked; asked again when the sampler is woken
 
@@ -74,7 +74,7 @@ class Sampler:
         return {"sweeps": self.sweeps, "lookups": self.lookups, "sweep_seconds": round(self.sweep_seconds, 4)}
 
     def is_current(self) -> bool:
-        """Tell whether :attr:`latest` is at most a second old, or at most ten times as old as a sweep takes."""
+        """Return whether :attr:`latest` is at most a second old, or at most ten times as old as a sweep takes."""
         return time.monotonic() - self.latest_time <= max(1.0, 10 * self.sweep_seconds)
 
     def cookies(self, since: float) -> set[int] | None:
@@ -84,7 +84,7 @@ class Sampler:
         return None if self.latest_time < since else {each.cookie for each in self.latest.values()}
 
     def wake(self) -> None:
-        """Ask the consumers again, because they may have new urgent subflows, or their first watched ones."""
+        """Query the consumers again, because they may have new urgent subflows, or their first watched subflows."""
         self._wake_sweeps.set()
         self._wake_urgent.set()
 
@@ -159,7 +159,7 @@ class Sampler:
             if now < fed.next_urgent:
                 continue
             if fed.waits or fed.turn.locked():
-                fed.idle = False  # the consumer is busy: ask it again
+                fed.idle = False  # the consumer is busy: query it again
                 continue
             urgent = list(fed.consumer.urgent())
             fed.idle = not urgent

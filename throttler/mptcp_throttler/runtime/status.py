@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Answers the status socket (docs/status.md): a client sends one line and reads one JSON document until the end.
 
-Each answer is made by a child process, a copy of the daemon at that moment (fork(2)). So the answer is consistent, and
+A child process, a copy of the daemon at that moment (fork(2)), builds each answer. So the answer is consistent, and
 only the copying of page tables delays the event loop, even with many connections or a slow client. The child keeps only
 the client's socket and the log open.
 """
@@ -37,7 +37,7 @@ ANSWER_SECONDS = 30  # maximum lifetime of a child, in case the client does not 
 RETRY_SECONDS = 1.0  # pause after a failed accept
 MAX_ANSWERS = 4  # maximum number of children at a time; further clients wait
 PIECE_BYTES = 1 << 16
-SILENT_SECONDS = 2.0  # maximum pause before and within a request, perhaps on a busy host; then what came counts
+SILENT_SECONDS = 2.0  # maximum pause before and within a request; after it, the bytes received are the request
 NICE = -10  # Priority of a child: below the daemon's, above the proxy's. The status of 10,000 connections takes 0.16 s.
 _STDERR = 2
 
@@ -183,7 +183,7 @@ def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[byte
             for at, piece in enumerate(answer(line)):
                 file.write(piece)
                 if at == 0:
-                    file.flush()  # so that the client sees at once that an answer comes
+                    file.flush()  # so that the client knows at once that an answer follows
         code = 0
     except (BrokenPipeError, ConnectionResetError):
         pass  # the client has closed its end
@@ -204,7 +204,7 @@ def _read_line(client: socket.socket) -> bytes:
 
 
 def answer(snapshot: Snapshot, line: bytes) -> Iterator[bytes]:
-    """Yield the JSON answer to *line* in pieces; an empty line asks for the whole status. A complete answer is one line
+    """Yield the JSON answer to *line* in pieces; an empty line requests the whole status. A complete answer is one line
     with its end of line; otherwise it was cut off."""
     try:
         query, arguments = parse_request(line)

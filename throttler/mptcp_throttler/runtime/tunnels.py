@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tunnels of Multipath UDP under the same policy: queries the tunnel daemon, and sends it the classes of their paths.
+"""Applies the policy to Multipath UDP tunnels: queries the tunnel daemon, and sends it the classes of their paths.
 
-Netfilter does not see a tunnel's packets, because the BPF program that splits them redirects them to an interface. So
-that program also sets their class. Once a second, and at once after a change, a request states the class of every path,
-and the answer lists the tunnels. For all other modules a tunnel looks like a connection: its paths appear among the
-sockets (:meth:`Tunnels.add_paths`) and have entries (:meth:`Tunnels.wrapped`).
+Netfilter does not see a tunnel's packets, because the BPF program that splits the traffic redirects them to an
+interface. So that program also sets their class. Once a second, and at once after a change, a request has the class of
+every path, and the answer lists the tunnels. For all other modules a tunnel looks like a connection: its paths appear
+among the sockets (:meth:`Tunnels.add_paths`) and have entries (:meth:`Tunnels.wrapped`).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Tunnels(Component):
         changed: Callable[[Sequence[KernelEvent]], None],
         counted: Callable[[int, int, int], None],
     ) -> None:
-        """*changed* is called with events of paths; *counted* with a path's cookie and the bytes that it sent and
-        received before it became known."""
+        """*changed* is called with events of paths; *counted* with a path's cookie and the bytes that the path sent and
+        received before the throttler knew it."""
         self._settings, self._ask = settings, kernel.ask_tunnels
         self._changed, self._counted = changed, counted
         self.table = TunnelTable(settings.ownership.tunnel_ports)
@@ -63,7 +63,7 @@ class Tunnels(Component):
         return None if path is None else path.interface
 
     async def prepare(self, policy: Policy) -> None:
-        """Query the tunnel daemon for the first time, and adopt the classes that a killed daemon left."""
+        """Query the tunnel daemon for the first time, and adopt the classes that a killed throttler left."""
         if self._is_prepared or not self.table.ports:
             return
         self._is_prepared = True
@@ -98,7 +98,7 @@ class Tunnels(Component):
         return _NetfilterAndPaths(netfilter, self) if self.table.ports else netfilter
 
     def want(self, entries: Mapping[FourTuple, Target]) -> dict[FourTuple, Target]:
-        """Keep the entries of paths; return the others."""
+        """Store the entries of paths; return the other entries."""
         paths = {each: target for each, target in entries.items() if self.is_path(each)}
         if paths:
             self.wanted |= paths
@@ -106,15 +106,15 @@ class Tunnels(Component):
         return {each: target for each, target in entries.items() if each not in paths}
 
     def drop(self, four_tuples: Iterable[FourTuple]) -> list[FourTuple]:
-        """Drop the entries of paths; return the others."""
+        """Drop the entries of paths; return the four-tuples that are not paths."""
         wanted, others = len(self.wanted), [each for each in four_tuples if self.wanted.pop(each, None) is None]
         if len(self.wanted) < wanted:
             self._wake.set()
         return [each for each in others if not self.is_path(each)]
 
     def _classes(self) -> dict[str, list[int]]:
-        """Return the class handle and ceil, bits/s (0: none), by path number. The tunnel gets the ceil so that it need
-        not find the rate by losses."""
+        """Return the class handle and ceil in bits/s (0: no ceil) by path number. With the ceil, the tunnel daemon need
+        not detect the rate from losses."""
         found, major = {}, self._settings.ownership.htb_major
         for four_tuple, target in self.wanted.items():
             if (path := self.table.paths.get(four_tuple)) is not None:
@@ -132,7 +132,7 @@ class Tunnels(Component):
             if self._answers:
                 log.warning("tunnels: %s: %s; asking again each second", socket, str(error) or "no answer")
             self._answers = False
-            # Packets flow on while the tunnel daemon is down, so its last answer stays valid for a while.
+            # Packets still flow while the tunnel daemon is down, so its last answer stays valid for a while.
             return self.table.take({"tunnels": ()}, now) if now - self._heard > GONE_SECONDS else []
         if not self._answers:
             log.info("tunnels: %s answers", socket)

@@ -37,7 +37,7 @@ class Member:
     cap: LiveCap | None = None  # the subflow's cap, also while the onset is pending
     held_by: LiveCap | None = None  # the cap to whose class the entry points until the end of the onset or the drain
     in_class: bool = False  # whether the socket was accepted into its cap's class: its first segments need no entry
-    young: bool = False  # whether it got its cap when young, without a transition, and has not been sampled since
+    young: bool = False  # whether the young subflow got its cap without a transition, and has no sample since
     rests: bool = False  # whether the scheduler must not assign data to it
 
 
@@ -55,7 +55,7 @@ class LiveCap:
     pending: set[FourTuple] = field(default_factory=set)  # users whose onset is not complete
     falling: set[FourTuple] = field(default_factory=set)
     """Pending users that had the cap before its throttle was lowered. The new rate waits only for these."""
-    unsettled: dict[FourTuple, float] = field(default_factory=dict)  # when it was decided, until it is in force on them
+    unsettled: dict[FourTuple, float] = field(default_factory=dict)  # times of decisions not yet in force
     interim: dict[FourTuple, int] = field(default_factory=dict)  # bits/s of users whose rate falls to the throttle
     held: int = 0  # number of subflows that do not use the cap but still have an entry for its class
     idle_since: float = 0.0
@@ -66,7 +66,7 @@ class LiveCap:
 
     @property
     def ceil(self) -> int:
-        """Final bits/s of all users together."""
+        """Final rate of all users together, bits/s."""
         return self.wanted.ceil
 
     def make_room(self) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The desired state as commands of tc and nft: what ``plan`` prints. Pure."""
+"""Formats the desired state as commands of tc and nft, which ``plan`` prints. Pure."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from mptcp_throttler.shaping.model import (
     Target,
 )
 
-FULL_SPEED = 100_000_000_000  # bits/s of the link and default classes: above any link here, so that only caps shape
-FULL_SPEED_BURST = 256 * 1024
+FULL_SPEED = 100_000_000_000  # bits/s of the link and default classes: more than any real link, so that only caps limit
+FULL_SPEED_BURST = 256 * 1024  # bytes
 FULL_SPEED_QUANTUM = 60_000  # bytes
-TBF_RATE = 32_000_000_000  # Bits/s: about the maximum of a tbf's 32-bit rate. The tbf must cut segments, not shape.
-TBF_STEP = 4000  # bytes per microsecond at that rate: the unit of a tbf's burst
+TBF_RATE = 32_000_000_000  # bits/s, about a tbf's maximum: the tbf must split large segments, and not limit the rate
+TBF_STEP = 4000  # bytes per microsecond at ``TBF_RATE``: the unit of a tbf's burst
 
 
 def tbf_burst(spec: ClassSpec) -> int:
-    """Return the largest segment, bytes, that a leaf of *spec* passes whole; tbf cuts larger ones."""
+    """Return the size in bytes of the largest segment that a leaf of *spec* passes whole; tbf splits larger ones."""
     return -(-int(spec.ceil / 8 * SEGMENT_SECONDS) // TBF_STEP) * TBF_STEP
 
 
 def traffic_control(
     interfaces: Iterable[str], classes: Mapping[int, ClassSpec], ownership: Ownership, direction: Direction
 ) -> Iterator[str]:
-    """Yield the tc(8) commands that make the tree on each interface."""
+    """Yield the tc(8) commands that create the tree of classes on each interface."""
     major = f"{ownership.htb_major:x}"
     for interface in interfaces:
         yield f"tc qdisc replace dev {interface} root handle {major}: htb default 0x{DEFAULT_MINOR:x}"
@@ -64,7 +64,7 @@ def traffic_control(
 
 
 def upload_device(classes: Mapping[int, ClassSpec], ownership: Ownership) -> Iterator[str]:
-    """Yield the ip(8) and tc(8) commands that make the IFB device and its tree."""
+    """Yield the ip(8) and tc(8) commands that create the IFB device and its tree of classes."""
     yield f"ip link add name {UPLOAD_DEVICE} type ifb"
     yield f"ip link set dev {UPLOAD_DEVICE} up"
     yield from traffic_control([UPLOAD_DEVICE], classes, ownership, Direction.UP)
@@ -72,8 +72,8 @@ def upload_device(classes: Mapping[int, ClassSpec], ownership: Ownership) -> Ite
 
 @dataclass(frozen=True, slots=True)
 class NftTable:
-    """One of our two nftables tables. For download it marks and classifies packets to the clients; for upload, on
-    *interfaces*, it sends packets from the clients through the IFB device."""
+    """One of our two nftables tables. The table for downloads marks and classifies packets to the clients; the table
+    for uploads, on *interfaces*, sends packets from the clients through the IFB device."""
 
     ownership: Ownership
     interfaces: Sequence[str] = ()
@@ -88,8 +88,8 @@ class NftTable:
         return f"{self.family} {NFT_TABLE}"
 
     def table(self, present: Container[str] | None = None) -> Iterator[str]:
-        """Yield the idempotent commands that make the table, its maps and its base chains. Interfaces that are not
-        *present* are left out: nftables refuses a chain on a missing interface."""
+        """Yield the idempotent commands that create the table, its maps and its base chains. Interfaces that are not
+        *present* are omitted: nftables refuses a chain on a missing interface."""
         yield f"add table {self.name}"
         for version, kind in ((4, "ipv4_addr"), (6, "ipv6_addr")):
             key = f"{kind} . inet_service . {kind} . inet_service"
@@ -98,7 +98,7 @@ class NftTable:
             yield from self._base(chain, interface)
 
     def base_chains(self, present: Container[str] | None = None) -> dict[str, str | None]:
-        """Return the base chains, each with its interface, if it has one."""
+        """Return the names of the base chains, each with its interface, if the chain has one."""
         if not self.interfaces:
             return {"postrouting": None}
         return {
@@ -108,9 +108,9 @@ class NftTable:
         }
 
     def unwanted_chains(self, hooked: Mapping[str, str | None], present: Container[str]) -> list[str]:
-        """Return the existing base chains that must go before :meth:`table` runs. *hooked* has the interface of each
-        chain, None if it has none or several. A chain cannot move: before Linux 6.4 the kernel refuses another
-        interface, and since then it adds that to the chain's interfaces."""
+        """Return the existing base chains that must be deleted before :meth:`table` runs. *hooked* has the interface of
+        each chain, None if the chain has none or several. A chain cannot move to another interface: before Linux 6.4
+        the kernel refuses that, and newer kernels hook the chain to both interfaces."""
         ours = self.base_chains()
         return [name for name, on in hooked.items() if name not in ours or (ours[name] in present and ours[name] != on)]
 
@@ -132,7 +132,7 @@ class NftTable:
             yield f"add rule {self.name} {chain} {ports} meta length > {SMALL_PACKET[version]} {key} vmap @v{version}"
 
     def chain(self, target: Target) -> Iterator[str]:
-        """Yield the commands that make the chain to which the entries of *target* jump."""
+        """Yield the commands that create the chain to which the entries of *target* jump."""
         name = nft_chain_name(target)
         yield f"add chain {self.name} {name}"
         yield f"flush chain {self.name} {name}"
@@ -144,7 +144,7 @@ class NftTable:
             yield f'add rule {self.name} {name} fwd to "{UPLOAD_DEVICE}"'
 
     def shell_commands(self, entries: Mapping[FourTuple, Target]) -> Iterator[str]:
-        """Yield the nft(8) commands that make the whole table with *entries*."""
+        """Yield the nft(8) commands that create the whole table with *entries*."""
         lines = list(self.table())
         for target in sorted(set(entries.values()), key=lambda target: (target.minor, target.mark)):
             lines += self.chain(target)
@@ -155,8 +155,8 @@ class NftTable:
 
 
 def plain_tcp_table(caps: Sequence[tuple[Target, PathMatch]], ownership: Ownership) -> Iterator[str]:
-    """Yield the nft(8) commands that make the table of *caps* on plain TCP, if there are any. Plain TCP is known by the
-    lack of an MPTCP option: all packets of capped subflows have one."""
+    """Yield the nft(8) commands that create the table of *caps* on plain TCP, if there are any. Plain TCP is recognized
+    by the lack of an MPTCP option: all packets of capped subflows have an MPTCP option."""
     if not caps:
         return
     table = f"inet {PLAIN_TCP_TABLE}"
@@ -182,7 +182,7 @@ def plain_tcp_table(caps: Sequence[tuple[Target, PathMatch]], ownership: Ownersh
 
 
 def _mark_and_priority(target: Target, ownership: Ownership) -> tuple[str, str]:
-    """Return the statements that set our bits of a packet's mark, and its class."""
+    """Return two nft(8) statements: one sets our bits of a packet's mark, the other the packet's class."""
     mark = f"meta mark set meta mark & 0x{0xFFFFFFFF ^ ownership.mark_mask:08x} | 0x{target.mark:08x}"
     return mark, f'meta priority set "{ownership.htb_major:x}:{target.minor:x}"'
 

@@ -2,13 +2,13 @@
 """Initial options (docs/soft-start.md): settings of sockets that new subflows have from their first segment on, by the
 client's prefix. Pure.
 
-If the client's address suffices to decide that a path is capped, the kernel accepts its subflows with little room for
+If the client's address suffices to decide that a path is capped, the kernel accepts its subflows with a small bound on
 unsent data, few initial segments, and, for a path cap, in the cap's class: if hundreds begin at a time, their entries
 would come after the first segments. A cap with an immediate onset sets only the class. A client known to have a single
 path gets only a large bound on unsent data: if a second path comes up, little data must drain before the cap begins.
 
 A socket that never gets a soft cap keeps the small bound for its first 450 kB (``kernel/sockets/programs``), so only
-prefixes whose subflows all get one have it.
+prefixes whose subflows all get a soft cap have the small bound.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import MTU, InitialOptions
 
 UNSENT_SECONDS = 0.001  # bound on unsent data, as time at the cap's rate: one segment up to about 10 Mbit/s
-INITIAL_WINDOW_SECONDS = 0.004  # initial window, as time at the cap's rate: small, for many may begin at the same time
+INITIAL_WINDOW_SECONDS = 0.004  # initial window, as time at the cap's rate: small, as many may begin at the same time
 MIN_WINDOW, MAX_WINDOW = 2, 10  # limits of the initial window, segments; the kernel's default is 10
 AS_USUAL = InitialOptions()
 REST_AT_ONCE: Final = 1_000_000
-"""Bits/s. Under a cap up to this rate, one assignment takes 0.5 s or more, so a joining subflow rests from the start,
-until the others carry too little."""
+"""Bits/s. Under a cap up to this rate, one assignment takes 0.5 s or more, so a joining subflow rests from its start
+until the other subflows are too slow."""
 LARGE_BOUND = 65_536  # Bytes: one assignment of the scheduler. Measured: no loss of goodput up to 2 Gbit/s.
 UNANTICIPATED = InitialOptions(not_sent=LARGE_BOUND)
 _ALL_IPV4: Final = ip_network("0.0.0.0/0")

@@ -24,7 +24,7 @@ host, and if BBR there sees many losses, it assumes a policer and keeps its rate
 QUEUE_FLOOR = 4
 BURST_SECONDS = 0.002
 GSO_FLOOR = 2 * MTU
-GENTLE_FALL = 0.7  # a fall of the rate needs no transition if the new rate is at least this share of the old one
+GENTLE_FALL = 0.7  # a fall of the rate needs no transition if the new rate is at least this share of the old rate
 BURST_TOLERANCE = 0.02  # relative: the kernel stores a burst as time in ticks of 64 ns, so it reads back rounded
 
 
@@ -41,7 +41,7 @@ class ClassSpec:
     queue_packets: int
 
     def same_as(self, other: ClassSpec) -> bool:
-        """Return whether two classes shape alike, apart from the kernel's rounding of bursts."""
+        """Return whether two classes have the same limits, apart from the kernel's rounding of bursts."""
         bursts = (self.burst, other.burst), (self.cburst, other.cburst)
         return self == replace(other, burst=self.burst, cburst=self.cburst) and all(
             abs(mine - theirs) <= max(2, BURST_TOLERANCE * theirs) for mine, theirs in bursts
@@ -99,7 +99,7 @@ class SocketLimit:
     """SO_MAX_PACING_RATE, bits/s. The MPTCP scheduler uses it as the rate of the path. If it is 0, the scheduler skips
     the path (mptcp_subflow_get_send(), net/mptcp/protocol.c), and the subflow rests."""
     not_sent: int | None = None  # TCP_NOTSENT_LOWAT, bytes: the scheduler assigns nothing while more is unsent
-    send_buffer: int | None = None  # minimum send buffer, bytes, for good: the kernel then adapts it no longer
+    send_buffer: int | None = None  # minimum send buffer, bytes, permanently: the kernel then adapts it no longer
 
 
 NO_LIMIT = SocketLimit()

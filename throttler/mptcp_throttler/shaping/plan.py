@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Turn verdicts into the HTB classes and set entries they need. Pure: no kernel access, and no clock but the given one.
+"""Turns verdicts into the HTB classes and set entries that they need. Pure: without kernel access; times are arguments.
 
-Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. The class of a path cap is made as soon as
-the policy is known, so that later connections do not wait; that of a client's or connection's cap at first use, until
-it was idle for some time. A class keeps its minor number as long as it exists, across reloads and (by
+Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. The class of a path cap is created with the
+policy, so that later connections do not wait; the class of a client's or connection's cap at its first use, and deleted
+when it was idle for some time. A class keeps its minor number as long as it exists, across reloads and (by
 :meth:`Planner.adopt`) restarts of the daemon, because the entries in the kernel refer to it.
 
 A capped subflow is *pending* while ``onset`` runs its onset (:attr:`Planner.soft_caps`), until
-:meth:`Planner.complete`. Then the planner wants its entry. A cap that falls gets its new rate once the onsets of all
-its users are complete. The cap is *in force* when the kernel has class and entry. After its end, a subflow *drains*:
-its entry stays until the data assigned to it is sent. Each call by ``onset`` costs O(1) per subflow.
+:meth:`Planner.complete`. Then the planner wants its entry. A lowered cap gets its new rate when the onsets of all its
+users are complete. The cap is *in force* when the kernel has class and entry. After its end, a subflow *drains*: its
+entry stays until the data assigned to it are sent. Each call by ``onset`` costs O(1) per subflow.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec, DeltaTracker, Ownership, Target
 
-IDLE_SECONDS = 60.0
-CONNECTION_IDLE_SECONDS = 2.0  # of a connection's cap: shorter, for its token does not come back
+IDLE_SECONDS = 60.0  # how long the class of an unused cap is kept
+CONNECTION_IDLE_SECONDS = 2.0  # the same for a connection's cap: shorter, because its token is not used again
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""Of a subflow that lost the cap in whose class it began: otherwise it would still send there."""
-DRAIN_SECONDS = 10.0  # minimum life of an ended subflow's entry, and while its socket has data, if that is known
-MAX_DRAINING = 16_384  # maximum draining entries, the oldest goes first: 10,000 connections/s would keep 100,000
+"""Target of a subflow that lost the cap in whose class it began: without an entry it would still send to that class."""
+DRAIN_SECONDS = 10.0  # minimum life of an ended subflow's entry; longer if its socket is known to have data
+MAX_DRAINING = 16_384  # maximum draining entries, the oldest is dropped first: 10,000 connections/s would keep 100,000
 MAX_MOVED = 1024
 DRAIN_SLICE = 2048  # maximum number of draining entries dropped per call: this takes about 4 ms
 
@@ -48,7 +48,7 @@ class Planner:
         self._by_minor: dict[int, LiveCap] = {}
         self._shared: dict[int, LiveCap] = {}  # caps with more than one user, by minor number
         self._numbers = ClassNumbers(ownership.htb_major)
-        self.members: dict[FourTuple, Member] = {}  # Subflows with cap or entry, or at rest. Read-only for others.
+        self.members: dict[FourTuple, Member] = {}  # subflows with cap or entry, or at rest; others only read this
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
         self.draining: dict[FourTuple, float] = {}  # ended members, oldest first, and until when their entries stay
         self.moved: set[FourTuple] = set()  # subflows that :meth:`take_moved` returns
@@ -84,7 +84,7 @@ class Planner:
         self.entries.observed(entries)
 
     def prepare_path_classes(self, now: float) -> None:
-        """Make the classes of path caps. Call it at start, after the verdicts on known connections."""
+        """Create the classes of path caps. Call this at the start, after the verdicts on known connections."""
         for rule in self._rules.values():
             if rule.throttle is not None and rule.throttle.share is Share.PATH:
                 self._cap(ScopeKey(rule.name, Share.PATH, direction=self.direction), rule.throttle, None, now)
@@ -130,7 +130,7 @@ class Planner:
             raise refused.pop()
 
     def expire(self, now: float) -> None:
-        """Drop drained entries, classes that no rule can use any longer, and idle ones of clients and connections."""
+        """Drop drained entries, classes that no rule can use, and idle classes of clients and connections."""
         self._now = now
         self._end_draining()
         for scope, cap in list(self.caps.items()):
@@ -164,7 +164,7 @@ class Planner:
                 yield from cap.pending | cap.interim.keys()
 
     def take_moved(self, limit: int = MAX_MOVED) -> list[FourTuple]:
-        """Return at most *limit* subflows that got a cap, lost one, or whose cap changed, each once."""
+        """Return at most *limit* subflows that got or lost a cap, or whose cap changed, each once."""
         return [self.moved.pop() for _ in range(min(limit, len(self.moved)))]
 
     def soft_cap(self, four_tuple: FourTuple) -> LiveCap | None:
@@ -218,7 +218,7 @@ class Planner:
         return list(takewhile(self._is_overdue, islice(self.draining, limit)))
 
     def settle_overdue(self, four_tuple: FourTuple, *, busy: bool) -> bool:
-        """Keep the entry of an overdue subflow whose socket is *busy*, otherwise drop it; return whether it did."""
+        """Keep the entry of an overdue subflow if its socket is *busy*; otherwise drop the entry and return True."""
         if four_tuple not in self.draining or not self._is_overdue(four_tuple):
             return False
         if busy:
@@ -302,7 +302,7 @@ class Planner:
         self._check(member.four_tuple)
 
     def _uncap(self, verdict: Verdict, token: int, now: float, young: Collection[FourTuple]) -> None:
-        """Take a subflow out of its cap, and let it rest if its verdict says so. If its socket sends to the class of
+        """Take a subflow out of its cap, and let it rest if its verdict rests. If its socket sends to the class of
         the cap, give it an entry for the default class."""
         four_tuple, rests = verdict.four_tuple, verdict.rests and self.soft_caps
         if self.joins_rest and four_tuple in young:
@@ -417,7 +417,7 @@ class Planner:
                 cap.unsettled.setdefault(four_tuple, now)
 
     def _check(self, four_tuple: FourTuple) -> None:
-        """Report the cap of a subflow if it is in force: the kernel has class and entry, and no onset is under way."""
+        """Report the cap of a subflow if it is in force: the kernel has class and entry, and the onset is complete."""
         cap = self._cap_on(four_tuple)
         if cap is None or four_tuple not in cap.unsettled or cap.throttle != cap.wanted:
             return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Current rates of subflows and uncapped paths, and the baseline: the rate that a path once gave. Pure.
 
-Rates are taken over the actual span of the samples (:meth:`History.add`). A path is one client address. Its rate is
-the sum of the latest rates of its subflows, which may come from different moments. Its baseline is learnt only from
-samples of all subflows together: otherwise rates of different moments could add up to more than the path ever carried.
+Rates are computed over the actual span of the samples (:meth:`History.add`). A path is one client address. Its rate is
+the sum of the latest rates of its subflows, which may have different times. Its baseline is learnt only from samples
+of all subflows together: otherwise rates at different times could add up to more than the path ever carried.
 Times are monotonic seconds, rates bits/s, volumes bytes.
 """
 
@@ -16,19 +16,19 @@ from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple
 
-WINDOW = 0.8  # seconds over which rates are taken: BBR's stop of 0.2 s every ten seconds is no degradation
-MIN_SPAN = 0.35  # minimum seconds over which a rate is taken; over a shorter time it may be a burst
+WINDOW = 0.8  # seconds over which rates are computed: BBR's pause of 0.2 s every ten seconds is not a degradation
+MIN_SPAN = 0.35  # minimum seconds over which a rate is computed; over a shorter time it may be a burst
 SLACK = 0.01  # tolerance, seconds: a sample may be this much older than the window
-PRESENT_SPAN = 0.3  # seconds over which the present rate is taken
-MAX_WINDOW_LIMITED = 0.1  # if the receive window stops the sender for this fraction of the time, the client is slow
-MIN_WAITING = 0.05  # minimum seconds that waiting data take to be sent; with less, the application may be slow
+PRESENT_SPAN = 0.3  # seconds over which the present rate is computed
+MAX_WINDOW_LIMITED = 0.1  # if the receive window stops the sender for more than this share of time, the client is slow
+MIN_WAITING = 0.05  # minimum seconds that the waiting data take to be sent; with less data, the application may be slow
 MAX_GAP = 10.0  # seconds; samples further apart are not compared
-DEGRADED, HEALTHY = 0.5, 0.8  # of the baseline: a path is degraded at or below the first, well at or above the second
+DEGRADED, HEALTHY = 0.5, 0.8  # shares of the baseline: a path is degraded up to the first, and well from the second on
 MEMORY = 120.0  # seconds in which a baseline falls to 1/e, so that a path that stays worse gets a new one
 FORGET_AFTER = 3 * MEMORY  # seconds after which the baseline of a path without subflows is forgotten
 READ_TOGETHER_SECONDS = 0.1  # reads of different subflows count as simultaneous if they are at most this long apart
 MIN_RATE = 500_000  # Bits/s. A path that never had a higher rate has no baseline.
-MIN_UNUSED = 64  # paths without subflows that are remembered at least; if more paths are in use, as many
+MIN_UNUSED = 64  # limit of the paths without subflows that are remembered; it is the number of used paths, if larger
 
 
 class Sample(NamedTuple):
@@ -38,7 +38,7 @@ class Sample(NamedTuple):
     delivered: int  # bytes that arrived, in order or not, since the subflow began
     not_sent: int = 0
     unacked: int = 0  # segments
-    window_limited: int = 0  # microseconds since the begin in which only the receiver's window kept it from sending
+    window_limited: int = 0  # microseconds since its start in which only the receive window kept it from sending
 
 
 class History:
@@ -50,8 +50,8 @@ class History:
         self._samples: list[Sample] = []
 
     def add(self, sample: Sample) -> None:
-        """Add *sample*. The rate is taken over the longest span within the window. If that is shorter than
-        ``MIN_SPAN``, it is taken over the shortest span of at least ``MIN_SPAN``."""
+        """Add *sample*. The rate is computed over the longest span within the window. If this span is shorter than
+        ``MIN_SPAN``, the rate is computed over the shortest span of at least ``MIN_SPAN``."""
         samples, now = self._samples, sample.time
         if samples and now - samples[-1].time > MAX_GAP:
             samples.clear()
@@ -104,7 +104,7 @@ class Path:
     flows: Counter[FourTuple] = field(default_factory=Counter)
     """Four-tuples, not :class:`Flow` objects: a reference cycle would need the garbage collector. They are counted,
     because a client may reuse a port before the old subflow has left."""
-    present: int = 0  # number of subflows that have a socket, as far as is known
+    present: int = 0  # number of subflows that have a socket, by the latest samples
     rate: int = 0  # rate of all subflows together, bits/s
     baseline: float = 0.0
     well: float = -inf  # when the path last had about its baseline rate
@@ -122,7 +122,7 @@ class Path:
         return self.rate <= DEGRADED * self.baseline
 
     def conclude(self, now: float) -> None:
-        """Update the baseline after all samples of *now*."""
+        """Update the baseline after all samples that were taken at *now*."""
         if self.reads and len(self.reads) >= self.present:
             self.complete = now
             skewed = max(self.reads) - min(self.reads) > READ_TOGETHER_SECONDS
@@ -155,7 +155,7 @@ class Flow:
         self.path.flows[self.four_tuple] += 1
 
     def take(self, now: float, delivered: int) -> bool:
-        """Take a sample; return whether data arrived since the last one."""
+        """Record a sample; return whether data arrived since the last sample."""
         if not self.present:
             self.present = True
             self.path.present += 1
@@ -175,7 +175,7 @@ class Flow:
         return moved > 0
 
     def take_rate(self, history: History | None) -> None:
-        """Take the rate from *history*, which is more precise because it has more samples."""
+        """Set the rate to that of *history*, which is more precise because it has more samples."""
         if history is not None and history.span >= MIN_SPAN:
             self._set_rate(history.rate)
 
@@ -184,7 +184,7 @@ class Flow:
         self.rate = int(rate)
 
     def pause(self) -> None:
-        """Suspend the subflow until it is sampled again, because it has no socket or is not used."""
+        """Suspend the subflow until its next sample, because the subflow has no socket or is not used."""
         if self.present:
             self._set_rate(0)
             self.present = False
@@ -223,7 +223,7 @@ class Paths:
                 self.unused[path.address] = path
 
     def begin(self, now: float) -> None:
-        """Set the time at which subflows left (only samples bring the time), and forget old paths."""
+        """Set the time at which subflows left, which is known only from samples, and forget old paths."""
         for path in self._left:
             path.disturbed = now
         self._left.clear()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The stage of budgets: counts the bytes of metered subflows, and caps them according to the step reached. Pure.
+"""The stage of budgets: counts the bytes of metered subflows, and caps the subflows by the step reached. Pure.
 
 A subflow is metered while its verdict names a rule with a budget, even if another rule or stage caps it. The subflows
-of one budget share an account and are decided again only when it reaches a step, so the cost of a sample does not
-depend on their number.
+of one budget share an account. They are decided again only when the account reaches a step, so the cost of a sample
+does not depend on their number.
 
 Each byte counts once. A change of a subflow's accounts takes effect after the next sample of its socket. Counting
 begins with the first byte if the first verdict meters the subflow, otherwise with the counters in the ledger. A closed
-socket is known by its cookie and the client's end of its four-tuple.
+socket is identified by its cookie and the client's end of its four-tuple.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ MAX_URGENT: Final = 200  # maximum number of urgent subflows
 FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
 LOOK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
 ANNOUNCED_PERCENT: Final = (50, 80, 95)  # percentages of the first step's volume that reasons announce
-MAX_REACHED: Final = 1024  # maximum accounts reported at a time; if more reached a step, the latest are
+MAX_REACHED: Final = 1024  # maximum accounts reported at a time; if more reached a step, the latest are reported
 
 
 @dataclass(slots=True, eq=False)
 class OpenAccount:
-    """An account of a present period, in use by subflows."""
+    """An account of the present period that subflows use."""
 
     key: Account
     budget: Budget
@@ -50,7 +50,7 @@ class OpenAccount:
     step: BudgetStep | None = None
     percent: int = 0  # the last announced percentage of the first step that was used; 0 once a step is reached
     turn: float = math.inf  # used bytes at which the verdicts change next
-    swept: int = 0  # bytes since the last full sweep
+    swept: int = 0  # bytes used since the last full sweep
     sentence: str = ""
 
     def find_level(self, used: int) -> bool:
@@ -67,7 +67,7 @@ class OpenAccount:
         return (self.step, self.percent) != before
 
     def nears_turn(self, used: int, span: float) -> bool:
-        """Return whether the verdicts may change before the next sweeps; the last ones were *span* seconds apart."""
+        """Return whether the verdicts may change before the next sweeps; the last sweeps were *span* seconds apart."""
         octets, self.swept = self.swept, 0
         # The next sweeps may take as long as this one, so look ahead for three of them.
         return span > 0 and used + octets / span * max(NEAR_SECONDS, 3 * span) >= self.turn
@@ -82,18 +82,18 @@ class Accounts:
         self._cap_verb = ""
         self._now: float | None = None
         """Time of the last :meth:`begin_periods`, seconds since the epoch."""
-        self._present: dict[str, tuple[int, int]] = {}  # begin and end of the present period of each budget
+        self._present: dict[str, tuple[int, int]] = {}  # start and end of the present period of each budget
         self._open: dict[tuple[str, bytes], OpenAccount] = {}
         """Accounts by budget name and packed client address, which is empty for an account shared by all clients."""
         self.used: dict[Account, int] = {}
-        """Used bytes by account, also of those not yet in use and of previous periods: the clock may be set back."""
+        """Used bytes by account, also of accounts not yet in use. Previous periods matter if the clock is set back."""
         self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
         self._fed: dict[OpenAccount, None] = {}  # accounts with new bytes since the last full sweep
         self._stale: set[int] = set()
-        self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)  # those that reached a step or a percentage
+        self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)  # accounts that reached a step or a percentage
 
     def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force; drop accounts of budgets that it lacks."""
+        """Adopt *policy*, which is now in force; drop accounts of budgets that the policy lacks."""
         self._budgets, self._zone, self._cap_verb = policy.budgets, policy.time_zone, policy.cap_verb
         self._present = {}
         for client, account in list(self._open.items()):
@@ -130,7 +130,7 @@ class Accounts:
 
     @property
     def periods(self) -> Collection[tuple[str, int]]:
-        """Name of each budget and begin of its present period."""
+        """Name of each budget and start of its present period."""
         return [(name, begin) for name, (begin, _) in self._present.items()]
 
     def until(self, budget: Budget) -> str:
@@ -138,8 +138,8 @@ class Accounts:
         return f"until {datetime.fromtimestamp(self._present[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
 
     def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
-        """Take *used*, the ledger's bytes of all accounts of *periods*; return the connections to decide again. Before
-        the call, all counts that were fetched for the ledger must have been written or put back."""
+        """Set the used bytes of all accounts of *periods* to the ledger's; return the connections to decide again.
+        Before the call, all counts that were fetched for the ledger must have been written or restored."""
         read = set(periods)
         others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read}
         self.used = others | dict(used)
@@ -160,7 +160,7 @@ class Accounts:
         return found
 
     def renewed(self, account: OpenAccount, remote: bytes) -> OpenAccount:
-        """Return *account*, or the present one in its place if its period is over."""
+        """Return *account*; if its period is over, return the account of the present period."""
         budget = self._budgets.get(account.key.budget) if account.over else None
         return account if budget is None else self.account(budget, remote)
 
@@ -189,12 +189,12 @@ class Accounts:
             self.reached.append(account)
 
     def take_stale(self) -> Collection[int]:
-        """Return the connections whose verdicts are out of date, and forget them."""
+        """Return the connections whose verdicts are out of date, and empty their list."""
         stale, self._stale = self._stale, set()
         return stale
 
     def describe(self, account: OpenAccount) -> str:
-        """Return the sentence about *account* for reasons. It is made when first needed."""
+        """Return the sentence about *account* for reasons. It is formatted when first needed."""
         if not account.sentence:
             budget, step = account.budget, account.step
             if step is None:
@@ -248,14 +248,14 @@ class MeteredSockets:
         self._unmetered: set[int] = set()  # sockets with counters that were unmetered at the last check
 
     def take_pending(self) -> Usage:
-        """Return and reset what must be written to the ledger."""
+        """Return and reset the counts that must be written to the ledger."""
         counters = {cookie: self.counters[cookie] for cookie in self.dirty}
         usage = Usage(self._accounts.added, counters, frozenset(self.closed))
         self._accounts.added, self.dirty, self.closed = {}, set(), set()
         return usage
 
     def put_back(self, usage: Usage) -> None:
-        """Take back counts that could not be written; the next :meth:`take_pending` includes them."""
+        """Restore counts that could not be written; the next :meth:`take_pending` includes them."""
         for account, octets in usage.added.items():
             self._accounts.added[account] = self._accounts.added.get(account, 0) + octets
         self.dirty |= usage.counters.keys() & self.counters.keys()
@@ -275,7 +275,7 @@ class MeteredSockets:
             metered.next_accounts = None if accounts == metered.accounts else accounts
             return
         if metered is not None:
-            # The client reused the port: the four-tuple belongs to a newer connection.
+            # The client reused the port, so the four-tuple belongs to a newer connection.
             metered.active = False
             self._lose(metered)
             self._drop(metered)
@@ -320,7 +320,7 @@ class MeteredSockets:
         """Count the bytes that a closed socket carried. *end*: the client's address and port, and the proxy's port."""
         metered = self._by_cookie.pop(cookie, None)
         if metered is None and cookie not in self._gone:
-            metered = self._by_end.get(end)  # it was never sampled; its port may be a newer subflow's by now
+            metered = self._by_end.get(end)  # the socket was never sampled; a newer subflow may have its port now
         if metered is not None:
             self._count(metered, cookie, acked, received)
             if metered.cookie == cookie or (metered.cookie is None and not metered.active):
@@ -437,7 +437,7 @@ class BudgetStage(Stage):
         self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
 
     def advance(self, now: float, monotonic: float) -> Collection[int]:
-        """Begin the periods of *now*, seconds since the epoch; forget old sockets; return the connections to decide."""
+        """Begin the periods of *now*, seconds since the epoch; forget old sockets; return connections to decide."""
         self.sockets.forget_old(monotonic)
         self.accounts.begin_periods(now)
         return self.accounts.take_stale()
@@ -454,7 +454,7 @@ class BudgetStage(Stage):
             self._metering.clear()
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Meter subflows as the verdicts say; return *verdicts* with the caps of the steps reached."""
+        """Meter subflows by the *verdicts*; return these with the caps of the steps reached."""
         if not self._first_rule:
             return verdicts
         self.accounts.begin_periods(now)
@@ -533,7 +533,7 @@ class BudgetStage(Stage):
         self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, busiest, key=lambda each: each.carried))
 
     def _with_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
-        """Return *verdict* with the sentence of the budget and, if it is the tightest, its cap."""
+        """Return *verdict* with the sentence of the budget and, if the budget's cap is the tightest, with that cap."""
         direction, reason, sentence = verdict.direction, verdict.reason, self.accounts.describe(account)
         step, mine = account.step, verdict.throttle
         cap = None if step is None else step.throttle

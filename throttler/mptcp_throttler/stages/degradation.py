@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Detects capped connections that get too little because their uncapped paths have degraded. Pure.
+"""Detects capped connections whose rate is too low because their uncapped paths have degraded. Pure.
 
 A capped connection should get at least what a TCP session over one path would get: the rate that the best of its
-uncapped paths once had, its baseline (``stages.baseline``). It is degraded while it wants more than it gets, all
-connections of the client over that path together get at most ``DEGRADED`` of the baseline (they get more if another
-connection only takes its share), and all its own subflows together get less than ``MAX_TOTAL`` of it.
+uncapped paths once had, its baseline (``stages.baseline``). A connection is degraded while it wants more than it gets,
+all connections of the client over that path together get at most ``DEGRADED`` of the baseline (they get more if another
+connection only takes its share), and all its own subflows together get less than ``MAX_TOTAL`` of the baseline.
 
 Senders need time to use freed capacity. So after a subflow joins or leaves the path, or the connection begins to want
 more, the path counts as degraded only if it was well in the meantime, or after ``GRACE`` seconds. No such grace applies
 if the path was well just before the backlog appeared: on a fast path, little data waits until the path becomes slow.
 
 After ``Guard.after`` seconds of degradation the caps are relaxed: the capped subflows may carry the rate that the
-uncapped ones lack of the baseline. At first that is the whole baseline, because measured rates lag behind; then it is
-corrected at most once per window. The caps come back when the path is well again. After ``Guard.retry`` seconds they
-come back as a trial, unless the path is evidently still degraded; this pause doubles each time.
+uncapped subflows lack of the baseline. At first that is the whole baseline, because measured rates are late; then it is
+corrected at most once per window. The caps are restored when the path is well again. After ``Guard.retry`` seconds they
+are restored as a trial, unless the path is evidently still degraded; this pause doubles each time.
 
 If the span of the samples exceeds the window, the state counts as if it had already lasted for the difference. Nearly
-all connections want no more than they get; each costs one comparison per uncapped subflow. Only the others are
-candidates, for which all subflows are sampled. Times are monotonic seconds, rates bits/s.
+all connections want no more than they get; each of them costs one comparison per uncapped subflow. The others are
+candidates, and all subflows of candidates are sampled. Times are monotonic seconds, rates bits/s.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from mptcp_throttler.stages.baseline import (
 )
 from mptcp_throttler.stages.stage import SLICE, Sampled, Samples
 
-MAX_TOTAL = 0.8  # Fraction of the baseline. A connection whose subflows together get as much is not degraded.
+MAX_TOTAL = 0.8  # share of the baseline; a connection whose subflows together get at least this is not degraded
 GRACE = 2.5  # seconds that senders get to use freed capacity; see the module
-LACKS_MORE, LACKS_LESS = 1.1, 0.7  # the allowance of capped paths is set again beyond these multiples of it
-TRIAL = 5.0  # Seconds. If a degradation begins this soon after the caps came back, the next pause doubles.
+LACKS_MORE, LACKS_LESS = 1.1, 0.7  # the allowance is updated if the lacking rate is beyond these multiples of it
+TRIAL = 5.0  # Seconds. If a degradation begins this soon after the caps were restored, the next pause doubles.
 MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many samples in a row without demand
 
 FULL = 0.85  # a cap counts as full if the payload takes this fraction: headers add up to 8 % with small packets
 FAIR = 0.5  # under a full shared cap, a subflow counts as wanting more if it has this fraction of an equal share
 OWED_SECONDS = 0.05
-COMPARABLE_SECONDS = OWED_SECONDS / 2  # received bytes are compared if they were read within this time, as in a look-up
+COMPARABLE_SECONDS = OWED_SECONDS / 2  # received bytes are compared if all were read within this time, as in a look-up
 OWED_BYTES = 2 * ASSIGNMENT_BYTES
 """Minimum number of missing bytes that count as owed. The known data sequence number of a subflow is imprecise: it is
-the start of a piece of up to 64 KB."""
+the start of a chunk of up to 64 KB."""
 LASTING_SECONDS, PROVEN_SECONDS = 1.0, 5.0
 """How long owed data count as demand, and as proof. While they fill its send buffer, a client sends little."""
 LAPSE_SECONDS = 0.3  # a cap that is not full for at most this long still counts as full: the client does not want less
 SILENT_SECONDS, SILENT_PIECES = 2.0, 3
-"""If nothing arrives over the uncapped paths for these seconds, plus the time the cap takes to send this many pieces of
-the scheduler, while a cap is full, this proves a degradation. A healthy path may be unused for almost as long."""
+"""A degradation is proven if, while a cap is full, nothing arrives over the uncapped paths for these seconds plus the
+time in which the cap sends this many chunks of the scheduler. A healthy path may be unused for almost as long."""
 
 
 @dataclass(slots=True)
@@ -150,7 +150,7 @@ class GuardedConnection:
         """Update the state of the caps when subflows or caps have changed."""
 
     def take(self, flow: Flow, sample: KernelSubflow) -> bool:
-        """Take the sample of an uncapped subflow; return whether data wait on it."""
+        """Record the sample of an uncapped subflow; return whether data wait on it."""
         return bool((not flow.take(sample.read, sample.delivered) and sample.tcp.unacked) or sample.tcp.not_sent)
 
     def wants(self, samples: Samples, present: int, waiting: int) -> bool:
@@ -351,7 +351,7 @@ class DegradationDetector:
         return found.keys()
 
     def observe(self, samples: Samples) -> Iterator[Collection[int]]:
-        """Take *samples*, a slice at a time; yield the connections whose relaxation began, changed or ended."""
+        """Process *samples*, a slice at a time; yield the connections whose relaxation began, changed or ended."""
         if not self.connections:
             return
         now = samples.time

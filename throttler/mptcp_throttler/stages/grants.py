@@ -50,7 +50,7 @@ class GrantStage(Stage):
         ]
 
     def covers(self, network: Network) -> bool:
-        """Tell whether a grant in force is for all of *network*."""
+        """Return whether a grant in force is for all of *network*."""
         return self._prefixes.has(network)
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:

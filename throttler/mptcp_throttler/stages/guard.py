@@ -2,7 +2,7 @@
 """The guard: relaxes the caps of connections whose uncapped paths have degraded. Pure.
 
 A relaxed cap applies to one connection. Its rate is the rate that the connection lacks (``stages.degradation``),
-because the whole capped path would be more than the connection lost; so a false alarm costs at most this rate.
+because the whole rate of the capped path may exceed what the connection lost; a false alarm costs at most this rate.
 Downloads and uploads are guarded separately.
 """
 
@@ -19,8 +19,8 @@ from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
 from mptcp_throttler.stages.degradation import Capped, DegradationDetector, GuardCounters, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
-HEADROOM: Final = 1.06 * 1.1  # of a relaxed cap above the lacking rate: headers in full segments, and pauses
-RELAXED: Final = ""  # in place of a path's name in the key of a relaxed cap
+HEADROOM: Final = 1.06 * 1.1  # (rate of a relaxed cap) / (lacking rate): allows for headers of segments, and pauses
+RELAXED: Final = ""  # stands for a path's name in the key of a relaxed cap
 
 
 class Relaxed(NamedTuple):
@@ -28,7 +28,7 @@ class Relaxed(NamedTuple):
 
     token: int
     rules: tuple[str, ...]
-    reason: str | None = None  # None: they are in force again
+    reason: str | None = None  # None: the caps are in force again
 
 
 class GuardStage(Stage):
@@ -70,7 +70,7 @@ class GuardStage(Stage):
         return any(each.watched() for each in self._detectors.values())
 
     def watched(self) -> Set[FourTuple]:
-        """Return the uncapped subflows of guarded downloads, all of guarded uploads, and all urgent ones."""
+        """Return the uncapped subflows of guarded downloads, all subflows of guarded uploads, and urgent subflows."""
         down, up = (each.watched() for each in self._detectors.values())
         return down | up if down and up else down or up
 
@@ -83,7 +83,7 @@ class GuardStage(Stage):
                 yield Outcome(changed, [each for token in changed for each in self._effects(direction, token)])
 
     def _effects(self, direction: Direction, token: int) -> Iterator[Effect]:
-        """Yield the effects that report a change of a connection; none if only the rate of a relaxed cap changed."""
+        """Yield the effects that report a change of a connection; no effect if only a relaxed cap's rate changed."""
         detector = self._detectors[direction]
         connection, relaxation = detector.connections[token], detector.relaxation(token)
         if relaxation is None:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Lets a slow subflow rest if it would cost the other paths more rate than it carries itself. Pure.
 
-The data of the other subflows wait for a piece of up to 64 KB that the scheduler assigned to a slow one (head-of-line
-blocking). So a capped subflow rests while the other subflows of its connection carry at least ``ratio`` times the rate
-that its cap leaves it. The connection then loses at most the share 1/``ratio`` of its rate. The subflow comes back when
-the other subflows have ended, when its cap rises, or when the others have data to send and carry too little.
+The data of the other subflows wait for a chunk of up to 64 KB that the scheduler assigned to a slow subflow
+(head-of-line blocking). So a capped subflow rests while the other subflows of its connection carry at least ``ratio``
+times the rate that its cap leaves it. The connection then loses at most the share 1/``ratio`` of its rate. The subflow
+wakes when the other subflows have ended, when its cap rises, or when the others have data to send and are too slow.
 
-With ``rest_slow_paths``, an uncapped subflow also rests if it is as slow, or if all subflows together carry less than
-the others did in their best windows: they often wait for it. It comes back if, while it rests, the others carry no more
-than all did before. The speed of a resting path is unknown, so the path is tried again at growing intervals.
+With ``rest_slow_paths``, an uncapped subflow also rests in two cases: its own rate is that low, or it holds up the
+others, so that their best recent rates together exceed the connection's mean rate. It wakes early if the others do not
+become faster without it. The speed of a resting path is unknown, so the path is tried again at growing intervals.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.shaping.initial_options import REST_AT_ONCE
 from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 
-RATIO: Final = 32  # of the others' rate to what the cap leaves a subflow: it rests from here on, and wakes below half
+RATIO: Final = 32  # a subflow rests from this (rate of the others) / (rate left by its cap), and wakes below half of it
 RATIO_WITHOUT_BUFFERS: Final = 12  # ``RATIO`` if capped sockets cannot get larger send buffers
-HIGHEST_CAP: Final = 5_000_000  # bits/s; above it a piece leaves within 0.1 s, and the others send on from buffers
-WAKE_WINDOWS: Final = 2  # a resting subflow wakes after so many with data in which the others carry too little
-WINDOW: Final = 0.35  # minimum seconds over which rates are taken: two samples
-FLOWING: Final = 100_000  # Bits/s. A connection with a higher rate counts as a user of its caps.
-SLOW_RATIO: Final = 12  # like ``RATIO``, but for an uncapped subflow, by its own rate
+HIGHEST_CAP: Final = 5_000_000  # bits/s; above it a chunk leaves within 0.1 s, and the others send from their buffers
+WAKE_WINDOWS: Final = 2  # consecutive windows with waiting data and slow others after which a resting subflow wakes
+WINDOW: Final = 0.35  # minimum seconds over which rates are computed: two samples
+FLOWING: Final = 100_000  # Bits/s. A connection with a higher rate counts as active under its caps.
+SLOW_RATIO: Final = 12  # like ``RATIO``, but for an uncapped subflow: the divisor is its own rate
 HELD_UP: Final = 1.4
-"""The others wait for a path if their best rates together are so many times the connection's and four times its own."""
+"""A path holds up the others if their best rates add up to this multiple of the mean rate, and to 4 times its own."""
 RECOVERY: Final = 6.0  # seconds after a slow path began to rest during which its data may still be in flight
-NEW: Final = 0.4  # weight of the last window in the mean rate
-FADING: Final = 0.95  # the rate of the best window is multiplied by this in each further window
-SLOW_AFTER: Final = 3  # number of slow windows before a path rests: TCP slow start takes some round trips
-FIRST_REST, LONGEST_REST = 30.0, 600.0  # seconds until a slow path is tried again; doubled after each trial
+NEW: Final = 0.4  # weight of the latest window in the mean rate
+FADING: Final = 0.95  # factor by which the best rate decays in each window
+SLOW_AFTER: Final = 3  # number of slow windows after which a path rests: TCP slow start takes some round trips
+FIRST_REST, LONGEST_REST = 30.0, 600.0  # seconds until a slow path is tried again; doubled for each further rest
 
 
 @dataclass(slots=True)
 class _Slow:
     """An uncapped subflow that may be too slow."""
 
-    windows: int = 0  # slow windows minus others; at rest: windows in a row in which the others carry too little
+    windows: int = 0  # slow windows less fast ones; while it rests, consecutive windows without a gain for the others
     waited: bool = True  # whether the subflow had data to send at every sample of the window
-    rested: float = 0.0
-    rate: float = 0.0
-    total: float = 0.0  # mean bits/s of all subflows when it began to rest; ``rate`` is its own rate at that time
+    rested: float = 0.0  # when the subflow began to rest
+    rate: float = 0.0  # the subflow's own rate when it began to rest, bits/s
+    total: float = 0.0  # mean rate of all subflows when it began to rest, bits/s
     until: float | None = None  # when the subflow is tried again; None unless it rests
-    rest: float = FIRST_REST
+    rest: float = FIRST_REST  # seconds that its next rest lasts
 
 
 @dataclass(slots=True)
@@ -65,11 +65,11 @@ class _Resting:
     resting: dict[FourTuple, int] = field(default_factory=dict)
     """Capped subflows that rest, with the rate of the cap when they began to rest."""
     read: float | None = None  # when the window began; None before the first sample
-    delivered: dict[FourTuple, int] = field(default_factory=dict)  # delivered bytes of each of the others at its begin
-    able: dict[FourTuple, float] = field(default_factory=dict)  # bits/s of each of the others in its best recent window
-    total: float = 0.0  # mean bits/s of all others over the recent windows
-    flows: bool = False
-    waited: bool = True  # whether the others had data to send at every sample of the window
+    delivered: dict[FourTuple, int] = field(default_factory=dict)  # delivered bytes of ``others`` as the window began
+    able: dict[FourTuple, float] = field(default_factory=dict)  # best recent rate of each of ``others``, bits/s
+    total: float = 0.0  # mean rate of ``others`` together over the recent windows, bits/s
+    flows: bool = False  # whether the connection counts as active under its caps
+    waited: bool = True  # whether ``others`` had data to send at every sample of the window
     slow: int = 0  # number of consecutive windows in which the others had data to send and carried too little
 
     def subflows(self) -> tuple[FourTuple, ...]:
@@ -110,7 +110,7 @@ class RestStage(Stage):
         if not possible or not (self._rest_slow_paths or any(each.throttle is not None for each in verdicts)):
             self.forget(token)
             return verdicts
-        # Leave backup subflows out: the scheduler uses none while a regular subflow exists, even if that one rests.
+        # Omit backup subflows: the scheduler uses none of them while a regular subflow exists, even a resting one.
         backup = {each.four_tuple for each in connection.subflows if each.backup}
         down = [each for each in verdicts if each.direction is Direction.DOWN and each.four_tuple not in backup]
         capped = {each.four_tuple: low for each in down if (low := _low_cap(each)) is not None}
@@ -210,7 +210,7 @@ class RestStage(Stage):
         return before != known.at_rest()
 
     def _judge_capped(self, known: _Resting, rate: float, sockets: Sockets) -> None:
-        """Let capped subflows rest or wake, depending on the *rate* of the others, bits/s."""
+        """Let capped subflows rest or wake, depending on the total *rate* of the others, bits/s."""
         # Assume that all connections that use a cap share it equally.
         left = {each: ceil / max(1, self._flowing[scope]) for each, (scope, ceil) in known.capped.items()}
         least = min(left.values(), default=0.0)
@@ -220,14 +220,14 @@ class RestStage(Stage):
                 if rate >= self.ratio * left[each]:
                     known.resting[each] = ceil
             elif known.slow >= WAKE_WINDOWS and not _waits(sockets.get(each)):
-                # Wake it only if no data wait on it: data assigned before would hold up the others.
+                # Wake the subflow only if its socket has no waiting data: such data would hold up the others.
                 del known.resting[each]
 
 
 def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -> None:
-    """Let uncapped subflows rest or wake, depending on the *rates* of all, bits/s."""
+    """Let uncapped subflows rest or wake, depending on the *rates* of all subflows without a low cap, bits/s."""
     total = sum(rates.values())
-    # Use means and best windows, because head-of-line blocking stops the subflows alternately.
+    # Use mean rates and best rates, because head-of-line blocking stops the subflows alternately.
     known.total += (total - known.total) * (NEW if known.able else 1.0)
     known.able = {each: max(rate, FADING * known.able.get(each, 0.0)) for each, rate in rates.items()}
     for each, slow in known.slow_ones.items():
@@ -255,7 +255,7 @@ def _waits(subflow: KernelSubflow | None) -> bool:
 
 
 def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
-    """Return scope and rate of a cap that may make its subflow rest: a soft one, which sets the pacing of sockets."""
+    """Return scope and rate of a low soft cap, for which its subflow may rest: soft caps set the pacing of sockets."""
     throttle, scope = verdict.throttle, verdict.scope
     # A steered path never rests: as a reserve or for the overflow, it may carry little.
     if throttle is None or scope is None or verdict.steer is not None:

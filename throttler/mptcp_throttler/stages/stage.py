@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The interface of all stages: verdicts and samples in, verdicts and effects out. Pure.
 
-The policy decides first; then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts by
-earlier samples and the time. A stage never acts itself: it returns actions for the runtime (``Effect``). Samples of one
-socket may be 20 ms or, with many connections, several seconds apart. So a stage computes with the times when the
+The policy decides first. Then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts, based
+on earlier samples and the time. A stage never acts itself: it returns actions for the runtime (``Effect``). Samples of
+a socket may be 20 ms or, with many connections, several seconds apart. So a stage computes with the times when the
 sockets were read (``KernelSubflow.read``), which also differ between the sockets of one sweep.
 """
 
@@ -25,8 +25,8 @@ class Samples(NamedTuple):
 
     time: float  # end of the sweep or look-up that read them, monotonic seconds
     sockets: Sockets
-    complete: bool  # whether all watched subflows were sampled, so that a missing one has no socket
-    asked: Collection[FourTuple] = ()  # the watched or urgent subflows requested; ``sockets`` may have others, too
+    complete: bool  # whether all watched subflows were sampled, so that a missing subflow has no socket
+    asked: Collection[FourTuple] = ()  # the watched or urgent subflows to sample; ``sockets`` may have others, too
 
 
 class Sampled(dict[FourTuple, int]):
@@ -58,10 +58,10 @@ class Consumer(Protocol):
     interval: float  # seconds between two samples of a subflow that is :meth:`urgent`
     period: float  # minimum seconds between two sweeps
     urgent_share: float = 0.1  # share of a processor for look-ups of its urgent subflows
-    by_request: bool = False  # whether it takes only samples that it requested; its look-ups go on during a sweep
+    by_request: bool = False  # whether it takes only samples that it requested; its look-ups continue during a sweep
 
     def watches_any(self) -> bool:
-        """Return whether :meth:`watched` returns any; called often."""
+        """Return whether :meth:`watched` returns any subflow; called often."""
         return bool(self.watched())
 
     def watched(self) -> Collection[FourTuple]:
@@ -73,7 +73,7 @@ class Consumer(Protocol):
         return ()
 
     def observe(self, samples: Samples) -> Iterator[Outcome | None]:
-        """Take *samples*; yield to let the caller do something else in between."""
+        """Process *samples*; yield to let the caller do other work in between."""
         ...
 
     def failed(self, now: float) -> None:
@@ -85,10 +85,10 @@ class Stage(Consumer, Protocol):
     of_sockets: bool = True
     """Whether the stage depends or acts on the state of sockets. If so, it is skipped for tunnels, which have none."""
     acts: bool = True
-    """Whether caps and effects are carried out, which they are not in a dry run; set before :meth:`set_policy`."""
+    """Whether caps and effects are applied, so False in a dry run; set before :meth:`set_policy`."""
 
     def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force; :meth:`apply` follows for every connection."""
+        """Adopt *policy*, which is now in force; calls of :meth:`apply` for every connection follow."""
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Return the verdicts after this stage. *now* is seconds since the epoch."""
@@ -98,5 +98,6 @@ class Stage(Consumer, Protocol):
         return
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
-        """Take *samples*; yield every ``SLICE`` connections. :meth:`apply` and :meth:`forget` may come in between."""
+        """Process *samples*; yield every ``SLICE`` connections. The caller may then call :meth:`apply` and
+        :meth:`forget`."""
         yield from ()

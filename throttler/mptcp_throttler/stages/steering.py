@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Steers connections by the rules' modes (``mptcp_throttler.steering``): balancing caps, backup flags as effects. Pure.
+"""Steers connections by the rules' modes (``mptcp_throttler.steering``), with balancing caps and backup flags. Pure.
 
-A backup flag counts as set when the runtime confirms it. A flag that no rule explains, because a rule ended, the
-subflow changed its path or an earlier daemon was killed, is cleared. If the kernel refuses the flag on one subflow, no
-other subflow of the connection is tried, because usually the connection is not under the user-space path manager. The
-kernel also refuses a subflow that just ended, so a refusal holds only as long as a refused subflow exists.
+A backup flag counts as set when the runtime confirms it. The stage clears a flag that no rule explains, because a rule
+ended, the subflow changed its path or an earlier daemon was killed. If the kernel refuses the flag on one subflow, the
+stage tries no other subflow of the connection, which usually is not under the user-space path manager. The kernel also
+refuses the flag on a subflow that just ended, so the refusal holds only as long as a refused subflow exists.
 
-A connection at rest with little traffic is only compared with its last sample. When data flow again, its mode first
-gets that sample, so that rates do not include the time at rest.
+For a connection at rest, a sample is only compared with the last sample. When data flow again, the connection's mode
+first gets that last sample, so that rates do not include the time at rest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mptcp_throttler.steering import Action, Crowd, Mode
 MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
 URGENT_SECONDS = 2.0  # how long a connection stays urgent after data flowed
 FIRST_SAMPLES = 2  # a connection is urgent until it has this many samples
-SETTLED_SECONDS = 10.0  # when a connection has not been urgent for as long, its mode has nothing left to change
+SETTLED_SECONDS = 10.0  # when a connection has not been urgent for this long, its mode has nothing left to change
 UNDECIDED_SECONDS = 5.0  # how long flags of an earlier daemon are kept while their connections are undecided
 
 
@@ -36,7 +36,7 @@ class SetBackup(NamedTuple):
     token: int
     four_tuple: FourTuple
     backup: bool
-    rule: str | None = None  # the rule that asks for the change, or that set the flag; None if an earlier daemon set it
+    rule: str | None = None  # the rule that requests the change or set the flag; None if an earlier daemon set the flag
 
 
 class BackupFlags:
@@ -66,7 +66,7 @@ class BackupFlags:
             self.unexplained.add(four_tuple)
 
     def begin(self, samples: Samples) -> None:
-        """Enforce ``UNDECIDED_SECONDS`` (only samples tell the time), and forget subflows without a socket."""
+        """Enforce ``UNDECIDED_SECONDS`` by the samples' time, and forget subflows without a socket."""
         if samples.complete:
             there = samples.sockets.keys() | self._fresh
             for four_tuple in self._set.keys() - there:
@@ -78,7 +78,7 @@ class BackupFlags:
         self.kept = self.kept and samples.time < self._kept_until
 
     def wanted(self, token: int, actions: Mapping[FourTuple, Action], rule: str) -> list[SetBackup]:
-        """Return the effects that set and clear the flags of a connection as *actions* of *rule* ask."""
+        """Return the effects that set and clear the flags of a connection as *actions* of *rule* request."""
         effects = []
         for four_tuple, action in actions.items():
             flag = self._set.get(four_tuple)
@@ -101,7 +101,7 @@ class BackupFlags:
             self._fresh.add(effect.four_tuple)
 
     def refused(self, effect: SetBackup) -> None:
-        """Note that the kernel refused *effect*, which is not tried again on any subflow of the connection."""
+        """Note that the kernel refused *effect*; the flag is then set on no other subflow of the connection."""
         if effect.backup:
             self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
             self._fresh.add(effect.four_tuple)
@@ -109,7 +109,7 @@ class BackupFlags:
             self._unset(effect.four_tuple)
 
     def release_all(self) -> Sequence[SetBackup]:
-        """Return the effects that make all subflows regular again, for when the daemon stops."""
+        """Return the effects that make all subflows regular again when the daemon stops."""
         return list(self._set.values())
 
     def _unset(self, four_tuple: FourTuple) -> None:
@@ -157,7 +157,7 @@ class _Steered:
         self.samples, self.at_rest = 0, False
 
     def rest(self, sockets: Sockets, now: float) -> bool:
-        """Record a sample if it needs no action. If it needs one, return False and record nothing."""
+        """Record a sample if it needs no action. If it needs an action, return False and record nothing."""
         limit = MIN_URGENT_RATE / 8 * (now - self.sampled)
         for subflow in self.subflows:
             there = sockets.get(subflow.four_tuple)
@@ -189,7 +189,7 @@ class _Steered:
             flowing = flowing or there.tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (there.read - self.sampled)
             subflow.delivered, subflow.present = delivered, True
             taken.append((subflow.path, there))
-        # Crowds are weakly referenced: one exists as long as a connection's mode keeps it.
+        # Crowds are weakly referenced: a crowd exists as long as a connection's mode keeps it.
         crowd_of = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in taken}
         self.actions = self.steering.observe(samples.time, taken, crowd_of)
         self.sampled = min([each.read for _, each in taken], default=samples.time)
@@ -216,7 +216,7 @@ class SteeringStage(Stage):
         """By path and client address."""
 
     def set_policy(self, policy: Policy) -> None:
-        """Take *policy* as the one in force. Connections under the same mode keep their state, such as a fail-over."""
+        """Adopt *policy*, which is now in force. Connections under the same mode keep their state, e.g. a fail-over."""
         for connection in self._connections.values():
             connection.begin()
         self._urgent |= self._connections.keys()
@@ -249,7 +249,7 @@ class SteeringStage(Stage):
         if action is None or action.rate is None or not self.acts:
             return verdict
         cap = verdict.throttle
-        # The tighter cap applies. A shared cap always stays: with a class of its own, the connection would escape it.
+        # The tighter cap applies. A shared cap always stays: in its own class, the connection would escape that cap.
         if cap is not None and (cap.share is not Share.CONNECTION or cap.ceil <= action.rate):
             return verdict
         throttle = Throttle(rate=action.rate, share=Share.CONNECTION)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""State for status and metrics alone: totals, events, latencies. Pure; no decision depends on it."""
+"""State that only status and metrics use: totals, events, latencies. Pure; no decision depends on this state."""

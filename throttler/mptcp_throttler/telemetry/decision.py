@@ -17,7 +17,7 @@ class Decision(NamedTuple):
     balances loads does not count as a change, because there are many a minute."""
 
     token: int
-    connection: Connection | None  # None if it has ended
+    connection: Connection | None  # None if the connection has ended
     before: Verdicts
     after: Verdicts
     now: float  # monotonic seconds
@@ -30,7 +30,7 @@ class Decision(NamedTuple):
 
     @property
     def turns(self) -> bool:
-        """Whether a dry run began or ended. Then all caps are lost and got: an enforced cap and a dry one differ."""
+        """Whether a dry run began or ended. Then all caps count as lost and got: enforced and dry caps differ."""
         return self.was_dry is not self.is_dry
 
 
@@ -67,7 +67,7 @@ def without_caps(verdicts: Verdicts) -> Verdicts:
 
 
 def _is_as_before(had: Verdict, verdict: Verdict) -> bool:
-    """Tell whether two verdicts have the same cap, by identity first: usually the objects are the same."""
+    """Return whether two verdicts have the same cap, by identity first: usually the objects are the same."""
     return (
         had.throttle is verdict.throttle
         and (had.scope is verdict.scope or had.scope == verdict.scope)

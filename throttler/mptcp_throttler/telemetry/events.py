@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The latest events, in bounded memory. Pure.
+"""Keeps the latest events in bounded memory. Pure.
 
-Texts are made on request.
+The sentences of events are formatted only when a client requests events.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_EVENTS: Final = 30_000
-"""At most 19 MB with IPv6 addresses and the longest details; a connection of two subflows makes eight to ten events."""
+"""They take up to 19 MB. A connection of two subflows causes eight to ten events."""
 LONGEST_DETAIL: Final = 150  # characters
-CUT: Final = "..."  # End of a cut detail. ASCII: one character beyond Latin-1 would multiply the size of the string.
-MAX_REFUSED: Final = 20  # Refused joins per minute that become events: more would push out older ones. All are counted.
+CUT: Final = "..."  # End of a shortened detail, in ASCII: a character beyond Latin-1 multiplies the size of the string.
+MAX_REFUSED: Final = 20  # maximum events per minute about refused joins, so that these do not displace all others
 
 CONNECTION, SUBFLOW, CLOSED = "connection", "subflow", "closed"
 DECIDED, APPLIED, LIFTED = "decided", "applied", "lifted"
@@ -36,18 +36,18 @@ _KINDS: Final = {
     EventKind.JOIN_REFUSED: (FAULT, "join refused: {}"),
     EventKind.DISAGREEMENT: (FAULT, "the kernel's records disagree: {}"),
 }
-"""Kind and detail of the tracker's events; a warning reports the others."""
+"""Kind and detail of the tracker's events; the other kinds are logged as warnings."""
 
 
 class RateLimiter:
-    """Limits the reports per minute of what any client can cause; all are counted elsewhere."""
+    """Limits the number of reports per minute of events that any client can trigger."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._minute = self._count = 0
 
     def allow(self, now: float) -> bool:
-        """Count one at *now*, seconds of any clock; return whether it is within the limit of its minute."""
+        """Count one report at *now*, seconds of any clock; return whether it is within the limit of its minute."""
         minute = int(now // 60)
         if minute != self._minute:
             self._minute, self._count = minute, 0
@@ -76,7 +76,7 @@ class EventRing:
 
     @property
     def first(self) -> int:
-        """Sequence number of the oldest event kept; one more than the last if none is."""
+        """Sequence number of the oldest event in the ring; ``last + 1`` if the ring is empty."""
         return self.last - len(self._events) + 1
 
     def add(
@@ -90,7 +90,7 @@ class EventRing:
         direction: str | None = None,
         detail: str = "",
     ) -> None:
-        """Add an event; drop the oldest if the ring is full."""
+        """Add an event; drop the oldest event if the ring is full."""
         if len(detail) > LONGEST_DETAIL:
             detail = f"{detail[: LONGEST_DETAIL - len(CUT)]}{CUT}"
         self.last += 1
@@ -102,10 +102,10 @@ class EventRing:
 
 
 class EventRecorder:
-    """Turns reports of the daemon's parts into events. Takes monotonic seconds; the ring has wall-clock time."""
+    """Turns reports of the daemon's parts into events. Times are monotonic seconds, but wall-clock time in the ring."""
 
     def __init__(self, traffic: Traffic, ahead: Callable[[], float]) -> None:
-        """*ahead* returns how many seconds the wall clock is ahead of the monotonic one."""
+        """*ahead* returns how many seconds the wall clock is ahead of the monotonic clock."""
         self.ring = EventRing()
         self._ahead = ahead
         self._traffic = traffic
@@ -135,19 +135,19 @@ class EventRecorder:
         for four_tuple in four_tuples:
             known = self._traffic.standing(four_tuple, direction)
             if known is None:
-                continue  # it has ended, which is another event
+                continue  # the subflow has ended; another event reports that
             token, path, rule = known
             # An entry also exempts an uncapped subflow that began in the class of a cap.
             kind = APPLIED if there and rule is not None else LIFTED
             self.ring.add(now + self._ahead(), kind, token, four_tuple, path, rule, direction.value)
 
     def about(self, now: float, kind: str, detail: str, client: str = "", rule: str | None = None) -> None:
-        """Record a *detail* about no connection, or about all connections of *client*."""
+        """Record an event that is not about one connection; it may be about all connections of *client*."""
         text = f"client {client}: {detail}" if client else detail
         self.ring.add(now + self._ahead(), kind, rule=rule, detail=text)
 
     def guard(self, now: float, token: int, rules: Iterable[str], became: str) -> None:
-        """Record what *became* of the caps of *rules* on a connection: one event per rule, so that each is found."""
+        """Record a new state of the caps of *rules*: one event per rule, so that a search for a rule finds it."""
         for rule in rules:
             self.ring.add(now + self._ahead(), GUARD, token, rule=rule, detail=f"caps of rule {rule} {became}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Latency of caps since the daemon's start: from a join to its entry, from a decision to its full effect."""
+"""Measures the latency of caps since the daemon's start: from a join to its entry, from a decision to its effect."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mptcp_throttler.mptcp.model import FourTuple
 # From the decision of a cap to its full effect on a subflow, onset included (``Planner.in_force``):
 CAP_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 """Upper ends of the buckets, seconds: entries take milliseconds, downloads in flight a second, uploads up to 15."""
-MAX_CAP_SECONDS: Final = 60.0  # a longer time has another cause than the decision, such as a repair
+MAX_CAP_SECONDS: Final = 60.0  # a longer time has another cause than the decision, e.g. a repair
 JOIN_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 MAX_JOIN_SECONDS: Final = 10.0  # a later entry has another cause than the join
 MAX_REMEMBERED: Final = 1024  # bound of each table of JoinLatency
 
 
 class LatencyHistogram:
-    """Counts in buckets; the last one is open-ended."""
+    """Counts of times in buckets; the last bucket has no upper end."""
 
     def __init__(self, bounds: tuple[float, ...], limit: float) -> None:
         """*bounds*: the upper ends of the buckets, seconds. Times above *limit* do not count."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Bytes over each path and under each cap since the daemon's start, and the rate of each subflow.
+"""Counts the bytes over each path and under each cap since the daemon's start, and the rate of each subflow.
 
-Every decision updates the number of subflows per path, cap and class, so a summary of ten thousand connections visits
-none. A rule's cap on one path may have many classes, and one class subflows on several paths.
+Every decision updates the number of subflows per path, cap and class, so a summary visits none of ten thousand
+connections. A rule's cap on one path may have many classes, and a class may have subflows on several paths.
 
 Each sweep adds the growth of a subflow's counters to the totals of its path and its current cap. The meter of closed
 sockets reports what a subflow carried after its last sample, or in a life between two samples.
@@ -25,10 +25,10 @@ from mptcp_throttler.telemetry.decision import Decision
 PERIOD_SECONDS = 1.0
 SWEEP_SHARE = 0.02  # share of a processor for sweeps that only the totals need
 CLOSED_SECONDS = 120.0  # how long to wait for the meter: a socket that lost its path tries to send for this long
-MAX_CLOSED = 16_384  # Closed subflows that wait for the meter: 5 MB. Without a meter, all that closed lately.
+MAX_CLOSED = 16_384  # maximum closed subflows that wait for the meter, 5 MB; without a meter, all that closed lately
 REPORTED_SECONDS = 10.0  # How long a report waits for the end of its subflow. Most reports are of plain TCP.
 SLICE = 256  # subflows counted at a time: about 0.2 ms
-MAX_CAPS = 4096  # cap totals kept, those of former policies included
+MAX_CAPS = 4096  # maximum number of cap totals, including those of former policies
 
 
 class PathKey(NamedTuple):
@@ -129,7 +129,7 @@ class Traffic(Consumer):
         self.capped = 0  # subflows with a cap, as decided; counted once if both directions have one
         self.classes: dict[ScopeKey, CapClass] = {}
         self._subflows: dict[FourTuple, _Carried] = {}
-        self._closed: TimedTable[End, _Carried] = TimedTable(MAX_CLOSED)  # those that the meter may still report
+        self._closed: TimedTable[End, _Carried] = TimedTable(MAX_CLOSED)  # subflows that the meter may still report
         self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # early: cookie, sent, received
         self.counted = clock()  # when all sockets were last counted, monotonic seconds
         self._due = float("inf")  # when to sweep next; not before :meth:`begin`
@@ -146,7 +146,7 @@ class Traffic(Consumer):
         return (0, 0) if known is None else (known.acked, known.received)
 
     def since(self, four_tuple: FourTuple, direction: Direction) -> float | None:
-        """Return since when a subflow has had its present cap and rate, enforced or dry, or no cap; None if unknown."""
+        """Return the time since which a subflow has its cap and rate, enforced or dry, or no cap; None if unknown."""
         known = self._subflows.get(four_tuple)
         return None if known is None else known.standing(direction).since
 
@@ -213,7 +213,7 @@ class Traffic(Consumer):
             self._closed.pop(end)
             subflow.count(acked, received)
         else:
-            # It may be plain TCP, which no subflow claims.
+            # The socket may be plain TCP, which belongs to no subflow.
             now = self._clock()
             self._forget_old(now)
             self._reported.put(end, (cookie, acked, received), now)
@@ -323,7 +323,7 @@ class Traffic(Consumer):
         total = self.caps.get(key)
         if total is None:
             if len(self.caps) >= MAX_CAPS:
-                # The oldest policy's first, and of these first the unused ones.
+                # Drop the totals of the oldest policy first, and of these first the unused totals.
                 unused = (each.key for each in self.caps.values() if not each.subflows)
                 del self.caps[next(unused, next(iter(self.caps)))]
             total = self.caps[key] = CapTotal(key)

@@ -17,7 +17,7 @@ from mptcp_throttler.policy.model import Budget, Policy
 from mptcp_throttler.views.answers import AccountAnswer, BudgetTotals
 
 _Fullness = tuple[float, str, str, int]
-"""Negated used share of the volume, so that the fullest account is the least; budget, client, bytes used."""
+"""Negated used share of the volume, so that the fullest account is the minimum; budget, client, bytes used."""
 
 
 def budget_rows(

@@ -87,7 +87,7 @@ def _does(rule: Rule) -> Iterator[str]:
 
 
 def _from_the_second(rule: Rule, kind: Kind) -> str:
-    """Return the default condition of a rule that sets no least number of paths or subflows."""
+    """Return the default condition of a rule that sets no minimum number of paths or subflows."""
     says = rule.when.model_fields_set & {"min_paths", "min_subflows"}
     return ", once there are subflows on two paths" if not says and rule.least_paths(kind) > 1 else ""
 
@@ -111,7 +111,7 @@ def budget_in_words(budget: Budget) -> str:
 
 
 def _reset(budget: Budget) -> str:
-    """Return when the period begins, unless at midnight of the month's first day, of Monday, or of each day."""
+    """Return the start of the period, unless it is midnight of the month's first day, of Monday, or of each day."""
     days = {
         "month": (f"day {budget.reset_day}, ", budget.reset_day == 1),
         "week": (f"{DAYS[budget.reset_day % len(DAYS)].title()}, ", budget.reset_day == 0),

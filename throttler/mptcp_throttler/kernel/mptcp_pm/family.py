@@ -65,7 +65,7 @@ class PathManagerEvents:
     def read(self, limit: int = 256) -> Iterator[KernelEvent]:
         """Yield waiting events of at most *limit* datagrams, each with its own time of reading. Raises OSError.
 
-        With one time for all, an event that arrives while others are processed would seem older than its own packets.
+        With a common time, an event that arrives while others are processed would seem older than its own packets.
         """
         for data in datagrams(self._socket, limit):
             if data is None:

@@ -40,7 +40,7 @@ _SUBFLOWS_MAX, _TOKEN = 3, 12  # Offsets in struct mptcp_info. Its limits are ze
 
 
 class Keeper:
-    """Serves one throttler after another on the socket *listening*, bound to *path*. A second one waits."""
+    """Serves one throttler after another on the socket *listening*, bound to *path*. A second throttler waits."""
 
     def __init__(self, listening: socket.socket, path: str, note: str) -> None:
         self._listening = listening
@@ -72,7 +72,7 @@ class Keeper:
         self._listening.close()
 
     def _serve(self, owner: socket.socket) -> bool:
-        """Serve one throttler until it goes; return whether to continue."""
+        """Serve one throttler until it ends; return whether to continue."""
         # A SIGTERM to all processes of the throttler's service must not end its keeper.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _send(owner, b"%s %d" % (READY, os.getpid()))

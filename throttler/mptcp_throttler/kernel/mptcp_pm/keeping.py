@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler's side of the keeper: start it, find a predecessor's, and talk to it.
+"""The throttler's side of the keeper: starts a keeper, finds a predecessor's, and sends it messages.
 
 :mod:`mptcp_throttler.kernel.mptcp_pm.keeper` describes the protocol. The Unix socket is in the state directory, to
 which no other user can write.
@@ -42,7 +42,7 @@ class KeeperConnection:
         await self._say(b" ".join([keeper.HOLD, *words]))
 
     async def release(self) -> None:
-        """Tell the keeper that the sysctls are restored; it ends once no connection needs it."""
+        """Report to the keeper that the sysctls are restored; it ends when no connection needs it."""
         with closing(self):
             await self._say(keeper.RELEASE)
 

@@ -22,10 +22,10 @@ NO_BACKEND = "no netfilter backend: "
 
 
 class Backend(Protocol):
-    """What the module of a backend has."""
+    """The functions of a backend's module."""
 
     def available(self) -> str | None:
-        """Return what this host lacks, None if nothing."""
+        """Return what this host lacks; None if it lacks nothing."""
 
     def in_use(self) -> bool:
         """Return whether our objects may exist. Changes nothing."""
@@ -34,7 +34,7 @@ class Backend(Protocol):
         """Return the adapter, for the current network namespace. Raises KernelError."""
 
     def preview(self, entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
-        """Yield shell commands that make the rules and *entries*."""
+        """Yield shell commands that create the rules and *entries*."""
 
 
 _MODULES: Mapping[str, Backend] = {"iptables": iptables, NFTABLES_BACKEND: nftables}

@@ -8,7 +8,7 @@ proxy address; one set per listening port completes the four-tuple.
 
 pyroute2 creates and destroys the sets. It takes 260 µs for an entry, and the wire format here (ip_set.h) 6 µs: 1,000
 connections per second need 2,000 changes. python-iptables loads kernel modules when it is loaded, and reading a table
-creates it: every packet then pays for it, and it cannot be removed. So :func:`in_use` does neither.
+creates the table, which then costs time for every packet and cannot be removed. So :func:`in_use` does neither.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _small_packets(version: int) -> str:
 
 
 def available() -> str | None:
-    """Return None if this host supports iptables, otherwise a message that says what is missing."""
+    """Return None if this host supports iptables, otherwise a message that names what is missing."""
     try:
         _lock_file().close()
     except KernelError as error:

@@ -3,7 +3,7 @@
 
 The chain looks up the packet's four-tuple in the map. The verdict is a jump to a class chain. There is one class chain
 for each pair of class and mark; it sets our bits of the mark and the HTB class. Each call of libnftables is one
-transaction, and can take tens of milliseconds, so long ones run in a thread. Reads use netlink, datagram by datagram
+transaction, and can take tens of milliseconds, so long calls run in a thread. Reads use netlink, datagram by datagram
 (linux/netfilter/nf_tables.h), because libnftables lists a map as one text: 30 ms for 10,000 entries.
 
 A foreign entry in our maps reads as an entry without our target, so the reconciler removes or replaces it.
@@ -163,7 +163,7 @@ class NftablesNetfilter:
                 differ = [target for target, rules in expected.items() if tuple(found[target]) != rules]
                 name = self._table.name
                 return [f"chain {nft_chain_name(each)} of table {name} is not as we made it" for each in differ[:1]]
-        return []  # the next comparison finds what differs
+        return []  # the next comparison finds the differences
 
     def _base_chains(self, present: Iterable[str]) -> dict[str, tuple[bytes, ...]]:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
@@ -234,7 +234,7 @@ class NftablesNetfilter:
         )
 
     def _note(self, four_tuple: FourTuple, target: Target | None) -> Target | None:
-        """Record an entry's target, None if the entry is gone; return its former target."""
+        """Record an entry's target, None if the entry was deleted; return its former target."""
         before = self._targets.pop(four_tuple, None)
         if before is not None:
             self._uses[before] -= 1
@@ -343,7 +343,7 @@ def _header(family: str) -> bytes:
 
 
 def available() -> str | None:
-    """Return None if this host supports nftables, otherwise a message that says what is missing."""
+    """Return None if this host supports nftables, otherwise a message that names what is missing."""
     try:
         with closing(LibNftables()) as nft:
             nft.run("list tables", "list nftables tables")
@@ -353,7 +353,7 @@ def available() -> str | None:
 
 
 def in_use() -> bool:
-    """Return whether our tables may exist: to remove one that does not exist costs little."""
+    """Return whether our tables may exist. This may be wrong: removing a missing table costs little."""
     return available() is None
 
 

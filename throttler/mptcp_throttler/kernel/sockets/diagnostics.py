@@ -158,7 +158,7 @@ def _dump_request(ports: Sequence[int]) -> bytes:
 
 
 def exact_request(four_tuple: FourTuple, cookie: int = _NO_COOKIE) -> bytes:
-    """Return the request for a socket. Without *cookie*, ``SOCK_DESTROY`` closes the listener if the socket is gone."""
+    """Return the request for a socket. Without *cookie*, ``SOCK_DESTROY`` closes the listener if the socket ended."""
     family = socket.AF_INET6 if four_tuple.is_ipv6 else socket.AF_INET
     request = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, _EXT_INFO, _ESTABLISHED)
     # struct pads the addresses with zeros. The interface is any.

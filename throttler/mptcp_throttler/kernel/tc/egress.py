@@ -4,8 +4,8 @@
 Before a change, the previous root qdisc and GSO limits are saved in the state directory by interface index, which
 survives a rename, for ``cleanup`` or the successor of a crashed daemon.
 
-A start takes all interfaces or none. If another program later gives one of them a root qdisc that cannot be replaced,
-that interface is left out until it can be taken again; the others are shaped.
+A start takes all interfaces or none. If another program later gives an interface a root qdisc that cannot be replaced,
+the throttler omits that interface until it can be taken again; the other interfaces are shaped.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class HtbTrafficControl:
                     raise
                 refused[link.name] = str(error)
         if len(refused) == len(links):
-            # Otherwise classes would count as made without any interface.
+            # Otherwise classes would count as created although no interface has them.
             self.left_out = {}
             raise KernelError("; ".join(refused.values()))
         self._leave_out(refused)
@@ -75,7 +75,7 @@ class HtbTrafficControl:
         await self.settle()
 
     async def _take(self, link: Link) -> bool:
-        """Put our root on *link*; return whether it replaced another one, which it restores before a KernelError."""
+        """Put our root on *link*; return whether it replaced another root, which is restored before a KernelError."""
         if self._tree.is_ours(link):
             await self._tree.make_root(link)
             return False

@@ -6,8 +6,8 @@ per cap. ``skb->priority`` selects the class, so no tc filter is needed. The lea
 ``gso_max_size`` limits segments. For received packets it is a tbf(8), which does not delay them but splits merged
 segments (GRO) that exceed the class's burst: one of 64 KB would occupy a cap of 5 Mbit/s for 105 ms.
 
-pyroute2 makes the root and the device only. It takes 0.3 ms to read a class, a whole datagram of them without a pause,
-and caps for 10,000 clients are 10,000 classes.
+pyroute2 creates only the root and the device. It needs 0.3 ms to read a class, and reads a whole datagram of classes
+without a pause; caps for 10,000 clients are 10,000 classes.
 
 The IFB device (drivers/net/ifb.c) gets received packets of capped subflows from nftables (``NftTable``), shapes them
 and reinjects them where they came in. One device serves all interfaces. A successor adopts it by its name.
@@ -86,7 +86,7 @@ class HtbTree:
             except NetlinkError as error:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
                 raise KernelError(f"{what}: {os.strerror(error.code)}{hint}") from error
-        # Always set both classes: a daemon may have been killed before it made them, or another program changed them.
+        # Always set both classes: a daemon may have been killed before that, or another program changed them.
         for minor, parent in self._fixed:
             await _request([self._class(what, link, replace(_UNCAPPED, minor=minor), parent)])
         if fresh:
@@ -168,7 +168,7 @@ class IfbTrafficControl:
     """The TrafficControl port on the IFB device of the network namespace in which it is used."""
 
     settled = True
-    left_out: Mapping[str, str] = MappingProxyType({})  # always empty: no other interface could go on
+    left_out: Mapping[str, str] = MappingProxyType({})  # always empty: there is no other interface
 
     def __init__(self, ownership: Ownership) -> None:
         self._tree = HtbTree(ownership, received=True)
@@ -304,7 +304,7 @@ def _message(index: int, handle: int, parent: int, kind: str, options: bytes) ->
 
 
 def _tbf(burst: int, limit: int) -> bytes:
-    """Return the options of a tbf that does not shape. Sizes are in bytes."""
+    """Return the options of a tbf that does not limit the rate. Sizes are in bytes."""
     parameters = _rate(TBF_RATE // 8) + _RATE.pack(0, 0, 0, 0, 0, 0) + struct.pack("=III", limit, 0, 0)
     return attribute(_TBF_PARMS, parameters) + attribute(_TBF_BURST, struct.pack("=I", burst))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Save an interface's root qdisc, and restore it exactly. tc(8), rtnetlink(7).
+"""Saves an interface's root qdisc, and restores it exactly. tc(8), rtnetlink(7).
 
 The saved data is the kernel's dump, byte for byte: kind and options of the root qdisc and of those below it. For the
 kinds in :data:`RESTORABLE` these bytes recreate the tree. :func:`save` refuses other kinds, and trees with filters. A
@@ -28,7 +28,7 @@ _KEPT = TCA_KIND, TCA_OPTIONS, _TCA_STAB
 RESTORABLE = frozenset(
     "bfifo cake codel fq fq_codel fq_pie mq noqueue pfifo pfifo_fast pie prio sfq tbf".split()  # noqa: SIM905
 )
-"""Without htb and hfsc, whose classes are made one by one, and without red and netem: the kernel does not dump their
+"""Not htb and hfsc, whose classes are created one by one, and not red and netem: the kernel does not dump their
 probability and delay tables."""
 TCMSG = struct.Struct("=BxxxiIII")  # struct tcmsg: family, interface, handle, parent, info
 
@@ -65,7 +65,7 @@ def save(link: Link) -> list[Saved]:
             f"remove them (tc filter del dev {interface}) or leave {interface} out of 'interfaces'"
         )
     by_handle = {saved.handle: saved for saved in qdiscs if saved.handle}
-    # A parent is a class; the qdisc of its major number makes it.
+    # A parent is a class, which the qdisc with its major number creates.
     parents_first = TopologicalSorter({each.handle: [each.parent & 0xFFFF0000] for each in by_handle.values()})
     return [by_handle[handle] for handle in parents_first.static_order() if handle in by_handle]
 

@@ -240,7 +240,7 @@ def _connection_budgets(snapshot: Snapshot, connection: Connection) -> list[answ
 
 def budgets(snapshot: Snapshot, request: Arguments) -> answers.BudgetsAnswer:
     """Return the accounts of an address and those that it shares with others, the fullest first. The address need not
-    have a connection: an operating system asks for the volume left when it joins a network, before it opens any
+    have a connection: an operating system queries the remaining volume when it joins a network, before it opens a
     connection. So budgets that would meter a subflow from the address are included."""
     policy, address = snapshot.policy, request["client"]
     text = address_text(address) or ""

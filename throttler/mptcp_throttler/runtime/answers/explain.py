@@ -29,7 +29,7 @@ from mptcp_throttler.views.answers import (
 from mptcp_throttler.views.requests import Arguments
 from mptcp_throttler.views.words import address_text, end_text
 
-MAX_CONNECTIONS: Final = 50  # Maximum number of explained connections. If a client has more, it is the latest ones.
+MAX_CONNECTIONS: Final = 50  # maximum number of explained connections; if a client has more, the latest are explained
 StageName = Literal["budgets", "grants", "guard", "steering", "rest"]
 _STAGES: Final[tuple[StageName, ...]] = ("budgets", "grants", "guard", "steering", "rest")  # in the engine's order
 _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kinds.STEERING}
@@ -225,7 +225,7 @@ class _Explained:
 
 
 def _says(verdict: Verdict, event: Happened) -> bool:
-    """Tell whether *event* reports the state of the budget in *verdict*: the same step, and the same end of period."""
+    """Return whether *event* reports the state of the budget in *verdict*: the same step and end of period."""
     sentence = event.detail.partition(": ")[2] if event.detail.startswith("client ") else event.detail
     # If another cap is tighter, the reason has only the end of the sentence.
     return sentence.removesuffix(CUT).rpartition(" exceeds ")[2] in verdict.reason

@@ -2,7 +2,7 @@
 """The state of the daemon at the time of a request: the source of every answer, in a child process.
 
 A child must not use the daemon's sockets, because it would read data meant for the daemon; so it queries the kernel
-through sockets of its own. A query that the kernel refuses is logged, and its data are missing from the answer.
+through its own sockets. If the kernel refuses a query, this is logged, and the answer lacks the data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Snapshot:
-    """The parts of the daemon; none of them changes while an answer is made."""
+    """The parts of the daemon; they do not change while an answer is built."""
 
     def __init__(
         self,
@@ -48,15 +48,15 @@ class Snapshot:
         self.common: Answer = {"schema": SCHEMA, "time": self.now, "version": __version__, "pid": pid}
         self.settings, self.connections = engine.settings, engine.tracker.connections
         self.policy, self.is_dry = engine.decisions.policy, engine.decisions.is_dry
-        self.taken = self.wall(engine.policy_since)  # when the policy in force was taken
+        self.taken = self.wall(engine.policy_since)  # when the current policy was loaded, seconds since the epoch
         self.planners = engine.downloads.planner, engine.uploads.planner
 
     def wall(self, time: float) -> float:
-        """Return the seconds since the epoch of a monotonic *time*."""
+        """Convert a monotonic *time* to seconds since the epoch."""
         return time + self.engine.ahead
 
     def tunnel(self, connection: Connection) -> TunnelName:
-        """Return the tunnel's part of an answer; empty for other connections."""
+        """Return the name of the connection's tunnel for an answer; empty if the connection is not a tunnel."""
         if not connection.is_tunnel:
             return {}
         paths = (self.engine.tunnels.table.paths.get(each.four_tuple) for each in connection.subflows)

@@ -2,8 +2,8 @@
 """The answers to ``head``, ``summary`` and ``clients``: totals.
 
 For ``head`` and ``summary``, neither size nor cost depends on the number of connections: the daemon updates the counts
-with each decision, and only caps in transition are looked at here. ``clients`` lists the use of each client. It passes
-once over the connections, and makes rows only for the clients that are shown.
+with each decision, and only caps in transition are visited here. ``clients`` lists the use of each client. It visits
+each connection once, and creates rows only for the clients that are shown.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ A subflow that the planner moves goes through these states (:class:`State`):
 
 1. *pending*: it got a cap, or its cap changed. Its socket must be sampled;
 2. *transition*: it sends more than its cap, and slows down in phases (``rate_transition``). When the last one begins,
-   the planner makes its entry. A subflow that sends little skips this state. So does one that began under its cap: it
-   already has its entry, and for some time only little unsent data may wait on it;
+   the planner creates its entry. A subflow that sends little skips this state. So does a subflow that began under its
+   cap: it already has its entry, and for some time only little unsent data may wait on it;
 3. *settled*: its pacing rate stays at the cap, or, if the cap is shared, at the level of all users (``share``);
 4. *releasing*: it left the cap, and its limits are lifted. A socket with nothing in flight applies this only when it
-   sends its next data, so it is checked at growing intervals until it has applied it.
+   sends its next data, so it is checked at growing intervals until it has applied the change.
 
 The transitions of one cap share an allowance (``rate_transition``). The cookie identifies a socket: if a client reuses
 a port, the new socket has the same four-tuple, but a new state.
@@ -52,7 +52,7 @@ class SocketChanges:
     wanted: dict[int, SocketLimit] = field(default_factory=dict)
     forgotten: list[int] = field(default_factory=list)  # sockets that need no limit any longer
     planned: bool = False  # whether the plan changed
-    at_once: bool = False  # whether some must be in force before their sockets send, as these begin or stop to rest
+    at_once: bool = False  # whether some limits must be in force at once, because sockets begin or end a rest
 
 
 class State(enum.Enum):
@@ -97,7 +97,7 @@ class DownloadOnsets:
         self._sockets: dict[FourTuple, _Socket] = {}
         self._urgent: dict[FourTuple, None] = {}  # subflows that are pending or in transition
         self._first_looks: dict[FourTuple, float] = {}  # releasing subflows, and when to check them; earliest first
-        self._later_looks: dict[FourTuple, float] = {}  # the same for those that were checked before
+        self._later_looks: dict[FourTuple, float] = {}  # the same for subflows that were checked before
         self._short: dict[FourTuple, float] = {}  # subflows that began under their caps, and when they are not short
         self._buffers = SendBuffers()
         self._changes = SocketChanges()

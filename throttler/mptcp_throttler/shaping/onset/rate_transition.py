@@ -3,12 +3,12 @@
 
 docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and *done*. In the ramp the bound on unsent
 data falls in bytes, because they weight the scheduler's average rate. In time it grows: the scheduler ignores other
-paths while this one would be free sooner, so a path with a longer RTT would run dry.
+paths while this path would be free sooner, so a path with a longer RTT would run out of data.
 
 A fall to ``GENTLE_FALL`` of the rate or more needs no transition, nor does a subflow that sends less than its cap.
 
-All transitions of one cap share the *allowance* that the first one brings; when it is used up, the cap begins at once
-on all of them. A new one is granted only after ``PAUSE_SECONDS`` without use of the last.
+All transitions of a cap share the *allowance* that the first transition gets; when it is used up, the cap begins at
+once on all of them. A new allowance is granted only after ``PAUSE_SECONDS`` without use of the last allowance.
 
 Times are monotonic seconds.
 """

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Each subflow's share of a cap: its part of the rate, and a larger send buffer (docs/soft-start.md). Pure.
 
-By max-min fairness, as in HTB's leaf queue, all subflows under a cap get the same pacing rate, the *level*: if each
-were paced at the whole cap, the MPTCP scheduler would assign too much data to all of them; equal parts would waste
-those of idle ones. A subflow without progress loses its part, because data for a vanished phone wait a quarter of an
-hour, too.
+By max-min fairness, as in HTB's leaf queue, all subflows under a cap get the same pacing rate, the *level*. If each
+were paced at the whole cap, the MPTCP scheduler would assign too much data to all of them; equal parts of the cap would
+waste the parts of idle subflows. A subflow without progress loses its part, because data for a vanished phone would
+otherwise keep it for a quarter of an hour.
 
 Under a low cap, a socket gets a larger *send buffer*, which the kernel then no longer adapts to the window. So after
-the cap the socket gets the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes.
+the end of the cap the socket gets the kernel's maximum, and counts towards ``MAX_SOCKETS`` until it closes.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 
 SHARE_SECONDS = 0.5  # seconds between two samples of the subflows under a shared cap
 COUNT_SECONDS = 0.25  # minimum interval over which the rate of a subflow is counted
-SILENT_SECONDS = 0.5  # a subflow loses its part if no byte is delivered for so long: by its samples, within 1 s
+SILENT_SECONDS = 0.5  # a subflow loses its part if no byte is delivered for this long; samples show it within 1 s
 SILENT_ROUND_TRIPS = 2
 SILENT_TURNS = 2  # the same time in round trips and in turns of the cap (``Level``), if these are longer
 HEADROOM = 1.1  # factor on the level: a subflow below it may want more at any moment, and HTB enforces the cap
 
-LOW_RATE = 5_000_000  # Bits/s. From this rate on, an assignment leaves in 0.1 s, and the kernel's own buffer is enough.
+LOW_RATE = 5_000_000  # bits/s; from this rate on, an assignment leaves in 0.1 s, and the kernel's buffer suffices
 BESIDE_RATE = 96_000_000
-"""Bits/s that the other paths can send while one assignment leaves. The kernel also counts overhead: beside another
-path of 30 Mbit/s, 64 Mbit/s were not always enough."""
+"""Rate at which the other paths can send while one assignment leaves, bits/s. The kernel also counts overhead: with
+another path of 30 Mbit/s, 64 Mbit/s were not always enough."""
 MAX_BYTES = 4 << 20  # maximum send buffer per socket: the kernel's own maximum (default of net.ipv4.tcp_wmem)
 STEP = 0.75  # a buffer is not enlarged if it has at least this share of the needed size
 MAX_SOCKETS = 128  # maximum number of sockets with a larger buffer: 512 MB if all are full
@@ -37,7 +37,7 @@ MAX_IDLE_SOCKETS = MAX_SOCKETS // 2  # the same for sockets without waiting data
 
 
 def send_buffer(rate: int) -> int:
-    """Return the send buffer that a socket capped at *rate* bits/s needs, bytes; 0 for the kernel's own."""
+    """Return the send buffer, bytes, that a socket capped at *rate* bits/s needs; 0 for the kernel's default."""
     return 0 if rate >= LOW_RATE else min(MAX_BYTES, BESIDE_RATE * ASSIGNMENT_BYTES // max(1, rate))
 
 
@@ -54,7 +54,7 @@ def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
 
 
 def is_due(last: Level | None, users: int, now: float) -> bool:
-    """Return whether the level of a cap must be recomputed. If the cap has many *users*, one more is no reason."""
+    """Return whether the level of a cap must be recomputed. With many *users*, a further user is not a reason."""
     return last is None or now - last.computed >= SHARE_SECONDS / 2 or abs(users - last.users) * 10 > last.users
 
 

@@ -29,8 +29,8 @@ LAG_SECONDS, LAG_BYTES = 0.45, 1_500_000
 most 4 MB send buffer per subflow, minus overhead); the rest of this waits on the subflow or is in flight."""
 STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
-"""Then the cap is in force in any case. The lag counts less and less: even if it is always at its limit, the rate falls
-to 1/55."""
+"""After this time the cap is in force in any case. The lag counts less and less: even if it is always at its limit, the
+rate falls to 1/55."""
 MAX_BASE_LAG_SECONDS = 0.3  # maximum of the initial lag that counts as a difference between the delays of the paths
 MAX_STEP_SECONDS = 0.2  # longer pauses between two steps of a ramp count as this
 SLICE = 128
@@ -76,7 +76,7 @@ class UploadOnsets:
         return bool(self._ramps or self._planner.moved)
 
     def urgent(self) -> Collection[FourTuple]:
-        """Return the subflows in a ramp, and the siblings of falling ones."""
+        """Return the subflows in a ramp, and the siblings of those whose rate falls."""
         # A subflow and its siblings are adjacent in the list, so that they are sampled at the same time.
         wanted = (each for four_tuple, ramp in self._ramps.items() for each in (four_tuple, *ramp.siblings))
         return list(dict.fromkeys(wanted))
@@ -93,7 +93,7 @@ class UploadOnsets:
             elif ramp.falls:
                 _see_lag(ramp, sample, sockets)
             elif ramp.received is None:
-                if sample.read >= ramp.began:  # otherwise the sample is older than the cap; the next follows soon
+                if sample.read >= ramp.began:  # otherwise the sample is older than the cap; another follows soon
                     ramp.began, ramp.received = sample.read, sample.bytes_received
             elif (passed := sample.read - ramp.began) >= MEASURE_SECONDS:
                 octets = max(0, sample.bytes_received - ramp.received)

@@ -4,15 +4,15 @@
 #include "bpf.h"
 
 struct limit {
-    __u32 rate;             /* bytes/s; 0: the socket rests */
-    __u32 not_sent;         /* bytes; 0: the kernel's own */
-    __u32 half_send_buffer; /* bytes, which SO_SNDBUF doubles; 0: unchanged */
+    __u32 rate;             /* SO_MAX_PACING_RATE, bytes/s; 0: the socket rests */
+    __u32 not_sent;         /* TCP_NOTSENT_LOWAT, bytes; 0: the kernel's default */
+    __u32 half_send_buffer; /* SO_SNDBUF, bytes, which the kernel doubles; 0: the buffer stays unchanged */
 };
 
 MAP(limits, BPF_MAP_TYPE_HASH, __u64, struct limit);
 
-/* A socket that rested gets a pacing rate only when data are acknowledged, but sends no data without one. So switch it
- * to BBR, which sets a rate when it begins, and then back to its former congestion control. */
+/* A socket that rested gets a pacing rate only when data are acknowledged, but sends no data without a rate. So switch
+ * the socket to BBR, which sets a rate when it begins, and then back to its former congestion control. */
 static inline void begin_anew(void *socket)
 {
     char before[16], reno[4] = {'r', 'e', 'n', 'o'}, bbr[4] = {'b', 'b', 'r', 0};
@@ -24,7 +24,7 @@ static inline void begin_anew(void *socket)
     set_option(socket, IPPROTO_TCP, TCP_CONGESTION, before, sizeof(before));
 }
 
-/* Set the limits that the map has for a socket; return whether it has any. */
+/* Set the limits that the map has for a socket; return whether the map has limits for it. */
 static inline int set_limit(void *socket)
 {
     __u64 cookie = socket_cookie(socket);
@@ -39,7 +39,7 @@ static inline int set_limit(void *socket)
     set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit->not_sent, sizeof(limit->not_sent));
     if (rate == 0 && limit->rate != 0)
         begin_anew(socket);
-    /* A send buffer only grows. Linux before 6.1 does not report its size, so the buffer stays unchanged there. */
+    /* Never make a send buffer smaller. Linux before 6.1 does not report its size, so it stays unchanged there. */
     if (limit->half_send_buffer && !get_option(socket, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof(send_buffer)) &&
         send_buffer < 2 * limit->half_send_buffer)
         set_option(socket, SOL_SOCKET, SO_SNDBUF, &limit->half_send_buffer, sizeof(limit->half_send_buffer));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
-/* Does for all TCP sockets of the network namespace at once what mptcp_throttler.c does at each round trip. */
+/* Sets limits and resets classes of all sockets of the network namespace, as mptcp_throttler.c does at round trips. */
 #include "limits.h"
 
 SEC("iter/tcp")

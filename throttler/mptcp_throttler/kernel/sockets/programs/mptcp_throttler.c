@@ -5,17 +5,17 @@
 #define AF_INET 2
 #define MPTCP_OPTION 30
 #define MP_JOIN 1 /* subtype, RFC 8684, 3.2 */
-/* After this number of segments with data, a socket loses the class with which it began. */
+/* After this number of data segments, a socket loses the class with which it began. */
 #define YOUNG 31
-/* After this number of segments (450 kB), a socket without our limit gets LARGE_BOUND if its bound is smaller. */
+/* After this number of data segments (450 kB), a socket without our limit gets LARGE_BOUND if its bound is smaller. */
 #define SMALL 310
-#define LARGE_BOUND 65536 /* bytes; the same as in shaping/birth.py */
+#define LARGE_BOUND 65536 /* bytes; the same as in shaping/initial_options.py */
 
 struct birth {
-    __u32 not_sent; /* for all four members, 0 keeps the kernel's value */
-    __u32 initial_window;
-    __u32 class;
-    __u32 rests;
+    __u32 not_sent;       /* TCP_NOTSENT_LOWAT, bytes; in all four members, 0 keeps the kernel's value */
+    __u32 initial_window; /* segments */
+    __u32 class;          /* handle of the HTB class */
+    __u32 rests;          /* 1 if a joining subflow rests from its acceptance on */
 };
 
 struct prefix {
@@ -29,7 +29,7 @@ static inline int is_join(struct bpf_sock_ops *socket)
 {
     __u8 option[40] = {MPTCP_OPTION};
 
-    /* The ACK by which the subflow was accepted. */
+    /* Read the option of the ACK by which the subflow was accepted. */
     load_header_option(socket, option, sizeof(option), 0);
     return option[2] >> 4 == MP_JOIN;
 }
@@ -66,7 +66,7 @@ static inline void leave_small_bound(struct bpf_sock_ops *socket)
 {
     __u32 bound, large = LARGE_BOUND;
 
-    /* A bound of 0 means the kernel's own. Linux before 6.1 cannot report the bound. */
+    /* A bound of 0 means the kernel's default. Linux before 6.1 cannot report the bound. */
     if (socket->data_segs_out > SMALL &&
         !get_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bound, sizeof(bound)) && bound && bound < large)
         set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &large, sizeof(large));
