@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     # Add the directories of apache2, squid and iptables, which su(1) and cron(8) omit.
     os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
-    # Apache's and Squid's workers run as other users. They must be able to enter directories that are made here.
+    # Apache's and Squid's workers run as other users. They must be able to enter directories that are created here.
     os.umask(0o022)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str, error: BaseException | None = None) -> None:
-    """Print *text*, then the notes of *error*, which say which measurements are kept."""
+    """Print *text*, then the notes of *error*, which name the kept measurements."""
     for line in (*text.splitlines(), *getattr(error, "__notes__", ())):
         print(f"mptcp-bench: {line}", file=sys.stderr)
 
@@ -187,7 +187,7 @@ class _Order:
         arguments: argparse.Namespace,
         origin: Callable[[Provenance], Provenance] = lambda driver: driver,
     ) -> None:
-        """*origin* returns the provenance, if other hosts than this one run the experiment."""
+        """*origin* returns the provenance, if other hosts than this host run the experiment."""
         self.name, self.title, self.options, self.arguments, self.origin = name, title, options, arguments, origin
         self.console = Console(stderr=arguments.json)
         if not self.console.is_terminal:
@@ -202,13 +202,13 @@ class _Order:
         return result_of(self.name, self.title, findings, origin, self.options, seed=seed, quick=quick)
 
     def keep(self, findings: Findings) -> None:
-        """Write what there is by now, and remove an earlier run's pictures."""
+        """Write the findings so far, and delete the pictures of an earlier run."""
         result_file.write(replace(self._result(findings), complete=False), self.target)
         _remove_pictures(findings.pictures, self.target)
         self._kept, self._findings = True, findings
 
     def run(self, run: Callable[[], Findings]) -> tuple[ExperimentResult, bool]:
-        """Run it, write result and pictures, and print tables. Return also whether anything is wrong."""
+        """Run the experiment, write result and pictures, and print tables. Return also whether anything is wrong."""
         result_file.prepare(self.target.parent)
         try:
             findings = run()
@@ -232,7 +232,7 @@ class _Order:
         return result, bool(findings.wrong)
 
     def _ended(self, error: BaseException) -> None:
-        """Add to *error* what is kept of a run that ended early."""
+        """Add to *error* a note about the kept part of a run that ended early."""
         if self._kept:
             error.add_note(f"{self.target} has what was done, marked as interrupted")
             try:
@@ -240,7 +240,7 @@ class _Order:
             except OSError as failed:
                 error.add_note(f"its figure cannot be drawn: {failed.strerror or failed}")
             return
-        # Remove the directory if the run made it. A directory with an earlier result is not empty and stays.
+        # Remove the directory if the run created it. A directory with an earlier result is not empty and stays.
         with suppress(OSError):
             self.target.parent.rmdir()
         if not isinstance(error, OptionError):
@@ -258,7 +258,7 @@ def _remove_pictures(pictures: Sequence[Picture], target: Path) -> None:
 
 
 def _draw(pictures: Sequence[Picture], target: Path) -> None:
-    """Draw *pictures* beside the result *target*, after removing an earlier run's files."""
+    """Draw *pictures* in the directory of the result *target*, after deleting the files of an earlier run."""
     _remove_pictures(pictures, target)
     for picture, file in _files(pictures, target):
         try:

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Generate the tables in docs/ from results, so that a page cannot say what was not measured.
+"""Generate the tables in docs/ from results, so that a page has only measured values.
 
 ``docs/results/NAME.json`` keeps a result's provenance, verdicts and tables, but not its single values. ``mptcp-bench
-report --kept`` makes a page of all these; a page in docs/ shows only what its reader needs.
+report --kept`` makes a page of all kept results; a page in docs/ shows only the tables that its reader needs.
 
 In a page in docs/, a table is between ``<!-- table: NAME.KEY -->`` and ``<!-- end -->``. *KEY* is ``aims``, ``claims``
 or the key of a table. ``<!-- table: NAME.KEY [COLUMN; COLUMN]: WORDS; WORDS -->`` selects the first column and the
 named ones, and the rows whose cells, joined by commas, contain one of the WORDS. For this, an empty first cell repeats
-the one above it, and ``…`` in WORDS matches any text. ``brief`` in place of ``table`` omits intervals and the aims'
+the cell above it, and ``…`` in WORDS matches any text. ``brief`` in place of ``table`` omits intervals and the aims'
 bounds and verdicts, and names the file in place of the command. ``<!-- verdicts: NAME, NAME -->`` lists the papers'
-claims with their verdicts, without figures. If verdicts were made by an earlier rule than today's, the page says below
-them how it differed (``earlier_rules``). ``mptcp-bench report --docs`` writes the pages, and a unit test compares them.
+claims with their verdicts, without figures. If verdicts were made by an earlier rule than today's, the page explains
+below them how the rule differed (``earlier_rules``). ``mptcp-bench report --docs`` writes the pages, and a unit test
+compares them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ BEGIN = re.compile(
 )
 END = "<!-- end -->"
 OTHERS = ("<!-- keys", "<!-- metrics")
-"""Begin of tables that are generated from the code, not from results."""
+"""First words of tables that are generated from the code, not from results."""
 MARK = ("<!-- table", "<!-- brief", "<!-- verdicts", END)
 INTERVAL = re.compile(r" \([^()]+ to [^()]+\)| ± [^ ]+")
 COMMIT = re.compile("[0-9a-f]{40}")
@@ -48,7 +49,7 @@ SIGNS = {"met": "met", "missed": "**missed**", "no aim": ""}
 
 
 def unfit(found: ExperimentResult) -> list[str]:
-    """Return the reasons why no page may show *found*; empty if a page may."""
+    """Return the reasons why no page may show *found*; empty if a page may show it."""
     reasons = []
     if not found.complete:
         reasons.append("it was interrupted")
@@ -231,7 +232,7 @@ def _cell(text: str) -> str:
 
 
 def origin(found: ExperimentResult) -> str:
-    """Return a line that says where a table's figures come from: command, date, kernel, processors."""
+    """Return a line with the origin of a table's figures: command, date, kernel, processors."""
     here = found.provenance
     processors = "1 processor" if here.processors == 1 else f"{here.processors} processors"
     return f"`{here.command}`, {here.started[:10]}, Linux {here.kernel.partition('-')[0]}, {processors}."

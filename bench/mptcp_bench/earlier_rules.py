@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kept results in docs/ whose verdicts an earlier, weaker rule made, each with what that rule left out. Pure.
+"""Kept results in docs/ with verdicts by an earlier, weaker rule, each with the omissions of this rule. Pure.
 
-Today's rule cannot be applied to earlier measurements, because their single values are not kept. Such a result stays
-until the experiment is run again; until then docs/ says beside its verdicts what they leave out. An entry names the
-commit that made the measurement, so that it does not excuse a newer result. ``tests/bench/unit/test_kept_results.py``
-fails if an entry is missing.
+Today's rule cannot be applied to earlier measurements, because their single values are not kept. Such a result remains
+until the experiment is run again. Until then, docs/ shows the omissions together with its verdicts. An entry has the
+commit of the measurement, so that it does not apply to a newer result. ``tests/bench/unit/test_kept_results.py`` fails
+if an entry is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EARLIER: Mapping[tuple[str, str], str] = {
     ("tunnel", "754f64b"): "goodput and calls were measured; rates, loss, silence, change and cost were not",
     ("tunnel-paths", "fcb9a79"): "equal paths and calls were not measured; jitter counted as a queue",
 }
-"""How each earlier rule differs, by the kept result's name and the first seven digits of the commit that made it."""
+"""How each earlier rule differs, by the kept result's name and the first seven digits of its commit."""
 
 REPLACED: Mapping[str, str] = {
     "console": "load measures what a console adds beside tunnels, without the pages' own updates",
@@ -32,7 +32,7 @@ REPLACED: Mapping[str, str] = {
     "reaction": "load, part joins",
     "scale": "load, part held",
 }
-"""What measures today in place of an experiment that no longer exists, by the experiment's name in a kept result."""
+"""The replacement of an experiment that no longer exists, by the experiment's name in a kept result."""
 
 
 def earlier_rule(name: str, found: ExperimentResult) -> str | None:

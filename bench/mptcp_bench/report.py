@@ -2,7 +2,7 @@
 """One HTML page of results, the paper's and ours: verdicts, figures, tables and provenance.
 
 The page is self-contained (styles, and figures in data URLs) and fetches nothing, so that it can be sent and kept. The
-template arranges and escapes texts. The results are those below a directory, or all that docs/results keeps.
+template arranges and escapes texts. The results are those below a directory, or all kept results in docs/results.
 """
 
 from __future__ import annotations

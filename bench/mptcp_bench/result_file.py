@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """``results/NAME/result.json`` of the paper's experiments and of ours: its fields, reading and writing.
 
-Reports read no other file. Rules: values are in SI units (seconds, bits per second, bytes, shares from 0 to 1), unless
-an aim names its unit. The JSON keys are the field names below. A file is replaced in one step, so that the last
-complete file stays if an experiment is interrupted.
+Reports do not read any other file. Rules: values are in SI units (seconds, bits per second, bytes, shares from 0 to 1),
+unless an aim names its unit. The JSON keys are the field names below. A file is replaced in one step, so that the last
+complete file remains if an experiment is interrupted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ResultError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What is needed to run the experiment again."""
+    """The data that are needed to run the experiment again."""
 
     command: str
     commit: str
@@ -49,28 +49,28 @@ class Provenance:
 
 
 _BY_BOUNDS: Any = None
-"""Stands for a verdict that the bounds decide."""
+"""This value stands for a verdict that the bounds decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was measured, and whether it is as an aim of ours or a claim of a paper has it.
+    """A measured value, and whether it confirms an aim of ours or a claim of a paper.
 
     An aim is decided by the range that its value must be in; a value without a range is only shown. A claim is decided
-    by a function (``paper.judging``), and says what was measured in words.
+    by a function (``paper.judging``), and describes the measurement in words.
     """
 
     what: str
     """The aim's name, or the paper's statement in our words."""
     value: float | None
-    """None, in a file, if no finite value was measured."""
+    """The measured value; None, in a file, if no finite value was measured."""
     unit: str = ""
     least: float | None = None
     most: float | None = None
     verdict: AimVerdict | Judgement = _BY_BOUNDS
-    """Made from the other fields, unless a file or a claim's function has it."""
+    """Computed from the other fields, unless a file or a claim's function contains it."""
     said: str = ""
-    """What was measured, in words. Only claims have it."""
+    """The measurement in words. Only claims have it."""
     why: str = ""
     """For ``differs``: the measured mechanism. For ``fails``: the likely but unmeasured reason, if any."""
 
@@ -92,7 +92,7 @@ class Verdict:
         return self.shown()
 
     def shown(self, digits: int = 4) -> str:
-        """Return the value for people, with at least *digits* digits, or what was measured in words."""
+        """Return the value for people, with at least *digits* digits, or the measurement in words."""
         if self.value is None:
             return self.said or "nothing"
         return shown(self.value, self.unit, self.least, self.most, digits=digits)
@@ -102,7 +102,7 @@ class Verdict:
 
 
 def judge(value: float | None, least: float | None, most: float | None) -> AimVerdict:
-    """Return whether *value* is within its bounds. A value that is None or not finite never is."""
+    """Return whether *value* is within its bounds. A value that is None or not finite is never within bounds."""
     if least is None and most is None:
         return "no aim"
     met = (
@@ -154,14 +154,14 @@ class ExperimentResult:
     complete: bool
     """False while the experiment runs, and if it was interrupted."""
     quick: bool = False
-    """Whether it was a reduced run, which only shows that the experiment works."""
+    """Whether this was a reduced run, which only shows that the experiment works."""
     notes: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     """Measurements that failed, and errors that no aim covers."""
     aims: tuple[Verdict, ...] = ()
     """The verdicts on aims, or on the paper's claims."""
     tables: tuple[Table, ...] = ()
-    """All tables other than that of the aims."""
+    """All tables except the table of the aims."""
     pictures: tuple[str, ...] = ()
     """Names of the picture files in the same directory, without suffixes."""
     data: dict[str, Any] = field(default_factory=dict)
@@ -199,7 +199,7 @@ def load(source: Path) -> ExperimentResult:
 
 
 def prepare(directory: Path) -> None:
-    """Make *directory*. Raises OSError if it cannot be written, so that a run fails before it measures anything."""
+    """Create *directory*. Raises OSError if it cannot be written, so that a run fails before it measures anything."""
     directory.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=directory).close()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cap on Ethernet in conf/policy.yaml, which the demo and the experiments enforce.
 
-It is read from the file, so that demo and experiments expect the rate even if an operator has changed it.
+The cap is read from the file, so that demo and experiments expect this rate even if an operator has changed it.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 
 Intervals are Student's t intervals, because runs are few and independent, and their variance is not known beforehand
 (NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.2.1). Two samples are compared by Welch's t (7.3.1), which does
-not assume equal variances. A claim holds or fails only if a one-sided bound excludes the opposite. Otherwise it is
-open, so that noise confirms nothing. The bench imports means and the normal distribution of the standard library from
-here.
+not assume equal variances. A claim holds or fails only if a one-sided bound excludes the opposite. Otherwise the claim
+is open, so that noise confirms nothing. The bench imports means and the normal distribution of the standard library
+from here.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def histogram_percentiles(
     """Return percentiles of a histogram: the *value* of the first bucket at which the cumulative share is reached.
 
     This is the nearest rank, because a histogram has no single values to interpolate between. For an empty histogram
-    the results are infinite.
+    the results are infinity.
     """
     total = sum(counts)
     found = []
@@ -118,7 +118,7 @@ def histogram_percentiles(
 
 
 def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
-    """Return the item with the median *key*; of two in the middle, the lower. Raises ValueError for no items."""
+    """Return the item with the median *key*; of two middle items, the lower. Raises ValueError for no items."""
     ordered = sorted(items, key=key)
     if not ordered:
         raise ValueError("the median of nothing")
@@ -136,10 +136,10 @@ def median_interval(
 
 
 def exact_median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
-    """Return the narrowest interval between two of *values*, equally far from either end, that contains the median.
+    """Return the narrowest interval between two of *values*, equally far from both ends, that contains the median.
 
-    It assumes no distribution (Conover, Practical Nonparametric Statistics, 3.2): the number of values below the median
-    has a binomial distribution. None if there are too few values, which for 95 % are fewer than six.
+    The method assumes no distribution (Conover, Practical Nonparametric Statistics, 3.2): the number of values below
+    the median has a binomial distribution. The result is None if there are too few values: fewer than six for 95 %.
     """
     from scipy.special import bdtrik
 
@@ -201,7 +201,7 @@ def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
 
 
 def no_less_than(sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Comparison:
-    """Compare *sample* with *reference* for non-inferiority: it may be less by *margin*, a share of the reference.
+    """Compare *sample* with *reference* for non-inferiority: it may be lower by *margin*, a share of the reference.
 
     The comparison holds if the lower bound of ``mean(sample) - (1 - margin) * mean(reference)`` is above zero.
 

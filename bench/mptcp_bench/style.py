@@ -22,7 +22,7 @@ from each other."""
 DASHED = (0, (4, 3))
 DOTTED = (0, (1, 1.6))
 SMOOTHING = 3
-"""Number of samples in the moving mean. It is needed because packets arrive in the queue's bursts."""
+"""Number of samples in the moving mean. It is needed because packets arrive in bursts from the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ PATHS: Mapping[str, PathStyle] = {"ethernet": ETHERNET, "wifi": WIFI}
 
 
 def smooth(values: Sequence[float], window: int = SMOOTHING) -> list[float]:
-    """Return the centred moving mean of *values* over *window* samples, over fewer at the ends."""
+    """Return the centred moving mean of *values* over *window* samples, or over fewer samples at the ends."""
     half = window // 2
     windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
     return [sum(part) / len(part) for part in windows]
@@ -81,6 +81,6 @@ def draw_path(axes: Any, times: Sequence[float], values: Sequence[float], path: 
 
 
 def save(figure: Any, target: Path, *, dpi: int = 120) -> None:
-    """Write *figure* into *target*, in the format of its suffix. It contains no date."""
+    """Write *figure* into *target*, in the format of its suffix. The file contains no date."""
     kind = target.suffix.removeprefix(".")
     figure.savefig(target, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else None)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Judge whether the demo showed what it should: from measurements to words. Pure.
+"""Judge the measurements of the demo, and describe the results in words. Pure.
 
-There are two kinds of complaints. A *wrong* result has no excuse: other bytes, no MPTCP, an unused path, an exceeded
-cap, a throttler that ended. A *missed* goal, a rate or the end of the download, may be the machine's fault: it counts
-only if neither the hypervisor nor other programs used much processor time; the demo's own programs are no excuse. A
-link's capacity is the rate that plain TCP reached over it in the same run. A part with a complaint is measured again.
+There are two kinds of complaints. A *wrong* result is always a failure: corrupted data, no MPTCP, an unused path, an
+exceeded cap, a throttler that ended. A *missed* goal, which is a low rate or an unfinished download, may be the
+machine's fault: it is a failure only if neither the hypervisor nor other programs used much processor time. The demo's
+own programs do not count as others. The capacity of a link is the rate that plain TCP reached over the link in the same
+run. A part with a complaint is measured again.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from mptcp_lab.testbed.protocol import Protocol
 from .parts import PATHS, DisplayedPath, Part
 
 FILLED = 0.8
-"""Least rate of a path that counts as filled, as a share of its capacity (link or cap)."""
+"""Minimum rate of a path that counts as filled, as a share of the capacity of its link or cap."""
 MOST = 1.1
-"""Most rate of a path that keeps to its cap or link, as a multiple of that."""
+"""Maximum rate of a path that respects its cap or link, as a multiple of the rate of the cap or link."""
 UNUSED = 0.02
 """A path with a rate below this share of its capacity counts as unused."""
 SHORT = 1.0
-"""Least length of a steady state in seconds."""
+"""Minimum length of a steady state in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Measurements of one download, and the machine's load meanwhile."""
+    """Measurements of one download, and the machine's load during the download."""
 
     part: Part
     start: float
     end: float
-    """Begin and end of the download in seconds, on the clock of the picture's samples."""
+    """Start and end of the download in seconds, on the clock of the picture's samples."""
     octets: int
     digest_ok: bool
     protocol: Protocol
@@ -44,9 +45,9 @@ class Measured:
     """Length of the steady state. If the download was too short for one, :attr:`steady` has its mean rates."""
     processors: Usage
     throttler: int | None = None
-    """Exit status of the throttler, if it ended before the download did."""
+    """Exit status of the throttler, if the throttler ended before the download."""
     broken_off: float | None = None
-    """Seconds after which the download was aborted; None if it ended by itself."""
+    """Seconds after which the download was aborted; None if it was not aborted."""
 
     @property
     def goodput(self) -> float:
@@ -100,7 +101,7 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
             wrong.append(f"{shown} {fault}")
         elif path.device in expected and rate < FILLED * expected[path.device]:
             missed.append(f"{shown}, less than {FILLED:.0%} of {_source(part, path, expected[path.device])}")
-    # If the cap does not hold, the download ends early. That is no further fault.
+    # If the cap is exceeded, the download ends early. Do not report that as another fault.
     if measured.steady_seconds < SHORT and not wrong:
         wrong.append(f"over after {measured.end - measured.start:.1f} s, before a steady state")
     return Outcome(measured, expected, tuple(wrong), tuple(missed))
@@ -150,10 +151,10 @@ class Verdict:
 
 
 def perform(parts: Iterable[Part], measure: Callable[[Part], Measured], said: Callable[[Outcome], None]) -> Verdict:
-    """Measure and judge each of *parts*; once more if there is a complaint. Call *said* with each outcome.
+    """Measure and judge each of *parts*, and repeat it once if there is a complaint. Call *said* with each outcome.
 
-    A second time, because the machine's load is a mean over the part, in which a short burst does not show, and because
-    the guard may have relaxed a cap.
+    The part is repeated because the machine's load is a mean over the part, which does not show a short burst, and
+    because the guard may have relaxed a cap.
     """
     verdict = Verdict()
     plain: dict[str, float] = {}

@@ -14,7 +14,7 @@ from mptcp_lab.testbed.recorder import Recorder
 from .parts import DisplayedPath
 
 BAR = 24
-"""Columns of the bar of a path that is full."""
+"""Width of the bar of a full path in columns."""
 INTERVAL = 1.0
 
 

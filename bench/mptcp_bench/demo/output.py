@@ -26,11 +26,11 @@ SUBTITLE = (
 )
 
 INCHES = 0.22
-"""Least width of the picture for each second."""
+"""Minimum width of the picture in inches for each second."""
 
 
 def forget(directory: Path, nodes: Sequence[Node]) -> None:
-    """Remove an earlier demo's files from *directory*, and no others. Its logs begin with their node's name."""
+    """Delete only the files of an earlier demo from *directory*. The names of its logs begin with the node's name."""
     logs = (log for node in nodes for log in directory.glob(f"{node.name}-*.log"))
     for old in (*(directory / name for name in (PICTURE, NUMBERS)), *logs):
         old.unlink(missing_ok=True)
@@ -75,7 +75,8 @@ def table(outcomes: Sequence[Outcome]) -> Table:
 def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], cap: int) -> None:
     """Draw each path's throughput over time into the PNG file *target*, with a band for each download."""
     first, last = outcomes[0].measured, outcomes[-1].measured
-    # Parts that were measured twice make the axis longer. The texts above the short parts must not overlap then.
+    # Parts that were measured twice make the axis longer. The texts above the short parts must not overlap in this
+    # case.
     figure = style.new_figure(max(13.0, INCHES * (last.end - first.start)), 6.5)
     axes = figure.subplots()
     figure.subplots_adjust(left=0.06, right=0.985, top=0.735, bottom=0.1)

@@ -25,12 +25,12 @@ ETHERNET = DisplayedPath("eth0", style.ETHERNET.label, style.ETHERNET.color, ETH
 WIFI = DisplayedPath("wlan0", style.WIFI.label, style.WIFI.color, WIFI_RATE)
 PATHS = (ETHERNET, WIFI)
 PAYLOAD_SHARE = 0.94
-"""Approximate share of payload in a link's bytes, used only to choose the files' sizes."""
+"""Approximate share of payload in the bytes on a link. It is used only to choose the sizes of the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One download, and the rates that links and policy allow it."""
+    """One download, and the rates that links and policy allow for it."""
 
     key: str
     name: str
@@ -41,7 +41,7 @@ class Part:
     settle: float
     """Seconds from the download's start to the steady state."""
     allowed: Mapping[str, int]
-    """Rate in bits per second that link and policy allow each device. A device that is not listed must be idle."""
+    """Rate in bits per second that link and policy allow for each device. A device that is not listed must be idle."""
     source: str | None = None
     """Device to whose address the client binds; None for a download through the proxy by MPTCP."""
     capped: str | None = None

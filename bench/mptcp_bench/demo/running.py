@@ -39,9 +39,9 @@ NEEDED = (
     "ethtool", "apache2", "squid", "wget", "mptcpize",
 )  # fmt: skip
 ENDING = 0.3
-"""Last seconds that do not belong to the steady state, because one path may finish before the other."""
+"""Seconds at the end that are excluded from the steady state, because one path may finish before the other."""
 PAUSE = 0.8
-"""Seconds between two downloads, in which the queues drain. The picture shows the gap."""
+"""Seconds between two downloads, in which the queues drain. The picture shows the pause."""
 
 
 class DemoError(Exception):
@@ -97,10 +97,10 @@ class Stage:
 
 
 def steady(part: Part, samples: Sequence[Sample], start: float, duration: float) -> dict[str, Any]:
-    """Return the rates of a download of *part* as fields of :class:`Measured`, by its samples.
+    """Compute the ``steady`` fields of :class:`Measured` from the *samples* of a download of *part*.
 
-    It began at *start* on the samples' clock and took *duration*. If the steady state is too short, the rates are those
-    of the whole download.
+    The download began at *start* on the samples' clock and took *duration*. If the steady state is too short, the rates
+    are those of the whole download.
     """
     end = duration - ENDING
     seconds = end - part.settle
@@ -113,7 +113,7 @@ def run(output: Path, console: Console) -> None:
     """Run the demo, and write its files into *output*.
 
     Raises DemoError if a result is wrong, TestbedError if this host lacks something that the demo needs. If a goal was
-    missed and the machine was too busy to judge that, it prints a warning instead.
+    missed and the machine was too busy to judge the run, it prints a warning instead.
     """
     need(*NEEDED)
     output.mkdir(parents=True, exist_ok=True)

@@ -13,14 +13,15 @@ from ..result_file import Verdict
 from ..statistics import fmean, no_less_than
 
 Aim = Verdict
-"""What our experiments call a verdict that bounds decide."""
+"""Our experiments' name for a verdict that is decided by bounds."""
 
 
 def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Aim:
     """Return the aim that *sample* is no less than *reference*, as :func:`statistics.no_less_than` defines it.
 
-    The aim's value is the lower confidence bound of the mean of *sample*, divided by the reference's mean. It must be
-    at least 1 - *margin*. It is NaN, which misses the aim, if there are too few values or the reference is 0.
+    The aim's value is the lower confidence bound of the mean of *sample*, divided by the reference's mean. This value
+    must be at least 1 - *margin*. It is NaN, so that the aim is missed, if there are too few values or the reference
+    is 0.
     """
     value = nan
     if sample and reference:
@@ -38,7 +39,7 @@ def coloured(text: str, aim: Aim | None) -> str:
 
 
 class AimsTable(Table):
-    """A table that shows only aims. The result file leaves it out, because it has the aims themselves."""
+    """A table that shows only aims. The result file excludes this table, because the file contains the aims anyway."""
 
 
 SIGNS: dict[str, str] = {"met": "[green]✓[/]", "missed": "[red]✗[/]", "no aim": "[dim]no aim[/]"}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Attempts: measurements that failed are repeated, and the result says how many were repeated, and why.
+"""Attempts: measurements that failed are repeated, and the result contains the number of repetitions and the reasons.
 
-If a path was not emulated as asked, the machine is to blame. Any other failure may be the product's fault: a product
-that works only at the second attempt does not work. Such a failure therefore misses an aim.
+If a path was not emulated as configured, the machine is the cause. Any other failure may be a fault of the product: a
+product that works only at the second attempt does not work. Such a failure therefore misses an aim.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .findings import Findings
 
 T = TypeVar("T")
 ATTEMPTS = 3
+"""Maximum number of attempts of a measurement."""
 
 
 class Attempts:
@@ -35,11 +36,11 @@ class Attempts:
     def of(
         self, run: Callable[[], T], what: str, most: int = ATTEMPTS, check: Callable[[], None] | None = None
     ) -> T | None:
-        """Return the result of *run*; None if it failed *most* times, so that other measurements are not lost.
+        """Return the result of *run*; None if *run* failed *most* times, so that other measurements are not lost.
 
         An attempt fails if *run* raises TestbedError or ValueError. Each reason is printed and kept. *check* raises
-        EmulationError if the paths were not emulated as asked since its last call; this error then is the reason,
-        whatever *run* raised.
+        EmulationError if the paths were not emulated as configured since the last call of *check*. This error then is
+        the reason, whatever *run* raised.
         """
         for number in range(1, most + 1):
             try:
@@ -62,7 +63,7 @@ class Attempts:
 
     @contextmanager
     def keeping(self, what: str, measured: Sized) -> Iterator[None]:
-        """Record a TestbedError of the testbed *what*. If nothing was *measured* yet, raise the error again."""
+        """Record a TestbedError of the testbed *what*. If *measured* is still empty, raise the error again."""
         try:
             yield
         except TestbedError as error:
@@ -71,7 +72,7 @@ class Attempts:
             self._give_up(what, error)
 
     def judged(self, findings: Findings) -> Findings:
-        """Return *findings* with the failed measurements, the repeated attempts, and the aim that none is repeated."""
+        """Return *findings* with failed measurements, repeated attempts, and the aim that no attempt is repeated."""
         first = Aim("attempts repeated for another reason than the emulated paths", self._at_fault, most=0)
         return replace(
             findings,

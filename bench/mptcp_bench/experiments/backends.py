@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler's netfilter adapters, and what each of them needs of this host."""
+"""The throttler's netfilter adapters, and the features of this host that each adapter needs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Claims of a paper that an experiment repeats: its words, our value in each round, and the verdict. Pure.
+"""Claims of a paper that an experiment repeats: the paper's words, our value in each round, and the verdict. Pure.
 
-A claim is also an aim, which compares the median, or the mean, with the bound. The verdict compares its 95 % confidence
-interval: a claim *holds* or *fails* if the whole interval is on one side of the bound, otherwise it is *not judged*.
+A claim is also an aim, which compares the median, or the mean, with the bound. The verdict compares the 95 % confidence
+interval with the bound: a claim *holds* or *fails* if the whole interval is on one side of the bound. Otherwise, the
+claim is *not judged*.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .aims import Aim
 from .columns import Results, Table
 
 FEWEST = 6
-"""Least number of rounds for an interval of the median: with fewer, the extremes contain it with less than 95 %."""
+"""Minimum number of rounds for an interval of the median: with fewer, the whole range has less than 95 % confidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Claim:
     least: float | None = None
     most: float | None = None
     by: Literal["median", "mean"] = "median"
-    """The mean has an interval after two rounds, but it assumes a distribution."""
+    """The mean has an interval after two rounds, but this interval assumes a distribution."""
 
     @property
     def aim(self) -> Aim:
@@ -43,7 +44,7 @@ class Claim:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The confidence interval; None for too few or infinite values."""
+        """The confidence interval; None if there are too few values, or values that are not finite."""
         if len(self.values) < 2 or not all(map(math.isfinite, self.values)):
             return None
         return exact_median_interval(self.values) if self.by == "median" else mean_bounds(self.values)

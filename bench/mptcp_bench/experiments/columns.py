@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Columns of an experiment's table, from which its texts, its colours and its aims come. Pure.
+"""Columns of an experiment's table. They define the table's texts, its colours and its aims. Pure.
 
-A :class:`Row` has the measurements of one cell under one variant. A :class:`Column` computes one value from them, and
-says how to show it and which bounds it has. A column without a heading makes only an aim; one without bounds makes only
-a text. :class:`Table` puts columns beside the labels of the rows.
+A :class:`Row` has the measurements of one cell under one variant. A :class:`Column` computes one value from these
+measurements, and defines how to show the value and which bounds it has. A column without a heading has only an aim; a
+column without bounds has only a text. A :class:`Table` consists of labels of the rows, and of columns.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .aims import Aim, coloured
 from .tables import mean, new_table
 
 _FOR_PICTURES = "for pictures"
+"""Key in the metadata of fields that only pictures need."""
 
 C = TypeVar("C")
 M = TypeVar("M")
@@ -33,12 +34,12 @@ STATISTICS: dict[Statistic, Callable[[Sequence[float]], float]] = {
     "lower bound": lambda values: mean_bounds(values)[0],
     "upper bound": lambda values: mean_bounds(values)[1],
 }
-"""How one value comes from those of several runs. The bounds are the one-sided 95 % bounds of the mean."""
+"""Functions that combine the values of several runs. The bounds are the one-sided 95 % bounds of the mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn(Generic[C]):
-    """One planned run: a cell, a variant, and which of their runs it is, from 1."""
+    """One planned run: a cell, a variant, and the number of the run among the runs of both, from 1."""
 
     cell: C
     variant: str
@@ -49,20 +50,20 @@ class Turn(Generic[C]):
 
 
 def for_pictures() -> Any:
-    """Return a field of a measurement that only pictures need: the result file leaves it out."""
+    """Return a field of a measurement that only pictures need. The result file does not contain the field."""
     return field(default=(), repr=False, metadata={_FOR_PICTURES: True})
 
 
 @dataclass(frozen=True, slots=True)
 class Run(Generic[C, M]):
-    """The measurement of a turn. If a run has several measurements, each is a *part* of it."""
+    """The measurement of a turn. If a run has several measurements, each is a *part* of the run."""
 
     turn: Turn[C]
     measured: M
     part: str = ""
 
     def record(self) -> dict[str, Any]:
-        """Return what the result file keeps of the run."""
+        """Return the run's data for the result file."""
         turn, measured = self.turn, self.measured
         kept = (each.name for each in fields(cast(Any, measured)) if _FOR_PICTURES not in each.metadata)
         where = {"cell": str(turn.cell), "variant": turn.variant, "part": self.part, "run": turn.number}
@@ -80,7 +81,7 @@ class Results(Generic[C, M]):
         runs: Iterable[Run[C, M]],
         parts: Callable[[C], Sequence[str]] = lambda cell: ("",),
     ) -> None:
-        """*parts* returns the parts of which each run of a cell must consist."""
+        """Create results. *parts* returns the parts of which each run of a cell must consist."""
         self.turns, self.runs, self._parts = tuple(turns), tuple(runs), parts
         self._found: dict[tuple[C, str, str], list[M]] = {}
         for run in self.runs:
@@ -94,7 +95,7 @@ class Results(Generic[C, M]):
         return self._found.get((cell, variant, part), [])
 
     def rows(self) -> list[Row[C, M]]:
-        """Return the rows of each planned cell, in the order of the plan; those of computed runs come last."""
+        """Return the rows of each planned cell, in the order of the plan; rows of computed runs come last."""
         planned = [(turn.cell, turn.variant, part) for turn in self.turns for part in self._parts(turn.cell)]
         by_cell: dict[C, dict[tuple[C, str, str], None]] = {}
         for where in (*planned, *self._found):
@@ -104,7 +105,7 @@ class Results(Generic[C, M]):
 
 @dataclass(frozen=True, slots=True)
 class Row(Generic[C, M]):
-    """What was measured of one cell under one variant: one line of a table."""
+    """The measurements of one cell under one variant: one line of a table."""
 
     results: Results[C, M]
     cell: C
@@ -116,19 +117,19 @@ class Row(Generic[C, M]):
         return self.results.of(self.cell, self.variant, self.part)
 
     def beside(self, variant: str | None = None, part: str | None = None) -> list[M]:
-        """Return what was measured of the same cell under another *variant*, or of another *part*."""
+        """Return the measurements of this cell under another *variant*, or of another *part*."""
         return self.results.of(
             self.cell, self.variant if variant is None else variant, self.part if part is None else part
         )
 
     @property
     def planned(self) -> int:
-        """How many runs of the cell's variant were planned."""
+        """Number of planned runs of the cell under this variant."""
         return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in self.results.turns)
 
     @property
     def made(self) -> int:
-        """How many of these were measured."""
+        """Number of these runs that were measured."""
         runs = {run.turn for run in self.results.runs if (run.turn.cell, run.turn.variant) == (self.cell, self.variant)}
         return len(runs)
 
@@ -141,11 +142,11 @@ class Row(Generic[C, M]):
 
 
 Bound = float | Callable[[Row[Any, Any]], float | None] | None
-"""A bound of an aim: the same for all rows, or a function of the row, which may have none."""
+"""A bound of an aim: one value for all rows, or a function that returns the bound of a row, or None."""
 
 
 def of_cell(bound: Callable[[Any], float | None]) -> Bound:
-    """Return a bound that depends on a row's cell alone."""
+    """Return a bound that depends only on the row's cell."""
     return lambda row: bound(row.cell)
 
 
@@ -155,39 +156,40 @@ def _always(row: Row[Any, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[C, M]):
-    """One value of a row: where it comes from, how it is shown, and the bounds that it must keep."""
+    """One value of a row: how it is computed, how it is shown, and which bounds it must be within."""
 
     heading: str
-    """Heading in the table; without one, the value is not shown."""
+    """Heading in the table; with an empty heading, the value is not shown."""
     of: str | Callable[[Row[C, M]], Sequence[float]]
-    """The attribute of each measurement, or a function that returns the values of a row. No value makes no aim."""
+    """The attribute of each measurement, or a function that returns a row's values. A row without values has no aim."""
     by: Statistic = "mean"
+    """How the values of several runs are combined."""
     aim: str | Callable[[Row[C, M]], str] = ""
-    """The aim's name, if it is not the heading."""
+    """The aim's name, if it differs from the heading."""
     unit: str = ""
     scale: float = 1.0
-    """Factor of the value for people. Bounds and aims have scaled values."""
+    """Factor for the values that are shown. Bounds and aims have scaled values."""
     digits: int = 2
     least: Bound = None
     most: Bound = None
     judged: Callable[[Row[C, M]], bool] = _always
-    """Whether a row has the aim."""
+    """Returns whether a row has the aim."""
     filled: Callable[[Row[C, M]], bool] = _always
-    """Whether a row shows the value."""
+    """Returns whether a row shows the value."""
     text: Callable[[Row[C, M]], str] | None = None
-    """Returns another text for the table."""
+    """Returns the text for the table, in place of the value."""
 
     def values(self, row: Row[C, M]) -> list[float]:
         found = row.values(self.of) if isinstance(self.of, str) else self.of(row)
         return [value * self.scale for value in found]
 
     def value(self, row: Row[C, M]) -> float | None:
-        """Return the value of *row*; None if it has none."""
+        """Return the value of *row*; None if the row has no values."""
         values = self.values(row)
         return STATISTICS[self.by](values) if values else None
 
     def verdict(self, row: Row[C, M]) -> Aim | None:
-        """Return the aim of *row*; None if the column has no bounds for it, or nothing was measured."""
+        """Return the aim of *row*; None if the row is not judged, the column has no bounds, or there are no values."""
         if (self.least is None and self.most is None) or not self.judged(row):
             return None
         value = self.value(row)
@@ -198,7 +200,7 @@ class Column(Generic[C, M]):
         return Aim(name or self.heading, value, self.unit, least, most)
 
     def shown(self, row: Row[C, M]) -> str:
-        """Return the text of the table, in the colour of the verdict; empty for no value or NaN."""
+        """Return the text for the table, in the colour of the verdict; empty without values or if all are NaN."""
         if not self.filled(row):
             return ""
         if self.text is not None:
@@ -215,7 +217,7 @@ class Column(Generic[C, M]):
 
 
 Label = tuple[str, Callable[[Row[Any, Any]], str]]
-"""The heading of a column that says which row it is, and its text."""
+"""The heading of a column that identifies rows, and a function that returns the column's text for a row."""
 CELL: Label = ("cell", lambda row: str(row.cell))
 VARIANT: Label = ("variant", lambda row: row.variant)
 RUNS: Column[Any, Any] = Column("runs", lambda row: [len(row.measured)], digits=0)
@@ -229,16 +231,16 @@ class Table(Generic[C, M]):
     columns: Sequence[Column[C, M]]
     labels: Sequence[Label] = (CELL, VARIANT)
     of: Callable[[Row[C, M]], bool] = _always
-    """Which rows it has. Its columns' aims are those of these rows."""
+    """Returns whether the table has a row. The columns have aims only for these rows."""
     beside: bool = False
     wrapped: Sequence[str] = field(default=())
-    """Headings of labels whose words wrap."""
+    """Headings of the labels whose text wraps."""
 
     def rows(self, results: Results[C, M]) -> list[Row[C, M]]:
         return [row for row in results.rows() if self.of(row)]
 
     def shown(self, results: Results[C, M]) -> RichTable | None:
-        """Return the table; None if it has no row."""
+        """Return the table; None if no row has measurements."""
         rows = [row for row in self.rows(results) if row.measured]
         if not rows:
             return None
@@ -251,7 +253,7 @@ class Table(Generic[C, M]):
         before = ""
         for row in rows:
             first, *labels = (text(row) for _, text in self.labels)
-            # An empty first cell repeats the one above it.
+            # An empty first cell repeats the first cell of the line above.
             table.add_row("" if first == before else first, *labels, *(column.shown(row) for column in columns))
             before = first
         return table
@@ -274,6 +276,6 @@ class Table(Generic[C, M]):
 
 
 def by_round(results: Results[C, M], cell: C, part: str = "") -> dict[int, M]:
-    """Return what was measured of a *cell* without variants, by the number of the run."""
+    """Return the measurements of a *cell* without variants, by the number of the run."""
     there = (run for run in results.runs if (run.turn.cell, run.part) == (cell, part))
     return {run.turn.number: run.measured for run in there}

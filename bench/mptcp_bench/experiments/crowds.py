@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether one client can starve others: a client's requests beside thousands of idle connections or a busy client.
+"""Whether one client can starve others: a client's requests while others have thousands of connections or are busy.
 
-Squid runs with the shipped conf/squid.conf and one worker per processor. A client requests a small file again and
-again, each time on a new Multipath TCP connection. An arm is what runs beside this client. In the first arm it is
-alone. In the next arm a second node with many addresses, none of which exceeds its share, holds idle connections: 2,000
-that never finish their request, 5,000 kept alive after one answer, and 500 tunnels without data.
+Squid runs with the shipped conf/squid.conf and one worker per processor. A client requests a small file repeatedly,
+each time on a new Multipath TCP connection. An arm is the other load at the same time. The first arm has no other
+load. In the next arm a second node with many addresses, none of which exceeds its share, holds idle connections:
+2,000 that never finish their request, 5,000 kept alive after one answer, and 500 tunnels without data.
 
 In the last arms the second node is one busy client with Multipath TCP (``relay_load``). It requests small files on
 nearly as many connections as the proxy accepts from it; or downloads a large file; or opens a new connection for each
-small file, as fast as the proxy answers; or does the last with the table of conf/nftables loaded.
+small file, as fast as the proxy answers; or opens connections in the same way while the nftables limit is loaded
+(conf/nftables).
 
-The seed draws the order of the arms in each round. ``--set turns=no`` shows the latency if clients do not take turns.
-Latencies are compared within one round: beside others divided by alone. Beside a busy client, the latency is also
-compared with the busy client's own latency. If n connections share a processor, each waits for all n: that is longer
-than alone, but it is a fair share.
+The seed determines the order of the arms in each round. ``--set turns=no`` shows the latency if clients do not take
+turns. Latencies are compared within one round: the latency under the other load is divided by the latency without it.
+With a busy client, the latency is also compared with the busy client's own latency. If n connections share a processor,
+each waits for n turns. Latency rises, but the share is fair.
 """
 
 from __future__ import annotations
@@ -43,43 +44,44 @@ REQUESTS, DOWNLOADS, NEW, NEW_LIMITED = "requests", "downloads", "new", "new-lim
 BUSY = (REQUESTS, DOWNLOADS, NEW, NEW_LIMITED)
 ARMS = (ALONE, ALL, *BUSY)
 COMPARED = (REQUESTS, NEW)
-"""Arms whose busy client requests the same file as the other client, one request after another on each connection."""
+"""Arms whose busy client requests the same file as the first client, one request after another on each connection."""
 LONGER = 2.0
-"""Most that a client's latency may be, as a multiple of its latency alone."""
+"""Maximum latency of the client, as a multiple of its latency without other load."""
 DUE = 2.0
-"""Most that the client's mean latency may be, as a multiple of the busy client's mean time per request."""
+"""Maximum mean latency of the client, as a multiple of the busy client's mean time per request."""
 BUSY_RATE = 10e3
-"""Least bytes per second of a busy client. At the 50 connections per second that conf/nftables allows, it gets 50
-kB."""
+"""Minimum bytes per second that a busy client receives. At the 50 connections per second that conf/nftables allows, it
+receives 50 kB per second."""
 DESCRIPTORS = 0.8
-"""Most open descriptors of the fullest worker, as a share of its limit."""
+"""Maximum open descriptors of the worker with the most, as a share of its limit."""
 MEMORY, EACH = 500e6, 60e3
-"""Most bytes of memory for all Squid processes, and most growth per connection."""
+"""Maximum memory of all Squid processes, and maximum growth of this memory per connection, in bytes."""
 GROWTH = 1.25
-"""Most memory in the last round, as a multiple of the first round's."""
+"""Maximum memory in the last round, as a multiple of the memory in the first round."""
 ASKED_BESIDE_BUSY = 40
-"""Most requests beside a busy client: each takes up to a second, and conf/nftables refuses more than 500
-connections."""
+"""Maximum number of the client's requests with a busy client: each takes up to a second, and conf/nftables refuses more
+than 500 connections."""
 IDLE_CONNECTIONS = {"keep-alives": (5000, 10), "tunnels": (500, 1), "slow-headers": (2000, 3)}
 """Number of idle connections and of their addresses, by kind, in the order in which they are opened. slow-headers come
-last, because Squid closes them after a minute (request_timeout)."""
+last, because Squid closes these connections after a minute (request_timeout)."""
 NODE = "others"
+"""Name of the second node."""
 FIRST_ADDRESS = 10
 """Last byte of the second node's first address."""
 CONNECTIONS = {REQUESTS: 720, DOWNLOADS: 200, NEW: 50, NEW_LIMITED: 50}
-"""Connections of a busy client per worker. A hash distributes them unevenly, and each worker accepts 800 of one address
-(too_many)."""
+"""Number of a busy client's connections per worker. A hash distributes the connections unevenly, and each worker
+accepts 800 connections from one address (too_many)."""
 MOST_CONNECTIONS = 4096
-"""Most connections that native/relay_load.c can open."""
+"""Maximum number of connections that native/relay_load.c can open."""
 LARGE = 200_000_000
 """Size of the downloaded file in bytes. Its download takes longer than the client's requests."""
 TABLE = REPOSITORY / "conf/nftables/limit-new-connections.nft"
 UNDER_WAY = 1.0
-"""Seconds that a busy client runs before the other client starts. Its rate is measured from their beginning."""
+"""Seconds that a busy client runs before the other client starts. The busy client's rate includes these seconds."""
 SETTLED = 60.0
 """Seconds within which Squid must have closed all connections of clients that have ended."""
 IDLE = 150
-"""Most open descriptors of a worker without clients: logs, listeners, pipes, idle connections to the origin."""
+"""Maximum open descriptors of a worker without clients: logs, listeners, pipes, idle connections to the origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,22 +91,23 @@ class Measured:
     seconds: tuple[float, ...]
     """Latency in seconds of each answered request of the client."""
     failed: int
-    """The client's unanswered requests."""
+    """Number of the client's requests that were not answered."""
     multipath: int
-    """The client's connections that did not fall back to TCP."""
+    """Number of the client's connections that did not fall back to TCP."""
     opened: int
-    """Connections that the second node tried to open."""
+    """Number of connections that the second node tried to open."""
     standing: int
-    """Number of these connections that are open after the client's requests."""
+    """Number of these connections that are still open after the client's requests."""
     descriptors: float
-    """Open descriptors of the fullest worker, as a share of its limit."""
+    """Open descriptors of the worker with the most, as a share of its limit."""
     memory: int
-    """Bytes of Squid's processes, and before any connection."""
+    """Memory of Squid's processes in bytes."""
     before: int
+    """Memory of Squid's processes in bytes, without any connection."""
     answers: float = 0.0
-    """Answers per second to a busy client."""
+    """Answers per second that a busy client receives."""
     octets: float = 0.0
-    """Body bytes per second of a busy client."""
+    """Body bytes per second that a busy client receives."""
 
     @property
     def middle(self) -> float:
@@ -118,12 +121,12 @@ class Measured:
 
     @property
     def kept(self) -> float:
-        """Share of the connections of the second node that are open."""
+        """Connections of the second node that are still open, as a share of those that it tried to open."""
         return _share(self.standing, self.opened)
 
     @property
     def due(self) -> float:
-        """The client's mean latency, as a multiple of the busy client's: connections / answers per second (Little)."""
+        """The client's mean latency / the busy client's, which is its connections / its answers per second (Little)."""
         if not self.seconds or not self.standing:
             return nan
         return fmean(self.seconds) * self.answers / self.standing
@@ -161,7 +164,7 @@ class Site:
     origin: Origin
     addresses: Mapping[str, Sequence[str]]
     before: int
-    """Bytes of Squid's processes without any connection."""
+    """Memory of Squid's processes in bytes, without any connection."""
 
     @classmethod
     def built(cls, testbed: Testbed, chosen: Settings) -> Site:
@@ -172,7 +175,7 @@ class Site:
         numbers = range(FIRST_ADDRESS, FIRST_ADDRESS + sum(many for _, many in IDLE_CONNECTIONS.values()))
         left = iter(add_addresses(testbed[NODE], "eth0", numbers))
         addresses = {kind: [next(left) for _ in range(many)] for kind, (_, many) in IDLE_CONNECTIONS.items()}
-        # Send some requests that are not measured: the first ones pay for name lookups, memory and routes.
+        # Send some requests that are not measured: the first ones also need name lookups, memory and routes.
         timed_requests(testbed["client"], proxy, origin, chosen.requests)
         return cls(testbed, chosen, proxy, origin, addresses, user_memory(proxy.process.pid))
 
@@ -180,7 +183,7 @@ class Site:
         self.testbed.check_emulation()
 
     def measure(self, turn: Turn[str]) -> Measured:
-        """Return the client's latencies beside an arm, and Squid's resources. Raises TestbedError if that fails."""
+        """Measure the client's latencies in an arm, and Squid's resources. Raises TestbedError if this fails."""
         arm = turn.cell
         wait_until(self._is_settled, "the last connections are closed", timeout=SETTLED)
         if arm in BUSY:
@@ -213,7 +216,7 @@ class Site:
         return replace(found, answers=answers / seconds, octets=octets / seconds)
 
     def _busy(self, arm: str, many: int) -> AbstractContextManager[Load]:
-        """Keep a client busy on *many* connections. In the ``new`` arms it opens one for each request."""
+        """Keep a client busy on *many* connections. In the ``new`` arms it opens a connection for each request."""
         origin, file = self.origin.host.service_address(), "large" if arm == DOWNLOADS else "file"
         is_new = arm in (NEW, NEW_LIMITED)
         close = "Connection: close\r\n" if is_new else ""
@@ -251,14 +254,14 @@ def _share(part: float, whole: float) -> float:
 
 
 def times_alone(row: Arm, percent: str) -> list[float]:
-    """Return the latency percentile beside the arm divided by the one alone, for each round with both."""
+    """Return, for each round with both, the latency percentile in the arm / the percentile without other load."""
     alone, beside = by_round(row.results, ALONE), by_round(row.results, row.cell)
     both = [number for number in beside if number in alone and row.cell != ALONE]
     return [getattr(beside[number], percent) / (getattr(alone[number], percent) or nan) for number in both]
 
 
 def _latency(heading: str, percent: str, what: str) -> tuple[Column[str, Measured], Column[str, Measured]]:
-    """Return the columns of a latency percentile in milliseconds, and as a multiple of the one alone."""
+    """Return the columns of a latency percentile in milliseconds, and as a multiple of the one without other load."""
 
     def values(row: Arm) -> list[float]:
         return times_alone(row, percent)
@@ -274,7 +277,7 @@ def _latency(heading: str, percent: str, what: str) -> tuple[Column[str, Measure
 
 
 def _multipath(row: Arm) -> list[float]:
-    """Return the share of all requests that went by Multipath TCP."""
+    """Return the share of all requests that used Multipath TCP."""
     requests = sum(len(each.seconds) + each.failed for each in row.measured)
     return [_share(sum(each.multipath for each in row.measured), requests)] if row.measured else []
 
@@ -285,7 +288,7 @@ def _stand(row: Arm) -> str:
 
 
 def _among(*arms: str) -> Callable[[Arm], bool]:
-    """Return a function that tells whether a row is of one of *arms*."""
+    """Return a function that returns whether a row belongs to one of *arms*."""
     return lambda row: row.cell in arms
 
 
@@ -341,7 +344,7 @@ TABLES: tuple[Table[str, Measured], ...] = (
 
 
 def memory(results: Results[str, Measured]) -> Iterator[Aim]:
-    """Yield the aims for the memory of Squid's processes over all arms, since Squid keeps memory that it frees."""
+    """Yield the aims for the memory of Squid's processes over all arms, because Squid keeps memory that it frees."""
     rounds: dict[int, list[int]] = {}
     for run in results.runs:
         rounds.setdefault(run.turn.number, []).append(run.measured.memory)
@@ -350,7 +353,7 @@ def memory(results: Results[str, Measured]) -> Iterator[Aim]:
     yield Aim("memory of Squid's processes", max(map(max, rounds.values())) / 1e6, " MB", most=MEMORY / 1e6)
     growth = max(rounds[max(rounds)]) / max(rounds[min(rounds)])
     yield Aim("their memory, last round / first", growth, most=GROWTH)
-    # Leave out busy clients: their few connections have larger buffers.
+    # Exclude the arms with busy clients: their few connections have larger buffers.
     idle = [run.measured for run in results.runs if run.turn.cell not in BUSY]
     if most := max((each.standing for each in idle), default=0):
         grown = max(each.memory - each.before for each in idle)
@@ -359,7 +362,7 @@ def memory(results: Results[str, Measured]) -> Iterator[Aim]:
 
 
 def lacking(arm: str) -> str | None:
-    """Return what this host lacks for *arm* alone."""
+    """Return what this host lacks for *arm* in particular; None if nothing is missing."""
     needed = ("gcc", "nftables") if arm == NEW_LIMITED else ("gcc",) if arm in BUSY else ()
     return next(filter(None, map(missing, needed)), None)
 

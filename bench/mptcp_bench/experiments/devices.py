@@ -6,6 +6,7 @@ from __future__ import annotations
 DEVICES = ("eth0", "wlan0")
 """The interfaces of Ethernet and Wi-Fi, as recorded samples name them."""
 DEVICE = dict(zip(("ethernet", "wifi"), DEVICES, strict=True))
+"""The interface of each path, by the path's name in policies."""
 POLICY_PATHS = """\
 version: 1
 paths:
@@ -20,7 +21,7 @@ def policy(rules: str) -> str:
 
 
 FRAME = 1514
-"""Bytes of a full packet as the shapers count it: an MTU of 1500 and the Ethernet header."""
+"""Bytes of a full packet as the shapers count packets: an MTU of 1500 and the Ethernet header."""
 TCP_HEADER = 20 + 12
 """Bytes of a TCP header with timestamps (RFC 7323)."""
 DSS_OPTION = 28

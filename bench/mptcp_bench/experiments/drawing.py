@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Common parts of the experiments' pictures: Ethernet and Wi-Fi over time, panels, marked moments."""
+"""Common parts of the experiments' pictures: rates of Ethernet and Wi-Fi over time, panels, marked moments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .devices import DEVICES
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One transfer over time. *zero* is the origin of the time axis, from which *marks* are counted."""
+    """One transfer over time. *zero* is the origin of the time axis; *marks* are relative to the origin."""
 
     title: str
     samples: Sequence[Sample]
@@ -36,7 +36,7 @@ def draw_panels(
     most: float | None = None,
     side_by_side: bool = False,
 ) -> None:
-    """Draw *panels* into *target*. *x* labels the time axis from *span*, *most* is the end of the other in Mbit/s."""
+    """Draw *panels* into *target*. *x* labels the time axis, *span* is its range, *most* the highest rate in Mbit/s."""
     count = len(panels)
     inches = 4.6 if side_by_side else 2.2 * count + 1
     figure = style.new_figure(11, inches)

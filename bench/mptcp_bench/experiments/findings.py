@@ -30,7 +30,7 @@ class Findings:
 
     tables: tuple[RichTable, ...]
     data: dict[str, Any]
-    """What the tables show, and more, for the JSON file."""
+    """The contents of the tables, and further data, for the JSON file."""
     failures: tuple[str, ...] = field(default=())
     """Measurements that failed, and errors that no aim covers."""
     pictures: tuple[Picture, ...] = ()
@@ -39,7 +39,7 @@ class Findings:
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        """Why the experiment fails: missed aims, and failures."""
+        """Reasons why the experiment fails: missed aims, and failures."""
         return (*missed(self.aims), *self.failures)
 
 
@@ -54,7 +54,7 @@ def result_of(
     quick: bool,
 ) -> ExperimentResult:
     """Return the result of a run of the experiment *name* with *options*."""
-    # Leave out tables of aims: the result has the aims themselves.
+    # Exclude tables of aims, because the result contains the aims anyway.
     others = (table for table in findings.tables if not (findings.aims and isinstance(table, AimsTable)))
     return ExperimentResult(
         provenance=provenance,
@@ -79,7 +79,7 @@ def _finite(aim: Aim) -> Aim:
 
 
 def tables_of(tables: Iterable[RichTable]) -> tuple[Table, ...]:
-    """Return *tables* as text, each with a key: the title's first words, with a number if two are equal."""
+    """Return *tables* as text, each with a key: the title's first words, with a number if another table has it."""
     found: dict[str, Table] = {}
     for table in tables:
         caption = _words(table.title)

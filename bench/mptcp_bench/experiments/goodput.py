@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Goodput over both paths through the proxy. Rates without a policy are medians; a cap's rate is the worst round's.
+"""Goodput over both paths through the proxy: the median without a policy, and the worst round under a cap.
 
 - Without a policy (HTTP GET and CONNECT, IPv4 and IPv6), goodput is at least 95 % of what both links can carry.
-- With conf/policy.yaml, the capped path is within 5 % of its rate, and the other carries at least 95 % of its link.
-- With that policy, these are not slowed down: a connection with one subflow, and a client that speaks plain TCP.
+- With conf/policy.yaml, the capped path is within 5 % of its rate, and the other path carries at least 95 % of what its
+  link can carry.
+- This policy does not slow down a connection with one subflow, nor a client with plain TCP.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from .two_paths import one_subflow
 SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""
 FILES = {"both": 120_000_000, "capped": 60_000_000, "ethernet": 75_000_000}
-"""Bytes of each file. A download takes 6 to 15 seconds."""
+"""Bytes of each file. A download of a file takes 6 to 15 seconds."""
 LEAST, MOST = 0.95, 1.05
-"""Least and most goodput, as a share of a link or a cap. A rate above the link's means that nothing shaped it."""
+"""Minimum and maximum rate, as a share of a link or a cap. A rate above the link's means that nothing shaped it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ CELLS = (
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One download, rates in bits/s: its goodput, and the steady rate on the wire of each path."""
+    """One download: its goodput, and the steady rate of each path on the wire. Rates are in bits/s."""
 
     goodput: float
     ethernet: float
@@ -103,7 +104,7 @@ class Bed:
 
 @contextmanager
 def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
-    """Start the services of *cells*; the throttler with conf/policy.yaml only if they are measured under a policy."""
+    """Start the services for *cells*; the throttler, with conf/policy.yaml, only if the cells have a policy."""
     with Testbed(TWO_PATHS) as testbed:
         if cells[0].policy:
             start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], POLICY))
@@ -111,7 +112,7 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
-    """Run one download. Raises TestbedError if it did not have the protocol of its kind."""
+    """Run one download. Raises TestbedError if it did not use the protocol that *turn* requires."""
     cell, lab = turn.cell, lab_of(bed.testbed)
     url = bed.origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
     argv = ["curl", "-sSf", "-x", bed.proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
@@ -125,7 +126,7 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
 
 
 def void(cell: Cell, seen: Protocol) -> str | None:
-    """Return why a download did not have the protocol that *cell* needs, so that it does not count; None if it did."""
+    """Return why a download does not count: it did not use the protocol that *cell* requires. None if it did."""
     if seen.proxy_requested or seen.fallbacks:
         return seen.complaint(multipath=True)
     if seen.requested != (1 if cell.multipath else 0):
@@ -136,7 +137,7 @@ def void(cell: Cell, seen: Protocol) -> str | None:
 
 
 def _of_links(row: Row[Cell, Measurement]) -> list[float]:
-    """Return each goodput as a share of the payload that the links can carry; none if a path is capped."""
+    """Return each goodput as a share of the payload that the links can carry; no values if a path is capped."""
     if row.cell.policy and row.cell.both:
         return []
     links = ETHERNET_RATE + (WIFI_RATE if row.cell.both else 0)
@@ -145,7 +146,7 @@ def _of_links(row: Row[Cell, Measurement]) -> list[float]:
 
 
 def _of_cap(row: Row[Cell, Measurement], path: str, due: float) -> list[float]:
-    """Return the rate of *path* that differs most from *due*, as a share of it: a cap must hold in every round."""
+    """Return the rate of *path* that differs most from *due*, as a share of *due*: a cap must hold in every round."""
     if not (row.cell.policy and row.cell.both):
         return []
     return sorted((rate / due for rate in row.values(path)), key=lambda ratio: abs(ratio - 1))[-1:]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The guard: what a capped connection gets when its other path degrades, with the guard and without.
+"""The guard: the rate of a capped connection when its other path degrades, with the guard and without it.
 
 A download or an upload uses Ethernet, which is capped, and Wi-Fi. Then Wi-Fi has a fault for some seconds: it loses
 some packets, slows down, loses all packets, or goes down at the client. The experiment shows the time until the
 connection regains the rate that Wi-Fi had, and the time from the end of the fault until the cap is in force again.
-The controls are transfers that are slow for another reason, or that share the paths: during them the guard must do
-nothing.
+The controls are transfers that are slow for another reason, or that share the paths: during the controls the guard must
+do nothing.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from .upload_recorder import upload_recorder
 ETHERNET, WIFI, CAP = 100, 30, 5
 """Rates of Ethernet and Wi-Fi, and Ethernet's cap, in Mbit/s."""
 WARM, FAULT, AFTER = 4.0, 8.0, 12.0
-"""Seconds that are recorded before the fault, seconds of the fault, and seconds recorded after it."""
+"""Seconds that are recorded before the fault, seconds of the fault, and seconds that are recorded after the fault."""
 AFTER_UPLOAD = 24.0
 """Seconds recorded after the fault of an upload, whose cap returns slowly."""
 RECOVERED, LONGEST, LONGEST_UPLOAD = 0.8, 2.0, 4.0
-"""The connection must regain this share of Wi-Fi's rate before the fault, within this number of seconds from the fault.
-An upload's client also waits for Wi-Fi by its own scheduler: with its cap lifted by hand it took up to 3.7 s."""
+"""The connection must regain this share of the rate that Wi-Fi had before the fault, within this number of seconds from
+the fault: first for a download, then for an upload. The scheduler of an upload's client also waits for Wi-Fi: after the
+cap was lifted by hand, the upload took up to 3.7 s."""
 CAP_SPAN, SPAN = 1.0, 0.5
 """Seconds over which Ethernet's rate is compared with its cap, and over which other rates are measured."""
 SLOW, LOSS = 5, 30
@@ -75,11 +76,11 @@ FAULTS: dict[str, Callable[[Testbed, str], AbstractContextManager[None]]] = {
     "silence": lambda testbed, _: wifi_dropping(testbed),
     "down": lambda testbed, _: testbed["client"].link_down("wlan0"),
 }
-"""Context managers that make a fault of Wi-Fi, for transfers in the given direction."""
+"""Functions that return a context manager for a fault of Wi-Fi, for transfers in the given direction."""
 
 
 Control = Callable[["GuardSetup", Process], AbstractContextManager[object]]
-"""Makes something happen to a transfer without a fault, during which the guard must do nothing."""
+"""Returns a context manager for an event in a transfer without a fault, during which the guard must do nothing."""
 _BOTH: dict[str, Control] = {
     "nothing happens": lambda setup, client: nullcontext(),
     "the client stops": lambda setup, client: _stopped(client),
@@ -107,7 +108,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of the settings that are varied; *rtt* is in ms. *fault* is Wi-Fi's, or a control's name."""
+    """One combination of the varied settings; *rtt* is in ms. *fault* is the name of a fault or of a control."""
 
     direction: str
     rtt: int
@@ -118,7 +119,7 @@ class Cell:
 
     @property
     def is_control(self) -> bool:
-        """Whether it is a transfer without a fault."""
+        """Whether the cell is a transfer without a fault."""
         return self.fault not in FAULTS
 
 
@@ -127,6 +128,7 @@ class Unharmed:
     """One transfer without a fault."""
 
     relaxations: int
+    """Number of times that the guard relaxed the cap."""
     wifi: float
     """Wi-Fi's rate at the beginning of the transfer, bits/s."""
 
@@ -142,7 +144,7 @@ class GuardSetup(Setup):
 
     @contextmanager
     def transferring(self) -> Iterator[tuple[Process, Recorder]]:
-        """Start a transfer; yield it and a recorder of its paths, for an upload when the cap is in force."""
+        """Start a transfer; yield its process and a recorder of its paths. For an upload, first wait for the cap."""
         with self.client.running(self.download or self.upload) as process:
             if self.upload:
                 wait_until(self._in_force, "the cap is in force", timeout=30)
@@ -157,7 +159,7 @@ class GuardSetup(Setup):
 
 
 def cells(chosen: Settings) -> list[Cell]:
-    """Return the faults, then the controls."""
+    """Return, for each RTT and direction, the cells of the faults, then the cells of the controls."""
     return [
         Cell(direction, rtt, fault)
         for rtt, direction in product(chosen.rtt, chosen.direction)
@@ -175,7 +177,7 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[GuardSet
 
 
 def measure(setup: GuardSetup, turn: Turn[Cell]) -> Outcome | Unharmed:
-    """Run a transfer with a fault of Wi-Fi and judge it, or one without a fault."""
+    """Run a transfer with a fault of Wi-Fi, or a transfer without a fault, and return its result."""
     cell, arm = turn.cell, turn.variant
     if cell.is_control:
         return unharmed(setup, CONTROLS[cell.direction][cell.fault])
@@ -185,7 +187,7 @@ def measure(setup: GuardSetup, turn: Turn[Cell]) -> Outcome | Unharmed:
         recorder.wait(WARM)
         until = recorder.now
         with FAULTS[cell.fault](setup.testbed, cell.direction):
-            # Under load the fault's command takes a second. Data that arrives until then is no recovery.
+            # Under load the fault's command takes a second. Data that arrives during the command is not a recovery.
             fault_at = recorder.now
             recorder.wait(fault_at + FAULT)
         recorder.wait(fault_at + FAULT + after(cell.direction))
@@ -194,7 +196,7 @@ def measure(setup: GuardSetup, turn: Turn[Cell]) -> Outcome | Unharmed:
 
 
 def after(direction: str) -> float:
-    """Return for how many seconds after the fault a transfer is recorded."""
+    """Return the number of seconds after the fault for which a transfer is recorded."""
     return AFTER if direction == "down" else AFTER_UPLOAD
 
 
@@ -221,7 +223,7 @@ def _policy(guarded: bool, direction: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One transfer with a fault. Times are in seconds; infinite if the event did not happen before the samples end."""
+    """One transfer with a fault. Times are in seconds; infinity if the event did not happen before the samples end."""
 
     before: float
     """Wi-Fi's rate before the fault, bits/s."""
@@ -230,18 +232,19 @@ class Outcome:
     during: float
     """Rate of the connection from ``LONGEST`` after the fault to the fault's end, as a share of :attr:`before`."""
     recovered: float
-    """Seconds from the fault until the connection gets ``RECOVERED`` of :attr:`before`."""
+    """Seconds from the fault until the connection's rate is at least ``RECOVERED`` times :attr:`before`."""
     in_force: float
     """Seconds from the end of the fault until Ethernet stays at its cap."""
     relaxations: int
+    """Number of times that the guard relaxed the cap."""
     beyond: float
-    """Data that Ethernet carried above its cap until the cap was back, as a multiple of what Wi-Fi carried less."""
+    """Data that Ethernet carried above its cap until the cap was in force again / the data that Wi-Fi lacked."""
     fault_at: float = 0.0
     samples: tuple[Sample, ...] = for_pictures()
 
 
 def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: float | None = None) -> Outcome:
-    """Judge a transfer. The fault began between *until* and *fault_at*; if *until* is None, exactly at *fault_at*.
+    """Return a transfer's outcome. The fault began between *until* and *fault_at*; without *until*, at *fault_at*.
 
     Raises ValueError if there are too few samples, or if Wi-Fi carried nothing before the fault.
     """
@@ -250,7 +253,7 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
     if before <= 0:
         raise ValueError("nothing came over Wi-Fi before the fault")
     ended = fault_at + FAULT
-    # What comes as the fault ends is no recovery.
+    # Data that arrives as the fault ends is not a recovery.
     together = windows([sample for sample in samples if sample.time <= ended - 0.2], DEVICES, SPAN, fault_at)
     recovered = next((begin + SPAN for begin, rate in together if rate >= RECOVERED * before), math.inf)
     capped_from = _capped_from(samples, ended)
@@ -272,7 +275,7 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
 
 
 def _capped_from(samples: Sequence[Sample], ended: float) -> float:
-    """Return the end of the last second above the cap after *ended*; infinite if it is the last recorded second."""
+    """Return the end of the last second above the cap after *ended*; infinity if this is the last recorded second."""
     above = [(begin, rate > 1.1e6 * CAP) for begin, rate in windows(samples, ("eth0",), CAP_SPAN, ended)]
     if not above:
         raise ValueError("no second of samples after the fault")
@@ -322,14 +325,14 @@ FAILS: tuple[Column[Cell, Any], ...] = (
     Column("beyond", "beyond", aim="beyond the cap, × what Wi-Fi lacks", most=1.1, judged=_on),
 )  # fmt: skip
 UNHARMED: tuple[Column[Cell, Any], ...] = (
-    # Some of these need little. One that does not use Wi-Fi has no cap that the guard could relax: it proves nothing.
+    # Some controls need little data. A transfer without Wi-Fi has no cap that the guard could relax: it proves nothing.
     Column("Wi-Fi at first", "wifi", unit=" Mbit/s", scale=1e-6, least=0.1),
     Column("relaxations", "relaxations", "most", digits=0, most=0),
 )
 
 
 def pictures(results: Results[Cell, Any]) -> list[Picture]:
-    """Return the picture of a run with the guard for each kind of fault, all with the same direction and RTT."""
+    """Return a picture with a run with the guard for each kind of fault, all with one direction and RTT."""
     guarded = {cell: there[0] for cell in results.cells if (there := results.of(cell, ON))}
     if not guarded:
         return []

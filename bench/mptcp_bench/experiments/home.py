@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Devices without any setting behind a relay: goodput over both uplinks, added delay, cost, effect of an outage.
+"""Devices without proxy settings that use a relay: goodput over both uplinks, added delay, cost, effect of an outage.
 
-The uplinks have 40 and 20 Mbit/s and no delay; for the cost they are unlimited. The parent is a real Squid, the origin
-a real Apache.
+The uplinks have 40 and 20 Mbit/s and no delay; while the cost is measured, their rate is unlimited. The parent is a
+real Squid, and the origin is a real Apache.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ from .parameters import parameter, whole, words
 from .scenario import Scenario
 
 DEVICES = 300
+"""Number of devices, each with its own address."""
 SMALL, LARGE, HUGE = "small.bin", "large.bin", "huge.bin"
 FILES = {SMALL: 100_000, LARGE: 30_000_000, HUGE: 400_000_000}
 REQUESTS = 20
-"""Requests per run. Their median is the run's value."""
+"""Number of requests per run. Their median is the run's value."""
 SOON = 60.0
+"""Maximum seconds of a request."""
 REDIRECTED = """
 http_port 3129 intercept name=web
 http_port 3130 intercept name=others
@@ -82,8 +84,8 @@ asyncio.run(main())
 
 
 WAYS = ("nat", "forwarder", "squid")
-"""How a device's connections go: a router with address translation, over the best uplink; our forwarder; Debian's
-Squid, to whose ``intercept`` ports they are redirected, with the same parent."""
+"""Ways of a device's connections: a router with address translation, over the best uplink; our forwarder; Debian's
+Squid with the same parent, to whose ``intercept`` ports the relay redirects the connections."""
 PARTS: Mapping[str, Sequence[str]] = {
     "goodput": (*UPLINKS, "forwarder", "squid"),
     "first byte": WAYS,
@@ -93,14 +95,14 @@ PARTS: Mapping[str, Sequence[str]] = {
     "crowd": ("answered", "direct", "seconds"),
     "cost": WAYS[1:],
 }
-"""What each part measures."""
+"""Names of the values that each part measures."""
 PROCESSING = 5.0
-"""Most milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
+"""Maximum milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
+    """The settings that ``--set`` chooses."""
 
     part: tuple[str, ...] = parameter(
         f"which of {', '.join(PARTS)}", ",".join(PARTS), words(*PARTS), quick="goodput,banner,killed"
@@ -117,18 +119,19 @@ class Value:
 
 @contextmanager
 def built(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Site]:
-    """Build the testbed, with unlimited uplinks for the cost."""
+    """Build the testbed, with unlimited uplinks if the cost is measured."""
     with Testbed(behind_relay(paths((None, None))) if "cost" in cells else RELAY, seed=seed) as testbed:
         yield Site(testbed)
 
 
 def measure(site: Site, turn: Turn[str]) -> dict[str, Value]:
+    """Measure one part. The method of *site* has the name of the part."""
     found: dict[str, float] = getattr(site, turn.cell.replace(" ", "_"))()
     return {name: Value(value) for name, value in found.items()}
 
 
 def verdicts(results: Results[str, Value]) -> Iterator[Aim]:
-    """Return the aims of each part of which every value was measured."""
+    """Yield the aims of each part for which every value was measured."""
     for part in results.cells:
         values = {name: [each.value for each in results.of(part, part=name)] for name in PARTS[part]}
         if all(values.values()):
@@ -136,6 +139,7 @@ def verdicts(results: Results[str, Value]) -> Iterator[Aim]:
 
 
 def judge(part: str, of: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
+    """Yield the aims of *part*; *of* has the measured values by name."""
     middle = {name: median(values) for name, values in of.items()}
     if part == "goodput":
         both = sum(middle[uplink] for uplink in UPLINKS)
@@ -163,7 +167,7 @@ def judge(part: str, of: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
 
 
 class Site:
-    """One testbed with a relay, its parent and an origin. Each method named after a part measures it once."""
+    """One testbed with a relay, its parent and an origin. A method with the name of a part measures this part once."""
 
     def __init__(self, testbed: Testbed) -> None:
         self._testbed = testbed
@@ -184,7 +188,7 @@ class Site:
 
     @contextmanager
     def _by(self, way: str, uplinks: tuple[str, ...] = UPLINKS) -> Iterator[Program | None]:
-        """Send a device's connections by NAT, our forwarder or Squid. Yield the process that carries them, or None."""
+        """Carry a device's connections by NAT, our forwarder or Squid. Yield the relay's process; None for NAT."""
         settings = home.settings_of(self._relay, self._parent, uplinks=uplinks)
         with home.gateway(self._relay, settings):
             if way == "nat":
@@ -195,6 +199,7 @@ class Site:
                 yield process
 
     def goodput(self) -> dict[str, float]:
+        """Return Mbit/s of a download over each uplink by NAT, and over both uplinks by our forwarder and by Squid."""
         found = {}
         for uplink in UPLINKS:
             with self._by("nat", (uplink, *(each for each in UPLINKS if each != uplink))):
@@ -206,7 +211,7 @@ class Site:
         return found
 
     def first_byte(self) -> dict[str, float]:
-        """Return milliseconds, the median of some requests."""
+        """Return, for each way, the milliseconds to the first byte of an HTTPS answer: the median of ``REQUESTS``."""
 
         def requests() -> float:
             return median([self._curl("%{time_starttransfer}", f"https://{SITE}/{SMALL}") for _ in range(REQUESTS)])
@@ -214,6 +219,7 @@ class Site:
         return self._by_each_way(requests)
 
     def banner(self) -> dict[str, float]:
+        """Return, for each way, the milliseconds to the greeting of a server that speaks first."""
         return self._by_each_way(lambda: float(self._device.run(python_command(GREETED), timeout=SOON).stdout))
 
     def _by_each_way(self, seconds: Callable[[], float]) -> dict[str, float]:
@@ -224,6 +230,7 @@ class Site:
         return found
 
     def outage(self) -> dict[str, float]:
+        """Return seconds: the pause of a download and the times of requests in an outage, and the time to return."""
         with self._by("forwarder"), _living(self._device) as grown:
             wait_until(lambda: self._received("eth0") > 0 and grown() > 3_000_000, "it takes both uplinks")
             with home.silent(self._testbed["core"], "eth0"):
@@ -243,6 +250,7 @@ class Site:
         return {"pause": pause, "request": float(asked.output()), "later": later, "back": back}
 
     def killed(self) -> dict[str, float]:
+        """Return the seconds from the kill of our forwarder until a request is answered."""
         settings = home.settings_of(self._relay, self._parent)
         with home.gateway(self._relay, settings):
             with home.forwarder(self._relay, settings) as process:
@@ -253,14 +261,15 @@ class Site:
             return {"answered": time.monotonic() - begun}
 
     def crowd(self) -> dict[str, float]:
+        """Let all devices request a file at once. Return answers, connections that bypassed the parent, and seconds."""
         with self._by("forwarder"):
             answered, seconds = map(float, self._device.run(python_command(CROWD), timeout=120).stdout.split())
-            time.sleep(1.5)  # the forwarder writes its status once a second
+            time.sleep(1.5)  # because the forwarder writes its status once a second
             direct = float(home.forwarded(self._relay)["direct"])
         return {"answered": answered, "direct": direct, "seconds": seconds}
 
     def cost(self) -> dict[str, float]:
-        """Return the processor seconds for a GB of the process that carries it."""
+        """Return the processor seconds per GB of the process that carries the download."""
         found = {}
         for way in WAYS[1:]:
             with self._by(way) as process:

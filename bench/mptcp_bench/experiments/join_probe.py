@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How soon a joining subflow gets its cap: ``python -m … probe`` in the proxy's namespace, ``client`` in the client's.
+"""How soon a joining subflow is capped: ``python -m … probe`` in the proxy's namespace, ``client`` in the client's.
 
-The probe accepts MPTCP connections and sends on each. It captures signalling segments, and the packets that it sends to
-the first subflow's address, with netfilter's marks: when a subflow has an entry in the kernel's set, its packets have
-our bits in their marks. It writes the delay of each join to a file. All times are the kernel's time stamps, so the
-probe need not be quick, and takes little processor time from the throttler that is measured. The kernel filters out
-packets of other ports, which may have thousands of tunnels.
+The probe accepts MPTCP connections and sends data on each. It captures signalling segments, and the packets that it
+sends to the first subflow's address, with netfilter's marks: when a subflow has an entry in the kernel's set, its
+packets have our bits in their marks. The probe writes the delay of each join to a file. All times are the kernel's time
+stamps. The probe may read them late, and so uses little processor time, which the measured throttler needs. The kernel
+filters out packets on other ports, where there may be thousands of tunnels.
 
 The client opens connections one after another, reads from each until shortly after it has a second subflow, and then
-aborts it. After an orderly end, the data left in the proxy's buffers would be sent beside the next connection.
+aborts it. A normal close would send the data left in the proxy's buffers at the same time as the next connection.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck
 from mptcp_throttler.shaping.model import Ownership
 
 GIVE_UP_SECONDS = 3.0
-"""Seconds after a join after which its entry counts as missing."""
+"""A cap's entry that is not visible this many seconds after the join counts as missing."""
 LAST_SECONDS = 30.0
-"""Seconds after the last join after which the probe ends, if fewer came than were asked."""
+"""The probe ends this many seconds after the last join if fewer than the requested number arrive."""
 _IDLE_SECONDS = 0.05
-"""Seconds between two readings. The socket's buffer can hold the packets of this time."""
+"""Seconds between two readings. The socket's buffer can hold the packets of this period."""
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_RCVMARK, _SO_MARK = 35, 33, 75, 36
 _HEADERS = 14 + 20
+"""Bytes of the Ethernet header and of an IPv4 header without options."""
 _JOIN_SECONDS, _READ_SECONDS, _PAUSE_SECONDS = 5.0, 0.15, 0.05
-"""Seconds that the client waits for a second subflow (a lost SYN is sent again after 1 and 3 seconds), reads after
-that, and rests."""
+"""Seconds that the client waits for a second subflow (a lost SYN is sent again after 1 and 3 seconds), then reads, and
+then pauses between connections."""
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
 _ABORT = struct.pack("ii", 1, 0)
 """A struct linger that makes close(2) abort the connection."""
@@ -57,16 +58,17 @@ def is_join(segment: Segment, port: int) -> bool:
 def delays(segments: Iterable[Segment], marked: Mapping[int, float], port: int) -> list[float]:
     """Return the milliseconds from each join of connections to *port* to the first packet under the cap.
 
-    The connections follow one another. Each is known by the client's port of its first subflow, which is the one to be
-    capped; *marked* has the time of that subflow's first marked packet. A delay is infinite if no packet was marked
-    soon, and negative if one was before the join, which then did not cause the entry.
+    The connections follow one another. Each connection is identified by the client's port of its first subflow, which
+    the policy caps; *marked* has the time of that subflow's first marked packet. A delay is infinity if no packet was
+    marked within ``GIVE_UP_SECONDS``, and negative if the mark came before the join, which then did not cause the
+    entry.
     """
     found: dict[int, float] = {}
     first = None
     for segment in segments:
         if segment.destination_port == port and any(isinstance(each, MpCapable) for each in segment.options):
             first = segment.source_port
-        # The client repeats the third ACK until it is acknowledged (RFC 8684, 3.2). Only the first one counts.
+        # The client repeats the third ACK until it is acknowledged (RFC 8684, 3.2). Only the first third ACK counts.
         if is_join(segment, port) and first is not None and first not in found:
             delay = marked.get(first, math.inf) - segment.time
             found[first] = 1000 * delay if delay <= GIVE_UP_SECONDS else math.inf
@@ -104,7 +106,7 @@ class Wire:
 
 
 def serve(port: int) -> None:
-    """Accept connections and send on each, in its own thread, until the client closes it."""
+    """Accept connections and send data on each, in a thread per connection, until the client closes the connection."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("0.0.0.0", port))
@@ -146,8 +148,8 @@ def client(port: int, count: int, address: str, joining: str) -> None:
     for _ in range(count):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as connection:
             connection.settimeout(5)
-            # Each connection takes longer than 0.1 s, so no port is used twice, by another client neither: the entry of
-            # an ended connection stays for ten seconds and would cap a new one with the same port at once.
+            # Each connection takes longer than 0.1 s, so no port is reused, not even by another client process: the
+            # entry of an ended connection stays for ten seconds and would at once cap a new one with the same port.
             connection.bind(("", 10_000 + int(time.monotonic() * 10) % 20_000))
             connection.connect((address, port))
             until = time.monotonic() + _JOIN_SECONDS

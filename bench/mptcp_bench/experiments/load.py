@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What load does to the throttler, and what the throttler costs.
+"""How the throttler behaves under load, and what it costs.
 
-- *joins*: how soon a joining subflow is capped, while there is nothing else to do (``load_joins``);
-- *rate*: how many new connections per second the throttler follows, and its processor time (``load_rate``);
-- *held*: reload, status, memory, reaction and processor time beside up to 10,000 tunnels, and what the console adds to
-  them (``load_held``).
+- *joins*: how soon a joining subflow is capped, while the throttler has no other load (``load_joins``);
+- *rate*: how many new connections per second the throttler can track, and its processor time (``load_rate``);
+- *held*: reload, status, memory, reaction and processor time with up to 10,000 open tunnels, and what the console adds
+  to these figures (``load_held``).
 """
 
 from __future__ import annotations

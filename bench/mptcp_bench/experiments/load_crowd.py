@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A crowd of thousands of trickling tunnels with two subflows through the real proxy, and the policies that cap it.
+"""A crowd of thousands of slow tunnels with two subflows through the real proxy, and the policies that cap the crowd.
 
-The crowd has its own namespace beside the client, with two own paths, so that changes of the client's endpoints
-(ip-mptcp(8)) do not affect it. The program ``native/crowd.c`` is both its client and its origin. Squid has two workers,
-because each tunnel takes two descriptors, and a process that may not raise the limit can have 20,000.
+The crowd has its own namespace, in addition to the client's, and its own two paths, so that changes of the client's
+endpoints (ip-mptcp(8)) do not affect the crowd. The program ``native/crowd.c`` is both the crowd's client and its
+origin. Squid has two workers, because each tunnel takes two descriptors, and a process that may not raise its limit can
+have 20,000 descriptors.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ ORIGIN_PORT = 8443
 TRICKLE = 5_000
 """Bytes per second that each tunnel carries."""
 RATE = 300
-"""Tunnels opened per second."""
+"""Maximum number of tunnels that the client opens per second."""
 PATIENCE = 60.0
-"""Seconds that opening the tunnels may take beyond the time that the rate needs."""
+"""Seconds that the client may take to open the tunnels, in addition to the time that results from the rate."""
 WORKERS = 2
 TIME_WAIT = ("net.ipv4.tcp_tw_reuse=1", "net.ipv4.tcp_max_tw_buckets=2000")
-"""sysctls of the crowd's node, so that it can close more connections in a minute than it has ports."""
+"""sysctls with which the crowd's node can close more connections in a minute than it has ports."""
 DESCRIPTORS = 20_000
-"""Most open files of each Squid worker."""
+"""Maximum number of open files of each Squid worker."""
 DESCRIPTORS_BESIDE = 500
-"""Descriptors of a worker for logs, listeners and other open files."""
-# No limit per client address, because the crowd has one address, but thousands of phones would have one each.
+"""Number of a worker's descriptors for logs, listeners and other open files."""
+# No limit per client address, because the crowd has one address, but thousands of phones would have an address each.
 _SQUID = f"""\
 acl crowd src 10.77.0.0/16
 acl crowd_tunnels port {ORIGIN_PORT}
@@ -70,7 +71,7 @@ _TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
 
 def with_crowd(topology: Topology) -> Topology:
     """Return *topology* with the crowd's node and its two unshaped paths."""
-    # connect(2) first tries every other port. Of the default 28,000 ports it finds only 14,000 quickly.
+    # connect(2) tries every second port first. Of the default 28,000 ports it finds only 14,000 quickly.
     sysctls = (("net.ipv4.ip_local_port_range", "10000 65000"),)
     crowded = with_second_client(topology, NODE)
     nodes = tuple(
@@ -125,7 +126,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """A crowd that holds as many tunnels as requested, through a proxy."""
+    """A crowd that keeps a requested number of tunnels open through a proxy."""
 
     testbed: Testbed
     proxy: Proxy
@@ -134,9 +135,9 @@ class Crowd:
 
     @classmethod
     def built(cls, testbed: Testbed, most: int, node: str = NODE, rate: int = RATE, trickle: int = TRICKLE) -> Self:
-        """Start proxy and crowd for *most* tunnels: *rate* opened per second, *trickle* bytes/s in each.
+        """Start proxy and crowd for at most *most* tunnels: *rate* opened per second, *trickle* bytes/s in each.
 
-        Raises TestbedError if this host allows too few open files: each worker holds both ends of its tunnels.
+        Raises TestbedError if this host allows too few open files: each worker has both ends of its tunnels.
         """
         proxy, origin = testbed["proxy"], testbed["origin"]
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -155,12 +156,12 @@ class Crowd:
     def without_squid(cls, testbed: Testbed, rate: int) -> Self:
         """Start only the crowd's programs, for *rate* connections per second, without Squid.
 
-        The connections go to a listener on the proxy's port, which stands for proxy and origin and sends nothing.
+        The connections go to a listener on the proxy's port. It replaces proxy and origin, and sends no data.
         """
         proxy = testbed["proxy"]
         program = built("crowd", proxy)
         # The client closes first, so each of its ports is in TIME-WAIT for a minute. At a thousand connections per
-        # second it would soon run out of ports, first for second subflows, which have fewer to choose from.
+        # second the client would soon run out of ports, first for second subflows, for which fewer ports are possible.
         testbed[NODE].run(["sysctl", "-qw", *TIME_WAIT])
         listener = _Member(proxy, program, "listener", [str(PROXY_PORT)], testbed.scope)
         arguments = [proxy.service_address(), str(PROXY_PORT), "listener:0", str(rate)]
@@ -169,28 +170,28 @@ class Crowd:
         return cls(testbed, place, clients, listener)
 
     def state(self) -> State:
-        """Return the whole state of the proxy's host, without Squid's processes, which change."""
+        """Return the whole state of the proxy's host, except Squid's processes, which change."""
         node = self.testbed["proxy"]
         run = Path(throttler_mounts(node)["/run/mptcp-throttler"])
         return whole_state(node, run, besides=(self.proxy.process.pid,))
 
     def hold(self, count: int) -> None:
-        """Hold exactly *count* tunnels. Raises TestbedError if it takes too long."""
+        """Open or close tunnels until exactly *count* are open. Raises TestbedError if this takes too long."""
         before = self.client.read()
         self.client.want(count + before.ended)
         deadline = time.monotonic() + max(0, count - before.standing) / RATE + PATIENCE
-        # When the client has closed a tunnel, the tunnel has ended only if the proxy has also closed it at the origin.
+        # After the client has closed a tunnel, wait until the proxy has also closed its connection to the origin.
         while (now := self.client.read()).standing != count or self.origin.read().standing != count:
             if time.monotonic() > deadline:
                 raise TestbedError(f"{now.standing} of {count} tunnels stand: {now}{self.proxy.process.tail()}")
             time.sleep(0.05)
 
     def churn(self, rate: int) -> None:
-        """From now on replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
+        """From now on, replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
         self.client.churn(rate)
 
     def joined(self, count: int, within: float = 10.0) -> int:
-        """Return the number of connections with two subflows when they are *count*, or after *within* seconds."""
+        """Wait for *count* connections with two subflows, for at most *within* seconds, and return their number."""
         deadline = time.monotonic() + within
         while True:
             found = len(two_subflows(self.listed()))
@@ -205,7 +206,7 @@ class Crowd:
 
 
 def shown(status: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return, by token as ss(8) prints it, the remote ends of the crowd's connections with two subflows."""
+    """Return the remote ends of the crowd's connections with two subflows, by the token as ss(8) prints it."""
     found = {}
     for connection in status.get("connections", ()):
         remotes = [each["remote"] for each in connection["subflows"]]
@@ -215,9 +216,9 @@ def shown(status: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 PROBE_PORT = PROXY_PORT + 1
-"""Port for measuring the reaction to joins, because Squid listens on the other port."""
+"""Port on which the reaction to joins is measured, because Squid listens on the other port."""
 CAP = 1_000_000_000
-"""A real cap of the crowd in bits/s that never limits: 10,000 trickling tunnels need less than half of it."""
+"""Cap of the crowd in bits/s. It is never reached: 10,000 slow tunnels need less than half of this rate."""
 ADDRESSES = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 """Prefixes of the crowd's addresses on its first and its second path."""
 _PATHS = POLICY_PATHS + "".join(
@@ -227,8 +228,8 @@ UNCAPPED = f"{_PATHS}rules: []\n"
 _CROWD = f"  - {{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}\n"
 CAPPED = f"{_PATHS}rules:\n{_CROWD}"
 """A policy that caps the crowd's first path, all its subflows together."""
-# Without anticipation, because with it the entry exists before the join whose reaction is measured. The budget counts
-# the second path's bytes, whichever rule decides about the first path.
+# Without anticipation: with anticipation, the entry exists before the join whose reaction is measured. The budget
+# counts the second path's bytes, whichever rule decides about the first path.
 FULL = f"""\
 {_PATHS}anticipate: false
 rules:
@@ -242,7 +243,7 @@ rules:
 
 
 def settings_file(testbed: Testbed, policy: Path) -> Path:
-    """Write the throttler's settings for *policy*, with a new ledger and the probe's port."""
+    """Write the throttler's settings, with *policy*, a new ledger and the probe's port. Return the file's path."""
     settings = {
         "listen_ports": [PROXY_PORT, PROBE_PORT],
         "netfilter": "iptables",

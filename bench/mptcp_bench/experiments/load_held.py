@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The throttler while thousands of trickling tunnels with two subflows go through the real Squid.
+"""The throttler under the load of thousands of slow tunnels with two subflows through the real Squid.
 
-For each number of tunnels, in a testbed of its own: the reload that caps every tunnel, the longest lag of the event
-loop, ``status``, processor time with and without caps, the reaction to joins beside the tunnels (on another port),
-memory, and SIGTERM when the throttler is idle and in a reload. In between, ten browsers have the console's page open
-and a scraper asks it: the loop's lag is compared with the one without it.
+For each number of tunnels, in a separate testbed, the experiment measures the reload that caps every tunnel, the
+longest lag of the event loop, ``status``, processor time with and without caps, the reaction to joins of other
+connections (on another port), memory, and the time to stop after SIGTERM, when idle and during a reload. Before the
+stop, ten browsers have the console's page open and a scraper polls its metrics: the event loop's lag is compared with
+the lag without the console.
 """
 
 from __future__ import annotations
@@ -47,98 +48,101 @@ from .load_joins import AIM_P99_MS, Reactions, reactions
 from .relay_load import user_memory
 
 RELOAD = 5.0
-"""Most seconds from SIGHUP until the last set entry is added, and until the last one is removed."""
+"""Maximum seconds from SIGHUP until the last set entry is added, and until the last set entry is removed."""
 PAUSE = 0.05
-"""Longest lag of the event loop in seconds."""
+"""Maximum lag of the event loop in seconds."""
 STATUS_SECONDS = 0.5
-"""Most seconds for ``status --json``."""
+"""Maximum seconds for ``status --json``."""
 BUSY, IDLE = 0.25, 0.05
-"""Most processor cores of the throttler: with caps, guard and budgets in force, and with nothing capped."""
+"""Maximum processor cores of the throttler: with caps, guard and budgets in force, and with nothing capped."""
 REACTION_GROWTH = 2.0
-"""Most growth of the reaction's 99th percentile with tunnels, as a multiple of the one without."""
+"""Maximum of the reaction's 99th percentile with tunnels, divided by the 99th percentile without tunnels."""
 STOP = 3.0
-"""Most seconds from SIGTERM to the throttler's end."""
+"""Maximum seconds from SIGTERM to the throttler's exit."""
 RESIDENT, CONSOLE_RESIDENT = 150.0, 100.0
-"""Most resident memory of the throttler and of the console, in MB."""
+"""Maximum resident memory of the throttler and of the console, in MB."""
 DEAD_MB = 5.0
-"""Least memory in MB of a living program."""
+"""Minimum memory in MB of a program that runs. A smaller value means that the program is dead."""
 TRICKLED = 0.95
-"""Least bytes received, as a share of what the origin should send. With less, not all tunnels trickled, and the other
-figures prove nothing."""
+"""Minimum of the bytes received, as a share of the bytes that the origin should send. With fewer bytes, some tunnels
+carried no data, and the other figures prove nothing."""
 LAG_GROWTH, LAG_ALLOWANCE = 1.25, 0.005
-"""The loop's longest lag with a console may be this factor times the one without, plus these seconds. Each query makes
-the throttler fork, which takes 8 ms with 10,000 connections; the seconds are for one that coincides with other work."""
+"""The event loop's longest lag with a console may be this factor times the lag without a console, plus these seconds.
+Each query makes the throttler fork, which takes 8 ms with 10,000 connections; the seconds allow for a fork at the same
+time as other work."""
 SLOWEST_SCRAPE = 2.0
-"""Most seconds for a scrape: the least ``scrape_timeout`` that docs/metrics.md allows."""
+"""Maximum seconds for a scrape: the minimum ``scrape_timeout`` that docs/metrics.md allows."""
 SETTLE = 3.0
 """Seconds to wait after a change before processor time is measured."""
 RELOADED = 120.0
-"""If a reload takes longer than these seconds, it counts as never finished."""
+"""If a reload takes longer than this number of seconds, it counts as never finished."""
 STOPPED = 60.0
 """Seconds after SIGTERM at which the throttler is killed if it still runs."""
 ASKS = 5
+"""Number of ``status --json`` commands whose median time is measured."""
 ASK_INTERVAL = 0.25
 """Seconds from one query of the status socket to the next."""
 ANSWERED = 60.0
-"""If the status socket does not answer in these seconds, it counts as dead."""
+"""If the status socket does not answer within this number of seconds, it counts as dead."""
 SPAN = 10.0
-"""Seconds for which the throttler's gauge keeps the longest lag of its loop."""
+"""Seconds for which the throttler's gauge keeps the longest lag of the event loop."""
 BROWSERS, SCRAPES = 10, 2
-"""Browsers that have the console's page open, and scrapes in each span."""
+"""Number of browsers that have the console's page open, and number of scrapes in each span."""
 CONSOLE_PORT = 8610
 NOBODY, STATUS_GROUP = 65534, 54321
-"""User and group of the console. The group is an unused one, in place of the throttler's."""
+"""User and group of the console. An unused group replaces the throttler's group."""
 NO_REACTIONS = Reactions.of(())
 
 
 @dataclass(slots=True)
 class Held:
-    """Measurements while a number of tunnels is held. Times are seconds, infinite if never."""
+    """Measurements while a number of tunnels is open. Times are in seconds; infinity if it did not happen."""
 
     two_subflows: int = 0
-    """Number of connections with two subflows, by the proxy's kernel."""
+    """Number of connections with two subflows according to the proxy's kernel."""
     shown: int = 0
-    """The same by ``status``."""
+    """Number of connections with two subflows according to ``status``."""
     ended: int = 0
     """Number of tunnels that ended although they should not."""
     idle: float = math.nan
     """Processor cores of the throttler with nothing capped."""
     busy: float = math.nan
-    """With caps, guard and budget in force."""
+    """Processor cores of the throttler with caps, guard and budget in force."""
     trickled: float = math.nan
-    """Bytes that the crowd's client then received, as a share of what the origin should send."""
+    """Bytes that the crowd's client received while :attr:`busy` was measured, as a share of the expected bytes."""
     reload: float = math.inf
-    """From SIGHUP until the last set entry existed."""
+    """Time from SIGHUP until the last set entry existed."""
     released: float = math.inf
-    """From SIGHUP until the last set entry was removed."""
+    """Time from SIGHUP until the last set entry was removed."""
     lag: float = math.nan
-    """Longest lag of the event loop since the start, by the throttler's own gauge; NaN without one."""
+    """Longest lag of the event loop since the start, from the throttler's own gauge; NaN without this gauge."""
     command: float = math.inf
-    """Median of ``mptcp-throttler status --json``."""
+    """Median time of ``mptcp-throttler status --json``."""
     alone: Reactions = NO_REACTIONS
-    """To joins without tunnels."""
+    """Reactions to joins without tunnels."""
     beside: Reactions = NO_REACTIONS
+    """Reactions to joins with tunnels."""
     asked: Reactions = NO_REACTIONS
-    """Beside the tunnels, while ``status`` is asked all the time."""
+    """Reactions to joins with tunnels and under constant status queries."""
     resident: float = math.nan
     """Memory of the throttler in MB."""
     stop: float = 0.0
-    """From SIGTERM to the end, at the slowest of the moments."""
+    """Longest time from SIGTERM to the exit, of the cases measured."""
     left: tuple[str, ...] = ()
-    """Kernel dumps that differed afterwards from those before the first start, and exit codes other than 0."""
+    """Kernel state that differs after a stop from the state before the first start, and exit codes other than 0."""
     lag_alone: float = math.inf
     """Longest lag of the event loop in some spans, without a console."""
     lag_beside: float = math.inf
-    """The same with a console."""
+    """Longest lag of the event loop in some spans, with a console."""
     scrape: float = math.inf
-    """Slowest answer of the console's ``/metrics``; one that lacks connections is infinite."""
+    """Longest time of an answer of the console's ``/metrics``; infinity for an answer that lacks connections."""
     console: float = math.nan
     """Memory of the console in MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldCell:
-    """*tunnels* that are held, with windows of *seconds*, *joins* joins, and *spans* of ten seconds for the lag."""
+    """A number of open *tunnels*, with windows of *seconds*, *joins* joins, and *spans* of ten seconds for the lag."""
 
     topology: ClassVar[Topology] = with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))
     tunnels: int
@@ -165,7 +169,7 @@ class Examination:
         self._found = Held()
 
     def held(self) -> Held:
-        """Measure everything, first without tunnels. Raises TestbedError if a throttler does not start."""
+        """Measure all figures, first without tunnels. Raises TestbedError if a throttler does not start."""
         found, crowd, tunnels, joins = self._found, self._crowd, self._cell.tunnels, self._cell.joins
         throttler = self._start(FULL)
         found.alone = reactions(self._testbed, joins, PROBE_PORT)
@@ -229,7 +233,7 @@ class Examination:
         throttler.process.signal(signal.SIGHUP)
 
     def _entries_reach(self, wanted: int) -> float:
-        """Return the seconds until the kernel's set has *wanted* entries or more; for 0, none; infinite if never."""
+        """Return the seconds until the set has at least *wanted* entries (for 0: no entry); infinity if it does not."""
         begin, name = time.monotonic(), f"mptcp-throttler-4-{PROXY_PORT}"
         while time.monotonic() < begin + RELOADED:
             listed = self._node.run(["ipset", "list", "-t", name], check=False).stdout
@@ -242,12 +246,12 @@ class Examination:
 
     def _command(self, throttler: Throttler) -> None:
         argv = throttler.command("status", "--json", "--socket", str(throttler.socket))
-        # An operator has no such setting of a developer, which would make Python compile its modules each time.
+        # Remove a developer's setting that operators do not have. It would make Python compile its modules each time.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         json.loads(self._node.run(argv, env=environment).stdout)
 
     def _used(self, pid: int) -> tuple[float, float]:
-        """Return the cores of process *pid* over the cell's seconds, and the share of what the tunnels are owed."""
+        """Return the processor cores that *pid* used in the cell's seconds, and the received / the expected bytes."""
         client, begin = self._crowd.client, time.monotonic()
         before, used = client.read(), tree_seconds(pid)
         time.sleep(self._cell.seconds)
@@ -257,7 +261,7 @@ class Examination:
         return (tree_seconds(pid) - used) / span, trickled
 
     def _longest_lag(self, throttler: Throttler, work: Callable[[], None] = lambda: None) -> float:
-        """Return the loop's longest lag in some spans, infinite if unknown; call *work* several times in each."""
+        """Return the loop's longest lag in some spans (infinity if unknown); call *work* ``SCRAPES`` times in each."""
         longest = 0.0
         for _ in range(self._cell.spans):
             for _ in range(SCRAPES):
@@ -270,7 +274,7 @@ class Examination:
         return longest
 
     def _stop(self, moment: str, throttler: Throttler) -> None:
-        """End *throttler*, by force after ``STOPPED`` seconds, and remove what it left behind."""
+        """Stop *throttler*, kill it after ``STOPPED`` seconds, and remove the kernel state that it left."""
         process, begin = throttler.process, time.monotonic()
         process.signal(signal.SIGTERM)
         try:
@@ -284,14 +288,14 @@ class Examination:
             argv = [program("mptcp-throttler"), "cleanup", "--config", str(self._settings)]
             self._node.run(with_mounts(argv, throttler_mounts(self._node)), check=False, timeout=120)
         if process.returncode != 0:
-            # Check the exit code, because a throttler that had crashed earlier also seems to end at once.
+            # Check the exit code, because a throttler that crashed earlier also seems to stop immediately.
             left.append(f"exit code {process.returncode}")
         self._found.stop = max(self._found.stop, took)
         self._found.left += tuple(f"{moment}: {each}" for each in left)
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Return the seconds that *call* takes; infinite if it raises an error."""
+    """Return the seconds that *call* takes; infinity if it raises an error."""
     begin = time.monotonic()
     try:
         call()
@@ -302,7 +306,7 @@ def timed(call: Callable[[], object]) -> float:
 
 @contextmanager
 def console_with_browsers(node: LiveNode, throttler: Throttler) -> Iterator[Process]:
-    """Run the console like its unit, as far as a namespace allows: as nobody, with low priority; and its browsers."""
+    """Run the console as its systemd unit would (as nobody, with low priority), and browsers that open its page."""
     os.chown(throttler.socket, 0, STATUS_GROUP)
     for directory in (node.directory, throttler.socket.parent):
         directory.chmod(0o755)
@@ -323,7 +327,7 @@ def console_with_browsers(node: LiveNode, throttler: Throttler) -> Iterator[Proc
 
 
 def scrape(node: LiveNode, tunnels: int) -> float:
-    """Return the seconds that the console's ``/metrics`` took; infinite if it failed or lacks connections."""
+    """Return the seconds of a query of the console's ``/metrics``; infinity if it failed or lacks connections."""
     url = f"http://127.0.0.1:{CONSOLE_PORT}/metrics"
     try:
         text = node.run(["curl", "-sf", "-m", "20", "-w", "%{time_total}", url]).stdout
@@ -334,7 +338,7 @@ def scrape(node: LiveNode, tunnels: int) -> float:
 
 
 def _of(heading: str, part: str, name: str, **more: Any) -> Column[HeldCell, Held]:
-    """Return a column of the attribute *name* of reactions."""
+    """Return a column with the attribute *name* of the reactions *part*."""
     return Column(heading, lambda row: [getattr(getattr(each, part), name) for each in row.measured], **more)
 
 

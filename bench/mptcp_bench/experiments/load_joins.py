@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How soon a joining subflow is capped: from the MP_JOIN's third ACK on the wire to the first packet under its cap.
 
-This is measured from outside the daemon (``join_probe``). The proxy's end sends continuously, so that the first packet
-under the cap mostly follows the entry within a fraction of a millisecond. 200 connections follow one another, and a
-second subflow joins each in the first round trips. Anticipation is off, because with it the entry of a connection that
-is expected to get a second subflow would exist before the join.
+A program outside the daemon measures this time (``join_probe``). The proxy's end sends continuously, so that the first
+packet under the cap usually follows the entry within a fraction of a millisecond. 200 connections follow one another,
+and a second subflow joins each of them in the first round trips. Anticipation is off: with anticipation, the entry of a
+connection that is expected to get a second subflow would exist before the join.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from ..statistics import percentile
 from .columns import Column, Table
 
 LISTENS_SECONDS = 60.0
-"""Seconds within which the probe must listen. On a busy machine it takes more than ten to start."""
+"""Seconds within which the probe must listen. On a busy machine its start takes more than ten seconds."""
 AIM_P99_MS = 5.0
+"""Maximum of the reaction's 99th percentile, in milliseconds."""
 POLICY = """\
 version: 1
 anticipate: false
@@ -39,19 +40,21 @@ rules:
 
 @dataclass(frozen=True, slots=True)
 class Reactions:
-    """The reactions to many joins: numbers of connections, and milliseconds."""
+    """The reactions to many joins: numbers of connections, and delays in milliseconds."""
 
     joined: int
+    """Number of connections that a second subflow joined."""
     capped: int
-    """Those that were capped after the join."""
+    """Number of these connections that were capped after the join."""
     capped_before: int
+    """Number of these connections that were capped before the join."""
     median: float
     p99: float
     greatest: float
 
     @classmethod
     def of(cls, delays: Sequence[float]) -> Self:
-        """Summarise the delays of ``join_probe``. That of a join without a cap is infinite."""
+        """Summarise the delays of ``join_probe``. The delay of a join without a cap is infinity."""
         return cls(
             joined=len(delays),
             capped=sum(0 <= delay < inf for delay in delays),
@@ -64,7 +67,7 @@ class Reactions:
 
 @dataclass(frozen=True, slots=True)
 class JoinsCell:
-    """Joins with one netfilter adapter, while the throttler has nothing else to do."""
+    """Joins with one netfilter adapter, while the throttler has no other load."""
 
     topology: ClassVar[Topology] = TWO_PATHS
     adapter: str
@@ -86,7 +89,7 @@ def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions
     output, address = testbed.directory / "delays.json", proxy.address("wan0")
     program = [sys.executable, "-I", "-m", f"{__package__}.join_probe"]
     probe = proxy.popen([*program, "probe", str(port), str(count), client.address("eth0"), str(output)], name="probe")
-    # After an error, kill the probe and its process that listens, to free the port for the next probe.
+    # After an error, kill the probe and its child process, which listens, to free the port for the next probe.
     with undone_on_error(probe.kill_tree):
         listening = "the probe listens"
         wait_until(lambda: accepts(proxy, address, port), listening, process=probe, timeout=LISTENS_SECONDS)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How many new connections per second the throttler can follow, and at what share of a core.
+"""How many new connections per second the throttler can track, and what share of a core it uses.
 
-A crowd opens connections with two subflows at a fixed pace to a listener on the proxy's port, without Squid. Each
-connection closes half a second later. No event is lost if the tracker opened each connection and both subflows exactly
-once, if each capped subflow got its kernel entry and lost it again, and if no path-manager event and no segment was
-dropped. The client counts the connections; the kernel counts their joins.
+A crowd opens connections with two subflows at a fixed pace to a listener on the proxy's port, without Squid. The client
+closes each connection half a second later. No event is lost if the tracker opened each connection and both subflows
+exactly once, if a kernel entry was added and removed for each capped subflow, and if no path-manager event and no
+segment was dropped. The client counts the connections; the kernel counts their joins.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .columns import Column, Row, Table
 from .load_crowd import Crowd, with_crowd
 
 AIM_RATE = 500
-"""Connections per second that the throttler must keep up with. Higher rates are only shown."""
+"""Connections per second that the throttler must be able to track. Higher rates are shown without an aim."""
 PACE = 0.98
-"""Least share of the asked rate that the client must reach, and least share of its connections that get a join."""
+"""Minimum share of the requested rate that the client must reach, and of connections with a join."""
 LIFETIME = 0.5
 """Seconds from the opening of a connection to its end."""
 LINGERING = 11.0
-"""Seconds after which as many entries are removed as are added: an entry stays for ten after its subflow has ended."""
+"""Seconds until removals keep pace with additions: an entry is removed ten seconds after its subflow ends."""
 FINISHED = 30.0
-"""Seconds within which the last entry must be gone."""
+"""Seconds within which the last entry must be removed."""
 PAUSE = 0.5
-"""Seconds between two queries whether the last entry is gone. Each query costs the daemon processor time."""
-# landing: at-once, because a soft cap gets its entry up to a second later, when some connections have already ended.
+"""Seconds between two queries whether the last entry is removed. Each query costs the daemon processor time."""
+# landing: at-once, because the entry of a soft cap comes up to a second later, when some connections have ended.
 POLICY = """\
 version: 1
 paths:
@@ -47,26 +47,29 @@ rules:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What the throttler noticed of the connections that were opened."""
+    """How completely the throttler tracked the connections."""
 
     rate: float
     """Connections that the client opened per second."""
     joins: float
-    """Joins for each connection."""
+    """Mean number of joins per connection."""
     opened_less_made: int
-    """Connections that the tracker opened, less those that the client made."""
+    """Number of connections that the tracker opened, minus the number that the client opened."""
     activated_less_made: int
+    """Number of subflows that the tracker activated, minus the client's connections and their joins."""
     lost: int
-    """Connections without an entry, or whose entry stayed."""
+    """Number of connections without an entry, or whose entry was not removed."""
     events_lost: int
+    """Number of overflows of the buffer for path-manager events."""
     dropped: int
+    """Number of segments that the capture dropped."""
     core: float
-    """Share of one core in per cent."""
+    """Processor time of the throttler as a share of one core, in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
 class RateCell:
-    """*rate* new connections per second with one netfilter adapter, over *seconds*."""
+    """*rate* new connections per second with one netfilter adapter, measured over *seconds*."""
 
     topology: ClassVar[Topology] = with_crowd(UNSHAPED)
     adapter: str
@@ -81,7 +84,7 @@ class RateCell:
         settings = {"netfilter": self.adapter, "verify_interval": 3600, "log_level": "warning"}
         policy = proxy.write("policy.yaml", POLICY)
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
-        # The pace is that of closing. If another program delays the client, it opens the missing connections later.
+        # Connections are closed at the pace, and opened to replace them; a delayed client catches up.
         crowd = Crowd.without_squid(testbed, 2 * self.rate)
         mib = proxy.mib()
         crowd.hold(round(self.rate * LIFETIME))

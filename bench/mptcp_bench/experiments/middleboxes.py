@@ -2,10 +2,10 @@
 """What middleboxes do to Multipath TCP, and whether the throttler's status stays true.
 
 This repeats Table 1 of Hesmans et al., "Are TCP Extensions Middlebox-proof?" (HotMiddlebox 2013), with today's kernel.
-It adds the paper's ALG that changes the length of the payload, options replaced by NOPs, and duplicated and reordered
-segments. Each behaviour is tried on the path on which connections open, on the path that joins, and on both. A client
-downloads one file through the real proxy. The policy caps the first path while the connection has two. Four times a
-second, the kernel's list of subflows is compared with the throttler's status.
+The experiment adds the paper's ALG that changes the length of the payload, options replaced by NOPs, and duplicated and
+reordered segments. Each behaviour is measured on the path on which connections open, on the path that joins, and on
+both paths. A client downloads one file through the real proxy. The policy caps the first path while the connection has
+two paths. Four times a second, the kernel's list of subflows is compared with the throttler's status.
 """
 
 from __future__ import annotations
@@ -29,23 +29,26 @@ from .parameters import parameter, words
 from .scenario import Scenario
 
 RATE = 20_000_000
+"""Rate of each direction in bits/s."""
 DELAY = 5_000
 """Delay of each direction in microseconds."""
 SIZE = 8_000_000
+"""Bytes of the downloaded file."""
 TIMEOUT = 40.0
+"""Maximum seconds of a download."""
 POLICY = POLICY_PATHS + "rules: [{name: spare-ethernet, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n"
 PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wifi")}
-"""The paths that have the middlebox. Connections open on Ethernet; Wi-Fi's subflow joins."""
+"""Places of the middlebox, and their paths. Connections open on Ethernet; the subflow on Wi-Fi joins."""
 OF_THE_REQUEST = ("alg-longer", "alg-shorter")
-"""Behaviours that change only the request. It contains an address and uses the path on which connections open."""
+"""Behaviours that change only the request, which contains an address and uses the path on which connections open."""
 SURVIVED = ("nothing", "nat", "sequence", "split-both", "split-first", "duplicate", "reorder")
 """Behaviours that MPTCP was designed to survive (RFC 8684, 3.7): both subflows carry data."""
 ENDED_BY_KERNEL = ("split-second-later", "coalesce")
 """Behaviours after which the kernel (Linux 6.18) keeps the connection until the client closes it, even without a
 throttler.
 
-Data without a mapping arrives after data with one, when MPTCP may no longer fall back. The paper's kernel also failed
-with the first behaviour.
+Data without a mapping arrives after data with a mapping, when MPTCP may no longer fall back. The paper's kernel also
+failed with the first behaviour.
 """
 PAPER = {
     "nat": "Y, N",
@@ -60,19 +63,19 @@ PAPER = {
 }
 """Table 1 of Hesmans et al., "successful, fallback": the results of Linux MPTCP 0.87 in 2013."""
 SECONDS = 2.0
-"""Longest time in seconds for which the status may differ from the kernel."""
+"""Maximum time in seconds for which the status may differ from the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What kernel and status showed at one moment of a download, of connections to the proxy's port."""
+    """The connections to the proxy's port at one moment of a download, according to kernel and status."""
 
     time: float
     """Seconds since the download began."""
     kernel: int
-    """Established MPTCP subflows in the proxy's kernel."""
+    """Number of established MPTCP subflows in the proxy's kernel."""
     status: int
-    """Subflows that the status calls active."""
+    """Number of subflows that the status lists as active."""
     capped: int
     """Number of these subflows that have a cap."""
 
@@ -84,25 +87,25 @@ class Download:
     behaviour: str
     place: str
     whole: bool
-    """Whether it ended, and its bytes equal the file's."""
+    """Whether the download ended and the received bytes equal the file."""
     seconds: float
     fallbacks: int
-    """Connections that became plain TCP, of client and proxy together, by the kernels' counters."""
+    """Number of connections that became plain TCP, from the kernels' counters of client and proxy together."""
     joins: int
     carried: Mapping[str, int]
-    """Bytes received by the client, by path."""
+    """Number of bytes that the client received, by path."""
     looks: Sequence[Look]
     changed: Mapping[str, int]
-    """Packets that the middlebox changed, by path."""
+    """Number of packets that the middlebox changed, by path."""
 
     @property
     def boxed(self) -> int:
-        """Packets that were changed on the paths with the behaviour."""
+        """Number of packets that were changed on the paths with the middlebox."""
         return sum(self.changed[path] for path in PLACES[self.place])
 
     @property
     def outcome(self) -> str:
-        """What became of the connection, in words."""
+        """Result for the connection, in words."""
         if not self.whole:
             return "failed"
         if max((look.kernel for look in self.looks), default=0) == 0:
@@ -128,7 +131,7 @@ class Download:
 
 
 def longest(looks: Sequence[Look], held: Iterable[bool]) -> float:
-    """Return the longest time in seconds from a look at which *held* is true to the next at which it is false."""
+    """Return the longest time in seconds from a look for which *held* is true to the next one for which it is false."""
     most = 0.0
     since: float | None = None
     for look, holds in zip(looks, held, strict=True):
@@ -152,7 +155,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Bed:
-    """A testbed with a middlebox on each path, which at first changes nothing, and all services."""
+    """A testbed with all services and with a middlebox on each path, which at first changes no packets."""
 
     testbed: Testbed
     throttler: Throttler
@@ -175,7 +178,7 @@ def built(chosen: Settings, behaviours: Sequence[str], seed: int) -> Iterator[Be
 
 
 def download(bed: Bed, turn: Turn[str]) -> Download:
-    """Download a file with a behaviour at a place; compare kernel and status as it runs. Raises EmulationError."""
+    """Download a file with a behaviour at a place, while kernel and status are compared. Raises EmulationError."""
     testbed, throttler, proxy, origin = bed.testbed, bed.throttler, bed.proxy, bed.origin
     behaviour, place = turn.cell, turn.variant
     lab, change = lab_of(testbed), testbed.emulation.change_middlebox
@@ -190,7 +193,7 @@ def download(bed: Bed, turn: Turn[str]) -> Download:
         if looks and elapsed < looks[-1].time + 0.25:
             return
         before, status, after = subflows(lab), active_and_capped(throttler), subflows(lab)
-        # If the kernel's list changes during the look, the status agrees if it equals either version.
+        # If the kernel's list changes during the look, the status agrees if it equals the old or the new list.
         looks.append(Look(elapsed, status[0] if status[0] in (before, after) else after, *status))
 
     address = LONG_ADDRESS if behaviour == "alg-shorter" else SHORT_ADDRESS
@@ -199,7 +202,8 @@ def download(bed: Bed, turn: Turn[str]) -> Download:
     try:
         seen = observe(lab, services.mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
     finally:
-        # Also after a failure: behind a middlebox the connection may never end, and the next download waits for that.
+        # Do this also after a failure: with a middlebox the connection may never end, and the next download waits for
+        # its end.
         changed = {path: change(path, "nothing") for path in PLACES["both"]}
     whole = seen.status == 0 and seen.octets == SIZE and seen.sha256 == origin.digests["file"]
     carried = {name: seen.samples[-1].octets[name] - seen.samples[0].octets[name] for name in PLACES["both"]}
@@ -210,7 +214,7 @@ def download(bed: Bed, turn: Turn[str]) -> Download:
 
 
 def subflows(lab: Lab) -> int:
-    """Return the number of established MPTCP subflows on the proxy's port, by the proxy's kernel."""
+    """Return the number of established MPTCP subflows on the proxy's port, according to the proxy's kernel."""
     shown = lab.proxy.run(["ss", "-HtniO", "state", "established", "( sport = :3128 )"])
     return sum("tcp-ulp-mptcp" in line for line in shown.stdout.splitlines())
 
@@ -225,18 +229,18 @@ Boxed = Row[str, Download]
 
 
 def of_all(value: Callable[[Download], float]) -> Callable[[Boxed], list[float]]:
-    """Return a function that finds *value* of the downloads at all places; NaN, if nobody looked at the status."""
+    """Return a function that returns *value* of the downloads at all places; NaN for downloads without looks."""
     return lambda row: [value(each) if each.looks else math.nan for place in PLACES for each in row.beside(place)]
 
 
 def _changed(row: Boxed) -> list[float]:
-    """Return the packets that the middlebox changed at each place where it should change some."""
+    """Return the number of packets that the middlebox changed at each place; infinity where no changes are expected."""
     of_request = row.cell in OF_THE_REQUEST
     return of_all(lambda each: math.inf if of_request and "ethernet" not in PLACES[each.place] else each.boxed)(row)
 
 
 def _place(name: str) -> Column[str, Download]:
-    """Return the column with what became of the connection with the middlebox at one place."""
+    """Return the column with the result for the connection with the middlebox at one place."""
 
     def text(row: Boxed) -> str:
         return "".join(f"{each.outcome}, {each.seconds:.1f} s" for each in row.beside(name)) or "void"
@@ -260,7 +264,7 @@ TABLE: Table[str, Download] = Table(
                judged=lambda row: row.cell in SURVIVED),
     ),
     (("behaviour", lambda row: BEHAVIOURS[row.cell]),),
-    # A row is of a behaviour, at all places.
+    # A row shows a behaviour at all places.
     of=lambda row: row.variant == next(iter(PLACES)),
 )  # fmt: skip
 SCENARIO = Scenario(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Section 4 of "Multipath in the Middle(Box)" with our proxy: a router, ours and other proxies, one at a time.
+"""Section 4 of "Multipath in the Middle(Box)" with our proxy, which is compared with a router and other proxies.
 
 The testbed is the one of the experiment ``relay``, with a second origin that accepts MPTCP: in the paper's baseline, a
-router connects the clients to such a server. Through a proxy the server has plain TCP. MPTCP connections are counted at
+router connects the clients to such a server. With a proxy, the server uses plain TCP. MPTCP connections are counted at
 the host that accepts them from the client.
 
 - ``mimbox-goodput``, Figure 4: one download over both paths, on links whose MTU is varied.
@@ -10,11 +10,11 @@ the host that accepts them from the client.
   because most of these end before a second one could join. The completion time is from connect(2) to the last byte.
 - ``mimbox-memory``, Figure 6 and section 4.4: a client with ADSL (8 Mbit/s, 512 kbit/s up, RTT 20 ms) and 3G (2 Mbit/s,
   256 kbit/s, 80 ms) downloads from an origin with 100 Mbit/s, while the sender's tcp_rmem and tcp_wmem are limited. The
-  sender is the proxy or, without one, the origin. Memory is measured of 20 slow downloads at the same time.
+  sender is the proxy or, without a proxy, the origin. Memory is measured during 20 simultaneous slow downloads.
 - ``mimbox-delay``, Table 1: requests follow one another, each on its own connection. tcpdump records packets on both
-  sides of the router or the proxy, with one clock. An answer of 1000 bytes is one data segment, which need not wait for
-  others. A proxy in user space learns of a connection when the client's handshake is complete, and ours connects only
-  when it has the request. The delay of the SYN includes both.
+  sides of the router or the proxy, with one clock. An answer of 1000 bytes is one data segment, so its delay is that of
+  forwarding. A proxy in user space accepts a connection after the client's handshake, and ours connects to the origin
+  after the request. The delay of the SYN includes both.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ DEVICES = (("client", "eth0"), ("core", "to-eth0"), ("client", "wlan0"), ("core"
 PATHS = ("eth0", "wlan0")
 SIZES = several(whole())
 QUIET, FEW = 0.3, 3_000
-"""If the client receives fewer than FEW bytes in QUIET seconds, its last transfer has ended."""
+"""If the client receives fewer than this number of bytes in this number of seconds, its last transfer has ended."""
 
 
 @contextmanager
 def built(seed: int, files: Mapping[str, int], seconds: float, paths_: Sequence[Any] = (None, None)) -> Iterator[Bed]:
-    """Yield a testbed with both origins, which serve *files*, and with the client's *paths_*."""
+    """Yield a testbed in which both origins serve *files*; *paths_* are the client's paths."""
     with Testbed(paths(paths_, offloads=False, name="mimbox"), seed=seed) as testbed:
         start_origin(testbed["origin"], files, ports=(MULTIPATH_PORT,), multipath=True)
         for name in ("client", "proxy"):
@@ -82,7 +82,7 @@ def built(seed: int, files: Mapping[str, int], seconds: float, paths_: Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Procedure:
-    """How a point is measured: file, parallel streams, one request per connection or many, memory, warm-up."""
+    """How a point is measured: file, parallel streams, one or many requests per connection, memory, warm-up seconds."""
 
     file: str = LARGE
     streams: int = 1
@@ -92,7 +92,7 @@ class Procedure:
 
 
 def measured(bed: Bed, cell: Cell, task: str, how: Procedure, process: Program | None) -> Point:
-    """Measure the transfers of *cell* for the bed's time. Raises TestbedError if connections are not established."""
+    """Measure a *task* of *cell* for the bed's seconds. Raises TestbedError if connections are not established."""
     client, streams = bed.testbed["client"], how.streams
     memory = process if how.memory else None
     user = user_memory(memory.pid) if memory else 0
@@ -110,7 +110,7 @@ def measured(bed: Bed, cell: Cell, task: str, how: Procedure, process: Program |
             users, kernels = (user,), (0,)
         seconds, last, wires_ = time.monotonic() - began, load.read(), client.counters()
         capable, joined = accepted.read()
-    # The server may still send data when its client has ended. Wait, or the next measurement would count that.
+    # The server may still send data when the client has ended. Wait, or the next measurement would count these data.
     wait_until(lambda: _quiet(client), f"{cell}: nothing comes any more", timeout=PATIENCE)
     octets = max(1, _received(wires_, wires))
     return Point(
@@ -151,13 +151,13 @@ def through(
 
 
 def crossed(ways: Sequence[Cell], chosen: Sequence[str], at: Sequence[int]) -> list[Cell]:
-    """Return *ways* without the proxies that are not *chosen*, at each value *at* of the varied parameter."""
+    """Return a cell for each of *ways* without a proxy or with a *chosen* one, and for each value in *at*."""
     there = [way for way in ways if way.proxy in (DIRECT, *chosen)]
     return [Cell(way.proxy, way.client, each, way.tasks) for each in sorted(at) for way in there]
 
 
 def common(claims: Callable[[Results[Any, Any]], Sequence[Claim]], *aims: judging.Aims) -> dict[str, Any]:
-    """Return the fields that the scenarios of all four experiments have alike: *aims*, then those of the *claims*."""
+    """Return the fields common to all four scenarios. Verdicts are first *aims*, then the aims of the *claims*."""
 
     def verdicts(found: Results[Any, Any]) -> Iterator[Aim]:
         for each in aims:
@@ -174,7 +174,7 @@ def common(claims: Callable[[Results[Any, Any]], Sequence[Claim]], *aims: judgin
 
 @dataclass(frozen=True, slots=True)
 class Curves(Table[Cell, Point]):
-    """A figure of the paper: a line for each proxy, kind of client and task, over the varied parameter."""
+    """A figure of the paper: values over the varied parameter, with a line for each proxy, kind of client and task."""
 
     varied: str = ""
     unit: str = "Mbit/s"
@@ -182,10 +182,10 @@ class Curves(Table[Cell, Point]):
     """Scale of the vertical axis."""
 
     def of_line(self, found: Found, side: tuple[str, str, str]) -> dict[int, list[float]]:
-        """Return the values of one line, by the varied parameter, in the order of the latter."""
+        """Return the values of one line by the varied parameter, in ascending order of this parameter."""
         by_at: dict[int, list[float]] = {}
         for (_, at), value in sorted(values(found, side).items()):
-            # Requests a second are computed from bytes: in a short time only few large files are completed.
+            # Compute requests per second from bytes, because few large files are completed in a short time.
             by_at.setdefault(at, []).append(value / (8 * at) if self.unit == "requests/s" else value / 1e6)
         return dict(sorted(by_at.items()))
 
@@ -339,7 +339,7 @@ MOBILE = EmulatedPath("3g", Direction(2_000_000, 40_000), Direction(256_000, 40_
 ORIGIN_RATE = 100
 """Rate of the origin's link in Mbit/s."""
 BUSY = 20
-"""Number of downloads at the same time."""
+"""Number of simultaneous downloads while memory is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,7 +355,7 @@ class MemorySettings:
 
 MEMORY_WAYS = (Cell(DIRECT, "mptcp2", tasks=("get",)), Cell(OURS, "mptcp2", tasks=("connect", "get")))
 BUSY_CELL = Cell(OURS, "mptcp2", EACH, ("busy",))
-"""The connections whose memory is measured."""
+"""The cell whose connections are measured for memory."""
 MEMORY_CURVES = Curves("Figures: Mbit/s, by buffer in bytes", (), varied="buffer", scale="linear")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Detal, Paasch and Bonaventure claim of MiMBox (HotMiddlebox 2013), and whether it holds for our proxy. Pure.
+"""What Detal, Paasch and Bonaventure claim of MiMBox (HotMiddlebox 2013), and whether this holds for our proxy. Pure.
 
 Their converter was in the kernel. Our proxy is in user space, so most of their claims can fail here. Further aims check
 the measurement itself: the MTU, the protocol, the use of both paths.
@@ -20,10 +20,11 @@ from .columns import Results
 from .relay_judging import CLIENTS, DIRECT, LIMIT, OURS, median_or_nan, positive_or_nan, ratios
 
 CLOSE = 0.8
-"""Least share of the baseline's value that counts as "close to" it."""
+"""Minimum share of the baseline's value that counts as "close to" the baseline."""
 TOTAL, EACH = 400.0, 200_000
 """KB per connection, and bytes per socket buffer, with which the paper's client had its full bandwidth."""
 PERCENTS = (1, *range(5, 100, 5), 99)
+"""Percentiles of the completion time that are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Cell:
     at: int = 0
     """The varied parameter in bytes: an MTU, a file's size, or the limit of a socket's buffer."""
     tasks: tuple[str, ...] = ()
-    """What is measured through the proxy, one after another."""
+    """Tasks that are measured through the proxy, one after another."""
 
     def __str__(self) -> str:
         return f"{self.proxy}, {self.client}" + (f", {self.at:,}" if self.at else "")
@@ -53,18 +54,19 @@ class Point:
     octets: int = 0
     """Body bytes that the client received."""
     failures: int = 0
+    """Number of failures, during warm-up and measurement."""
     opened: int = 0
-    """Number of established connections, of warm-up and measurement."""
+    """Number of established connections, during warm-up and measurement."""
     multipath: int = 0
     """Number of connections that the accepting host counted as MPTCP."""
     joined: int = 0
     """Number of second subflows."""
     packet: float = 0.0
-    """Mean bytes of a packet that the client received, including the Ethernet header."""
+    """Mean size of a packet that the client received, in bytes, including the Ethernet header."""
     second: float = 0.0
     """The second path's share of the received bytes."""
     spread: tuple[float, ...] = ()
-    """Percentiles ``PERCENTS`` of the seconds until a request was answered."""
+    """The percentiles ``PERCENTS`` of the completion time in seconds."""
     user: float = 0.0
     kernel: float = 0.0
     """User and kernel memory per connection, in bytes."""
@@ -82,13 +84,13 @@ class Point:
 
 Found = Results[Cell, Point]
 Side = tuple[str, str, str]
-"""What is compared: proxy, kind of client, and task."""
+"""One side of a comparison: proxy, kind of client, and task."""
 Values = dict[tuple[int, int], float]
-"""A value by round and by the varied parameter."""
+"""Values by round and varied parameter."""
 
 
 def values(found: Found, side: Side, figure: str = "goodput") -> Values:
-    """Return *figure* of each measurement of *side*."""
+    """Return the attribute *figure* of each measurement of *side*."""
     runs = (run for run in found.runs if (run.turn.cell.proxy, run.turn.cell.client, run.part) == side)
     return {(run.turn.number, run.turn.cell.at): getattr(run.measured, figure) for run in runs}
 
@@ -101,7 +103,7 @@ def quotients(found: Found, one: Side, other: Side) -> Values:
 
 
 def by_round(found: Values, fold: Callable[[list[float]], float]) -> dict[int, float]:
-    """Return, by round, the values at all varied parameters, combined by *fold*."""
+    """Return one value for each round: *fold* combines the values at all varied parameters."""
     rounds: dict[int, list[float]] = {}
     for (number, _), value in found.items():
         rounds.setdefault(number, []).append(value)
@@ -109,19 +111,19 @@ def by_round(found: Values, fold: Callable[[list[float]], float]) -> dict[int, f
 
 
 def least(values: Sequence[float]) -> float:
-    """Return the least of *values*; NaN for none, or if one is NaN, for which min() would depend on the order."""
+    """Return the minimum of *values*; NaN if there are none, or if one is NaN (min() would depend on the order)."""
     return math.nan if any(map(math.isnan, values)) else min(values, default=math.nan)
 
 
 def geometric_mean_or_nan(values: list[float]) -> float:
-    """Return the geometric mean; NaN, which meets no aim, if a value is not positive."""
+    """Return the geometric mean; NaN if a value is not positive, so that the aim is missed."""
     return geometric_mean(values) if all(value > 0 for value in values) else math.nan
 
 
 def least_ratio(found: Found, one: Side, others: Sequence[Side]) -> tuple[float, ...]:
-    """Return, for each round, the least quotient of *one* and any of the measured *others* at any varied parameter.
+    """Return, for each round, the minimum quotient of *one* and any measured side of *others* at any varied parameter.
 
-    Only rounds in which all of these were measured count. The value is NaN if one of them carried nothing.
+    Only rounds in which all these sides were measured count. The value is NaN if one of the others carried no data.
     """
     each = [ratios for other in others if (ratios := by_round(quotients(found, one, other), least))]
     rounds = set.intersection(*map(set, each)) if each else ()
@@ -129,12 +131,13 @@ def least_ratio(found: Found, one: Side, others: Sequence[Side]) -> tuple[float,
 
 
 def growth(found: Values) -> tuple[float, ...]:
-    """Return each round's value at the greatest parameter divided by the one at the smallest; empty for only one."""
+    """Return each round's value at the greatest parameter / at the smallest; empty if there is only one parameter."""
     varied = sorted({at for _, at in found})
     return ratios(at_size(found, varied[-1]), at_size(found, varied[0])) if len(varied) > 1 else ()
 
 
 def at_size(found: Values, size: int) -> dict[int, float]:
+    """Return the values at the varied parameter *size*, by round."""
     return {number: value for (number, at), value in found.items() if at == size}
 
 
@@ -230,15 +233,15 @@ def memory_aims(found: Found) -> Iterator[Aim]:
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """The medians of one round through a proxy or the router, in seconds, and the number of requests."""
+    """Delays of one round through a proxy or the router (medians in seconds), and the number of requests."""
 
     requests: int
     syn: float
-    """From the SYN that comes in to the SYN that goes out."""
+    """Time from the incoming SYN to the outgoing SYN."""
     answer: float
-    """From the client's SYN to the SYN+ACK sent to it; for a router, from the SYN+ACK that comes in to it going out."""
+    """Time from the client's SYN to the SYN+ACK sent to the client; for a router, from incoming to outgoing SYN+ACK."""
     data: float
-    """From a data segment that comes in to the same data going out."""
+    """Time from an incoming data segment to the outgoing segment with these data."""
     subflows: float = 1.0
     """Mean number of subflows per connection."""
 
@@ -246,18 +249,18 @@ class Delays:
 Delayed = Results[Cell, Delays]
 PAPER = {"SYN": ("syn", 17.5, "SYN in to SYN out"), "SYN+ACK": ("answer", 41.6, "SYN in to SYN+ACK out"),
          "segment of data": ("data", 16.0, "data in to data out")}  # fmt: skip
-"""What the paper's Table 1 has: the name of our value, the paper's mean in µs, and how ours is measured."""
+"""The paper's Table 1: for each delay the name of our value, the paper's mean in µs, and how we measure our value."""
 
 
 def delays(found: Delayed, cell: Cell, name: str) -> dict[int, float]:
-    """Return the value *name* of *cell*, by round."""
+    """Return the delay *name* of *cell*, by round."""
     return {number: getattr(one, name) for number, one in columns.by_round(found, cell).items()}
 
 
 def delay_claims(found: Delayed) -> list[Claim]:
-    """Return the claims of section 4.2 and Table 1. The limits are twice the paper's times: our machine is another one.
+    """Return the claims of section 4.2 and Table 1. The limits are twice the paper's times: our machine is different.
 
-    The paper has means. We use the medians of each round, because other programs affect these less.
+    The paper has means. We use the medians of each round, because other programs affect medians less.
     """
     ours = Cell(OURS, "mptcp2")
     syn, data = delays(found, ours, "syn"), delays(found, ours, "data")
@@ -288,4 +291,4 @@ def delay_aims(found: Delayed) -> Iterator[Aim]:
 
 
 Aims = Callable[[Results[Any, Any]], Iterable[Aim]]
-"""Yields aims of a result."""
+"""A function that yields aims of a result."""

@@ -7,9 +7,9 @@ same time windows are also measured without any cap, because congestion control 
 docs/soft-start.md has the results.
 
 Each 0.1 s sample counts the bytes that arrived at the client's interfaces, or, for an upload, at the proxy's sockets.
-BBR slows every path down for 0.2 s once in ten seconds (PROBE_RTT). A download begins so long before the onset that BBR
-first does this after the last window. An upload is watched for 20 s, until the client's backlog has drained, which
-includes two such dips. Rates are on the wire, in bits/s; times are seconds since the transfer's start.
+BBR slows every path down for 0.2 s once in ten seconds (PROBE_RTT). A download begins shortly before the onset, so
+that the first such dip comes after the last window. An upload is watched for 20 s, until the client's backlog has
+drained. This includes two such dips. Rates are on the wire, in bits/s; times are seconds since the transfer's start.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ earlier rate is measured; seconds that are recorded after the last window."""
 STALLED = 0.5
 """The other path stalls while its rate is below this share of its earlier rate."""
 WITHIN = 0.05
-"""Share by which the capped path's rate may differ from its cap, over one second, which has 82 full packets at
-1 Mbit/s."""
+"""Maximum difference between the capped path's rate over one second and its cap, as a share of the cap. At 1 Mbit/s,
+one second has 82 full packets."""
 TITLES = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
 
 
@@ -62,9 +62,9 @@ class Windows:
     onset: float
     """End of the period in which the other path may be slower."""
     steady: tuple[float, float]
-    """Begin and end of the period in which both paths must be in the steady state."""
+    """Start and end of the period in which both paths must be in the steady state."""
     in_force: float
-    """Latest moment at which the capped path must keep to its cap."""
+    """Latest moment at which the capped path must respect its cap."""
     dips: float = 0.0
     """Seconds within *onset* for which BBR itself may stall a path."""
 
@@ -75,7 +75,7 @@ UP = Windows(onset=20.0, steady=(15.0, 20.0), in_force=15.0, dips=0.4)
 
 
 def cap_of(text: str) -> tuple[str, int, int]:
-    """Return path, rate and cap in *text*, such as ``100-5``, or ``wifi:30-2`` for Wi-Fi's."""
+    """Return path, rate and cap in *text*, such as ``100-5`` for Ethernet or ``wifi:30-2`` for Wi-Fi."""
     found = re.fullmatch(r"(?:(ethernet|wifi):)?(\d{1,5})-(\d{1,5})", text)
     # A policy cannot have a cap of 0, and a cap above the path's rate has no effect.
     if found is None or not 0 < int(found[3]) < int(found[2]):
@@ -91,7 +91,7 @@ def control_of(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
+    """The settings of ``--set``."""
 
     cc: tuple[str, ...] = parameter("congestion controls of the sender", "bbr,cubic", several(control_of))
     rtt: tuple[tuple[float, float], ...] = parameter(
@@ -227,7 +227,8 @@ class Outcome:
     uncapped: float
     """Rate of the capped path before the onset, as a multiple of the cap."""
     in_force: float
-    """Seconds from the onset until the capped path exceeds its cap by at most ``WITHIN``; infinite if never."""
+    """Seconds from the onset until the capped path exceeds its cap by at most ``WITHIN``; infinity if this never
+    happens."""
     off: float
     """Greatest difference between rate and cap after :attr:`Windows.in_force`, as a share of the cap."""
     steady: float
@@ -278,7 +279,7 @@ Aimed: Callable[..., Column[Any, Any]] = partial(Column, judged=_soft)
 OfCap: Callable[..., Column[Any, Any]] = partial(Aimed, filled=lambda row: row.variant != "no cap")
 COLUMNS: tuple[Column[Cell, Outcome], ...] = (
     RUNS,
-    # With less, its link limits the capped path, not the cap.
+    # With a lower rate, the link limits the capped path, not the cap.
     Aimed("", "uncapped", aim="capped path before, × its cap", least=3),
     Aimed("kept", "kept", least=0.95),
     Aimed("worst", "worst", aim="worst sample", least=of_cell(lambda cell: None if cell.dips else STALLED)),
@@ -286,7 +287,7 @@ COLUMNS: tuple[Column[Cell, Outcome], ...] = (
     OfCap("in force s", "in_force", aim="in force after", unit=" s", most=of_cell(lambda cell: cell.windows.in_force)),
     OfCap("off", "off", aim="from then on off by", digits=3, most=WITHIN),
     OfCap("steady", "steady", aim="steady state", digits=3, least=0.98),
-    # The cap may add 0.1 s. If there is less than the configured RTT, the path was not emulated.
+    # The cap may add 0.1 s to the RTT. An RTT below the configured RTT shows that the path was not emulated.
     Aimed(
         "RTT ms", "rtt", aim="RTT", unit=" ms", scale=1e3, digits=0, least=of_cell(lambda cell: 0.9 * cell.rtt),
         most=of_cell(lambda cell: cell.rtt + 100),
@@ -295,7 +296,7 @@ COLUMNS: tuple[Column[Cell, Outcome], ...] = (
 
 
 def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
-    """Return the picture of the first cell that has both landings; empty if no cell has."""
+    """Return the picture of the first cell that has both landings; empty if no cell has both."""
     cell = next((each for each in results.cells if all(results.of(each, landing) for landing in TITLES)), None)
     return [] if cell is None else [Picture("onset", lambda target: draw(target, results, cell))]
 
@@ -319,7 +320,7 @@ SCENARIO = Scenario(
     ready=ready,
     cells=cells,
     variants=lambda chosen, cell: chosen.variant,
-    # Without a cap, congestion control makes the rate dip equally in each run, so that three are enough.
+    # Without a cap, congestion control makes the rate dip equally in each run, so three runs are enough.
     runs=lambda chosen, cell, variant: min(chosen.runs, 3) if variant == "no cap" else chosen.runs,
     bed=bed,
     measure=measure,

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What passes beyond a cap: our throttler beside a poller of counters and a static class, for a client's transfers.
+"""What passes beyond a cap: our throttler, a poller of counters and a static class, for a client's transfers.
 
 The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). In each variant, a client that
 the throttler has never seen makes a transfer of 42 s. The variants alternate, three times each: no policy; our cap; our
 budget, which is used up when the transfer begins; a static class for the client's address on Ethernet, set before the
 transfer; and a poller, like quota tools on routers. Every 30 s the poller reads the counter of the interface towards
-the client. At the first reading that finds a megabyte, it sets the same class. Its overshoot is proportional to the
-time until that reading. It reads first after half its period, so that its overshoot is the mean over all phases.
+the client. At the first reading that shows a megabyte, the poller sets the same class. Its overshoot is proportional to
+the time until that reading. The first reading is after half a period, so its overshoot is the mean over all phases.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before the first ACK (RFC 6928)."""
 CAPPED, OTHER = DEVICES
 EXCESS = 1.05
-"""Most that a capped rate may be, as a multiple of the cap."""
+"""Maximum of a capped rate, as a multiple of the cap."""
 SLOW_START = 3.0
 """Seconds that both paths need to reach their full rate."""
 SECONDS = 1.0
-"""Most seconds of the cap's rate that a transfer may be ahead, most seconds above the cap, and length of the windows
-over which a rate is measured."""
+"""Maximum lead of a transfer over the cap in seconds of the cap's rate; maximum seconds above the cap; length of the
+windows over which a rate is measured, in seconds."""
 UNCAPPED = 3.0
-"""Least rate of the path without a cap, as a multiple of the cap. With less, the cap would have nothing to do."""
+"""Minimum rate of the path without a cap, as a multiple of the cap. With a lower rate, the cap would have no effect."""
 PACKET = 1500
-"""Bytes: the least overshoot that is assumed for ours, because a ratio to zero would mean nothing."""
+"""Minimum overshoot in bytes that is assumed for our throttler, because a ratio to zero has no meaning."""
 
 
 def cap_of(text: str) -> float:
-    """Return a cap in Mbit/s that the policy's own parser takes, and that the uncapped path exceeds."""
+    """Return a cap in Mbit/s that the policy's own parser accepts, and that the uncapped path exceeds."""
     cap = number()(text)
     parse_rate(f"{cap:g} Mbit/s")
     if UNCAPPED * cap > RATES[0]:
@@ -76,7 +76,7 @@ def cap_of(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
+    """The settings of ``--set``."""
 
     variant: tuple[str, ...] = choices("what caps Ethernet", TITLES)
     runs: int = parameter("of each variant", "3", whole(), quick="1")
@@ -86,7 +86,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One variant, for which *cap* (Mbit/s) is set, and the seconds of its transfers."""
+    """One variant, with the value of *cap* in Mbit/s and the duration of its transfers in seconds."""
 
     variant: str
     cap: float
@@ -161,21 +161,21 @@ class Outcome:
     mean: float
     """Mean rate of the capped path, as a multiple of the cap."""
     ahead: float
-    """Most bytes by which the transfer was ahead of cap × time."""
+    """Maximum bytes by which the transfer was ahead of cap × time."""
     excess: float
-    """Most bytes by which it was ahead of ``EXCESS`` × cap × time."""
+    """Maximum bytes by which the transfer was ahead of ``EXCESS`` × cap × time."""
     above: float
-    """Seconds until the rate stays below ``EXCESS`` × cap in every ``SECONDS``; infinite if the last window exceeds
-    it."""
+    """Seconds until the rate stays below ``EXCESS`` × cap in every ``SECONDS``; infinity if the last window exceeds
+    this rate."""
     rate: float
     """Rate of the capped path in bits/s, from ``SLOW_START`` to the end."""
     other: float
-    """Rate of the other path likewise."""
+    """Rate of the other path in bits/s, over the same time."""
 
 
 def first_packet(samples: Sequence[Sample]) -> float:
-    """Return when the first packet of a transfer came. Raises ValueError if none came."""
-    # Address resolution needs fewer bytes.
+    """Return the time of the first packet of a transfer. Raises ValueError if there is none."""
+    # Packets of address resolution have fewer bytes.
     for before, after in pairwise(samples):
         if after.octets[CAPPED] - samples[0].octets[CAPPED] > 200:
             return before.time
@@ -183,7 +183,7 @@ def first_packet(samples: Sequence[Sample]) -> float:
 
 
 def judge(samples: Sequence[Sample], cap: int, end: float) -> Outcome:
-    """Judge the transfer in *samples* against a cap of *cap* bits/s. It ended at *end* on the samples' clock.
+    """Judge the transfer in *samples* against a cap of *cap* bits/s. The transfer ended at *end* on the samples' clock.
 
     Raises ValueError if the samples contain no transfer.
     """
@@ -246,7 +246,7 @@ COLUMNS: tuple[Column[Cell, Outcome], ...] = (
 
 
 def verdicts(results: Results[Cell, Outcome]) -> list[Aim]:
-    """Return the aim that compares the poller with ours."""
+    """Return the aim that compares the poller with our throttler."""
     by = {cell.variant: [each.ahead for each in results.of(cell)] for cell in results.cells}
     pollers, ours = by.get("poller"), by.get("ours")
     if not pollers or not ours:

@@ -26,14 +26,14 @@ _WORD = 32
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Which processors the proxy has, and which all others have."""
+    """The processors of the proxy, and the processors of all other programs."""
 
     proxy: frozenset[int]
     others: frozenset[int]
 
 
 def here() -> Shares:
-    """Return shares in which the proxy has this program's first processor. Raises TestbedError if there is only one."""
+    """Return shares in which the proxy has this program's first processor. Raises TestbedError if there is no other."""
     first, *rest = sorted(os.sched_getaffinity(0))
     if not rest:
         raise TestbedError("processors=apart: this machine has one processor, and the proxy is to have its own")
@@ -59,8 +59,9 @@ def steer(testbed: Testbed, shares: Shares) -> None:
 def pin(pid: int, processors: Collection[int]) -> None:
     """Restrict all threads of process *pid* and of its descendants to *processors*.
 
-    A thread inherits the restriction from the thread that starts it. One that is not restricted yet may start another
-    one at this moment, so this is repeated. :func:`strays` detects a program that keeps choosing other processors.
+    A thread inherits the restriction from the thread that starts it. A thread that is not restricted yet may start
+    another thread at this moment, so all are restricted again. :func:`strays` detects a program that keeps choosing
+    other processors.
     """
     for _ in range(100):
         if not (found := strays(pid, processors)):
@@ -71,7 +72,7 @@ def pin(pid: int, processors: Collection[int]) -> None:
 
 
 def strays(pid: int, processors: Collection[int]) -> list[int]:
-    """Return the threads of *pid* and its descendants that may run elsewhere: a program can choose its processors."""
+    """Return the threads of *pid* and its descendants that may run elsewhere, as a program can choose."""
     found = []
     for process in (pid, *descendants(pid)):
         with suppress(FileNotFoundError):

@@ -6,9 +6,10 @@ variants alternate, each with the same number of batches: no policy; our throttl
 is new to it, and then with this client known; no throttler, but one static HTB class for the client's address on the
 proxy. A client with only one path is measured in the same way.
 
-*× cap* is the mean rate of the capped path during the batch, as a multiple of the cap; *worst* is the same of its worst
-2 s. *s* is the batch's duration in seconds, then as a multiple of the static class's. *p50* and *p95* are percentiles
-of a file's duration. *joins* is the number of connections with a second subflow, *plain* those of plain TCP.
+*× cap* is the mean rate of the capped path during the batch, as a multiple of the cap; *worst* is the same for its
+worst 2 s. *s* is the batch's duration in seconds, then as a multiple of the duration with the static class. *p50* and
+*p95* are percentiles of a file's duration. *joins* is the number of connections with a second subflow, *plain* those of
+plain TCP.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from .two_paths import two_paths
 
 NEW, OURS = "ours, new", "ours"
 MEAN, WORST = 1.05, 1.25
-"""Most rate of the capped path, as a multiple of the cap: over the batch, and over the worst window."""
+"""Maximum rate of the capped path, as a multiple of the cap: over the batch, and over the worst window."""
 STATIC = 1.02
-"""Most duration of the batch, as a multiple of its duration with a static class."""
+"""Maximum duration of the batch, as a multiple of its duration with a static class."""
 LONGER, NOT_LONGER = 0.25, 0.05
-"""How much longer downloads of a client with one path may take: the first ones in seconds, the later ones as a share,
-which allows for noise."""
+"""Maximum increase in duration for a client with one path: of the first downloads in seconds, of the later downloads
+as a share, which allows for noise."""
 Of = Row[Cell, Batch]
 
 
@@ -95,7 +96,7 @@ def _longer(name: str, fold: Callable[[list[float]], float], what: str) -> Colum
 
 
 def _later(row: Of) -> list[float]:
-    """Return how long downloads of a client that the throttler knows take, as a multiple of those without a policy."""
+    """Return the durations for a client that the throttler knows, as a multiple of the durations without a policy."""
     without = row.beside("none")
     if not row.measured or not without:
         return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The testbed for batches of downloads, and how it is changed for a batch.
+"""The testbed for batches of downloads, and its changes for a batch.
 
 A throttler that has seen the client knows it until it is restarted.
 """
@@ -47,8 +47,8 @@ GONE = 60.0
 """Seconds within which all connections of a batch must have ended."""
 _UNTRIED = ("MPTcpExtMPCapableSYNTXDisabled", "MPTcpExtMPCapableSYNTXDrop")
 _FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
-"""Reset the client's blackhole detection. It notes that handshakes of MPTCP were lost but not those of plain TCP
-(Linux 6.12); then the client opens only plain TCP for an hour. Older kernels do not have it."""
+"""Reset the client's blackhole detection. If handshakes of MPTCP were lost, but not those of plain TCP,
+it makes the client open only plain TCP connections for an hour (Linux 6.12). Older kernels do not have it."""
 
 
 class IpRecorder(Recorder):
@@ -59,7 +59,7 @@ class IpRecorder(Recorder):
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         super().__exit__(kind, error, traceback)
-        # Take one more sample, because the last byte may have come after the last one.
+        # Take one more sample, because the last byte may have come after the last sample.
         self._take()
 
     def _take(self) -> None:
@@ -122,7 +122,7 @@ class Bed:
             yield
 
     def fetch(self, cell: Cell) -> Batch:
-        """Download the files of *cell*. Raises TestbedError if one is incomplete."""
+        """Download the files of *cell*. Raises TestbedError if a file is incomplete."""
         self.wait_until_quiet()
         self._orders += 1
         self.client.run(["sh", "-c", _FORGET], check=False)
@@ -154,7 +154,7 @@ class Bed:
         return answers
 
     def wait_until_quiet(self) -> None:
-        """Wait until all connections of the last batch have ended, and then ``PAUSE`` seconds."""
+        """Wait until all connections of the last batch have ended, then wait ``PAUSE`` seconds."""
         wait_until(lambda: not self._connections(), "the last batch's connections are gone", timeout=GONE)
         time.sleep(PAUSE)
 
@@ -171,7 +171,7 @@ def plain(added: Mapping[str, int]) -> int:
 
 
 def timed(answers: Sequence[dict[str, Any]], started: float) -> tuple[Download, ...]:
-    """Return the downloads' times since *started*. Raises TestbedError if one has fewer bytes than its name says."""
+    """Return the downloads' times since *started*. Raises TestbedError if a file has fewer bytes than in its name."""
     broken = [a for a in answers if not a or a["error"] is not None or str(a["octets"]) != a["name"]]
     if broken:
         first = broken[0].get("error", "never begun") or f"{broken[0]['octets']} bytes of {broken[0]['name']}"
@@ -180,9 +180,9 @@ def timed(answers: Sequence[dict[str, Any]], started: float) -> tuple[Download, 
 
 
 def static_class(cap: float, subflows: int) -> tuple[list[str], list[str]]:
-    """Return the commands that make and remove a class of *cap* Mbit/s by client address, as an administrator would.
+    """Return the commands that create and delete a class of *cap* Mbit/s by client address, as an administrator would.
 
-    Its parameters, including the queue length, are the ones that the throttler computes for as many subflows.
+    Its parameters, including the queue length, are those that the throttler computes for the same number of subflows.
     """
     spec = class_spec(1, Throttle(rate=round(cap * 1_000_000)), 1 << (subflows - 1).bit_length())
     htb = f"htb rate {spec.rate}bit ceil {spec.ceil}bit burst {spec.burst} cburst {spec.cburst} quantum {spec.quantum}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiment ``pages`` can vary: its options, and the cells that they choose. Pure."""
+"""The options of the experiment ``pages``, and the cells that they choose. Pure."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .parameters import number as positive
 from .parameters import parameter, rtt_pair, several, whole, word, words
 
 RATES = (50, 20)
-"""Rates of the capped path and the other one, in Mbit/s."""
+"""Rates of the capped path and the other path, in Mbit/s."""
 VARIANTS = ("none", "ours", "static")
 KINDS = ("get", "keepalive", "connect")
 CLIENTS = ("two", "lone")
 UNITS = {"k": 1_000, "M": 1_000_000}
 MOST_OCTETS = 1_000_000_000
-"""Most bytes of a file, because the origin's directory must have room for it."""
+"""Maximum size of a file in bytes, because the origin's directory must have room for it."""
 NUMBERS = {"20k": 200, "100k": 150, "500k": 50, "2M": 16, "mixed": 63}
-"""Files per batch, by file size. Each batch takes some seconds."""
+"""Files per batch, by file size. Each batch takes several seconds."""
 MANY, KEPT = 10, 8
-"""Downloads that go on at once; persistent connections of ``keepalive``."""
+"""Number of simultaneous downloads; number of persistent connections of ``keepalive``."""
 MIXED = "mixed"
 
 
 def _page(files: int = 63, octets: int = 7_400_000) -> tuple[int, ...]:
-    """Return shuffled sizes like a web page's: half of them below 47 kB, one above a megabyte."""
+    """Return shuffled file sizes as on a web page: half of them below 47 kB, one above a megabyte."""
     weights = [exp(1.4 * NormalDist().inv_cdf((i + 0.5) / files)) for i in range(files)]
     scale = octets / sum(weights)
     return tuple(round(weights[i * 25 % files] * scale) for i in range(files))
@@ -70,7 +70,7 @@ def _cap(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses. Each combination of the listed values is a cell."""
+    """The settings of ``--set``. Each combination of the listed values is a cell."""
 
     selection: str = parameter("which cells if no option chooses any", "usual", word("usual", "quick"), quick="quick")
     rtt: tuple[tuple[float, float], ...] | None = parameter(
@@ -91,7 +91,7 @@ class Settings:
 USUAL: dict[str, tuple[Any, ...]] = {
     "rtt": ((20.0, 20.0),), "client": ("two",), "cap": (5.0,), "kind": ("get",), "size": ("100k",), "at_once": (None,),
 }  # fmt: skip
-"""The options that choose cells, with their values if another of them is set."""
+"""The options that choose cells, with the value of each that applies if another of these options is set."""
 SELECTIONS: Mapping[str, tuple[dict[str, Any], ...]] = {
     "usual": (
         {"size": ("20k", "100k", "500k", "2M")},
@@ -147,7 +147,7 @@ class Cell:
 
 
 def cells(chosen: Settings) -> list[Cell]:
-    """Return the combinations of what is *chosen*, or a selection if nothing is. Raises OptionError."""
+    """Return the combinations of the *chosen* options, or a selection if no option is given. Raises OptionError."""
     if any(getattr(chosen, name) is not None for name in USUAL):
         return _combined(chosen)
     return [cell for each in SELECTIONS[chosen.selection] for cell in _combined(replace(chosen, **each))]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How a batch of downloads kept to the cap, and how long it took, from byte counters and download times. Pure.
+"""Judge whether a batch of downloads respected the cap, and its duration, from byte counters and download times. Pure.
 
 Bytes count IP packets towards the client; times are seconds on the samples' clock. The cap is compared with all bytes
-from the batch's first SYN to its last byte, even if a connection began later.
+from the batch's first SYN to its last byte, even if a connection was opened later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .devices import DEVICES
 from .pages_cells import Cell
 
 WINDOW = 2.0
-"""Seconds of a window. In every window the capped path's rate must be near its cap."""
+"""Length of a window in seconds. In every window the capped path's rate must be near its cap."""
 
 
 class Download(NamedTuple):
@@ -33,20 +33,20 @@ class Download(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What was measured of one batch."""
+    """The measurements of one batch."""
 
     seconds: float
     """Duration from the first SYN to the last byte."""
     mean: float
     """Mean rate of the capped path over the batch, as a multiple of the cap."""
     worst: float = nan
-    """Greatest mean rate over a ``WINDOW``, as a multiple of the cap. Time outside of the batch counts as silence."""
+    """Greatest mean rate over a ``WINDOW``, as a multiple of the cap. Time outside of the batch counts with rate 0."""
     median: float = nan
-    """Median of the seconds that a download took, and their 95th percentile."""
+    """Median duration of the downloads in seconds, and their 95th percentile."""
     p95: float = nan
     first: float = nan
-    """Mean seconds of the first downloads, as many as go on at once; the longest of these; the mean of the later
-    ones."""
+    """Mean duration in seconds of the first downloads, which start at the same time; the longest of them; the mean of
+    the later downloads."""
     first_longest: float = nan
     later: float = nan
     joins: int = 0
@@ -58,7 +58,7 @@ class Batch:
 def judge(
     samples: Sequence[Sample], cell: Cell, downloads: Sequence[Download], joins: int = 0, plain: int = 0
 ) -> Batch:
-    """Return what *samples* and *downloads* say of a batch. Raises ValueError if the samples do not span the batch."""
+    """Return the measurements of a batch. Raises ValueError if the *samples* do not span the batch."""
     begin, end = min(d.began for d in downloads), max(d.ended for d in downloads)
     if not samples or samples[0].time > begin or samples[-1].time < end:
         raise ValueError("the samples do not span the batch")

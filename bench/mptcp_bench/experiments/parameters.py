@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parameters of an experiment: a frozen dataclass, each field of which is one option of ``--set NAME=VALUE``. Pure.
 
-A field is made by :func:`parameter`: its meaning, its usual value as text, and its parser, which also reads the usual
-value. :func:`settings` parses the given options into the dataclass. A parser takes a text and returns the value, or
-raises ValueError that says what is allowed; that text becomes the end of an error message in one line.
+A field is created by :func:`parameter`, from its meaning, its usual value as text, and its parser, which also parses
+the usual value. :func:`settings` parses the given options into the dataclass. A parser takes a text and returns the
+value, or raises ValueError with the allowed values; that text becomes the end of an error message in one line.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def given(settings: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """What an option means, how it is read, and its value without ``--set``: None if there is none."""
+    """Meaning and parser of an option, and its value without ``--set``; None if there is no such value."""
 
     meaning: str
     usual: str | None
     quick: str | None
     parse: Parser[Any]
     name: str | None = None
-    """The option's name, if it is not the field's."""
+    """The name of the option, if it differs from the name of the field."""
 
 
 @overload
@@ -65,7 +65,7 @@ def parameter(
 def parameter(
     meaning: str, usual: str | None, parse: Parser[Any], *, quick: str | None = None, name: str | None = None
 ) -> Any:
-    """Return a field for an option. *quick* replaces *usual* with ``--quick``; without either, the value is None."""
+    """Return a field for an option. *quick* replaces *usual* with ``--quick``; without both, the value is None."""
     return field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse, name)})
 
 
@@ -79,7 +79,7 @@ def _by_field(kind: type) -> dict[str, Parameter]:
 
 
 def meanings(kind: type) -> dict[str, str]:
-    """Return, by option, its meaning and its usual value for people."""
+    """Return, by option, a text with its meaning and its usual value."""
     return {
         name: each.meaning if each.usual is None else f"{each.meaning}, default {each.usual or 'none'}"
         for name, each in parameters(kind).items()

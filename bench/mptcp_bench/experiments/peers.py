@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The proxies that the experiment ``relay`` compares with ours, and how each is started as the only one on a host.
+"""The proxies that the experiment ``relay`` compares with ours, and how to start each of them alone on a host.
 
-Each proxy has one worker or thread, no cache, and persistent connections to the origin if it has them.
+Each proxy has one worker or thread, no cache, and persistent connections to the origin if it supports them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, accepts, mptcp_
 from .relay_load import built
 
 REBUILT_SQUID = os.environ.get("MPTCP_BENCH_SQUID", "")
-"""Another Squid program to run our proxy with. ``./run squid`` builds one that writes larger pieces."""
+"""Another Squid program to run our proxy with. ``./run squid`` builds a Squid that writes larger chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerSetup:
-    """What a proxy needs to know to start."""
+    """The parameters to start a proxy."""
 
     host: LiveNode
     directory: Path
@@ -34,7 +34,7 @@ class PeerSetup:
     origin: str
     """Address of the only web server. It has the same family as the clients' addresses."""
     multipath: bool
-    """Whether its clients use MPTCP."""
+    """Whether the proxy's clients use MPTCP."""
     more: str = ""
     """Lines to add to our squid.conf."""
 
@@ -47,7 +47,10 @@ class PeerSetup:
         return target
 
     def started(self, argv: Sequence[str], name: str, mounts: Mapping[str, str] | None = None) -> Program:
-        """Start the proxy *name*; return when it accepts connections. Raises TestbedError, with the end of its log."""
+        """Start the proxy *name*; return when it accepts connections.
+
+        If it does not, raise TestbedError with the end of its log.
+        """
         process = self.host.popen(argv, name=name, mounts=mounts or {})
         address = self.host.service_address()
         # After an error, kill the process to free the port for the next proxy.
@@ -62,21 +65,21 @@ class Peer:
     """A proxy that can be measured."""
 
     package: str
-    """Debian's package that has it. For a proxy that is compiled here, the compiler's package."""
+    """The Debian package of the program. For a proxy that is compiled here, the compiler's package."""
     program: str
-    """The program that it needs: a name or a file."""
+    """Name or path of the program."""
     start: Callable[[PeerSetup], Program]
     tunnels: bool = True
     """Whether it supports CONNECT."""
     multipath: str = "wrapped"
-    """How it accepts MPTCP: by its ``own`` listener, ``wrapped`` by mptcpize(8), or not at all (empty)."""
+    """How it accepts MPTCP: with its ``own`` listener, ``wrapped`` by mptcpize(8), or not at all (empty)."""
 
     def lacking(self) -> str | None:
-        """Return what is not installed, or None if it is."""
+        """Return a text that names the program if it is not installed, otherwise None."""
         return None if _installed(self.program) else f"{self.program} not installed (Debian's package {self.package})"
 
     def version(self) -> str:
-        """Return the first line that the program prints of itself; empty if it is not installed."""
+        """Return the first line of the output of ``-v``; empty if it is not installed."""
         return _said(self.program, "-v").strip().partition("\n")[0]
 
 
@@ -90,7 +93,7 @@ def _said(program: str, option: str) -> str:
     return "" if said is None else said.stdout or said.stderr
 
 
-# Debian's squid.conf, but without a cache, and with other places for its files. It logs each request.
+# Debian's squid.conf, but without a cache, and with other paths for its files. It logs each request.
 _SQUID = """\
 http_port {port}
 acl clients src 10.0.0.0/8 fc00::/7
@@ -116,7 +119,7 @@ def _start_ours(setup: PeerSetup, program: str = "", control: str | None = None)
     # mptcp-proxy runs the first Squid in PATH.
     path = {"PATH": f"{Path(program).parent}:{os.environ.get('PATH', os.defpath)}"} if program else None
     proxy = start_proxy(setup.host, config, env=path, control=control)
-    # The proxy will be killed. Remove its PID file, so that the next proxy does not believe that it still runs.
+    # The proxy will be killed. Remove its PID file, or the next proxy would assume that this proxy still runs.
     (proxy.state / "squid.pid").unlink(missing_ok=True)
     (setup.directory / "cache.log").symlink_to(proxy.logs / "cache.log")
     return proxy.process
@@ -130,7 +133,7 @@ def _start_squid(setup: PeerSetup) -> Program:
     return setup.started(["squid", "--foreground", "-f", str(config), "-n", "stock"], "squid", mounts)
 
 
-# HAProxy has a fixed origin and no CONNECT.
+# HAProxy has a fixed origin, and its clients cannot use CONNECT.
 _HAPROXY = """\
 global
     nbthread 1
@@ -151,11 +154,11 @@ backend origin
 
 def _start_haproxy(setup: PeerSetup) -> Program:
     argv = ["haproxy", "-db", "-f", str(setup.write("haproxy.cfg", _HAPROXY))]
-    # For MPTCP clients, all its TCP sockets are wrapped, even outgoing ones.
+    # For MPTCP clients, all TCP sockets of HAProxy are wrapped, even the outgoing ones.
     return setup.started(mptcp_command(argv) if setup.multipath else argv, "haproxy")
 
 
-# For plain requests nginx has one fixed origin. A tunnel goes where its client asks; its request has the path /.
+# For plain requests nginx has one fixed origin. A tunnel goes to the client's target; nginx sees its path as /.
 # proxy_max_temp_file_size 0: by default nginx writes data for a slow client to a file. Other proxies slow the origin.
 _NGINX = """\
 daemon off;
@@ -196,9 +199,9 @@ http {{
 
 
 def nginx_of(build: str) -> Peer:
-    """Return nginx as a peer, with the functions that its *build*, the output of ``nginx -V``, has.
+    """Return nginx as a peer, with the features that its *build*, the output of ``nginx -V``, supports.
 
-    Its listeners accept MPTCP since 1.29.7. It has CONNECT since 1.31.0, unless it was built without that module.
+    Its listeners accept MPTCP since 1.29.7. It supports CONNECT since 1.31.0, unless it was built without that module.
     """
     found = re.search(r"nginx/(\d+)\.(\d+)\.(\d+)", build)
     version = tuple(map(int, found.groups())) if found else (0, 0, 0)
@@ -216,13 +219,13 @@ def nginx_of(build: str) -> Peer:
 
 
 def _start_splice(setup: PeerSetup) -> Program:
-    """Start ``native/splice_relay.c``, which does the least that a relay can do. It is a limit, not a proxy."""
+    """Start ``native/splice_relay.c``, which does the minimum of a relay. It shows the upper limit of speed."""
     return setup.started([str(built("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
 
 
 @cache
 def peers() -> dict[str, Peer]:
-    """Return all proxies by name. The functions of nginx depend on the installed version."""
+    """Return all proxies by name. The features of nginx depend on the installed version."""
     return {
         "ours": Peer("squid", "squid", _start_ours, multipath="own"),
         # With the host's congestion control towards clients, instead of BBR.

@@ -3,15 +3,15 @@
 
 This runs with each netfilter adapter that this kernel offers, during downloads through the proxy, with conf/policy.yaml
 and two more rules. One rule steers other clients by order, so that the throttler sets sysctls. The other caps uploads,
-so that it makes an IFB device. Only what the start has changed can be seen to be restored: a run is void if the start
-does not change things of each kind.
+so that it creates an IFB device. A restored state can only be recognized where the start has changed something: a run
+is void if the start does not change things of each kind.
 
 - After kill -9, the keeper restores the sysctls at once. Everything else stays, and the caps are in force while no
   throttler runs. A new throttler adopts them: the same classes for the same subflows, the same entries and classes in
-  the kernel. At no moment does more traffic pass than the cap allows, and goodput has no gap.
+  the kernel. The traffic never exceeds the cap, and goodput has no gap.
 - The throttler is ended by SIGTERM under a cap; later it is killed under a cap, and ``mptcp-throttler cleanup`` runs.
-  Each time the kernel's dumps are at once as before the first start (``system_state``), and so are processes, the BPF
-  objects that they hold, and files. After SIGTERM the keeper ends with the last connection, so processes and files are
+  Each time, the kernel's dumps (``system_state``), the processes, the BPF objects that they hold, and the files are at
+  once as before the first start. After SIGTERM the keeper ends with the last connection, so processes and files are
   compared after the download.
 """
 
@@ -75,7 +75,7 @@ SETTLE, DOWN, AFTER = 5.0, 2.0, 4.0
 CONNECTIONS = 90.0
 """Seconds until the proxy has dropped the connections of a client that vanished. It tries to deliver for a minute."""
 FILE_SIZE = 200_000_000
-"""Bytes of the file, more than the client can download until it is stopped."""
+"""Size of the file in bytes: more than the client can download before it is stopped."""
 RULES = (
     {
         "name": "others-in-order",
@@ -88,22 +88,23 @@ RULES = (
 OF_PROGRAMS = (PROCESSES, BPF, FILES)
 """The parts of a whole state that are not in the kernel's state."""
 CHANGED = (SYSCTLS, LINKS, QDISCS, CLASSES, "nft list ruleset", *OF_PROGRAMS)
-"""What every start changes. Whichever adapter downloads use, uploads are shaped by nftables on ingress."""
+"""The parts of the state that every start changes. Whichever adapter downloads use, uploads are shaped by nftables on
+ingress."""
 BEFORE = 2.0
 """Seconds before the kill over which the steady rates are measured."""
 GAP = 0.25
-"""Most seconds that goodput may be below half of the steady rate: two and a half samples."""
+"""Maximum seconds for which goodput may be below half of the steady rate: two and a half samples."""
 WINDOW = 0.5
 """Length in seconds of every window, from the kill to the end, in which the cap must hold."""
 RESTART = 10.0
-"""Most seconds until the restarted throttler has the same caps again."""
+"""Maximum seconds until the restarted throttler has the same caps again."""
 KEEPER = 1.0
-"""Most seconds from kill -9 until the sysctls are as before the start. The keeper needs milliseconds, and a
-processor."""
+"""Maximum seconds from kill -9 until the sysctls are as before the start. The keeper needs only milliseconds of
+processor time."""
 LEAST, MOST = 0.95, 1.05
-"""Least and most rate, as a share of a cap, a link, or the earlier goodput."""
+"""Minimum and maximum rate, as a share of a cap, a link, or the earlier goodput."""
 USED = 0.9
-"""Least rate, as a share of a cap. Senders use a cap to varying degrees; 0.94 was seen before anything was killed."""
+"""Minimum rate, as a share of a cap. Senders use a cap to varying degrees: 0.94 was observed before the kill."""
 SHARES: Mapping[str, tuple[float | None, float | None, str]] = {
     "Wi-Fi / its link, before": (LEAST, MOST, ""),
     "Ethernet / its cap, before": (USED, MOST, ""),
@@ -114,7 +115,7 @@ SHARES: Mapping[str, tuple[float | None, float | None, str]] = {
     "goodput after / before": (LEAST, None, ""),
     "longest gap in goodput": (None, GAP, " s"),
 }
-"""What is judged of the rates around the kill, each with its least and most value, and its unit."""
+"""The judged values of the rates around the kill, each with its minimum, its maximum and its unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +130,15 @@ class Measurement:
     """One run with one adapter."""
 
     shares: Mapping[str, float]
-    """What a download had of each path around the kill; see ``SHARES``."""
+    """A download's rates around the kill, as shares; see ``SHARES``."""
     changed: Mapping[str, Sequence[str]]
     """The lines that differ in each comparison of dumps."""
     sysctls_back: float
-    """Seconds from the kill until the sysctls were as before the start; infinite if never."""
+    """Seconds from the kill until the sysctls were as before the start; infinity if they never were."""
     same_caps: float
-    """Seconds from the restart until the same caps were on the same subflows; infinite if never."""
+    """Seconds from the restart until the same caps were on the same subflows; infinity if they never were."""
     exit_code: float
-    """NaN if it did not end."""
+    """Exit code after SIGTERM; NaN if the throttler did not end."""
 
 
 KEPT_BY_KILL = "dumps that changed by kill -9, less sysctls"
@@ -166,7 +167,7 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
         if unchanged:
             raise TestbedError(f"the start changed nothing of {', '.join(unchanged)}")
         objects = without(under, *OF_PROGRAMS)
-        # Wait, because making the dumps takes processor time from the download.
+        # Wait, because the dumps take processor time from the download.
         pause(client, recorder, recorder.now + BEFORE)
         killed, sysctls_back = recorder.now, math.inf
         throttler.process.kill()
@@ -203,7 +204,7 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
 
 
 def are_back(before: str, now: str) -> bool:
-    """Return whether the sysctls are as *before*. Interfaces that came or went do not count."""
+    """Return whether the sysctls are as *before*. Interfaces that were added or removed do not count."""
     return not now.startswith(FAILED) and not changed_sysctls(before, now)
 
 
@@ -232,7 +233,7 @@ def still_running(client: Process) -> None:
 
 
 def settled(before: State, node: LiveNode, state: Path) -> list[str]:
-    """Return what still differs from *before* when nothing does, or after ``CONNECTIONS`` seconds."""
+    """Wait until nothing differs from *before*, up to ``CONNECTIONS`` seconds. Return what still differs then."""
     with suppress(TestbedError):
         wait_until(lambda: not differences(before, whole_state(node, state)), "it is as before", timeout=CONNECTIONS)
     return differences(before, whole_state(node, state))
@@ -254,9 +255,10 @@ def caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
 def shares_of(
     samples: Sequence[Sample], killed: float, restarted: float, ready: float, end: float, cap: int
 ) -> dict[str, float]:
-    """Return the values of ``SHARES`` for a download, by moments on its *samples'* clock. Raises ValueError for few.
+    """Return the values of ``SHARES`` for a download; all times are on the clock of *samples*.
 
-    From *ready* on, after the restart, the caps must hold again. *cap* is Ethernet's.
+    From *ready* on, after the restart, the caps must hold again. *cap* is Ethernet's. Raises ValueError if there are
+    too few samples.
     """
     ethernet, wifi = DEVICES
     before = {device: mean_rate(samples, device, killed - BEFORE, killed) for device in DEVICES}

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What it costs a proxy to carry a byte and a request: ours beside Squid, HAProxy and nginx, alternating in one run.
+"""What it costs a proxy to carry a byte and a request: ours, Squid, HAProxy and nginx, alternating in one run.
 
 The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
 connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
-TCP with one subflow or two. Each proxy is freshly started, and no other runs while it is measured.
+TCP with one subflow or two. Each proxy is freshly started, and no other proxy runs while it is measured.
 The order is drawn for each round. The main figure is the processor time of all processes of the proxy: seconds for 10^9
 bytes or µs for a request, as the median of the rounds with its 95 % bootstrap interval. The columns */ direct* have
 rates, as a multiple of the rate without a proxy. If a proxy shares its processors, it also pays for the kernels of
 router and client; with ``processors=apart`` it has its own processor.
 
-The clients are ``native/relay_load.c``. Among Debian's load generators, wrk has no tunnels, ab uses HTTP/1.0, and
-h2load and hey keep no tunnel for further requests.
+The clients are ``native/relay_load.c``. Among Debian's load generators, wrk does not support tunnels, ab uses
+HTTP/1.0, and h2load and hey do not use a tunnel for a second request.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .tables import new_table
 STREAMS, KEPT = 4, 40
 """Number of connections of bulk transfers, and of small requests."""
 DESCRIPTORS = 20_000
-"""Open files that each proxy may have. A tunnel takes two, in the splice relay six."""
+"""Maximum number of open files of each proxy. A tunnel needs two, in the splice relay six."""
 MULTIPATH = {"own": "its listener", "wrapped": "all its sockets, by mptcpize", "": "none"}
 SETTINGS = (BASE, Setting(offloads=True), Setting(family=6), Setting(apart=True), Setting(apart=True, slow=True))
 """The settings that are measured by default."""
@@ -49,7 +49,7 @@ SETTINGS = (BASE, Setting(offloads=True), Setting(family=6), Setting(apart=True)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses. Without any of the first four options, a usual choice of settings is measured."""
+    """The settings of ``--set``. Without any of the first four options, a usual choice of settings is measured."""
 
     offloads: tuple[str, ...] | None = parameter(
         "off, on or both: segmentation and receive offloads of the links", None, words("off", "on"), quick="off"
@@ -104,7 +104,7 @@ def cells(chosen: Settings) -> list[Cell]:
 
 
 def ready(chosen: Settings) -> None:
-    """Raise TestbedError if a processor for the proxy alone was asked for, and there is only one."""
+    """Raise TestbedError if the proxy is to have its own processor, and there is only one."""
     if chosen.processors and "apart" in chosen.processors:
         own_processor.here()
 

@@ -3,7 +3,7 @@
 
 Client, core, proxy and origin are namespaces of one machine. A veth pair delivers a packet in its sender's context, so
 each proxy is also charged for its packets' way to the client, unless it has its own processor (``own_processor``).
-Memory is measured of a proxy that has not served anything before.
+Memory is measured for a proxy that has not served anything before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FILES = {SMALL: 1_000, LARGE: 200_000_000}
 MULTIPATH_PORT = 8080
 """Port of the origin that accepts MPTCP, if the testbed has one."""
 WARM = 0.4
-"""Seconds from when all connections are established to the begin of a measurement. The windows open meanwhile."""
+"""Seconds from the last connection's handshake to the start of a measurement, in which the windows open."""
 ENDING = 60.0
 """Seconds that a killed proxy may take to end on a busy machine."""
 PATIENCE = 60.0
@@ -44,7 +44,7 @@ SAMPLES = 5
 
 
 class Way(Protocol):
-    """How bytes come to the client: by which proxy, and by which kind of client."""
+    """The proxy and the kind of client by which bytes are transferred."""
 
     @property
     def proxy(self) -> str: ...
@@ -70,7 +70,7 @@ class Accepted:
 
 
 class Memory(NamedTuple):
-    """What held connections needed: bytes of user and kernel memory for each, and answers that failed."""
+    """Memory of idle connections: bytes of user and kernel memory for each, and the number of failed answers."""
 
     user: float
     kernel: float
@@ -126,7 +126,7 @@ class Bed:
         if way.proxy == DIRECT:
             yield None
             return
-        # Wait, because the threads of the proxy that was killed end one after the other.
+        # Wait, because the threads of the killed proxy end one after the other.
         wait_until(self._port_free, f"the port of {way.proxy} is free", timeout=ENDING)
         host = self.testbed["proxy"]
         directory = host.directory / f"{way.proxy}-{next(self.numbers)}"
@@ -149,10 +149,10 @@ class Bed:
         self, way: Way, task: str, count: int, file: str, process: Program | None, *,
         requests: int = -1, close: bool = False,
     ) -> Iterator[tuple[Load, Accepted]]:  # fmt: skip
-        """Start *count* clients of *way*'s kind that request *file*, *requests* times each, by the method of *task*.
+        """Start *count* clients of *way*'s kind that request *file*, *requests* times each, with the method of *task*.
 
         With *close*, the server closes each connection after its answer, and the client opens a new one. Yield when all
-        connections and their second subflows are established; also yield the MPTCP connections that were accepted.
+        connections and their second subflows are established; also yield the accepted MPTCP connections.
         """
         client, multipath = self.testbed["client"], bool(CLIENTS[way.client])
         host = f"[{self.origin}]" if ":" in self.origin else self.origin
@@ -200,14 +200,14 @@ class Bed:
         return samples
 
     def check(self, way: Way, count: int, accepted: Accepted, process: Program | None) -> None:
-        """Raise TestbedError if the *accepted* connections are not *way*'s, or the proxy left its processor."""
+        """Raise TestbedError if the *accepted* connections are not of *way*'s kind, or the proxy left its processor."""
         if way.proxy != DIRECT and (why := void(way.client, count, *accepted.read())):
             raise TestbedError(f"{way}: {why}")
         if self.shares and process and (strays := own_processor.strays(process.pid, self.shares.proxy)):
             raise TestbedError(f"{way}: threads {strays} may run on other processors than the proxy's own")
 
     def wait(self, load: Load, process: Program | None, enough: Callable[[Counters], bool], what: str) -> None:
-        """Wait until *enough* holds for the load's counters. TestbedError has all counters and the last log lines."""
+        """Wait until *enough* holds for the load's counters. A TestbedError has all counters and the last log lines."""
         try:
             wait_until(lambda: enough(load.read()), what, timeout=PATIENCE)
         except TestbedError as error:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a proxy needed to carry bytes and requests, and the aims of ours. Pure.
+"""What a proxy needed to carry bytes and requests, and the aims of our proxy. Pure.
 
-Processor time is of all processes of a proxy. Other programs affect it less than rates. A rate is divided by the rate
-without a proxy in the same round. Ours is compared, round by round, with the peer that has the best median over the
-rounds; a round in which one of them is missing does not count. The aim for such ratios is about a confidence bound of
-their mean, so one round proves nothing, and a few rounds that differ much miss the aim.
+Processor time is that of all processes of a proxy. Other programs affect it less than rates. A rate is divided by the
+rate without a proxy in the same round. Our proxy is compared, round by round, with the peer that has the best median
+over the rounds; a round without a value of both does not count. The aim for such ratios is about a confidence bound of
+their mean, so one round proves nothing, and a few rounds with large differences miss the aim.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TASKS = (*CARRIED, *HELD)
 SLOW = (200_000_000, 100_000_000)
 """Rates of both paths in bits/s, for settings in which the paths are the bottleneck, not the machine."""
 WORST = 1.0
-"""Most processor time of ours, as a multiple of the best peer's."""
+"""Maximum processor time of our proxy, as a multiple of the best peer's."""
 MULTIPATH = 1.15
-"""Most cost of an MPTCP client, as a multiple of a TCP client's."""
+"""Maximum cost of an MPTCP client, as a multiple of a TCP client's."""
 RATES = {"get": 0.8, "connect": 0.95}
-"""Least rate, as a share of the rate without a proxy."""
+"""Minimum rate, as a share of the rate without a proxy."""
 IDLE = 100.0
-"""Most KB per idle connection, user and kernel memory together."""
+"""Maximum KB per idle connection, user and kernel memory together."""
 NAMES = {
     "get": "GET, s/GB",
     "connect": "CONNECT, s/GB",
@@ -81,7 +81,7 @@ class Cell:
     client: str
     setting: Setting = BASE
     tasks: tuple[str, ...] = TASKS
-    """What is measured."""
+    """The measured tasks."""
 
     def __str__(self) -> str:
         return f"{self.proxy}, {self.client}" + (f", {self.setting}" if self.setting != BASE else "")
@@ -89,7 +89,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Carried:
-    """What a round measured of one cell, by task."""
+    """The measurements of one cell in one round, by task."""
 
     costs: dict[str, float] = field(default_factory=dict)
     """Seconds per GB, µs per request, or kB per held connection: see :func:`cost`."""
@@ -107,7 +107,7 @@ class Carried:
 def cost(task: str, processor: float, octets: int, answers: int) -> float:
     """Return the *processor* seconds of *task* per GB, or µs per answer.
 
-    Infinite if nothing was carried; NaN, which meets no aim, if the proxy's processes were not seen.
+    The value is infinity if nothing was carried; NaN, which meets no aim, if the proxy's processes were not found.
     """
     done, unit = (octets, 1e9) if task in BULK else (answers, 1e6)
     return positive_or_nan(processor / done * unit) if done else math.inf
@@ -127,7 +127,7 @@ Found = Results[Cell, Carried]
 
 
 def costs(found: Found, cell: Cell, task: str) -> dict[int, float]:
-    """Return the costs of *task* by round, and :func:`rates` its rates."""
+    """Return the costs of *task* by round; :func:`rates` returns its rates."""
     return {number: one.costs[task] for number, one in by_round(found, cell).items() if task in one.costs}
 
 
@@ -144,7 +144,7 @@ def of_direct(found: Found, cell: Cell, task: str) -> tuple[float, ...]:
 
 
 def best_peer(found: Found, cell: Cell, task: str) -> Cell | None:
-    """Return the other project's proxy with the least median cost for *cell*'s clients; None if no cost is known."""
+    """Return the other project's proxy with the lowest median cost for *cell*'s clients; None if no cost is known."""
     where = cell.client, cell.setting
     peers = [each for each in found.cells if each.proxy in OTHERS and (each.client, each.setting) == where]
     medians = {each: median_or_nan(list(costs(found, each, task).values())) for each in peers}
@@ -153,8 +153,8 @@ def best_peer(found: Found, cell: Cell, task: str) -> Cell | None:
 
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
-    """Return the ratio for each round that both have, if the value of *others* is finite and not 0."""
-    # A peer that carried nothing has an infinite cost. Divided by it, our cost would be 0.
+    """Return the ratio for each round that both contain, if the value of *others* is finite and not 0."""
+    # A peer that carried nothing has an infinite cost. Our cost, divided by this cost, would be 0.
     there = {number: other for number, other in others.items() if other and math.isfinite(other)}
     return tuple(values[number] / there[number] for number in sorted(values) if number in there)
 
@@ -177,7 +177,7 @@ def verdicts(found: Found) -> Iterator[Aim]:
 
 
 def _compared(found: Found, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
-    """Yield the aims that ours does *task* as cheaply as the best peer, and Multipath TCP as cheaply as TCP."""
+    """Yield the aims that ours does *task* at no higher cost than the best peer, and by MPTCP than by TCP."""
     plain = ours.get("tcp")
     tcp = costs(found, plain, task) if plain else {}
     if plain is None or not tcp:

@@ -35,7 +35,7 @@ def built(name: str, host: LiveNode) -> Path:
 
 
 def latencies(late: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
-    """Return percentiles, in seconds, of a histogram of latencies; infinite if it is empty.
+    """Return percentiles, in seconds, of a histogram of latencies; infinity if it is empty.
 
     A value is the middle of its bucket, which is at most a thirty-second of the value wide.
     """
@@ -103,7 +103,7 @@ def asking(
     request: str,
     preamble: str = "",
 ) -> Iterator[Load]:
-    """Start *count* connections from *client* that send *request*, *requests* times each (-1: without end).
+    """Start *count* connections from *client* that send *request*, *requests* times each (-1: no limit).
 
     *protocol* is ``tcp`` or ``mptcp``. Each connection first sends *preamble*.
     """

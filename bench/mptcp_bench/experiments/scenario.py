@@ -5,13 +5,13 @@ An experiment consists of
 
 - *settings*: a dataclass of ``parameters``, from which ``--set``, its errors and ``mptcp-bench list`` come;
 - *cells*: the combinations of settings to measure, each a hashable value whose ``str()`` names it in tables and aims;
-- *variants*: what is compared within a cell, such as our cap beside a static class; they alternate;
+- *variants*: what is compared within a cell, such as our cap and a static class; the runs of variants alternate;
 - *bed*: a context manager with the testbed and the services of one or more cells;
 - *measure*: one run of one variant in a bed, which returns a measurement: a flat dataclass of numbers;
-- *tables* of ``columns``, from which texts, colours and aims come; *verdicts* that no column has; *pictures*.
+- *tables* of ``columns``, from which texts, colours and aims come; *verdicts* that no column gives; *pictures*.
 
 The runs of all cells that share a bed are interleaved: each round has one run of each cell and variant. If a path was
-not emulated as asked, or a run fails, the run is repeated (``attempts``); one that failed each time misses an aim.
+not emulated as configured, or a run fails, the run is repeated (``attempts``). If each attempt fails, an aim is missed.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from .parameters import meanings, settings
 
 
 class Bed(Protocol):
-    """What runs are made in."""
+    """The surroundings of a run, such as a testbed with services."""
 
     def check_emulation(self) -> None:
-        """Raise EmulationError if paths were not emulated as asked since the last call."""
+        """Raise EmulationError if paths were not emulated as configured since the last call."""
 
 
 S = TypeVar("S")
@@ -66,9 +66,9 @@ class Scenario(Generic[S, C, B, M]):
     """Features that the host must have (``testbed.features``)."""
     cells: Callable[[S], Sequence[C]]
     bed: Callable[[S, Sequence[C], int], AbstractContextManager[B]]
-    """Builds the bed of cells that share one, with the seed of the emulated paths."""
+    """Builds the bed for cells that share a bed, with the seed of the emulated paths."""
     measure: Callable[[B, Turn[C]], M | Mapping[str, M]]
-    """Makes a run. It returns a measurement, or its *parts* by name. It raises TestbedError or ValueError."""
+    """Makes a run. Returns a measurement, or its *parts* by name. Raises TestbedError or ValueError."""
     tables: Sequence[Table[C, M]]
     parts: Callable[[C], Sequence[str]] = lambda cell: ("",)
     """Names of a run's measurements, if it has several."""
@@ -76,26 +76,26 @@ class Scenario(Generic[S, C, B, M]):
     runs: Callable[[S, C, str], int] = _runs_of
     """Number of runs of a variant; usually the option ``runs``."""
     together: Callable[[C], Hashable] = lambda cell: cell
-    """Cells for which this is equal share a bed, which it names."""
+    """Cells for which this value is equal share a bed, and the value names the bed."""
     drawn: bool = False
     """Whether the order within each round is drawn from the seed."""
     attempts: Callable[[C], int] = lambda cell: ATTEMPTS
-    """How often a run is tried at most: once if its bed serves one run."""
+    """Maximum number of attempts for a run: one if its bed serves only one run."""
     ready: Callable[[S], None] = lambda chosen: None
     """Raises an error if this host cannot run the settings, beyond *needs*."""
     lacking: Callable[[C], str | None] = lambda cell: None
-    """Why a cell is left out on this host."""
+    """Reason why a cell is left out on this host; None if it is measured."""
     counted: Callable[[Row[C, M]], str] = _counted
     """Name of the aim that all runs of a variant were made; empty if it has no such aim. The row has no part."""
     name: Callable[[Row[C, M]], str] = str
-    """Names a row before the names of its aims."""
+    """Name of a row, which precedes the names of its aims."""
     computed: Callable[[Results[C, M]], Iterable[Run[C, M]]] = lambda results: ()
-    """Runs that are computed from those that were measured."""
+    """Runs that are computed from the measured runs."""
     verdicts: Callable[[Results[C, M]], Iterable[Aim]] = lambda results: ()
-    """Aims that no column has."""
+    """Aims that no column gives."""
     pictures: Callable[[Results[C, M]], Sequence[Picture]] = lambda results: ()
     keep: Callable[[Findings], None] | None = None
-    """Called after each run with what was found so far."""
+    """Called after each run with the findings so far."""
 
     @property
     def OPTIONS(self) -> dict[str, str]:
@@ -107,7 +107,7 @@ class Scenario(Generic[S, C, B, M]):
         return settings(self.settings, options, quick)
 
     def plan(self, chosen: S, seed: int = 1) -> list[Turn[C]]:
-        """Return all runs; those of cells that share a bed are together, round by round."""
+        """Return all runs. Runs of cells that share a bed are adjacent, round by round."""
         draw = random.Random(seed)
         beds: dict[Hashable, list[C]] = {}
         for cell in self.cells(chosen):
@@ -135,7 +135,7 @@ class Scenario(Generic[S, C, B, M]):
         turns = [turn for turn in planned if turn.cell not in left_out]
         if not turns:
             raise TestbedError(f"there is nothing to measure; {'; '.join(notes)}")
-        # Tables have the cells in their own order, even if that of the runs was drawn.
+        # Tables list the cells in their own order, even if the order of the runs was drawn.
         listed = [turn for turn in replace(self, drawn=False).plan(chosen) if turn.cell not in left_out]
         attempts = Attempts(console)
         runs: list[Run[C, M]] = []
@@ -160,13 +160,13 @@ class Scenario(Generic[S, C, B, M]):
 
     def _once(self, bed: B, turn: Turn[C]) -> list[Run[C, M]]:
         found = self.measure(bed, turn)
-        # The check covers the time since the last one, so that each run is charged only with its own late packets.
+        # The check covers the time since the last check, so that each run is charged only with its own late packets.
         bed.check_emulation()
         parts = found if isinstance(found, Mapping) else {"": found}
         return [Run(turn, measured, part) for part, measured in parts.items()]
 
     def findings(self, turns: Sequence[Turn[C]], runs: Sequence[Run[C, M]], notes: tuple[str, ...] = ()) -> Findings:
-        """Return tables, aims, data and pictures of *runs*, of which *turns* were planned."""
+        """Return tables, aims, data and pictures of *runs*, for which *turns* were planned."""
         results = self.results(turns, runs)
         tables = [table for each in self.tables if (table := each.shown(results)) is not None]
         # A table of the aims that no cell of a table shows in its colour.
@@ -181,7 +181,7 @@ class Scenario(Generic[S, C, B, M]):
         )
 
     def results(self, turns: Sequence[Turn[C]], runs: Sequence[Run[C, M]]) -> Results[C, M]:
-        """Return *runs*, and those that are computed from them."""
+        """Return *runs*, and the runs that are computed from them."""
         return Results(turns, (*runs, *self.computed(Results(turns, runs, self.parts))), self.parts)
 
     def aims(self, results: Results[C, M]) -> list[Aim]:

@@ -22,7 +22,7 @@ from mptcp_lab.testbed.services import (
 )
 
 FILE_SIZE = 500_000_000
-"""Bytes of a file, more than a client can transfer until it is stopped."""
+"""Size of a file in bytes: more than a client can transfer before it is stopped."""
 TIMEOUT = 120
 """Seconds after which the client stops by itself."""
 
@@ -66,7 +66,7 @@ class Setup:
         return self.testbed["proxy"]
 
     def check_emulation(self) -> None:
-        """Raise EmulationError if the paths were not emulated as asked since the last call."""
+        """Raise EmulationError if the paths were not emulated as configured since the last call."""
         self.testbed.check_emulation()
 
     def load(self, policy_text: str) -> None:

@@ -4,7 +4,7 @@
 The crowd of the experiment ``load`` holds tunnels with two subflows and replaces some of them every second. The
 subflows that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's
 entries. Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time. If the
-throttler is dead, its values are NaN, and miss their aims.
+throttler has ended, its values are NaN, which miss their aims.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from .scenario import Scenario
 
 SAMPLES = 120
 LEAST_INTERVAL = 5.0
-"""Least seconds between two samples."""
+"""Minimum seconds between two samples."""
 SHORTEST = 3 * LEAST_INTERVAL / 60
-"""Minutes that the experiment takes at least. Fewer than three samples cannot show growth."""
+"""Minimum duration of the experiment in minutes. Fewer than three samples cannot show growth."""
 SETTLED = 1.0
-"""If a connection has existed for these seconds, the throttler must know it and have set its entries."""
+"""Age of a connection in seconds from which the throttler must know it and must have set its entries."""
 CLOSING = 10
 """Seconds that a closed tunnel needs to end everywhere."""
 STOPPED = 60.0
@@ -59,17 +59,18 @@ STOPPED = 60.0
 CAPPED = ADDRESSES[0]
 """Prefix of the addresses on the capped path."""
 GROWTH, PROXY_GROWTH = 0.05, 0.1
-"""Most growth, as a share, from the second third of the time to the last; the first third is warm-up. Squid may grow
-more, because its memory pools are not ours."""
+"""Maximum growth, as a share, from the second third of the time to the last; the first third is warm-up. Squid may grow
+more, because it manages its own memory pools."""
 CHECKED = 500
 """Number of connections that are drawn at each sample. Their caps are compared with the kernel's entries."""
 KEPT = 0.95
-"""Least mean rate of the cap's class over all samples, as a share of the cap. While the cap repays an overshoot, its
-class has half of the rate. With little to repay, this is short and rare."""
+"""Minimum mean rate of the cap's class over all samples, as a share of the cap. While the cap repays an overshoot, its
+class has half of the rate. With a small overshoot, such repayments are short and rare."""
 STANDING = 0.95
-"""Least number of tunnels in any sample, as a share of the wanted number."""
+"""Minimum number of tunnels in any sample, as a share of the wanted number."""
 REPLACED = 0.9
-"""Least number of replaced tunnels, as a share of the wanted number. Without replacements, no growth proves nothing."""
+"""Minimum number of replaced tunnels, as a share of the wanted number. Without replacements, no growth proves
+nothing."""
 SIZES = {
     "throttler's resident memory": GROWTH,
     "throttler's descriptors": GROWTH,
@@ -80,7 +81,7 @@ SIZES = {
     "proxy's resident memory": PROXY_GROWTH,
     "proxy's descriptors": PROXY_GROWTH,
 }
-"""What must not grow, each with its most growth."""
+"""Sizes that must not grow, each with its maximum growth."""
 _ENTRY = re.compile(r"^add \S+ ([\d.]+),tcp:(\d+),\S+ .*skbprio (\S+)", re.MULTILINE)
 _CLASS = re.compile(r"^class htb (\S+) .* ceil (\d+[KMG]?bit)\b", re.MULTILINE)
 _MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
@@ -110,22 +111,22 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read at one moment."""
+    """The values that were read at one moment."""
 
     time: float
-    """Seconds since churn began."""
+    """Seconds since the replacement of tunnels began."""
     standing: int
     """Number of established tunnels."""
     opened: int
     """Number of tunnels opened since the start."""
     missed: int
-    """Number of connections that had two subflows in the kernel before and after ``status``, which lacks them."""
+    """Number of connections that ``status`` lacks, although they had two subflows in the kernel before and after."""
     invented: int
-    """Number of connections that ``status`` shows, but the kernel had neither before nor after."""
+    """Number of connections that ``status`` shows, although the kernel had them neither before nor after."""
     checked: int
     """Number of connections whose entries were compared."""
     wrong: int
-    """Number of those with a subflow in the wrong class, or in none."""
+    """Number of compared connections with a subflow in the wrong class, or in none."""
     ceil: float
     """Rate of the cap's class in bits/s; NaN if it does not exist."""
     sizes: Mapping[str, float]
@@ -134,15 +135,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Soak:
-    """What was measured over the whole time."""
+    """The values that were measured over the whole time."""
 
     readings: tuple[Reading, ...]
     ended: int
-    """Number of tunnels that the proxy ended; it should end none."""
+    """Number of tunnels that the proxy ended. It should not end any tunnel."""
     cores: float
     """Processor cores that the throttler used."""
     left: tuple[str, ...]
-    """Dumps that differ between before the start and after SIGTERM, and an exit code other than 0."""
+    """Kernel dumps that differ after SIGTERM from those before the start, and an exit code other than 0."""
 
 
 def growth(values: Sequence[float]) -> float:
@@ -229,7 +230,7 @@ def _reading(crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Re
 def ceilings(classes: str) -> dict[str, float]:
     """Return the classes in tc(8)'s output that may be the crowd's cap, with their ceilings in bits/s.
 
-    That class has less than the cap while it repays an overshoot. The others have more, or 5 Mbit/s.
+    The cap's class has less than the cap while it repays an overshoot. Other classes have more, or 5 Mbit/s.
     """
     found = {name: float(parse_rate(rate)) for name, rate in _CLASS.findall(classes)}
     return {name: ceil for name, ceil in found.items() if 0.1 * CAP <= ceil <= CAP}
@@ -258,7 +259,7 @@ def descriptors(pid: int) -> float:
 
 
 def bpf_bytes(pid: int) -> float:
-    """Return the bytes of all BPF maps and programs that process *pid* holds, by /proc/PID/fdinfo; proc(5)."""
+    """Return the bytes of all BPF maps and programs that process *pid* holds, from /proc/PID/fdinfo, proc(5)."""
     texts = []
     with suppress(OSError):
         for each in Path(f"/proc/{pid}/fdinfo").iterdir():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether a path or client starves beside a low cap: what each path carries, also beside clients that vanished.
+"""Whether a path or client starves beside a low cap: what each path carries, also when other clients have vanished.
 
-A download runs under a policy that gives some of its paths low caps. Shown is the rate of each path in the steady
-state, as a share of its link or cap; rates are on the wire, as links and caps count. In the layouts ``vanished-N``, N
-other downloads share the cap, and then their client is cut off on both paths.
+A download runs under a policy that gives some of its paths low caps. The experiment shows the rate of each path in the
+steady state, as a share of its link or cap. Rates are on the wire, as links and caps count. In the layouts
+``vanished-N``, N other downloads share the cap, and then their client is cut off on both paths.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ MBIT = 1_000_000
 OTHERS = "others"
 NAMES = "abcdefgh"
 FREE, CAPPED = 0.95, 0.97
-"""Least rate of an uncapped path, as a share of its link, and of a capped path, as a share of its cap."""
+"""Minimum rate of an uncapped path, as a share of its link, and of a capped path, as a share of its cap."""
 RESTS = 16
-"""If the uncapped paths carry this multiple of its cap, a capped path may be idle."""
+"""A capped path may be idle if the uncapped paths carry at least this multiple of its cap."""
 MOST = 1.05
-"""Most rate of any path, as a share of its link or cap. A link that carries more was not emulated."""
+"""Maximum rate of any path, as a share of its link or cap. A link with a higher rate was not emulated."""
 INTERVAL = 0.25
 SILENT = f'iifname "to-{OTHERS}*" drop; oifname "to-{OTHERS}*" drop'
 """Rules for nft(8) that drop all packets from and to the other clients."""
 WARM, MEASURED = 4.0, 8.0
-"""Seconds that a download runs before the measurement, and seconds of the measurement."""
+"""Seconds from the start of a download to the measurement, and length of the measurement in seconds."""
 GIVEN_UP = 2.0
 """Seconds from the vanishing of the other clients to the measurement."""
 
@@ -78,7 +78,7 @@ class Layout:
     loads: tuple[PathLoad, ...]
     topology: Topology
     vanishing: int = 0
-    """Number of other clients that share the paths and their caps, and then are cut off."""
+    """Number of other clients that share the paths and their caps, and are then cut off."""
     mapped: bool = False
     """Whether the client connects to the proxy's IPv4 address from an IPv6 socket."""
 
@@ -125,11 +125,11 @@ def _with_endpoints(topology: Topology, node: str, *endpoints: Endpoint) -> Topo
 
 
 def eight() -> Layout:
-    """Return the layout of a tester: eight paths, three with low caps."""
+    """Return the layout that a tester used: eight paths, three with low caps."""
     loads = _loads((10, 10, 10, 10, 6, 6, 6, 6), (7.3, 1, None, None, 0.7, None, None, None))
     topology = paths([load.link for load in loads], name="eight-paths")
     joins = list(zip(loads, topology.devices("client"), strict=True))[1:]
-    # The kernel allows eight endpoints. The first path needs none, because connections open on it.
+    # The kernel allows eight endpoints. The first path needs no endpoint, because connections open on it.
     ends = [Endpoint(load.address, device, number) for number, (load, device) in enumerate(joins, 2)]
     return Layout("eight", loads, _with_endpoints(topology, "client", *ends))
 
@@ -141,13 +141,13 @@ def three() -> Layout:
 
 
 def low(cap: float) -> Layout:
-    """Return DSL beside LTE, which has a cap in Mbit/s, as when a data volume is used up."""
+    """Return DSL and LTE, which has a cap of *cap* Mbit/s, as after the data volume is used up."""
     loads = _loads((50, 20), (None, cap))
     return Layout(f"low-{cap * 1000:g}k", loads, _emulated(loads, (20, 60)))
 
 
 def families() -> Layout:
-    """Return a capped IPv6 subflow that joins beside IPv4. The proxy announces its IPv6 address."""
+    """Return a capped IPv6 subflow that joins an IPv4 connection. The proxy announces its IPv6 address."""
     first, join = _loads((30, 20), (None, 3))
     join = replace(join, address="fd77:2::2", networks=('"fd77:2::/64"',))
     topology = _emulated((first, join), (20, 20))
@@ -176,7 +176,7 @@ LAYOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
+    """The settings of ``--set``."""
 
     layout: tuple[str, ...] = choices("which", LAYOUTS)
     runs: int = parameter("of each", "3", whole(), quick="1")
@@ -184,7 +184,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What one path carried."""
+    """The rate of one path."""
 
     share: float
     """Rate of the path as a share of its link or cap."""
@@ -229,7 +229,7 @@ def built(chosen: Settings, cells: Sequence[Layout], seed: int) -> Iterator[Site
 
 
 def measure(site: Site, turn: Turn[Layout]) -> Mapping[str, Carried]:
-    """Run one download. Return what each path carried, by its name. Raises TestbedError if a subflow is missing."""
+    """Run one download. Return each path's rate by its name. Raises TestbedError if a subflow is missing."""
     client, layout = site.testbed["client"], site.layout
     wait_until(lambda: not site.subflows(), "the last download's subflows are gone", timeout=30)
     devices = layout.topology.devices("client")
@@ -245,7 +245,7 @@ def measure(site: Site, turn: Turn[Layout]) -> Mapping[str, Carried]:
 
 
 def judge(samples: Sequence[Sample], layout: Layout, begin: float) -> dict[str, Carried]:
-    """Return what each path carried from *begin* on. Raises ValueError if there are too few samples."""
+    """Return the rate of each path from *begin* on. Raises ValueError if there are too few samples."""
     return {
         load.name: Carried(mean_rate(samples, device, begin, begin + MEASURED) / load.due)
         for load, device in zip(layout.loads, layout.topology.devices("client"), strict=True)
@@ -253,7 +253,7 @@ def judge(samples: Sequence[Sample], layout: Layout, begin: float) -> dict[str, 
 
 
 def least(row: Row[Layout, Carried]) -> float:
-    """Return the least share of its link or cap that the row's path must carry."""
+    """Return the minimum rate of the row's path, as a share of its link or cap."""
     load = row.cell.load(row.part)
     if load.cap is None:
         return FREE
@@ -262,7 +262,7 @@ def least(row: Row[Layout, Carried]) -> float:
 
 
 def what(row: Row[Layout, Carried]) -> str:
-    """Return the row's path and what its rate is compared with."""
+    """Return a text with the row's path and the link or cap with which its rate is compared."""
     return f"{row.part}, of its {'link' if row.cell.load(row.part).cap is None else 'cap'}"
 
 

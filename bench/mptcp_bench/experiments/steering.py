@@ -4,7 +4,7 @@
 *active-standby*: Wi-Fi is active, Ethernet standby; for a while Wi-Fi's router drops all packets. *priority-based*:
 Wi-Fi is first; for a while the origin sends less than Wi-Fi could carry. *load-balancing*: 70/30 and 50/50; and 60/40
 and 85/15 while the origin sends less than the paths could carry. *smallest-delay*: compared with a policy without
-rules. Rates count what arrives at the client.
+rules. Rates count the bytes that arrive at the client.
 
 A further part measures outages of one path in each mode (``experiments.steering_outages``).
 """
@@ -41,9 +41,9 @@ WINDOW = 10.0
 PACED = {"load-balancing 60/40, paced": 20, "load-balancing 85/15, paced": 12}
 """Rate in Mbit/s at which the origin sends during the whole download."""
 FULL = (0.95 * (ETHERNET + WIFI), 1.05 * (ETHERNET + WIFI))
-"""Least and most rate in Mbit/s if both paths are full. A link that carries more was not emulated."""
+"""Minimum and maximum rate in Mbit/s if both paths are full. A link with a higher rate was not emulated."""
 SHARE = (None, 5.0)
-"""Least and most deviation from the wanted share, in percentage points."""
+"""Minimum and maximum deviation from the wanted share, in percentage points."""
 AIMS: dict[str, dict[str, tuple[float | None, float | None]]] = {
     "active-standby": {
         "standby's share before": (None, 0.001),
@@ -66,7 +66,7 @@ AIMS: dict[str, dict[str, tuple[float | None, float | None]]] = {
     "smallest-delay": {"Ethernet's share": (None, None), "Mbit/s": FULL},
     "no rule": {"Ethernet's share": (None, None), "Mbit/s": (None, None)},
 }
-"""The findings of each mode, with the least and most of each one's mean."""
+"""The findings of each mode, with the minimum and maximum of the mean of each finding."""
 KINDS: dict[str, tuple[str | None, Callable[[Testbed], AbstractContextManager[None]] | None]] = {
     "active-standby": ("{mode: active-standby, active: wifi, standby: ethernet}", wifi_dropping),
     "priority-based": (
@@ -80,19 +80,19 @@ KINDS: dict[str, tuple[str | None, Callable[[Testbed], AbstractContextManager[No
     "smallest-delay": ("{mode: smallest-delay}", None),
     "no rule": (None, None),
 }
-"""For each kind of download its steering rule, and the event in mid-transfer; None if it has none."""
+"""For each kind of download its steering rule, and the event in mid-transfer; None without an event."""
 QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load-balancing 60/40, paced")
 
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One download in a mode with its samples. Something happens to it at *event*, for ``EVENT`` seconds."""
+    """One download in a mode with its samples. An event begins at *event* and lasts ``EVENT`` seconds."""
 
     samples: tuple[Sample, ...]
     event: float
 
     def share(self, device: str, start: float, end: float) -> float:
-        """Return *device*'s share of all bytes that came between two times."""
+        """Return *device*'s share of all bytes that arrived between two times."""
         each = {name: mean_rate(self.samples, name, start, end) for name in DEVICES}
         return each[device] / max(1.0, sum(each.values()))
 
@@ -103,7 +103,7 @@ class Download:
     def findings(self, kind: str) -> dict[str, float]:
         """Return the findings of the mode *kind* by name.
 
-        The time of an event that never happened is infinite. Raises ValueError if there are too few samples.
+        The time of an event that did not happen is infinity. Raises ValueError if there are too few samples.
         """
         end = self.samples[-1].time
         if kind == "active-standby":
@@ -202,7 +202,7 @@ TABLE: Table[Any, Finding] = Table(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
+    """The settings of ``--set``."""
 
     part: tuple[str, ...] = choices("what to measure", PARTS)
     rtt: tuple[tuple[float, float], ...] = parameter(

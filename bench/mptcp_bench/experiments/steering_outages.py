@@ -2,8 +2,9 @@
 """Outages in the steering modes: one path fails in mid-transfer, in one of three ways, and comes back.
 
 The failing path has 30 Mbit/s, and is the first one for the modes with an order. The other path has 20 Mbit/s. The RTT
-is 20 ms. Every 0.1 s the experiment records how much the application has got and what each path carries. A mode is
-compared with the same outage without a mode: it must neither be slower nor make the application wait longer.
+is 20 ms. Every 0.1 s the experiment records how many bytes the application has received and what each path carries. A
+mode is compared with the same outage without a mode: the transfer must not be slower, and the application must not wait
+longer.
 """
 
 from __future__ import annotations
@@ -37,37 +38,37 @@ MODES: dict[str, str | None] = {
 }
 """The steering rule of each mode. Ethernet fails, over which connections open."""
 LOST, LOST_RATE, OTHER_RATE = DEVICES[0], 30, 20
-"""The client's device on the failing path, and rates of it and of the other path in Mbit/s."""
+"""The client's device on the failing path, and the rates of this path and of the other path in Mbit/s."""
 BY_ORDER = ("active-standby", "priority-based")
 FAULTS = ("link", "router", "silent")
-"""The client's own link goes down; the path's router is gone, which the core network says (ICMP), while the client's
-link stays up; the path's router drops everything."""
+"""The client's own link goes down; the path's router disappears, which the core network reports by ICMP, while the
+client's link stays up; the path's router drops everything."""
 LOADS = ("full", "paced", "upload")
-"""As fast as it goes; at full speed, so that all paths are open, and then what the origin sends (``PACE``); to the
-origin, as fast as it goes."""
+"""A download at full speed; a download at full speed, so that all paths open, and then at the rate ``PACE`` of the
+origin; an upload at full speed."""
 PACE, RTT = 12, 20
 """Rate of the slow origin in Mbit/s, and RTT of both paths in ms."""
 FAST, WARM = 4.0, 8.0
 """Seconds at full speed before a paced load, and seconds before the failure."""
 BACK_AT_LEAST, BACK_AT_MOST = 8.0, 20.0
-"""Least and most seconds that are recorded after the outage; between them, 1.5 times the outage."""
+"""Minimum and maximum seconds that are recorded after the outage; between them, 1.5 times the outage."""
 APPLICATION = "application"
-"""Name of the counter of the bytes that the application has got."""
+"""Name of the counter of the bytes that the application has received."""
 MIN_PROGRESS = 1_000_000
-"""Bits/s. If the application gets less in 0.1 s, it stands still."""
+"""Rate in bits/s. An application that receives less in 0.1 s stands still."""
 SETTLE = 2.0
 """Seconds after the failure that are left out of the rate, if the outage is at least twice as long."""
 SWITCHED = 1.0
-"""Most seconds that the application may stand still."""
+"""Maximum seconds for which the application may stand still."""
 BACK = 0.5
-"""If the failed path carries this share of its earlier rate, it is back."""
+"""A failed path that carries this share of its earlier rate is back."""
 BACK_WINDOW = 0.5
 """Seconds for which the failed path must carry that share."""
 SLOWER = 0.15
-"""Non-inferiority margin: the share by which a mode may be slower than the same outage without it. Two runs without a
-mode differ by as much."""
+"""Non-inferiority margin: the share by which a mode may be slower than the same outage without a mode. Two runs without
+a mode differ by this share."""
 FIRST_ALONE = 1.05 * LOST_RATE
-"""Most Mbit/s before the failure, in any run, if a mode with an order must use only its first path."""
+"""Maximum rate in Mbit/s before the failure, in any run, if a mode with an order must use only its first path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ def _received_by(origin: LiveNode) -> Callable[[], int]:
 
 
 def _written_by(process: Process) -> Callable[[], int]:
-    """Return a function that reads how many bytes *process* has written, which is what a downloader has got."""
+    """Return a function that reads how many bytes *process* has written, which is what a downloader has received."""
     io = Path(f"/proc/{process.pid}/io")
     return lambda: int(io.read_text().split("wchar: ")[1].split()[0])
 
@@ -173,7 +174,7 @@ class Outage:
     still: float
     """Longest time in seconds that the application stood still, beginning in the outage or lasting into it."""
     back: float
-    """Seconds from the end of the outage until the failed path carries data again; infinite if never."""
+    """Seconds from the end of the outage until the failed path carries data again; infinity if it never does."""
     after: float
     """Rate of the application after the outage, Mbit/s."""
 
@@ -181,8 +182,8 @@ class Outage:
 def outage(watched: Watched) -> Outage:
     """Judge one transfer.
 
-    Raises ValueError if there are too few samples, or if the application got nothing before the failure: a comparison
-    of two transfers without a byte would find neither slower.
+    Raises ValueError if there are too few samples, or if the application received nothing before the failure: in a
+    comparison of two transfers without data, neither would be slower.
     """
     samples, failed, restored = watched.samples, watched.failed, watched.restored
     end = samples[-1].time
@@ -222,20 +223,20 @@ def _steered(row: OutageRow) -> bool:
 
 
 def _several(row: OutageRow) -> bool:
-    """Return whether means can be compared: there are several runs of both, and a rate to compare with."""
+    """Return whether means can be compared: both have several runs, and the other rate is not 0."""
     without = _without_mode(row)
     return min(len(row.measured), len(without)) > 1 and any(each.during for each in without)
 
 
 def _compared(row: OutageRow) -> list[float]:
-    """Return the least ratio of the rate in a mode to that without one, by a bound of 95 % confidence."""
+    """Return the lower bound, with 95 % confidence, of the rate in a mode divided by the rate without a mode."""
     steered, without = ([each.during for each in there] for there in (row.measured, _without_mode(row)))
     ratio = no_less("", steered, without, SLOWER).value if _several(row) else None
     return [] if ratio is None else [ratio]
 
 
 def _least(row: OutageRow) -> float | None:
-    """Return the least rate of a single run, or if the rate without a mode is 0, so that no ratio exists."""
+    """Return the minimum rate for a single run, or if the rate without a mode is 0, so that no ratio exists."""
     without = [each.during for each in _without_mode(row)]
     return round((1 - SLOWER) * fmean(without), 2) if without and not _several(row) else None
 
@@ -249,7 +250,7 @@ def _longest_still(row: OutageRow) -> float:
 def _first_alone(row: OutageRow) -> bool:
     """Return whether only the first path may be used before the failure.
 
-    For downloads at full speed, as paced ones begin, priority-based uses both paths.
+    Priority-based uses both paths for downloads at full speed, which is also how paced downloads begin.
     """
     return row.cell.mode == "active-standby" or (row.cell.mode in BY_ORDER and row.cell.load == "upload")
 

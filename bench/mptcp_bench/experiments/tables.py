@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tables of an experiment, and means with confidence intervals for them. Pure.
 
-The time of an event that never happened is infinite. No mean includes it, and it meets no aim.
+The time of an event that did not happen is infinity. No mean includes it, and it meets no aim.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def mean(values: Sequence[float], scale: float = 1.0, digits: int = 2) -> str:
 
 
 def new_table(title: str, columns: Sequence[str], left: Container[str], wrapped: Container[str] = ()) -> Table:
-    """Return an empty table. Columns in *left* have words, which wrap if in *wrapped*; the others have numbers."""
+    """Return an empty table. Columns in *left* contain words, those in *wrapped* wrap; the others contain numbers."""
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     for column in columns:
         table.add_column(column, justify="left" if column in left else "right", no_wrap=column not in wrapped)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A tunnel over two paths: unmodified OpenVPN over ``mptcp-tunnel``, beside the alternatives.
+"""A tunnel over two paths: unmodified OpenVPN over ``mptcp-tunnel``, compared with the alternatives.
 
 A download runs through OpenVPN, without cipher, over emulated paths. The variants are: each path alone; our splitter,
-whose daemons are restarted for each download, so that it has to learn the paths anew; a 50/50 split; and Multipath TCP,
-which OpenVPN's connection sends by this host's default congestion control. Variants alternate within a run. Two
-congestion controls are used inside, each in its own testbed. Both testbeds run side by side if their rates together are
-far below the machine's. Further parts are a path that falls silent, paths that change, a call beside a download, and
-the cost of a packet.
+whose daemons are restarted for each download, so that it has to learn the paths again; a 50/50 split; and Multipath TCP
+for OpenVPN's connection, with this host's default congestion control. Variants alternate within a run. Two congestion
+controls are used inside, each in its own testbed. Both testbeds run at the same time if the sum of their rates is far
+below the machine's. Further parts are a path that falls silent, paths that change, a call during a download, and the
+cost of a packet.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ VPNS = {
     "a alone": Vpn("udp"), "b alone": Vpn("udp b"), "ours": Vpn("tunnel"), "weights": Vpn("weights 50/50"),
     "mptcp": Vpn("mptcp"),
 }  # fmt: skip
-"""The VPN of each variant of a download. That over MPTCP has this host's default congestion control outside."""
+"""The VPN of each variant of a download. The VPN over MPTCP has this host's default congestion control outside."""
 PEER_RUNS: Mapping[str, Mapping[str, int]] = {
     "goodput": {"weights": 3, "mptcp": 3},
     "rates": {"weights": 1, "mptcp": 1},
     "loss": {"weights": 0, "mptcp": 1},
 }
-"""Most runs of the variants that are only compared, by part. These variants have no aims."""
+"""Maximum number of runs of the variants that are only compared, by part. These variants have no aims."""
 RANDOM = UniformLoss(0.01)
 BURSTS = GilbertElliott(p=0.002, r=0.2)
 """Bursts of losses: 1 % in the long run, on average five packets in a row."""
 LITTLE = 40
-"""If both paths together have at most these Mbit/s, both congestion controls are measured, at the same time."""
+"""Maximum rate of both paths together, in Mbit/s, at which both congestion controls are measured at the same time."""
 LEARNING = 4.0
-"""Seconds of the download from which the daemons learn the paths' rates. Real tunnels run for days."""
+"""Length in seconds of the download from which the daemons learn the paths' rates. Real tunnels run for days."""
 LONGEST = 16.0
-"""Seconds for which a file suffices at the least."""
+"""Minimum seconds for which the data of a file suffice."""
 UNEVEN = 0.05
-"""Most difference from one half of each path's share in a split of 50/50."""
+"""Maximum difference between 0.5 and the share of each path in a split of 50/50."""
 SHARES = {"goodput": 0.9, "rates": 0.85, "loss": 0.85}
-"""Least goodput of a download through the tunnel, as a share of the sum of both paths alone; over lossy paths with BBR
-inside."""
+"""Minimum goodput of a download through the tunnel, as a share of the sum of both paths alone; over lossy paths with
+BBR inside."""
 NOISE = 0.97
-"""Least goodput over lossy paths, as a share of the better path alone: not less, except for noise."""
+"""Minimum goodput over lossy paths, as a share of the better path alone. The difference to 1 is for noise."""
 MOST_ALONE = 1.03
-"""Most goodput of a path alone, as a share of its link's payload rate. With more, the link was not emulated."""
+"""Maximum goodput of a path alone, as a share of its link's payload rate. A link with more was not emulated."""
 CHANGED, LOST, BACK = 0.4, 0.5, 1.0
 STEADY = 0.8
-"""Least goodput from three seconds after a change on, as a share of the available rate."""
+"""Minimum goodput from three seconds after a change on, as a share of the available rate."""
 CALL_DELAY = 0.020
 KERNEL_NS, RESEQUENCER_US, CARRIED = 300.0, 5.0, 500.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
+    """The settings of ``--set``."""
 
     cells: tuple[str, ...] = parameter("which of " + ", ".join(PARTS), ",".join(PARTS), words(*PARTS))
     runs: int | None = parameter("of each, default 5 of goodput and 3 of the others", None, whole(), quick="1")
@@ -84,7 +84,7 @@ EQUAL = PathPair((10, 10))
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is measured over one pair of paths, with congestion controls side by side. *part* selects its aims."""
+    """The measurements over one pair of paths, with congestion controls side by side. *part* selects its aims."""
 
     part: str
     name: str
@@ -136,7 +136,7 @@ Of = Row[Cell, Any]
 
 @dataclass(frozen=True, slots=True)
 class Beds:
-    """The testbeds of one cell, by the congestion control inside; or one with unshaped paths, for the cost."""
+    """The testbeds of one cell, by the congestion control inside; for the cost, one testbed with unshaped paths."""
 
     each: Mapping[str, Bed]
     unshaped: Testbed | None
@@ -166,7 +166,7 @@ def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Beds]:
 
 
 def measure(beds: Beds, turn: Turn[Cell]) -> Any:
-    """Make one run: in all testbeds at the same time. Return what was measured, by the congestion control inside."""
+    """Make one run in all testbeds at the same time. Return the measurements by the congestion control inside."""
     cell = turn.cell
     if beds.unshaped is not None:
         return tunnel_cost.measure(beds.unshaped)
@@ -185,9 +185,9 @@ def measure(beds: Beds, turn: Turn[Cell]) -> Any:
 
 
 def downloaded(bed: Bed, cell: Cell, variant: str) -> Point:
-    """Download through a VPN that is freshly started, so that our daemons have to learn the paths anew.
+    """Download through a VPN that is freshly started, so that our daemons have to learn the paths again.
 
-    If the paths' rates differ, they learn from a download before this one. Raises TestbedError if the paths were not
+    If the paths' rates differ, they learn from an earlier download. Raises TestbedError if the paths were not
     used as intended.
     """
     added = Added(bed.client, bed.server)
@@ -214,7 +214,7 @@ def _alone(row: Of) -> tuple[float, ...]:
 
 
 def _divided_by(fold: Callable[[tuple[float, ...]], float]) -> Any:
-    """Return the function of a row's rates, each divided by what *fold* makes of both paths' rates alone."""
+    """Return a function that divides a row's rates by the result of *fold* for the rates of both paths alone."""
     return lambda row: [rate / fold(_alone(row)) for rate in row.values("goodput")]
 
 
@@ -231,7 +231,7 @@ def _emulated(number: int, path: str) -> Column[Cell, Any]:
 
 
 def _beyond(variant: str, name: str) -> Any:
-    """Return the function of how much more a row's median of *name* is than under *variant*."""
+    """Return a function that computes how much a row's median of *name* exceeds the median under *variant*."""
 
     def values(row: Of) -> list[float]:
         there = [float(getattr(each, name)) for each in row.beside(variant)]
@@ -333,7 +333,7 @@ COST = table(
 
 
 def name(row: Of) -> str:
-    """Return the row's name, without the variant if it is ours."""
+    """Return the row's name, without the variant if this is our splitter."""
     variant = "" if row.variant in ("ours", OURS) else row.variant
     inside = "" if row.cell.part == "silence" else row.part
     return ", ".join(filter(None, (row.cell.name, variant, inside)))

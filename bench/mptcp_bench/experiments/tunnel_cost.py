@@ -30,7 +30,7 @@ WARM, MEASURED = 5.0, 2.0
 COST_AT = 200
 """Rate in Mbit/s at which a packet's cost is measured."""
 OFFERED = (300, 400, 500, 600, 800, 1000)
-"""Offered rates in Mbit/s. They increase until more than ``MOST_LOST`` of the packets is lost."""
+"""Offered rates in Mbit/s. They increase until the share of lost packets exceeds ``MOST_LOST``."""
 MOST_LOST = 0.01
 _RUN_TIME = 0
 """BPF_STATS_RUN_TIME, linux/bpf.h."""
@@ -135,7 +135,7 @@ def measure(testbed: Testbed) -> Cost:
             sent, arrived, took = carried(offered, MEASURED)
             if arrived < (1 - MOST_LOST) * sent:
                 break
-            # Use the received rate, because a sender that gets too little processor time offers less than asked.
+            # Use the received rate, because a sender with too little processor time sends fewer packets than requested.
             best = max(best, arrived * OCTETS * 8 / took)
     used = processors.usage(since, processors.read(os.getpid()))
     if used.busy:

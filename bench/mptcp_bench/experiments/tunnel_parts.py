@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parts of the experiment ``tunnel``: paths that fall silent or change during a transfer, a call beside a download."""
+"""Parts of the experiment ``tunnel``: paths that fall silent or change during a transfer, a call during a download."""
 
 from __future__ import annotations
 
@@ -36,28 +36,29 @@ LEAD, SILENT, AFTER = 4.0, 3.0, 3.0
 """Seconds of the stream before, during and after the path's silence."""
 POLL = 0.02
 FALLS_AT, WAITED, LENGTH = 4.0, 3.0, 5.0
-"""Seconds until the rate falls, seconds from then to the measurement, and seconds of the measurement."""
+"""Seconds until the rate falls, seconds from the fall to the measurement, and length of the measurement in seconds."""
 LEAST_RATE, MOST_RATE, STEP = 2.0, 10.0, 0.1
-"""Least and most rate in Mbit/s of the path that changes, and seconds between two changes."""
+"""Minimum and maximum rate in Mbit/s of the path that changes, and seconds between two changes."""
 SAMPLES = 0.05
 CALL_RATE, CALL_BYTES = 50, 200
 """Packets per second of a call, and bytes per packet."""
 CALL, BEFORE_CALL, AFTER_CALL = 6.0, 2.0, 4.0
-"""Seconds of the call, and seconds that the download runs before the call and at most after it."""
+"""Length of the call in seconds, seconds from the start of the download to the call, and maximum seconds from the end
+of the call to the end of the download."""
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Reaction to a path that was silent for a while. The time of an event that never happened is infinite."""
+    """Reaction to a path that was silent for some time. The time of an event that did not happen is infinity."""
 
     relay: float
-    """Seconds from the silence's begin until the relay's BPF programs stopped using the path; :attr:`proxy`
-    likewise."""
+    """Seconds from the start of the silence until the relay's BPF programs stopped using the path; :attr:`proxy`: the
+    same for the proxy."""
     proxy: float
     back: float
     """Seconds from the path's return until both ends used it again."""
     lost: float
-    """Seconds of the stream whose packets never came."""
+    """Seconds of the stream whose packets did not arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Poll:
 
 @contextmanager
 def receiving(node: LiveNode, address: str, result: Path) -> Iterator[None]:
-    """Receive a stream on *node* during the scope. Afterwards the file *result* has the received packets."""
+    """Receive a stream on *node* during the scope. Afterwards the file *result* contains the received packets."""
     process = node.popen(node.agent("stream", "receive", address, str(STREAM_PORT), str(result)), name="receiver")
     wait_until(lambda: "ready" in process.output(), "the receiver is ready", process=process)
     try:
@@ -108,7 +109,7 @@ def received(result: Path) -> list[tuple[int, int, int]]:
 
 @contextmanager
 def sending(node: LiveNode, address: str, per_second: int, octets: int, seconds: float) -> Iterator[None]:
-    """Send a stream from *node*. The scope ends when the stream has ended and arrived. Raises TestbedError."""
+    """Send a stream from *node*. The scope ends when the whole stream has arrived. Raises TestbedError."""
     words = ["0.0.0.0", address, str(STREAM_PORT), str(per_second), str(octets), str(seconds)]
     sender = node.popen(node.agent("stream", "send", *words), name="sender")
     yield
@@ -203,7 +204,7 @@ def changing(bed: Bed, change: str, seed: int) -> AfterChange:
         looking.start()
         turning.start(started + begin - WAITED)
         try:
-            # Exit code 28 means that its time was over before the download was complete.
+            # Exit code 28 of curl means that the time was over before the download was complete.
             if running.wait(end + 30) not in (0, 28):
                 raise TestbedError(f"the download ended with {running.returncode}{running.tail()}")
         finally:
@@ -218,7 +219,7 @@ def changing(bed: Bed, change: str, seed: int) -> AfterChange:
 
 
 def mean_of_changes(changed: Sequence[tuple[float, float]], begin: float, end: float) -> float:
-    """Return the mean rate from *begin* to *end*; *changed* has times, each with the rate from then on."""
+    """Return the mean rate from *begin* to *end*; *changed* has the time of each change and the rate after it."""
     total = 0.0
     for (time_, rate), (until, _) in zip(changed, [*changed[1:], (end, 0.0)], strict=True):
         total += rate * max(0.0, min(until, end) - max(time_, begin))
@@ -226,7 +227,7 @@ def mean_of_changes(changed: Sequence[tuple[float, float]], begin: float, end: f
 
 
 def call(bed: Bed, where: str) -> Call:
-    """Call through our tunnel or over path a, the shorter, beside a download or not. Raises TestbedError."""
+    """Make a call through our tunnel or over the shorter path a, with or without a download. Raises TestbedError."""
     result = bed.client.directory / "call.json"
     with (
         carried(bed, Vpn("tunnel" if where == OURS else "udp")) as (pair, _),
@@ -246,7 +247,7 @@ def call(bed: Bed, where: str) -> Call:
 
 
 def called(came: Sequence[tuple[int, int, int]]) -> Call:
-    """Return what a call was like whose packets *came*: number, send time and arrival time in nanoseconds."""
+    """Return the delays and losses of a call. *came* has its packets: number, send time and arrival time in ns."""
     delays = list({number: (arrived - sent) / 1e9 for number, sent, arrived in reversed(came)}.values())
     lost = 1 - len(delays) / (CALL_RATE * CALL)
     return Call(median(delays, default=nan), percentile(delays, 99, default=nan), lost)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Bytes of an upload per path over time, from the proxy's sockets: what arrived, not what the client sent."""
+"""Bytes of an upload per path over time, from the proxy's sockets: bytes that arrived, not bytes that the client
+sent."""
 
 from __future__ import annotations
 

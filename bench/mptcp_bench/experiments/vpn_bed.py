@@ -28,13 +28,13 @@ from .vpn_judging import unlike
 
 NEEDS = ("root", "namespaces", "mptcp", "mptcp-pm", "tbf", "nftables", "apache2", "openvpn", "mptcpize", "wget", "curl")
 SYSCTLS = {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304"}
-"""The settings of the paper's Table 3 that a namespace has. The topology turns off caching of a destination's
+"""The settings of the paper's Table 3 that exist in a namespace. The topology turns off caching of a destination's
 metrics."""
 NAME = "16mb"
 WARM = 1.0
-"""Seconds of a download before the measured one, since the paper made twenty downloads over one VPN."""
+"""Seconds of an unmeasured download before the measured download. The paper made twenty downloads over one VPN."""
 PATIENCE = 20
-"""Most seconds that a connection through the VPN may take to open."""
+"""Maximum seconds until a connection through the VPN is open."""
 EXTRA = "10.77.1.3"
 """A second address of the client on its first path."""
 NETWORK = "10.94.0.0/16"
@@ -48,7 +48,7 @@ class Bed:
     lab: Lab
     origin: Origin
     seconds: float
-    """After which a download is broken off."""
+    """Seconds after which a download is aborted."""
 
     def check_emulation(self) -> None:
         self.testbed.check_emulation()
@@ -65,7 +65,7 @@ class Bed:
 
 @contextmanager
 def built(over: Sequence[EmulatedPath], seed: int, seconds: float, octets: int = FILE) -> Iterator[Bed]:
-    """Build the testbed with two paths. A download of *octets* is broken off after *seconds*."""
+    """Build the testbed with two paths. A download of *octets* is aborted after *seconds*."""
     with Testbed(paths(over, name="vpn"), seed=seed) as testbed:
         for name in ("client", "proxy", "origin"):
             testbed[name].run(["sysctl", "-qw", *(f"{key}={value}" for key, value in SYSCTLS.items())])
@@ -76,7 +76,7 @@ def built(over: Sequence[EmulatedPath], seed: int, seconds: float, octets: int =
 
 
 class Carried(NamedTuple):
-    """A VPN that runs, and the daemons of our tunnel, if it is carried by them."""
+    """A VPN that runs, and the daemons of our tunnel if they carry the VPN."""
 
     pair: OpenVpn
     tunnel: Tunnel | None
@@ -168,7 +168,7 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
 def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Point]:
     """Run the VPN of the turn's variant, and download through it with each congestion control in turn.
 
-    Raises TestbedError if it was not carried as intended.
+    Raises TestbedError if the VPN was not carried as intended.
     """
     at, found, vpn = turn.cell, {}, VPNS[turn.variant]
     added = Added(bed.client, bed.server)
@@ -182,9 +182,9 @@ def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Point]:
 
 
 def downloaded(bed: Bed, added: Added, warm: float = WARM) -> Point:
-    """Measure a download through the VPN, after one of *warm* seconds.
+    """Measure a download through the VPN, after an unmeasured download of *warm* seconds.
 
-    Raises TestbedError if nothing arrived, or other bytes than the server's.
+    Raises TestbedError if nothing arrived, or if the data differ from the server's.
     """
     url = bed.origin.url(NAME)
     bed.client.run(["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(PATIENCE), url], timeout=2 * PATIENCE)

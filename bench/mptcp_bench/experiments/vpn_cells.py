@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiments ``vpn-…`` compare: ways of carrying a VPN, their paths, and what is measured. Pure.
+"""What the experiments ``vpn-…`` compare: ways of carrying a VPN, their paths, and the measured values. Pure.
 
 The experiments repeat "Multipath Transport for Virtual Private Networks" (Lukaszewski, Xie). The paper's Multipath UDP
-splits at random, without a resequencer. Ours (docs/tunnel.md) and OpenVPN over MPTCP are measured beside it.
+splits at random, without a resequencer. Our tunnel (docs/tunnel.md) and OpenVPN over MPTCP are measured as well.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ FILE = 16_000_000
 PRIMARY = 20.0
 """RTT of the primary path in milliseconds if the paths differ (the paper's Table 2)."""
 GOOD_LOSS = {"ge1": 0.0, "ge2": 0.005, "ge3": 0.01, "ge7": 0.03}
-"""1 - k of the paper's Table 1. The names have the percentage of lost pings, which cross a path twice."""
+"""1 - k of the paper's Table 1. The names contain the percentage of lost pings, which cross a path twice."""
 LOSSES = ("0", "0.1", "1", "3", *GOOD_LOSS)
-"""Losses in percent of the packets, in each direction. ``ge…`` are Gilbert-Elliott losses."""
+"""Losses as percentages of the packets, in each direction. ``ge…`` are Gilbert-Elliott losses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class PathPair:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """RTTs of both paths in milliseconds, the loss on both, one of :data:`LOSSES`, and what is downloaded over them."""
+    """RTTs of both paths in milliseconds, the loss on both, which is one of :data:`LOSSES`, and the downloads."""
 
     first: float
     second: float

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The experiments ``vpn-fig…``: figures of "Multipath Transport for Virtual Private Networks", and ours beside each.
+"""The experiments ``vpn-fig…``: figures of "Multipath Transport for Virtual Private Networks", and our tunnel in each.
 
 Each figure is described by data: the ways, the paths, the number of rounds. For each condition a testbed is built. In
-it, each VPN is started once in each round, in a drawn order, and carries a download with each congestion control
-inside.
+each round, each VPN is started once, in a drawn order, and carries a download with each congestion control inside.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .vpn_cells import CONTROLS, LOSSES, PRIMARY, RATE, Condition, Point, vpns
 from .vpn_judging import Found, claims_of, conditions, values, verdicts
 
 MOST = 2000
-"""Most milliseconds of an RTT, or most multiple of the primary path's."""
+"""Maximum of an RTT in milliseconds, or as a multiple of the primary path's RTT."""
 LOOKS = {
     "tcp": style.MUTED, "udp": style.MUTED, "mptcp": style.ETHERNET.color, "ports": style.FOURTH,
     "50/50": style.WIFI.color, "75/25": style.WIFI.color, "90/10": style.WIFI.color,
@@ -62,7 +61,7 @@ def figure(
     """Return the experiment that repeats a figure.
 
     Its option *delays* has the RTT of both paths in ms or, if *ratio*, the secondary path's RTT as a multiple of the
-    primary's. *quick* and *quick_losses* are those of a quick run.
+    primary path's RTT. *quick* and *quick_losses* are the delays and losses of a quick run.
     """
     varied = "ratio" if ratio else "rtt"
     axis = f"secondary RTT, × the primary's {PRIMARY:g} ms" if ratio else "RTT of both paths, ms"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The claims of "Multipath Transport for Virtual Private Networks" about its figures, and whether they hold here. Pure.
 
-Most claims can fail here: kernel, OpenVPN and congestion controls are today's, and today's kernel does not have BALIA,
-the paper's congestion control for MPTCP. A claim that fails is a result.
+Most claims can fail here: kernel, OpenVPN and congestion controls are newer than the paper, and today's kernel does not
+have BALIA, the paper's congestion control for MPTCP. A claim that fails is a result.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from .columns import Results
 from .vpn_cells import LOSSES, OVER_TCP, VPNS, WAYS, Condition, Point, Vpn
 
 NOTICEABLE = 1.1
-"""Least ratio that counts as "noticeable" or "much"."""
+"""Minimum ratio that counts as "noticeable" or "much"."""
 NOT_WORSE = 0.9
-"""Least share of goodput that must remain if a degradation "did not worsen"."""
+"""Minimum share of goodput that must remain if a degradation "did not worsen"."""
 OFF, UNUSED = 0.08, 0.01
-"""Most that the second path's share of a download may differ from a fixed one, and have where one path is used."""
+"""Maximum difference between the second path's share of a download and a fixed share; maximum of this share if only one
+path is used."""
 Rounds = Mapping[int, float]
 """A value of each round."""
 
@@ -53,16 +54,17 @@ def divided(one: Rounds, other: Rounds) -> Rounds:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one claim is about: downloads with one congestion control inside, one outside, under some conditions."""
+    """The downloads that one claim is about: one congestion control inside, one outside, and some conditions."""
 
     results: Found
     inner: str
     outer: str
-    """The control of VPNs over TCP; empty if the claim is about both controls, or only about VPNs over UDP."""
+    """The congestion control of VPNs over TCP; empty if the claim is about both controls, or only about VPNs over
+    UDP."""
     ats: tuple[Condition, ...]
     """The conditions, by loss, then by RTT."""
     loss: str = ""
-    """Empty if the conditions have several losses."""
+    """The loss of the conditions; empty if they have several losses."""
 
     @property
     def label(self) -> str:
@@ -93,7 +95,7 @@ class Group:
         return replace(self, ats=self.ats[:1])
 
     def goodput(self, way: str, outer: str = "", name: str = "goodput") -> Rounds:
-        """Return the geometric mean of *way*'s goodput over the conditions, of the rounds that have all of them."""
+        """Return the geometric mean of *way*'s goodput over the conditions, for the rounds that have all of them."""
         vpn = Vpn(way, (outer or self.outer) if way in OVER_TCP else "")
         each = [values(self.results, vpn, self.inner, at, name) for at in self.ats]
         rounds = sorted(set.intersection(*map(set, each))) if each else []
@@ -115,22 +117,23 @@ class Statement:
     most: float | None = None
     unit: str = ""
     by_loss: bool = True
-    """Whether each loss is a group of its own."""
+    """Whether each loss has its own group."""
     outside: bool = True
-    """Whether each congestion control outside is a group of its own."""
+    """Whether each congestion control outside has its own group."""
 
     def claims(self, results: Found) -> Iterator[Claim]:
         losses = dict.fromkeys(at.loss for at in conditions(results))
         for group in groups(results, outside=self.outside):
             for part in [group.with_loss(loss) for loss in losses] if self.by_loss else [group]:
                 if (found := self.value(part)) is not None:
-                    # Rounds are few, because a download takes ten seconds. The mean has an interval after two.
+                    # There are few rounds, because a download takes ten seconds. Two rounds suffice for an interval of
+                    # the mean.
                     what, each = self.what + part.label, tuple(found.values())
                     yield Claim(self.paper, what, each, self.unit, self.least, self.most, by="mean")
 
 
 def groups(results: Found, *, outside: bool = True) -> Iterator[Group]:
-    """Yield the downloads of each congestion control inside and, if *outside*, of each one outside."""
+    """Yield the downloads of each congestion control inside and, if *outside*, of each congestion control outside."""
     outer = sorted({VPNS[run.turn.variant].outer for run in results.runs} - {""}) if outside else [""]
     for inner in sorted({run.part for run in results.runs}):
         for control in outer:
@@ -138,12 +141,12 @@ def groups(results: Found, *, outside: bool = True) -> Iterator[Group]:
 
 
 def ratio(one: str, other: str) -> Callable[[Group], Rounds]:
-    """Return the value: goodput of the way *one* divided by that of *other*."""
+    """Return the value: goodput of the way *one* divided by goodput of the way *other*."""
     return lambda group: divided(group.goodput(one), group.goodput(other))
 
 
 def uneven(value: Value) -> Value:
-    """Return *value* of the conditions whose RTTs differ."""
+    """Return *value* for the conditions with different RTTs only."""
     return lambda group: value(group.uneven) if group.uneven.ats else None
 
 
@@ -151,12 +154,12 @@ UDP_BY_TCP = ratio("50/50", "mptcp")
 
 
 def _growth(group: Group) -> Rounds | None:
-    """Multipath UDP's advantage at the longest RTT, divided by that at the shortest."""
+    """Multipath UDP's advantage at the longest RTT, divided by the advantage at the shortest RTT."""
     return divided(UDP_BY_TCP(group.longest), UDP_BY_TCP(group.shortest)) if len(group.ats) > 1 else None
 
 
 def _gain(group: Group) -> Rounds:
-    """What Multipath TCP carries more than TCP, in Mbit/s."""
+    """Goodput of Multipath TCP minus goodput of TCP, in Mbit/s."""
     both, one = group.goodput("mptcp"), group.goodput("tcp")
     return {number: (both[number] - one[number]) / 1e6 for number in both.keys() & one.keys()}
 
@@ -266,7 +269,7 @@ def claims_of(figure: str, results: Found) -> list[Claim]:
 
 
 def verdicts(results: Found) -> Iterator[Aim]:
-    """Yield the aims that all rounds were measured, over both paths, with the rates that were asked for."""
+    """Yield the aims that all rounds were measured, over both paths, with the configured rates."""
     rows = results.rows()
     yield Aim("rounds of everything", min(len(row.measured) for row in rows), least=max(row.planned for row in rows))
     most = max((run.measured.carried for run in results.runs), default=math.nan)
@@ -280,7 +283,7 @@ def verdicts(results: Found) -> Iterator[Aim]:
 
 
 def unlike(vpn: Vpn, point: Point) -> str | None:
-    """Return how a download's VPN was carried in another way than *vpn* says; None if it was not."""
+    """Return how the carriage of a download's VPN differed from *vpn*; None if it did not differ."""
     way = WAYS[vpn.way]
     if (point.joined, point.fallbacks) != (way.joined, 0):
         return f"{vpn}: {point.joined} subflows joined, {point.fallbacks} connections fell back to plain TCP"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Table 1 of "Multipath Transport for Virtual Private Networks": its Gilbert-Elliott losses, as pings observe them.
 
-The paper's rates are of pings, which cross a path twice. In one direction, half as many packets are lost.
+The paper's loss rates are those of pings, which cross a path twice. In one direction, half as many packets are lost.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .vpn_cells import GOOD_LOSS, loss_of
 PACKETS = 10_000
 """Packets per round and direction, as many as the paper's pings."""
 FAST = 100_000_000
-"""Rate of the paths in bits per second, so high that a shaper loses nothing."""
+"""Rate of the paths in bits per second, which is so high that a shaper loses nothing."""
 HALF = 0.5
-"""Most difference from a rate of the paper in percentage points, because the paper rounds its rates to whole
+"""Maximum difference from a rate of the paper in percentage points, because the paper rounds its rates to whole
 percent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
+    """The settings of ``--set``."""
 
     runs: int = parameter(f"rounds of {PACKETS:,} packets", "10", whole(), quick="2")
 
@@ -41,9 +41,9 @@ class Lost:
     """Losses over one path, as shares."""
 
     one_way: float
-    """Share of packets lost in one direction, the mean of both directions."""
+    """Share of packets that are lost in one direction; the mean of both directions."""
     pings: float
-    """Share of packets lost that cross the path in both directions, as pings do."""
+    """Share of lost packets if each crosses the path in both directions, as pings do."""
     short: float
     """Share of bursts with only one or two packets."""
 
@@ -70,7 +70,7 @@ def measure(testbed: Testbed, turn: Turn[str]) -> dict[str, Lost]:
 
 
 def bursts(gone: Sequence[int]) -> list[int]:
-    """Return the lengths of the runs of consecutive numbers in *gone*, which is ascending."""
+    """Return the lengths of the sequences of consecutive numbers in *gone*, which is ascending."""
     lengths: list[int] = []
     for number, one in enumerate(gone):
         if number and one == gone[number - 1] + 1:

@@ -34,21 +34,21 @@ SHOWN = 0.3
 """Seconds of the download that are shown."""
 STEP = 0.01
 SECONDS = 2.0
-"""Seconds of a download. It is longer than what is shown, so that fixed shares of both paths can be checked."""
+"""Seconds of a download. It is longer than the shown part, so that fixed shares of both paths can be checked."""
 WAYS = vpns(("mptcp", "50/50", "tunnel"), CONTROLS)
 PORT = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
+    """The settings of ``--set``."""
 
     runs: int = parameter("rounds", "8", whole(), quick="2")
 
 
 @dataclass(frozen=True, slots=True)
 class Begin(Point):
-    """The begin of a download: bytes after ``SHOWN``, and every ``STEP`` since the client's SYN arrived."""
+    """The start of a download: bytes after ``SHOWN``, and after every ``STEP`` since the client's SYN arrived."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -94,13 +94,13 @@ def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Begin]:
     if (why := unlike(VPNS[turn.variant], point)) is not None:
         raise TestbedError(why)
     sent, acknowledged = begin(packets)
-    # At least a byte, because the claim is about a ratio.
+    # Count at least one byte, because the claim is about a ratio.
     return {control: Begin(**asdict(point), sent=sent[-1], acknowledged=max(1, acknowledged[-1]), sent_by_step=sent,
                            acknowledged_by_step=acknowledged)}  # fmt: skip
 
 
 def pictures(results: Found) -> list[Picture]:
-    """Draw, for each VPN, the run with the median of the bytes that were acknowledged at the end."""
+    """Draw, for each VPN, the run with the median of the bytes that are acknowledged at the end."""
 
     def panel(axes: Any) -> None:
         for label, vpn in WAYS.items():

@@ -30,29 +30,30 @@ from .results import (
 MARGIN = 0.05
 """Non-inferiority margin: the largest accepted loss, as a share, for "no less"."""
 UNUSED = 0.05
-"""A path with less than this share of all bytes is "almost fully underutilized"."""
+"""A path whose share of all bytes is lower is "almost fully underutilized"."""
 SATISFACTORY = 0.8
-"""Least share of Wi-Fi's greatest measured rate that is a "satisfactory throughput rate"."""
+"""Minimum share of Wi-Fi's greatest measured rate that is a "satisfactory throughput rate"."""
 SATURATED = 0.95
 """From this share of the sweep's greatest goodput on, a larger buffer no longer helps."""
 STABLE = 0.9
-"""Least share of Ethernet's greatest measured rate that is "naturally stable behavior"."""
+"""Minimum share of Ethernet's greatest measured rate that is "naturally stable behavior"."""
 SEVERAL = 2
-"""Least factor that counts as "several times"."""
+"""Minimum factor that counts as "several times"."""
 OWN_LINK = 0.85, 1.0
-"""Least and most payload, as a share of a link's rate, of one download that has the link for itself."""
+"""Minimum and maximum payload rate of the only download on a link, as a share of the link's rate."""
 LOWER = 0.99
-"""Most share of another rate at which a rate is "lower" than it."""
+"""Maximum ratio of two rates at which the first is "lower" than the second."""
 HARDLY = 0.0005
-"""If a smaller share of the segments is retransmitted, practically nothing was lost."""
+"""If a smaller share of the segments is retransmitted, there were practically no losses."""
 HEADERS_LEAVE = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
-"""Payload share with MTU 1000 divided by the one with 1500. IPv4 and TCP headers with timestamps and DSS are 80 bytes,
-and the shapers count 14 bytes of Ethernet (experiments/payload.py)."""
+"""Payload share with MTU 1000 divided by the payload share with MTU 1500. IPv4 and TCP headers with timestamps and DSS
+are 80 bytes, and the shapers count 14 bytes of Ethernet (experiments/payload.py)."""
 FULL = 0.4
-"""If samples 0.1 s apart show this share of a receive buffer in use, the window may be used up, which is not measured.
+"""If samples every 0.1 s show this share of a receive buffer in use, the window, which is not measured, may be used up.
 The buffer counts the kernel's memory for packets. About half of that is payload, which is the window."""
 SPARE = 0.1
-"""Least share of idle time of a host's busiest processor. With more, no program that stays on one processor lacked it.
+"""Minimum share of idle time of a host's busiest processor. With more idle time, no program on one processor had to
+wait.
 
 A busy thread that moves between processors leaves some idle time on each (``agent.processors``)."""
 
@@ -89,7 +90,7 @@ def _fig2_alone(m: Measurements) -> Finding:
     several = above(alone[ETHERNET], alone[WIFI], SEVERAL)
     own, links = True, []
     for path, goodput in alone.items():
-        # On real hosts, a link's rate is known only if it was stated.
+        # On real hosts, a link's rate is known only if the user stated it.
         if (text := m.parameters.get(f"{path}.rate")) is not None:
             link = parse_rate(str(text))
             links.append(f"{goodput.mean / link:.1%}")
@@ -226,8 +227,8 @@ def _fig4_required(m: Measurements) -> Finding:
     larger = next((more for more, _ in points if more > at), at)
     if not suffices and at < needed <= larger and above(dict(points)[larger], best, SATURATED):
         raise Missing(f"{approximate_size(at)} do not suffice, {approximate_size(larger)} do; none between was tried")
-    # Take the buffers above the largest that falls short: the sweep is not smooth, and a smaller one may suffice by
-    # luck.
+    # Take the buffers above the largest insufficient buffer. The sweep is not smooth, so a smaller buffer may suffice
+    # by chance.
     short = max((at for at, s in points if s.mean < SATURATED * best.mean), default=0.0)
     enough = next((f"from {approximate_size(at)} on" for at, _ in points if at > short), "with no buffer for certain")
     return Finding(

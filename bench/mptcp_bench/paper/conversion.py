@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Table 1: how long the proxy takes to turn a segment of MPTCP into one of TCP, and back.
+"""Table 1: the time that the proxy takes to convert a segment of MPTCP to a segment of TCP, and back.
 
 A client sends requests one after another, each on its own connection and with its own target. tcpdump on the proxy's
 host records the time of each packet on both sides, from which ``wire`` computes intervals. Rules:
 
 - The shipped configuration is used, but without persistent connections to the origin: a reused connection has no SYN.
-- If MPTCP is wanted, every request uses it: a run with a fallback is not a data point. The same requests by plain TCP
-  through the same proxy, right before or after, show what MPTCP adds.
+- If MPTCP is wanted, every request uses MPTCP: a run with a fallback is not a data point. The same requests by plain
+  TCP through the same proxy, right before or after, show the time that MPTCP adds.
 - Waiting is distinguished from conversion. Only the bulk downloads are delayed by the paths: their bytes wait in the
   proxy for the client's window, as in any proxy between a fast and a slow link.
 """
@@ -73,13 +73,13 @@ class Converter:
         self._proxy = start_proxy(lab.proxy, squid_configuration(lab.proxy), control=control)
 
     def measure(self, cell: Requests) -> Conversions:
-        """Send the requests of *cell*. Raises TestbedError if they are no data point."""
+        """Send the requests of *cell*. Raises TestbedError if they are not a data point."""
         url, multipath = self._proxy.url(), cell.protocol == MPTCP
         return measure(self._lab, url, self._origin, cell.workload, multipath=multipath)
 
 
 def runs_of(measured: Iterable[tuple[Requests, int, Conversions]], todo: Sequence[Workload]) -> tuple[Run, ...]:
-    """Return the runs: all workloads of one protocol in one repetition, by its number, without incomplete ones."""
+    """Return the runs: all workloads of one protocol in one repetition, by its number, without incomplete runs."""
     parts: dict[tuple[int, str], dict[str, Conversions]] = {}
     for cell, number, found in measured:
         parts.setdefault((number, cell.protocol), {})[cell.workload.key] = found

@@ -54,7 +54,7 @@ def _paper(kind: str) -> float:
 
 
 def _against(m: Measurements, kind: str, found: Statistic, more: str) -> tuple[Judgement, str]:
-    """Return the verdict on medians beside the paper's, and the reason. *more* is added if ours are shorter."""
+    """Return the verdict on medians compared with the paper's, and the reason. *more* is added if ours are shorter."""
     paper = _paper(kind)
     if above(found, paper, SAME_SIZE):
         return "fails", f"{found.mean / paper:.1f} times the paper's."

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Make the downloads of a figure on a lab, and decide whether each is a data point.
 
-It is none if the client fell back from MPTCP, had no second subflow, or got other bytes, or if the emulation failed.
+A download is not a data point if the client fell back from MPTCP, had no second subflow or received corrupted data, or
+if the emulation failed.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ HEADERS = 1.08
 CONNECTIONS = 5
 """Number of connections over each path that measure its RTT."""
 GIVEN_UP = 4
-"""Seconds after which such a connection is given up, because its packets were lost."""
+"""Seconds after which such a connection is aborted, because its packets were lost."""
 SLOWEST = 4.0
-"""A download is aborted after this multiple of its expected duration."""
+"""Multiple of the expected duration of a download after which the download is aborted."""
 
 
 def planned(figure: PaperFigure, *, quick: bool) -> list[Trial]:
@@ -177,9 +178,9 @@ class Downloads:
         self._rtts: tuple[int, Mapping[str, float]] = (0, {})
 
     def run(self, trial: Trial, number: int) -> Run:
-        """Make download *number* of *trial*. Raises TestbedError if it is no data point.
+        """Make download *number* of *trial*. Raises TestbedError if it is not a data point.
 
-        A run without a fallback is returned, because a claim is about these.
+        A run without a fallback is returned, because a claim is about such runs.
         """
         if self._rtts[0] != number:
             self._rtts = number, round_trips(self._lab, self._smallest)
@@ -227,7 +228,7 @@ class Downloads:
 
 
 def round_trips(lab: Lab, url: str) -> dict[str, float]:
-    """Return, by path, the least seconds that a connection to *url* took to open, if any connection opened."""
+    """Return, by path, the minimum seconds until a connection to *url* was open, if any connection opened."""
     found = {}
     for path in lab.paths:
         source = lab.client.address(path.device)

@@ -35,14 +35,14 @@ PNG_DPI = 180
 Plot = Callable[[Any], None]
 """Draws one pair of axes."""
 Row = tuple[float, Sequence[Plot]]
-"""Height of the axes in inches, and what they show, side by side."""
+"""Height of the axes in inches, and the plots in them, side by side."""
 
 
 def _panels(result: Measurements) -> list[Plot]:
     """Return a panel for each case.
 
-    All panels with a cap have the same scale, and so have all others: with a common scale for both, low rates would not
-    be visible.
+    All panels with a cap have the same scale, and all panels without a cap as well. With one common scale, low rates
+    would not be visible.
     """
     cases = result.of_kind("panel")
     scales = {
@@ -114,7 +114,7 @@ FIGURES: dict[str, Callable[[Measurements], list[Row]]] = {
     "fig6": transfers,
     "table1": conversion,
 }
-"""The pictures that are more than throughput over time."""
+"""The pictures with more than throughput over time."""
 
 
 def figure(result: Measurements) -> Any:

@@ -26,10 +26,10 @@ STROKES = ("-", style.DASHED, style.DOTTED)
 """Line styles of the cases."""
 MARKED = (50, 95, 99)
 SHARES = [number / 5 for number in range(501)]
-"""Per cent at which a distribution is drawn. These are enough points, however many values it has."""
+"""Percentages at which a distribution is drawn. These points suffice for any number of values."""
 UNITS = {"s": "seconds", "ms": "milliseconds", "%": "per cent", "": "segments"}
 LEAST_SHARE = 0.001
-"""Least upper end of an axis of shares, so that a negligible share looks negligible."""
+"""Minimum upper end of an axis of shares, so that a negligible share looks negligible."""
 
 
 def bars(axes: Any, result: Measurements, cases: Sequence[Case], name: str) -> None:

@@ -14,14 +14,14 @@ from .quantities import show
 from .results import GOODPUT, JOINED, TIME_TO_THROTTLE, Case, Measurements, Run, Series, metric, rate, representative
 
 COMPARABLE = 3.0
-"""Panels have the same time axis if the longest takes at most this multiple of the shortest's time."""
+"""Maximum ratio of the longest to the shortest duration at which panels have the same time axis."""
 HEADROOM = 1.08
 FAINT = 0.28
 
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The upper ends of the axes of several panels, which have the same ones so that they can be compared."""
+    """The upper ends of the axes of several panels, which are the same so that the panels can be compared."""
 
     longest: float
     """End of the time axis in seconds; 0 if each panel has its own."""
@@ -83,7 +83,7 @@ def caption(axes: Any, title: str, text: str) -> None:
 
 
 def nothing(axes: Any) -> None:
-    """Write into *axes* that it has no data point."""
+    """Write into *axes* that there is no data point."""
     axes.text(0.5, 0.5, "no data point yet", transform=axes.transAxes, ha="center", color=style.MUTED)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -133,7 +133,7 @@ def _marks(axes: Any, run: Run) -> None:
 
 
 def receive_memory(axes: Any, result: Measurements, case: Case, name: str, scales: Scales) -> None:
-    """Draw the series *name*, which are bytes at the receiver, of *case*."""
+    """Draw the series *name* of *case*, which has bytes at the receiver."""
     runs = [run for run in _runs(result, case) if run.series is not None and name in run.series.extra]
     values = result.values(case.key, name)
     text = f"greatest: {show(max(values), 'B')}" if values else ""

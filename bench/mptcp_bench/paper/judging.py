@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Verdicts on the paper's claims, from measurements. Pure.
 
-``holds``: the measurements confirm the claim. ``fails``: they refute it; a likely reason is given as only likely.
-``differs``: they refute it because today's kernel, host or throttler works differently from the paper's Linux 3.14 with
-MPTCP 0.89, and the mechanism that is named was itself measured. ``not judged``: there are not enough measurements.
-Every verdict needs a comparison that decides it. Noise decides nothing, and a count, such as downloads in which a cap
-came, needs two runs. Each claim has mutants that break it (tests/bench/unit/paper_mutants.py); a new claim needs one.
+``holds``: the measurements confirm the claim. ``fails``: they refute the claim; a likely reason is called likely.
+``differs``: they refute the claim because today's kernel, host or throttler works differently from the paper's Linux
+3.14 with MPTCP 0.89, and the named mechanism was itself measured. ``not judged``: there are not enough measurements.
+Every verdict needs a comparison that decides it. Noise decides nothing, and a count, such as the number of downloads
+with a cap in force, needs two runs. Each claim has mutants that break it (tests/bench/unit/paper_mutants.py); a new
+claim needs such a mutant.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .quantities import show
 from .results import Measurements, Missing, Statistic, metric, statistic_of
 
 FEWEST = 2
-"""Least number of runs of a case to judge a count. A single run neither confirms nor refutes."""
+"""Minimum number of runs of a case to judge a count. A single run neither confirms nor refutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def claim(scenario: str, id: str, paper: str) -> Callable[[Callable[[Measurement
 def above(sample: Statistic, reference: Statistic | float, factor: float = 1.0) -> bool:
     """Return whether the mean of *sample* is above *factor* times *reference*, by a bound of 95 % confidence.
 
-    False means that it is below. Raises Missing if the runs decide neither, because of noise.
+    False means that the mean is below. Raises Missing if the runs decide neither, because of noise.
     """
     return _decided(compare(sample.values, _values(reference), factor), sample, reference)
 
@@ -121,7 +122,7 @@ def explained(holds: bool, mechanism: Callable[[], bool], why: str) -> tuple[Jud
 def likely(holds: bool, why: str, *, signs: Callable[[], bool] = lambda: True) -> tuple[Judgement, str]:
     """Return the verdict on a claim whose failure has a likely, but unmeasured, reason *why*.
 
-    The reason is left out if the measurements show no *signs* of it, or do not decide that.
+    The reason is left out if the measurements show no *signs* of it, or do not decide this.
     """
     if holds:
         return "holds", ""

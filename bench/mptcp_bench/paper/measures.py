@@ -36,17 +36,17 @@ DROPS = (
 )
 """Kernel counters of data that a receiver dropped because it had no room."""
 SETTLE = 1.0
-"""First seconds of a download that rates do not include, but at most a quarter of the download."""
+"""Seconds at the start of a download that rates do not include; at most a quarter of the download."""
 THROTTLED_SETTLE = 5.0
-"""The same for a cap that begins during the transfer, but at most half of it."""
+"""The same for a cap that begins during the transfer; at most half of the transfer."""
 WINDOW = 0.1
 """Seconds over which a rate must be below a cap for the cap to count as in force."""
 TOLERANCE = 1.5
-"""Factor on the cap for that comparison, because so short a window has few packets."""
+"""Factor on the cap for this comparison, because a window of this length has few packets."""
 CONFIRMED = 0.2
-"""Seconds that a transfer must stay below its cap to count as capped. If it ends earlier, it does not."""
+"""Seconds that a transfer must stay below its cap to count as capped. A transfer that ends earlier does not count."""
 CARRIED = 0.2
-"""Least rate of a capped path, as a share of its cap, because an idle path shows nothing about the cap."""
+"""Minimum rate of a capped path, as a share of its cap, because an idle path shows nothing about the cap."""
 
 
 def series(seen: Observation) -> Series:
@@ -64,11 +64,11 @@ def series(seen: Observation) -> Series:
 
 
 def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
-    """Return the seconds from the second subflow's join until the cap on *path* is in force and stays so.
+    """Return the seconds from the second subflow's join until the cap on *path* is in force and remains in force.
 
     The end is that of the last window of WINDOW seconds that carried more than the cap allows. The resolution is one
-    sample. None if the cap never came into force: no second subflow joined, the transfer ended before, or *path*
-    carried nothing that could be capped.
+    sample. The result is None if the cap never came into force: no second subflow joined, the transfer ended before,
+    or *path* carried nothing that could be capped.
     """
     if seen.joined is None:
         return None
@@ -122,7 +122,7 @@ def values(seen: Observation, trial: Trial, cap: int) -> dict[str, float]:
         if taken is not None:
             result[TIME_TO_THROTTLE] = taken
             assert seen.joined is not None
-            # If the cap came at once, or sooner than such a window, no rate before it can be measured.
+            # If the cap came at once, or within such a window, no rate before the cap can be measured.
             with suppress(TooFewSamples):
                 until = seen.joined + taken
                 result[BEFORE_CAP] = greatest_rate(seen.samples, "ethernet", WINDOW, seen.joined, until)

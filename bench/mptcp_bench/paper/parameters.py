@@ -56,7 +56,7 @@ def parse_loss(text: str) -> Loss | None:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses. Rates are in bits per second, times in microseconds."""
+    """The settings of ``--set``. Rates are in bits per second, times in microseconds."""
 
     ethernet_rate: int = parameter(_RATE, "100 Mbit/s", parse_rate, name="ethernet.rate")
     ethernet_rtt: int = parameter(_RTT, "2 ms", parse_time, name="ethernet.rtt")
@@ -100,14 +100,14 @@ class Settings:
 
 OPTIONS = meanings(Settings)
 STATED = frozenset(f"{path}.{what}" for path in (ETHERNET, WIFI) for what in ("rate", "rtt"))
-"""Options that describe the links of real hosts. Without them these are unknown."""
+"""Options that describe the links of real hosts. Without these options, rates and RTTs are unknown."""
 EMULATED = {"queue", *(f"{path}.{what}" for path in (ETHERNET, WIFI) for what in ("jitter", "loss", "mtu"))}
-"""Options that can be set only of emulated links."""
+"""Options that can be set only for emulated links."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The settings, and which of them are true of the links."""
+    """The settings, and which of them are known to be true of the links."""
 
     settings: Settings
     texts: dict[str, str]

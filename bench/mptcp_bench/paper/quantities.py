@@ -11,7 +11,7 @@ _SCALES: dict[str, tuple[tuple[float, str], ...]] = {
     "B": ((1e6, "MB"), (1e3, "kB"), (1, "B")),
     "ratio": ((1e-9, "%"),),
 }
-"""By SI unit, the units to show, each with the least value for which it is used."""
+"""By SI unit, the units to show, each with the minimum value for which it is used."""
 _OF_NOTHING = {"bit/s": "Mbit/s", "s": "s", "B": "kB", "ratio": "%"}
 FACTORS = {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "ms": 1e-3, "µs": 1e-6, "MB": 1e6, "kB": 1e3, "%": 0.01}
 """Value of each shown unit in SI units, if it is not 1."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What an experiment of the paper measured: cases, runs, and statistics of the runs that are data points. Pure.
+"""The measurements of an experiment of the paper: cases, runs, and statistics of the runs that are data points. Pure.
 
-A run that is not a data point stays among the runs, with the reason.
+A run that is not a data point remains among the runs, with the reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIFI = "wifi"
 CASE_OF = {ETHERNET: "tcp-ethernet", WIFI: "tcp-wifi"}
 """Key of the case that uses only this path, by path."""
 NO_FALLBACK = "the connection did not fall back to plain TCP"
-"""Why a run of Figure 2 is not a data point if the server accepted MPTCP."""
+"""Reason why a run of Figure 2 is not a data point if the server accepted MPTCP."""
 
 GOODPUT = "goodput"
 DURATION = "duration"
@@ -40,7 +40,7 @@ OUT_OF_ORDER_SEGMENTS = "out_of_order_segments"
 
 SYN, WHOLE, DATA, STREAM, BULK = "syn", "syn-whole", "data", "stream", "bulk"
 """Kinds of distributions: connections (two kinds); short requests and responses; segments of a transfer that does not
-wait; and of one that arrives faster than the client's paths can take it."""
+wait; and segments of a transfer that arrives faster than the client's paths can carry it."""
 UP, DOWN = "up", "down"
 """Direction of a distribution: ``syn up`` goes from client to origin, ``data down`` from origin to client."""
 MPTCP, TCP = "mptcp", "tcp"
@@ -55,7 +55,7 @@ Kind = Literal["panel", "baseline", "sweep"]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A quantity that a run may have a value of."""
+    """A quantity for which a run may have a value."""
 
     key: str
     title: str
@@ -74,7 +74,7 @@ def rate(path: str) -> str:
 
 
 def rtt(path: str) -> str:
-    """Return the name of the metric "least seconds to open a connection over the idle *path*"."""
+    """Return the name of the metric "minimum seconds to open a connection over the idle *path*"."""
     return f"rtt_{path}"
 
 
@@ -134,9 +134,9 @@ class Case:
     """``panel``: it has its own plots over time; ``baseline``: a line in other cases' plots; ``sweep``: a point of the
     sweep."""
     path: str | None = None
-    """The only path that the case uses; None if it uses all."""
+    """The only path that the case uses; None if the case uses all paths."""
     caps: dict[str, float] = field(default_factory=dict)
-    """Rate in bits per second that the policy allows each capped path."""
+    """Rate in bits per second that the policy allows for each capped path."""
     at: float | None = None
     """Position on the axis of the sweep, in bytes of receive buffer."""
 
@@ -148,7 +148,7 @@ class Series:
     times: tuple[float, ...]
     """Seconds since the client's program started."""
     paths: dict[str, tuple[float, ...]]
-    """Rate at which the client received over each path, in bits per second."""
+    """Rate of the bytes that the client received over each path, in bits per second."""
     extra: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
@@ -162,7 +162,7 @@ class Run:
     """Whether the run is a data point. Figures and statistics include only data points."""
     reason: str = ""
     end: float = 0.0
-    """When the client's program ended, in seconds on the clock of the series."""
+    """Time at which the client's program ended, in seconds on the clock of the series."""
     series: Series | None = None
     values: dict[str, float] = field(default_factory=dict)
     """The values by metric, in SI units."""
@@ -218,7 +218,7 @@ class Measurements:
     experiment: str
     title: str
     paper: str
-    """The paper's name for it, such as ``Figure 3``."""
+    """The paper's name for the experiment, such as ``Figure 3``."""
     repetitions: int
     """Planned number of runs of each case."""
     cases: tuple[Case, ...]
@@ -246,12 +246,12 @@ class Measurements:
         return tuple(run.values[metric] for run in self.valid(case) if metric in run.values)
 
     def statistic(self, case: str, metric: str) -> Statistic | None:
-        """Return the statistic of *metric* over the valid runs of *case*; None if none has it."""
+        """Return the statistic of *metric* over the valid runs of *case*; None if no run has the metric."""
         values = self.values(case, metric)
         return statistic_of(case, metric, values) if values else None
 
     def __call__(self, case: str, metric: str) -> Statistic:
-        """Return the same. Raises Missing if there is none."""
+        """Return this statistic. Raises Missing if there is none."""
         found = self.statistic(case, metric)
         if found is None:
             raise Missing(f"{metric.replace('_', ' ')} of {case} was not measured")
@@ -261,7 +261,7 @@ class Measurements:
         return self(case, metric).mean
 
     def metrics(self, cases: Iterable[Case]) -> list[str]:
-        """Return the metrics that valid runs of *cases* have, in the order of METRICS; unknown ones come last."""
+        """Return the metrics that valid runs of *cases* have, in the order of METRICS; unknown metrics come last."""
         order = {key: number for number, key in enumerate(METRICS)}
         there = dict.fromkeys(name for case in cases for run in self.valid(case.key) for name in run.values)
         return sorted(there, key=lambda name: order.get(name, len(order)))

@@ -16,7 +16,7 @@ MB = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One kind of download. The client always asks for MPTCP; from the origin itself it gets plain TCP."""
+    """One kind of download. The client always requests MPTCP; the origin itself answers with plain TCP."""
 
     key: str
     title: str
@@ -26,7 +26,7 @@ class Trial:
     alone: str | None = None
     """The only path of a download directly from the origin; None for a download through the proxy over all paths."""
     receive_buffer: int | None = None
-    """The client's greatest receive buffer in bytes (``tcp_rmem``); None for the kernel's default."""
+    """The client's maximum receive buffer in bytes (``tcp_rmem``); None for the kernel's default."""
     mtu: int | None = None
     """MTU of the client's interfaces; None to leave it unchanged."""
     throttled: bool = False

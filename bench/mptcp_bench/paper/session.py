@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The paper's experiments as scenarios of the bench: which cells, on which lab, and what becomes of the runs."""
+"""The paper's experiments as scenarios of the bench: which cells, on which lab, and the results of the runs."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Paths:
     hosts: Hosts | None = None
     """Function that yields a lab of real hosts; None for namespaces."""
     notes: tuple[str, ...] = ()
-    """What there is to say of the lab. It and :attr:`programs` are known when it is there."""
+    """Remarks about the lab. These and :attr:`programs` are known when the lab exists."""
     programs: dict[str, Any] = field(default_factory=dict)
-    """The fields of the provenance that are those of the real hosts."""
+    """The fields of the provenance that describe the real hosts."""
 
     @contextmanager
     def lab(self, seed: int) -> Iterator[tuple[Lab, Callable[[], None]]]:
@@ -79,7 +79,7 @@ class PaperScenario(Scenario[Settings, Any, Any, Any]):
     measured: Measurements
     """The experiment, without runs."""
     runs_of: Callable[[Sequence[Turned[Any, Any]]], tuple[Run, ...]]
-    """The runs of the paper's form."""
+    """Converts the runs of the bench to the runs of the paper's form."""
 
     def findings(
         self, turns: Sequence[Turn[Any]], runs: Sequence[Turned[Any, Any]], notes: tuple[str, ...] = ()

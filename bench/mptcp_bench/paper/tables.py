@@ -65,7 +65,7 @@ def _delays(measured: Measurements) -> list[tuple[str, ...]]:
 
 
 def summary(measured: Measurements) -> tuple[str, ...]:
-    """Return how many runs are data points, and why others are not."""
+    """Return how many runs are data points, and why other runs are not."""
     valid, failed = sum(run.valid for run in measured.runs), measured.failed()
     reasons = Counter((measured.case(run.case).title, run.reason) for run in failed)
     lines = (f"{n} × {title}: {reason}" for (title, reason), n in reasons.items())

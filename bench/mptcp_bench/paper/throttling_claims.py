@@ -29,13 +29,13 @@ from .results import (
 )
 
 AT_ONCE = 0.1
-"""If a cap is in force within these seconds, it was from the transfer's start. On first transfers it comes later."""
+"""A cap that is in force within these seconds counts from the transfer's start. On first transfers it comes later."""
 LANDED = 1.0
-"""Most seconds until a soft cap is in force (docs/soft-start.md)."""
+"""Maximum seconds until a soft cap is in force (docs/soft-start.md)."""
 FULL_SPEED = 0.8
-"""Least rate of Ethernet until a soft cap is in force, as a share of its unthrottled rate."""
+"""Minimum rate of Ethernet until a soft cap is in force, as a share of its unthrottled rate."""
 SLIGHT = 0.5
-"""Most additional seconds of completion time that count as "a miniature impact"."""
+"""Maximum additional seconds of completion time that count as "a miniature impact"."""
 ON_TIME = 0.1
 """If a cap comes within this share of the transfer's duration, it counts as in force from the transfer's start."""
 CAP_TOLERANCE = 0.05
@@ -43,7 +43,7 @@ MORE = 1.05
 """A rate is "more" than another if it exceeds the other by this factor."""
 LESS = 0.95
 FULL = 0.9
-"""If Wi-Fi carries this share of its unthrottled rate, it counts as full."""
+"""Wi-Fi counts as full if it carries this share of its unthrottled rate."""
 
 
 def _milliseconds(statistic: Statistic) -> str:
@@ -69,7 +69,7 @@ def _never(m: Measurements, case: str) -> Finding | None:
 
 
 def _first_after(m: Measurements) -> Statistic:
-    """Return how long after the join first transfers are throttled; if they ended before, their whole time."""
+    """Return the time from the join to the throttling of first transfers; if they ended before, their duration."""
     least = [
         run.values.get(TIME_TO_THROTTLE, run.values[DURATION] - run.values.get(JOINED, 0.0))
         for run in m.valid("first")
@@ -190,7 +190,7 @@ def _fig6_no_less(m: Measurements) -> Finding:
     if never := _never(m, "repeated"):
         return never
     alone, repeated = m("tcp-wifi", GOODPUT), m("repeated", GOODPUT)
-    # Also compare steady rates, because goodput may stem from what Ethernet carried before its cap was in force.
+    # Also compare steady rates, because goodput may include bytes that Ethernet carried before its cap was in force.
     steady, link = _steady(m, "repeated"), m("tcp-wifi", rate(WIFI))
     return Finding(
         f"{mbit(repeated)} in the repeated transfer, {mbit(alone)} by TCP over Wi-Fi alone; while Ethernet was "
@@ -240,7 +240,7 @@ def _fig7_inferior(m: Measurements) -> Finding:
     if never := _never(m, "throttled"):
         return never
     free, throttled = m("free", GOODPUT), m("throttled", GOODPUT)
-    # Also compare Wi-Fi's rates, because goodput includes what both paths carried before the cap was in force.
+    # Also compare Wi-Fi's rates, because goodput includes the bytes of both paths before the cap was in force.
     kept, link = m("throttled", rate(WIFI)), m("free", rate(WIFI))
     return Finding(
         f"{mbit(throttled)} instead of {mbit(free)}; Wi-Fi carried {mbit(kept)} on the wire instead of {mbit(link)}.",

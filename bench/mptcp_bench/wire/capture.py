@@ -2,10 +2,11 @@
 """Capture both sides of the proxy with tcpdump(8) on its own host, so that all time stamps are from one clock.
 
 Each packet is cut to headers, TCP options and a request line. tcpdump writes through its buffer. ``-U`` and
-``--immediate-mode`` are not used, because they would wake it for each packet on the measured processor. Instead, it has
-some time at the end to take the packets that the kernel still holds. If a capture dropped any packet, it is void.
+``--immediate-mode`` are not used, because they would wake tcpdump for each packet on the measured processor. Instead,
+tcpdump has some time at the end to read the packets that the kernel still holds. If a capture dropped any packet, it is
+void.
 
-On a host whose interfaces coalesce segments (GRO, TSO), the time stamps are of the coalesced segments.
+On a host whose interfaces coalesce segments (GRO, TSO), the time stamps are those of the coalesced segments.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SNAPSHOT = 320
 BUFFER = 16_384
 """Size of the kernel's capture buffer in KiB."""
 DRAIN = 1.5
-"""Seconds in which tcpdump takes the packets that the kernel still holds. Its read timeout is a second."""
+"""Seconds in which tcpdump reads the packets that the kernel still holds. Its read timeout is a second."""
 _COUNTS = re.compile(r"^(\d+) packets? (captured|received by filter|dropped by kernel|dropped by interface)$", re.M)
 _numbers = count(1)
 
@@ -60,7 +61,7 @@ class Capture:
 
 
 def dropped(said: str) -> int | None:
-    """Return the number of dropped packets in tcpdump's final output *said*; None if the output does not have it."""
+    """Return the number of dropped packets in tcpdump's final output *said*; None if the output does not contain it."""
     counts = {what: int(number) for number, what in _COUNTS.findall(said)}
     if "captured" not in counts or "dropped by kernel" not in counts:
         return None
@@ -68,7 +69,7 @@ def dropped(said: str) -> int | None:
 
 
 def device_towards(host: Host, address: str) -> str:
-    """Return the interface by which *host* reaches *address*. Raises TestbedError if it has no route."""
+    """Return the interface by which *host* reaches *address*. Raises TestbedError if there is no route."""
     routes = json.loads(host.run(["ip", "-json", "route", "get", address]).stdout)
     if not routes or "dev" not in routes[0]:
         raise TestbedError(f"{host.name}: no route to {address}")

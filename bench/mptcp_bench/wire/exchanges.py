@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How long the proxy takes to turn MPTCP into TCP and back: intervals from the connections of both sides. Pure.
+"""The time that the proxy takes to convert MPTCP to TCP and back: intervals from the connections of both sides. Pure.
 
 A client's request and the proxy's request to the origin are matched by the target in their first line (RFC 9112, 3.2).
 So each request needs its own target, and its own connection on both sides. The header sections of the two sides differ,
-the bodies do not. A body is the end of its stream, so that a byte of it has the same distance from the end on both
-sides. A byte's delay begins when it and all bytes before it have arrived, which is the earliest moment at which the
-proxy can read it. It ends when the byte is first sent. Input are connections, output are seconds.
+the bodies are equal. A body is the end of its stream, so that each byte of the body has the same distance from the end
+on both sides. The delay of a byte begins when this byte and all bytes before it have arrived, which is the earliest
+moment at which the proxy can read the byte. The delay ends when the byte is first sent. The input are connections, the
+output are seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .streams import Connection, Stream
 
 NANOSECOND = 1e-9
 LONGEST_HEADER = 16_384
-"""Most bytes of a header section. If more bytes precede the body, the stream is not one response to one request."""
+"""Maximum bytes of a header section. If more bytes precede the body, the stream is not one response to one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +38,20 @@ class Exchange:
     target: str
     multipath: bool
     origin_asked: bool
-    """Whether the proxy asked the origin for MPTCP, which it should not."""
+    """Whether the proxy requested MPTCP from the origin, which it should not do."""
     subflows: int
     """Number of subflows of the client's connection."""
     answer: float
-    """From the client's SYN to the SYN+ACK: only the proxy's kernel."""
+    """Seconds from the client's SYN to the SYN+ACK: the time of the proxy's kernel alone."""
     syn: float
-    """From the client's third ACK to the SYN to the origin: the paper's conversion of a SYN."""
+    """Seconds from the client's third ACK to the SYN to the origin: the paper's conversion of a SYN."""
     syn_whole: float
-    """From the client's SYN to the SYN to the origin."""
+    """Seconds from the client's SYN to the SYN to the origin."""
     syn_own: float
-    """From the request's header section to the SYN to the origin: the proxy's own time."""
+    """Seconds from the request's header section to the SYN to the origin: the proxy's own time."""
     request: float
-    """From the request's header section to the proxy's header section to the origin, including their handshake."""
+    """Seconds from the client's header section to the header section that the proxy sends to the origin, including the
+    handshake of proxy and origin."""
     up: tuple[float, ...]
     """For each segment of the request's body, the time from its arrival until its last byte is sent."""
     down: tuple[float, ...]
@@ -72,12 +74,12 @@ def target(head: bytes) -> str | None:
 def exchanges(
     clients: Iterable[Connection], origins: Iterable[Connection], bodies: Mapping[str, Body]
 ) -> tuple[Exchange, ...]:
-    """Return the exchange of each target in *bodies*, in that order.
+    """Return the exchange of each target in *bodies*, in the order of *bodies*.
 
     *clients* and *origins* are the connections on the two sides of the proxy. Connections with another target are
     ignored.
 
-    :raises CaptureError: a request is missing on one side, was seen twice, or its connection has gaps
+    :raises CaptureError: a request is missing on one side, was found twice, or its connection has gaps
     """
     sides = _by_target(clients, bodies, "clients"), _by_target(origins, bodies, "the origin")
     return tuple(_exchange(name, sides[0][name], sides[1][name], body) for name, body in bodies.items())
@@ -110,7 +112,7 @@ class _Relay:
     header: int
     """Bytes of the arriving header section."""
     shift: int
-    """A body byte's offset in the leaving stream minus its offset in the arriving one."""
+    """A body byte's offset in the leaving stream minus its offset in the arriving stream."""
 
     @classmethod
     def of(cls, what: str, arrivals: Stream, departures: Stream, body: int) -> _Relay:
@@ -168,7 +170,7 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
 
 
 def _check(exchange: Exchange) -> None:
-    """Raise CaptureError if something was sent before it arrived, so that clocks or analysis must be wrong."""
+    """Raise CaptureError if something was sent before it arrived, which means that clocks or analysis are wrong."""
     for name in ("answer", "syn", "syn_own", "request"):
         if getattr(exchange, name) < 0:
             raise CaptureError(f"request {exchange.target}: {name} took {getattr(exchange, name):.9f} s")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """TCP segments of a capture, with their lengths, MPTCP options and the captured part of their payload.
 
-The throttler's module ``replay`` reads the file. Times are integer nanoseconds since the epoch, as captured.
+The throttler's module ``replay`` reads the capture file. Times are integer nanoseconds since the epoch, as captured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10
 
 
 class CaptureError(TestbedError):
-    """A capture that cannot be read, or does not show what it should. The message is one line."""
+    """A capture that cannot be read, or that lacks what it should show. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Packet:
     time: int
     """Time of capture in nanoseconds since the epoch."""
     source: bytes
-    """Source address, packed into 4 or 16 bytes; :attr:`destination` likewise."""
+    """Source address, packed into 4 or 16 bytes; :attr:`destination` has the same form."""
     source_port: int
     destination: bytes
     destination_port: int

@@ -20,7 +20,7 @@ from .packets import ACK, SYN, Packet
 
 _32, _64 = (1 << 32) - 1, (1 << 64) - 1
 UP, DOWN = 0, 1
-"""Direction of a stream: from the end that opened the connection, and to it."""
+"""Direction of a stream: from the end that opened the connection, and to this end."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -30,7 +30,7 @@ class Piece:
     start: int
     end: int
     time: int
-    """When the bytes were first seen, in nanoseconds since the epoch."""
+    """Time at which the bytes were first seen, in nanoseconds since the epoch."""
 
 
 class Stream:
@@ -56,7 +56,7 @@ class Stream:
         return sum(piece.end - piece.start for piece in self._pieces) == self.total
 
     def add(self, start: int, end: int, time: int) -> None:
-        """Add a segment's bytes, *start* to before *end*. Bytes seen before keep their time. Call in order of time."""
+        """Add the bytes of a segment, *start* to before *end*, in order of time. Bytes seen before keep their time."""
         self._arrived = None
         index = self._index(start)
         at = max(start, self._pieces[index].end) if index >= 0 else start
@@ -73,12 +73,12 @@ class Stream:
             insort(self._pieces, piece)
 
     def seen(self, offset: int) -> int | None:
-        """Return when the byte at *offset* was first seen, or None."""
+        """Return the time at which the byte at *offset* was first seen, or None."""
         index = self._index(offset)
         return self._pieces[index].time if index >= 0 and offset < self._pieces[index].end else None
 
     def arrived(self, offset: int) -> int | None:
-        """Return when the byte at *offset* and all before it had been seen, so that a reader can have it, or None."""
+        """Return the time from which a reader can have the byte at *offset* and all before it, or None."""
         if self._arrived is None:
             self._arrived = list(accumulate((piece.time for piece in self._pieces), max))
         index = self._index(offset)
@@ -94,14 +94,15 @@ class Connection:
 
     syn: int
     asked: bool
-    """Whether the first SYN asked for MPTCP."""
+    """Whether the first SYN requested MPTCP."""
     syn_ack: int | None = None
     ack: int | None = None
     """Time of the handshake's third segment."""
     multipath: bool = False
     """Whether both sides agreed on MPTCP."""
     fallen: bool = False
-    """Whether it later fell back to plain TCP, by data without a mapping, or by an infinite mapping (3.7)."""
+    """Whether the connection later fell back to plain TCP, by data without a mapping, or by an infinite mapping
+    (3.7)."""
     subflows: int = 1
     """Number of subflows whose SYN was answered."""
     head: bytes = b""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Requests of a client, one after another, each on its own connection, and the proxy's time for each.
+"""Requests of a client, one after another, each on its own connection, and the proxy's time for each request.
 
 tcpdump on the proxy's host records the time of each packet on both sides, from which ``exchanges`` computes intervals.
 Each request has its own target, which identifies it on both sides, and uses MPTCP if wanted.
@@ -38,11 +38,11 @@ class Workload:
     key: str
     requests: int
     down: int
-    """Bytes of the file that is fetched."""
+    """Bytes of the downloaded file."""
     up: int = 0
     """Bytes of the request's body."""
     pace: int = 40
-    """Most requests per second. Each request waits until the previous one has ended."""
+    """Maximum number of requests per second. Each request waits until the previous one has ended."""
     origin_rate: int | None = None
     """Rate in bits per second to which the origin's link is limited, so that the proxy never waits for the client."""
 
@@ -68,7 +68,7 @@ def squid_configuration(proxy: Host) -> Path:
 
 
 def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipath: bool) -> Conversions:
-    """Send the requests of *workload* from the client through the *proxy* URL. Return the times of each.
+    """Send the requests of *workload* from the client through the *proxy* URL. Return the times of each request.
 
     The origin must have a file ``{workload.down}.bin``, the proxy a configuration by :func:`squid_configuration`.
 
@@ -101,15 +101,16 @@ def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipa
 def _slow_origin(lab: Lab, rate: int) -> AbstractContextManager[None]:
     device = device_towards(lab.origin, lab.proxy.service_address())
     root = ["dev", device, "root"]
-    # A burst of only two packets spaces packets evenly. The queue holds more than a whole window.
+    # A burst of only two packets makes the spacing of packets even. The queue holds more than a whole window.
     shaper = ["tbf", "rate", f"{rate}bit", "burst", "3028", "limit", "4mb"]
     return lab.origin.changed(["tc", "qdisc", "add", *root, *shaper], ["tc", "qdisc", "del", *root])
 
 
 def send(client: Host, url: str, workload: Workload, *, multipath: bool, proxy: str = "") -> None:
-    """Send all requests from one program: starting another would take processor time from the proxy meanwhile.
+    """Send all requests from one program, because starting programs would take processor time from the proxy.
 
-    *proxy* is the proxy's URL; empty to send them to the server itself. Raises TestbedError if one is not answered.
+    *proxy* is the proxy's URL; empty to send them to the server itself. Raises TestbedError if a request is not
+    answered.
     """
     way = ["--noproxy", "", "-x", proxy] if proxy else ["--noproxy", "*"]
     argv = ["curl", "-sS", "-o", "/dev/null", *way, "--rate", f"{workload.pace}/s"]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Test whether servers on this host accept connections: ``agent.answers SECONDS GOAL …``.
 
-A GOAL is ``tcp:ADDRESS:PORT`` or ``unix:PATH``. The exit status is 0 as soon as all have accepted, and 1 if one has not
-within SECONDS.
+A GOAL is ``tcp:ADDRESS:PORT`` or ``unix:PATH``. The exit status is 0 as soon as all servers have accepted a connection,
+and 1 if a server has not accepted one within SECONDS.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INTERVAL = 0.02
 
 
 def answers(goal: str, timeout: float) -> bool:
-    """Return whether *goal* accepts a connection, which is closed again."""
+    """Return whether *goal* accepts a connection. The connection is closed again."""
     kind, _, rest = goal.partition(":")
     try:
         if kind == "unix":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The directory of a run: where it is made, on this host or on one that is reached by ssh, and how it is removed."""
+"""The directory of a run, on this host or on a host that is reached by ssh: its parent directory, and its removal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def parent_directory() -> str:
-    """Return the temporary directory, or /tmp if other users cannot enter that.
+    """Return the temporary directory, or /tmp if other users cannot enter the temporary directory.
 
     Apache's and Squid's workers run as other users, but TMPDIR may be private to one user (libpam-tmpdir).
     """
@@ -30,5 +30,5 @@ def removed(path: Path) -> str | None:
 
     shutil.rmtree(path, onerror=note)
     # The first failure has the real reason, because a directory cannot be removed before its content. If the path
-    # vanished meanwhile, nothing is left.
+    # has vanished, nothing remains.
     return failures[0] if failures and os.path.lexists(path) else None

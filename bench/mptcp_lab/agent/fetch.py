@@ -2,9 +2,9 @@
 """Many timed downloads through the proxy, several at the same time, by one process, like a phone's browser.
 
 ``agent.fetch FILE`` reads a JSON object from FILE: ``proxy`` and ``target``, each ``[address, port]``; ``kind``;
-``at_once``, the number of parallel downloads; ``files``, a list of ``[name, bytes]``; ``timeout``, the seconds for
-each. The kinds are: ``get``, a connection for each file; ``keepalive``, *at_once* persistent connections; ``connect``,
-a tunnel for each file with plain HTTP in it.
+``at_once``, the number of parallel downloads; ``files``, a list of ``[name, bytes]``; ``timeout``, the maximum seconds
+for each file. The kinds are: ``get``, with a connection for each file; ``keepalive``, with *at_once* persistent
+connections; ``connect``, with a tunnel for each file with plain HTTP in it.
 
 The program prints a JSON list with one object per file: when it ``began`` (before the first SYN; on a persistent
 connection, before the request), when it ``connected``, its ``first`` byte and its ``end``, as time.monotonic() of this
@@ -25,7 +25,7 @@ from typing import Any
 
 MPTCP = getattr(socket, "IPPROTO_MPTCP", 262)
 BLOCK = 1 << 16
-"""Most bytes per read."""
+"""Maximum bytes per read."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -34,7 +34,7 @@ class FetchError(Exception):
 
 
 class Fetcher:
-    """Downloads the files and records the times of each."""
+    """Downloads the files and records the times of each file."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The files that an origin serves. Their bytes depend only on name and size, so that all hosts make the same files.
+"""The files that an origin serves. Their bytes depend only on name and size, so that all hosts create the same files.
 
-``agent.files DIRECTORY NAME=SIZE …`` makes DIRECTORY if necessary, writes the files, and prints a JSON object with the
-SHA-256 of each name. SIZE is in bytes.
+``agent.files DIRECTORY NAME=SIZE …`` creates DIRECTORY if necessary, writes the files, and prints a JSON object with
+the SHA-256 of each name. SIZE is in bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 BLOCK = 1 << 20
-"""Most bytes per write."""
+"""Maximum bytes per write."""
 
 
 def write_file(path: Path, size: int) -> str:
@@ -25,7 +25,7 @@ def write_file(path: Path, size: int) -> str:
             data = hashlib.shake_128(seed).digest(min(BLOCK, size - block))
             digest.update(data)
             file.write(data)
-    # The web server's workers, which run as another user, must be able to read it.
+    # The web server's workers, which run as another user, must be able to read the file.
     path.chmod(0o644)
     return digest.hexdigest()
 

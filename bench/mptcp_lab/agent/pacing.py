@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Call a function at a steady pace beside a measurement, for example to read counters."""
+"""Call a function at a steady pace during a measurement, for example to read counters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class Paced:
 
     def __init__(self, take: Callable[[], None], interval: float) -> None:
         self.error: Exception | None = None
-        """The error that *take* raised. It is not called again after that."""
+        """The error that *take* raised. After an error, *take* is not called again."""
         self._take, self._interval = take, interval
         self._stop = threading.Event()
         self._due = 0.0
         self._thread = threading.Thread(target=self._run, name="paced", daemon=True)
 
     def start(self, first: float | None = None) -> None:
-        """Call *take* now, raising its error, or at *first* (time.monotonic()) in the thread; then every interval."""
+        """Call *take* now and raise its error, or at *first* (time.monotonic()) in the thread; then every interval."""
         self._due = time.monotonic() if first is None else first - self._interval
         if first is None:
             self._take()
@@ -36,7 +36,8 @@ class Paced:
         try:
             while True:
                 # The time of the next call is computed from the start, not from the last call, so that delays do not
-                # add up. But two readings must not be close: a rate between them would depend on a single packet.
+                # add up. But the time between two readings must not be short, or their rate would depend on a single
+                # packet.
                 self._due = max(self._due + self._interval, time.monotonic() + self._interval / 2)
                 if self._stop.wait(max(0.0, self._due - time.monotonic())):
                     return

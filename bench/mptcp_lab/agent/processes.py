@@ -2,7 +2,7 @@
 """Processes of this host: private mounts, and process trees.
 
 The testbed uses this module for its namespaces, and ``server`` for hosts that are reached by ssh, so that a program has
-the same environment in both.
+the same environment in both cases.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def nearest_existing(target: Path) -> Path:
 
 
 def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
-    """Return shell commands that make *mounts* (target to source) and exec the program in ``"$@"``.
+    """Return shell commands that mount *mounts* (target to source) and exec the program in ``"$@"``.
 
     The commands must run in their own mount namespace. If a target does not exist, a tmpfs is mounted over its closest
     existing parent, so that nothing has to be created on the host. A file can be mounted over a file.
@@ -55,7 +55,7 @@ def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
 
 
 def with_mounts(argv: list[str], mounts: Mapping[str, str | os.PathLike[str]]) -> list[str]:
-    """Return *argv* with a wrapper that makes private *mounts*. The wrapper's process id becomes the program's."""
+    """Return *argv* with a wrapper that mounts private *mounts*. The program keeps the process id of the wrapper."""
     return ["unshare", "--mount", "sh", "-c", mount_script(mounts), "sh", *argv] if mounts else argv
 
 
@@ -78,7 +78,7 @@ def descendants(pid: int) -> tuple[int, ...]:
 
 def kill_tree(pid: int) -> None:
     """Kill *pid* and all its descendants with SIGKILL."""
-    # First stop them all. Otherwise a parent could replace a child that was just killed, and leave an orphan.
+    # First stop all processes. Otherwise a parent could replace a child that was just killed, and leave an orphan.
     stopped: set[int] = set()
     while found := {pid, *descendants(pid)} - stopped:
         for each in found:

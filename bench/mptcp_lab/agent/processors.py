@@ -2,7 +2,7 @@
 """How busy this host's processors were between two readings of proc(5) stat and of pressure stall information.
 
 The hypervisor may give time to other guests (stolen time), and other programs may run while ours wait. Both lower every
-rate below the links' rates. If our own programs used the time, that is no excuse for a low rate.
+rate below the links' rates. Time that our own programs used does not count as a reason for a low rate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRESSURE = Path("/proc/pressure/cpu")
 _SOME = re.compile(r"^some .*\btotal=(\d+)", re.MULTILINE)
 _PROCESSOR = re.compile(r"cpu\d+ ")
 _COUNTED = 8
-"""Number of leading fields in /proc/stat whose sum is all time. Later fields are already part of ``user`` and
+"""Number of leading fields in /proc/stat whose sum is the total time. Later fields are already part of ``user`` and
 ``nice``."""
 _IDLE, _WAITING_FOR_DISK, _STOLEN = 3, 4, 7
 _PROGRAMS = 3
@@ -34,7 +34,7 @@ _SCHEDULER = 2
 MOST_STOLEN = 0.05
 MOST_WAITING = 0.5
 MOST_OTHERS = 0.25
-"""Shares of the time. If more is stolen, waited for or used by others, rates may be limited by the machine."""
+"""Maximum shares of the time that are stolen, waited for or used by others. Above them, the machine may limit rates."""
 
 
 @dataclass(frozen=True)
@@ -48,23 +48,23 @@ class Reading:
     waited: int | None
     """Microseconds in which at least one program waited for a processor; None if the kernel does not count them."""
     each: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The same fields for each processor, by name, such as ``cpu0``."""
+    """The fields of /proc/stat for each processor, by name, such as ``cpu0``."""
     own: float | None = None
     """Processor seconds that our own programs used; None if they were not measured."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """How the processors' time was used between two readings, as shares of it."""
+    """The use of the processors' time between two readings, as shares of this time."""
 
     stolen: float
     idle: float
     waiting: float | None
     """Share of the time in which at least one program waited for a processor; None if the kernel does not count it."""
     others: float | None = None
-    """Share that other programs than ours used; None if it is unknown."""
+    """Share of the time that other programs than ours used; None if it is unknown."""
     least_idle: float | None = None
-    """:attr:`idle` of the busiest processor. One busy program can fill one processor, however many there are.
+    """:attr:`idle` of the busiest processor. A single busy program can fill one processor.
 
     The value is higher if a program that never sleeps moved between processors. None if the kernel lists no processors.
     """
@@ -98,7 +98,7 @@ def parse(moment: float, stat: str, pressure: str | None, own: float | None = No
 
 
 def usage(before: Reading, after: Reading) -> Usage:
-    """Return the usage between two readings. If they are too close, return that all was idle."""
+    """Return the usage between two readings. If too little time has passed, the usage is all idle."""
     ticks = _passed(before.ticks, after.ticks)
     total, seconds = sum(ticks), after.time - before.time
     if total <= 0 or seconds <= 0:
@@ -110,7 +110,7 @@ def usage(before: Reading, after: Reading) -> Usage:
     if before.own is not None and after.own is not None:
         # A process's time is exact, but a processor's is counted in ticks, so the difference may be negative.
         others = max(0.0, sum(ticks[:_PROGRAMS]) - (after.own - before.own) * _TICK) / total
-    # A processor that was switched off or on meanwhile is in only one of the readings.
+    # A processor that was switched off or on between the readings is in only one of them.
     passed = (_passed(before.each[name], after.each[name]) for name in before.each if name in after.each)
     least = min((_idle(each) for each in passed if sum(each) > 0), default=None)
     return Usage(ticks[_STOLEN] / total, _idle(ticks), waiting, others, least)
@@ -135,10 +135,10 @@ def read(own: int | None = None) -> Reading:
 
 
 def process_seconds(pid: int, *, ended: bool = False) -> float:
-    """Return the processor seconds of process *pid* with its threads; with *ended* also its ended children's.
+    """Return the processor seconds of process *pid* with its threads; with *ended* also those of its ended children.
 
-    The process's own time is exact, clock_getcpuclockid(3). For ended children the kernel counts ticks, proc(5), from
-    when their parent has waited for them until the parent ends.
+    The process's own time is exact, clock_getcpuclockid(3). For ended children the kernel counts ticks, proc(5), which
+    exist from the parent's wait(2) for a child until the parent's end.
 
     :raises OSError: the process does not exist
     """

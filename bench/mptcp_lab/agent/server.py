@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The agent on a host that is reached by ssh. It owns the run's programs, changes and files as long as it lives.
+"""The agent on a host that is reached by ssh. While it runs, it owns the run's programs, changes and files.
 
 The driver talks to one agent on each host. It writes requests to the agent's standard input and reads answers from its
-standard output; each is a line with a JSON object. When the input ends, the driver is done, was killed or lost its
-network. The agent then ends the programs with all that they started (SIGTERM, SIGKILL after ``GRACE`` seconds), undoes
-the changes, the last one first, and removes the directory. So nothing of a run outlives its driver. What cannot be
-undone or removed is its last answer.
+standard output; each is a line with a JSON object. When the input ends, the driver has finished, was killed or lost
+its network. The agent then ends the programs and all processes that they started (SIGTERM, SIGKILL after ``GRACE``
+seconds), undoes the changes, the last change first, and removes the directory. So nothing of a run outlives its driver.
+The last answer of the agent lists what it could not undo or remove.
 
 Each request has ``do`` and ``id``. The answer has the same ``id``, and ``error`` if the request failed:
 
@@ -41,14 +41,14 @@ from .directories import removed
 from .processes import MountError, descendants, kill_tree, with_mounts
 
 GRACE = 10.0
-"""Seconds that the programs may take to end by themselves."""
+"""Seconds that the programs may take to end after SIGTERM."""
 BEAT = 30.0
-"""Seconds between two empty lines to the driver. If the connection is dead, they make TCP time out, tcp(7), and end
-it."""
+"""Seconds between two empty lines to the driver. On a dead connection they make TCP time out, tcp(7), which ends
+the connection."""
 UNDOING = 60.0
-"""Seconds that undoing one change may take after the driver is gone."""
+"""Seconds that undoing one change may take after the driver has ended."""
 PR_SET_CHILD_SUBREAPER = 36
-"""From linux/prctl.h."""
+"""Option of prctl(2), from linux/prctl.h."""
 
 
 class Refused(Exception):
@@ -192,7 +192,7 @@ class Server:
         with self._changing:
             self._count += 1
             number = self._count
-            # Note it before the change is made, because undoing a change that was not made is harmless.
+            # Record the undo command before the change, because undoing a change that was not made is harmless.
             self._changes[number] = request["undo"]
             code, out, err = run(request["argv"], None, request["timeout"])
             if code != 0:
@@ -208,7 +208,7 @@ class Server:
 
     def _undo(self, number: int, timeout: float) -> None:
         undo(self._changes[number], timeout)
-        # Forget it only now. If the undoing has failed, it is tried again at the end.
+        # Delete the record only now. If undoing the change has failed, it is tried again at the end.
         del self._changes[number]
 
     def end(self) -> list[str]:
@@ -234,7 +234,7 @@ class Server:
     def _kill_offspring(self) -> None:
         """Kill all descendants of this process. As a subreaper, it inherits processes that the programs left behind.
 
-        A request that came just before the end may still start something. Wait for it, up to ``GRACE`` seconds.
+        A request just before the end may still start a process. Wait for such requests, up to ``GRACE`` seconds.
         """
         deadline = time.monotonic() + GRACE
         while True:
@@ -249,12 +249,12 @@ class Server:
 
 def main(directory: str) -> int:
     """Serve the driver's requests until they end. All files are below *directory*."""
-    # sshd sets little more than /usr/bin:/bin for root.
+    # For root, sshd sets PATH to little more than /usr/bin:/bin.
     os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
     os.umask(0o022)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    # Only answers may be written to the protocol's output, not what a program or a stray print() writes.
+    # Only answers may be written to the protocol's output, not the output of a program or of a stray print().
     sys.stdout = sys.stderr
     server = Server(Path(directory), answers)
 
@@ -268,7 +268,7 @@ def main(directory: str) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, over)
-    # When the driver is gone, an answer must raise an error, not kill this process.
+    # When the driver has ended, an answer must raise an error, not kill this process.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     threading.Thread(target=beat, daemon=True).start()
     server.answer({"ready": directory, "pid": os.getpid()})

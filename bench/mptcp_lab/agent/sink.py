@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A web server that discards uploads: ``python -m mptcp_lab.agent.sink PORT``.
 
-It answers each PUT with 200 when the whole body has arrived. Apache would need WebDAV for that.
+It answers each PUT with 200 when the whole body has arrived. Apache would need WebDAV for PUT.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Sink(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Write no log."""
+        """Do not write a log."""
 
 
 class _Server(ThreadingHTTPServer):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A stream of UDP packets with numbers and times: a call, or many packets to count the losses of a path.
 
-``agent.stream send SOURCE ADDRESS PORT PER_SECOND BYTES SECONDS`` sends packets of so many bytes of payload at an even
-pace, each a millisecond late at most.
-``agent.stream receive ADDRESS PORT RESULT`` says ``ready``, and on SIGTERM writes to RESULT a JSON list of what came:
-number, when it was sent and when it came, nanoseconds of this host's monotonic clock.
+``agent.stream send SOURCE ADDRESS PORT PER_SECOND BYTES SECONDS`` sends packets with BYTES bytes of payload at an even
+pace. Each packet is at most a millisecond late.
+``agent.stream receive ADDRESS PORT RESULT`` prints ``ready``, and on SIGTERM writes to RESULT a JSON list of the
+received packets: number, send time and arrival time, in nanoseconds of this host's monotonic clock.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import time
 from pathlib import Path
 
 SO_RCVBUFFORCE, RECEIVE_BUFFER = 33, 64 << 20
-"""From asm-generic/socket.h, and bytes. No burst is lost here: only losses on the path may count."""
+"""Socket option, from asm-generic/socket.h, and buffer size in bytes. No burst must be lost here, because only losses
+on the path may count."""
 HEADER = struct.Struct("!QQ")
 PAUSE = 0.001
-"""Least seconds between two times at which packets are sent, because a pause for each takes too long."""
+"""Minimum seconds between two sends of packets, because a pause for each packet would take too long."""
 
 
 def send(source: str, address: str, port: int, per_second: float, size: int, seconds: float) -> None:

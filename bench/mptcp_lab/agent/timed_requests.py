@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Requests one after another, each on its own connection: ``agent.timed_requests COUNT PROXY PORT ORIGIN``.
 
-Each is a GET of ``/file`` by MPTCP. The program prints a JSON object: ``seconds``, a list of the times from connect(2)
-to the end of the answer, of requests with status 200; ``failed``, the number of other requests; ``multipath``, the
-number of connections that did not fall back.
+Each request is a GET of ``/file`` by MPTCP. The program prints a JSON object: ``seconds``, a list of the times from
+connect(2) to the end of the answer, of requests with status 200; ``failed``, the number of other requests;
+``multipath``, the number of connections that did not fall back.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import time
 from .fetch import MPTCP
 
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
-"""From linux/mptcp.h."""
+"""Socket level and option, from linux/mptcp.h."""
 _PATIENCE = 60.0
-"""Most seconds for each step of a request."""
+"""Maximum seconds for each step of a request."""
 
 
 def _is_multipath(connection: socket.socket) -> bool:

@@ -4,7 +4,7 @@
 SPECIFICATION is a JSON object: ``argv``, a program that writes its download to its standard output; ``devices``, whose
 received bytes are sampled; ``interval`` in seconds; ``memory``, whether the memory of MPTCP sockets is sampled, too;
 ``timeout`` in seconds. The program writes a JSON object with the fields of ``transfer.Observation`` to the file RESULT.
-Samples and download have the same clock, which is this host's, and nothing is sent to the driver during the download.
+Samples and download use the same clock of this host, and nothing is sent to the driver during the download.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Sampler:
 
 
 def download(argv: list[str], timeout: float) -> dict[str, Any]:
-    """Run *argv* and compute the hash of its output. After *timeout* seconds it is killed."""
+    """Run *argv* and compute the hash of its output. After *timeout* seconds the program is killed."""
     digest, octets = hashlib.sha256(), 0
     started = time.monotonic()
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -60,7 +60,7 @@ def download(argv: list[str], timeout: float) -> dict[str, Any]:
         output, complaints = process.stdout.fileno(), process.stderr
         assert complaints is not None
         errors: list[bytes] = []
-        # Read the errors in a thread: a client that writes more than the pipe holds would block.
+        # Read the errors in a thread, because a client would block when the pipe is full.
         reader = threading.Thread(target=lambda: errors.append(complaints.read()), daemon=True)
         reader.start()
         guard = threading.Timer(timeout, process.kill)

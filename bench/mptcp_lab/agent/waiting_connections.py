@@ -5,8 +5,9 @@ The *KIND* ``slow-headers`` begins a request and never finishes it. ``keep-alive
 answer to a GET of ``/file``, ``tunnels`` after the answer to a CONNECT. Every second connection uses MPTCP. The
 connections use the *ADDRESS*es in turn.
 
-When all are open, the program prints a JSON object with the number of connections by status, and ``refused``. After
-each SIGUSR1 it prints another: ``standing``, the number of connections that the proxy has not closed.
+When all connections are open, the program prints a JSON object with the number of connections by status, and
+``refused``. After each SIGUSR1 it prints another object: ``standing``, the number of connections that the proxy has not
+closed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 from .fetch import MPTCP
 
 _PATIENCE = 120.0
-"""Most seconds for one answer."""
+"""Maximum seconds for one answer."""
 _SAID = {
     "slow-headers": "GET http://{}/file HTTP/1.1\r\nX: ",
     "keep-alives": "GET http://{0}/file HTTP/1.1\r\nHost: {0}\r\n\r\n",
@@ -45,7 +46,7 @@ def _say(values: object) -> None:
 def main() -> None:
     """Open the connections, and answer each SIGUSR1 until this process is killed."""
     kind, count, proxy, port, origin, *addresses = sys.argv[1:]
-    # Block the signal, so that one that comes before all connections are open is answered later.
+    # Block the signal, so that a signal that comes before all connections are open is answered later.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The behaviours of middleboxes, with the names used in ``native/middlebox/behaviours.c``.
 
-They are from Hesmans et al., "Are TCP Extensions Middlebox-proof?", HotMiddlebox 2013, Table 1 and 4.2. Duplicating and
-reordering are added.
+The behaviours are from Hesmans et al., "Are TCP Extensions Middlebox-proof?", HotMiddlebox 2013, Table 1 and 4.2. Two
+behaviours are added: they duplicate and reorder segments.
 """
 
 from __future__ import annotations
@@ -26,6 +26,6 @@ BEHAVIOURS = {
     "reorder": "one of ten segments is overtaken by three",
 }
 SHORT_ADDRESS, LONG_ADDRESS = "10,77,1,2,", "192,168,100,200,"
-"""Addresses in the payload. The ALGs translate one of them into the other."""
+"""Addresses in the payload. The ALGs translate one into the other."""
 COALESCED_MTU = 3200
-"""MTU in bytes that a path needs towards the receiver, so that two full segments can become one."""
+"""MTU in bytes that a path needs towards the receiver, so that two full segments can be combined to one segment."""

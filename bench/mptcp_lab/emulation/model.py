@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How a path treats packets in each direction, as data that is checked when it is made.
+"""How a path treats packets in each direction, as data that is checked when it is created.
 
 Rates are integers in bits per second, as tc-tbf(8) counts them (IP packet plus 14 bytes). Times are integers in
 microseconds, probabilities floats from 0 to 1.
@@ -14,7 +14,7 @@ from .behaviours import BEHAVIOURS
 
 
 class PathError(ValueError):
-    """A path cannot be emulated. The text names the value and what is allowed."""
+    """A path cannot be emulated. The text has the value and the allowed values."""
 
 
 def _probability(name: str, value: float) -> None:
@@ -67,21 +67,21 @@ Loss = UniformLoss | GilbertElliott
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """One direction of a path. A packet is first delayed or lost, then queued for *rate*."""
+    """One direction of a path. A packet is first delayed or lost, and then waits in a queue with *rate*."""
 
     rate: int | None = None
     """Rate in bits per second; None for an unshaped direction."""
     delay: int = 0
     """Delay in microseconds."""
     jitter: int = 0
-    """Microseconds. A packet's delay is drawn uniformly from delay ± jitter, but packets keep their order.
+    """Jitter in microseconds. A packet's delay is drawn uniformly from delay ± jitter, but packets keep their order.
 
-    A packet therefore waits for the one before it. The closer packets follow each other, the nearer their delay is to
-    delay + jitter.
+    A packet therefore waits for the packet before it. The shorter the time between packets, the nearer their delay is
+    to delay + jitter.
     """
     loss: Loss | None = None
     queue_ms: int = 50
-    """Longest time in milliseconds that a packet may wait in the drop-tail queue for *rate*."""
+    """Maximum time in milliseconds that a packet may wait in the drop-tail queue for *rate*."""
     mtu: int = 1500
     """MTU of the device that sends in this direction."""
 
@@ -97,7 +97,7 @@ class Direction:
 
     @property
     def impaired(self) -> bool:
-        """Whether it also delays or loses packets, besides limiting the rate."""
+        """Whether this direction delays or loses packets, besides limiting the rate."""
         return bool(self.delay or self.loss is not None)
 
 
@@ -107,7 +107,7 @@ class EmulatedPath:
 
     name: str
     down: Direction = field(default_factory=Direction)
-    """The direction towards the client; :attr:`up` is the other one."""
+    """The direction towards the client; :attr:`up` is the other direction."""
     up: Direction = field(default_factory=Direction)
     middlebox: str | None = field(default=None, kw_only=True)
     """Behaviour of a middlebox on the path's router, one of ``behaviours.BEHAVIOURS``. It changes TCP segments in both
@@ -129,7 +129,7 @@ class EmulatedPath:
 
 
 def seed_of(seed: int, *names: str) -> int:
-    """Return the 64-bit seed of one random generator. *names* are its path, direction and impairment.
+    """Return the 64-bit seed of one random generator. *names* are the generator's path, direction and impairment.
 
     Each generator has its own seed, so that one path's losses do not depend on another path's packets.
     """

@@ -3,7 +3,7 @@
 
 The program (``native/``) gets the packets that the hop forwards from two NFQUEUEs, one for each direction. The first
 comment in its source explains how it works. The middlebox (``native/middlebox/``) gets the IPv4 TCP packets that the
-hop forwards in both directions, and sends the packets that it makes of them. The path's delay and loss come after the
+hop forwards in both directions, and sends the changed packets. The path's delay and loss come after the
 middlebox. ``testbed.hops`` builds and runs both.
 """
 
@@ -25,10 +25,11 @@ READY = "ready"
 """The emulator prints this word when it has bound the queues."""
 
 LATE_SHARE, LATE_FEW = 0.02, 100
-"""If more packets are late than this share of the passed ones, and more than this number, the path was not as asked."""
+"""Share of the passed packets, and number, of late packets above which the path was not as configured. Both must be
+exceeded."""
 
 _COUNTERS = struct.Struct("=5Q")
-"""``struct counters`` of native/emulator.c."""
+"""The layout of ``struct counters`` of native/emulator.c."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +38,26 @@ class Counts:
 
     seen: int
     lost: int
-    """Packets that were lost as asked."""
+    """Packets that were lost as configured."""
     passed: int
     late: int
     """Passed packets that left more than 1 ms too late.
 
-    A packet must leave when its delay has passed since the emulator received it. If the packet waited for the emulator
-    before, that time is not included.
+    A packet must leave when its delay has passed since the emulator received it. The time that
+    the packet waited for the emulator before is not included.
     """
     dropped: int
-    """Packets that the emulator or the kernel dropped, although not asked, because a queue was full."""
+    """Packets that the emulator or the kernel dropped because a queue was full, although this was not configured."""
 
     def since(self, before: Counts | None) -> Counts:
-        """Return the increase since *before*, or since the start if that is None."""
+        """Return the increase since *before*, or since the start if *before* is None."""
         if before is None:
             return self
         now, then = astuple(self), astuple(before)
         return Counts(*(a - b for a, b in zip(now, then, strict=True)))
 
     def fault(self, late_share: float = LATE_SHARE) -> str | None:
-        """Return how the path was not as asked; None if it was. A share *late_share* of passed packets may be late."""
+        """Return how the path differed from its configuration, or None. A share *late_share* of packets may be late."""
         if self.dropped:
             return (
                 f"{self.dropped} of {self.seen + self.dropped} packets were dropped and not asked to be: more were "
@@ -105,14 +106,14 @@ def rules(devices: dict[str, str], *, sent_too: bool = False) -> list[list[Comma
     """Return the commands that queue forwarded packets for the emulator, by each variant of iptables.
 
     *devices* has the sending device of each direction. With *sent_too*, packets that the hop itself sends are queued as
-    well, because a middlebox on it sends the packets that it has changed.
+    well, because a middlebox on the hop sends the packets that it has changed.
     """
     hooks = ("FORWARD", "OUTPUT") if sent_too else ("FORWARD",)
     return _queueing([("ip",), ("ip6",)], devices, QUEUES, hooks)
 
 
 def middlebox_rules(devices: dict[str, str]) -> list[list[Command]]:
-    """Return the same for the middlebox, which is before the emulator."""
+    """Return the commands that queue packets for the middlebox, which is before the emulator."""
     return _queueing([("ip", "-t", "mangle", "-p", "tcp")], devices, MIDDLEBOX_QUEUES, ("FORWARD",))
 
 
@@ -139,7 +140,7 @@ def middlebox_arguments(behaviour: str) -> tuple[str, ...]:
 def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts]:
     """Return the emulator's counts, with drops that *kernel* lists, the text of /proc/net/netfilter/nfnetlink_queue.
 
-    That file has a line for each queue: number, port id, waiting packets, copy mode, copy range, drops because the
+    The file has a line for each queue: number, port id, waiting packets, copy mode, copy range, drops because the
     queue was full, drops because the socket was full, last id (net/netfilter/nfnetlink_queue.c, seq_show).
     """
     dropped: dict[int, int] = {}

@@ -2,8 +2,8 @@
 """One ssh session with the agent at its other end. Every request and answer goes through it.
 
 The OpenSSH client connects, so that the user's configuration, keys, agent, jump hosts and known hosts apply. The first
-line that is sent contains the agent's folder, which is unpacked into a directory made by mkdtemp(3). From then on
-``agent.server`` answers. When this process ends, in whatever way, the session's input ends, and the agent undoes its
+line that is sent contains the agent's folder, which is unpacked into a directory of mkdtemp(3). After that,
+``agent.server`` answers. When this process ends, in any way, the session's input ends, and the agent undoes its
 changes.
 """
 
@@ -33,15 +33,15 @@ from ..testbed.commands import TestbedError
 PREFIX = "mptcp-bench-"
 """Prefix of the names of the directories on the hosts."""
 CONNECTING = 30.0
-"""Most seconds until the agent answers."""
+"""Maximum seconds until the agent answers."""
 ANSWERING = 30.0
-"""Most seconds for an answer, beyond the time that the command may take."""
+"""Maximum seconds for an answer, beyond the time that the command may take."""
 PYTHON = (3, 9)
 
 _BEFORE = ("-T", "-o", "BatchMode=yes", "-o", "RemoteCommand=none")
 _AFTER = (
     *("-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
-    # Use an open master connection of the user if one exists, but do not open one, which would stay.
+    # Use an open master connection of the user if one exists, but do not open a new one, which would remain.
     *("-o", "ControlMaster=no"),
 )
 _START = """\
@@ -87,7 +87,7 @@ class Login:
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of ssh_config(5) by keyword."""
     directory: str | None = None
-    """Where the run's directory is made on the host; None for the host's default, mostly /tmp."""
+    """Parent of the run's directory on the host; None for the host's default, mostly /tmp."""
 
 
 def packed_agent() -> bytes:
@@ -105,8 +105,8 @@ def ssh_command(login: Login) -> list[str]:
     variables = {"CODE": _CODE, "PARENT": login.directory or ""}
     script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()) + _START
     options = [word for key, value in login.options.items() for word in ("-o", f"{key}={value}")]
-    # Start sh, because the login shell may be another. ssh uses an option's first value, so that the user's
-    # values override the ones in _AFTER, but not the ones in _BEFORE.
+    # Start sh, because the login shell may be a different shell. ssh uses an option's first value, so that the user's
+    # values override the values in _AFTER, but not those in _BEFORE.
     remote = f"exec sh -c {shlex.quote(script)}"
     return ["ssh", *_BEFORE, *options, *_AFTER, "--", login.destination, remote]
 
@@ -114,7 +114,8 @@ def ssh_command(login: Login) -> list[str]:
 def agent_command(directory: Path, module: str, *arguments: str) -> list[str]:
     """Return the command that runs ``agent.MODULE`` from the folder that was unpacked into *directory* on a host.
 
-    It is isolated like the session itself: only the directory, which belongs to root, is added to Python's search path.
+    The command is isolated like the session itself: only the directory, which belongs to root, is added to Python's
+    search path.
     """
     return ["python3", "-I", "-c", _RUN_MODULE, str(directory), f"agent.{module}", *arguments]
 
@@ -218,10 +219,10 @@ class Connection:
         return self._lost
 
     def ask(self, do: str, attempt: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
-        """Ask the agent to *do* something that may take *timeout* seconds, and return its answer.
+        """Request the agent to *do* something that may take *timeout* seconds, and return its answer.
 
-        Raises TestbedError if the connection is lost, or if the request fails; then the text has *attempt* and the
-        agent's message.
+        Raises TestbedError if the connection is lost, or if the request fails; in that case, the text has *attempt* and
+        the agent's message.
         """
         with self._changed:
             self._count += 1
@@ -243,7 +244,7 @@ class Connection:
         return f"{where}: no answer within {waited:g} s"
 
     def exit_code(self, pid: int, timeout: float = 0.0) -> int | None:
-        """Return *pid*'s exit code; None if it runs after *timeout* s. Raises TestbedError on a lost connection."""
+        """Return *pid*'s exit code; None if it runs after *timeout* s. Raises TestbedError without a connection."""
         with self._changed:
             self._changed.wait_for(lambda: pid in self._exits or self._lost, timeout)
             if pid in self._exits:
@@ -253,10 +254,10 @@ class Connection:
         return None
 
     def close(self, *, failing: bool = False) -> None:
-        """End the session. Raises TestbedError for what the host did not undo, or may not have undone.
+        """End the session. Raises TestbedError if the host did not undo, or may not have undone, its changes.
 
-        If the connection was lost before and the driver is *failing*, this is not reported, because the driver's own
-        error is the one to read.
+        If the connection was lost before and the driver is *failing*, this is not reported, because the driver's
+        own error is more important.
         """
         assert self._ssh.stdin is not None
         was_lost = self._lost

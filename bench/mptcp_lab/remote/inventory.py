@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The inventory: which real hosts are client, proxy and origin, how ssh reaches them, and their interfaces.
 
-It is parsed in the same way as a policy, so that errors have the same form: all errors of a file at once, each with
-line, key, value and what is allowed.
+An inventory is parsed in the same way as a policy, so that errors have the same form: all errors of a file at once,
+each with line, key, value and what is allowed.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class HostRole:
     """One of the three hosts, with its role."""
 
     name: str
-    """Its role: client, proxy or origin."""
+    """The role of the host: client, proxy or origin."""
     login: Login
     devices: tuple[str, ...]
     addresses: Mapping[int, str] = field(default_factory=dict)
-    """Addresses by family, if they differ from the first device's."""
+    """Addresses by family, if they differ from those of the first device."""
     commands: Path | None = None
 
 
@@ -54,7 +54,7 @@ class Inventory:
     proxy: HostRole
     origin: HostRole
     paths: tuple[ClientPath, ...]
-    """The client's paths. Connections open over the first one."""
+    """The client's paths. Connections open over the first path."""
     source: str = ""
     lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
     """Line of each key in the file, by the key's name (``client.paths.wifi``), for messages."""

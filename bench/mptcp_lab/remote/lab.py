@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Prepare the hosts of an inventory for an experiment, and restore them.
 
-The hosts are checked for all known problems before anything starts. All problems are reported together, in a line each.
+The hosts are checked for all known problems before anything starts. All problems are reported together, with a line for
+each.
 """
 
 from __future__ import annotations

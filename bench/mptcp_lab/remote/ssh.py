@@ -20,7 +20,7 @@ from ..testbed.commands import TestbedError, said, undo_after
 from .connection import Connection, Login, agent_command
 
 PIECE = 1 << 20
-"""Most bytes that are read from a file at a time."""
+"""Maximum bytes that are read from a file at a time."""
 CHANGING = 60.0
 """Seconds that a change, or undoing it, may take."""
 ENDING = 60.0
@@ -116,7 +116,7 @@ class SshProgram:
 
 
 class SshHost(AbstractContextManager["SshHost"]):
-    """A host that is connected during a ``with`` statement. Afterwards it is as it was before."""
+    """A host that is connected during a ``with`` statement. Afterwards the host is in its earlier state."""
 
     def __init__(
         self,
@@ -127,10 +127,10 @@ class SshHost(AbstractContextManager["SshHost"]):
         addresses: Mapping[int, str] | None = None,
         commands: Path | None = None,
     ) -> None:
-        """Describe the host. *name* is client, proxy or origin. Others reach it by the interfaces *devices*.
+        """Describe the host. *name* is client, proxy or origin. Other hosts reach it by the interfaces *devices*.
 
         *addresses*, by family, replace the devices' addresses in :meth:`service_address`. *commands* is the directory
-        with our commands on the host; None if its PATH contains that.
+        with our commands on the host; None if its PATH contains this directory.
         """
         self.name = name
         self.login = login

@@ -3,8 +3,8 @@
 
 ``topologies`` declares topologies. ``plan`` turns a topology into commands (pure), ``build`` runs and undoes these.
 ``host`` is the interface of a host that scenarios use, ``node`` a host in a namespace. ``services`` starts Apache, the
-proxy and the throttler on any host. ``system_state`` dumps what a throttler may leave on a host. ``ownership`` finds
-and removes what a killed run left. ``features`` tells what this kernel lacks.
+proxy and the throttler on any host. ``system_state`` dumps the state that a throttler may leave on a host.
+``ownership`` finds and removes the remains of a killed run. ``features`` tests what this kernel lacks.
 """
 
 from ..agent.processes import TMPFS

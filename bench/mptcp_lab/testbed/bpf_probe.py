@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Test whether the kernel runs a BPF program on the TCP sockets of this network namespace: bpf(2), libbpf 1.
 
-``python -m mptcp_lab.testbed.bpf_probe`` loads a *sock_ops* program that only asks for the cookie of its namespace
+``python -m mptcp_lab.testbed.bpf_probe`` loads a *sock_ops* program that only reads the cookie of its namespace
 (Linux 5.15), attaches it to the root of the cgroup hierarchy (version 2), and exits, which removes both. If the kernel
 refuses that, the module prints one line and exits with status 1.
 
-It shares no code with the throttler's loader. If both had the same fault, the tests that need BPF would be skipped and
-not find it.
+The module shares no code with the throttler's loader. With a shared fault, the tests that need BPF would be skipped,
+and would not find the fault.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 
 
 class _LoadOptions(ctypes.Structure):
-    """The first fields of struct bpf_prog_load_opts (bpf/bpf.h). Its field ``size`` says how many fields it has."""
+    """The first fields of struct bpf_prog_load_opts (bpf/bpf.h). The field ``size`` has the total size in bytes."""
 
     _fields_ = (
         ("size", ctypes.c_size_t),
@@ -44,7 +44,7 @@ def code() -> bytes:
 
 
 def attach() -> None:
-    """Load and attach the program until this process ends. Raises OSError with what was refused, and why."""
+    """Load and attach the program until this process ends. Raises OSError with the refused step and the reason."""
     try:
         library = ctypes.CDLL(_LIBRARY)
     except OSError as error:

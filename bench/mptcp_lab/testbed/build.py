@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Build a topology in network namespaces, and remove it whatever happens.
+"""Build a topology in network namespaces, and remove it in every case.
 
-Each change of the kernel is undone by the scope that made it. Deleting a namespace deletes its devices, addresses,
-routes, qdiscs and sysctls. So a testbed is undone namespace by namespace, the last one first, after the processes in it
-have ended.
+Each change of the kernel is undone by the scope that made the change. Deleting a namespace deletes its devices,
+addresses, routes, qdiscs and sysctls. So a testbed is removed namespace by namespace, the last one first, after the
+processes in the namespace have ended.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ PATH_NAMES = {"eth0": "ethernet", "wlan0": "wifi"}
 
 
 class Testbed(AbstractContextManager["Testbed"]):
-    """A topology that is built: ``with Testbed(TWO_PATHS) as testbed: testbed["client"].run([...])``."""
+    """A built topology: ``with Testbed(TWO_PATHS) as testbed: testbed["client"].run([...])``."""
 
     __test__ = False  # pytest would take the name for a test class
 
     def __init__(self, topology: Topology, *, seed: int = 1) -> None:
-        """Prepare the testbed. *seed* is for the emulated paths."""
+        """Prepare the testbed. *seed* is the seed of the emulated paths."""
         self.topology = topology
         self.emulation = hops.Emulation(seed)
         self._scope = ExitStack()
@@ -58,7 +58,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         self._run = self._scope.enter_context(claimed_run())
         namespaces = {node.name: self._run.namespace(node.name) for node in topology.nodes}
         for namespace in namespaces.values():
-            # Register the deletion first, so that a signal cannot leave a namespace behind that was just made.
+            # Register the deletion first, so that a signal cannot leave a namespace that was just created.
             self._scope.callback(delete_namespace, namespace)
             run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
         congestion.select("cubic", namespaces.values())
@@ -69,7 +69,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         self.emulation.start(topology, self._nodes, self.directory)
 
     def check_emulation(self) -> None:
-        """Raise EmulationError if a path was not as asked. The end of a testbed without an error checks this, too."""
+        """Raise EmulationError if a path was not as configured. The end of a testbed without error checks this, too."""
         self.emulation.check()
 
     @property
@@ -111,7 +111,7 @@ def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:
     done = run(["ip", "netns", "exec", namespace, "sh", "-c", "\n".join(lines)], attempt=attempt, check=False)
     if done.returncode != 0:
         *output, number = done.stdout.splitlines() or [""]
-        # A shell that was killed prints no number.
+        # A killed shell prints no number.
         failed = there[int(number)] if number.isdigit() else "its shell"
         raise TestbedError(f"{attempt}: {failed}: exit code {done.returncode}{said(*output, done.stderr)}")
 

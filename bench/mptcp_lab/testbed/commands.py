@@ -11,7 +11,7 @@ from typing import Any
 
 
 class TestbedError(Exception):
-    """The testbed failed to do something. The text says what it attempted, and what the answer was."""
+    """The testbed failed to do something. The text has the attempt and the answer."""
 
     __test__ = False  # pytest would take the name for a test class
 
@@ -45,8 +45,8 @@ def run(
 def undo_after(error: BaseException | None, undo: Callable[[], object]) -> None:
     """Call *undo*. If *error* is being raised already, a TestbedError of *undo* is added to it as a note.
 
-    Otherwise that TestbedError would replace *error*, even an interrupt, and a caller with several measurements would
-    continue.
+    Otherwise the TestbedError of *undo* would replace *error*, even an interrupt, and a caller with several
+    measurements would continue.
     """
     try:
         undo()

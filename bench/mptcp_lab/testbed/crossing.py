@@ -13,14 +13,14 @@ from .node import LiveNode
 from .services import wait_until
 
 PER_SECOND, BYTES = 15_000, 64
-"""Numbered packets per second, and their payload."""
+"""Numbered packets per second, and bytes of their payload."""
 SILENCE = 1.0
-"""Seconds after which no packet is under way."""
+"""Seconds after which no packet is still on its way."""
 _ports = numbers(20_000)
 
 
 def ends(testbed: Testbed, direction: str, device: str) -> tuple[LiveNode, str, LiveNode, str]:
-    """Return sender, its address, receiver, and its address. *device* is the client's; *direction* is up or down."""
+    """Return sender, its address, receiver, its address. *device* is the client's device; *direction* is up or down."""
     client, core = testbed["client"], testbed["core"]
     near, far = client.address(device), core.address(f"to-{device}")
     return (client, near, core, far) if direction == "up" else (core, far, client, near)
@@ -29,7 +29,7 @@ def ends(testbed: Testbed, direction: str, device: str) -> tuple[LiveNode, str, 
 def crossed(
     testbed: Testbed, direction: str, count: int, device: str = "eth0", per_second: int = PER_SECOND
 ) -> dict[int, float]:
-    """Send *count* numbered packets. Return the milliseconds that each took, in order of arrival."""
+    """Send *count* numbered packets. Return the delay of each in milliseconds, by number, in order of arrival."""
     sender, source, receiver, target = ends(testbed, direction, device)
     port = str(next(_ports))
     result = receiver.directory / f"crossed-{port}.json"

@@ -17,16 +17,16 @@ from .node import LiveNode
 from .services import PROXY_PORT, Origin, Proxy, wait_until
 
 OPENING = 600.0
-"""Most seconds for opening a crowd of connections."""
+"""Maximum seconds for opening a crowd of connections."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Connections that were opened and are kept open."""
+    """Connections that are kept open."""
 
     process: Program
     got: dict[str, int]
-    """Number of connections by status of their answer, and ``refused``."""
+    """Number of connections by the status of their answer; ``refused`` is the number of refused connections."""
 
     def standing(self) -> int:
         """Return how many connections the proxy has not closed. Raises TestbedError if the crowd does not answer."""
@@ -37,7 +37,7 @@ class Crowd:
         return standing
 
     def settled(self, pause: float = 1.0) -> int:
-        """Return the same when it has not changed for *pause* seconds. Raises TestbedError if it keeps changing."""
+        """Return this number when it has not changed for *pause* seconds. Raises TestbedError if it keeps changing."""
         found = [self.standing()]
 
         def unchanged() -> bool:
@@ -71,7 +71,7 @@ class Timed:
     """Results of requests that were sent one after another, each on its own connection."""
 
     seconds: list[float]
-    """Durations of the requests that were answered."""
+    """Durations of the answered requests in seconds."""
     failed: int
     multipath: int
     """Number of connections that did not fall back to TCP."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Test which features this kernel and this host have, in a network namespace that vanishes with the attempt.
+"""Test which features this kernel and this host have, in a network namespace that is removed after the test.
 
-On a user's machine, a test that needs a missing feature is skipped, with a message. If the variable CI is "true", it
-fails.
+On a user's machine, a test that needs a missing feature is skipped, with a message. If the variable CI is "true", the
+test fails.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _PROGRAMS = (
 
 @cache
 def missing(feature: str) -> str | None:
-    """Return why *feature* is missing here, or None. It is ``root``, ``mptcp``, a key above, or a program."""
+    """Return why *feature* is missing here, or None. *feature* is ``root``, ``mptcp``, a key above, or a program."""
     if feature == "root":
         return None if os.geteuid() == 0 else "root is needed"
     if feature == "mptcp":
@@ -85,7 +85,7 @@ def missing(feature: str) -> str | None:
 
 
 def fails_when_missing() -> bool:
-    """Return whether a missing feature is a failure. It is in CI, where no test may be skipped unnoticed."""
+    """Return whether a missing feature is a failure. This is so in CI, where no test may be skipped unnoticed."""
     return os.environ.get("CI", "").lower() == "true"
 
 

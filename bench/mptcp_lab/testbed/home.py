@@ -90,7 +90,7 @@ def verdicts(relay: LiveNode) -> list[str]:
 
 
 def forwarded(relay: LiveNode) -> dict[str, Any]:
-    """Return the status that the forwarder has written, at most a second ago."""
+    """Return the status that the forwarder wrote at most a second ago."""
     return _said(relay, "forwarder.json")
 
 

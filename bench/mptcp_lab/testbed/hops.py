@@ -25,14 +25,14 @@ from .process import Process
 
 
 class EmulationError(TestbedError):
-    """An emulated path was not as asked, so that measurements over it are not valid."""
+    """An emulated path was not as configured, so that measurements over the path are not valid."""
 
 
 START = 60.0
-"""Most seconds until an emulator is ready."""
+"""Maximum seconds until an emulator is ready."""
 
 TOLERANCE = "MPTCP_BENCH_LATE_SHARE"
-"""Environment variable that sets another allowed share of late packets, for tests that do not measure time."""
+"""Environment variable that sets a different allowed share of late packets, for tests that do not measure time."""
 
 
 def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = userspace.SOURCES) -> Path:
@@ -45,7 +45,7 @@ def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = use
 
 @cache
 def _compiled(sources: tuple[Path, ...], flags: tuple[str, ...], libraries: tuple[str, ...]) -> bytes:
-    """Return the compiled program. It is compiled once per process, for all testbeds, and no file is left."""
+    """Return the compiled program. The compiler runs once per process, for all testbeds, and no file remains."""
     with TemporaryDirectory() as directory:
         program = Path(directory) / "program"
         try:
@@ -106,7 +106,7 @@ class Emulation:
     _boxes: dict[str, _Box] = field(default_factory=dict)
     """The middleboxes by path."""
     _judged: dict[tuple[str, str], Counts] = field(default_factory=dict)
-    """Counts at the last check, so that a fault in one run is not reported in the next."""
+    """Counts at the last check, so that a fault in one run is not reported in the next run."""
 
     def start(self, topology: Topology, nodes: Mapping[str, LiveNode], directory: Path) -> None:
         """Start the emulators and middleboxes, which the plan's qdiscs do not include."""
@@ -124,7 +124,7 @@ class Emulation:
         self._running += [self._start(hop, nodes[hop.node], program) for hop in impaired]
 
     def change_middlebox(self, path: str, behaviour: str) -> int:
-        """Change the behaviour of *path*'s middlebox; packets in it are lost. Return how many it had changed before."""
+        """Change the behaviour of *path*'s middlebox; packets in it are lost. Return how many it has changed so far."""
         box = self._boxes[path]
         changed = 0
         if box.process is not None:
@@ -157,16 +157,16 @@ class Emulation:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The emulators' messages about possible differences between the paths and what was asked."""
+        """The emulators' messages about possible differences between the paths and their configuration."""
         said = (line for one in self._running for line in one.process.output().splitlines())
         return tuple(dict.fromkeys(line for line in said if line != userspace.READY))
 
     def check(self) -> None:
-        """Raise EmulationError if a path was not as asked since the last check, or one of its processes ended.
+        """Raise EmulationError if a path was not as configured since the last check, or one of its processes ended.
 
-        A path was not as asked if packets were dropped that should not be, or too many were late
-        (:meth:`userspace.Counts.fault`). If an emulator has ended, each check reports it, since nothing is valid from
-        then on.
+        A path was not as configured if packets were dropped that should not be, or too many were late
+        (:meth:`userspace.Counts.fault`). If an emulator has ended, each check reports this, because no measurement
+        is valid after that.
         """
         faults = []
         for path, box in self._boxes.items():
@@ -185,7 +185,7 @@ class Emulation:
                 self._judged[path, name] = total
                 if fault is not None:
                     faults.append(f"path {path}, {name}: {fault}")
-        # Raise only after all paths were judged. Otherwise the next check would find another path's fault, and void a
-        # later run.
+        # Raise only after all paths were judged. Otherwise the next check would find the fault of another path, and
+        # make a later run void.
         if faults:
             raise EmulationError("; ".join((*faults, "the run is void")))

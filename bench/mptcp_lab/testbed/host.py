@@ -63,7 +63,8 @@ class Host(Protocol):
     ) -> Program:
         """Start a program as root. It ends at the latest when the host is left.
 
-        *mounts* maps directories to what is mounted privately over them: a directory of that host, or ``TMPFS``.
+        *mounts* maps each directory to the source that is mounted privately over it: a directory of that host, or
+        ``TMPFS``.
         """
         ...
 
@@ -76,19 +77,19 @@ class Host(Protocol):
         ...
 
     def write(self, name: str, text: str) -> Path:
-        """Write *text* to file *name* below :attr:`directory`, and make parent directories. Return its path."""
+        """Write *text* to file *name* below :attr:`directory`, and create parent directories. Return its path."""
         ...
 
     def provide(self, file: Path) -> Path:
-        """Return this machine's *file* on that host; copy it below :attr:`directory` unless it is there already."""
+        """Return this machine's *file* on that host; copy it below :attr:`directory` if the host does not have it."""
         ...
 
     def read(self, path: Path) -> bytes:
-        """Return the content of *path* on that host. Raises TestbedError if it cannot be read."""
+        """Return the content of *path* on that host. Raises TestbedError if the file cannot be read."""
         ...
 
     def address(self, device: str, family: int = 4) -> str:
-        """Return the address of *device* for *family* 4 or 6, as text. Raises KeyError if it has none."""
+        """Return the address of *device* for *family* 4 or 6, as text. Raises KeyError if there is none."""
         ...
 
     def service_address(self, family: int = 4) -> str:

@@ -16,7 +16,7 @@ THROTTLER_CONFIG = REPOSITORY / "conf" / "throttler.yaml"
 
 
 def program(name: str) -> str:
-    """Return the path of one of our commands, which is beside this interpreter or in PATH. Raises TestbedError."""
+    """Return the path of one of our commands, in the directory of this interpreter or in PATH. Raises TestbedError."""
     beside = Path(sysconfig.get_path("scripts")) / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:

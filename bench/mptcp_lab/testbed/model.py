@@ -36,16 +36,16 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A veth pair. Each direction is shaped at the sending end. With rate None it is not shaped."""
+    """A veth pair. Each direction is shaped at the sending end. A direction with rate None is not shaped."""
 
     a: End
     b: End
     rate: int | None = None
     queue_ms: int = 50
-    """Longest time in milliseconds that a packet may wait in the shaper's drop-tail queue."""
+    """Maximum time in milliseconds that a packet may wait in the shaper's drop-tail queue."""
     offloads: bool = False
-    """Whether segmentation and receive offloads stay on. By default they are off, because with them MPTCP over veth is
-    erratic."""
+    """Whether segmentation and receive offloads stay on. By default they are off, because MPTCP over veth is erratic
+    with offloads."""
     mtu: int = 1500
 
 
@@ -59,7 +59,7 @@ class Route:
     table: int | None = None
     metric: int | None = None
     mtu: int | None = None
-    """MTU for packets on this route, if it is less than the device's."""
+    """MTU for packets on this route, if it is lower than the MTU of the device."""
 
     @property
     def family(self) -> int:
@@ -88,7 +88,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a node's connections (``ip mptcp limits``): most subflows, most accepted announced addresses."""
+    """Limits of a node's connections (``ip mptcp limits``): maximum subflows, maximum accepted announced addresses."""
 
     subflows: int = MAX_PM_LIMIT
     add_addr_accepted: int = MAX_PM_LIMIT
@@ -104,7 +104,7 @@ class Node:
     endpoints: tuple[Endpoint, ...] = ()
     limits: Limits = Limits()
     sysctls: tuple[tuple[str, str], ...] = ()
-    """sysctls that are set only in the namespace, before its devices are made."""
+    """sysctls that are set only in the namespace, before its devices are created."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Hop:
     client_device: str
     """The device of the node ``client`` at which the path begins."""
     down: str = "lan"
-    """The hop's device towards the client; :attr:`up` is the one towards the core."""
+    """The hop's device towards the client; :attr:`up` is the device towards the core."""
     up: str = "wan"
 
     @property

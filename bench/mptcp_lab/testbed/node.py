@@ -48,7 +48,7 @@ def entered(namespace: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceBytes:
-    """Counters of a device since it was made. Bytes are on the wire, with the Ethernet header."""
+    """Counters of a device since its creation. Bytes are on the wire, with the Ethernet header."""
 
     received: int
     sent: int
@@ -110,7 +110,7 @@ class LiveNode:
         self._scope.callback(callback)
 
     def entered(self) -> AbstractContextManager[None]:
-        """Put the calling thread into the namespace during the scope, to open its own sockets there."""
+        """Move the calling thread into the namespace during the scope, to open sockets there."""
         return entered(self.namespace)
 
     def address(self, device: str, family: int = 4) -> str:
@@ -129,7 +129,7 @@ class LiveNode:
         return self.counters()[device]
 
     def service_address(self, family: int = 4) -> str:
-        """Return the node's first address of *family*, at which others reach its services."""
+        """Return the node's first address of *family*, at which other nodes reach its services."""
         for device in self._topology.devices(self.name):
             address = self._topology.end(self.name, device).address(family)
             if address is not None:
@@ -180,7 +180,7 @@ class LiveNode:
 
     @contextmanager
     def link_down(self, device: str) -> Iterator[None]:
-        """Take a device down during the scope. Its routes vanish meanwhile and are added again afterwards."""
+        """Take a device down during the scope. Its routes vanish during that time, and are added again afterwards."""
 
         self.run(["ip", "link", "set", device, "down"])
         try:

@@ -2,8 +2,8 @@
 """Unmodified OpenVPN between two nodes: over UDP or TCP; TCP optionally by MPTCP and through a proxy.
 
 The ends authenticate each other by certificate fingerprints (``--peer-fingerprint``, from OpenVPN 2.6 on). Data are
-neither encrypted nor signed, because the cost of that is not compared. Everything else is OpenVPN's default, including
-the replay window of 64 packets.
+neither encrypted nor signed, because the cost of this is not compared. All other settings are OpenVPN's defaults,
+including the replay window of 64 packets.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def over_tcp(
     """Run a VPN over TCP.
 
     *proxy* is address and port of an HTTP proxy through which the client reaches the server by CONNECT. With
-    *multipath*, both ends use MPTCP, by mptcpize(8). Raises TestbedError.
+    *multipath*, both ends use MPTCP by mptcpize(8). Raises TestbedError.
     """
     by = [] if proxy is None else ["--http-proxy", proxy[0], str(proxy[1])]
     # TCP_NODELAY lets each packet leave at once, as over UDP.
@@ -88,8 +88,8 @@ def _running(
 
     def options(end: str, other: str) -> list[str]:
         fingerprint = stem.with_name(f"{stem.name}-{other}.fingerprint").read_text().strip()
-        # --reneg-bytes 0: without a cipher, OpenVPN would renegotiate keys after each 64 MB, as for ciphers with small
-        # blocks.
+        # --reneg-bytes 0: without a cipher, OpenVPN would renegotiate keys after each 64 MB, as with ciphers that have
+        # small blocks.
         return [
             "--dev", OpenVpn().device, "--dev-type", "tun", "--tun-mtu", str(MTU),
             "--cert", f"{stem}-{end}.crt", "--key", f"{stem}-{end}.key", "--peer-fingerprint", fingerprint,

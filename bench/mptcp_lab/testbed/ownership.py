@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Find out which namespaces are ours, and which of these belong to a dead run.
+"""Find the namespaces of our runs, and those that belong to a dead run.
 
-A run claims an id by a lock file in ``RUN_DIRECTORY``, on which it holds a flock(2) while it lives. Its namespaces are
-named ``mpx-ID-NODE``. If no process holds the lock, the run is dead, even if its process id is in use. A namespace
-without a lock file is not ours and is never touched. A run's lock file therefore stays as long as one of its namespaces
-exists, or its temporary directory, whose name only the lock file has.
+A run claims an id by a lock file in ``RUN_DIRECTORY``, on which the run holds a flock(2) while its process lives. Its
+namespaces are named ``mpx-ID-NODE``. If no process holds the lock, the run is dead, even if its process id is in use. A
+namespace without a lock file is not ours and is never changed. A run's lock file therefore stays as long as one of its
+namespaces exists, or its temporary directory, whose name only the lock file contains.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """The result of cleaning up after killed runs, with a line for each thing."""
+    """The result of cleaning up after killed runs, with a line for each item."""
 
     done: tuple[str, ...]
     left: tuple[str, ...]
-    """What could not be removed or undone, and why."""
+    """The items that could not be removed or undone, with the reason."""
 
 
 @contextmanager
@@ -73,10 +73,10 @@ def registry() -> Iterator[Path]:
 
 @contextmanager
 def claimed_run() -> Iterator[Run]:
-    """Claim an id and a temporary directory; give both back at the end.
+    """Claim an id and a temporary directory; release both at the end.
 
-    If a namespace or something in the directory could not be removed, the run remains as a dead run with all that it
-    has, and :func:`remove_stale` tries again.
+    If a namespace or a file in the directory could not be removed, the run remains as a dead run with all its files,
+    and :func:`remove_stale` tries again.
     """
     with registry():
         identifier = secrets.token_hex(3)
@@ -89,7 +89,7 @@ def claimed_run() -> Iterator[Run]:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-", dir=parent_directory()))
             failing.callback(removed, directory)
-            # Apache's and Squid's workers, which run as other users, must reach their files in it.
+            # Apache's and Squid's workers, which run as other users, must reach their files in the directory.
             directory.chmod(0o755)
             os.write(descriptor, json.dumps({"pid": os.getpid(), "directory": str(directory)}).encode())
             # Only a complete file has this name.
@@ -107,7 +107,7 @@ def claimed_run() -> Iterator[Run]:
 
 
 def _give_back(claimed: Run, lock: Path) -> None:
-    """Remove the directory of *claimed*, and then its *lock* file. If the directory stays, the file stays, too."""
+    """Remove the directory of *claimed*, and then its *lock* file. If the directory remains, the file remains, too."""
     stays = removed(claimed.directory)
     if stays is None:
         lock.unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def _runs() -> Iterator[Run]:
             except BlockingIOError:
                 alive = True
             else:
-                # If the run has ended in order since the file was opened, it has removed the file and its directory.
+                # A run that has ended in order since the file was opened has removed the file and its directory.
                 if not os.fstat(descriptor).st_nlink:
                     continue
             known = json.loads(os.read(descriptor, 4096))
@@ -138,13 +138,13 @@ def _runs() -> Iterator[Run]:
 
 
 def runs() -> tuple[Run, ...]:
-    """Return all runs that hold a lock file, or have left one."""
+    """Return all runs that hold a lock file or have left a lock file."""
     with registry():
         return tuple(_runs())
 
 
 def remove_stale() -> Cleaned:
-    """End the processes in the namespaces of dead runs, and remove these runs. A failure does not stop the others."""
+    """End the processes in the namespaces of dead runs, and remove these runs. Continue after a failure."""
     done: list[str] = []
     left: list[str] = []
     with registry():

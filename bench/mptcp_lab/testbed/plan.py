@@ -2,7 +2,7 @@
 """Turn a topology into the commands that build it. Pure, so that the commands can be printed and compared.
 
 Each step is one command of iproute2, ethtool or sysctl inside one node's namespace. The order is: sysctls (which apply
-to devices that are made later), links, addresses, devices up, qdiscs, routes, MPTCP.
+to devices that are created later), links, addresses, devices up, qdiscs, routes, MPTCP.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def tbf(rate: int, queue_ms: int, frame: int = ETHERNET_FRAME) -> tuple[str, ...
 
 def _link_steps(link: Link, number: int, namespace: str) -> Iterator[Step]:
     a, b = link.a, link.b
-    # Set the index. If both ends had the same one by chance, the kernel would take them for a device without a lower
-    # link and notify IPv6 of the carrier up to a second late (net/core/link_watch.c, linkwatch_urgent_event).
+    # Set the index. If both ends had the same index by chance, the kernel would take them for a device without a lower
+    # link, and would notify IPv6 of the carrier up to a second late (net/core/link_watch.c, linkwatch_urgent_event).
     index = ("index", str(FIRST_INDEX + number))
     pair = ("ip", "link", "add", a.device, *index, "mtu", str(link.mtu), "type", "veth")
     yield Step(a.node, (*pair, "peer", "name", b.device, "mtu", str(link.mtu), "netns", namespace))
@@ -92,7 +92,7 @@ def node_steps(node: Node) -> Iterator[Step]:
 
 
 def hop_steps(hop: Hop) -> Iterator[Step]:
-    """Yield the steps for a path's rates. Delay and loss are the emulator's (``hops``)."""
+    """Yield the steps for a path's rates. The emulator causes delay and loss (``hops``)."""
     for _, device, direction in hop.directions:
         if direction.rate is not None:
             shaper = tbf(direction.rate, direction.queue_ms, direction.mtu + ETHERNET_HEADER)
@@ -100,7 +100,7 @@ def hop_steps(hop: Hop) -> Iterator[Step]:
 
 
 def steps(topology: Topology, namespaces: dict[str, str]) -> tuple[Step, ...]:
-    """Return all steps in order. *namespaces* has names by node."""
+    """Return all steps in order. *namespaces* has the name of the namespace of each node."""
     result: list[Step] = []
     for node in topology.nodes:
         settings = (*COMMON_SYSCTLS, *node.sysctls)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A process in a namespace. It is started with its own log file and private mounts, and ended by its id."""
+"""A process in a namespace. It is started with its own log file and private mounts, and is ended by its id."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..agent.processes import MountError, kill_tree, with_mounts
 from .commands import TestbedError
 
 KILLED = 60.0
-"""Seconds that a killed process may take to end. On a busy machine it waits for a processor even for that."""
+"""Seconds that a killed process may take to end. On a busy machine it has to wait for a processor to end."""
 
 
 class Started(Protocol):
-    """The interface of a running program that :class:`Process` uses. subprocess.Popen has it."""
+    """The interface of a running program that :class:`Process` uses. subprocess.Popen implements it."""
 
     pid: int
 
@@ -44,10 +44,10 @@ def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: M
 
 
 class Process:
-    """A program that was started. It writes its output to the file :attr:`log`; :meth:`stop` ends it."""
+    """A started program. It writes its output to the file :attr:`log`; :meth:`stop` ends it."""
 
     spawn = staticmethod(spawn)
-    """Tests replace this function by one that starts our own commands faster."""
+    """Tests replace this function by a function that starts our own commands faster."""
 
     def __init__(
         self,

@@ -20,12 +20,12 @@ class Protocol:
     fallbacks: int
     """Connections that became plain TCP in any way (RFC 8684, 3.7), of client and proxy together."""
     joins: int
-    """Joined subflows that were established. The proxy counts them: to the client, a refused one looks established,
-    too."""
+    """Joined subflows that were established. The proxy counts them: to the client, a refused subflow also looks
+    established."""
     proxy_requested: int
-    """MPTCP connections that the proxy requested. It should request none, because it uses plain TCP to the origin."""
-    # This is counted where the SYN leaves: an origin that listens on plain TCP does not count received MP_CAPABLE
-    # options.
+    """MPTCP connections that the proxy requested. This should be 0, because the proxy uses plain TCP to the origin."""
+    # The proxy counts these SYNs when it sends them. An origin that listens on plain TCP does not count received
+    # MP_CAPABLE options.
 
     @classmethod
     def of(cls, client: Mapping[str, int], proxy: Mapping[str, int]) -> Protocol:
@@ -39,7 +39,7 @@ class Protocol:
         )
 
     def complaint(self, *, multipath: bool) -> str | None:
-        """Return what is wrong with a download that should use MPTCP, or should not; None if nothing is."""
+        """Return the fault of a download that should use MPTCP (*multipath*) or TCP; None if there is no fault."""
         if self.proxy_requested:
             return f"the proxy sent {counted(self.proxy_requested, 'SYN')} with MP_CAPABLE towards the origin"
         if multipath and not self.requested:

@@ -76,10 +76,10 @@ def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: 
 def windows(
     samples: Sequence[Sample], devices: Iterable[str], window: float, start: float = 0.0
 ) -> list[tuple[float, float]]:
-    """Return the begin of each *window* seconds that begin at a sample from *start* on, and the rate of *devices*.
+    """Return the start of each window of *window* seconds that starts at a sample from *start* on, and its rate.
 
-    The rate is their mean together in bits/s. A window is never too short, because the reading that ends it may be
-    late, but not early.
+    The rate is the mean of all *devices* together in bits/s. A window is never too short, because the reading that
+    ends it may be late, but not early.
     """
     times = [sample.time for sample in samples]
     names = tuple(devices)
@@ -150,7 +150,7 @@ class Recorder(AbstractContextManager["Recorder"]):
         return time.monotonic() - self._started
 
     def wait(self, until: float) -> None:
-        """Sleep until this moment on the samples' clock."""
+        """Sleep until the time *until* on the samples' clock."""
         time.sleep(max(0.0, until - self.now))
 
     @property

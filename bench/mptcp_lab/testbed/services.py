@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The programs of an experiment: Apache as origin, the proxy, the throttler, and clients that use MPTCP.
 
-Each start function works on any :class:`~.host.Host` and returns when the program answers. If it does not answer, the
-function ends it and raises an error with the end of its log, so that a failure leaves no program running. Files that
-are passed are on this machine, or below the host's own directory.
+Each start function works on any :class:`~.host.Host` and returns when the program answers. If the program does not
+answer, the function ends it and raises an error with the end of its log, so that a failure leaves no program running.
+Files that are passed are on this machine, or below the host's own directory.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ SQUID_USER = "proxy"
 PROXY_PORT = 3128
 STATUS_SOCKET = "status.sock"
 ASKING = 1.0
-"""Most seconds for one attempt to get an answer."""
+"""Maximum seconds for one attempt to get an answer."""
 PATIENCE = 60.0
-"""Seconds that may pass for something that takes one or two seconds on an idle machine."""
+"""Maximum seconds for an operation that takes one or two seconds on an idle machine."""
 ANSWER = 30.0
-"""Longest pause in seconds within a throttler's answer."""
+"""Maximum pause in seconds within a throttler's answer."""
 
 _APACHE_MODULES = "/usr/lib/apache2/modules"
 _APACHE_CONFIG = """\
@@ -108,7 +108,7 @@ def wait_until(
             raise TestbedError(f"{what}: {process.name} ended with {process.returncode}{process.tail()}")
         if now > deadline:
             raise TestbedError(f"{what}: not within {timeout:g} s{process.tail() if process else ''}")
-        # Many conditions run a command: ask for a quarter of the time at most.
+        # Many conditions run a command. Spend at most a quarter of the time on them.
         time.sleep(min(max(0.02, 3 * (now - began)), 1.0))
         began = time.monotonic()
 
@@ -144,7 +144,7 @@ def _directory(host: Host, name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """An Apache that runs, and the files that it serves."""
+    """A running Apache, and the files that it serves."""
 
     host: Host
     process: Program
@@ -168,7 +168,7 @@ def start_origin(
     """Start Debian's Apache on *host*, with plain HTTP on *ports* (443 as a target for CONNECT).
 
     *files* maps names to sizes in bytes. On *tls_port* Apache serves them over TLS, with a self-signed certificate.
-    With *multipath* it uses MPTCP, by mptcpize(8), and can run beside an Apache without MPTCP.
+    With *multipath* it uses MPTCP, by mptcpize(8), and can run at the same time as an Apache without MPTCP.
     """
     root = host.directory / f"{host.name}-apache{'-mptcp' * multipath}"
     wanted = (f"{name}={size}" for name, size in files.items())
@@ -197,7 +197,7 @@ def start_origin(
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """A web server that runs and accepts uploads."""
+    """A running web server that accepts uploads."""
 
     host: Host
     port: int
@@ -217,14 +217,14 @@ def start_sink(host: Host, port: int = 8081) -> Sink:
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy that runs."""
+    """A running proxy."""
 
     host: Host
     process: Program
     state: Path
-    """The directory that it sees as /run/mptcpproxy, or as /run/mptcprelay if it is a relay."""
+    """The directory that the proxy sees as /run/mptcpproxy, or as /run/mptcprelay if it is a relay."""
     logs: Path
-    """The directory that it sees as /var/log/mptcpproxy or /var/log/mptcprelay."""
+    """The directory that the proxy sees as /var/log/mptcpproxy or /var/log/mptcprelay."""
 
     def url(self, family: int = 4) -> str:
         return _url(self.host.service_address(family), PROXY_PORT)
@@ -240,15 +240,15 @@ def start_proxy(
 ) -> Proxy:
     """Start ``mptcp-proxy run`` on *host* with its own run, log and shared-memory directories.
 
-    *control* is its congestion control towards clients; None means the proxy's default, or the host's. Raises
-    TestbedError if the kernel lacks *control*: the proxy would use the host's default, and the result would have the
-    wrong name.
+    *control* is the proxy's congestion control towards clients; None means the proxy's default, or the host's. Raises
+    TestbedError if the kernel lacks *control*: otherwise the proxy would use the host's default, and the result
+    would have the wrong name.
     """
     if control is not None:
         arguments = ("--congestion-control", control, *arguments)
     proxy = _start_squid(host, "proxy", config, arguments, env, {})
     if control is not None:
-        # Check it only now, because the proxy makes the kernel load it as a module.
+        # Check the congestion control only now, because the proxy makes the kernel load it as a module.
         with undone_on_error(proxy.process.kill_tree):
             why = lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)
             if why is not None:
@@ -264,7 +264,7 @@ def start_relay(
     env: Mapping[str, str] | None = None,
     mounts: Mapping[str, str] | None = None,
 ) -> Proxy:
-    """Start ``mptcp-proxy run --role relay`` in the same way. *config* has parents, which the shipped file lacks.
+    """Start ``mptcp-proxy run --role relay`` like :func:`start_proxy`. *config* has parents; the shipped file has none.
 
     *mounts* are further private mounts, such as ``/etc/resolv.conf`` with a name server's address.
     """
@@ -307,12 +307,12 @@ def _start_squid(
 
 @dataclass(frozen=True, slots=True)
 class Throttler:
-    """A throttler that runs."""
+    """A running throttler."""
 
     host: Host
     process: Program
     state: Path
-    """The directory that it sees as /run/mptcp-throttler."""
+    """The directory that the throttler sees as /run/mptcp-throttler."""
     config: Path
 
     @property
@@ -329,7 +329,7 @@ class Throttler:
             asked = self.host.run(self.command("status", "--json", "--socket", str(self.socket)))
             found: dict[str, Any] = json.loads(asked.stdout)
             return found
-        # Ask it directly. Callers poll, and starting a program each time would take processor time from the daemon.
+        # Query the daemon directly. Callers poll, and starting a program each time would take processor time from it.
         try:
             found = ask(self.socket, {"query": "status"}, ANSWER)
         except OSError as error:
@@ -353,7 +353,7 @@ def start_throttler(host: Host, config: Path = THROTTLER_CONFIG, *, arguments: S
     settings = host.provide(config)
     argv = [host.program("mptcp-throttler"), "run", "--config", str(settings), *arguments]
     process = host.popen(argv, name="throttler", mounts=mounts)
-    # Stop it in order instead of killing it, so that it removes its caps.
+    # Stop the throttler in order instead of killing it, so that it removes its caps.
     with undone_on_error(process.stop):
         wait_until(
             lambda: _answers(host, ASKING, f"unix:{socket}"),
@@ -375,7 +375,7 @@ def write_throttler_config(
         "interfaces": list(interfaces),
         "listen_ports": [PROXY_PORT],
         "policy": str(host.provide(policy)),
-        # Use another ledger than the host's, which contains the volume that earlier runs used.
+        # Do not use the host's ledger, because it contains the volume that earlier runs used.
         "ledger": str(host.directory / f"{host.name}-ledger.sqlite"),
         **(settings or {}),
     }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Detect what a throttler leaves behind: kernel state of its network namespace, processes, BPF objects and files.
+"""Detect the state that a throttler leaves: kernel state of its network namespace, processes, BPF objects and files.
 
-The dumps are made by an operator's usual tools and compared as text, without counters. A dump that failed differs from
+The usual tools of an operator print the dumps, which are compared as text, without counters. A failed dump differs from
 every other dump, even from itself, because a state that was not read may have changed.
 """
 
@@ -34,8 +34,8 @@ class Dump:
     name: str
     argv: Sequence[str]
     feature: str
-    """The feature (``features``) that the command needs. Without it nothing of the kind can exist, and the dump is
-    skipped."""
+    """The feature (``features``) that the command needs. Without the feature, nothing of this kind can exist, and
+    the dump is skipped."""
 
 
 def _of_each_device(command: str, hook: str = "") -> Dump:
@@ -58,13 +58,14 @@ DUMPS = (
     _command(QDISCS),
     _of_each_device(CLASSES),
     *(_of_each_device("tc -d filter show", hook) for hook in ("", "ingress", "egress")),
-    # Do not use -t: naming a table registers it, and then it costs time for each packet.
+    # Do not use -t, because it registers the named table, which then costs time for each packet.
     _command("iptables-legacy-save", "iptables-legacy"),
     _command("ip6tables-legacy-save", "iptables-legacy"),
     _command("ipset save", "ipset"),
     _command("nft list ruleset", "nftables"),
 )
-"""What a throttler may change in a network namespace (docs/contract.md), and routes and rules, which it never changes.
+"""The state that a throttler may change in a network namespace (docs/contract.md), and routes and rules, which it never
+changes.
 
 The dump of links includes GSO limits and IFB devices."""
 DIRECTORIES = (Path("/run/mptcp-throttler"), Path("/var/lib/mptcp-throttler"), Path("/sys/fs/bpf"))
@@ -77,7 +78,7 @@ _SYSCTL_ROOT = Path("/proc/sys/net")
 
 
 def kernel_state(node: LiveNode) -> State:
-    """Return *node*'s kernel state as its tools print it, without counters. The text of a failed dump says so."""
+    """Return *node*'s kernel state as its tools print it, without counters. A failed dump has the error."""
     state = {dump.name: f"not dumped: {lacking}" for dump in DUMPS if (lacking := missing(dump.feature)) is not None}
     taken = [dump for dump in DUMPS if dump.name not in state]
     # Run all dumps in one shell, because entering a namespace takes longer than most dumps.
@@ -90,7 +91,7 @@ def kernel_state(node: LiveNode) -> State:
         *found, _ = _AFTER_DUMP.split(done.stdout)
         for dump, text, code in zip(taken, found[::2], found[1::2], strict=True):
             failed = f"{FAILED}[{node.name}] {dump.name}: exit code {code}{said(done.stderr)}"
-            # Sort routes, because one that was removed and added again is last in its table.
+            # Sort routes, because a route that was removed and added again is last in its table.
             state[dump.name] = readable(text, in_order=" route " not in dump.name) if code == "0" else failed
     state[SYSCTLS] = sysctls(node)
     return state
@@ -100,7 +101,7 @@ def whole_state(node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES
     """Return :func:`kernel_state` with processes, the BPF objects that they hold, and files.
 
     *run* is the directory that *node*'s throttler sees as /run/mptcp-throttler, *more* are further directories. The
-    processes *besides* and their descendants are left out, because they start and end other processes by themselves.
+    processes *besides* and their descendants are left out, because they start and end other processes themselves.
     """
     state = kernel_state(node)
     try:
@@ -110,7 +111,7 @@ def whole_state(node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES
     for pid in besides:
         pids -= {pid, *descendants(pid)}
     found = [(pid, _command_line(pid)) for pid in sorted(pids)]
-    # Leave out the command that lists the processes, because it is one of them.
+    # Leave out the command that lists the processes, because it is one of these processes.
     state[PROCESSES] = "\n".join(sorted(command for _, command in found if command and "netns pids" not in command))
     state[BPF] = "\n".join(f"{command}: {held}" for pid, command in found for held in _bpf(pid))
     state[FILES] = _files((run, *more))
@@ -125,7 +126,7 @@ def sysctls(node: LiveNode) -> str:
     """
     lines = []
     with node.entered():
-        # os.walk, because Path.rglob raises an error if an interface's directory vanishes meanwhile.
+        # os.walk, because Path.rglob raises an error if an interface's directory vanishes during the search.
         found = (Path(folder, name) for folder, _, names in os.walk(_SYSCTL_ROOT) for name in names)
         for path in sorted(found):
             try:
@@ -172,8 +173,8 @@ def _sysctl_name(path: Path) -> str:
 
 
 def _files(directories: Iterable[Path]) -> str:
-    # Leave out the lock's empty file, which stays on purpose: removing it could remove a successor's file.
-    # os.walk, because Path.rglob raises an error if a directory vanishes meanwhile.
+    # Leave out the lock's empty file, which stays on purpose: its removal could remove a successor's file.
+    # os.walk, because Path.rglob raises an error if a directory vanishes during the search.
     found = (
         Path(folder, name) for each in directories for folder, below, names in os.walk(each) for name in below + names
     )
@@ -191,7 +192,7 @@ def _command_line(pid: int) -> str:
 def _bpf(pid: int) -> list[str]:
     """Return the BPF objects of process *pid*. An unpinned program or map exists as long as its descriptors."""
     found = []
-    # Meanwhile the process may end or close a descriptor.
+    # The process may end or close a descriptor during the reading.
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):

@@ -28,7 +28,8 @@ MBIT = 1_000_000
 ETHERNET_RATE = 100 * MBIT
 WIFI_RATE = 30 * MBIT
 PATH_NETWORKS = (1, 2, 3, 4, 5, 6, 7, 10)
-"""Numbers of the clients' networks. Numbers 8, 9 and from 18 on belong to proxy and origin, from 33 on to the hops."""
+"""Numbers of the clients' networks. Numbers 8, 9 and from 18 on belong to proxy and origin, numbers from 33 on to the
+hops."""
 MAX_PATHS = len(PATH_NETWORKS)
 SECOND_CLIENT_NETWORKS = PATH_NETWORKS[2:4]
 SECOND_PROXY, LAN = 11, 48
@@ -69,8 +70,8 @@ def _hop_parts(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link]
     )
     routes = list(_defaults(hop.up, between))
     if path.down.mtu < path.mtu:
-        # Set the smaller MTU for the route, because a device also drops received packets that are larger than its own
-        # MTU.
+        # Set the smaller MTU for the route, because a device also drops received packets that are larger than the
+        # device's MTU.
         for client, bits in zip(_host(i, 2), (32, 128), strict=True):
             routes.append(Route(f"{client}/{bits}", client, hop.down, mtu=path.down.mtu))
     node = Node(hop.node, routes=tuple(routes), sysctls=FORWARDING)
@@ -174,7 +175,7 @@ def paths(
 
 
 def with_second_client(topology: Topology, name: str, rates: Sequence[int | None] = (None, None)) -> Topology:
-    """Return *topology* with another client *name*, which has two own IPv4 paths of *rates* to the same proxy.
+    """Return *topology* with another client *name*, which has its own two IPv4 paths of *rates* to the same proxy.
 
     Their networks are 10.77.3.0/24 and 10.77.4.0/24, which *topology* must not use.
     """
@@ -225,7 +226,7 @@ def with_second_proxy(topology: Topology) -> Topology:
 TWO_PATHS = paths((ETHERNET_RATE, WIFI_RATE), name="two-paths")
 """Ethernet with 100 Mbit/s and Wi-Fi with 30 Mbit/s, and a proxy with one interface."""
 TWO_PATHS_TWO_INTERFACES = paths((ETHERNET_RATE, WIFI_RATE), proxy_interfaces=True, name="two-paths-two-interfaces")
-"""The same, but the proxy has an interface for each path."""
+"""The same two paths, but the proxy has an interface for each path."""
 RELAY = with_second_proxy(behind_relay(paths((40 * MBIT, 20 * MBIT))))
 """A client behind a relay with two uplinks, and two proxies that can be its parents."""
 UNSHAPED = paths((None, None), name="unshaped")

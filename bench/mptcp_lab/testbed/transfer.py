@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """One download by the client of a lab. The agent on the client's host observes it, with that host's clock.
 
-It works the same in namespaces and over ssh. It observes what arrived, how fast, over which paths, and whether by
-MPTCP.
+This works in the same way in namespaces and over ssh. The agent observes the received bytes, their rate, their paths,
+and whether the download used MPTCP.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def processors_of(host: Host) -> processors.Reading:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the agent observed. Times are seconds since the client's program started."""
+    """The observations of the agent. Times are seconds since the client's program started."""
 
     ended: float
     status: int
@@ -62,9 +62,10 @@ class Observation:
     memory: tuple[tuple[float, int], ...]
     """Bytes in the receive memory of MPTCP sockets, each sampled right after one of :attr:`samples`."""
     joined: float | None
-    """When the client first had a second subflow. The proxy may have refused it later."""
+    """Time at which the client first had a second subflow. The proxy may have refused it later."""
     counters: Mapping[str, int]
-    """Increments of the client's protocol counters; the next two attributes have the proxy's and the origin's."""
+    """Increments of the client's protocol counters; the next two attributes have those of the proxy and of the
+    origin."""
     proxy_counters: Mapping[str, int]
     origin_counters: Mapping[str, int]
     began: float = 0.0
@@ -147,7 +148,7 @@ def download(
     watch: Callable[[float], None] = lambda elapsed: None,
     may_time_out: bool = False,
 ) -> Observation:
-    """Observe a download. Raises TestbedError if it fails; if it *may_time_out*, one that did is returned."""
+    """Observe a download. Raises TestbedError if it fails; if it *may_time_out*, a download that did is returned."""
     seen = observe(lab, argv, timeout=timeout, watch=watch)
     if seen.timed_out and may_time_out:
         return seen

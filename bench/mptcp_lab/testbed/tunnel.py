@@ -62,7 +62,7 @@ def tunnel(
     port: int = PORT,
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[Tunnel]:
-    """Run both daemons. *paths* has the relay's interfaces by name. *settings* are additional ones at both ends.
+    """Run both daemons. *paths* has the relay's interfaces by name. *settings* are additional settings at both ends.
 
     The scope begins when both ends use all paths. Raises TestbedError.
     """

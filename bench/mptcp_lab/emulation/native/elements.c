@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The loss models and the delay, with the meaning and the parameter names of tc-netem(8), and a generator whose
- * sequence is fixed by its seed on every machine.
+ * The loss models and the delay, with the meaning and the parameter names of tc-netem(8), and a random generator whose
+ * sequence depends only on its seed, on every machine.
  */
 
 #include "elements.h"
@@ -22,7 +22,7 @@ static uint64_t next_random(uint64_t *state)
 	return z ^ (z >> 31);
 }
 
-/* Evenly from [0, 1): never below a probability of 0, always below one of 1. */
+/* Draws uniformly from [0, 1): never below a probability of 0, always below a probability of 1. */
 static double draw(struct element *element)
 {
 	return (double)(next_random(&element->random) >> 11) * 0x1p-53;
@@ -69,7 +69,7 @@ static bool make_gemodel(struct element *element, char *const *arguments)
 	       read_whole(arguments[4], UINT64_MAX, &element->random);
 }
 
-/* The state that the packet finds decides on its fate; then the chain takes its step. */
+/* The current state determines the packet's fate. Then the chain changes its state. */
 static enum fate apply_gemodel(struct element *element, struct packet *packet)
 {
 	bool bad = element->gemodel.bad;
@@ -96,7 +96,7 @@ static bool make_delay(struct element *element, char *const *arguments)
 	return true;
 }
 
-/* A packet that drew a short delay waits for the one before it: order is kept, as on a link. */
+/* A packet with a short delay waits for the packet before it, so that packets keep their order, as on a link. */
 static enum fate apply_delay(struct element *element, struct packet *packet)
 {
 	packet->due += element->delay.least;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The elements of a path: each does one thing to a packet. A direction of a path is a chain of them; a packet goes
- * through the chain when it arrives, and leaves at the time that is then in `due`, unless an element lost it.
+ * The elements of a path: each element delays or loses packets. A direction of a path is a chain of elements. A packet
+ * goes through the chain when it arrives, and leaves at the time that is then in `due`, unless an element lost it.
  *
- * To add an element: a kind with its name, its arguments and two functions, entered in `element_kinds`. An element
- * draws from a generator of its own, so that adding one changes nothing of what the others draw.
+ * To add an element, add its kind to `element_kinds`: a name, arguments and two functions. Each element has its own
+ * random generator, so that a new element does not change the random numbers of the others.
  */
 
 #ifndef ELEMENTS_H
@@ -19,12 +19,12 @@
 enum fate { PASSES, LOST };
 
 struct packet {
-	int64_t due; /* ns of CLOCK_MONOTONIC: when it arrived, moved on by each element that delays it */
+	int64_t due; /* ns of CLOCK_MONOTONIC: the time of arrival plus the delays of the elements */
 };
 
 struct element {
 	const struct element_kind *kind;
-	uint64_t random; /* state of the generator */
+	uint64_t random; /* state of the random generator */
 	union {
 		struct {
 			double probability;
@@ -43,13 +43,13 @@ struct element_kind {
 	const char *name;
 	const char *arguments; /* for messages */
 	int count;
-	/* Returns false where an argument is not what it should be. */
+	/* Returns false if an argument is invalid. */
 	bool (*make)(struct element *element, char *const *arguments);
 	enum fate (*apply)(struct element *element, struct packet *packet);
 };
 
-/* Makes an element from its name and arguments, of which there are `count` and maybe more than it needs. Returns how
- * many words were taken, or -1 after a line on stderr that says what is wrong. */
+/* Makes an element from its name and its arguments. There are `count` words, maybe more than the element needs. Returns
+ * the number of words that it used, or -1 after printing the error to stderr. */
 int element_make(struct element *element, char *const *words, int count);
 
 #endif

@@ -4,16 +4,17 @@
  *
  *     emulator COUNTERS queue NUMBER [ELEMENT ...] [queue NUMBER [ELEMENT ...]]
  *
- * The kernel hands each forwarded packet to an NFQUEUE (iptables-extensions(8)) and keeps it; only its id comes
- * here. A packet's fate and the time at which it leaves are settled when it arrives, by the elements of its direction
- * (elements.h); the verdict is given when that time has come. Order is kept: within a direction the times never
- * decrease, so that what waits is a plain ring, and one batch verdict (linux/netfilter/nfnetlink_queue.h) lets all
- * go whose time has come.
+ * The kernel puts each forwarded packet into an NFQUEUE (iptables-extensions(8)) and keeps its data; the emulator gets
+ * only its id. When a packet arrives, the elements of its direction (elements.h) determine whether it is lost, and the
+ * time at which it leaves. The emulator gives the verdict at that time. Within a direction these times never decrease,
+ * so that the waiting packets form a plain ring, and one batch verdict (linux/netfilter/nfnetlink_queue.h) releases all
+ * packets whose time has come.
  *
- * COUNTERS is a file that holds a `struct counters` for each queue, mapped, so that it can be read at any moment.
- * What the kernel itself dropped, because the queue or the socket was full, is in /proc/net/netfilter/nfnetlink_queue.
+ * COUNTERS is a file with a `struct counters` for each queue, mapped into memory, so that it can be read at any time.
+ * The kernel counts the packets that it drops itself, because the queue or the socket is full, in
+ * /proc/net/netfilter/nfnetlink_queue.
  *
- * "ready" on stdout: the queues are bound. SIGTERM ends it; the kernel then drops what still waits.
+ * The program prints "ready" when the queues are bound. SIGTERM ends it; the kernel then drops the waiting packets.
  */
 
 #define _GNU_SOURCE
@@ -38,14 +39,14 @@
 #define MAX_DIRECTIONS 2
 #define MAX_ELEMENTS 8
 #define LATE (1 * 1000000) /* ns */
-#define PRIORITY 10        /* of SCHED_FIFO: above everything that is not real time */
+#define PRIORITY 10        /* of SCHED_FIFO: above all programs without a real-time priority */
 
 struct counters {
 	uint64_t seen;
-	uint64_t lost;   /* by an element, as asked */
-	uint64_t passed; /* verdict given */
-	uint64_t late;   /* of these, more than LATE after their time */
-	uint64_t full;   /* dropped, for want of room in the ring */
+	uint64_t lost;   /* lost by an element, as configured */
+	uint64_t passed; /* accepted after their delay */
+	uint64_t late;   /* passed packets that left more than LATE after their time */
+	uint64_t full;   /* dropped because the ring was full */
 };
 
 struct waiting {
@@ -57,8 +58,8 @@ struct direction {
 	uint16_t queue;
 	struct element elements[MAX_ELEMENTS];
 	int element_count;
-	struct waiting *ring; /* QUEUE_LENGTH, a power of two */
-	uint32_t head, tail;  /* the oldest, and behind the youngest; they wrap around */
+	struct waiting *ring; /* has QUEUE_LENGTH entries, a power of two */
+	uint32_t head, tail;  /* the oldest entry, and the one after the newest; both wrap around */
 	struct counters *counters;
 };
 
@@ -91,7 +92,7 @@ static void arrived(uint16_t queue, uint32_t id, int64_t time)
 	struct packet packet = { .due = time };
 
 	while (direction->queue != queue)
-		direction++; /* bound are these queues only */
+		direction++; /* it is always found, because only these queues are bound */
 	direction->counters->seen++;
 	for (int i = 0; i < direction->element_count; i++) {
 		struct element *element = &direction->elements[i];
@@ -110,7 +111,7 @@ static void arrived(uint16_t queue, uint32_t id, int64_t time)
 	*slot(direction, direction->tail++) = (struct waiting){ .id = id, .due = packet.due };
 }
 
-/* Lets go what is due, and returns when the next is: INT64_MAX for never. */
+/* Releases the packets that are due. Returns the time at which the next packet is due; INT64_MAX if none waits. */
 static int64_t release(struct direction *direction, int64_t time)
 {
 	uint32_t first = direction->head;
@@ -121,7 +122,7 @@ static int64_t release(struct direction *direction, int64_t time)
 			direction->counters->late++;
 		direction->head++;
 	}
-	/* What was lost in between was dropped before: "all up to this id" are those that pass. */
+	/* The batch verdict accepts all packets up to this id. Lost packets among them have already been dropped. */
 	if (direction->head != first)
 		queues_accept_up_to(direction->queue, slot(direction, direction->head - 1)->id);
 	return direction->head == direction->tail ? INT64_MAX : slot(direction, direction->head)->due;
@@ -185,7 +186,7 @@ static bool parse(int count, char *const *words)
 	return false;
 }
 
-/* Timers to the nanosecond, and the processor as soon as one fires. */
+/* Requests timers with a precision of 1 ns, and the processor as soon as a timer fires. */
 static void be_punctual(void)
 {
 	struct sched_param parameters = { .sched_priority = PRIORITY };
@@ -235,7 +236,7 @@ int main(int argc, char **argv)
 
 	if (!parse(argc - 2, argv + 2) || !map_counters(argv[1]))
 		return EXIT_FAILURE;
-	/* A signal counts while we wait, not between looking at `ending` and waiting. */
+	/* Allow SIGTERM only during the wait, so that it cannot arrive between the check of `ending` and the wait. */
 	sigemptyset(&blocked);
 	sigaddset(&blocked, SIGTERM);
 	sigprocmask(SIG_BLOCK, &blocked, &signals);

@@ -16,9 +16,9 @@
 #include <sys/socket.h>
 
 #define BATCH 64
-#define MESSAGE 1024             /* metadata of a packet takes about 200 bytes */
-#define VERDICT 64               /* headers and one attribute take 28 */
-#define RECEIVE_BUFFER (64 << 20) /* a message weighs about 1 KB in it */
+#define MESSAGE 1024             /* bytes per message; a packet's metadata take about 200 */
+#define VERDICT 64               /* maximum bytes of a verdict; headers and one attribute take 28 */
+#define RECEIVE_BUFFER (64 << 20) /* bytes; each message takes about 1 KB of it */
 
 static struct mnl_socket *channel;
 static alignas(8) char incoming[BATCH][MESSAGE];
@@ -66,8 +66,8 @@ static bool configured(struct nlmsghdr *message, const char *attempt)
 	message->nlmsg_flags |= NLM_F_ACK;
 	if (mnl_socket_sendto(channel, message, message->nlmsg_len) < 0)
 		return complain(attempt);
-	/* It is there when the request has been sent (netlink is synchronous), and nothing else is: packets are sent
-	 * to the queues after "ready" only. */
+	/* The answer exists as soon as the request has been sent, because netlink is synchronous. There is no other
+	 * message, because packets are sent to the queues only after "ready". */
 	length = recv(queues_descriptor(), answer, sizeof(answer), 0);
 	if (length < 0)
 		return complain(attempt);
@@ -106,7 +106,7 @@ static bool received(const struct nlmsghdr *message, int length, int64_t time,
 		if (message->nlmsg_type == NLMSG_ERROR) {
 			const struct nlmsgerr *error = mnl_nlmsg_get_payload(message);
 
-			/* The kernel dropped the packet by itself, as it does when a device goes down. */
+			/* ENOENT: the kernel itself has dropped the packet, for example because a device went down. */
 			errno = -error->error;
 			if (errno != ENOENT)
 				return complain("give a verdict");
@@ -134,7 +134,7 @@ bool queues_receive(void (*arrived)(uint16_t queue, uint32_t id, int64_t time), 
 		headers[i].msg_hdr.msg_iovlen = 1;
 	}
 	count = recvmmsg(queues_descriptor(), headers, BATCH, MSG_DONTWAIT, NULL);
-	/* ENOBUFS: the kernel dropped packets that did not fit, counted them, and says so once. */
+	/* ENOBUFS: the kernel reports once that it dropped packets that did not fit. It has counted them. */
 	if (count < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS)
 		return complain("receive");
 	for (int i = 0; i < count; i++) {
@@ -156,7 +156,7 @@ static void add_verdict(int type, uint16_t queue, uint32_t id, int verdict)
 		return;
 	message = nfq_nlmsg_put(outgoing + outgoing_length, type, queue);
 	nfq_nlmsg_verdict_put(message, (int)id, verdict);
-	outgoing_length += message->nlmsg_len; /* a multiple of 4: the attribute ends it */
+	outgoing_length += message->nlmsg_len; /* a multiple of 4, because an attribute is last */
 }
 
 void queues_drop(uint16_t queue, uint32_t id)

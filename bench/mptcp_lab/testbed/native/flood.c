@@ -5,8 +5,8 @@
  *     flood send LOCAL_PORT ADDRESS PORT BYTES PER_SECOND SECONDS
  *     flood receive PORT
  *
- * Both say how many packets there were, and how many nanoseconds passed from the first to the last of them: the one at
- * its end, the other on SIGTERM. "ready" on stdout: the socket is bound.
+ * Both print the number of packets, and the nanoseconds from the first packet to the last: `send` at its end, `receive`
+ * on SIGTERM. They print "ready" when the socket is bound.
  */
 
 #define _GNU_SOURCE
@@ -25,7 +25,7 @@
 #define SECOND 1000000000LL
 #define BUFFER (8 << 20)
 
-static char data[MOST_BYTES] = { 4 }; /* a type of WireGuard's: data */
+static char data[MOST_BYTES] = { 4 }; /* WireGuard's message type 4: data */
 static struct mmsghdr headers[BATCH];
 static struct iovec vectors[BATCH];
 static long long begin, last;
@@ -73,7 +73,7 @@ static void prepare(size_t size, struct sockaddr_in *to)
 	}
 }
 
-/* Each millisecond what is due by then. */
+/* Sends, each millisecond, the packets that are due. */
 static long long send_all(int descriptor, double per_second, double seconds)
 {
 	long long sent = 0, total = (long long)(per_second * seconds);
@@ -93,7 +93,7 @@ static long long send_all(int descriptor, double per_second, double seconds)
 				fprintf(stderr, "flood: send: %s\n", strerror(errno));
 				return -1;
 			}
-			sent += done < 0 ? count : done; /* what the device had no room for is lost */
+			sent += done < 0 ? count : done; /* packets that do not fit into the device's queue are lost */
 		}
 		last = now();
 		nanosleep(&pause, NULL);

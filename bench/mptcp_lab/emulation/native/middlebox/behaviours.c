@@ -13,22 +13,22 @@
 #define NAT_HOST 77
 #define NAT_PORT 0x0400
 #define SMALLEST_SPLIT 64
-#define REORDERED 10 /* of so many segments with data, one is overtaken */
-#define OVERTAKEN 3  /* by so many */
+#define REORDERED 10 /* one of this number of segments with data is overtaken */
+#define OVERTAKEN 3  /* number of segments that overtake it */
 #define SHORT_ADDRESS "10,77,1,2,"
 #define LONG_ADDRESS "192,168,100,200,"
 
-/* Bytes of the largest packet that may leave the box, by way: towards the client a link may take larger ones. */
+/* Maximum bytes of a packet that leaves the middlebox, by way. A link towards the client may have a larger MTU. */
 static const size_t largest[2] = { 1500, 3200 };
 
-/* One TCP connection, by the client's address and both ports. */
+/* One TCP connection, which is identified by the client's address and both ports. */
 struct flow {
 	uint32_t client;
 	uint16_t client_port, proxy_port;
 	bool used;
-	unsigned int data[2];   /* segments with data, by way */
-	uint32_t changed_after; /* sequence number behind the payload that became longer or shorter */
-	int32_t grown;          /* by so many bytes */
+	unsigned int data[2];   /* number of segments with data, by way */
+	uint32_t changed_after; /* sequence number after the payload that became longer or shorter */
+	int32_t grown;          /* bytes by which the payload grew; negative if it shrank */
 };
 
 static struct flow flows[FLOWS];
@@ -39,7 +39,7 @@ static struct {
 	size_t length;
 	int64_t due;
 	enum way way;
-	int passed; /* how many overtook it */
+	int passed; /* number of segments that overtook it */
 } held;
 
 static struct flow *flow_of(enum way way, const struct segment *segment)
@@ -54,7 +54,7 @@ static struct flow *flow_of(enum way way, const struct segment *segment)
 
 		if (flow->used && (segment_flags(segment) & TCP_SYN) && way == UP && flow->client == client &&
 		    flow->client_port == client_port && flow->proxy_port == proxy_port)
-			memset(flow, 0, sizeof(*flow)); /* a new connection with old ports */
+			memset(flow, 0, sizeof(*flow)); /* a new connection with the ports of an old one */
 		if (!flow->used)
 			*flow = (struct flow){ client, client_port, proxy_port, true, { 0, 0 }, 0, 0 };
 		if (flow->client == client && flow->client_port == client_port && flow->proxy_port == proxy_port)
@@ -125,7 +125,7 @@ static void nop_data(enum way way, struct segment *segment, int64_t now, emit_fu
 	remove_options(false, true, segment, emit);
 }
 
-/* Without state, as in the paper: a fixed number is added. SACK blocks stay as they are, as such boxes leave them. */
+/* Adds a fixed number, without state, as in the paper. SACK blocks are not changed, as in such middleboxes. */
 static void sequence(enum way way, struct segment *segment, int64_t now, emit_function emit)
 {
 	uint8_t *number = segment_sequence(segment), *acknowledged = segment_acknowledgment(segment);
@@ -182,7 +182,7 @@ static void split_second(enum way way, struct segment *segment, int64_t now, emi
 	split(OF_SECOND, segment, emit);
 }
 
-/* The unlikely case of the paper's Figure 4: of each way only the second segment with data is split. */
+/* The unlikely case of the paper's Figure 4: in each direction, only the second segment with data is split. */
 static void split_second_later(enum way way, struct segment *segment, int64_t now, emit_function emit)
 {
 	(void)now;
@@ -219,7 +219,7 @@ static bool follows(enum way way, const struct segment *first, const struct segm
 	       segment_length(first) + second->payload <= largest[way];
 }
 
-/* Two segments in a row become one, with the options of the first. */
+/* Combines two consecutive segments to one segment, with the options of the first. */
 static void coalesce(enum way way, struct segment *segment, int64_t now, emit_function emit)
 {
 	struct segment first;
@@ -241,8 +241,8 @@ static void coalesce(enum way way, struct segment *segment, int64_t now, emit_fu
 		send_on(segment, emit);
 }
 
-/* As a NAT's helper for FTP: an address in the payload of what the client sends becomes that of the outside, longer or
- * shorter, and sequence numbers behind it are moved. */
+/* Translates like a NAT's helper for FTP: an address in the client's payload is replaced by the outside address, which
+ * is longer or shorter, and the later sequence numbers are shifted. */
 static void translate(const char *from, const char *to, enum way way, struct segment *segment, emit_function emit)
 {
 	struct flow *flow = flow_of(way, segment);
@@ -329,7 +329,7 @@ static const struct {
 static size_t chosen;
 static unsigned long changed;
 
-/* The packet that is applied, where what becomes of it goes, and how many that is, and how many the same. */
+/* The current packet; the function that gets the results; number of results, and of results equal to the packet. */
 static uint8_t came[MAX_PACKET];
 static size_t came_length;
 static emit_function onward;
@@ -373,7 +373,7 @@ void behaviour_apply(enum way way, const uint8_t *packet, size_t length, int64_t
 		memcpy(bytes, packet, length);
 		came_length = length;
 		if (segment_read(&segment, came, length)) {
-			/* A checksum of zero can be written in two ways (RFC 1624): as ours is, here. */
+			/* A checksum of zero has two forms (RFC 1624). Write it in our form, for the comparison. */
 			segment_finish(&segment);
 			came_length = segment_length(&segment);
 			segment_read(&segment, bytes, length);

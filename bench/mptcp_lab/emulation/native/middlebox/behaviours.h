@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * What middleboxes do to TCP segments: those of Hesmans et al., "Are TCP Extensions Middlebox-proof?", 2013 (MBtest), and
- * two that reorder and duplicate. Bytes in, bytes out: nothing here knows a socket or a clock.
+ * What middleboxes do to TCP segments: the behaviours of Hesmans et al., "Are TCP Extensions Middlebox-proof?", 2013
+ * (MBtest), and two that reorder and duplicate segments. The functions only process bytes, without sockets or clocks.
  */
 
 #ifndef BEHAVIOURS_H
@@ -16,25 +16,25 @@
 
 enum way { UP, DOWN }; /* from the client, to the client */
 
-/* Is called for each packet that leaves the box, whole with its IPv4 header and good checksums. */
+/* Is called for each packet that leaves the middlebox, with its IPv4 header and correct checksums. */
 typedef void (*emit_function)(const uint8_t *packet, size_t length);
 
-/* Chooses the behaviour; false where none has that name. */
+/* Chooses the behaviour. Returns false if no behaviour has that name. */
 bool behaviour_choose(const char *name);
 
-/* The names of all, for messages; NULL ends them. */
+/* Returns the names of all behaviours, for messages, with NULL at the end. */
 const char *const *behaviour_names(void);
 
-/* Takes an IPv4 packet with TCP that came in at `now`, ns. */
+/* Applies the behaviour to an IPv4 packet with TCP that arrived at `now`, in ns. */
 void behaviour_apply(enum way way, const uint8_t *packet, size_t length, int64_t now, emit_function emit);
 
-/* When something that is held has to go at the latest, ns; INT64_MAX where nothing is held. */
+/* Returns the latest time in ns at which a held packet must be sent; INT64_MAX if no packet is held. */
 int64_t behaviour_due(void);
 
-/* Lets go what is held too long. */
+/* Sends the held packet if its time has come. */
 void behaviour_release(int64_t now, emit_function emit);
 
-/* How many packets did not leave as they came: at once, alone and with the same bytes. */
+/* Returns the number of packets that did not leave unchanged: at once, alone and with the same bytes. */
 unsigned long behaviour_changed(void);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * middlebox: does to the TCP segments that a router forwards what a middlebox does (behaviours.h).
+ * middlebox: changes the TCP segments that a router forwards, as middleboxes do (behaviours.h).
  *
  *     middlebox BEHAVIOUR QUEUE-UP QUEUE-DOWN
  *
- * The kernel hands each forwarded IPv4 packet with TCP to one of two NFQUEUEs (iptables-extensions(8)), whole, and drops
- * it when it has been read; what leaves the box is sent by a raw socket (raw(7)), which passes the hook OUTPUT, so that an
- * emulator of delays that listens there has it, too. "ready" on stdout: the queues are bound. SIGTERM ends it; "changed N"
- * on stdout then: so many packets did not leave as they came.
+ * The kernel puts each forwarded IPv4 packet with TCP, with all its data, into one of two NFQUEUEs
+ * (iptables-extensions(8)), and drops the packet when it has been read. The middlebox sends its packets by a raw socket
+ * (raw(7)). They pass the hook OUTPUT, where an emulator of delays can receive them. The program prints "ready" when
+ * the queues are bound. SIGTERM ends it; it then prints "changed N": N packets did not leave unchanged.
  */
 
 #define _GNU_SOURCE
@@ -155,7 +155,7 @@ static bool serve(const sigset_t *signals)
 		length = mnl_socket_recvfrom(channel, incoming, sizeof(incoming));
 		if (length < 0 && (errno == ENOBUFS || errno == EINTR))
 			continue;
-		/* An error is the answer to a verdict on a packet that the kernel dropped by itself, as when a device goes. */
+		/* ENOENT: the kernel itself has dropped a packet before its verdict, because a device went down. */
 		if (length < 0 || (mnl_cb_run(incoming, (size_t)length, 0, 0, arrived, NULL) < 0 && errno != ENOENT))
 			return complain("receive");
 	}

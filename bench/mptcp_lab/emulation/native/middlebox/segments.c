@@ -7,7 +7,7 @@
 #define IP_MINIMUM 20
 #define TCP_MINIMUM 20
 #define PROTOCOL_TCP 6
-#define FRAGMENT 0x3fff /* "more fragments" and the offset */
+#define FRAGMENT 0x3fff /* mask of the flag "more fragments" and the offset */
 #define OPTION_END 0
 #define OPTION_NOP 1
 #define OPTION_MPTCP 30
@@ -83,7 +83,7 @@ bool segment_has_acknowledgment(const struct segment *segment)
 	return (segment_flags(segment) & 0x10) != 0;
 }
 
-/* Copies the options that are kept to the front; what is left over becomes shorter or, with `nop`, NOPs in place. */
+/* Removes the options for which `gone` returns true or, with `nop`, replaces them by NOPs. Moves the others forward. */
 static void filter_options(struct segment *segment, bool (*gone)(uint8_t kind), bool nop)
 {
 	uint8_t *options = segment->bytes + segment->ip + TCP_MINIMUM;
@@ -93,7 +93,7 @@ static void filter_options(struct segment *segment, bool (*gone)(uint8_t kind), 
 		size_t length = options[at] == OPTION_NOP ? 1 : at + 1 < end ? options[at + 1] : 0;
 
 		if (length == 0 || (options[at] != OPTION_NOP && length < 2) || at + length > end)
-			break; /* malformed: the rest is not passed on */
+			break; /* malformed: the remaining options are removed */
 		if (gone(options[at])) {
 			if (nop) {
 				memset(options + kept, OPTION_NOP, length);
@@ -118,7 +118,7 @@ static bool is_mptcp(uint8_t kind)
 
 static bool is_extension(uint8_t kind)
 {
-	return kind != 8; /* time stamps, which a receiver of RFC 7323 wants in each segment */
+	return kind != 8; /* 8: time stamps, which RFC 7323 requires in each segment */
 }
 
 void segment_without_mptcp(struct segment *segment, bool nop)

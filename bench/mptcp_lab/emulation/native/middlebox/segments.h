@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Reading and changing an IPv4 packet with a TCP segment (RFC 791, RFC 9293, options of RFC 8684).
+ * Read and change an IPv4 packet with a TCP segment (RFC 791, RFC 9293, options of RFC 8684).
  */
 
 #ifndef SEGMENTS_H
@@ -16,12 +16,12 @@
 #define TCP_PUSH 0x08
 
 struct segment {
-	uint8_t *bytes;       /* the packet, from its IP header on */
-	size_t ip, tcp;       /* lengths of the headers */
+	uint8_t *bytes;       /* the packet, starting with its IP header */
+	size_t ip, tcp;       /* lengths of the headers in bytes */
 	size_t payload;
 };
 
-/* False where it is no whole IPv4 packet with TCP. */
+/* Returns false if the bytes are not a complete IPv4 packet with TCP. */
 bool segment_read(struct segment *segment, uint8_t *bytes, size_t length);
 
 size_t segment_length(const struct segment *segment);
@@ -35,11 +35,11 @@ uint8_t *segment_sequence(const struct segment *segment);
 uint8_t *segment_acknowledgment(const struct segment *segment);
 bool segment_has_acknowledgment(const struct segment *segment);
 
-/* Takes every option of Multipath TCP out, or with `nop` writes NOPs over it. */
+/* Removes every option of Multipath TCP or, with `nop`, overwrites it with NOPs. */
 void segment_without_mptcp(struct segment *segment, bool nop);
-/* Takes all options out, but those that every segment of a connection has: time stamps. */
+/* Removes all options except time stamps, which every segment of a connection has. */
 void segment_without_extensions(struct segment *segment);
-/* Sets lengths and checksums after a change. */
+/* Sets the lengths and checksums in the headers after a change. */
 void segment_finish(struct segment *segment);
 
 #endif
