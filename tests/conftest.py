@@ -37,7 +37,7 @@ BPF_PROGRAMS = REPOSITORY / "throttler/mptcp_throttler/kernel/sockets/programs"
 TUNNEL = REPOSITORY / "tunnel/mptcp_tunnel"
 REQUIRED_FEATURES = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
 
-# The workers of Apache and Squid run as other users, and must enter directories that tests make.
+# The workers of Apache and Squid run as other users, and must enter directories that tests create.
 os.umask(0o022)
 
 

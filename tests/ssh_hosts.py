@@ -168,7 +168,7 @@ class SshHosts:
             else:
                 content[section] = value
         file = self.directory / name
-        # JSON is YAML. Each key has a line of its own, so that messages can name the line.
+        # JSON is YAML. Each key is on its own line, so that messages can name the line.
         file.write_text(json.dumps(content, indent=1))
         return file
 

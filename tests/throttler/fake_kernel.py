@@ -111,7 +111,7 @@ class FakeMeter(SocketMeter):
 
 
 class FakeSubflows:
-    """Records which subflows are to be made backup or regular. If *refusal* is set, it is the kernel's error."""
+    """Records which subflows are to become backup or regular. *refusal*: the error with which the kernel refuses."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[int, FourTuple, bool]] = []
@@ -126,7 +126,7 @@ class FakeSubflows:
 
 
 class FakePacing(SocketPacing):
-    """Sockets that take their limits at once. Real ones take them a round trip later."""
+    """Sockets that apply their limits at once. Real sockets apply them a round trip later."""
 
     def __init__(self, sockets: FakeSockets) -> None:
         self.limits: dict[int, SocketLimit] = {}
@@ -170,7 +170,7 @@ class FakePacing(SocketPacing):
 
 
 class FakeSource(Generic[T]):
-    """A source that returns what tests give it. Its descriptor is a pipe's."""
+    """A source that returns what tests give it. Its descriptor is that of a pipe."""
 
     def __init__(self) -> None:
         self._ends = os.pipe()
@@ -182,7 +182,7 @@ class FakeSource(Generic[T]):
 
     @property
     def waits(self) -> bool:
-        """Return whether something was given that has not been read yet."""
+        """Return whether a test gave something that has not been read yet."""
         return bool(self._given)
 
     def fileno(self) -> int:
@@ -228,7 +228,7 @@ class FakeTunnels:
     def path(self, tunnel: str, number: int, remote: str, begun: int = 0, sent: int = 0, **more: Any) -> dict[str, Any]:
         """Add a path.
 
-        *begun* is its beginning in nanoseconds since the epoch; the default is after the throttler's start.
+        *begun* is the path's start time in nanoseconds since the epoch. The default is after the throttler's start.
         """
         path = {
             "path": str(number),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Helpers for faults in experiments on real packets, and for checking that their aims notice them.
 
-A fault keeps every rate far from its bound, so one run is judged. A sound setup may miss a rate on a busy machine, so
-it is tried again, as is a void run of either.
+With a fault, every rate is far from its bound, so one run is judged. A sound setup may miss a rate on a busy machine,
+so its run is repeated. A void run is always repeated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from void_runs import valid
 
 TRIES = 3
-"""Attempts for a sound setup."""
+"""Maximum number of attempts for a sound setup."""
 SOUND, DEAD, WRONG, NEVER, UNUSED = "sound", "throttler dead", "wrong path", "cap never comes", "second path unused"
 
 

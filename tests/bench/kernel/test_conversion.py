@@ -23,7 +23,7 @@ from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy
 pytestmark = pytest.mark.kernel
 SIZES = (1024,)
 LONG = 20.0
-"""Seconds. No interval of a working proxy is longer, however busy the machine is."""
+"""Maximum length of an interval of a working proxy in seconds, however busy the machine is."""
 NEEDED = ("squid", "apache2", "curl", "mptcpize", "tcpdump", "gcc")
 
 
@@ -45,7 +45,7 @@ class Setup:
 @pytest.fixture(scope="module")
 def setup(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Setup:
     require(*NEEDED)
-    # With two interfaces, data may come in by one and leave by the other, so that two capture files are needed.
+    # With two interfaces, data may arrive on one and leave on the other, so that two capture files are needed.
     return Setup.on(make_module_testbed(TWO_PATHS_TWO_INTERFACES))
 
 
@@ -83,7 +83,7 @@ def test_hosts_reached_by_ssh_alone(make_testbed: Callable[..., Testbed], requir
     with hosts.core.entered():
         findings = found.run(Console(quiet=True), 1, True, {})
 
-    # On a real origin, no qdisc of ours slows its link.
+    # A real origin's link has no qdisc of ours that slows it.
     runs = findings.data["runs"]
     assert {run["case"] for run in runs} == {MPTCP, TCP}, findings.wrong
     for run in runs:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for proxy and throttler behind middleboxes, by the experiment that knows the expected result of each."""
+"""Tests for proxy and throttler behind middleboxes, by the experiment that defines the result with each middlebox."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOXES = {
     "remove-data": {"both": "fell back"},
     "alg-longer": {"both": "fell back"},
 }
-"""State of the connection with the box at a place, if only one state is possible."""
+"""State of the connection for each place of the middlebox, if only one state is possible."""
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_packets_are_changed_by_the_middlebox(found: Findings) -> None:
 def test_downloads_are_whole_and_status_follows_the_kernel(found: Findings) -> None:
     wholes = {aim.what: aim.value for aim in found.aims if aim.what.endswith("downloads whole")}
     assert wholes == {f"{behaviour}: downloads whole": 1 for behaviour in BOXES}
-    # The experiment judges how soon the status is right: on a busy machine many readings come before that.
+    # The experiment, not this test, judges how soon the status is right: on a busy machine, many readings precede that.
     for each in downloads(found):
         right = [look.status == look.kernel and (look.capped > 0) == (look.kernel > 1) for look in each.looks]
         assert any(right[len(right) // 2 :]), each

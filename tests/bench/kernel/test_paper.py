@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the paper's experiments on real packets: their files, runs that are no data points, and interrupts."""
+"""Tests for the paper's experiments on real packets: their files, runs that are not data points, and interrupts."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.nightly
 def test_figure_is_one_command(tmp_path: Path) -> None:
     done = bench("run", "fig6", "--quick", "--set", "repetitions=2", "--seed", "5", "--output", str(tmp_path))
-    # On a busy machine a second subflow may join too late, and the transfer is made again.
+    # On a busy machine, a second subflow may join too late. The transfer is then repeated.
     assert all("attempts repeated" in line for line in done.stderr.splitlines()), done.stdout + done.stderr
     result = load(tmp_path / "fig6" / FILE)
     assert result.complete
@@ -90,7 +90,7 @@ def test_interrupt_keeps_what_is_done(tmp_path: Path) -> None:
 
 
 def downloads(lab: Lab) -> Callable[[], Run]:
-    """Return a function that makes Figure 6's transfer without throttling."""
+    """Return a function that runs the transfer of Figure 6 without throttling."""
     figure = FIGURES["fig6"]
     trial = figure.trials[1]
     made = engine.Downloads(lab, figure, [trial], SETTINGS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that experiments which no product test covers measure what they claim, by one quick run of each."""
+"""Tests that experiments which no product test covers measure what they claim: one quick run of each."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mptcp_bench.experiments import EXPERIMENTS
 
 pytestmark = pytest.mark.kernel
 TRIES = 3
-"""On a loaded machine one path may have room for all data during a measurement."""
+"""Number of attempts, because on a loaded machine one path may have room for all data during a measurement."""
 OF_THE_MACHINE = ("goodput", "requests/s", "SYN", "data", "user and kernel memory")
-"""How aims begin that are the paper's claims: whether they hold depends on the machine."""
+"""Prefixes of the aims that are claims of the paper: whether they are met depends on the machine."""
 OF_ITS_SPEED = (
     "reaction",
     "lag",

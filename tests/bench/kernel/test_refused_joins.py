@@ -18,7 +18,7 @@ pytestmark = pytest.mark.kernel
 def test_a_join_that_the_proxy_refuses_is_none(testbed: Testbed, require: Callable[..., None]) -> None:
     """The proxy refuses after its SYN/ACK, so that the join looks established to the client."""
     require("squid", "apache2", "wget", "mptcpize", "mptcp-pm", "ss")
-    # The download takes three seconds, and has two subflows nearly all the time: a busy machine looks only rarely.
+    # The download takes three seconds, with two subflows nearly all the time: a busy machine reads them rarely.
     origin, proxy, client = start_origin(testbed["origin"], {"file": 50_000_000}), testbed["proxy"], testbed["client"]
     argv = wget(origin.url("file"), proxy=start_proxy(proxy), multipath=True)
     limits = ["ip", "mptcp", "limits", "set", "add_addr_accepted", "8", "subflow"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the proxies of the experiment relay, by TCP and Multipath TCP, and for the counters of its load clients."""
+"""Tests for the proxies of the experiment relay, over TCP and Multipath TCP, and for its load clients' counters."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n"
 
 @contextmanager
 def server(answers: list[bytes]) -> Iterator[int]:
-    """Serve each connection *answers*, one for each request; then close it."""
+    """Send *answers* on each connection, one for each request, and then close the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def talk(connection: socket.socket) -> None:
@@ -85,7 +85,7 @@ def program(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., Non
 
 
 def counted(program: Path, answers: list[bytes], enough: Callable[[Counters], bool]) -> Counters:
-    """Return the counters of one client of a server with these *answers*, as soon as *enough* accepts them."""
+    """Return the counters of one client of a server with these *answers*, as soon as *enough* is true of them."""
     file = program.parent / "counters"
     file.unlink(missing_ok=True)
     request = "GET / HTTP/1.1\r\n\r\n"

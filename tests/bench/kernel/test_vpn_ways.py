@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the experiments vpn-…: each way is carried as it is called, and nothing is left behind."""
+"""Tests for the experiments vpn-…: each way uses the protocol and paths of its name, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_way_is_what_it_is_called_and_leaves_nothing(bed: Bed, way: str) ->
     points = valid(partial(measure, bed, Turn(AT, str(Vpn(way, "bbr" if way in OVER_TCP else "")), 1)))
     assert list(points) == list(CONTROLS)
     assert all(point.goodput > 1e6 and point.carried < 1.1 for point in points.values())
-    # Where TCP itself distributes the connections, those inside may all use one path.
+    # Where TCP itself distributes the connections, all connections inside the VPN may use the same path.
     assert not WAYS[way].both or max(point.second for point in points.values()) > 0.05
     assert [differences(one, kernel_state(node)) for one, node in zip(before, ends, strict=True)] == [[], []]
 

@@ -11,12 +11,12 @@ from mptcp_lab.testbed import TestbedError
 
 TRIES = 3
 VOID = (TestbedError, ValueError)
-"""Exceptions of a void run, while it is made or judged."""
+"""Exceptions that a void run raises, while it runs or is judged."""
 T = TypeVar("T")
 
 
 def valid(measured: Callable[[], T]) -> T:
-    """Return the result of *measured*, repeated if it is void. Raise one of `VOID` if it is void each time."""
+    """Return the result of *measured*. Repeat a void run, and raise one of `VOID` if every run is void."""
     for _ in range(TRIES - 1):
         with suppress(*VOID):
             return measured()

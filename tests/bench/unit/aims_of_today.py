@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Compares the aims of a kept result with those that its judge makes today, by their forms.
+"""Compares the aims of a kept result with the aims that its judge returns today, by their forms.
 
-The form of an aim is its name without cell and numbers, and which bounds it has. It says what is asked, but not of
+The form of an aim is its name without cell and numbers, and which bounds it has: it shows what is required, but not of
 which cell. The forms of a judge are those of its sound result and its mutants (``judges``). A kept result may have an
-aim that its experiment no longer asks.
+aim that its experiment no longer has.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ COUNTS = {
 }  # fmt: skip
 """Forms whose bound is the requested number of runs."""
 OF_THE_ENGINE = {"runs", "attempts repeated for another reason than the emulated paths"}
-"""Forms that an older result lacks if its experiment had one run, and failed with the first attempt that failed."""
+"""Forms that an older result lacks if its experiment had one run and did not repeat a failed attempt."""
 COMPUTED: dict[str, set[str]] = {
     "onset": {"RTT", "in force after", "stalled"},
     "overshoot": {"bytes beyond # × cap × time"},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A fixture that avoids a slow step without new information: asking git for the commit, and Squid for its version."""
+"""A fixture that makes two slow queries only once: git for the commit, and Squid for its version."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from mptcp_lab.testbed import EmulationError
 
 
 class FakePaths:
-    """Emulated paths that report at a check what was late since the last check, as the emulation does."""
+    """Emulated paths. Like the emulation, a check reports the packets that were late since the previous check."""
 
     def __init__(self) -> None:
         self.late = self._judged = 0

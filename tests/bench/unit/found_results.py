@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Results that tests of result file, report and documentation read: one of ours, and one of the paper."""
+"""Results for tests of result file, report and documentation: one of our experiments, one of the paper's."""
 
 from __future__ import annotations
 

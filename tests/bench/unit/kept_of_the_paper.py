@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Judges a kept result of the paper by today's claims, through runs rebuilt from its tables.
 
-The result does not keep single values. Welch's t needs only a sample's mean, spread and size, and the tables contain
-these. So today's claims judge the rebuilt runs like the measured ones, except for rounded digits.
+The result does not keep single values. Welch's t needs only a sample's mean, spread and size, which the tables
+contain. So today's claims judge the rebuilt runs like the measured runs, except for rounded digits.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def samples(cell: str) -> list[float]:
 def _columns(table: Table) -> Iterator[tuple[str, str, str]]:
     """Yield case title, metric and cell of a table.
 
-    Cases are the columns. They were the rows of a sweep in results that are kept from earlier versions.
+    The columns are cases. In a sweep of a result from an earlier version, the rows are cases.
     """
     for row in table.rows:
         for head, cell in zip(table.head[1:], row[1:], strict=True):

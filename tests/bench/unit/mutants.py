@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Helpers to check that verdicts can fail: sound results of an experiment, and mutants in which something is wrong.
+"""Helpers to check that verdicts can fail: sound results of an experiment, and faulty results (mutants).
 
-Each experiment has a ``Judge``. Its mutants are made-up series and records: a dead throttler, one that caps the wrong
-path, a cap that never comes, an unused path, no emulation, plain TCP, or no measurement at all.
+Each experiment has a ``Judge``. Its mutants are synthetic series and records: a dead throttler, one that caps the wrong
+path, a cap that is never set, an unused path, no emulation, plain TCP, or no measurement at all.
 """
 
 from __future__ import annotations
@@ -39,13 +39,16 @@ class Judge:
 
     sound: Callable[[], Sequence[Aim]]
     mutants: Mapping[str, Callable[[], Sequence[Aim]]]
-    """By name of the fault: the judge's aims for it."""
+    """For each fault's name: a function that returns the aims of that faulty result."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """The error message of each mutant that the experiment refuses to judge. All other mutants must miss an aim."""
 
 
 def with_attempts(judge: Judge) -> Judge:
-    """Return *judge* for an experiment that repeats void attempts. One attempt was repeated: the emulator was late."""
+    """Return the cases of an experiment that repeats invalid attempts.
+
+    In each case, the first attempt fails because the emulator was late.
+    """
 
     def judging(of: Callable[[], Sequence[Aim]], *more: TestbedError) -> Callable[[], Sequence[Aim]]:
         def judged() -> Sequence[Aim]:
@@ -72,7 +75,10 @@ def rehearsed(
     options: Mapping[str, str],
     measure: Callable[[Turn[Any]], M | Mapping[str, M] | None],
 ) -> Results[Any, M]:
-    """Return the results of *scenario* with *options* if each of its runs measured this; nothing for None."""
+    """Return the results of *scenario* with *options* if each run measured what *measure* returns.
+
+    A run for which *measure* returns None is left out.
+    """
     turns, runs = scenario.plan(scenario.chosen(options)), []
     for turn in turns:
         found = measure(turn)
@@ -94,7 +100,7 @@ def bounds(aims: Iterable[Aim]) -> set[Bound]:
 
 
 def broken(aims: Iterable[Aim]) -> set[Bound]:
-    """Return the bounds that their values violate. NaN violates none."""
+    """Return the bounds that the aims' values violate. NaN violates no bound."""
     values = [(aim, math.nan if aim.value is None else aim.value) for aim in aims]
     low = {(aim.what, "least") for aim, value in values if aim.least is not None and value < aim.least}
     return low | {(aim.what, "most") for aim, value in values if aim.most is not None and value > aim.most}
@@ -126,6 +132,6 @@ def series(loads: Mapping[str, Load], seconds: float, interval: float = 0.1) -> 
 
 @contextmanager
 def late(*_: object, **__: object) -> Iterator[object]:
-    """Replace a testbed by one that reports late paths when it ends."""
+    """Replace a testbed by one whose paths are late: it raises this error at its end."""
     yield SimpleNamespace(check_emulation=lambda: None)
     raise EmulationError("wifi: 3 % of the packets went late")

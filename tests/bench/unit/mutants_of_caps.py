@@ -30,7 +30,10 @@ WIFI, CAPPED = constant(30), constant(5)
 def onset(
     capped: Load = COMES, other: Load = WIFI, *, rtt: float = RTT, runs: int = 3, sound: int = 2
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge runs, the first *sound* of them sound and the others changed: a cap of 5 of 100 Mbit/s beside 30."""
+    """Judge runs with a cap of 5 Mbit/s on a path of 100 Mbit/s, and another path of 30 Mbit/s.
+
+    The first *sound* runs are sound, the others have the given rates and round-trip time.
+    """
 
     @cache
     def run(is_sound: bool) -> onset_experiment.Outcome:
@@ -84,8 +87,8 @@ def recorded(
 ) -> list[Sample]:  # fmt: skip
     """Return samples of a transfer with a fault.
 
-    Its cap is relaxed *relaxed* seconds after the fault begins, and back *capped* seconds after it ends. *link* is the
-    rate in Mbit/s that Ethernet carries in between.
+    Its cap is relaxed *relaxed* seconds after the fault begins, and restored *capped* seconds after the fault ends.
+    *link* is the rate in Mbit/s that Ethernet carries in between.
     """
     ended = FAULT_AT + FAULT
 
@@ -112,7 +115,7 @@ def guarded(
     at_first: float = 30,
     faulty: bool = False,
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge *runs* runs of each arm. The last one is as given; all are if *faulty*."""
+    """Judge *runs* runs of each arm. The last run has the given outcome; if *faulty*, all runs have it."""
 
     def judged() -> Sequence[Aim]:
         arms = {guard.ON: with_guard, guard.OFF: without}

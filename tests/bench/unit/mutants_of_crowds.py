@@ -19,17 +19,17 @@ STANDING = OPENED | dict.fromkeys(BUSY, 4)
 ANSWERS = 800.0
 """Answers per second of a busy client: each of four connections gets one every 5 ms."""
 QUICK, SLOW = 0.004, 0.006
-"""Seconds of most requests, and of one in ten."""
+"""Latency of nine in ten requests, and of one in ten, in seconds."""
 
 
 def seconds(factor: float = 1.0, slow: float = 1.0) -> tuple[float, ...]:
-    """Return the seconds of requests: *factor* times those without other clients, the slower ones also times *slow*."""
+    """Return latencies of requests in seconds: *factor* times those without load, the slower ones also times *slow*."""
     return tuple(factor * (SLOW * slow if number % 10 == 0 else QUICK) for number in range(REQUESTS))
 
 
 def measured(arm: str, number: int) -> Measured:
     return Measured(
-        # The seconds differ between rounds, but within a round all are scaled alike.
+        # The latencies differ between rounds. Within a round, all latencies are scaled alike.
         seconds=seconds((1 + number / 10) * (1 if arm == ALONE else 1.05 + number / 100)),
         failed=0,
         multipath=REQUESTS,
@@ -51,7 +51,7 @@ def crowds(
     runs: int = RUNS,
     without: Sequence[str] = (),
 ) -> Callable[[], Sequence[Aim]]:
-    """Judge *runs* rounds with *beside* changed in all arms except *but*; with *in_round*, only in that round."""
+    """Judge *runs* rounds. The fields in *beside* change in all arms except *but*, or only in the round *in_round*."""
 
     def of(turn: Turn[str]) -> Measured | None:
         arm, number = turn.cell, turn.number

@@ -25,7 +25,7 @@ SOUND: Values = {
 
 
 def judged(part: str = "goodput", count: int = RUNS, **changes: float) -> Callable[[], Sequence[Aim]]:
-    """Return the judge of the sound result with other values or another number of runs of one part."""
+    """Return a function that judges the sound result with *changes* in one part, of which *count* runs exist."""
 
     def measure(turn: Turn[str]) -> dict[str, Value] | None:
         changed = turn.cell == part

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A sound result of the experiment load, and its mutants: in each, one part measures something else."""
+"""A sound result of the experiment load, and its mutants: in each mutant, one part has wrong measurements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REACTIONS = Reactions(200, 200, 0, median=1.2, p99=4.0, greatest=6.0)
 
 
 def sound(turn: Turn[Any]) -> Any:
-    """Return what a throttler measures that keeps up with 500 connections per second, but not with more."""
+    """Return the measurement of a throttler that keeps up with 500 connections per second, but not with more."""
     cell = turn.cell
     if isinstance(cell, JoinsCell):
         return REACTIONS
@@ -40,7 +40,7 @@ def sound(turn: Turn[Any]) -> Any:
 
 
 def changed(measured: Any, change: Mapping[str, Any]) -> Any:
-    """Return *measured* with *change*, in which a dictionary changes fields of a field."""
+    """Return *measured* with *change* applied; a nested dictionary changes fields of the named field."""
     there = {
         name: changed(getattr(measured, name), value) if isinstance(value, dict) else value
         for name, value in change.items()

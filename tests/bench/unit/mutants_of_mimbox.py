@@ -28,14 +28,14 @@ from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, LIMIT, OURS
 from mptcp_bench.experiments.scenario import Scenario
 
 SPEED = {DIRECT: 1.0, OURS: 0.9, LIMIT: 0.8, "haproxy": 0.7, "squid": 0.6}
-"""Goodput relative to no proxy. Ours is close to it, and ahead of all other proxies."""
+"""Goodput relative to no proxy. Our proxy is close to 1 and ahead of all other proxies."""
 Change = Callable[[Turn[Cell], Point], Mapping[str, Any] | None]
-"""Returns the changed fields of a measurement, or None if it is missing."""
+"""Returns the changed fields of a measurement, or None if the measurement is missing."""
 
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A result of made-up measurements. A call returns all its aims."""
+    """A result of synthetic measurements. Calling it returns all its aims."""
 
     scenario: Scenario[Any, Any, Any, Any]
     made: Callable[[], Results[Any, Any]]
@@ -49,7 +49,7 @@ class Rehearsal:
 
 
 def point(cell: Cell, task: str, octets: float) -> Point:
-    """Return a sound point at which *octets* would arrive without a proxy."""
+    """Return a sound measurement. Without a proxy, *octets* bytes would arrive."""
     subflows = CLIENTS[cell.client]
     return Point(
         2.0, octets=round(octets * SPEED[cell.proxy]), opened=10, multipath=10 if subflows else 0,
@@ -69,7 +69,7 @@ def rehearsal(
     claims: Callable[[Results[Cell, Point]], Sequence[Claim]],
     octets: Callable[[Cell], float],
 ) -> Callable[..., Rehearsal]:
-    """Return a function that rehearses *scenario* with sound points, some of them changed or left out."""
+    """Return a function that simulates *scenario* with sound measurements, some of them changed or left out."""
 
     def judging(change: Change = same) -> Rehearsal:
         def of(turn: Turn[Cell]) -> Mapping[str, Point] | None:
@@ -146,7 +146,7 @@ MIMBOX_HTTP = Judge(
 
 
 def carried(cell: Cell) -> float:
-    """Return the octets through the slow paths, as they would be without a proxy: ours is as fast as the router."""
+    """Return the bytes that would arrive over slow paths without a proxy. Here every proxy is as fast as the router."""
     return (0.5 if cell.at == 25_000 else 1.0) * 1e7 / SPEED[cell.proxy]
 
 

@@ -14,7 +14,7 @@ from mptcp_bench.experiments.overshoot import SCENARIO, Cell, Outcome, judge
 
 BEGIN, SECONDS = 0.5, 42.0
 PHASE, RUNS = 15.0, 2
-"""The only phase of a poller is half of its period."""
+"""Seconds from the start to the poller's check (half of its period), and number of runs."""
 CAPPED, WIFI, FULL = constant(5), constant(20), constant(48)
 
 
@@ -24,7 +24,7 @@ def until(phase: float, before: float = 48, then: float = 5) -> Load:
 
 @cache
 def outcome(ethernet: Load, wifi: Load = WIFI, seconds: float = SECONDS) -> Outcome:
-    """Judge a transfer that begins after half a second; the loads are functions of the time since its start."""
+    """Judge a transfer that begins after half a second. The loads are functions of the time since its start."""
 
     def begun(load: Load) -> Load:
         return lambda time: load(time - BEGIN) if time >= BEGIN else 0
@@ -36,7 +36,7 @@ SOUND: dict[str, tuple[Load, Load]] = {
     "none": (FULL, WIFI), "ours": (CAPPED, WIFI), "budget": (CAPPED, WIFI), "static": (CAPPED, WIFI),
     "poller": (until(PHASE), WIFI),
 }  # fmt: skip
-"""Loads of each variant: of the capped path and the other one."""
+"""Loads of the capped path and of the other path, for each variant."""
 
 
 def overshoot(left_out: str = "", runs: int = RUNS, **changed: tuple[Load, Load]) -> Callable[[], Sequence[Aim]]:

@@ -16,7 +16,7 @@ from mptcp_bench.experiments.pages_cells import Cell
 from mptcp_bench.experiments.pages_judging import Batch, Download, judge
 
 OPTIONS = {"size": "100k", "client": "two,lone", "at_once": "1", "runs": "2"}
-"""A client with two paths, and one with one path."""
+"""A client with two paths, and a client with one path."""
 
 
 @cache
@@ -32,7 +32,7 @@ KEPT: Rates = (constant(5), constant(20), 4.0)
 FREE: Rates = (constant(45), constant(15), 1.5)
 STATIC: Rates = (constant(5), constant(10), 8.0)
 FAST = (0.1, 0.12, 0.1)
-"""Mean of the first downloads of a client with one path, the longest of these, and the mean of its later ones."""
+"""Seconds of downloads by a client with one path: mean and longest of its first ones, and mean of the later ones."""
 SOUND: dict[str, Rates] = {"none": FREE, NEW: KEPT, OURS: KEPT, "static": STATIC}
 
 
@@ -40,7 +40,10 @@ def pages(
     changed: Mapping[str, Rates] | None = None, *, first: Sequence[float] = FAST, known: Sequence[float] = FAST,
     runs: int = 2,
 ) -> Callable[[], Sequence[Aim]]:  # fmt: skip
-    """Judge batches with other rates for some variants; *first* and *known*: times of a client with one path."""
+    """Judge batches, with the rates in *changed* for some variants.
+
+    *first* and *known* are the times of a client with one path, as in ``FAST``, when it is new and when it is known.
+    """
 
     def measure(turn: Turn[Cell]) -> Batch | None:
         if turn.number > runs:

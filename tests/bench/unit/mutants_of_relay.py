@@ -15,18 +15,18 @@ from mptcp_bench.experiments.relay_judging import CARRIED, CLIENTS, DIRECT, HELD
 from mptcp_lab.testbed import TestbedError
 
 PEER = "haproxy"
-# Our rebuilt proxy and the one with the host's congestion control cost least. They are no peers to compare with.
+# Our rebuilt proxy and the one with the host's congestion control cost least. They are not peers to compare with.
 OPTIONS = {"offloads": "off", "proxies": ",".join((*OWN, "squid", PEER)), "runs": "3"}
 COST = {**dict.fromkeys(OWN, 0.5), OURS: 0.95, PEER: 1.0, "squid": 2.0}
 RATE = {"get": 0.85, "connect": 0.97, "requests": 0.9}
 APART = (0.3, 0.95, 1.6)
-"""Factors for the cost of sound rounds: lower on average, but with too much spread to judge."""
+"""Factors for the cost in each round: below 1 on average, but with too much spread for a verdict."""
 NAN = float("nan")
 Change = Callable[[Turn[Cell], Carried], Carried | None]
 
 
 def carried(turn: Turn[Cell]) -> Carried:
-    """Return a measurement that meets every aim, of our proxy or another one."""
+    """Return a measurement of our proxy or another proxy that meets every aim."""
     cell = turn.cell
     if cell.proxy == DIRECT:
         return Carried(rates=dict.fromkeys(cell.tasks, 1.0))
@@ -47,7 +47,7 @@ def of_ours(
 ) -> Callable[[], Sequence[Aim]]:
     """Judge a result in which one kind of our clients has a multiple of *cost* and *rate* in a task.
 
-    With *apart*, the multiples of the rounds differ, to this power.
+    The multiples of the rounds also differ by the factors in ``APART``, to the power *apart*.
     """
 
     def change(turn: Turn[Cell], one: Carried) -> Carried:
@@ -68,7 +68,7 @@ def failing(proxy: str) -> Callable[[], Sequence[Aim]]:
 
 
 def clients(client: str, capable: int, joins: int) -> Callable[[], Sequence[Aim]]:
-    """Judge ten connections if the kernel counts *capable* by Multipath TCP and *joins* second subflows."""
+    """Judge ten connections if the kernel counts *capable* Multipath TCP connections and *joins* second subflows."""
 
     def aims() -> Sequence[Aim]:
         if why := void(client, 10, capable, joins):

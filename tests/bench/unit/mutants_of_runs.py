@@ -27,7 +27,7 @@ def download(
     cell: Cell, *, ethernet: float = 100, wifi: float = 30, cap: float = 5, wifi_cap: float = 30,
     lone_cap: float = 100, fallbacks: int = 0,
 ) -> goodput.Measurement:  # fmt: skip
-    """Return a download over links of *ethernet* and *wifi* Mbit/s, where the policy caps Ethernet to *cap*."""
+    """Return a download over links of *ethernet* and *wifi* Mbit/s, where the policy caps Ethernet to *cap* Mbit/s."""
     if cell.policy:
         ethernet = min(ethernet, cap if cell.both else lone_cap)
     wifi = min(wifi, wifi_cap if cell.policy else wifi) if cell.both else 0
@@ -38,7 +38,7 @@ def download(
 
 
 def downloads(rounds: Sequence[int] = (1, 2, 3), missing: int = 0, **change: Any) -> Callable[[], Sequence[Aim]]:
-    """Judge three rounds, of which *rounds* have the *change*; the last *missing* ones are not there."""
+    """Judge three rounds: *change* applies to *rounds*; the last *missing* rounds are left out."""
 
     def measure(turn: Turn[Cell]) -> goodput.Measurement | None:
         if turn.number > 3 - missing:
@@ -74,7 +74,7 @@ def killed(
     ethernet: Load = ETHERNET, wifi: Load = WIFI, *, samples: bool = True,
     changed: Mapping[str, Sequence[str]] | None = None, **change: Any,
 ) -> Callable[[], Sequence[Aim]]:  # fmt: skip
-    """Judge a run with a kill after 5 s and a restart after 7 s."""
+    """Judge a run in which the throttler is killed after 5 s and restarted after 7 s."""
 
     def measure(turn: Turn[str]) -> recovery.Measurement:
         seen = series({"eth0": ethernet, "wlan0": wifi}, END) if samples else []
@@ -131,7 +131,7 @@ def soaked(
     change: Callable[[int, Reading], dict[str, Any]] = lambda number, one: {}, *, count: int = COUNT, ended: int = 0,
     left: Sequence[str] = (),
 ) -> Callable[[], Sequence[Aim]]:  # fmt: skip
-    """Judge *count* readings, each with the *change*."""
+    """Judge *count* readings, each with the fields that *change* returns for it."""
     readings = [replace(one, **change(number, one)) for number, one in enumerate(map(reading, range(count)))]
     found = Soak(tuple(readings), ended, 0.1, tuple(left))
     return lambda: soak.SCENARIO.aims(rehearsed(soak.SCENARIO, {}, lambda turn: found))

@@ -34,7 +34,7 @@ def steady(ethernet: float, wifi: float) -> Loads:
 def taken_over(late: float = 0.5, back: float = 1.0) -> Loads:
     """Wi-Fi is silent for a while.
 
-    Ethernet takes over *late* seconds after it begins, and Wi-Fi is used again *back* seconds after it ends.
+    Ethernet takes over *late* seconds after the silence begins, and Wi-Fi is used again *back* seconds after it ends.
     """
     return between(WARM + late, RESTORED + back, 100, 0), between(WARM, RESTORED + back, 0, 30)
 

@@ -34,7 +34,10 @@ def alone(cell: Cell, machine: float) -> tuple[float, float]:
 
 
 def polls(left: int | None, after: float = 0.3, back: float = 0.1) -> list[Poll]:
-    """Return both ends' verdicts during an outage; both take path *left* for dead meanwhile."""
+    """Return the verdicts of both ends about an outage.
+
+    Both ends consider path *left* dead from *after* seconds after its start until *back* seconds after its end.
+    """
     found = []
     for step in range(600):
         time = step * 0.02
@@ -56,7 +59,7 @@ def measured(
     cost: Cost | None = None,
     runs: int = 3,
 ) -> Results[Cell, Any]:
-    """Return the results of runs in which these values differ from sound ones. *call*: p99 and share of losses."""
+    """Return the results of runs with these values. *call*: 99th percentile of the delay, and share of lost packets."""
 
     def measure(turn: Turn[Cell]) -> Any:
         cell = turn.cell

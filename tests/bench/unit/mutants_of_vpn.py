@@ -30,7 +30,7 @@ SHARES = {
 
 
 def point(vpn: Vpn, rate: float) -> Point:
-    """Return a sound point with this *rate*."""
+    """Return a sound measurement with this *rate* in Mbit/s."""
     return Point(
         goodput=rate * 1e6, second=SHARES[vpn.way], carried=0.95, joined=WAYS[vpn.way].joined, fallbacks=0
     )  # fmt: skip
@@ -87,7 +87,7 @@ def changed(scenario: Scenario[Any, Any, Any, Any]) -> dict[str, Change]:
 
 
 def of_figure(number: int, rate: Rate, worlds: Mapping[str, Rate] | None = None) -> Judged:
-    """Return the judge of a figure. *worlds*: rates with which claims fail."""
+    """Return the judge of a figure. *worlds*: for each mutant's name, rates with which a claim fails."""
     scenario: Scenario[Any, Condition, Any, Point] = getattr(vpn_figures, f"FIG{number}")
 
     def results(
@@ -115,7 +115,7 @@ def figure3(vpn: Vpn, at: Condition) -> float:
 
 
 def figure4(vpn: Vpn, at: Condition, growth: float = -1 / 25) -> float:
-    """*growth*: change of the gain by both paths for each ms of RTT."""
+    """Return the rate. *growth*: change of the gain from using both paths, in Mbit/s per ms of RTT."""
     tcp = 8 - at.first / 20
     rates = {"tcp": tcp, "ports": 1.1 * tcp, "mptcp": tcp + 6 + growth * at.first, "tunnel": 9.0}
     return rates[vpn.way] * (1.1 if at.loss.startswith("ge") else 1)
@@ -165,7 +165,7 @@ def traced(
 
 
 def lost(factor: float = 1.0, short: float = 0.97, rounds: int = RUNS) -> Callable[[], Results[str, vpn_losses.Lost]]:
-    """Return losses, *factor* times as many as asked for, with a share *short* of short bursts."""
+    """Return losses: *factor* times the configured ones, of whose bursts the share *short* is short."""
 
     def measure(turn: Turn[str]) -> dict[str, vpn_losses.Lost] | None:
         found = {}
@@ -212,4 +212,4 @@ VPN = {
         },
     ),
 }
-"""Judges by the name of the experiment."""
+"""The judge of each experiment, by the experiment's name."""

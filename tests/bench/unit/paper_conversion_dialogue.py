@@ -28,7 +28,7 @@ End = tuple[bytes, int]
 
 
 def dss(key: bytes, offset: int, subflow: int, length: int, *, octets: int = 8) -> Dss:
-    """Return a mapping of *length* bytes at *offset* of the data stream whose sender has *key*."""
+    """Return a DSS mapping of *length* bytes at *offset* of the data stream whose sender has *key*."""
     sequence = initial_data_sequence(key) + 1 + offset
     return Dss(False, None, sequence & ((1 << 8 * octets) - 1), octets, subflow, length)
 
@@ -45,7 +45,7 @@ class Talk:
     packets: list[Packet] = field(default_factory=list)
 
     def up(self, time: int, number: int, payload: bytes = b"", *options: MptcpOption, flags: int = ACK) -> None:
-        """Let the client send *payload*, whose first byte has *number*, counted from the SYN."""
+        """Let the client send *payload*, whose first byte has the sequence number *number*, counted from the SYN."""
         self._add(time, self.client, self.server, self.client_isn + number, payload, options, flags)
 
     def down(self, time: int, number: int, payload: bytes = b"", *options: MptcpOption, flags: int = ACK) -> None:

@@ -37,7 +37,7 @@ class Proxy:
     request: float = 0.02
     response: float = 0.0234
     stream: float = 0.015
-    """For a segment that passes through user space without waiting."""
+    """Duration for a segment that passes through user space without waiting."""
     bulk: float = 0.05
     idle: float = 0.02
     least_idle: float = 0.01
@@ -64,7 +64,7 @@ class Proxy:
         return Exchange("/x", multipath, False, subflows, **times, up=(), down=(about(self.response),))
 
     def conversions(self, draw: random.Random, *, multipath: bool) -> dict[str, Conversions]:
-        """Return what a capture would have shown of every workload. Raise TestbedError if this is no data point."""
+        """Return what a capture would show of each workload. Raise TestbedError if the run is not a data point."""
         few = [self.exchange(draw, multipath=multipath) for _ in range(EACH)]
         check_protocol(few, multipath=multipath)
         stream = [replace(e, up=(self.stream,) * 3, down=(self.stream,) * 3) for e in few]

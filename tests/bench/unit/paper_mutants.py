@@ -168,7 +168,7 @@ FIGURE_MUTANTS: dict[str, Change] = {
     "cap too high": _with(cap_is=1.2),
     "cap too low": _with(cap_is=0.5),
     "cap strangles both": _with(wifi_beside_cap=0.4),
-    # Wi-Fi was in use before the cap, and the cap comes softly: judged only by goodput these transfers look good.
+    # Wi-Fi was in use before the cap, and the cap is set softly: judged only by goodput, these transfers look good.
     "cap strangles both, late": _with(wifi_free=0.98, wifi_beside_cap=0.4, cap_first=0.4, cap_repeated=0.2),
     "cap costs the other a tenth, late": _with(wifi_free=0.98, wifi_beside_cap=0.9, cap_first=0.8, cap_repeated=0.8),
     "cap comes late, first later": _with(cap_first=0.45, cap_repeated=0.2),
@@ -205,7 +205,7 @@ def _open(*mutants: str) -> Verdicts:
 
 
 _THROTTLER = _fail("throttler dead", "throttler caps the wrong path", "cap never comes")
-# Transfers that are not of the wanted kind are no data points.
+# Transfers that are not of the requested kind are not data points.
 _PROXY = _open("fallback", "second path not joined")
 BREAKS: dict[tuple[str, str], Verdicts] = {
     ("fig2", "fallback"): _fail("server is multipath"),
@@ -295,7 +295,7 @@ def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -
 COUNTED = {"capped"}
 """Metrics that are 1 or 0 in each run."""
 SCALES = {"s": 1.0, "ratio": 0.5, "bit/s": 1e8, "B": 1e6, "count": 100.0}
-"""Smallest size of a value for scaling noise, by unit: a compared value is often zero, or a threshold."""
+"""Minimum value for scaling noise, by unit: a compared value is often zero, or a threshold."""
 
 
 def noisy(measured: Measurements, only: tuple[str, str] | None = None) -> Measurements:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for attempts that measured nothing: they are repeated, with all reasons kept; only the machine is excused."""
+"""Tests for attempts without a measurement: they are repeated, with reasons; only late paths are excused."""
 
 from __future__ import annotations
 

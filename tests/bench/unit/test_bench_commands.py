@@ -43,7 +43,7 @@ def test_commit_says_whether_the_working_copy_is_unchanged(tmp_path: Path) -> No
     assert _commit(tmp_path) == head
     (tmp_path / "file").write_text("b")
     assert _commit(tmp_path) == f"{head}-dirty"
-    # rev-parse does not read the index; status does, and fails.
+    # git rev-parse does not read the index. git status reads it, and fails.
     (tmp_path / ".git" / "index").write_bytes(b"nothing of the kind")
     assert _commit(tmp_path) == f"{head}-unknown"
 

@@ -21,7 +21,7 @@ from mptcp_bench.experiments.crowds import ALL, ASKED_BESIDE_BUSY, SCENARIO, TAB
 def test_client_waits_unless_the_bound_of_its_ratio_to_the_same_round_alone_is_below_two(
     factors: tuple[float, ...], bound: float, met: bool
 ) -> None:
-    """The machine gets slower from round to round. Beside all, the client's requests take *factors* times as long."""
+    """The machine slows down from round to round. With all other clients, requests take *factors* times as long."""
 
     def of(turn: Turn[str]) -> Measured:
         factor = factors[turn.number - 1] if turn.cell == ALL else 1.0

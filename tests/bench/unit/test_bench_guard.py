@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Test that the experiment ``guard`` takes no data from before a fault for a recovery."""
+"""Tests that the experiment ``guard`` does not take data from before a fault for a recovery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mptcp_bench.experiments.guard import Outcome
 
 
 def test_what_comes_before_the_fault_is_there_is_no_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: on a loaded machine the fault's command took longer than a recovery is waited for.
+    """Defect: on a loaded machine, the fault's command took longer than the experiment waits for a recovery.
 
     A guard that did nothing then seemed to have recovered before anything was lost.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for what the experiments load and soak read of packets, of tc(8) and of status, and for their policies."""
+"""Tests for what the experiments load and soak read from packets, tc(8) and status, and for their policies."""
 
 from __future__ import annotations
 

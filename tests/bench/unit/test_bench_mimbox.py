@@ -50,7 +50,7 @@ def test_claim_holds_for_no_mutant_that_misses_its_aim(name: str) -> None:
         for claim in mutant.claims():
             assert claim.aim.met or claim.verdict != "holds", (mutant_name, claim.paper)
             failing |= {claim.paper} if claim.verdict == "fails" else set()
-    # A claim that is not judged is not refuted: each claim fails for one of the mutants.
+    # Each claim fails for at least one mutant. A claim that is not judged does not count as failed.
     assert failing == {claim.paper for claim in judge.sound.claims()}
 
 

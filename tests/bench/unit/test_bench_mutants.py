@@ -20,7 +20,7 @@ from mptcp_bench.experiments.scenario import Scenario
 IN_THE_GATE = pytest.mark.nightly(
     besides=("[goodput", "[guard", "[mimbox-http", "[relay", "[load", "[soak", "[vpn-fig4", "[vpn-fig10"),
 )
-"""One experiment of each family."""
+"""Nightly, except for one experiment of each family."""
 
 
 def test_every_experiment_has_mutants() -> None:
@@ -71,11 +71,11 @@ SCENARIOS = {name: found for name, each in EXPERIMENTS.items() if isinstance(fou
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_each_column_with_bounds_is_missed_in_a_mutant(name: str) -> None:
-    """This also finds columns whose aim no sound result has."""
+    """The test also fails for a column whose aim is absent from every sound result."""
     found = {what for mutant in JUDGES[name].mutants for what in missed_of(name, mutant)}
     columns = [column for table in SCENARIOS[name].tables for column in table.columns]
     bounded = [column for column in columns if (column.least, column.most) != (None, None)]
-    # A name that depends on the row is one of a sound result, whose bounds another test covers.
+    # Names that depend on the row are skipped: the test of sound results covers them.
     names = {column.aim or column.heading for column in bounded if not callable(column.aim)}
     assert {each for each in names if not any(f": {what}".endswith(f": {each}") for what in found)} == set()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the experiment relay: its cells, the computed figures, and the memory that the kernel says."""
+"""Tests for the experiment relay: its cells, the computed figures, and the memory that the kernel reports."""
 
 from __future__ import annotations
 

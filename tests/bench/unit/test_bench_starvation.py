@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the experiment ``starvation``: its layouts, and whose ends subflows have."""
+"""Tests for the experiment ``starvation``: its layouts, and the client's addresses of subflows."""
 
 from __future__ import annotations
 

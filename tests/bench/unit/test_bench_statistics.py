@@ -29,7 +29,7 @@ SAMPLES = st.lists(st.floats(-1e3, 1e3).map(lambda value: round(value, 3)), min_
 
 
 def test_interval_of_the_mean_is_students() -> None:
-    # t(0.975, 4) = 2.776 and standard deviation 1.5811, from any textbook's tables.
+    # t(0.975, 4) = 2.776 (from the tables of any textbook); the standard deviation is 1.5811.
     found = mean_interval([1, 2, 3, 4, 5])
     assert (found.n, found.mean) == (5, 3)
     assert found.half == pytest.approx(2.7764 * 1.5811 / 5**0.5, rel=1e-4)

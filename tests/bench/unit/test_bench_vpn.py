@@ -65,7 +65,7 @@ FIRST = (1 << 32) - 1000
 def packet(at: float, *, up: bool, flags: int = ACK, number: int = 0, length: int = 0, port: int = 40000) -> Packet:
     """Return a packet *at* seconds.
 
-    *number*: sequence number of data that comes down, or the number that a packet going up acknowledges.
+    *number*: sequence number of data to the client, or the number that a packet from the client acknowledges.
     """
     ends = (CLIENT, port, SERVER, 80) if up else (SERVER, 80, CLIENT, port)
     number %= 1 << 32

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the demo, with made-up downloads instead of testbed and services: verdicts, output and exit status.
+"""Tests for the demo, with synthetic downloads instead of testbed and services: verdicts, output and exit status.
 
-A fault of the product fails on any machine. A missed rate fails only if the machine had time for it.
+With a fault of the product, the demo fails on any machine. With a missed rate, it fails only if the machine had enough
+processor time.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ FREE, POLICY = PARTS["mptcp"], PARTS["mptcp-policy"]
 MPTCP = Protocol(requested=1, fallbacks=0, joins=1, proxy_requested=0)
 TCP = Protocol(requested=0, fallbacks=0, joins=0, proxy_requested=0)
 PLAIN = {"eth0": 98.5e6, "wlan0": 29.6e6}
-"""Bits/s that plain TCP got over each link."""
+"""Rate of plain TCP over each link, in bits/s."""
 IDLE = Usage(stolen=0.0, idle=0.6, waiting=0.3, others=0.05)
 BUSY = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.7)
-"""Processor usage with two busy loops beside the demo, on two processors."""
+"""Processor usage on two processors if two busy loops run at the same time as the demo."""
 BURNT = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.02)
-"""Processor usage if the proxy itself keeps both processors busy."""
+"""Processor usage if the proxy itself uses both processors all the time."""
 Change = Callable[[Measured], Measured]
 
 
@@ -54,7 +55,7 @@ def good(part: Part) -> Measured:
 
 
 def with_(*, cut_off: bool = False, eth0: float | None = None, wlan0: float | None = None, **changed: Any) -> Change:
-    """Return a change of a measurement: rates in Mbit/s, a download that was cut off, other fields."""
+    """Return a function that changes a measurement: rates in Mbit/s, a download that was cut off, or other fields."""
 
     def change(measured: Measured) -> Measured:
         rates = {device: 1e6 * rate for device, rate in (("eth0", eth0), ("wlan0", wlan0)) if rate is not None}
@@ -82,7 +83,7 @@ WRONG: Mapping[str, tuple[Part, Change, str]] = {
     "plain TCP that is not plain": (PARTS["tcp-wifi"], with_(protocol=MPTCP), "where plain TCP was wanted"),
     "link without its rate": (PARTS["tcp-ethernet"], with_(eth0=900), "and its link allows 100"),
 }
-"""Faults of the product or the testbed: the part that has it, the measurement, and the words that must report it."""
+"""Faults of the product or the testbed: the faulty part, its measurement, and the words that must report the fault."""
 MISSED: Mapping[str, tuple[Part, Change, str]] = {
     "plain TCP": (PARTS["tcp-ethernet"], with_(eth0=75), "less than 80% of the 100 of its link"),
     "first path": (FREE, with_(eth0=78), "less than 80% of the 98.5 that plain TCP got over it"),
@@ -102,7 +103,7 @@ def test_sound_download_has_no_complaint(part: Part, used: Usage) -> None:
 
 
 def performed(*found: Measured) -> Verdict:
-    """Return the verdict on parts with the measurements *found*, all of which must be used."""
+    """Return the verdict on the demo's parts. Their measurements are *found*, all of which must be used."""
     each = iter(found)
     said: list[Outcome] = []
     keys = list(dict.fromkeys(m.part.key for m in found))
@@ -148,12 +149,12 @@ def test_rate_of_plain_tcp_in_the_same_run_is_what_a_link_can_carry() -> None:
 
 
 FILLED = 98.0, 29.0
-"""Mbit/s of the links on a machine with enough processor time."""
+"""Rates of the links in Mbit/s on a machine with enough processor time."""
 
 
 @pytest.mark.parametrize(("after", "fails"), [(0.1, False), (3.5, False), (4.0, True), (None, True)])
 def test_cap_that_comes_too_late_is_a_fault(after: float | None, fails: bool) -> None:
-    """Over filled links the download ends about 4 s after its start. The cap comes *after* seconds, or never."""
+    """Over filled links, the download ends about 4 s after its start. The cap is set *after* seconds, or never."""
     wire = 8 * POLICY.size / PAYLOAD_SHARE
     free, capped = sum(FILLED) * 1e6, CAP + FILLED[1] * 1e6
     before = wire / free if after is None else min(after, wire / free)
@@ -171,7 +172,7 @@ class Setup:
     directory: Path
     broken: dict[str, Change] = field(default_factory=dict)
     used: dict[str, list[Usage]] = field(default_factory=dict)
-    """Processor usage of each part by attempt; idle if missing."""
+    """Processor usage of each part, by attempt. A missing part is idle."""
     samples: list[Sample] = field(default_factory=lambda: [Sample(0.0, {"eth0": 0, "wlan0": 0})])
     throttlers: int = 0
     throttler_ended: int | None = None

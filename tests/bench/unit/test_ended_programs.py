@@ -21,7 +21,7 @@ def failing(*_: object, **__: object) -> NoReturn:
 
 
 class FailingHost:
-    """A host on which programs start, but each wait fails; *ends* records how they were ended."""
+    """A host on which programs start, but each wait for them fails. *ends* records how they were ended."""
 
     name = "proxy"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for pictures of our experiments: whatever was measured, there is a valid picture or none."""
+"""Tests for pictures of our experiments: whatever was measured, the picture is valid, or there is none."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the results in docs/results are judged as today, or that their page says that they are not."""
+"""Tests that the results in docs/results have today's verdicts, or that their page states that they do not."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ SENSELESS = {
     "soak": ("minutes=0.2",),
     "steering": ("rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "rtt=30000/20", "kind=no rule|no rule"),
 }  # fmt: skip
-"""For each experiment: settings that a reader might try, but that make no useful run."""
+"""For each experiment: settings that a reader might try, but with which a run is not useful."""
 
 
 @pytest.mark.parametrize(("name", "wrong"), [(name, wrong) for name, each in SENSELESS.items() for wrong in each])

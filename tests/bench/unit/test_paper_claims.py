@@ -41,7 +41,7 @@ PROXIES = ("paper", "today", *conversion.MUTANTS)
 
 @cache
 def found(name: str, key: str) -> Measurements:
-    """Return what scenario *key* measures in the paper's world, in today's, or in the mutant *name* of the paper's."""
+    """Return what scenario *key* measures in the world *name*: the paper's, today's, or a mutant of the paper's."""
     if key == TABLE:
         proxies = {"paper": conversion.PAPER, "today": conversion.TODAY}
         return conversion.experiment(proxies.get(name) or conversion.MUTANTS[name](conversion.PAPER))
@@ -85,7 +85,7 @@ def test_claim_differs_only_by_the_mechanism_that_was_measured(key: str, claim: 
     else:
         without, decides = experiment(UNEXPLAINED[key, claim](TODAY), key), DECIDES[key, claim]
     assert verdicts(without)[claim] == "fails"
-    # If noise hides the mechanism, nothing is decided.
+    # If noise hides the mechanism, the claim is undecided.
     assert verdicts(noisy(found("today", key), decides))[claim] == "not judged"
 
 
@@ -106,7 +106,7 @@ EVERYWHERE = [(key, name) for key in FIGURES for name in WORLDS] + [(TABLE, name
 def test_claim_is_not_judged_by_a_single_run_or_by_noise(key: str, name: str) -> None:
     """In noise, each measured value is far above its mean in one run and equally far below it in the other.
 
-    Counted values stay: a server without Multipath TCP, a cap that never came.
+    Counted values do not change: a server without Multipath TCP, or a cap that was never set.
     """
     measured = found(name, key)
     once = replace(measured, runs=tuple(run for run in measured.runs if run.repetition == 1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the paper's runs: their plan and parameters, what is no data point, their numbers, and an early end."""
+"""Tests for the paper's runs: plan and parameters, runs that are not data points, their numbers, and an early end."""
 
 from __future__ import annotations
 
@@ -122,15 +122,15 @@ def test_run_has_rtts_and_usage_unless_it_is_too_short() -> None:
     ("joined", "rates", "interval", "seconds"),
     [
         (0.1, [(90e6, 0), *[(5e6, 20e6)] * 30], 0.1, 0.0),
-        # It ends with the last excess.
+        # The excess ends with the last sample above the cap.
         (0.1, [*[(90e6, 0)] * 9, *[(5e6, 20e6)] * 20], 0.1, 0.8),
-        # A packet more than the cap within a sample is no excess.
+        # One packet above the cap within a sample is not an excess.
         (0.0, [(30e6, 20e6) if number % 10 == 0 else (2e6, 20e6) for number in range(400)], 0.01, 0.0),
         (None, [(90e6, 0)] * 43, 0.1, None),
         # The throttler is dead: the end of the transfer must not count as the moment of the cap.
         (0.1, [(90e6, 0)] * 43, 0.1, None),
         (0.1, [*[(90e6, 0)] * 39, *[(5e6, 20e6)] * 5], 0.1, None),
-        # A path that carries nothing is not capped.
+        # A path that carries nothing does not count as capped.
         (0.1, [(0, 20e6)] * 43, 0.1, None),
     ],
 )
@@ -233,7 +233,7 @@ def test_run_of_table_1_has_all_workloads_of_one_protocol_and_repetition() -> No
 
 
 def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException | None, after: int) -> None:
-    """Let each experiment of the paper end after *after* runs with *error*, or make all runs. The first one fails."""
+    """Let each experiment of the paper end with *error* after *after* runs, or run completely. The first run fails."""
     makes = session.scenario
 
     def scenario(*of: Any, **options: Any) -> session.PaperScenario:

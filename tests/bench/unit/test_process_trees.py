@@ -35,7 +35,7 @@ time.sleep(600)
 
 @pytest.fixture
 def tree() -> Iterator[int]:
-    """Start two workers below an idle process; all of them have used their processor time."""
+    """Start two workers as children of an idle process. The workers have already used their processor time."""
     with running(PROGRAM, 2) as pid:
         assert len(descendants(pid)) == 2
         yield pid
@@ -46,7 +46,7 @@ def test_processor_time_is_that_of_all(tree: int) -> None:
 
 
 def test_a_process_s_own_time_is_exact() -> None:
-    for _ in range(20):  # the counters have the resolution of ticks, so try often
+    for _ in range(20):  # The counters have the resolution of ticks, so try several times.
         before = time.process_time()
         measured = process_seconds(os.getpid())
         assert before <= measured <= time.process_time()

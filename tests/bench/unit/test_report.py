@@ -126,7 +126,7 @@ def test_no_page_is_written_when_a_file_is_wrong(tmp_path: Path, capsys: pytest.
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the page of the kept results, as the command writes it."""
+    """Return the page that the command writes for the kept results."""
     target = tmp_path_factory.mktemp("kept") / "kept.html"
     assert main(["report", str(target.parent), "--kept"]) == 0
     return target.read_text()

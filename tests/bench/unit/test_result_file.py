@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the result file: what a run leaves, one rule for aims, nothing half written, and one line for a mistake."""
+"""Tests for the result file: what a run writes, one rule for aims, no half-written file, and one line per mistake."""
 
 from __future__ import annotations
 
@@ -135,14 +135,14 @@ class Made(Experiment):
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> type[Made]:
-    """Replace an experiment by one that returns what the attribute *found* returns."""
+    """Replace an experiment by one that returns the result of calling the attribute *found*."""
     monkeypatch.setitem(EXPERIMENTS, "goodput", Made("goodput", "made up", "goodput"))
     monkeypatch.setattr(Made, "found", staticmethod(lambda: findings(SOUND)), raising=False)
     return Made
 
 
 def drawn(*names: str, error: BaseException | None = None) -> Callable[[], Findings]:
-    """Return findings with pictures; *error* is raised when one is half drawn as SVG."""
+    """Return findings with pictures. *error* is raised when half of a picture is drawn as SVG."""
 
     def draw(target: Path) -> None:
         target.write_text("half of it")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the model of experiments: a made-up experiment is planned, run, tabulated and judged."""
+"""Tests for the model of experiments: a synthetic experiment is planned, run, tabulated and judged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Measured:
     rate: float
-    """Mbit/s."""
+    """Rate in Mbit/s."""
     wait: float = 0.0
     samples: tuple[float, ...] = for_pictures()
 
@@ -70,7 +70,7 @@ def capped(bed: Bed, turn: Turn[int]) -> Measured:
 
 
 class Built:
-    """The beds that were built, and the seeds."""
+    """The testbeds that were built, and their seeds."""
 
     def __init__(self) -> None:
         self.cells: list[list[int]] = []
@@ -153,7 +153,7 @@ def test_variants_alternate_and_cells_that_share_a_bed_are_interleaved() -> None
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_run_over_late_paths_is_repeated_and_no_other_is(fails: bool) -> None:
-    """If the run itself also failed, its late paths are still to blame."""
+    """If the run itself also failed, the late paths still count as the cause."""
     late = iter([False, True])
 
     def measure(bed: Bed, turn: Turn[int]) -> Measured:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for captures of both sides of a proxy: segments, connections, and how long each segment took through the proxy.
+"""Tests for captures on both sides of a proxy: segments, connections, and each segment's time in the proxy.
 
 Times are nanoseconds.
 """
@@ -185,7 +185,7 @@ def test_delay_of_uploaded_bytes_begins_when_all_before_them_have_come() -> None
     origin.down(1_900_000, 1, bytes(20))
     client.down(1_950_000, 1, bytes(30), dss(PROXY_KEY, 0, 1, 30))
     (got,) = measured(client, origin, bodies={TARGET: Body(250, 0)})
-    # Bytes behind a gap cannot be read before the gap is filled.
+    # Bytes after a gap cannot be read before the gap is filled.
     assert got.up == pytest.approx((600e-6, 200e-6, 200e-6))
     assert got.request == pytest.approx(650e-6)
 

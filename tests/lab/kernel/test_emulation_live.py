@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for emulated paths in the kernel: each does what was asked, and never fails silently.
+"""Tests for emulated paths in the kernel: each path behaves as configured, and never fails silently.
 
 The bounds are loose enough for a busy machine. docs/emulation.md has exact figures.
 """
@@ -29,9 +29,9 @@ from mptcp_lab.testbed.services import wait_until
 pytestmark = pytest.mark.kernel
 MBIT = 1_000_000
 PATIENCE = 300.0
-"""Seconds for something that a slow machine has to try more than once."""
+"""Time limit in seconds for an action that a slow machine may have to repeat."""
 FRAME, PAYLOAD = 1514, 1472
-"""Bytes of a full packet as the shapers count, and of its payload."""
+"""Bytes of a full packet as the shapers count them, and bytes of its payload."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def loaded(testbed: Testbed, rate: float, seconds: float, device: str = "eth0") 
 
 @contextmanager
 def void(said: str) -> Iterator[None]:
-    """Expect that the testbed declares the run void, with a message that matches *said*."""
+    """Check that the testbed declares the run void, with a message that matches *said*."""
     with pytest.raises(EmulationError, match=said):
         yield
 
@@ -74,7 +74,7 @@ def listener(node: LiveNode, family: int, address: str) -> Iterator[tuple[Any, .
 
 
 def connect_time(testbed: Testbed, family: int, source: str, target: tuple[Any, ...]) -> float:
-    """Return the milliseconds that a connect() takes."""
+    """Return how long connect(2) takes, in milliseconds."""
     with testbed["client"].entered():
         client = socket.socket(family, socket.SOCK_STREAM)
     with client:
@@ -115,7 +115,7 @@ def test_order_loss_and_counts_are_of_the_direction_that_was_asked() -> None:
 
 @pytest.mark.nightly
 def test_delays_rate_and_losses_are_as_configured() -> None:
-    """Packets that leave the path are judged, not the emulator's own counters. Wait while the machine is busy."""
+    """Judge the packets that leave the path, not the emulator's own counters. Wait while the machine is busy."""
     rate, bursts = 100 * MBIT, GilbertElliott(p=0.02, r=0.5, one_minus_h=0.8, one_minus_k=0.001)
     even = Direction(rate, delay=8_000)
     with emulated(EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts))) as testbed:
@@ -178,7 +178,7 @@ def test_an_emulator_that_is_stopped_for_a_while_voids_the_run_in_which_it_was(m
         sender, source, _, target = ends(testbed, "up", "eth0")
 
         def in_hands() -> int:
-            """Return how many packets the emulator has received but not yet sent. Only these count as late."""
+            """Return how many packets the emulator has received but not yet sent. Only these can count as late."""
             counts = testbed.emulation.counts()["p"]["up"]
             return counts.seen - counts.lost - counts.passed
 

@@ -23,7 +23,7 @@ def test_namespace_uses_cubic_and_the_host_is_unchanged(make_testbed: Callable[.
     testbed = make_testbed()
     if "cubic" in before.split():
         assert testbed["proxy"].run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout == "cubic\n"
-    # Another run may have allowed one more for a moment, while it holds this lock.
+    # Another run may allow another algorithm for a moment. It then holds this lock.
     with ownership.registry():
         assert congestion.ALLOWED.read_text() == before
 
@@ -56,14 +56,14 @@ def test_scoped_changes_are_undone(testbed: Testbed) -> None:
         assert state() != before
     with client.link_down("wlan0"):
         assert "dev wlan0" not in client.run(["ip", "-4", "route"]).stdout
-    # The kernel notices a moment later that the other end is up, which the routes show.
+    # The kernel notices a moment later that the other end is up. The routes then show this.
     wait_until(lambda: state() == before, "all is as it was")
 
 
 def test_iptables_does_not_wait_for_another_test_suite(testbed: Testbed, require: Require) -> None:
     """While another process holds the lock, iptables(8) waits or fails.
 
-    By default one lock serves the whole machine.
+    By default, there is one lock for the whole machine.
     """
     require("iptables-legacy")
     command = ["iptables-legacy", "-t", "mangle", "-A", "POSTROUTING", "-j", "ACCEPT"]

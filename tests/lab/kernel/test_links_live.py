@@ -34,7 +34,7 @@ def mptcp_server(testbed: Testbed, payload: bytes) -> Iterator[int]:
 
 
 def receive(testbed: Testbed, address: str, port: int) -> tuple[str, float]:
-    """Read all data from *address* with an MPTCP socket on the client. Return its SHA-256 and the seconds."""
+    """Read all data from *address* with an MPTCP socket on the client. Return their SHA-256 and the time in seconds."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with testbed["client"].entered():
         client = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
@@ -54,7 +54,7 @@ def test_mptcp_uses_both_links_within_their_rates(testbed: Testbed) -> None:
         digest, seconds = receive(testbed, testbed["proxy"].address("wan0", 6), port)
     assert digest == hashlib.sha256(payload).hexdigest()
     received = {d: c.received * 8 for d, c in testbed["client"].counters().items()}
-    # The experiments measure how full the links get; a busy machine fills them less.
+    # The experiments measure how far the links are filled. A busy machine fills them less.
     assert min(received["eth0"], received["wlan0"]) > 8 * MIB
     assert received["eth0"] / seconds <= 1.03 * 100e6
     assert received["wlan0"] / seconds <= 1.03 * 30e6

@@ -18,7 +18,10 @@ pytestmark = pytest.mark.kernel
 
 
 def exchanged(testbed: Testbed, data: bytes) -> tuple[bytes, str, float]:
-    """Send *data* from the client to the proxy and back by plain TCP. Return it, the client's address and the RTT."""
+    """Send *data* from the client to the proxy and back by plain TCP.
+
+    Return the data that came back, the client's address and the round-trip time.
+    """
     with testbed["proxy"].entered():
         listener = socket.create_server((testbed["proxy"].address("wan0"), 7000))
     with listener, testbed["client"].entered():
@@ -45,7 +48,7 @@ def test_plain_tcp_passes_a_middlebox_whole(make_testbed: Callable[..., Testbed]
     testbed = make_testbed(
         paths([EmulatedPath("ethernet", delayed, Direction(50_000_000, 10_000), middlebox=behaviour)])
     )
-    data = bytes(range(256)) * 160  # less than the buffers hold, because nobody reads while it is sent
+    data = bytes(range(256)) * 160  # less than the buffers hold, because nobody reads while these data are sent
     received, address, rtt = exchanged(testbed, data)
     assert received == data
     assert (address == "10.77.1.77") is (behaviour == "nat")

@@ -27,7 +27,7 @@ from mptcp_lab.testbed.transfer import observe
 pytestmark = pytest.mark.kernel
 
 SIZE = 20_000_000
-"""Bytes, which take seconds under the cap: on a busy machine the second subflow comes late."""
+"""Bytes of a download, which takes seconds under the cap: on a busy machine, the second subflow joins late."""
 CAP = 5_000_000
 
 
@@ -53,7 +53,7 @@ def check(hosts: SshHosts) -> None:
 
 @pytest.fixture
 def origin_host(hosts: SshHosts) -> Iterator[SshHost]:
-    """Yield the origin, connected by itself."""
+    """Yield the origin. It is the only connected host."""
     with ExitStack() as stack:
         stack.enter_context(hosts.core.entered())
         part = read_inventory(hosts.inventory()).origin
@@ -162,7 +162,7 @@ with remote_lab(read_inventory(Path(sys.argv[1]))) as lab, lab.client.sysctl("ne
 
 
 def driver(hosts: SshHosts) -> Any:
-    """Start a driver in a process of its own, and wait until all its programs run."""
+    """Start a driver in a separate process, and wait until all its programs run."""
     argv = [sys.executable, "-c", DRIVER, str(hosts.inventory()), policy({"ethernet": "10.77.1.2"})]
     process = hosts.core.popen(argv, name="driver")
     wait_until(lambda: "ready" in process.output(), "the driver's programs run", process=process)
@@ -178,7 +178,7 @@ def test_killed_driver_leaves_nothing(hosts: SshHosts) -> None:
 
 
 KILL_SESSION = ["sh", "-c", 'kill $(ps -o ppid= -p "$PPID")']
-"""Kill the session's sshd, which is the parent of the agent, which is the parent of this command."""
+"""Command that kills the session's sshd: the parent of the agent, which is the parent of this command."""
 
 
 def test_lost_connection_is_one_line_and_the_host_undoes_all(hosts: SshHosts) -> None:

@@ -124,7 +124,7 @@ def test_settings_of_others_stay_or_come_back(client: Client) -> None:
 
 @pytest.mark.nightly
 def test_down_restores_all_after_up_was_killed_at_any_moment(client: Client) -> None:
-    """The script is killed at each of its changes by ip(8), in turn before it, when it is noted, or after it."""
+    """The script is killed at each change that it makes by ip(8), alternately before and after the change."""
     bin_directory = client.testbed.directory / "bin"
     bin_directory.mkdir()
     count, reached = bin_directory / "count", bin_directory / "reached"

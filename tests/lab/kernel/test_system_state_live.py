@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that leftovers are visible: each trace that a throttler could leave is a difference of the system's state."""
+"""Tests that leftovers are visible: each trace that a throttler could leave shows in the system's state."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ LEFT = (
     ("ingress", "tc filter add dev wan0 ingress u32 match u32 0 0 flowid 7:1", "", f"{FILTERS} ingress"),
     ("ingress", "tc filter add dev wan0 egress u32 match u32 0 0 flowid 7:1", "", f"{FILTERS} egress"),
 )
-"""Traces: what they need, how they are made and removed, and the dump that shows them."""
+"""Traces: required features, commands that create and delete them, and the dump that shows them."""
 
 
 def test_state_differs_when_something_is_left_in_the_kernel(node: LiveNode, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
  *
  *     elements_driver COUNT GAP ELEMENT ...
  *
- * COUNT packets arrive GAP nanoseconds apart, the first at time 0. A line for each: when it leaves, or "lost". */
+ * COUNT packets arrive GAP nanoseconds apart, the first at time 0. For each packet, the program prints a line with the
+ * time when it leaves, or "lost". */
 
 #include "elements.h"
 

@@ -42,7 +42,7 @@ class FakeProgram:
 
 
 class FakeHost:
-    """The parts of a host that starting services needs. *answer* returns the output of a command."""
+    """The parts of a host that are needed to start services. *answer* returns the output of a command."""
 
     name = "proxy"
 
@@ -88,4 +88,4 @@ class FakeHost:
         return "192.0.2.1"
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """Ignore the callback, because the test ends nothing."""
+        """Ignore the callback, because the test does not end the host."""

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * A middlebox without a kernel: "up HEX", "down HEX" or "wait NANOSECONDS" a line in, "HEX" for each packet out and an empty
- * line after each line in; "NUMBER" at the end: so many were changed.
+ * A middlebox without a kernel. Each line of input is "up HEX", "down HEX" or "wait NANOSECONDS". For each, the program
+ * prints a line "HEX" for each packet that leaves, and then an empty line. At the end, it prints the number of changed
+ * packets.
  */
 
 #include "behaviours.h"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that root's program on a host reached by ssh imports nothing from its directory or by PYTHON* variables."""
+"""Tests that the program run as root on an ssh host imports nothing from its directory or by PYTHON* variables."""
 
 from __future__ import annotations
 

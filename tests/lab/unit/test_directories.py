@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Test for a defect: if others may not enter root's TMPDIR, Apache and Squid could not use a testbed's directory.
 
-The TMPDIR is below the test's directory, which pytest makes for one user only.
+The TMPDIR is below the test's directory, which pytest creates for one user only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mptcp_lab.agent.directories import parent_directory
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
-    """Return a directory that others can enter, below one that they cannot."""
+    """Return a directory that other users can enter, below a directory that they cannot enter."""
     above = tmp_path / "user"
     (above / "open").mkdir(parents=True)
     above.chmod(0o700)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the inventory: the shipped example, all mistakes at once with their lines, and options of ssh."""
+"""Tests for the inventory: the shipped example, all mistakes reported together with their lines, and options of ssh."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for what each behaviour of a middlebox does to packets, without a kernel; the program has sanitizers.
+"""Tests for what each behaviour of a middlebox does to packets, without a kernel. The program has sanitizers.
 
 Scapy makes and reads the packets, so that our own code does not judge itself.
 """
@@ -120,9 +120,9 @@ def test_every_behaviour_leaves_packets_whole(run: Run, behaviour: str) -> None:
         ("nop-data", 3),
         ("split-both", 3),
         ("split-second-later", 1),
-        # The first is held, the second is added to it, the third is held until the end.
+        # The first packet is held, the second one is added to it, and the third one is held until the end.
         ("coalesce", 3),
-        # The address changes, and everything behind it.
+        # The address changes, and everything after it.
         ("alg-longer", 2),
         ("alg-shorter", 0),
         ("duplicate", 4),

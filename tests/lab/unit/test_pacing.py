@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for readings at a steady pace, and for what a failed reading leaves."""
+"""Tests for readings at a steady pace, and for what remains after a failed reading."""
 
 from __future__ import annotations
 

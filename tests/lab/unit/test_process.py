@@ -78,5 +78,5 @@ def test_children_are_killed_even_when_their_parent_replaces_them(number: int) -
     assert parent.stdout.readline() == "ready\n"
     kill_tree(parent.pid)
     parent.wait()
-    # This ends when all of them are gone and the pipe is closed.
+    # Reading ends when all children have ended, because then the pipe is closed.
     assert parent.stdout.read() == ""

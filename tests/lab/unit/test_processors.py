@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the usage of the processors, from the kernel's counters."""
+"""Tests for processor usage computed from /proc/stat."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_usage_is_the_share_of_time_between_two_readings() -> None:
         (Usage(0.0, 0.2, 0.55, 0.5), True),
         (Usage(0.0, 0.0, 1.0, 0.7), True),
         (Usage(0.0, 0.0, None, 0.7), True),
-        # Other programs took no time, or it is not known which ones did.
+        # Other programs used almost no time, or their time is unknown.
         (Usage(0.0, 0.0, 1.0, 0.02), False),
         (Usage(0.0, 0.0, 1.0, None), False),
         (Usage(0.2, 0.7, 0.1, 0.0), True),
@@ -65,7 +65,7 @@ def test_full_processor_is_not_hidden_by_idle_ones() -> None:
     assert (found.idle, found.least_idle) == (0.5, 0.0)
     found = usage(parse(0.0, nothing, None), parse(1.0, text(50, 50), None))
     assert (found.idle, found.least_idle) == (0.5, 0.5)
-    # A processor that was switched on meanwhile is missing in the first reading.
+    # A processor that was switched on between the readings is missing in the first reading.
     alone = nothing.rpartition("cpu1")[0]
     assert usage(parse(0.0, alone, None), parse(1.0, text(20, 90), None)).least_idle == 0.8
     assert usage(parse(0.0, "cpu  0 0 0 0 0 0 0 0\n", None), parse(1.0, text(20, 90), None)).least_idle is None

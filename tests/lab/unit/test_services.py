@@ -35,7 +35,7 @@ A killed throttler would leave its caps behind.
 @pytest.mark.parametrize("error", [TestbedError("no end after 31 s"), KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("service", STARTS)
 def test_program_is_ended_when_it_does_not_answer(tmp_path: Path, service: str, error: BaseException) -> None:
-    """Defect: a throttler whose start had failed kept running, so that later runs without one were capped."""
+    """Defect: a throttler whose start had failed kept running, so that later runs without a throttler were capped."""
 
     def answer(argv: Sequence[str]) -> str:
         if argv[0] == "answers":

@@ -101,7 +101,7 @@ def test_counts_include_what_the_kernel_dropped_and_a_fault_is_reported_once() -
 
 @pytest.mark.parametrize(("passed", "late", "fault"), [(100, 100, False), (101, 101, True), (100_000, 2_000, False)])
 def test_too_many_late_packets_are_a_fault(passed: int, late: int, fault: bool) -> None:
-    """Up to 100 are too few to judge."""
+    """Up to 100 packets are too few for a verdict."""
     found = userspace.Counts(seen=2 * passed, lost=passed, passed=passed, late=late, dropped=0)
     assert (found.fault() is not None) is fault
     assert str(replace(found, late=passed).fault()).startswith(f"{passed} of {passed} packets came late") or late == 100

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for failures while undoing: the first error is still the one that is raised, with the failure as a note."""
+"""Tests for failures while undoing: the first error is raised nevertheless, with the failure as a note."""
 
 from __future__ import annotations
 

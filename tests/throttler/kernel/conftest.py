@@ -37,7 +37,7 @@ def link(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Live
     host.run(["ip", "link", "add", "t0", "type", "veth", "peer", "t1"])
     for device in ("t0", "t1"):
         host.run(["ip", "link", "set", device, "up"])
-    # The interface comes up later than the command returns, and the tests compare its initial state.
+    # The interface comes up after the command returns, and the tests compare the interface's initial state.
     wait_until(lambda: "state UP" in host.run(["ip", "link", "show", "t0"]).stdout, "t0 is up")
     yield host
     host.run(["ip", "link", "del", "t0"])

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Helpers for the kernel tests of faults: traffic that must not stop, and the time until everything is restored.
 
-Both have limits that depend on the load of the machine. A test must not fail because another suite runs meanwhile, but
-it must fail if something that took a second takes a minute.
+Both have limits that depend on the load of the machine. A test must not fail because another suite runs at the same
+time, but it must fail if an action that took a second takes a minute.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from time_limit import slowness
 from mptcp_lab.agent import processors
 
 GENEROUS = 60.0
-"""Seconds. On a busy machine, even an action that must happen within two seconds may take longer."""
+"""Timeout in seconds. On a busy machine, even an action that must happen within two seconds may take longer."""
 NEVER = 300
-"""Seconds between two comparisons with the kernel. In these tests, what the throttler repairs it must have noticed
-itself."""
+"""Seconds between two comparisons with the kernel. The interval is so long that the throttler must notice itself
+whatever it repairs in these tests."""
 AIM = 2.0
 """Seconds in which everything must be restored, on a machine that is otherwise idle."""
 ATTEMPTS = 3
@@ -31,10 +31,10 @@ LONGEST_GAP = 2.0
 """Maximum pause in traffic, in seconds. It allows one or two retransmissions (RFC 6298); their timers start at 0.2 s
 and double."""
 STALL = 0.1
-"""Seconds. A round trip that takes longer counts as a pause."""
+"""Time in seconds. A round trip that takes longer counts as a pause."""
 
 Interval = tuple[float, float]
-"""Beginning and end, in monotonic seconds."""
+"""Start and end in monotonic seconds."""
 Clock = Callable[[], float]
 """Returns monotonic seconds."""
 
@@ -123,7 +123,7 @@ def _common(one: Interval, other: Interval) -> float:
 
 @contextmanager
 def traffic(ends: tuple[socket.socket, socket.socket | None]) -> Iterator[Pulse]:
-    """Send traffic over the connection with these *ends*. It must not stop within the block."""
+    """Send traffic over the connection with these *ends*. The traffic must not stop within the block."""
     pulse = Pulse(*ends)
     try:
         yield pulse
@@ -134,8 +134,7 @@ def traffic(ends: tuple[socket.socket, socket.socket | None]) -> Iterator[Pulse]
 def seconds_until(holds: Callable[[], bool], timeout: float = GENEROUS, clock: Clock = time.monotonic) -> float:
     """Wait until *holds* and return how long that took by *clock*.
 
-    The time of the last, successful check is not counted: most of the time of a check of the kernel is spent in its
-    programs.
+    The time of the last, successful check is not counted: the check's own programs take most of this time.
     """
     began = checked = clock()
 
@@ -151,7 +150,7 @@ def seconds_until(holds: Callable[[], bool], timeout: float = GENEROUS, clock: C
 def repair_seconds(
     damage: Callable[[], object], is_repaired: Callable[[], bool], clock: Clock = time.monotonic
 ) -> float:
-    """Do *damage*, up to three times, until *is_repaired* holds within the allowed time. Return the seconds it took.
+    """Do *damage*, up to three times, until *is_repaired* holds within the allowed time. Return the repair's seconds.
 
     Raises AssertionError if no attempt was in time.
     """
@@ -183,5 +182,5 @@ def timed(holds: Callable[[], bool], clock: Clock = time.monotonic) -> Timed:
 
 
 def allowed(waiting: float | None) -> float:
-    """Return the allowed seconds, if a process waited for a processor in this share of the time. None means unknown."""
+    """Return the allowed seconds if processes waited for a processor in this share of the time (None: unknown)."""
     return AIM * slowness(waiting)

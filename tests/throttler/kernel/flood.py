@@ -14,7 +14,7 @@ from faults import GENEROUS
 from throttler_site import Site, connected, until
 
 PIECE, PAUSE = 1 << 16, 0.01
-"""Bytes, and seconds between them: about 50 Mbit/s, ten times the cap of the tests."""
+"""Bytes per piece, and seconds between pieces: about 50 Mbit/s, ten times the cap of the tests."""
 MOST = 50 * PIECE
 """Maximum backlog in bytes, after a busy machine or a full buffer has prevented sending for a while."""
 
@@ -59,7 +59,7 @@ class Flood:
 
 @contextmanager
 def flood(site: Site, listener: socket.socket) -> Iterator[Flood]:
-    """Send data continuously over a connection of its own."""
+    """Send data continuously over a separate connection."""
     with connected(site, listener) as ends:
         data = Flood(*ends)
         try:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * An attacker on the path of a client, which guesses the HMACs of joins. It runs in its own network namespace.
+ * An attacker on a client's path: it guesses the HMACs of joins. It runs in its own network namespace.
  *
- * Arguments: the device, a file of SYNs, and how many of them to send per second. In the file, each frame follows its
+ * Arguments: the device, a file of SYNs, and the number of SYNs to send per second. In the file, each frame follows its
  * length in 16 bits. The program sees the proxy's SYN/ACK to each SYN, and answers it with the right acknowledgment
  * number and a wrong HMAC (RFC 8684, section 3.2). It exits at the first failure.
  */
@@ -133,7 +133,7 @@ static void prepare(struct batch *batch, size_t size)
 	}
 }
 
-/* Send *messages*, and return how many of them the kernel took: fewer if its queue is full. */
+/* Send *messages*, and return how many of them the kernel accepted: fewer if its queue is full. */
 static unsigned int sent(int raw, struct mmsghdr *messages, unsigned int count)
 {
 	int done = count ? sendmmsg(raw, messages, count, 0) : 0;
@@ -152,7 +152,7 @@ static unsigned int send_syns(int raw, size_t count, uint64_t next, unsigned int
 	return sent(raw, messages, wanted);
 }
 
-/* Answer the frames received so far, AT_ONCE at most, and return their number; negative if there are none. */
+/* Answer up to AT_ONCE of the received frames. Return their number, which is negative if there are none. */
 static int answer(int raw)
 {
 	int came = recvmmsg(raw, received.messages, AT_ONCE, MSG_DONTWAIT, NULL);

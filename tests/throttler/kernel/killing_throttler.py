@@ -24,7 +24,7 @@ from mptcp_throttler.runtime.daemon import Daemon
 
 
 class Bomb:
-    """Counts changes after it was lit, and kills the process at the last one."""
+    """Counts changes after it was lit, and kills the process at the change with the given number."""
 
     def __init__(self, words: str, number: int) -> None:
         self.lit = False

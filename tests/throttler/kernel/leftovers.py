@@ -11,11 +11,11 @@ from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.system_state import FILES, PROCESSES, State, differences, without
 
 KEEPERS = (PROCESSES, FILES)
-"""The parts of the state that show the keeper process. It ends with the last connection, not with the throttler."""
+"""The parts of the state that show the keeper process, which ends with the last connection, not with the throttler."""
 
 
 def assert_nothing_left(before: State, state: Callable[[], State], *, keeper: bool = False) -> None:
-    """Compare *state* with *before*: the kernel and BPF at once, the rest when the keeper has ended.
+    """Check that *state* equals *before*: kernel and BPF at once, the rest when the keeper has ended.
 
     With *keeper*, remaining connections still need the keeper, and the test does not wait for its end.
     """

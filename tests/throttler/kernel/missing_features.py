@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run a program so that it sees a host that lacks a kernel feature or a library. The means are real:
+"""Runs a program as on a host that lacks a kernel feature or a library. Nothing is simulated in the program itself:
 
 - *system calls*: a seccomp(2) filter refuses them with the error of a kernel built without the feature;
-- *names* in netlink messages, such as the qdisc htb: a preloaded library changes them, and the kernel answers as one
-  that does not know the name;
+- *names* in netlink messages, such as the qdisc htb: a preloaded library changes them, so that the kernel does not know
+  the name;
 - *files*: a mount hides them.
 """
 
@@ -102,7 +102,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 Refusal = tuple[str, Mapping[int, int], int]
-"""A system call, its arguments by index, and the errno."""
+"""A system call, its arguments by index, and the errno that it returns."""
 
 
 def refusing(refusals: Sequence[Refusal], argv: Sequence[str]) -> list[str]:

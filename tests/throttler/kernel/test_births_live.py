@@ -17,7 +17,7 @@ from mptcp_lab.testbed.services import Throttler
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("unchanged_kernel")]
 SEGMENT = 1400
-"""Bytes; less than one MSS."""
+"""Number of bytes: less than one MSS."""
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def _needs(require: Any) -> None:
 
 @contextmanager
 def suspended(throttler: Throttler) -> Iterator[None]:
-    """Stop the throttler's process, so that it sees nothing and does nothing."""
+    """Stop the throttler's process within the block, so that it notices and does nothing."""
     throttler.process.signal(signal.SIGSTOP)
     try:
         yield

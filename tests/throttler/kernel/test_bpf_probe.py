@@ -23,7 +23,7 @@ def works(rights: str, *argv: str) -> bool:
     command = ["unshare", "--net", "setpriv", f"--bounding-set={rights}", sys.executable, "-I", *argv]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode in (0, 1), done.stderr
-    # Neither program may fail because a Python module is missing.
+    # Neither program may fail for lack of a Python module.
     assert "ImportError" not in done.stderr
     assert "No module" not in done.stderr
     return done.returncode == 0

@@ -20,7 +20,7 @@ from mptcp_lab.testbed.services import Throttler, write_throttler_config
 pytestmark = pytest.mark.kernel
 
 BACK_WITHIN = 60.0
-"""Seconds until a repair on a busy machine. The throttler compares every second."""
+"""Time limit in seconds for a repair on a busy machine. The throttler compares every second."""
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Scene:
         )
         # The kernel numbers qdiscs from 8000 on, and lists the newest ones last.
         lines = re.sub(r"\b[89a-f][0-9a-f]{3}:", "8000:", text).splitlines()
-        # A link gets its link-local address a second or two after it was made, and a different one each time.
+        # A link gets its link-local address a second or two after its creation, and each time a different address.
         return "\n".join(
             sorted(
                 line.rstrip()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for budgets with real transfers: the counted volume, also across kill -9, the start of the cap, and quota."""
+"""Tests for budgets with real transfers: the counted volume (also after kill -9), the start of the cap, and quota."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SMALL, BIG = 100_000, 20_000_000
 
 @dataclass
 class Site(ThrottledSite):
-    """Origin, proxy, the configuration of a throttler, and counts of downloaded bytes."""
+    """Origin, proxy, the configuration of a throttler, and the numbers of downloaded bytes."""
 
     origin: Origin
 

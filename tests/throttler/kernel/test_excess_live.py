@@ -48,7 +48,7 @@ class Site(ThrottledSite):
 
     @contextmanager
     def connection(self, family: int) -> Iterator[socket.socket]:
-        """Open a connection whose client has a user-space path manager. The test then decides about its subflows."""
+        """Open a connection whose client has a user-space path manager, so that the test decides about its subflows."""
         client = self.testbed["client"]
         client.run(["sysctl", "-qw", "net.mptcp.pm_type=1"])
         with ExitStack() as stack:

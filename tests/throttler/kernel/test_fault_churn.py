@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which subflows join and leave a connection at a high rate: the throttler caps each and keeps no state."""
+"""Tests in which subflows join and leave a connection at a high rate: each has a cap, and no state of it remains."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ rules:
 """
 SECONDS = 15.0
 ADDRESSES = [f"10.77.2.{last}" for last in range(100, 104)]
-"""Addresses that are added as endpoints of the client's path manager, and deleted, all together. The path manager has
-at most 8 endpoints, four of which stay."""
+"""Addresses that are added together as endpoints of the client's path manager, and deleted together. The path manager
+has at most 8 endpoints, four of which do not change."""
 ENDPOINT_NETWORK = "10.77.2.100/30"
 """These four addresses as one network."""
 PAUSE = 0.02
-"""Seconds for the handshakes of the joins."""
+"""Time for the handshakes of the joins, in seconds."""
 ENOUGH = 300
 """Minimum number of joins. The test continues until these joins have happened."""
 
 
 class Endpoints:
-    """Sends commands about the client's endpoints to one running program.
+    """Sends commands about the client's endpoints to a program that keeps running.
 
     Starting a program for each command would take longer than a join.
     """
@@ -122,7 +122,7 @@ def test_none_is_missed_and_nothing_is_kept(
             )
             endpoints = Endpoints(site)
             ends = time.monotonic() + SECONDS
-            # A busy machine makes fewer joins in that time; the loop then continues.
+            # A busy machine makes fewer joins in this time. The loop then continues.
             while time.monotonic() < ends or joins(site) - before <= ENOUGH:
                 assert time.monotonic() < ends + GENEROUS, joins(site)
                 endpoints.do(
@@ -139,7 +139,7 @@ def test_none_is_missed_and_nothing_is_kept(
                 until(lambda: changing_subflows_are_gone(site), timeout=GENEROUS)
                 until(lambda: site.entries() == classes and settled(), timeout=GENEROUS)
             except AssertionError as late:
-                # Show the sockets of both kernels, so that the log tells which end is at fault.
+                # Print the sockets of both kernels, so that the log shows which end is at fault.
                 listings = [
                     end.run(["ss", "-tnHie", port, "=", ":3128"]).stdout
                     for end, port in ((site.proxy, "sport"), (site.client, "dport"))
@@ -156,6 +156,6 @@ def test_none_is_missed_and_nothing_is_kept(
             assert (last["overflows"], last["disagreements"]) == (first["overflows"], first["disagreements"])
             until(lambda: maps() == held, timeout=GENEROUS)
             shown = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
-            # One class per client address, however often it joined. An idle class stays for a while.
+            # There is one class per client address, however often the client joined. An idle class is kept for a while.
             assert 2 <= shown.count("rate 5Mbit ceil 5Mbit") <= 2 + len(ADDRESSES), shown
         until(lambda: not site.entries() and maps() == (0, 0), timeout=GENEROUS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with traffic under a cap while the clock is set by a day and back, or the host gets another time zone.
+"""Tests with traffic under a cap while the clock is changed by a day and back, or the host gets another time zone.
 
-Only the daemon's clock changes: a preloaded library adds the seconds in a file to the kernel's time.
+Only the daemon's clock changes: a preloaded library adds a number of seconds, read from a file, to the kernel's time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("unchanged_kernel")]
 
 DAY = 86_400
 NOON = datetime(2026, 11, 18, 11, 0, tzinfo=UTC)
-"""Noon in Berlin on a Wednesday. It is the daemon's time when it starts."""
+"""Noon in Berlin on a Wednesday: the daemon's time at its start."""
 FAR_AWAY = Path("/usr/share/zoneinfo/Pacific/Auckland")
-"""In this zone it is midnight at that time, and Thursday begins."""
+"""Time zone in which it is midnight at that time, so that Thursday begins."""
 POLICY = """\
 version: 1
 time_zone: Europe/Berlin
@@ -149,7 +149,7 @@ def throttling(site: Site, library: Path, clock: Clock, local_time: Path) -> Ite
     try:
         yield process
     except BaseException:
-        print(process.output())  # pytest shows it with the failure
+        print(process.output())  # pytest prints this output with a failure.
         raise
     finally:
         code = process.stop(GENEROUS)
@@ -189,7 +189,7 @@ def test_caps_follow_a_clock_that_is_set_by_a_day_and_back(
 
 @pytest.mark.nightly
 def test_new_local_time_zone_moves_no_window(site: Site, library: Path, clock: Clock, local_time: Path) -> None:
-    """The windows of a policy use the policy's own time zone."""
+    """The time windows of a policy use the policy's own time zone."""
     if not FAR_AWAY.exists():
         pytest.skip(f"NOT TESTED: there is no {FAR_AWAY}")
     with throttling(site, library, clock, local_time) as process, connection(site) as ends, traffic(ends):
@@ -199,7 +199,7 @@ def test_new_local_time_zone_moves_no_window(site: Site, library: Path, clock: C
         shown = run(["nsenter", "--target", str(process.pid), "--mount", "date", "+%Z"]).stdout.strip()
         assert shown in ("NZDT", "NZST")
         for seconds in (0, 3600, 0):
-            # The clock moves, too, within the window, so that the throttler decides about all connections again.
+            # The clock is also changed, within the window, so that the throttler decides about all connections again.
             clock.set(datetime.fromtimestamp(NOON.timestamp() + seconds, UTC))
             deadline = time.monotonic() + 2
             until(lambda: has_only_expected_caps(site, IN_THE_WINDOW) and time.monotonic() > deadline, timeout=GENEROUS)  # noqa: B023

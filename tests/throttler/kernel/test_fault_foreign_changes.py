@@ -27,7 +27,7 @@ from mptcp_lab.testbed.services import Throttler, write_throttler_config
 pytestmark = pytest.mark.kernel
 
 PROGRAMS = 2
-"""Number of the throttler's BPF programs: one limits sockets, the other counts what they carried."""
+"""Number of the throttler's BPF programs: one limits sockets, the other counts the bytes that sockets carried."""
 DOWNLOADS, UPLOADS = "inet mptcp_throttler", "netdev mptcp_throttler"
 Damage = Callable[[], object]
 IsRepaired = Callable[[], bool]
@@ -84,7 +84,7 @@ def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Tes
     require("htb", "nftables", "ifb", "bpf-pacing")
     backend, interval = request.param
     site = make_site(backend, make_module_testbed, require)
-    # The kernel does not say which program changed an interface, so the throttler leaves its own unchanged here.
+    # The kernel does not report which program changed an interface, so the throttler changes no interface here.
     settings = {"netfilter": backend, "verify_interval": interval, "gso_max_size": "keep"}
     write_throttler_config(site.proxy, site.policy, settings=settings)
     site.policy.write_text(EVERYTHING)
@@ -133,12 +133,12 @@ def for_each(damage: dict[str, tuple[str, str]]) -> pytest.MarkDecorator:
 
 
 def with_notices(backend: str) -> pytest.MarkDecorator:
-    """Use a throttler that compares its state with the kernel only after a notice."""
+    """Use a throttler that compares its state with the kernel's only after a notice."""
     return pytest.mark.parametrize("scene", [(backend, NEVER)], indirect=True, ids=[f"{backend}-notices"])
 
 
 def with_comparisons(backend: str) -> pytest.MarkDecorator:
-    """Use a throttler that compares every second instead of every ten. Ten seconds is the longest delay by default."""
+    """Use a throttler that compares every second. By default it compares every ten seconds, the longest delay."""
     return pytest.mark.parametrize("scene", [(backend, 1)], indirect=True, ids=[f"{backend}-clock"])
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests in which the daemon is killed right after one of its changes to the kernel, while a soft cap is under way.
 
-The state in the kernel is then consistent, the next throttler adopts it and caps as the policy says, and after another
-kill ``cleanup`` leaves nothing. Traffic flows all the time.
+The state in the kernel is then consistent, the next throttler adopts this state and caps as the policy demands, and
+after another kill ``cleanup`` leaves nothing. Traffic never stops.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mptcp_lab.testbed.services import Throttler, throttler_mounts
 pytestmark = pytest.mark.kernel
 
 CAPPED = POLICY.replace("{rate: 5 Mbit/s}", "{rate: 5 Mbit/s, share: connection}")
-"""With ``share: connection``, the class is made together with the entry, not when the policy is loaded."""
+"""With ``share: connection``, the class is created together with the entry, not when the policy is loaded."""
 ETHERNET = "10.77.1.0/24"
 UNCAPPED = "version: 1\nrules: []\n"
 RATE, TOLERANCE = 5_000_000, 1.5
@@ -47,7 +47,7 @@ def entries_have_classes(site: Site) -> bool:
 
 
 def kill_throttler(site: Site, policies: tuple[str, str], words: str, number: int) -> str:
-    """Run a throttler until it kills itself. Return the change after which it did."""
+    """Run a throttler until it kills itself. Return the change after which it killed itself."""
     before, after = policies
     site.policy.write_text(before)
     process = site.proxy.popen(
@@ -68,12 +68,12 @@ def kill_throttler(site: Site, policies: tuple[str, str], words: str, number: in
 
 
 def start_successor(site: Site, listener: socket.socket, former: dict[str, str]) -> Throttler:
-    """Start the next throttler, which must cap as the policy says."""
+    """Start the next throttler, which must cap as the policy demands."""
     site.policy.write_text(CAPPED)
     throttler = site.start()
     until(lambda: ask(throttler.socket)["in_step"] and clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
     assert entries_have_classes(site)
-    # A class that an entry names is used again, so that the cap is never lifted.
+    # The next throttler uses a class that an entry names, so that the cap is never lifted.
     assert not former or site.entries() == former
     classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     assert classes.count("rate 5Mbit ceil 5Mbit") == 1, classes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with kill -9 at random moments, during reloads and new subflows. Traffic and a new throttler must go on."""
+"""Tests with kill -9 at random moments, during reloads and joins: traffic continues, and a new throttler takes over."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def entries_have_classes(site: Site) -> bool:
 
 @pytest.mark.nightly(besides=("iptables",))
 def test_kills_leave_no_entry_without_its_class(site: Site) -> None:
-    # From the first steps of the start to the middle of a reload.
+    # These moments range from the first steps of the start to the middle of a reload.
     moments = random.Random(11).sample([0.3 + 0.35 * step for step in range(12)], KILLS)
     with listening(site) as listener, connected(site, listener) as ends, traffic(ends) as pulse:
         for number, moment in enumerate(moments):

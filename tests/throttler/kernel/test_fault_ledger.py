@@ -40,7 +40,7 @@ COUNTED = f"""\
     budget: {{period: month, per: client, count: down, steps: [{{after: 5 GB, throttle: {{rate: 2 Mbit/s}}}}]}}
 """
 AMOUNT, PIECE = 300_000, 10_000
-"""Bytes. The sender waits for each piece to arrive before it sends the next one."""
+"""Bytes of a download and of each piece. The sender waits for a piece to arrive before it sends the next piece."""
 PROGRAM = """
 import subprocess, sys
 from pathlib import Path
@@ -152,11 +152,11 @@ def test_full_disk_keeps_caps_and_usage_is_written_later(site: Site, ledger_disk
         filling.unlink()
         until(lambda: used(site) >= last_written + AMOUNT, timeout=GENEROUS)
         until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=GENEROUS)
-        # The messages appear once, however often writing was tried in between.
+        # Each message appears once, however often the throttler tried to write in between.
         output = throttler.process.output()
         assert output.count("what budgets count is written later") == 1, output
         assert output.count("what budgets count is written again") == 1, output
-        # The entry of the connection that has ended is removed later.
+        # The entry of an ended connection is removed later.
         assert "10.77.1.2" in clients(site.entries())
         assert used(site) < last_written + 3 * AMOUNT, "nothing counts twice"
 

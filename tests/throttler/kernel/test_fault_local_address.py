@@ -3,7 +3,8 @@
 
 The proxy announces a second address (ADD_ADDR, RFC 8684, 3.4.1), and the client joins it from Ethernet. Ethernet has
 the cap, and now has two subflows, one to each address. If the announcing endpoint is removed with the address, the
-kernel closes the subflow, and the client joins again when both are restored. Otherwise the subflow waits.
+kernel closes the subflow, and the client joins again when both are restored. If only the address is removed, the
+subflow stalls until the address is restored.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.kernel
 
 SECOND, ETHERNET, WIFI = "10.77.8.20", "10.77.1.0/24", "10.77.2.0/24"
 CAPPED, TOLERANCE, LEAST = 5_000_000, 1.5, 200_000
-"""bit/s. The paths carry 100 and 30 Mbit/s. A busy machine forwards in bursts, and slowly."""
+"""Cap and minimum rate in bit/s, and tolerance for the cap. The paths carry 100 and 30 Mbit/s. A busy machine forwards
+in bursts, and slowly."""
 IPPROTO_TCP = 6
 ADDRESS = f"ip address {{}} {SECOND}/24 dev wan0"
 ENDPOINT = {"add": f"ip mptcp endpoint add {SECOND} id 9 signal", "del": "ip mptcp endpoint delete id 9"}
@@ -69,7 +71,10 @@ class Scene:
         return self.site.proxy.run(["ss", "-HOtni", "src", local, "dst", remote]).stdout
 
     def are_right(self, subflows: int) -> bool:
-        """Return whether Ethernet has *subflows* subflows, all capped in kernel and status, and keeps to the cap."""
+        """Return whether Ethernet has *subflows* subflows.
+
+        All must be capped according to kernel and status, and their rate must be within the cap.
+        """
         found = self.subflows()
         if len(found) != subflows or found != self.sockets() or found.keys() != self.site.entries().keys():
             return False

@@ -60,7 +60,7 @@ def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(AssertionError, match="repaired within none"):
         repair_seconds(damage, is_repaired, lambda: now)
     assert len(damaged) == faults.ATTEMPTS
-    # A single attempt in time is enough.
+    # A single successful attempt within the time limit is enough.
     took = repair_seconds(damage, lambda: len(damaged) > 4 or is_repaired(), lambda: now)
     assert took == 0
     assert len(damaged) == 5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests on a host that lacks a feature: the throttler refuses with one line and status 1, or reports the lack."""
+"""Tests on a host that lacks a feature: the throttler ends with one line and status 1, or reports the lack and runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Lack:
     netfilter: str = "iptables"
     policy: str = POLICY
     runs: str | None = None
-    """If not None, the throttler still runs, with this backend."""
+    """Backend with which the throttler still runs. None: it does not run."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -197,7 +197,7 @@ def test_throttler_reports_a_missing_feature_in_one_line(host: Site, tmp_path: P
 
 
 ALL_LACKS = {**LACKS, "forwarding at ingress": Lack("", "fwd", policy=UPLOADS)}
-"""Without a check, the daemon would notice the last one only at the first upload that it caps."""
+"""Without a check, the daemon would notice the last lack only at the first upload that it caps."""
 REPORTED_BY_CHECK = {
     "libpcap": "libpcap cannot be loaded: ",
     "libnftables": "libnftables cannot be loaded: ",
@@ -288,7 +288,7 @@ def test_throttler_reports_disabled_mptcp_and_caps_once_it_is_enabled(host: Site
 
 
 def test_listener_from_before_mptcp_was_disabled_keeps_it_and_is_capped(host: Site, tmp_path: Path) -> None:
-    """Defect: the log said that connections then have one subflow, and that rules with min_subflows 1 cap them."""
+    """Defect: the log reported that connections then have one subflow, and that rules with min_subflows 1 cap them."""
     off = ["sysctl", "-w", "net.mptcp.enabled=0"]
     with listening(host) as listener, host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
         process = start(host, Lack("", runs="iptables"), tmp_path)
@@ -327,7 +327,7 @@ def test_caps_follow_socket_lists_if_there_are_no_path_manager_events(host: Site
     process = start(host, replace(LACKS["path-manager events"], settings={"verify_interval": 600}), tmp_path)
     with connection(host):
         until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=GENEROUS)
-    # An entry stays for a while, in case data of its subflow are still in flight.
+    # An entry is kept for a while, in case data of its subflow are still in flight.
     until(lambda: not host.entries(), timeout=DRAIN_SECONDS + GENEROUS)
     process.signal(15)
     assert process.wait(60) == 0

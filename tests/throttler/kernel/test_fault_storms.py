@@ -69,7 +69,7 @@ for line in open(pipe):
 
 
 class Storm:
-    """Connections that all open, and all close, at once."""
+    """Connections that all open at once, and all close at once."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -165,7 +165,7 @@ def check_recovery(storm: Storm, site: Site, throttler: Throttler) -> None:
         capped = {end.replace(":", " ") for end in wanted if end.startswith("10.77.1.")}
 
         def is_correct(wanted: set[str] = wanted, capped: set[str] = capped) -> bool:
-            # Entries of ended subflows stay for a while, in case data are still in flight.
+            # Entries of ended subflows are kept for a while, in case data are still in flight.
             return status_subflows(throttler) == wanted and site.entries().keys() >= capped and is_shaped(site)
 
         tried.append(timed(is_correct))
@@ -173,7 +173,7 @@ def check_recovery(storm: Storm, site: Site, throttler: Throttler) -> None:
     assert any(each.is_in_time for each in tried), tried
     counters = ask(throttler.socket)["counters"]["observers"]
     output = process.output()
-    # Events really were lost, and the test does not merely assume it.
+    # Check that events really were lost.
     assert counters["kernel_events_lost"] >= ROUNDS - 1
     assert counters["segments_dropped"] > COUNT
     assert "path-manager events lost" in output

@@ -31,8 +31,8 @@ rules:
     throttle: {rate: 5 Mbit/s, share: connection}
 """
 FOREIGN_QDISC = "qdisc pfifo_head_drop 7: root"
-"""A kind of qdisc that the throttler does not replace. A single command makes it, so that there is no moment without
-it."""
+"""A kind of qdisc that the throttler does not replace. A single command creates it, so that the interface is never
+without it."""
 REFUSED = "interface wan1 has a qdisc of kind pfifo_head_drop, which could not be restored exactly"
 LEFT_OUT = "until it can be taken, wan1 is not shaped; the others are"
 BACK = "wan1 can be taken again: it is shaped"
@@ -43,7 +43,7 @@ class Scene:
     site: Site
     throttler: Throttler
     connect: Callable[[], None]
-    """Opens another connection."""
+    """Function that opens another connection."""
 
     def count_in_log(self, words: str) -> int:
         return self.throttler.process.output().count(words)
@@ -55,7 +55,7 @@ class Scene:
         until(lambda: self.count_in_log(REFUSED) > before, timeout=GENEROUS)
 
     def has_caps(self, count: int) -> bool:
-        """Return whether *count* connections have a cap, each with a class of its own."""
+        """Return whether *count* connections have a cap, each with its own class."""
         entries = self.site.entries()
         return clients(entries) == ["10.77.1.2"] * count and set(entries.values()) == caps(self.site, "wan0")
 

@@ -39,9 +39,9 @@ LEAST_PER_SECOND = PER_SECOND / 5
 prints the rate that was reached. The limit is this low because sender, proxy and throttler share the processors with
 other programs."""
 LEAST_GUESSES = PER_SECOND / 2
-"""Guessed HMACs that the kernel must refuse per second. Two processors refuse all 10,000 even under other load."""
+"""Guessed HMACs that the kernel must refuse per second. Even under other load, two processors refuse all 10,000."""
 PATIENCE = 120.0
-"""Seconds in which the flood must reach that rate."""
+"""Time in seconds in which the flood must reach that rate."""
 BACKLOG = 4096
 """Length of the listen queue, as in Squid. With a shorter one the kernel would send SYN cookies and recognize few
 joins."""
@@ -51,9 +51,9 @@ FRAMES = 4000
 LEAST_READ = LEAST_PER_SECOND * SECONDS
 """Minimum number of segments that the throttler must read. It reads for half of the time of a processor."""
 MOST_COST = 15.0
-"""Maximum CPU time of the daemon for one segment, with everything else that it does, relative to the time that only
-parsing a segment takes. The ratio does not depend on the speed of the machine. While busy loops run, when the daemon
-reads fewer segments at once, it was 9.6."""
+"""Maximum CPU time of the daemon per segment, including all its other work, relative to the time that only parsing a
+segment takes. The ratio does not depend on the speed of the machine. While busy loops ran, so that the daemon read
+fewer segments at once, the ratio was 9.6."""
 MOST_RESYNCS = 0.5
 """Maximum number of comparisons with the kernel per second. One every three ``verify_interval`` (6 s here) is normal.
 
@@ -64,7 +64,7 @@ AT_ONCE, MOST_SHARE = 0.5, 0.85
 about 0.15 for everything else, and more under other load. Without the limit on reading, the share would be 0.92 if all
 guesses were sent (each consists of four segments)."""
 MOST_GROWTH = 60_000
-"""Growth of resident memory in kB. The tracker's tables are bounded."""
+"""Maximum growth of resident memory in kB. The tracker's tables are bounded."""
 EXPECTED = [("ethernet", 5_000_000), ("wifi", None)]
 """Path and cap of the subflows of each real connection of the client."""
 SPOOFED, UNUSED_NETWORK = "10.77.1.{}", "10.77.1.128/25"
@@ -158,7 +158,7 @@ def paths_and_caps(throttler: Throttler) -> list[list[tuple[str, int | None]]]:
 
 
 def both_are_in_the_kernel(site: Site) -> bool:
-    """Return whether the kernel has the caps of the client's two connections. It gets them after they are decided."""
+    """Return whether the kernel has the caps of the client's two connections. Caps are applied after their decision."""
     return clients(site.entries()).count("10.77.1.2") == 2
 
 

@@ -44,8 +44,8 @@ UNUSED_ADDRESS = "10.77.1.99"
 SUBTYPES, LENGTHS = range(16), range(3, 40)
 FLAGS = ("A", "S", "SA", "FA", "R")
 FLOOD_BURST, FLOOD_PAUSE_SECONDS = 50, 0.0005
-"""Frames, and seconds between bursts. A handshake here takes less than a millisecond. On real paths, a tenth of this
-rate would be enough for an attacker."""
+"""Frames per burst, and seconds between bursts. A handshake takes less than a millisecond here. On real paths, a tenth
+of this rate would be enough for an attacker."""
 
 
 @pytest.fixture(scope="module", params=["iptables", "nftables"])
@@ -86,7 +86,7 @@ def send_and_wait(throttler: Throttler, wire: Link, frames: list[bytes], port: i
 
 
 def questions_are_answered(throttler: Throttler) -> bool:
-    """Return whether the daemon has asked the kernel about everything that was in doubt."""
+    """Return whether the daemon has looked up in the kernel everything that was in doubt."""
     status = ask(throttler.socket)["counters"]
     return bool(status["observers"]["questions"] > 0 and status["tables"]["questions"] == 0)
 
@@ -97,7 +97,7 @@ def segments_read(throttler: Throttler) -> int:
 
 
 def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> tuple[list[bytes], ...]:
-    """Return frames, some of which lifted a cap in earlier versions. For the last ones, the daemon asks the kernel."""
+    """Return frames. Some lifted a cap in earlier versions. For the last ones, the daemon looks in the kernel."""
     from mptcp_layers import Dss, MpCapable, MpFail, MpFastclose, MpTcprst, tcp_option
 
     opening = tcp_option(MpCapable())
@@ -116,7 +116,7 @@ def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> tuple[list[bytes]
             wire.frame(end, from_proxy=True, flags="SA", seq=815, ack=4712, options=options),
         )
     ]
-    # Also options that close a connection or a subflow, or that make it fall back to plain TCP.
+    # These are options that close a connection or a subflow, or make it fall back to plain TCP.
     ending = [
         wire.frame(end, from_proxy, flags=flags, options=[] if option is None else [tcp_option(option)])
         for end in ends.values()
@@ -151,7 +151,7 @@ def test_forged_frames_lift_no_cap(site: Site, family: int) -> None:
         until(lambda: questions_are_answered(throttler))
         assert check_capped(throttler)["token"] == shown["token"]
         assert clients(site.entries()) == capped_client
-        # The kernel has not accepted any of them as the client's either.
+        # The kernel has not accepted any of these frames either.
         proxy.sendall(b"?")
         assert client.recv(1) == b"?"
 
@@ -210,7 +210,7 @@ def test_handshake_that_the_kernel_drops_opens_no_connection(site: Site) -> None
 
 @pytest.mark.nightly(besides=("iptables",))
 def test_priority_change_by_the_clients_kernel_changes_caps(site: Site) -> None:
-    """The client's kernel asks for backup priority. The proxy then uses the other path only, as long as that works."""
+    """The client's kernel requests backup priority. The proxy then uses only the other path while that path works."""
     with running(site) as throttler, connection(site):
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         site.client.run(["ip", "mptcp", "endpoint", "change", "10.77.2.2", "backup"])
@@ -228,7 +228,7 @@ def test_priority_change_by_the_clients_kernel_changes_caps(site: Site) -> None:
 
 @contextmanager
 def flooded(wire: Link, frame: bytes) -> Iterator[None]:
-    """Send *frame* many thousand times a second."""
+    """Send *frame* many thousand times a second within the block."""
     over = threading.Event()
 
     def send() -> None:

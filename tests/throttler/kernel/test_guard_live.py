@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the guard with real transfers: a path that fails relaxes the cap on the other, unless a rule forbids it."""
+"""Tests for the guard with real transfers: a failed path relaxes the other path's cap, unless a rule forbids it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., 
     def relaxed() -> bool:
         """Return whether the cap is relaxed, with its reason.
 
-        Both come from a single answer, because a trial may begin before the next.
+        Both values are from a single answer, because a trial may begin before the next answer.
         """
         (connection,) = status()["connections"]
         reason = {each["path"]: each["reason"] for each in connection["subflows"]}.get("ethernet", "")
@@ -119,7 +119,7 @@ def test_cap_without_guard_stays_while_another_cap_is_relaxed(
     tokens: dict[str, str] = {}
 
     def both_are_capped() -> bool:
-        """Return whether both have a cap, and note their tokens. An anticipated cap may vanish for a moment."""
+        """Return whether both have a cap, and note their tokens. An anticipated cap may be lifted for a moment."""
         found = capped()
         tokens.update({path: each["token"] for path, each in found.items()})
         return len(found) == 2

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests that the throttler registers only those iptables tables that it needs.
 
-Once a program has asked for a table, the kernel keeps it registered, and it slows every packet.
+After a program has requested a table, the kernel keeps the table registered, and every packet is slower.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Site(ThrottledSite):
 
     @contextmanager
     def transfer(self, family: int) -> Iterator[None]:
-        """Run a download of a few seconds. It uses both paths when the block begins."""
+        """Run a download of a few seconds. The download uses both paths when the block begins."""
         client = self.testbed["client"].popen(self.curl(self.origin.url("big", family=family), family=family))
         try:
             wait_until(lambda: len(self.limits()) == 2, "the download has both its subflows")

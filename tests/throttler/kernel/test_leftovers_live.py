@@ -23,8 +23,8 @@ pytestmark = pytest.mark.kernel
 
 CAPPED = PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 2 Mbit/s}}]\n"
 AT_ONCE = CAPPED.replace("2 Mbit/s", "2 Mbit/s, landing: at-once") + "anticipate: false\n"
-"""There is no pacing limit, only the limit on unsent bytes that subflows begin with. Anticipation is off, as it would
-set only the class."""
+"""A policy that sets no pacing limit, only the limit on unsent bytes with which subflows begin. Anticipation is off,
+because it would set only the class."""
 PATH_RATE = 100.0
 """Rate of the capped path in Mbit/s."""
 SUBFLOW = re.compile(r"10\.77\.1\.")

@@ -64,7 +64,7 @@ class Site:
 
     @contextmanager
     def without_ethernet(self) -> Iterator[None]:
-        """Take Ethernet down when it has no data in flight, so that no retransmission moves data to the other path."""
+        """Take Ethernet down while it has no data in flight, so that no retransmission moves data to the other path."""
         with self.testbed["client"].link_down("eth0"):
             self.testbed["proxy"].run(["ss", "-K", "dst", "10.77.1.2", "sport", "=", ":3128"], check=False)
             yield

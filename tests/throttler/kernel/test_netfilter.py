@@ -253,7 +253,7 @@ def test_damaged_rules_are_found_and_repaired(host: LiveNode, require: object, d
 
 
 def test_event_loop_runs_while_ten_thousand_entries_change(host: LiveNode, require: object) -> None:
-    """Durations are measured in experiments. This test counts how often other tasks of the loop ran."""
+    """Experiments measure durations. This test counts how often other tasks of the loop ran."""
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
     entries = {four_tuple(number): Target(0x10 + number % 7, ONE.mark) for number in range(10_000)}
     turns = 0

@@ -44,7 +44,7 @@ def test_entries_missing_from_a_dump_are_not_forgotten(
     def incomplete(*arguments: Any) -> Iterator[tuple[FourTuple, Target]]:
         nonlocal dumps
         dumps += 1
-        # Sort, so that all attempts leave out the same entries, whatever the kernel does with its hash table meanwhile.
+        # Sort, so that all attempts leave out the same entries, even if the kernel changes its hash table in between.
         listed = sorted(original(*arguments), key=lambda entry: entry[0].remote_port)
         return iter([*listed[:8], *listed[:4], *listed[12:]] if listed and (always or dumps == 1) else listed)
 

@@ -114,7 +114,7 @@ class Site(ThrottledSite):
         """Return whether a process has one of these sockets."""
         held = []
         for each in Path(f"/proc/{pid}/fd").iterdir():
-            # The process may close a descriptor meanwhile.
+            # The process may close a descriptor during the reading.
             with suppress(OSError):
                 held.append(os.readlink(each))
         return any(f"socket:[{inode}]" in held for inode in self.listening_sockets())
@@ -168,7 +168,7 @@ def site(shared_site: Site) -> Iterator[Site]:
 
 
 def wait_for_two_checks(keeper: int) -> None:
-    """Wait until the keeper has checked twice which connections are left. It sleeps before each check."""
+    """Wait until the keeper has checked twice which connections remain. The keeper sleeps before each check."""
 
     def slept() -> int:
         (count,) = re.findall(r"^voluntary_ctxt_switches:\t(\d+)", Path(f"/proc/{keeper}/status").read_text(), re.M)
@@ -197,14 +197,14 @@ def test_connections_can_join_after_the_throttler_was_killed(site: Site) -> None
             refused = site.refused()
             throttler.process.kill()
             assert site.listens(keeper)
-            # Connections that are made at once, while the keeper does its work, must be able to join, too.
+            # Connections that are opened at once, while the keeper works, must be able to join, too.
             ports += [site.open_connection(old) for _ in range(5)]
             wait_until(lambda: site.sysctls() == before, "the keeper restores the sysctls")
             late = [site.open_connection(new) for _ in range(5)]
             join()
             wait_until(lambda: site.have_joined(ports + late), "every connection has its second path")
             assert site.refused() == refused
-        # The old connections need the keeper. It ends with them, whatever newer connections exist.
+        # The old connections need the keeper. The keeper ends with them, whatever newer connections exist.
         wait_for_two_checks(keeper)
         assert site.keepers() == [keeper]
         assert site.listens(keeper)
@@ -219,12 +219,12 @@ def test_connections_can_join_after_the_throttler_was_killed(site: Site) -> None
 
 @pytest.mark.nightly
 def test_joins_are_refused_if_the_keeper_is_killed_too(site: Site) -> None:
-    """Control: without a keeper, the failure that the test above excludes does happen."""
+    """Control: without a keeper, the failure that the previous test excludes occurs."""
     before = site.sysctls()
     throttler = site.start(STANDBY)
     refused = site.refused()
     kill_together(throttler, site.keepers()[0])
-    # The keeper's sockets are closed when its process next gets a processor.
+    # The kernel closes the keeper's sockets when the keeper's process next gets a processor.
     wait_until(lambda: not site.listening_sockets(), "the keeper is gone")
     elsewhere = any_process_listens()
     with site.connections() as (port,):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the commands printed by ``plan``, run in a shell, make the same state as the daemon."""
+"""Tests that the commands printed by ``plan``, run in a shell, create the same state as the daemon."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.kernel
 
 RELOADS = 12
 LIMITS = {"20 Mbit/s": "12500", "1 Mbit/s": "3028"}
-"""Maximum segment size in bytes by the tightest cap: the bytes that it sends in 5 ms, but at least two MTUs."""
+"""Maximum segment size in bytes under the lowest cap: the bytes that the cap allows in 5 ms, but at least two MTUs."""
 
 
 def test_gso_limit_follows_each_reload(make_module_testbed: Callable[..., Testbed], require: Any) -> None:

@@ -23,7 +23,7 @@ def test_event_loop_runs_in_real_time_and_workers_do_not(site: Site) -> None:
     throttler = site.start()
     loop = throttler.process.pid
     assert Path(f"/proc/{loop}/comm").read_text().strip() == "mptcp-throttler"
-    # Processes that it forks are ordinary processes again.
+    # Processes that the daemon forks are ordinary processes again.
     assert os.sched_getscheduler(loop) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
 
     # The workers get the largest share among the ordinary processes of all sessions, not only of their own session.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a client that holds more connections than the throttler tracks: no cap is evaded, no client displaced."""
+"""Tests with a client that opens more connections than the throttler tracks: no cap is evaded, no client displaced."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ print(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR)
 
 
 def output_with_capabilities(testbed: Testbed, code: str, without: str | None) -> str:
-    """Return the output of *code* when it has the capabilities of the unit, except *without*."""
+    """Return the output of *code*, which runs with the capabilities of the unit, except *without*."""
     argv = [*confined("mptcp-throttler", without), sys.executable, "-c", code]
     found = testbed["proxy"].run(["unshare", "--mount", "sh", "-c", WITH_CGROUPS, "sh", *argv])
     return found.stdout.strip()
@@ -42,7 +42,7 @@ def output_with_capabilities(testbed: Testbed, code: str, without: str | None) -
 
 @pytest.mark.parametrize(("without", "possible"), [(None, "True"), ("perfmon", "False")])
 def test_unit_allows_lifting_limits_of_idle_sockets(testbed: Testbed, without: str | None, possible: str) -> None:
-    """A stop removes the limits of idle sockets. Without CAP_PERFMON it cannot, and the log counts them."""
+    """A stop removes the limits of idle sockets. Without CAP_PERFMON this fails, and the log has their number."""
     assert output_with_capabilities(testbed, AT_ONCE, without) == possible
 
 

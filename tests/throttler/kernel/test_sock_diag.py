@@ -117,7 +117,7 @@ def many_connections(testbed: Testbed) -> Iterator[SocketDiagnostics]:
 def test_many_sockets_are_dumped_in_pieces_and_found_one_by_one(testbed: Testbed, require: Any) -> None:
     require("mptcp")
     with many_connections(testbed) as diagnostics:
-        for _ in range(2):  # The second pass uses what the first one learned
+        for _ in range(2):  # The second pass uses the layout that the first pass learned.
             began = time.monotonic()
             pieces = []
             for piece in diagnostics.pieces():
@@ -149,7 +149,7 @@ def test_many_sockets_are_dumped_in_pieces_and_found_one_by_one(testbed: Testbed
 def test_closing_sockets_at_both_ends_keeps_the_listener(
     testbed: Testbed, require: Any, family: socket.AddressFamily
 ) -> None:
-    """If the kernel were asked to close a socket that no longer exists, it could close the listening socket instead."""
+    """On a request to close a socket that no longer exists, the kernel could close the listening socket instead."""
     require("mptcp")
     with ExitStack() as stack:
         with testbed["proxy"].entered():
@@ -163,12 +163,13 @@ def test_closing_sockets_at_both_ends_keeps_the_listener(
             caller.settimeout(60)
             caller.connect(("::1" if family == socket.AF_INET6 else "127.0.0.1", PORT))
         accepted = [stack.enter_context(listener.accept()[0]) for _ in callers[:2]]
-        # A connection is Multipath TCP from its third ACK with data on. Until then the kernel has no such subflow.
+        # A connection is Multipath TCP from its third ACK with data on. Before that, the kernel lists no MPTCP subflow.
         for caller in callers:
             caller.sendall(b"?")
         with testbed["proxy"].entered():
             found = {each.four_tuple.remote_port: each.four_tuple for each in diagnostics.subflows()}
-            closed = [found[caller.getsockname()[1]] for caller in callers[1:]]  # The last one was not accepted yet
+            # The last connection was not accepted yet.
+            closed = [found[caller.getsockname()[1]] for caller in callers[1:]]
             assert diagnostics.close_sockets([*closed, closed[0]._replace(remote_port=1)]) == {}
             assert {each.four_tuple for each in diagnostics.subflows()} == set(found.values()) - set(closed)
         assert diagnostics.close_sockets(closed) == {}
@@ -216,5 +217,5 @@ def test_abandoned_dump_does_not_affect_later_requests(testbed: Testbed, require
             found = [each.four_tuple for each in diagnostics.subflows()]
             assert len(found) == len(complete)
             assert set(found) == complete
-            list(unfinished)  # The abandoned dump has a socket of its own
+            list(unfinished)  # The abandoned dump has its own socket.
             assert {each.four_tuple for each in diagnostics.subflows()} == complete

@@ -24,7 +24,7 @@ pytestmark = [
 SENT = 3_000_000
 ANSWER_SECONDS = 60.0
 SLOW = 60.0
-"""Seconds, for a busy machine."""
+"""Time limit in seconds, for a busy machine."""
 
 
 def query(throttler: Throttler, name: str, **arguments: object) -> dict[str, Any]:

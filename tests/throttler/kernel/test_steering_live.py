@@ -115,7 +115,7 @@ def test_standby_is_used_only_if_the_active_path_is_down(site: Site, family: int
 def test_upload_uses_only_the_first_path(site: Site) -> None:
     """Defect: in one of four uploads, the client used both paths.
 
-    The joined subflow was steered before the initial one, so that its path was opened for good.
+    The joined subflow was steered before the initial one, so that its path stayed open.
     """
     client = site.testbed["client"]
     with open(site.testbed.directory / "body", "wb") as file:
@@ -155,7 +155,7 @@ def test_backup_flags_of_a_killed_throttler_are_removed(site: Site) -> None:
     with site.download():
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
         throttler.process.kill()
-        # Without a successor, only cleanup takes the flag back.
+        # Without a successor, only cleanup resets the flag.
         assert "the backup flag of 1 subflow cleared" in site.cleanup()
         assert site.backups() == [False, False]
     assert site.sysctls() == before

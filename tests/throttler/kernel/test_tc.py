@@ -71,7 +71,7 @@ def test_root_that_could_not_be_restored_is_not_replaced(
 ) -> None:
     link.run(["tc", "qdisc", "add", "dev", "t0", "root", "handle", "1:", "htb"])
     if has_filter:
-        # The test machines' kernels have no other kind that takes filters.
+        # The test machines' kernels have no other kind of qdisc that accepts filters.
         monkeypatch.setattr(root_qdisc, "RESTORABLE", root_qdisc.RESTORABLE | {"htb"})
         u32 = "parent 1: protocol ip u32 match ip dst 192.0.2.1 flowid 1:2"
         link.run(["tc", "filter", "add", "dev", "t0", *u32.split()])
@@ -123,7 +123,7 @@ def test_original_gso_size_is_kept_if_the_root_was_removed(link: LiveNode, tmp_p
 
 
 def test_root_without_classes_is_completed(link: LiveNode, tmp_path: Path) -> None:
-    """A daemon may be killed after it made the root qdisc, but before it made the classes."""
+    """A daemon may be killed after it created the root qdisc, but before it created the classes."""
     link.run(["tc", "qdisc", "replace", "dev", "t0", "root", "handle", "4d50:", "htb", "default", "0xffff"])
     with link.entered():
         asyncio.run(with_classes(tmp_path))

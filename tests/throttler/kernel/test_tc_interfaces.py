@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the interfaces that a start takes over or restores: fewer than before, renamed, or a refused one."""
+"""Tests for the interfaces that a start takes over or restores: fewer than before, renamed, or refused interfaces."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def start_on(state: Path, interfaces: list[str]) -> HtbTrafficControl:
 
 
 def test_start_with_fewer_interfaces_restores_the_others(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: after a kill, the others kept their shaping and small segments until the successor was stopped."""
+    """Defect: after a kill, the other interfaces kept shaping and small segments until the successor was stopped."""
     for command in ROOTS["a tree"]:
         link.run(["tc", *command.split()])
     before = dump(link)
@@ -201,7 +201,7 @@ def test_recreated_interface_has_one_record_in_the_state_file(link: LiveNode, tm
 
 
 def test_own_changes_are_not_reported_as_foreign(link: LiveNode, tmp_path: Path) -> None:
-    """pyroute2 makes the root qdisc through a separate socket, whose changes must count as the throttler's own."""
+    """pyroute2 creates the root qdisc through a separate socket, whose changes must count as the throttler's own."""
 
     async def changes_noticed() -> tuple[list[KernelChange], list[KernelChange]]:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)

@@ -40,7 +40,7 @@ def capturing(site: Site, capture: Path, interface: str) -> Iterator[None]:
     with site.proxy.running([*command, "tcp port 3128"]) as process:
         until(lambda: "listening on" in process.output(), SLOW)
         yield
-        # Wait for the end of the last connection: tcpdump has then written everything before it.
+        # Wait until the end of the last connection is captured: tcpdump has then written everything before it.
         last = -1
         while last != (last := capture.stat().st_size):
             time.sleep(1)

@@ -49,7 +49,7 @@ def test_single_subflow_and_plain_tcp_are_not_capped(site: Site) -> None:
             until(lambda: len(ask(throttler.socket)["connections"]) == 1)
             (shown,) = ask(throttler.socket)["connections"]
             assert len(shown["subflows"]) == 1
-            until(lambda: not site.entries())  # For a moment, the throttler anticipates a second subflow
+            until(lambda: not site.entries())  # For a moment, the throttler anticipates a second subflow.
             (shown,) = ask(throttler.socket)["connections"]
             assert "only 1 active subflow" in shown["subflows"][0]["reason"]
 
@@ -126,7 +126,7 @@ def test_forged_join_does_not_count_as_a_subflow(site: Site) -> None:
     try:
         with running(site) as throttler, connection(site):
             until(lambda: len(ask(throttler.socket)["connections"]) == 1)
-            until(lambda: not site.entries())  # For a moment, the throttler anticipates a join
+            until(lambda: not site.entries())  # For a moment, the throttler anticipates a join.
             token = int(ask(throttler.socket)["connections"][0]["token"], 16)
             frame = Ether(src=mac, dst=core_mac) / IP(src=attacker, dst=site.proxy.address("wan0"))
             syn = MpJoinSyn(address_id=9, token=token, nonce=1)

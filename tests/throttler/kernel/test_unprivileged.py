@@ -49,13 +49,13 @@ def start(site: Site) -> Iterator[Callable[..., Process]]:
         command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
         command += [f"--{which}={CAPABILITIES}" for which in ("inh-caps", "ambient-caps", "bounding-set")]
         command += [program("mptcp-throttler"), "run", "--config", str(site.config)]
-        # The path that systemd uses. The namespace's own /sys has no cgroup mount, and mounting one needs root.
+        # This is the path that systemd uses. The namespace's own /sys has no cgroup mount, and only root can mount one.
         command = ["sh", "-ec", 'mount -t cgroup2 none /sys/fs/cgroup; exec "$@"', "sh", *command]
         environment = {"XTABLES_LOCKFILE": "/run/mptcp-throttler/xtables.lock", **environment}
         return site.proxy.popen(command, name="unprivileged", mounts=mounts, env=environment)
 
     yield started
-    # The test made this file, not the daemon, so the test removes it.
+    # The test, not the daemon, created this file, so the test removes it.
     lock.unlink()
 
 
@@ -103,7 +103,7 @@ def test_unprivileged_throttler_steers_and_its_keeper_restores_sysctls(
     until(is_in_step(site, process), timeout=60)
     assert path_manager() == "1"
     with connection(site):
-        # Only a path manager in user space can make one subflow backup.
+        # Only a path manager in user space can set the backup flag of one subflow.
         until(lambda: any(backups(site)))
         process.kill()
         until(lambda: path_manager() == "0")
@@ -115,7 +115,7 @@ def test_unprivileged_throttler_steers_and_its_keeper_restores_sysctls(
 
 
 def backups(site: Site) -> list[bool]:
-    """Return for each subflow whether the proxy's side made it backup."""
+    """Return for each subflow whether the proxy's side set its backup flag."""
     with site.proxy.entered(), closing(SocketDiagnostics([PORT])) as sockets:
         return [each.made_backup for piece in sockets.pieces() for each in piece]
 

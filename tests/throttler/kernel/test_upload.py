@@ -40,7 +40,7 @@ DEVICE = "mptcp-up"
 
 @dataclass
 class Site(ThrottledSite):
-    """A proxy, a sink behind it, and the configuration of a throttler."""
+    """A proxy, the server that receives its uploads, and the configuration of a throttler."""
 
     sink: Sink
     body: Path

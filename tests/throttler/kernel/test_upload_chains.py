@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the upload table after a kill and a start with other interfaces: exactly one chain for each interface."""
+"""Tests for the upload table after the throttler was killed and restarted with other interfaces: one chain for each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def links(host: LiveNode, require: object) -> Iterator[LiveNode]:
 
 
 async def make_table(interfaces: Sequence[str], *, stop: bool = False) -> list[str]:
-    """Make the table as a start with *interfaces* does. Then leave it as a kill would or, with *stop*, remove it."""
+    """Create the table as the daemon does at its start. Leave it in place, as after a kill, or remove it if *stop*."""
     tc, netfilter = IfbTrafficControl(Ownership()), NftablesNetfilter(NftTable(Ownership(), interfaces))
     await tc.prepare()
     await netfilter.prepare()

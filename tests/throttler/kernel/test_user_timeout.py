@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.kernel
 LONGEST = 120.0
-"""Seconds. The socket must be gone after half of it, by a failed retransmission or keepalive probe."""
+"""Timeout in seconds. The socket must be closed after half of it, by a failed retransmission or keepalive probe."""
 CODE = """
 import socket, subprocess, sys, time
 from mptcp_throttler.kernel.bpf import SocketPacing

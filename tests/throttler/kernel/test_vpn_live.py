@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for OpenVPN over Multipath TCP, through the proxy by CONNECT or to a server beside it.
+"""Tests for OpenVPN over Multipath TCP, through the proxy by CONNECT or to a server on the proxy's host.
 
 The tests cover caps, budgets and the loss of a path. A person notices only the download inside the tunnel, so its
 content is compared.
@@ -124,7 +124,7 @@ def test_tunnel_has_two_subflows_and_is_capped_and_counted(site: Site) -> None:
 @pytest.mark.parametrize("device", ["eth0", "wlan0"])
 def test_download_in_the_tunnel_survives_the_loss_of_a_path(site: Site, device: str) -> None:
     throttler = site.start(PATHS + "rules: [{name: cap, paths: [ethernet, wifi], throttle: {rate: 8 Mbit/s}}]\n")
-    # *device* has the initial subflow or the joined one; *other* has the other one.
+    # *device* has the initial or the joined subflow, and *other* has the other subflow.
     other = {"eth0": "wlan0", "wlan0": "eth0"}[device]
     with site.vpn() as vpn:
         wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")

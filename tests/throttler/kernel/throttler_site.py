@@ -45,12 +45,12 @@ EVERYTHING = (
     steer: {mode: active-standby, active: wifi, standby: ethernet}
 """
 )
-"""A policy for which the throttler uses every kind of kernel object that it can make."""
+"""A policy for which the throttler creates every kind of kernel object that it can create."""
 IPPROTO_MPTCP = 262
 PORT = 3128
 MAJOR = "4d50:"
 UNCAPPED = MAJOR + "ffff"
-"""The class of subflows that were born in a class and have no cap now."""
+"""The class of subflows that were accepted into the class of a cap and have no cap now."""
 
 
 @dataclass
@@ -209,7 +209,7 @@ def connected(
 def connection(
     site: Site, family: int = 4, protocol: int = IPPROTO_MPTCP
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Open a connection like `connected`, with a listener of its own."""
+    """Open a connection like `connected`, with its own listener."""
     with listening(site, protocol) as listener, connected(site, listener, family, protocol) as ends:
         yield ends
 

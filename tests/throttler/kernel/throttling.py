@@ -37,7 +37,7 @@ UNCAPPED = PATHS + "rules: []\n"
 def wait_for_comparisons(throttler: Throttler, times: int = 2) -> None:
     """Wait until *throttler* has compared its state with the kernel *times* times.
 
-    It has then repaired all that it can.
+    The throttler has then repaired everything that it can.
     """
 
     def comparisons() -> int:
@@ -101,7 +101,7 @@ class ThrottledSite:
         )
 
     def abort(self, client: Program) -> None:
-        """End a download and reset its sockets, so that its connection is gone at once.
+        """End a download and reset its sockets, so that its connection ends at once.
 
         Without the resets, a client that had stopped reading would leave the proxy with two zero-window subflows for a
         minute.
@@ -110,7 +110,7 @@ class ThrottledSite:
         self.testbed["client"].run(["ss", "-tK"])
 
     def used(self) -> int:
-        """Return the bytes in the testbed's ledger. Asking ``quota`` again and again would load the machine."""
+        """Return the bytes in the testbed's ledger. Repeated calls of ``quota`` would load the machine."""
         with closing(sqlite3.connect(self.testbed.directory / "ledger.sqlite")) as ledger:
             return sum(octets for (octets,) in ledger.execute("SELECT octets FROM used"))
 

@@ -111,7 +111,7 @@ class Link:
         self._socket.send(frame)
 
     def volley(self, frames: Sequence[bytes], at_once: int) -> Volley:
-        """Prepare *frames*. Each call of the result sends the next *at_once*, which is much faster than one by one."""
+        """Prepare *frames*. Each `send` of the result sends the next *at_once* frames, much faster than one by one."""
         return Volley(self._socket.fileno(), frames, at_once)
 
     def handshake(self, client: tuple[str, int]) -> None:
@@ -135,7 +135,7 @@ class Link:
 
 
 class Volley:
-    """Frames that are prepared for sendmmsg(2). The call does not hold up other threads."""
+    """Frames that are prepared for sendmmsg(2). The system call does not block other threads."""
 
     def __init__(self, fd: int, frames: Sequence[bytes], at_once: int) -> None:
         self._fd = fd

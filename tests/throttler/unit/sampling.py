@@ -10,7 +10,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Su
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
 MBIT = 1_000_000
-"""In bit/s."""
+"""One Mbit/s, in bit/s."""
 NOW = -1.0
 """Time of reading for a socket that is read at the time of the sample."""
 IDLE = TcpInfo(
@@ -36,11 +36,11 @@ class Flow:
     four_tuple: FourTuple
     capped: bool
     rate: float
-    """In bit/s."""
+    """Rate in bit/s."""
     waiting: int = 300_000
     """Bytes that wait in the send buffer."""
     unacked: int = 10
-    """In segments."""
+    """Segments in flight."""
     token: int = 1
     delivered: float = 0.0
     window_limited: int = 0
@@ -66,7 +66,7 @@ def free(rate: float = 30 * MBIT, connection: int = 1) -> Flow:
 
 
 def sampled(now: float, sockets: Iterable[KernelSubflow], complete: bool = True) -> Samples:
-    """Return samples of *sockets*. A socket without a time of its own counts as read at *now*."""
+    """Return samples of *sockets*. A socket without its own time counts as read at *now*."""
     read = [each._replace(read=now) if each.read == NOW else each for each in sockets]
     return Samples(now, {each.four_tuple: each for each in read}, complete)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for Actions, which carries out what the stages want, and for its log when the kernel refuses."""
+"""Tests for Actions, which carries out what the stages request, and for its log when the kernel refuses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def effects(path_manager: Refusing) -> Actions:
 def test_failed_steering_of_many_connections_is_logged_a_few_times_a_minute(
     effects: Actions, path_manager: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: after a reload to a policy by order, each older connection caused a line in the log, and an event."""
+    """Defect: after a reload to a policy with steering, each older connection caused a log line and an event."""
     now = 6_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     wanted = [SetBackup(token, four_tuple(1, token), True, "s") for token in range(1, 101)]

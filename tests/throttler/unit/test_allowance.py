@@ -17,7 +17,7 @@ from mptcp_throttler.shaping.onset.downloads import SHORT_SECONDS
 from mptcp_throttler.shaping.onset.rate_transition import PAUSE_SECONDS, begin_allowance, spend_allowance
 
 CEIL = 8_000_000
-"""In bit/s: a megabyte a second."""
+"""Rate of the cap in bit/s: a megabyte per second."""
 
 
 def cap_of(minor: int = 7) -> LiveCap:
@@ -70,7 +70,7 @@ def test_cap_begins_at_once_if_the_allowance_is_used_up() -> None:
     add_subflow(scene, 1, FULL_FLIGHT._replace(unacked=0), 10.0, young=False)
     add_subflow(scene, 2, FULL_FLIGHT._replace(unacked=0), 10.0, young=False)
     assert len(scene.planner.pending()) == 2
-    scene.tcp[subflow(1)] = FULL_FLIGHT._replace(unacked=10_000)  # Far more than one subflow needs
+    scene.tcp[subflow(1)] = FULL_FLIGHT._replace(unacked=10_000)  # This is far more than one subflow needs.
     scene.run(0.1, 10.02)
     assert not scene.planner.pending(), "neither transition continues"
     add_subflow(scene, 3, FULL_FLIGHT, 11.0, young=False)

@@ -255,7 +255,7 @@ STEPS = st.lists(
 @settings(max_examples=examples(300), deadline=None)
 @given(STEPS)
 def test_clients_stay_ordered_by_when_they_were_last_seen(steps: list[tuple[str, int, float]]) -> None:
-    """Otherwise a recently seen client could come before expired ones and delay their removal."""
+    """Otherwise a recently seen client could precede expired clients in the order and delay their removal."""
     clients, now = Clients(), 1000.0
     for what, number, seconds in steps:
         now += seconds

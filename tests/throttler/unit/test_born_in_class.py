@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for subflows whose sockets were accepted into the class of a cap: their entries."""
+"""Tests for the netfilter entries of subflows whose sockets inherited a cap's class when they were accepted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_subflow_that_loses_its_cap_bypasses_the_class_until_it_ends() -> None:
 def test_subflow_without_a_class_for_its_next_cap_bypasses_the_old_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Defect: the subflow's socket still sent into the class in which it was accepted, and had that cap again."""
+    """Defect: the subflow's socket kept the class that it inherited, so the old cap applied again."""
     planner = scene_of().planner
     own = rule("own", throttle(1_000_000, Share.CONNECTION))
     planner.set_verdicts(1, [uncapped(1, rule())], NOW)

@@ -176,7 +176,7 @@ def test_reused_port_is_another_socket() -> None:
     host.connections[2] = Connection(2, (subflow,), host.now)
     host.decide(2)
     new, host.sockets = host.sockets, {name: old}
-    host.sweep()  # This sample read the socket before the port was used again
+    host.sweep()  # This sample read the socket before the port was reused.
     host.sockets = new
     host.sweep()
     host.report(old._replace(bytes_acked=1200))
@@ -349,7 +349,7 @@ def test_each_byte_counts_exactly_once(actions: list[str]) -> None:
 
 @given(st.lists(st.sampled_from(["send", "sweep", "write", "silent", "wait", "look", "hours", "crash"]), max_size=30))
 def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
-    """No meter reports closed sockets here, and daemons end after any of their writes."""
+    """Here, no meter reports closed sockets, and a daemon may end after any of its writes."""
     host = Host(policy(HOURS))
     rows: dict[int, tuple[int, int]] = {}
     token, sent, is_open = 1, 0, True

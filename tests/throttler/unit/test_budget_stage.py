@@ -56,7 +56,7 @@ def test_reasons_change_only_at_certain_percentages() -> None:
 
 
 def test_new_period_starts_from_zero_even_if_status_asks_first() -> None:
-    """Defect: if `status` asked between the end of a period and the next count, the cap stayed in the kernel."""
+    """Defect: if `status` was queried between a period's end and the next count, the cap stayed in the kernel."""
     host = Host()
     host.connect(1, "10.77.1.2")
     host.connect(2, "10.77.1.3")
@@ -356,7 +356,7 @@ def test_dry_run_counts_and_says_what_it_would_cap() -> None:
 def test_step_reached_while_a_policy_is_loaded_is_reported_if_it_still_exists(new: Policy, reports: int) -> None:
     """Defect: the daemon ended with a KeyError.
 
-    It did not know the periods of the new policy, or those of the budget that this policy had dropped.
+    It did not know the periods of the new policy, or the periods of the budget that this policy had dropped.
     """
     host = Host()
     host.connect(1, "10.77.1.2")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the ledger when the wall clock is changed: what it keeps."""
+"""Tests for the ledger when the wall clock changes: which accounts the ledger keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OLD = Account("lte", "10.77.1.2", int(at("2025-10-01 00:00")))
 
 @pytest.mark.parametrize("setting", [0, 1], ids=["at the start", "later"])
 def test_clock_that_is_far_ahead_for_a_while_deletes_no_accounts(tmp_path: Path, setting: int) -> None:
-    """Defect: the first tick after the start deleted accounts that a wrong clock made old: usage was lost."""
+    """Defect: the first tick after the start deleted accounts that seemed old by a wrong clock, so usage was lost."""
     path = tmp_path / "lib" / "ledger.sqlite"
     ledger = Ledger(path)
     ledger.write(BOOT, usage({USED: 2_000_000, OLD: 5}))
@@ -36,7 +36,7 @@ def test_clock_that_is_far_ahead_for_a_while_deletes_no_accounts(tmp_path: Path,
         right = host.now
         for _ in range(setting):
             await pass_time(host, 5)
-        # For an hour the clock is wrong. Then the network is up, and the clock is corrected.
+        # The clock is wrong for an hour. Then the network is up, and the clock is corrected.
         host.now = right + 500 * DAY
         await pass_time(host, 1)
         await pass_time(host, 3600)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the time from the decision about a cap to its full effect: its start, its end, and what does not count."""
+"""Tests for the time from the decision about a cap to its full effect: start, end, and caps that do not count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = replace(CAP, name="other")
 
 
 class Scene:
-    """A planner, a fake kernel that applies changes when the test says so, and a clock."""
+    """A planner, a fake kernel that applies changes when the test requests it, and a clock."""
 
     def __init__(self, *, soft: bool = False, dry: bool = False) -> None:
         self.now = 100.0

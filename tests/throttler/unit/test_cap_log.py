@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the log of caps that were set, lifted or ended, in force or only named by a dry run."""
+"""Tests for the log of caps that were set, lifted or ended, whether in force or only in a dry run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Scene:
 
 
 def test_caps_named_by_a_dry_run_are_logged_when_it_ends() -> None:
-    """Defect: the log called the subflows capped during the dry run, and said nothing when they really were."""
+    """Defect: the log reported the subflows as capped during the dry run, but not when they really were capped."""
     scene = Scene(dry=True)
     assert scene.decide(1, 2, 3) == ["rule m: 6 would be capped; 6 subflows would be capped now (dry run)"]
     assert scene.decide(1, 2, 3) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the query ``budgets``: an address gets what is left of its own volumes, with and without a connection."""
+"""Tests for the query ``budgets``: an address gets its own remaining volumes, with and without a connection."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Scene:
 
 @cache
 def _adapter(answer: Any) -> TypeAdapter[Any]:
-    """Return the validator of an answer. It is cached, because making it takes far longer than using it."""
+    """Return the validator of an answer. It is cached, because its creation takes far longer than its use."""
     return TypeAdapter(answer)
 
 
@@ -116,7 +116,7 @@ def scenario(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
 
 @scenario
 async def test_start_times_are_the_same_in_each_answer(tmp_path: Path) -> None:
-    """Defect: each answer read the two clocks one after the other, and the start time varied as if after a restart."""
+    """Defect: each answer read the two clocks one after the other, so the start time varied as after a restart."""
     late = iter((0.0, 0.0005) * 20)
     async with running(tmp_path, CAPPED) as scene:
         with pytest.MonkeyPatch.context() as patched:
@@ -415,7 +415,7 @@ def test_objects_that_the_kernel_refuses_to_remove_are_removed_later(tmp_path: P
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_objects_of_a_failed_preparation_are_removed_later(tmp_path: Path, stops: bool) -> None:
-    """Defect: if the kernel refused the removal, too, the objects remained for good, even after a stop."""
+    """Defect: if the kernel refused the removal, too, the objects were never removed, even after a stop."""
     kernel = FakeKernel()
 
     async def refuse() -> None:

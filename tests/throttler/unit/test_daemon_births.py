@@ -138,7 +138,7 @@ async def test_sockets_are_not_changed_if_nothing_is_capped(tmp_path: Path) -> N
 
 
 MANY = 300
-"""Number of prefixes. It is more than are changed at once."""
+"""Number of prefixes: more than are changed at once."""
 MANY_PATHS = f"""\
 version: 1
 paths:
@@ -151,7 +151,7 @@ MANY_CAPPED = (
 )
 MANY_UNCAPPED = MANY_PATHS + "rules: [{name: cap-b, paths: [b], throttle: {rate: 5 Mbit/s}}]\n"
 LATE = "10.1.255.1"
-"""An address in a prefix that is not among the first ones to be changed."""
+"""An address whose prefix is not among the first prefixes to be changed."""
 
 
 def connect_between_changes(scene: Scene, seen: list[dict[FourTuple, Target]]) -> None:
@@ -188,7 +188,7 @@ async def test_connection_that_begins_during_a_change_of_births_is_capped(tmp_pa
 
 @scenario
 async def test_class_is_made_before_all_of_its_births_are_set(tmp_path: Path) -> None:
-    """Defect: the class was made only after all births were set. Until then, connections bypassed it at full speed."""
+    """Defect: the class was created only after all births were set. Until then, connections bypassed the class."""
     async with running(tmp_path, NO_RULES) as scene:
         pacing, classes = scene.kernel.pacing, scene.kernel.traffic_control.classes
         set_births, class_exists = pacing.set_births, list[bool]()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which connections and policies come and go in the whole daemon: it keeps no memory for them."""
+"""Tests in which connections and policies come and go: the whole daemon keeps no memory for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mptcp_throttler.runtime import decisions, engine, observe
 
 CLIENTS, BATCH = 8, 50
 WARM_UP, COUNT, ROUNDS = 300, 1_000, 3
-"""Connections, of two subflows each, before the first round and in each round, and the number of rounds."""
+"""Number of connections (with two subflows each) before the first round and in each round, and number of rounds."""
 OVER = 60.0
 """Seconds after which every part of the daemon has forgotten an ended connection, including its entries."""
 MOST_KEPT = 0.1
@@ -31,7 +31,7 @@ MOST_KEPT = 0.1
 
 
 class Clock:
-    """The daemon's clock, set by the test. The event loop uses the real one."""
+    """The daemon's clock, which the test sets. The event loop uses the real clock."""
 
     def __init__(self) -> None:
         self.now = time.monotonic()
@@ -41,7 +41,7 @@ class Clock:
 
 
 async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
-    """Open and close *count* connections in batches. Each has a name of its own."""
+    """Open and close *count* connections in batches. Each connection has its own name."""
     capture, events = scene.kernel.captures["w0"], scene.kernel.events
     for start in range(first, first + count, BATCH):
         dialogues = []
@@ -63,7 +63,7 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
             events.give(host.closed())
             clock.now = max(clock.now, host.time)
         await asyncio.sleep(0.01)
-        # What lingers is freed in slices.
+        # Entries that are kept for a while are freed in slices.
         for _ in range(3):
             clock.now += OVER / 2
             scene.engine.tick()
@@ -77,9 +77,9 @@ async def blocks(scene: Scene, clock: Clock) -> int:
             clock.now += 1.0
             scene.engine.tick()
             await asyncio.sleep(0.01)
-    scene.kernel.log.clear()  # This log belongs to the fake kernel
-    scene.engine.events.ring._events.clear()  # The latest events; another test checks that they are bounded
-    # Also bounded: the latest entries. How many of them no join has asked for is random.
+    scene.kernel.log.clear()  # This log belongs to the fake kernel.
+    scene.engine.events.ring._events.clear()  # Another test checks that their number is bounded.
+    # The latest entries are bounded, too. How many of them no join has requested is random.
     scene.engine.join_latency._made.drop_until(float("inf"))
     scene.engine.join_latency._waiting.drop_until(float("inf"))
     # Closed subflows that a meter may still report stay for two minutes of the real clock, which the test does not set.
@@ -106,7 +106,7 @@ def test_no_memory_is_kept_for_ended_connections(tmp_path: Path, monkeypatch: py
                 counts.append(await blocks(scene, clock))
             kept = [after - before for before, after in itertools.pairwise(counts)]
             print(f"blocks more after {COUNT} connections, by round: {kept}")
-            # Memory that is kept for connections grows in each round. Work that was unfinished at a count does not.
+            # Memory that is kept for connections grows in each round. Memory of unfinished work does not.
             assert min(kept) < MOST_KEPT * COUNT
 
     asyncio.run(scenario())
@@ -117,7 +117,7 @@ DAILY = "{period: day, steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}"
 
 
 def cyclic_garbage() -> Counter[str]:
-    """Return the number of objects of our own classes that only reference cycles keep alive, by class."""
+    """Return, by class, the number of objects of our own classes that only reference cycles keep alive."""
     gc.unfreeze()
     gc.collect()
     found = Counter(type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("mptcp_"))
@@ -126,7 +126,7 @@ def cyclic_garbage() -> Counter[str]:
 
 
 async def next_sample(scene: Scene) -> None:
-    """Wait until the sockets have been sampled once more."""
+    """Wait until the sockets have been sampled again."""
     before = scene.engine.sampler.sweeps + scene.engine.sampler.lookups
     await until(lambda: scene.engine.sampler.sweeps + scene.engine.sampler.lookups > before)
 

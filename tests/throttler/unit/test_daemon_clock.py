@@ -86,7 +86,7 @@ async def test_window_that_opens_during_a_reload_uses_the_new_rules(tmp_path: Pa
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert kernel.pacing.births
         enforcing = asyncio.create_task(scene.engine.enforce())
-        await asyncio.sleep(0)  # Its decisions have begun
+        await asyncio.sleep(0)  # The decisions of this enforcement have begun.
         await scene.engine.take_policy(load_policy(UNCAPPED, "p"))
         await enforcing
         assert not kernel.pacing.births

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for events that any host can cause in any number: what the daemon logs, and what else it reads meanwhile."""
+"""Tests for events that any host can cause in any number: what the daemon logs, and that it still reads the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mptcp_throttler.runtime.engine import MAX_LINES
 from mptcp_throttler.runtime.observe import ReadingShare
 
 LONG = 3600.0
-"""Seconds. The test itself ends a rest that is this long."""
+"""Length of a rest in seconds. The test itself ends this rest."""
 
 
 def forged(number: int, interface: str = "w0") -> Subflow:
@@ -45,7 +45,7 @@ def test_refused_joins_are_logged_a_few_times_a_minute(tmp_path: Path, caplog: p
 
 
 def test_only_the_flooded_capture_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other captures are read meanwhile. A resting capture is read after its rest, unless it was closed."""
+    """The daemon still reads the other captures. It reads a resting capture after the rest, unless it was closed."""
     pauses, rests, failed = [LONG], list[Callable[[], object]](), list[object]()
     monkeypatch.setattr(ReadingShare, "pause", lambda *_: pauses.pop() if pauses else 0.0)
 

@@ -87,7 +87,7 @@ def test_service_manager_gets_ready_status_and_watchdog_messages(
 
 
 def shown_as_capped(scene: Scene, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the number of capped subflows in the status table. Check that the service manager's line has the same."""
+    """Return the number of capped subflows in the status table. Check that the service manager got the same number."""
     print_status(scene.status())
     (table,) = re.findall(r"^\d+ connections?, (\d+ capped subflows?),", capsys.readouterr().out, re.MULTILINE)
     assert f", {table} on w0 " in scene.daemon._summary()
@@ -146,7 +146,7 @@ def test_summary_shows_captures_and_bpf_programs(tmp_path: Path) -> None:
         async with running(path, CAPPED) as scene:
             assert scene.ask(query="summary")["captures"] == {"w0": True}
             assert scene.ask(query="summary")["bpf"] == {"pacing": True, "counting": True}
-            scene.daemon._observers._close_capture("w0")  # As if reading it had failed
+            scene.daemon._observers._close_capture("w0")  # This simulates a failed reading.
             assert scene.ask(query="summary")["captures"] == {"w0": False}
         without = FakeKernel()
         without.pacing = without.meter = None  # type: ignore[assignment]
@@ -380,7 +380,7 @@ def test_dry_run_logs_no_caps_until_it_ends(
 def test_number_of_capped_subflows_follows_a_renamed_rule(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: after a reload that renamed a rule, the log said that -2 subflows were capped."""
+    """Defect: after a reload that renamed a rule, the log reported -2 capped subflows."""
     log_without_delay(monkeypatch)
     caplog.set_level(logging.INFO)
 

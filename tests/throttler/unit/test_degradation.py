@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the guard's detector: which changes of a path's rate count as degradation, and when caps come back."""
+"""Tests for the guard's detector: which changes of a path's rate count as degradation, and when caps are restored."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ MIXED = ((2.0, 0.1), (1.0, 0.1), (1.5, 0.5))
 
 
 def any_spacing(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test with the shortest, the longest and one mixed spacing.
-
-    With the nightly tests, run it with all of them.
-    """
+    """Run a test with the shortest, the longest and one mixed spacing. Nightly, run it with all spacings."""
     spacings = pytest.mark.parametrize(("spacing", "urgent"), [*((each, None) for each in SPACINGS), *MIXED])
     nightly = pytest.mark.nightly(besides=("0.1-None]", "2.0-None]", "2.0-0.1]"))
     marked: Callable[..., None] = nightly(spacings(test))
@@ -44,7 +41,7 @@ def any_spacing(test: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass
 class Scene:
-    """Simulated connections. All are sampled in sweeps; urgent ones are also sampled in between."""
+    """Simulated connections. Sweeps sample all connections; look-ups in between sample urgent connections."""
 
     connections: Mapping[int, list[Flow]]
     guard: Guard = GUARD
@@ -165,7 +162,7 @@ def test_cap_returns_when_the_path_has_recovered(spacing: float, urgent: float |
 
 
 def test_cap_is_tried_less_often_while_the_path_stays_degraded() -> None:
-    """While little is sent over it, the guard cannot see that it is degraded, and has to try the cap again."""
+    """While a path carries little, the guard cannot see that it is degraded, and has to try the cap again."""
     wifi, ethernet = free(), capped()
     scene = Scene({1: [ethernet, wifi]}, Guard(retry=2, longest_retry=8))
     scene.run(5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the guard on downloads if a sweep takes up to seconds to read the sockets one after the other."""
+"""Tests for the guard on downloads if a sweep needs seconds to read the sockets one after the other."""
 
 from __future__ import annotations
 

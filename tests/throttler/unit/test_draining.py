@@ -19,7 +19,7 @@ BUSY = IDLE._replace(unacked=1)
 
 
 def scene_with_ended_subflow(tcp: TcpInfo) -> Scene:
-    """Return a scene with a subflow that was capped from its beginning and has ended. *tcp* is its socket's state."""
+    """Return a scene with an ended subflow that was capped from its beginning. *tcp* is the state of its socket."""
     scene = Scene(rule(), obeys=False)
     scene.tcp[subflow(1)] = tcp
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])

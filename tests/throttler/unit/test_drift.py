@@ -59,7 +59,7 @@ class Bench(Component):
         self.source = Source()
         self.compared: list[float] = []
         self.broken = 0
-        """Number of repairs that each following comparison makes."""
+        """Number of repairs that each of the next comparisons makes."""
         self.fails = False
         self.monitor = DriftMonitor([self], interval)
         self.monitor.open([lambda: self.source])

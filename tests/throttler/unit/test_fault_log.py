@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that warnings and errors of the event loop and of threads become events, once each, but not a child's."""
+"""Tests that each warning or error of the event loop and of threads becomes one event, but not those of a child."""
 
 from __future__ import annotations
 

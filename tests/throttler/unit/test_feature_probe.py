@@ -25,7 +25,7 @@ def test_no_module_of_iptables_is_loaded_where_nftables_works(
 ) -> None:
     """If the check loaded the module, the daemon would choose iptables at its next start.
 
-    The daemon itself cannot load it.
+    The daemon itself cannot load the module.
     """
     tried = []
 

@@ -29,7 +29,7 @@ def test_cycles_made_between_slices_are_collected_if_announced(announced: bool) 
                 await stack.enter_async_context(event_loop.creating_cycles())
             node = Node()
             found = weakref.ref(node)
-            await asyncio.sleep(0)  # Slices of other tasks run in between
+            await asyncio.sleep(0)  # Slices of other tasks run in between.
             return found
 
     async def scenario() -> weakref.ref[Node]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the guard stage: which verdicts lose their caps, and which events report it."""
+"""Tests for the guard stage: which verdicts lose their caps, and which events report this."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_degraded_connection_loses_its_caps_on_downloads() -> None:
     assert scene.run(5) == scene.verdicts
     scene.flows[1].rate = 1 * MBIT
     down, free_, up = scene.run(2)
-    # The relaxed cap is the rate that Wi-Fi gave before, with headers. It is not the whole path.
+    # The relaxed cap is the previous rate of Wi-Fi, with headers. It is not the rate of the whole path.
     assert down.throttle is not None
     assert 28 * MBIT < down.throttle.ceil < 35 * MBIT
     assert down.scope == ScopeKey("cap", Share.CONNECTION, (1, ""))
@@ -94,7 +94,7 @@ def test_degraded_connection_loses_its_caps_on_downloads() -> None:
     lacking, relaxed = counters.lacking_bytes, counters.relaxed_bytes
     scene.flows[0].rate = 20 * MBIT
     scene.run(8)
-    # Until the next samples, the relaxed subflow counts with 5 Mbit/s.
+    # Until the next samples, the relaxed subflow counts as carrying 5 Mbit/s.
     assert counters.lacking_bytes - lacking == pytest.approx(8 * 27 * MBIT / 8, rel=0.1)
     assert counters.relaxed_bytes - relaxed == pytest.approx(8 * 20 * MBIT / 8, rel=0.1)
 
@@ -261,9 +261,9 @@ GUARDED = {True: "true", False: "false"}
 def test_lowest_unguarded_cap_of_rule_and_budget_holds_while_relaxed(
     cap: int, cap_guarded: bool, budget_guarded: bool
 ) -> None:
-    """Defects: if a budget's guarded cap was lower, a rule's unguarded cap was relaxed with it.
+    """Defects: if a budget's guarded cap was lower, a rule's unguarded cap was relaxed together with it.
 
-    And a budget's cap still held although it was guarded as well.
+    In addition, a budget's cap still applied although it was guarded.
     """
     host = Host(metered(CAP % (cap, GUARDED[cap_guarded]) + BUDGET % GUARDED[budget_guarded]))
     host.connect(1, "10.77.1.2", "10.77.2.2")

@@ -112,7 +112,7 @@ VLAN = Link("eth0.10", 3, kind="vlan", below=2)
 
 
 def test_interface_that_stands_on_another_is_named() -> None:
-    """Defect: there was no warning. Packets that passed both interfaces had half the rate of their cap on uploads."""
+    """Defect: there was no warning. Packets that passed both interfaces had half the rate of their upload cap."""
     expected = ["t.yaml:2: warning: interfaces: eth0.10 stands on eth0"]
     assert warnings_for("eth0, eth0.10", ETH0, VLAN) == warnings_for("eth0.10, eth0", VLAN, ETH0) == expected
     assert warnings_for("eth0", ETH0, VLAN) == warnings_for("eth0.10", ETH0, VLAN) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the time from a join to its cap: what counts, in which bucket, and what does not."""
+"""Tests for the time from a join to its cap: which joins count, and in which bucket of the histogram."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_entry_may_be_made_before_the_join_is_read() -> None:
     reaction.applied([LTE], 100.25)
     reaction.joined(100.0, [WIFI, LTE], ())
     assert counted(reaction) == (1, 0.25)
-    reaction.joined(100.1, [WIFI, LTE], ())  # The join's packet is read again
+    reaction.joined(100.1, [WIFI, LTE], ())  # The tracker reads the join's packet again.
     assert counted(reaction) == (1, 0.25)
 
 
@@ -47,7 +47,7 @@ def test_entries_from_before_or_without_need_do_not_count() -> None:
     reaction = JoinLatency()
     reaction.applied([WIFI], 99.0)
     reaction.joined(100.0, [WIFI, LTE], ())
-    reaction.applied([LTE], 100.5)  # For example after a transition
+    reaction.applied([LTE], 100.5)  # This can happen after a transition.
     assert counted(reaction) == (0, 0.0)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests with a kill after each change to the kernel: the state is consistent, and a successor continues.
 
-The contract: a class exists before an entry names it, and its entries are removed before it. An entry therefore never
-names a missing class, neither between the two changes nor in a transition.
+The contract: a class is created before an entry names it, and deleted after its entries. An entry therefore never
+names a missing class, neither between two changes nor in a transition.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def planner_and_reconciler(kernel: Kernel) -> tuple[Planner, Reconciler]:
 
 
 async def throttler_life(kernel: Kernel) -> None:
-    """Connections begin, are capped, change and end. Each has a class of its own."""
+    """Connections begin, are capped, change and end. Each connection has its own class."""
     planner, reconciler = planner_and_reconciler(kernel)
     await reconciler.prepare()
     for token in (1, 2, 3):

@@ -159,7 +159,7 @@ async def compare_after_notice(bench: Bench) -> None:
 
 @pytest.mark.parametrize("why", ["cannot be restored", "the kernel refuses ours"])
 def test_new_caps_are_made_on_the_other_interface(run: Run, why: str) -> None:
-    """Defect: a class that one interface lacked counted as missing on all, and its entries were never made."""
+    """Defect: a class that one interface lacked counted as missing on all, and its entries were never added."""
 
     async def scenario(bench: Bench) -> None:
         bench.tree.set_foreign_root("wan1", FOREIGN if why == "cannot be restored" else "pfifo")
@@ -205,7 +205,7 @@ def test_interface_that_can_be_taken_again_gets_all_current_classes(run: Run, ca
         assert caplog.text.count("until it can be taken, wan1 is not shaped; the others are") == 1
         assert bench.reconciler.counters.failures == 3, "each failed attempt is counted"
         assert bench.reconciler.counters.repairs == 1, "the foreign root is counted as one repair"
-        # Changes that happen meanwhile.
+        # These changes happen while wan1 is left out.
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
         bench.planner.set_verdicts(1, (), NOW)
         bench.planner.expire(NOW + IDLE_SECONDS)
@@ -237,7 +237,7 @@ def test_damage_to_the_remaining_interface_is_repaired(run: Run) -> None:
 
 
 def test_gso_limit_of_a_left_out_interface_is_not_changed(run: Run) -> None:
-    """If its original limit was not noted, it could not be restored."""
+    """If its original limit was not noted, the limit could not be restored."""
 
     async def scenario(bench: Bench) -> None:
         bench.tree.set_foreign_root("wan1", FOREIGN)

@@ -64,7 +64,7 @@ def test_scapy_keeps_no_names_of_manufacturers(host: str) -> None:
 
 
 def test_python_iptables_is_loaded_with_its_adapter_only() -> None:
-    # Loading this library makes the kernel load its modules.
+    # When this library is loaded, the kernel loads its modules.
     assert "iptc" not in loaded_by("import mptcp_throttler.kernel.netfilter.backends")
     modules = loaded_by("import mptcp_throttler.kernel.libraries as libraries\nlibraries.python_iptables()")
     assert "iptc" in modules

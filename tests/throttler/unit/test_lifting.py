@@ -20,7 +20,7 @@ from mptcp_throttler.shaping.plan import Planner
 
 
 class Pacing(FakePacing):
-    """Fake pacing in which a socket takes its limit with a round trip. The *idle* sockets never have one."""
+    """Fake pacing: a socket applies its limit after a round trip. The *idle* sockets have no round trips."""
 
     at_once = True
     idle: frozenset[int] = frozenset()

@@ -157,7 +157,7 @@ def test_restarted_journal_gets_entries_again(log: logging.Logger, journald: Jou
 
 
 def test_child_process_writes_lines(log: logging.Logger, journald: Journal, tmp_path: Path) -> None:
-    """The child that answers status requests has closed the descriptor, or uses its number for another file."""
+    """The child process that answers status requests has closed the descriptor, or uses its number for another file."""
     handler = log.handlers[0]
     assert isinstance(handler, Entries)
     child = os.fork()

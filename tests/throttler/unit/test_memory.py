@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that large objects are not on the C library's heap, so that their memory is returned, and small ones are."""
+"""Tests that small objects are on the C library's heap, and large ones are not, so that their memory is returned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 BIG = 4 << 20
-"""Bytes. Without the setting, the C library puts objects of up to this size on its heap after one was freed."""
+"""Size in bytes. Without the setting, the C library puts objects up to this size on its heap after one was freed."""
 HEAP_GROWS = f"""
 import re
 from mptcp_throttler.runtime.event_loop import keep_large_objects_apart
@@ -38,7 +38,7 @@ def test_large_object_is_not_on_the_heap(kept: bool) -> None:
 
 
 TABLE = 132 * 1024
-"""Bytes of a table in libnftables, which makes some of these for each entry."""
+"""Size in bytes of a table in libnftables, which creates some such tables for each entry."""
 ON_HEAP = f"""
 import ctypes, re
 from mptcp_throttler.runtime.event_loop import keep_large_objects_apart

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which thousands of subflows join and leave one connection: the tracker notices each and keeps none."""
+"""Tests in which thousands of subflows join and leave one connection: the tracker notices all and keeps none."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
 
 
 def expire_and_measure(tracker: Tracker, now: float) -> tuple[dict[str, int], int]:
-    """Let everything end and expire. Return the sizes of the tables, and the number of Python's memory blocks."""
+    """Let all connections end and expire. Return the sizes of the tables, and the number of Python's memory blocks."""
     tracker.resync([], now + 100)
     tracker.expire(now + 86_400)
     gc.collect()

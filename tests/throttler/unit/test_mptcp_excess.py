@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the tracker tracks each subflow, or reports it to be closed if the connection has too many."""
+"""Tests that the tracker tracks each subflow or, if the connection has too many, reports that it must be closed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for captured handshakes: they show interfaces, refused joins and fallbacks, and nothing else."""
+"""Tests for captured handshakes: the tracker learns only interfaces, refused joins and fallbacks from them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TestInterface:
         assert not tracker.table_sizes["handshakes"]
 
     def test_interface_comes_from_the_route_without_an_answer(self, tracker: Tracker, host: Host) -> None:
-        """Any host can send a SYN, or an incoming packet that looks like the answer."""
+        """Any host can send a SYN, or a packet that looks like the SYN/ACK, so an incoming SYN/ACK does not count."""
         path = host.initial()
         tracker.interface_of = {path.four_tuple: "wlan0"}.get
         forged = replace(path.syn_ack(), outgoing=False, interface="eth7")

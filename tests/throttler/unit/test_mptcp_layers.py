@@ -178,7 +178,7 @@ def test_any_option_is_rebuilt_and_agrees_with_the_parser(option: bytes, flags: 
     if isinstance(parsed, options.Malformed):
         return
     if isinstance(parsed, options.MpCapable) and parsed.version != 1:
-        return  # For other versions, options.py reads only the version, whatever else the option holds
+        return  # For other versions, options.py reads only the version, whatever else the option contains.
     assert value_of(layer) == parsed
 
 

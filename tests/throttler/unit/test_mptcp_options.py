@@ -200,7 +200,7 @@ def lengths(subtype: int, first: int, second: int, flags: int) -> set[int]:
                 return {size, size + 2}
             return {size}
         case 3:
-            return set(range(8, 31))  # The version and the echo flag determine which: see the forms above
+            return set(range(8, 31))  # Version and echo flag determine the length: see the forms above.
         case 4:
             return set(range(4, 41))
         case 5:

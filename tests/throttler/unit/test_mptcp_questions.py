@@ -142,7 +142,7 @@ def test_subflow_is_looked_up_after_a_reset(tracker: Tracker, host: Host, exists
 
 
 def test_all_subflows_are_looked_up_after_a_fastclose(tracker: Tracker, host: Host) -> None:
-    """The connection has lost its token, so that no event reports its end."""
+    """The connection has lost its token, so that no event reports the connection's end."""
     first, second = open_connection(tracker, host), host.join()
     feed(tracker, *second.established(), first.from_client(ACK, MpFastclose(host.proxy_key)))
     asked = tracker.questions.take(host.time + 0.6)

@@ -94,9 +94,9 @@ class Kernel(RuleBasedStateMachine):
         self.time = 1000.0
         self.alive: set[int] = set()
         self.must_be_active: set[FourTuple] = set()
-        """Subflows that exist, and that the tracker has known since they were opened."""
+        """Existing subflows that the tracker has known since they were opened."""
         self.reported_closed: set[FourTuple] = set()
-        """Subflows that are closed and whose end an event reported."""
+        """Closed subflows whose end an event reported."""
         self.resync: Resync | None = None
         self.place = 0
         self.written: list[KernelSubflow] = []

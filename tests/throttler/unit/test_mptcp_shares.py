@@ -174,7 +174,7 @@ def test_dump_counts_a_connection_for_its_first_subflows_client(backwards: bool)
     check_tables(tracker, SMALL)
 
 
-# Connections that are older than the daemon.
+# These connections are older than the daemon.
 
 
 @given(
@@ -186,7 +186,7 @@ def test_dump_counts_a_connection_for_its_first_subflows_client(backwards: bool)
 def test_restart_keeps_connections_within_the_rule_in_any_order(
     actions: list[tuple[int, bool]], chance: Random, size: int
 ) -> None:
-    """Defect: a client that had filled its share before other clients came was found to exceed it."""
+    """Defect: a client that had filled its share before other clients came seemed to exceed its share."""
     shares, in_kernel = Shares(ROOM), list[tuple[int, int]]()
     for number, (client, opens) in enumerate(actions):
         if opens and shares.allows(packed(client)):
@@ -307,7 +307,7 @@ def test_each_connection_of_the_kernel_is_tracked_or_reported(
 
 class Sockets:
     def __init__(self, keeps: Callable[[int], bool] = lambda _: False) -> None:
-        """Make a fake. *keeps* says which sockets the kernel refuses to close, counted from 0."""
+        """Create a fake. *keeps*: the numbers of the sockets that the kernel refuses to close, counted from 0."""
         self.closed: list[FourTuple] = []
         self._keeps = keeps
 

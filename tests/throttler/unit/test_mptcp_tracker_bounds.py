@@ -56,7 +56,7 @@ class TestFloods:
 
 
 def test_connection_takes_little_memory() -> None:
-    """10,000 connections of two subflows must take less than 25 MB, including the snapshots for readers."""
+    """10,000 connections with two subflows each must take less than 25 MB, including the snapshots for readers."""
     count = 400
     hosts = [Host(f"host {number}") for number in range(count)]
     tracker = Tracker([PORT])

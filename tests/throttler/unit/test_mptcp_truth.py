@@ -331,9 +331,9 @@ class Wire(RuleBasedStateMachine):
         number=NUMBERS, port=PORTS | st.none(), index=st.integers(0, 8), retried=st.booleans(), with_syn=st.booleans()
     )
     def replay(self, number: int, port: int | None, index: int, retried: bool, with_syn: bool) -> None:
-        """Let a segment come in by another interface.
+        """Let a segment arrive on another interface.
 
-        It is one that a stack would send, of this attempt or of one that never happened.
+        A stack would send such a segment, in this attempt or in one that never happened.
         """
         path = self.path(number, port)
         path = path.retried() if retried else path
@@ -348,7 +348,7 @@ class Wire(RuleBasedStateMachine):
     @precondition(lambda self: self.packets)
     @rule(index=st.integers(0, 5))
     def genuine_packet_comes_in_early(self, index: int) -> None:
-        """Let a genuine packet of either side come in by another interface before it is read itself."""
+        """Let a copy of a genuine packet arrive on another interface before the packet itself is read."""
         self.time += 0.0005
         segment = self.packets[min(index, len(self.packets) - 1)]
         self.segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))

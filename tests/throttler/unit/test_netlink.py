@@ -196,7 +196,7 @@ def close_many(
 
 
 def test_sockets_that_stay_open_are_returned_and_the_others_closed() -> None:
-    """Defect: one refused look-up left all sockets open, and one socket that stayed was reported for all of them."""
+    """Defect: one refused look-up left all sockets open, and one open socket was reported for all of them."""
     refused = {
         (SOCK_DIAG_BY_FAMILY, 2): errno.ENOMEM,
         (SOCK_DIAG_BY_FAMILY, 3): errno.ENOENT,
@@ -234,7 +234,7 @@ def test_failed_socket_dump_raises_and_the_next_one_works(monkeypatch: pytest.Mo
     diagnostics = SocketDiagnostics((3128,))
     answers: list[Callable[[int], list[bytes]]] = [
         lambda n: [message(NLMSG_DONE, n, struct.pack("=i", -105))],
-        lambda n: [message(0, n, b"")],  # And nothing more, so that the fake has nothing else to be read
+        lambda n: [message(0, n, b"")],  # There is nothing more, so that nothing else can be read from the fake.
         lambda n: [message(NLMSG_DONE, n, bytes(4))],
     ]
     monkeypatch.setattr(

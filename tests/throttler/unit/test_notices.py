@@ -28,7 +28,7 @@ def test_process_name_cut_within_a_character_is_decoded() -> None:
 
 def test_foreign_interface_name_that_is_no_text_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: other notices in the same datagram were lost."""
-    # The constructor needs privileges
+    # The constructor needs privileges, so it is not called.
     monkeypatch.setattr("mptcp_throttler.kernel.notices.NoticeSource.__init__", lambda *_: None)
     notices = LinkNotices(["w0"], 0x4D50)
     body = struct.pack("=BxHiII", 0, 1, 1 << 20, 0, 0)

@@ -57,7 +57,7 @@ class Connection:
 
 
 class History(RuleBasedStateMachine):
-    """Each rule is one event that can happen to a planner. The wanted state is also kept in the simplest way."""
+    """Each rule is one event that can happen to a planner. The model keeps the wanted state in the simplest way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.connections)
     @rule(pick=PICKS, which=PICKS, outcome=OUTCOMES, ends=st.booleans(), balanced=RATES)
     def change(self, pick: int, which: int, outcome: str | None, ends: bool, balanced: int) -> None:
-        """End one of its subflows, or let something else cap it from now on."""
+        """End one subflow of a connection, or let something else cap the subflow from now on."""
         token = self.pick_token(pick)
         connection = self.connections[token]
         connection.balanced = balanced

@@ -289,7 +289,7 @@ def test_explanation_agrees_with_the_verdict(
         if not decided:
             assert len(found) == len(subject.rules)
             passed_over = [one for one in found if "it is on" not in (one.failed or "")]
-            # A verdict only says "outside its hours". The explanation also says which hours, and until when.
+            # The reason of a verdict is only "outside its hours". The explanation also names these hours and their end.
             whys = {one.rule: one.failed if one.until is None else "outside its hours" for one in passed_over}
             reasons = [f"rule {rule} does not apply: {why}" for rule, why in whys.items()] or [NO_RULE]
             assert verdict.reason in reasons

@@ -213,7 +213,7 @@ def test_cap_that_applies_to_each_of_several_interfaces_is_noted(paths: str) -> 
         f"name: x, {CAP}, direction: up",
         "name: x, throttle: none",
         "name: x, budget: {period: month, steps: [{after: 1 GB, throttle: none}]}",
-        # These interfaces are not shaped, and another warning says so
+        # These interfaces are not shaped, which another warning reports.
         f"name: x, {CAP}, paths: [two]",
     ],
 )

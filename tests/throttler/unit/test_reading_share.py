@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the limit on the share of a processor that reading captured segments takes."""
+"""Tests for the limit on the share of a processor that the reading of captured segments may use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_throttler.runtime.observe import (
 @pytest.mark.parametrize("captures", [1, 3])
 @pytest.mark.parametrize("batch", [0.0005, 0.008, 0.1])
 def test_continuous_reading_takes_its_share(batch: float, captures: int) -> None:
-    """*captures* captures always have more to read, and rest as long as the limit demands."""
+    """All *captures* always have more segments to read, and rest as long as the limit demands."""
     reading, now, worked = ReadingShare(0.0), 0.0, 0.0
     next_turns = [0.0] * captures
     while now < 200.0:

@@ -37,11 +37,11 @@ PROGRAMS: Final = {
     "sudoedit": "[ -f $1 ]",
     "apt": "",
     "scp": "",
-    "nft": "",  # has a test of its own
+    "nft": "",  # A separate test covers nft.
 }
 """Scripts that replace commands. HERE is the root directory of the host."""
 OURS: Final = re.compile(r"(?:sudo )?(mptcp-throttler|mptcp-proxy) ([^|&;<>$`*?]+?)(?: \| (.*))?")
-"""A command of ours alone, or with a filter of its output."""
+"""A command of ours, without or with a filter of its output."""
 
 
 class Host:

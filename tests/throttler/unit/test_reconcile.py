@@ -137,7 +137,7 @@ def test_entries_are_read_back_after_a_refusal() -> None:
         bench.planner.set_verdicts(1, [verdict(1000), verdict(1001), verdict(1002)], NOW)
         bench.netfilter.refused = {1002}
         bench.reconciler.wake()
-        # The kernel had made part of the change before it refused. The subflow leaves before the next try.
+        # The kernel had applied part of the change before it refused. The subflow ends before the next attempt.
         bench.netfilter.entries[verdict(1001).four_tuple] = Target(0x10, 0x10000)
         bench.planner.set_verdicts(1, [verdict(1000), uncapped(1001), uncapped(1002)], NOW)
         bench.netfilter.refused.clear()

@@ -111,7 +111,7 @@ def test_counting_restarts_if_a_port_is_reused() -> None:
 
 
 def test_data_of_the_segment_that_activates_a_subflow_count() -> None:
-    """The third ACK itself was lost on the path, or was not captured."""
+    """The third ACK was lost on the path, or was not captured."""
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
     syn, syn_ack, ack = path.handshake()

@@ -19,7 +19,7 @@ sched_rt_runtime_us and sched_rt_period_us."""
 
 @pytest.mark.parametrize("turn", [0.0005, 0.004, 0.02, 0.03, 0.045, 0.2])
 def test_busy_loop_rests_at_least_as_much_as_the_kernel_would_enforce(turn: float) -> None:
-    """The turns may be so long that the timer for the rest fires late."""
+    """Turns of the loop may be so long that the timer for the rest fires late."""
     now = rested = 0.0
     begun = since = now
     share = list[float]()
@@ -48,7 +48,7 @@ def test_loop_rests_only_if_it_runs_in_real_time(monkeypatch: pytest.MonkeyPatch
     readings = 0
 
     def computed() -> float:
-        """Return more CPU time in each period than the slowest machine uses."""
+        """Return a CPU time that grows by more per period than on the slowest machine."""
         nonlocal readings
         readings += 1
         return 1000.0 * readings

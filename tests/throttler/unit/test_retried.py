@@ -75,7 +75,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def test_retries_follow_within_two_seconds_however_long_a_refusal_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After an obstacle has gone, the kernel's state must be right within two seconds."""
+    """When the kernel no longer refuses, its state must be right within two seconds."""
     pauses: list[float] = []
     sleep = asyncio.sleep
 

@@ -80,7 +80,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def sample_once(sampler: Sampler) -> None:
-    """Do once what the sampler does repeatedly."""
+    """Run one pass of the sampler, which otherwise repeats such passes."""
     await sampler.watch()
     await sampler.look_up_urgent()
 
@@ -320,7 +320,7 @@ def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.Mon
             for fed in sampler._fed:
                 fed.next_urgent = 0.0
             await sampler.look_up_urgent()
-        acknowledge_more()  # the next look-up is due at once on a slow machine
+        acknowledge_more()  # The next look-up is due at once on a slow machine.
         await sampler.look_up_urgent()
 
     run(work())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for larger send buffers of sockets with a low cap: which sockets get one, its size, and their number."""
+"""Tests for larger send buffers of sockets with a low cap: which sockets get them, their size and their number."""
 
 from __future__ import annotations
 

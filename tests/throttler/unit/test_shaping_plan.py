@@ -273,10 +273,10 @@ def test_reload_to_a_path_cap_works_when_client_caps_use_all_classes(
 @pytest.mark.parametrize("capped", [True, False])
 @pytest.mark.parametrize("older_ends_first", [True, False])
 def test_reused_port_follows_the_newer_connection_in_any_order(capped: bool, older_ends_first: bool) -> None:
-    """Defects: a newer connection on a reused port was taken for the older one.
+    """Defects: a newer connection on a reused port was mistaken for the older connection.
 
-    If it should have no cap, it kept the cap of the older one while it was busy. If it should have the same cap, it was
-    not reported that its socket was another one.
+    If the newer one should have no cap, it kept the older one's cap while it was busy. If it should have the same cap,
+    the planner did not report that the socket was another one.
     """
     cap = rule()
     planner = planner_for(cap)
@@ -338,7 +338,7 @@ def test_class_parameters_are_valid_and_not_below_the_requested_rate(rate: int, 
     assert spec.rate % 8 == spec.ceil % 8 == 0
     assert spec.ceil >= spec.rate
     assert spec.burst >= 1514
-    assert 1000 <= spec.quantum <= 200_000  # what sch_htb accepts without a warning in the log
+    assert 1000 <= spec.quantum <= 200_000  # sch_htb accepts this without a warning in the log.
     assert 4 <= spec.queue_packets <= 1000
     assert spec.same_as(spec)
     assert not spec.same_as(replace(spec, rate=spec.rate + 8))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a subflow's demand of a shared cap: the subflow keeps its part while its data arrive."""
+"""Tests for a subflow's demand on a shared cap: the subflow keeps its part while its data arrive."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_demand_is_measured_between_two_readings_of_the_socket() -> None:
     scene.run(1.0)
     known = scene.transitions._sockets[subflow(1)]
     before = scene.acked[subflow(1)]
-    scene.observe([subflow(1), subflow(2)], 3.0, read=1.0)  # A sweep that took two seconds
+    scene.observe([subflow(1), subflow(2)], 3.0, read=1.0)  # This sweep took two seconds.
     scene.acked[subflow(1)] = before + 125_000
     scene.observe([subflow(1), subflow(2)], 3.1, read=3.0)
     assert known.demand.rate == pytest.approx(500_000, rel=0.05)

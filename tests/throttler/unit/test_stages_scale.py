@@ -28,9 +28,9 @@ ADDRESSES = 250
 BUSY = range(100, 110)
 """Connections that download. Each belongs to a different client, whose other connections carry little."""
 SWEEP = 2.0
-"""In seconds."""
+"""Interval between sweeps, in seconds."""
 TRICKLE = 40_000
-"""In bit/s."""
+"""Rate of a connection that carries little, in bit/s."""
 PATHS = """\
 version: 1
 paths:

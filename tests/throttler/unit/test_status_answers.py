@@ -284,7 +284,7 @@ async def test_connection_has_the_values_of_its_sockets(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         (fresh,) = scene.ask(query="connections")["connections"]
-        # A rate needs two samples. On a busy machine, both may have been taken already.
+        # A rate needs two samples. On a busy machine, the sampler may already have taken both.
         assert not any(each["rate_sent"] for each in fresh["subflows"])
         assert [each["share"] for each in fresh["subflows"]] == [None, None]
         await sweep_and_count(scene)

@@ -67,9 +67,9 @@ async def test_sockets_that_are_no_subflows_count_as_plain_tcp(tmp_path: Path) -
         + line(proxy, f"{int.from_bytes(known.remote, 'little'):08X}:{known.remote_port:04X}")
         + line(proxy, "0900010A:9C40")
         + line(proxy, "0900010A:9C41")
-        + line(proxy, "0A00010A:9C40", "06")  # TIME_WAIT
-        + line("0100007F:01BB", "0B00010A:9C40")  # The socket of another service
-        + line(proxy, "0100007F:9C40")  # The client is this host itself
+        + line(proxy, "0A00010A:9C40", "06")  # This socket is in TIME_WAIT.
+        + line("0100007F:01BB", "0B00010A:9C40")  # This is the socket of another service.
+        + line(proxy, "0100007F:9C40")  # The client is this host itself.
     )
     six.write_text(line(f"0000000000000000FFFF0000{proxy}", "0000000000000000FFFF00000C00010A:9C40"))
     async with running(tmp_path, POLICY, kernel) as scene:

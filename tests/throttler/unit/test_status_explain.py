@@ -138,7 +138,7 @@ def shift_clocks(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[
     )
     for module in (actions, budgets, daemon, decisions, engine):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(time, "time", clock.time)  # A default argument refers to it
+    monkeypatch.setattr(time, "time", clock.time)  # A default argument refers to time.time.
 
 
 DAILY = (
@@ -155,9 +155,9 @@ TIGHTER = "  - {name: tight, paths: [b], throttle: {rate: 500 kbit/s}}\n"
 def test_budget_state_has_no_time_of_another_period_or_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_rule: str
 ) -> None:
-    """Defect: the state was said to have begun on the day before, when the budget had been used up.
+    """Defect: the answer gave the day before, when the budget had been used up, as the start of the state.
 
-    After a reload had changed the state, it was said to have begun with an earlier event.
+    After a reload had changed the state, the answer gave the time of an earlier event.
     """
     ahead = 0.0
     midnight = datetime(2026, 11, 21, tzinfo=UTC).timestamp()
@@ -234,7 +234,7 @@ async def test_cap_in_a_transition_is_coming(tmp_path: Path) -> None:
 
 @scenario
 async def test_upload_cap_is_coming_until_its_class_has_the_rate(tmp_path: Path) -> None:
-    """Defect: such a cap was called in force while its class still had the rate of the incoming data."""
+    """Defect: such a cap was shown as in force while its class still had the rate of the incoming data."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, UNCAPPED, kernel) as scene:
@@ -271,7 +271,7 @@ async def test_cap_whose_entry_still_exists_is_being_lifted(tmp_path: Path) -> N
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         scene.engine.decisions.set_policy(load_policy(UNCAPPED, "p"))
-        scene.engine.decisions.decide([7])  # The entry is removed in a later turn of the loop
+        scene.engine.decisions.decide([7])  # The entry is removed in a later turn of the loop.
         assert explained_subflows(scene, token="7")[0]["cap_state"] == "being lifted"
         await until(lambda: explained_subflows(scene, token="7")[0]["cap_state"] == "none")
 

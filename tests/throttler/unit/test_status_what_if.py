@@ -148,7 +148,7 @@ ORDERED = CAPPED.replace("}}]\n", "}}, {name: standby, steer: {mode: active-stan
 
 @scenario
 async def test_new_steering_is_a_change(tmp_path: Path) -> None:
-    """Defect: for a policy that makes one path the standby of the other, the answer was that nothing would change."""
+    """Defect: for a policy with one path as standby of the other, the answer was that nothing would change."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, LTE, port=40_001)

@@ -299,7 +299,7 @@ def test_path_that_carries_nothing_does_not_slow_the_other(spacing: float) -> No
 def test_path_that_falls_silent_removes_the_caps_of_the_others(
     weights: tuple[int, int], demand: float, waiting: int
 ) -> None:
-    """Before this was so, the caps followed the share of a falling rate.
+    """Defect: the caps followed the share of a falling rate.
 
     A connection then had almost no rate for two seconds.
     """

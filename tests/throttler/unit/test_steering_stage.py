@@ -153,7 +153,7 @@ def another_standby() -> Flow:
 
 
 def test_refused_connection_gets_no_further_flags() -> None:
-    """Defect: the stage tried to set the flag of each standby, and all of them again when a subflow came or ended."""
+    """Defect: the stage tried to set the flag of each standby, and all of them again when a subflow joined or ended."""
     scene = Scene(STANDBY, willing=False)
     scene.flows.append(another_standby())
     scene.apply()
@@ -334,7 +334,7 @@ def test_sample_of_one_subflow_does_not_end_the_other() -> None:
 
 
 def test_first_sample_of_one_subflow_opens_no_path() -> None:
-    """Defect: the last path in the order was taken for the only path, and opened."""
+    """Defect: the last path in the order was mistaken for the only path, and was opened."""
     scene = Scene(PRIORITY)
     scene.idle()
     scene.apply()
@@ -393,7 +393,7 @@ def test_connection_stays_urgent_after_a_long_sweep() -> None:
 
 
 def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
-    """Defect: each had data waiting only for a moment, and a page took as long as over the first path alone."""
+    """Defect: each download had waiting data only for a moment, so a page took as long as over only the first path."""
     stage = SteeringStage()
     hosts = [2] * 8 + [3]
     flows = [

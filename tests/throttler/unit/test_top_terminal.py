@@ -25,7 +25,7 @@ from answering_socket import answering
 from status_answers import Answer, answer_pages_of
 
 PATIENCE = 60.0
-"""Seconds, for a slow machine with two busy processors."""
+"""Time limit in seconds, for a slow machine with two busy processors."""
 ALTERNATE, NORMAL = b"\x1b[?1049h", b"\x1b[?1049l"
 Requests = list[tuple[float, Answer]]
 CURSOR_OFF, CURSOR_ON = b"\x1b[?25l", b"\x1b[?25h"
@@ -67,7 +67,7 @@ class Terminal:
         self.output = b""
 
     def end(self) -> int:
-        """Wait for the end of the command. Return its exit status."""
+        """Wait until the command ends. Return its exit status."""
         deadline = time.monotonic() + PATIENCE
         while (status := self.process.poll()) is None:
             assert time.monotonic() < deadline

@@ -132,7 +132,7 @@ def test_meter_adds_the_bytes_after_the_last_sample() -> None:
     bench.sample((ONE, 1, 1_000, 0))
     bench.decide(7)
     bench.traffic.socket_closed(1, (ONE.remote, ONE.remote_port, ONE.local_port), 1_300, 5)
-    # This socket was never sampled. Only the meter's report at its end makes it known.
+    # This socket was never sampled. Only the meter reports it, at its end.
     bench.traffic.socket_closed(2, (OTHER.remote, OTHER.remote_port, OTHER.local_port), 50, 0)
     assert bench.path == (1_350, 5)
     assert bench.cap() == 1_350
@@ -154,7 +154,7 @@ def test_socket_is_reported_once_and_not_confused_with_another() -> None:
     bench.sample((ONE, 1, 1_000, 0))
     bench.decide(7)
     end = (ONE.remote, ONE.remote_port, ONE.local_port)
-    bench.traffic.socket_closed(5, end, 70_000, 0)  # Another socket had the port meanwhile
+    bench.traffic.socket_closed(5, end, 70_000, 0)  # In between, another socket had the port.
     bench.traffic.socket_closed(1, end, 1_100, 0)
     bench.traffic.socket_closed(1, end, 1_100, 0)
     assert bench.path == (1_100, 0)
@@ -167,7 +167,7 @@ def test_report_is_not_used_for_the_next_socket_with_the_same_end() -> None:
     bench.sample((ONE, 1, 1_000, 0))
     bench.traffic.socket_closed(1, end, 1_500, 0)
     bench.decide(7)
-    # This connection is never sampled, and has ended before the meter reports it
+    # This connection is never sampled, and has ended before the meter reports it.
     bench.decide(8, verdict(ONE))
     bench.decide(8)
     bench.traffic.socket_closed(2, end, 40, 0)
@@ -178,7 +178,7 @@ def test_counting_starts_anew_on_a_reused_port() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 1_000, 0))
-    bench.decide(8, verdict(ONE))  # The end of the connection before was not seen
+    bench.decide(8, verdict(ONE))  # The tracker missed the end of the previous connection.
     bench.sample((ONE, 2, 300, 0))
     bench.decide(7)
     bench.sample((ONE, 2, 400, 0))
@@ -308,12 +308,12 @@ def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
 
 
 def test_cap_named_by_a_dry_run_starts_when_it_is_enforced() -> None:
-    """Defect: after a dry run, explain said that the cap had been in force since the dry run."""
+    """Defect: after a dry run, explain reported that the cap had been in force since the dry run."""
     bench = Bench()
     verdicts = [verdict(ONE), verdict(ONE, direction=Direction.UP), verdict(OTHER, cap=False)]
 
     def ages(*, dry: bool) -> list[float]:
-        """Decide the same ten seconds later.
+        """Decide in the same way ten seconds later.
 
         Return how long the caps down and up, and the lack of a cap, have lasted.
         """

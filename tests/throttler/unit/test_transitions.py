@@ -139,7 +139,7 @@ class Scene:
         self.hurried += limits.at_once
 
     def observe(self, asked: Iterable[FourTuple], now: float, read: float | None = None) -> None:
-        """Sample the sockets *asked*. *read*: when the sockets were read, if not at *now*."""
+        """Sample the sockets *asked*. *read*: the time when the sockets were read, if it is not *now*."""
         wanted = list(asked)
         read = now if read is None else read
         found = {each: sample for each in wanted if (sample := self.sample(each, read)) is not None}

@@ -115,7 +115,7 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
 def _lived(
     answer: dict[str, Any], before: dict[int, tuple[tuple[int, int], float]], now: float
 ) -> Iterator[tuple[int, tuple[tuple[int, int], float]]]:
-    """Yield for each path what it had carried, and when it was last alive."""
+    """Yield for each path the bytes that it had carried, and when it was last alive."""
     for tunnel in answer["tunnels"][1:]:
         for path in tunnel["paths"]:
             if path["local_port"] == PORT:
@@ -227,7 +227,7 @@ async def test_budget_counts_tunnels_and_connections_once(tmp_path: Path, monkey
         + ("{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}}]\n"),
     )
     home = kernel.tunnels.tunnels["home"]
-    home[0] |= {"id": 5, "bytes_sent": 50_000_000}  # Carried long before
+    home[0] |= {"id": 5, "bytes_sent": 50_000_000}  # The path carried these bytes long before.
 
     def used(scene: Scene) -> int:
         return sum(scene.engine.budget_stage.accounts.used.values())

@@ -26,11 +26,11 @@ TICK = 0.1
 CAP = 5 * MBIT
 SHARED = ScopeKey("cap", Share.PATH, direction=Direction.UP)
 HEADERS = 0.94
-"""Share of payload in the sent bytes. A full cap brings this part of its rate."""
+"""Share of payload in the sent bytes. A filled cap delivers this share of its rate as payload."""
 IN_FLIGHT = 400_000
 """Bytes in flight on Wi-Fi when it failed."""
 START = (1 << 64) - 5_000_000
-"""Data sequence numbers may begin anywhere. This one wraps."""
+"""Initial data sequence number. It may be any number; this one wraps around."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Upload:
 
     number: int = 1
     ethernet: float = CAP * HEADERS
-    """In bit/s."""
+    """Rate in bit/s."""
     wifi: float = 30 * MBIT * HEADERS
     cap: int = CAP
     client: int = 77
@@ -65,7 +65,7 @@ class Upload:
             self.sequence["wifi"] = top - self.owed
 
     def send_again(self) -> None:
-        """Send over Ethernet the bytes that Wi-Fi owes, and also some data that Wi-Fi has already carried."""
+        """Send over Ethernet the bytes that are missing from Wi-Fi, and also some data that Wi-Fi already carried."""
         missing, self.owed = self.owed, 0
         self.received["ethernet"] += missing + 100_000
         self.twice += 100_000

@@ -31,7 +31,7 @@ from mptcp_throttler.shaping.plan import Planner
 
 UP = frozenset({Direction.UP})
 RAMP_SECONDS = 6.0
-"""Seconds that suffice for a ramp to 5 Mbit/s if nothing delays it."""
+"""Time in seconds that suffices for a ramp to 5 Mbit/s if nothing delays the ramp."""
 SIBLING = subflow(100)
 """Another subflow of the same connection, without a cap."""
 SIBLING_RATE = 20_000_000
@@ -297,7 +297,7 @@ def test_rate_is_measured_between_two_readings_of_the_socket() -> None:
     scene = Scene({subflow(1): 90_000_000})
     scene.decide()
     list(scene.transitions.step(3.0))
-    # A sweep that began before the subflow, one that began after it, and a look-up
+    # There is a sweep that began before the subflow, a sweep that began after it, and a look-up.
     for read, now in ((1.0, 4.05), (3.5, 4.5), (4.6, 4.6)):
         scene.now = read
         scene.transitions.observe([subflow(1)], {subflow(1): scene.sample(subflow(1))._replace(read=read)}, now)
