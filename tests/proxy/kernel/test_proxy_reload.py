@@ -144,7 +144,7 @@ def test_reload_command_waits_for_the_result(testbed: Testbed, require: Callable
         (found,) = (each for each in json.loads(process.output()) if each["check"] == "last reload")
         return found["status"], found["text"]
 
-    assert doctor_finding() == ("ok", "the proxy has had none since its start")
+    assert doctor_finding() == ("ok", "the proxy has not reloaded since its start")
     configuration(node, "http_acess deny all")
     code, output = reload()
     assert code == 1

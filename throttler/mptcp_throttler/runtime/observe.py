@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -117,9 +116,11 @@ class Observers:
             self.ask_soon()
             returned = []
             for interface in [each for each in self._settings.interfaces if each not in self._captures]:
-                with suppress(KernelError):
+                try:
                     self._open_capture(interface)
                     returned.append(interface)
+                except KernelError as error:
+                    log.debug("%s", error)
             if returned:
                 self.counters.reopened += len(returned)
                 log.info("capturing again on %s", ", ".join(returned))
