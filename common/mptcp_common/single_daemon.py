@@ -2,8 +2,8 @@
 """Locks that allow only one daemon of a program: a second one would remove the kernel objects of the first.
 
 One lock is an abstract unix(7) address; each network namespace has addresses of its own. Every user can bind it, so it
-counts only if root, this user or the throttler's user holds it, and not if its backlog is full. The other lock, if the program has a state directory,
-is on a file there. Both end with their holder.
+counts only if root, this user or the throttler's user holds it, and not if its backlog is full. The other lock, if the
+program has a state directory, is on a file there. Both end with their holder.
 """
 
 from __future__ import annotations
