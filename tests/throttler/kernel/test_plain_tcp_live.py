@@ -50,7 +50,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 def test_plain_and_multipath_tcp_share_one_cap(site: Site) -> None:
     least = 8 * OCTETS / 1e6 / MEGABITS
-    assert site.plain_download_seconds() < least, "plain TCP has no cap before the throttler starts"
+    wait_until(lambda: site.plain_download_seconds() < least, "plain TCP has no cap before the throttler starts")
     throttler = site.start(CAPPED)
     assert site.plain_download_seconds() > 0.9 * least
     multipath = site.testbed["client"].popen(site.curl(site.origin.url("big")))
@@ -65,7 +65,8 @@ def test_plain_and_multipath_tcp_share_one_cap(site: Site) -> None:
     wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is restored")
     site.reload(throttler, UNCAPPED)
     wait_until(lambda: PLAIN_TCP_TABLE not in site.tables(), "the table is removed with the rule")
-    assert site.plain_download_seconds() < least
+    # A download that begins just when its class goes can lose packets with it and wait for their timers.
+    wait_until(lambda: site.plain_download_seconds() < least, "plain TCP has no cap without the rule")
     site.reload(throttler, CAPPED)
     wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is made with the rule")
     throttler.process.kill()
