@@ -137,7 +137,7 @@ class AddressesWatch:
         self._frequent = frequent
 
     def _report_failure(self, text: str) -> None:
-        self._reporter.trouble("addresses", text)
+        self._reporter.set_problem("addresses", text)
         if text and not self._failed:
             say(text, WARNING)
         self._failed = bool(text)

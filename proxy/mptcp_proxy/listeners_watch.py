@@ -124,10 +124,10 @@ class ListenersWatch:
             return self._state
         sockets = listening_or_none()
         if sockets is None or found is None:
-            if self._reporter.trouble("listeners", NO_SOCKET_LIST):
+            if self._reporter.set_problem("listeners", NO_SOCKET_LIST):
                 say(NO_SOCKET_LIST, WARNING)
             return None
-        self._reporter.trouble("listeners", "")
+        self._reporter.set_problem("listeners", "")
         self._identities, self._state = found, listen_state(self._ports, pids, sockets, self._hosts)
         return self._state
 
@@ -157,9 +157,9 @@ class ListenersWatch:
         run_times = {pid: run_time for pid in kids if (run_time := run_nanoseconds(pid)) is not None}
         stuck = sorted(self._stuck_processes.process(run_times))
         names = ", ".join(f"{_name(pid)} (process {pid})" for pid in stuck)
-        trouble = f"Squid's {names} does not run at all: clients that the kernel assigns to it wait" if stuck else ""
-        if self._reporter.trouble("processes", trouble) and trouble:
-            say(f"{trouble}; kill -KILL {' '.join(map(str, stuck))} makes Squid restart it", WARNING)
+        problem = f"Squid's {names} does not run at all: clients that the kernel assigns to it wait" if stuck else ""
+        if self._reporter.set_problem("processes", problem) and problem:
+            say(f"{problem}; kill -KILL {' '.join(map(str, stuck))} makes Squid restart it", WARNING)
 
 
 def _name(pid: int) -> str:

@@ -47,9 +47,9 @@ class Outcome:
     """When the last reload was accepted or refused, seconds since the epoch."""
     serving: str = ""
     """The ports on which Squid listens, as text."""
-    troubles: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
     """Current problems."""
-    in_doubt: str = ""
+    unconfirmed: str = ""
     """Why it is unknown whether Squid listens as the last accepted reload requires; empty if it does, or if the reload
     was refused."""
 
@@ -62,7 +62,7 @@ def read_outcome(file: Path) -> Outcome | None:
     read it."""
     try:
         outcome = Outcome(**json.loads(file.read_text()))
-        outcome = replace(outcome, troubles=tuple(outcome.troubles))
+        outcome = replace(outcome, problems=tuple(outcome.problems))
     except PermissionError as error:
         raise ReloadError(f"{reason(error)}; only root can make a proxy reload") from error
     except (OSError, ValueError, TypeError):
@@ -122,5 +122,5 @@ def _reload(places: Places) -> None:
         time.sleep(_INTERVAL)
     if now.refused:
         raise ReloadError(f"reload refused, the old settings stay in force: {now.refused}")
-    if now.in_doubt:
-        raise ReloadError(f"the new settings are in force, but {now.in_doubt}")
+    if now.unconfirmed:
+        raise ReloadError(f"the new settings are in force, but {now.unconfirmed}")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from mptcp_common import journal
@@ -45,48 +46,46 @@ class Reporter:
         self._is_ready = False
         self._serving = ""
         self._parents = ""
-        self._troubles: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
         self._write()
 
-    def give_sign_of_life(self) -> None:
+    def ping_watchdog(self) -> None:
         """Send a watchdog ping if it is due."""
         if self.due is not None and self._interval is not None and time.monotonic() >= self.due:
             self.due = time.monotonic() + self._interval
-            _tell(WATCHDOG)
+            _notify(WATCHDOG)
 
     def listeners(self, state: ListenState) -> None:
         """Report on which ports Squid listens. The supervisor is ready when Squid listens on at least one port."""
         too_few = {port: f"{port} ({actual} of {required} workers)" for port, actual, required in state.too_few}
         mptcp = [port for port in state.ports if port not in state.plain_tcp and port not in state.missing]
-        groups = (
-            (mptcp, "by Multipath TCP"),
-            (state.plain_tcp, self._plain),
-            (state.missing, "NOT AT ALL"),
-        )
-        texts = "; ".join(
-            f"port{'s' * (len(ports) > 1)} {', '.join(too_few.get(port, str(port)) for port in ports)} {text}"
-            for ports, text in groups
-            if ports
-        )
-        self._serving = f"serving: {texts}"
+
+        def named(ports: Collection[int]) -> str:
+            return f"port{'s' * (len(ports) > 1)} {', '.join(too_few.get(port, str(port)) for port in ports)}"
+
+        served = [f"{named(mptcp)} by Multipath TCP"] if mptcp else []
+        served += [f"{named(state.plain_tcp)} {self._plain}"] if state.plain_tcp else []
+        texts = [f"serving: {'; '.join(served)}"] if served else []
+        texts += [f"NOT LISTENING: {named(state.missing)}"] if state.missing else []
+        self._serving = "; ".join(texts)
         becomes_ready = not self._is_ready and state.listens
         self._is_ready = self._is_ready or state.listens
-        _tell(*([READY] if becomes_ready else []), self._status())
+        _notify(*([READY] if becomes_ready else []), self._status())
         self._set_outcome(replace(self._outcome, serving=self._serving))
 
     def listeners_unknown(self) -> None:
         """Report readiness although the listeners are unknown. Otherwise systemd would abort the start."""
         if not self._is_ready:
             self._is_ready = True
-            _tell(READY, self._status())
+            _notify(READY, self._status())
 
-    def trouble(self, about: str, text: str) -> bool:
-        """Set the current problem of the subject *about*; an empty *text* clears it. Return whether it has changed."""
-        if text == self._troubles.get(about, ""):
+    def set_problem(self, subject: str, text: str) -> bool:
+        """Set the current problem of *subject*; an empty *text* clears it. Return whether it has changed."""
+        if text == self._problems.get(subject, ""):
             return False
-        self._troubles[about] = text
-        _tell(self._status())
-        self._set_outcome(replace(self._outcome, troubles=tuple(each for each in self._troubles.values() if each)))
+        self._problems[subject] = text
+        _notify(self._status())
+        self._set_outcome(replace(self._outcome, problems=tuple(each for each in self._problems.values() if each)))
         return True
 
     def parents(self, summary: str) -> None:
@@ -94,21 +93,23 @@ class Reporter:
         if summary != self._parents:
             self._parents = summary
             if self._is_ready:
-                _tell(self._status())
+                _notify(self._status())
 
     def reload_begins(self) -> None:
-        _tell(*reloading())
+        _notify(*reloading())
 
-    def reload_ends(self, refused: str = "", in_doubt: str = "") -> None:
-        """Report the end of a reload. *refused*: why the old settings stay in force. *in_doubt*: why it is unknown
+    def reload_ends(self, refused: str = "", unconfirmed: str = "") -> None:
+        """Report the end of a reload. *refused*: why the old settings stay in force. *unconfirmed*: why it is unknown
         whether Squid listens as the new settings require."""
         count = self._outcome.count + 1
-        self._set_outcome(replace(self._outcome, count=count, refused=refused, in_doubt=in_doubt, time=time.time()))
-        _tell(*([READY] if self._is_ready else []), self._status())
+        self._set_outcome(
+            replace(self._outcome, count=count, refused=refused, unconfirmed=unconfirmed, time=time.time())
+        )
+        _notify(*([READY] if self._is_ready else []), self._status())
 
     def _status(self) -> str:
         refused = f"RELOAD REFUSED: {self._outcome.refused}" if self._outcome.refused else ""
-        return status("; ".join(filter(None, (self._serving, self._parents, *self._troubles.values(), refused))))
+        return status("; ".join(filter(None, (self._serving, self._parents, *self._problems.values(), refused))))
 
     def _set_outcome(self, outcome: Outcome) -> None:
         if outcome != self._outcome:
@@ -120,9 +121,10 @@ class Reporter:
             write(self._places.reloads, self._outcome.text().encode(), 0o600)
         except OSError as error:
             say(
-                f"{self._places.reloads}: {reason(error)}; mptcp-proxy reload will not see the outcome", journal.WARNING
+                f"{self._places.reloads}: {reason(error)}; mptcp-proxy reload cannot report the outcome",
+                journal.WARNING,
             )
 
 
-def _tell(*lines: str) -> None:
+def _notify(*lines: str) -> None:
     notify_or_warn("mptcp-proxy", *lines)

@@ -275,7 +275,7 @@ class _Supervisor:
                     if addresses in ready:
                         _drain(addresses)
                         self._addresses.changed()
-                    self._reporter.give_sign_of_life()
+                    self._reporter.ping_watchdog()
                     self._handle_signals(process)
                     self._run_due_checks(process)
                     self._send_pending_signals(process)
@@ -321,7 +321,7 @@ class _Supervisor:
             self._reload(process)
 
     def _is_check_cancelled(self, process: subprocess.Popen[bytes]) -> bool:
-        self._reporter.give_sign_of_life()
+        self._reporter.ping_watchdog()
         return self._signals.has(STOP) or process.poll() is not None
 
     def _reload(self, process: subprocess.Popen[bytes]) -> None:
@@ -385,7 +385,7 @@ class _Supervisor:
             reap(process.pid)
             if self._logs.rotate_and_report():
                 self._pending.add(signal.SIGUSR1)
-            self._reporter.trouble("logs", f"the disk of {self._places.logs} is full" if self._logs.full else "")
+            self._reporter.set_problem("logs", f"the disk of {self._places.logs} is full" if self._logs.full else "")
 
     def _check_listeners(self, squid: int) -> None:
         doubt = self._listeners.check(squid)
@@ -393,7 +393,7 @@ class _Supervisor:
         is_outdated = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
         if doubt is not None and self._reload_unconfirmed and not is_outdated:
             self._reload_unconfirmed = False
-            self._reporter.reload_ends(in_doubt=doubt)
+            self._reporter.reload_ends(unconfirmed=doubt)
         if self._listeners.must_restart(squid):
             self._must_restart = True
             say(
@@ -428,7 +428,7 @@ class _Supervisor:
         failed."""
         self._listeners.report_end()
         say(f"this program ends in {_PAUSE_BEFORE_EXIT:g} s, so that systemd does not restart it too often")
-        self._reporter.give_sign_of_life()
+        self._reporter.ping_watchdog()
         self._signals.wait(_PAUSE_BEFORE_EXIT, wakeup, STOP)
 
 

@@ -87,9 +87,11 @@ def last_reload(outcome: Outcome | None, unknown: str, file: str, service_name: 
     if not outcome.count:
         return ok(_RELOAD, f"the {role.value} has not reloaded since its start")
     when = datetime.fromtimestamp(outcome.time).astimezone().isoformat(" ", "seconds")
-    if outcome.in_doubt:
+    if outcome.unconfirmed:
         text = "clients may be unable to reach the ports in the file"
-        return warn(_RELOAD, f"accepted at {when}, but {outcome.in_doubt}", text, f"journalctl -u mptcp-{role.value}")
+        return warn(
+            _RELOAD, f"accepted at {when}, but {outcome.unconfirmed}", text, f"journalctl -u mptcp-{role.value}"
+        )
     if not outcome.refused:
         return ok(_RELOAD, f"accepted at {when}")
     return warn(
@@ -104,10 +106,10 @@ def service(outcome: Outcome | None, role: Role) -> Iterator[Finding]:
     """Yield the state that this instance's supervisor reports, if it is known."""
     if outcome is None:
         return
-    if outcome.troubles:
+    if outcome.problems:
         unit = f"mptcp-{role.value}"
         why = "some clients may have to wait, or some logs and state are lost"
-        yield warn(_SERVICE, "; ".join(outcome.troubles), why, f"journalctl -u {unit} -p warning")
+        yield warn(_SERVICE, "; ".join(outcome.problems), why, f"journalctl -u {unit} -p warning")
     else:
         yield ok(_SERVICE, outcome.serving or "Squid does not listen yet")
 

@@ -69,7 +69,7 @@ def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
 def status(proxy: Proxy) -> tuple[str, list[str]]:
     """Return the status that the supervisor wrote: how Squid listens, and other problems."""
     answer = json.loads((proxy.state / "reloads.json").read_text())
-    return answer["serving"], answer["troubles"]
+    return answer["serving"], answer["problems"]
 
 
 def doctor(node: LiveNode, proxy: Proxy) -> dict[str, dict[str, str]]:
@@ -105,7 +105,7 @@ def test_supervisor_ends_with_an_error_if_no_worker_listens(testbed: Testbed, st
         timeout=LONG_LIMIT,
         process=proxy.process,
     )
-    expected = f"serving: port {PROXY_PORT} NOT AT ALL"
+    expected = f"NOT LISTENING: port {PROXY_PORT}"
     wait_until(lambda: status(proxy)[0] == expected, "the status reports it", timeout=LONG_LIMIT, process=proxy.process)
     # The supervisor is about to end; stop it until the doctor has run.
     proxy.process.signal(signal.SIGSTOP)
@@ -141,7 +141,7 @@ def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed
     wait_until(ended, "the supervisor ends", timeout=LONG_LIMIT)
     assert proxy.process.wait(1) == 1
     assert len(dead) >= FAILURES
-    assert f"serving: port {PROXY_PORT} NOT AT ALL" in reported
+    assert f"NOT LISTENING: port {PROXY_PORT}" in reported
     assert time.monotonic() - started > 15
     assert namespace_processes(node.namespace) == ()
 
@@ -199,7 +199,7 @@ def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy
         process=proxy.process,
     )
     wait_until(
-        lambda: [message in trouble for trouble in status(proxy)[1]] == [True],
+        lambda: [message in problem for problem in status(proxy)[1]] == [True],
         "the status reports it",
         timeout=LONG_LIMIT,
         process=proxy.process,

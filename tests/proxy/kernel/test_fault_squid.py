@@ -300,7 +300,7 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
             assert kids(proxy.process) == before
             full = ["the disk of /var/log/mptcpproxy is full"]
             wait_until(
-                lambda: json.loads((proxy.state / "reloads.json").read_text())["troubles"] == full,
+                lambda: json.loads((proxy.state / "reloads.json").read_text())["problems"] == full,
                 "the status reports it",
                 timeout=LONG_LIMIT,
             )

@@ -17,12 +17,12 @@ BEFORE: frozenset[Network] = frozenset({ip_network("192.0.2.1/32")})
 AFTER: frozenset[Network] = frozenset({ip_network("192.0.2.2/32")})
 
 
-class Troubles:
+class RecordedProblem:
     """Records the problem that the watch reports."""
 
     text = ""
 
-    def trouble(self, about: str, text: str) -> bool:
+    def set_problem(self, subject: str, text: str) -> bool:
         self.text = text
         return True
 
@@ -37,11 +37,11 @@ class Host:
         self.ready: float | None = None
         """Time when the running trial ends, or None."""
         self.installed: list[frozenset[Network]] = []
-        self.troubles = Troubles()
+        self.problems = RecordedProblem()
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         monkeypatch.setattr(addresses_watch, "local_prefixes", lambda: AFTER)
         monkeypatch.setattr(addresses_watch, "install_own_addresses", self.install)
-        self.watch = AddressesWatch(Places("one"), self.troubles, BEFORE, self)  # type: ignore[arg-type]
+        self.watch = AddressesWatch(Places("one"), self.problems, BEFORE, self)  # type: ignore[arg-type]
 
     def install(self, _: Places, prefixes: frozenset[Network]) -> None:
         self.installed.append(prefixes)
@@ -84,7 +84,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 def test_new_address_reconfigures_squid(host: Host) -> None:
     assert host.until(1005.0) == 1
     assert host.installed == [BEFORE | AFTER]
-    assert host.troubles.text == ""
+    assert host.problems.text == ""
 
 
 def test_squid_is_reconfigured_only_if_it_can_read_its_configuration(host: Host) -> None:
@@ -95,7 +95,7 @@ def test_squid_is_reconfigured_only_if_it_can_read_its_configuration(host: Host)
     host.obstacle = "Squid would end at Bungled squid.conf line 3: acl own src office.example"
     assert host.until(1300.0) == 0
     assert host.installed == []
-    assert host.troubles.text.startswith(
+    assert host.problems.text.startswith(
         "Squid would end at Bungled squid.conf line 3: acl own src office.example; for now"
     )
     # Trials come after 1, 3, 7, 15, 31 and 63 seconds, then once a minute.
@@ -103,7 +103,7 @@ def test_squid_is_reconfigured_only_if_it_can_read_its_configuration(host: Host)
     host.obstacle = ""
     assert host.until(1361.0) == 1
     assert len(host.installed) == 1
-    assert host.troubles.text == ""
+    assert host.problems.text == ""
 
 
 def test_further_changes_cause_no_additional_trials(host: Host) -> None:
@@ -120,7 +120,7 @@ def test_slow_trials_are_repeated_less_often(host: Host) -> None:
     host.until(2000.0)
     # The pauses are 2, 4, 8, 16, 32, 60, 60 … seconds.
     assert host.trials == 11
-    assert host.troubles.text.startswith("Squid does not read it within 60 s; for now")
+    assert host.problems.text.startswith("Squid does not read it within 60 s; for now")
 
 
 def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def test_doctor_reports_the_status_of_the_running_service() -> None:
     serving = Outcome(1, 1, 0, serving="serving: port 3128 by Multipath TCP")
     (finding,) = host.service(serving, Role.PROXY)
     assert (finding.status, finding.text) == (OK, "serving: port 3128 by Multipath TCP")
-    (finding,) = host.service(replace(serving, troubles=("the disk is full", "x")), Role.RELAY)
+    (finding,) = host.service(replace(serving, problems=("the disk is full", "x")), Role.RELAY)
     assert (finding.status, finding.text) == (WARN, "the disk is full; x")
     assert "mptcp-relay" in finding.remedy
     assert is_complete(finding)
@@ -155,7 +155,7 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
         (Outcome(1, 1, 0), "", OK, "the relay has not reloaded since its start"),
         (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
         (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
-        (Outcome(1, 1, 3, "", 1795000000.5, in_doubt="nobody listens"), "", WARN, ", but nobody listens"),
+        (Outcome(1, 1, 3, "", 1795000000.5, unconfirmed="nobody listens"), "", WARN, ", but nobody listens"),
         (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "not seen without root"),
     ],
 )

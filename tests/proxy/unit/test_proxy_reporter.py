@@ -70,7 +70,7 @@ def test_status_names_the_parents_that_do_not_answer(places: Places, manager: so
 def test_service_is_ready_once_squid_listens(places: Places, manager: socket.socket) -> None:
     reported = Reporter(places)
     reported.listeners(ListenState((3128,), missing=(3128,)))
-    assert notified(manager) == ["STATUS=serving: port 3128 NOT AT ALL"]
+    assert notified(manager) == ["STATUS=NOT LISTENING: port 3128"]
     reported.listeners(ListenState((3128, 3129), plain_tcp=(3129,)))
     assert notified(manager) == [
         "READY=1",
@@ -80,7 +80,7 @@ def test_service_is_ready_once_squid_listens(places: Places, manager: socket.soc
     reported.listeners(ListenState((3128, 3129)))
     assert notified(manager) == ["STATUS=serving: ports 3128, 3129 by Multipath TCP"]
     reported.listeners(ListenState((3128, 3129), too_few=((3128, 1, 2),), missing=(3129,)))
-    served = "port 3128 (1 of 2 workers) by Multipath TCP; port 3129 NOT AT ALL"
+    served = "port 3128 (1 of 2 workers) by Multipath TCP; NOT LISTENING: port 3129"
     assert notified(manager) == [f"STATUS=serving: {served}"]
 
 
@@ -89,18 +89,18 @@ def test_problem_is_in_the_status_until_it_is_solved(places: Places, manager: so
     reported.listeners(ListenState((3128,)))
     notified(manager)
     serving = "STATUS=serving: port 3128 by Multipath TCP"
-    assert reported.trouble("logs", "the disk is full")
-    assert not reported.trouble("logs", "the disk is full")
+    assert reported.set_problem("logs", "the disk is full")
+    assert not reported.set_problem("logs", "the disk is full")
     assert notified(manager) == [f"{serving}; the disk is full"]
     outcome = read_outcome(places.reloads)
     assert outcome is not None
-    assert (outcome.serving, outcome.troubles) == ("serving: port 3128 by Multipath TCP", ("the disk is full",))
-    assert reported.trouble("logs", "")
-    assert not reported.trouble("logs", "")
+    assert (outcome.serving, outcome.problems) == ("serving: port 3128 by Multipath TCP", ("the disk is full",))
+    assert reported.set_problem("logs", "")
+    assert not reported.set_problem("logs", "")
     assert notified(manager) == [serving]
     outcome = read_outcome(places.reloads)
     assert outcome is not None
-    assert outcome.troubles == ()
+    assert outcome.problems == ()
 
 
 def test_refused_reload_is_in_the_status_until_one_succeeds(places: Places, manager: socket.socket) -> None:
@@ -128,7 +128,7 @@ def test_watchdog_message_is_sent_when_it_is_due(
     reported = Reporter(places)
     for moment, expected in ((1000.0, ["WATCHDOG=1"]), (1049.0, []), (1050.0, ["WATCHDOG=1"]), (1051.0, [])):
         clock[0] = moment
-        reported.give_sign_of_life()
+        reported.ping_watchdog()
         assert notified(manager) == expected
     assert reported.due == 1100.0
 
@@ -136,7 +136,7 @@ def test_watchdog_message_is_sent_when_it_is_due(
 def test_no_watchdog_message_is_due_without_a_watchdog(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
     reported = Reporter(places)
-    reported.give_sign_of_life()
+    reported.ping_watchdog()
     assert reported.due is None
 
 
@@ -152,7 +152,7 @@ def test_outcome_of_an_ended_supervisor_is_ignored(places: Places) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refused", "in_doubt", "printed"),
+    ("refused", "unconfirmed", "printed"),
     [
         ("", "", ""),
         ("squid.conf:3: wrong", "", "reload refused, the old settings stay in force: squid.conf:3: wrong"),
@@ -160,14 +160,14 @@ def test_outcome_of_an_ended_supervisor_is_ignored(places: Places) -> None:
         ("", "cannot see who listens", "the new settings are in force, but cannot see who listens"),
     ],
 )
-def test_reload_command_prints_the_outcome(places: Places, refused: str, in_doubt: str, printed: str) -> None:
+def test_reload_command_prints_the_outcome(places: Places, refused: str, unconfirmed: str, printed: str) -> None:
     reported = Reporter(places)
     signalled = threading.Event()
     before = signal.signal(signal.SIGHUP, lambda *_: signalled.set())
 
     def supervisor() -> None:
         assert signalled.wait(60)
-        reported.reload_ends(refused, in_doubt)
+        reported.reload_ends(refused, unconfirmed)
 
     thread = threading.Thread(target=supervisor)
     thread.start()

@@ -132,7 +132,7 @@ def test_reload_is_aborted_by_a_stop_or_the_end_of_squid(
     """
     alive: list[bool] = []
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
-    monkeypatch.setattr("mptcp_proxy.supervisor.Reporter.give_sign_of_life", lambda self: alive.append(True))
+    monkeypatch.setattr("mptcp_proxy.supervisor.Reporter.ping_watchdog", lambda self: alive.append(True))
     checked = Checked((), (), "proxy", Workers(), ())
     squid = hanging_squid(tmp_path, "kill -TERM $PPID" if cause == "a stop" else f"kill -KILL {running.pid}")
     signals = RecordedSignals(STOP)
