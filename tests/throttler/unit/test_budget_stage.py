@@ -364,8 +364,8 @@ def test_step_reached_while_a_policy_is_loaded_is_reported_if_it_still_exists(ne
     sweep = host.stage.observe(Samples(host.clock, dict(host.sockets), True))
     next(sweep)
     host.stage.set_policy(new)
-    effects = [effect for outcome in sweep for effect in outcome.effects]
-    assert [type(each) for each in effects] == [Reached] * reports
+    actions = [action for outcome in sweep for action in outcome.actions]
+    assert [type(each) for each in actions] == [Reached] * reports
 
 
 def test_bytes_across_a_period_end_are_counted_before_the_first_decision() -> None:

@@ -17,7 +17,7 @@ from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages import baseline, degradation
 from mptcp_throttler.stages.guard import GuardStage, Relaxed
-from mptcp_throttler.stages.stage import Effect
+from mptcp_throttler.stages.stage import Action
 
 STEP = 0.1
 POLICY = """\
@@ -52,7 +52,7 @@ class Scene:
             ),
         )
         self.changed: list[int] = []
-        self.effects: list[Effect] = []
+        self.actions: list[Action] = []
         self.guard = GuardStage(policy)
         self.now = 0.0
 
@@ -67,7 +67,7 @@ class Scene:
                 flow.go_on(STEP)
             for outcome in self.guard.observe(sampled(self.now, [flow.socket for flow in self.flows])):
                 self.changed += outcome.changed
-                self.effects += outcome.effects
+                self.actions += outcome.actions
         return self.apply()
 
 
@@ -87,7 +87,7 @@ def test_degraded_connection_loses_its_caps_on_downloads() -> None:
     reason = scene.guard.reason(1)
     assert reason is not None
     assert down.reason.endswith(reason)
-    assert scene.effects == [Relaxed(1, ("cap",), reason)]
+    assert scene.actions == [Relaxed(1, ("cap",), reason)]
     counters = scene.guard.counters
     assert counters.relaxations == 1
     assert scene.guard.relaxed() == 1
@@ -121,7 +121,7 @@ def test_uploads_are_guarded_separately() -> None:
             ]
             for outcome in scene.guard.observe(sampled(scene.now, sockets)):
                 scene.changed += outcome.changed
-                scene.effects += outcome.effects
+                scene.actions += outcome.actions
         return scene.apply()
 
     assert go_on(5) == scene.verdicts
@@ -133,7 +133,7 @@ def test_uploads_are_guarded_separately() -> None:
     assert up.throttle is not None
     assert 25 * MBIT < up.throttle.ceil < 35 * MBIT
     assert up.reason.startswith("upload: cap of rule cap relaxed: it got ")
-    assert scene.effects == [Relaxed(1, ("cap",), up.reason.replace("cap of rule cap relaxed: ", ""))]
+    assert scene.actions == [Relaxed(1, ("cap",), up.reason.replace("cap of rule cap relaxed: ", ""))]
     assert scene.guard.reason(1) == up.reason.replace("cap of rule cap relaxed: ", "")
     assert scene.guard.relaxed() == 1
 
@@ -145,7 +145,7 @@ def test_caps_return_after_recovery() -> None:
     scene.run(2)
     scene.flows[1].rate = 30 * MBIT
     assert scene.run(3) == scene.verdicts
-    assert scene.effects[1:] == [Relaxed(1, ("cap",))]
+    assert scene.actions[1:] == [Relaxed(1, ("cap",))]
     assert scene.guard.counters.resumptions == 1
     assert scene.guard.reason(1) is None
     assert scene.guard.relaxed() == 0
@@ -164,7 +164,7 @@ def test_relaxation_of_two_rules_is_one_effect() -> None:
     scene.flows[1].rate = 1 * MBIT
     scene.run(2)
     reason = scene.guard.reason(1) or ""
-    assert scene.effects == [Relaxed(1, ("cap", "other"), reason)]
+    assert scene.actions == [Relaxed(1, ("cap", "other"), reason)]
     assert scene.guard.counters.relaxations == 1
     scene.guard.forget(1)
     assert not scene.guard.watched()

@@ -15,7 +15,7 @@ from mptcp_invariants import SMALL, check_tables
 
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.actions import MAX_LINES, Actions
+from mptcp_throttler.runtime.actions import MAX_LINES, ActionRunner
 
 MOST = SMALL.max_subflows_per_connection
 EXCESS = "subflow-excess"
@@ -137,8 +137,8 @@ def excess_events(time: float = 60.0) -> list[Event]:
     return [replace(event, time=time) for event in events]
 
 
-def closing(sockets: Sockets, *, in_force: bool = True) -> Actions:
-    return Actions(PathManager(in_force=in_force), {}, sockets, None, None)  # type: ignore[arg-type]
+def closing(sockets: Sockets, *, in_force: bool = True) -> ActionRunner:
+    return ActionRunner(PathManager(in_force=in_force), {}, sockets, None, None)  # type: ignore[arg-type]
 
 
 def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:

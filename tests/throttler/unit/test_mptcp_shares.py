@@ -21,7 +21,7 @@ from mptcp_common.netlink import refusal
 from mptcp_throttler.mptcp.limits import Shares
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.actions import MAX_LINES, Actions
+from mptcp_throttler.runtime.actions import MAX_LINES, ActionRunner
 
 ROOM = SMALL.max_connections
 EXCESS = "connection-excess"
@@ -327,8 +327,8 @@ def close_excess(sockets: Sockets, events: Sequence[Event], *, dry_run: bool = F
     actions_with(sockets).close_excess(events, is_dry_run=dry_run)
 
 
-def actions_with(sockets: Sockets) -> Actions:
-    return Actions(None, {}, sockets, None, None)  # type: ignore[arg-type]
+def actions_with(sockets: Sockets) -> ActionRunner:
+    return ActionRunner(None, {}, sockets, None, None)  # type: ignore[arg-type]
 
 
 def test_reported_connections_are_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.stages.baseline import Path
 from mptcp_throttler.stages.budget import MAX_URGENT, OpenAccount
 from mptcp_throttler.stages.guard import GuardStage
-from mptcp_throttler.stages.stage import SLICE, Effect, Samples, Stage
+from mptcp_throttler.stages.stage import SLICE, Action, Samples, Stage
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
 CONNECTIONS = examples(10_000)
@@ -67,7 +67,7 @@ class Host:
             number: connection_of(number, [flow.four_tuple for flow in flows]) for number, flows in self.flows.items()
         }
         self.verdicts: dict[int, tuple[Verdict, ...]] = {}
-        self.effects: list[Effect] = []
+        self.actions: list[Action] = []
         self.now = 0.0
         self.decide(self.connections)
 
@@ -91,10 +91,10 @@ class Host:
         for stage in self.stages:
             outcome = observed(stage, Samples(self.now, sockets, True))
             changed.update(outcome.changed)
-            self.effects += outcome.effects
-            for effect in outcome.effects:
-                if isinstance(effect, SetBackup):
-                    self.steering.confirmed(effect)
+            self.actions += outcome.actions
+            for action in outcome.actions:
+                if isinstance(action, SetBackup):
+                    self.steering.confirmed(action)
         self.decide(changed)
         return len(changed)
 
@@ -140,14 +140,14 @@ def test_only_steered_connections_with_data_are_urgent() -> None:
     assert not host.guard.watched()
     assert len(host.steering.watched()) == len(host.steering.urgent()) == 2 * CONNECTIONS, "new"
     assert host.sweep() == CONNECTIONS
-    assert len(host.effects) == CONNECTIONS, "the standbys"
+    assert len(host.actions) == CONNECTIONS, "the standbys"
     assert [host.sweep() for _ in range(2)] == [0, 0]
     assert not host.steering.urgent()
     for number in BUSY:
         host.flows[number][1].rate = 30 * MBIT
     assert host.sweep() == 0
     assert len(host.steering.urgent()) == 2 * len(BUSY)
-    assert len(host.effects) == CONNECTIONS
+    assert len(host.actions) == CONNECTIONS
     assert len(host.steering.flags.release_all()) == CONNECTIONS
     host.end_all()
     assert not set(host.steering.urgent()) - set(host.steering.watched())

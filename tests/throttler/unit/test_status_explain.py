@@ -207,7 +207,7 @@ async def test_guard_stage_is_explained(tmp_path: Path) -> None:
         )
         detector.connections[7].candidate = detector._candidates[7] = candidate
         relaxed = time.time()
-        scene.engine.actions.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
+        scene.engine.action_runner.perform([Relaxed(7, ("cap-a",), "it got too little")])
         scene.engine.decisions.decide([7])
         wifi = explained_subflows(scene, token="7")[0]
         assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("capped at 10.494 Mbit/s", True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the steering stage: caps and reasons in verdicts, backup flags as effects, and sampled subflows."""
+"""Tests for the steering stage: caps and reasons in verdicts, backup flags as actions, and sampled subflows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Scene:
         self.stage = SteeringStage()
         self.backup: dict[int, bool] = {}
         """Backup flags, by client port and path."""
-        self.effects: list[SetBackup] = []
+        self.actions: list[SetBackup] = []
         self.verdicts: tuple[Verdict, ...] = ()
         self.now = 0.0
 
@@ -59,7 +59,7 @@ class Scene:
 
     def run(self, seconds: float, complete: bool = True) -> list[SetBackup]:
         """Let time pass. Return the flags that the stage wanted to set."""
-        began = len(self.effects)
+        began = len(self.actions)
         for _ in range(round(seconds / STEP)):
             self.now += STEP
             for flow in self.flows:
@@ -67,13 +67,13 @@ class Scene:
             urgent = self.stage.urgent()
             flows = [flow for flow in self.flows if complete or flow.four_tuple in urgent]
             outcome = observed(self.stage, sampled(self.now, [flow.socket for flow in flows], complete))
-            for effect in outcome.effects:
-                assert isinstance(effect, SetBackup)
-                self.effects.append(effect)
-                (self.stage.confirmed if self.willing else self.stage.flags.refused)(effect)
+            for action in outcome.actions:
+                assert isinstance(action, SetBackup)
+                self.actions.append(action)
+                (self.stage.confirmed if self.willing else self.stage.flags.refused)(action)
             if outcome.changed:
                 self.apply()
-        return self.effects[began:]
+        return self.actions[began:]
 
     def idle(self) -> None:
         for flow in self.flows:
@@ -139,7 +139,7 @@ def test_unconfirmed_flag_is_set_again_and_refused_flag_is_not() -> None:
     scene = Scene(STANDBY, willing=False)
     scene.apply()
     outcome = observed(scene.stage, sampled(0.1, [flow.socket for flow in scene.flows]))
-    assert len(outcome.effects) == 1
+    assert len(outcome.actions) == 1
     assert len(scene.run(5)) == 1
     assert not scene.stage.flags.release_all()
     assert not scene.run(5)
@@ -169,7 +169,7 @@ def test_refused_connection_gets_no_further_flags() -> None:
     scene.run(2)
     scene.set_policy(PRIORITY)
     scene.run(2)
-    assert len(scene.effects) == began
+    assert len(scene.actions) == began
 
 
 def test_refusal_for_an_ended_subflow_does_not_prevent_other_flags() -> None:
@@ -181,7 +181,7 @@ def test_refusal_for_an_ended_subflow_does_not_prevent_other_flags() -> None:
     scene.flows[0] = another_standby()
     scene.apply()
     scene.run(2)
-    assert scene.effects[1:] == [SetBackup(1, scene.flows[0].four_tuple, True, "s")]
+    assert scene.actions[1:] == [SetBackup(1, scene.flows[0].four_tuple, True, "s")]
 
 
 def test_flags_of_a_killed_daemon_are_kept_if_a_rule_needs_them_or_reset() -> None:
@@ -287,11 +287,11 @@ def test_idle_connection_is_urgent_only_until_its_second_sample() -> None:
     scene.run(STEP)
     assert len(scene.stage.urgent()) == 2
     scene.run(2)
-    assert scene.effects[-1] == SetBackup(1, scene.ethernet.four_tuple, False, "p"), "the second path is opened"
+    assert scene.actions[-1] == SetBackup(1, scene.ethernet.four_tuple, False, "p"), "the second path is opened"
     scene.idle()
     scene.run(URGENT_SECONDS + 2)
     assert not scene.stage.urgent()
-    assert scene.effects[-1] == SetBackup(1, scene.ethernet.four_tuple, True, "p")
+    assert scene.actions[-1] == SetBackup(1, scene.ethernet.four_tuple, True, "p")
 
 
 def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -417,10 +417,10 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
                 first.go_on(STEP)
                 first.waiting = waiting if (number + round(now[0] / STEP)) % 2 else 0
             samples = sampled(now[0], [each.socket for pair in flows for each in pair])
-            for effect in observed(stage, samples).effects:
-                assert isinstance(effect, SetBackup)
-                stage.confirmed(effect)
-                (found.add if effect.backup else found.discard)(effect.token)
+            for action in observed(stage, samples).actions:
+                assert isinstance(action, SetBackup)
+                stage.confirmed(action)
+                (found.add if action.backup else found.discard)(action.token)
         return found
 
     now, found, waiting = [0.0], set[int](), 160_000

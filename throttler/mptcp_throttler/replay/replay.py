@@ -352,7 +352,7 @@ class Replay:
         changed: set[int] = set()
         for outcome in self._budgets.observe(Samples(self.now, sockets, False)):
             changed.update(outcome.changed)
-            for step in outcome.effects:
+            for step in outcome.actions:
                 if isinstance(step, Reached):
                     whose = f"client {step.client}: " if step.client else ""
                     yield Entry(self.now, "budget", whose + step.sentence, details={"rule": step.budget})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Acts on single subflows and connections: carries out the stages' effects, and closes subflows and connections that
+"""Acts on single subflows and connections: performs the actions of the stages, and closes subflows and connections that
 exceed the tracker's limits."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.budget import Reached
 from mptcp_throttler.stages.guard import Relaxed
-from mptcp_throttler.stages.stage import Effect
+from mptcp_throttler.stages.stage import Action
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 from mptcp_throttler.telemetry.events import BUDGET, EventRecorder, RateLimiter
 
@@ -28,7 +28,7 @@ order, the kernel refuses the flag on all existing connections."""
 _EXCESS: Final = {EventKind.SUBFLOW_EXCESS: "subflows", EventKind.CONNECTION_EXCESS: "connections of its client"}
 
 
-class Actions:
+class ActionRunner:
     def __init__(
         self,
         path_manager: UserspacePathManager,
@@ -43,10 +43,10 @@ class Actions:
         self._refusals = RateLimiter(MAX_LINES)
         self._lines = {kind: RateLimiter(MAX_LINES) for kind in _EXCESS}
 
-    def carry_out(self, effects: Iterable[Effect]) -> None:
-        """Carry out *effects*; log each effect that the kernel refuses, and continue."""
-        for effect in effects:
-            match effect:
+    def perform(self, actions: Iterable[Action]) -> None:
+        """Perform *actions*; log each action that the kernel refuses, and continue."""
+        for action in actions:
+            match action:
                 case Relaxed(token, rules, None):
                     log.info("connection %08x: caps are in force again", token, extra=self._about(token, rules))
                     self._events.guard(time.monotonic(), token, rules, "are in force again")
@@ -59,25 +59,25 @@ class Actions:
                     log.info("%s%s", whose, sentence, extra=about(client=client or None, rule=rule))
                     self._events.about(time.monotonic(), BUDGET, sentence, client, budget)
                 case SetBackup():
-                    self._set_backup(effect)
+                    self._set_backup(action)
                 case _:
-                    raise TypeError(f"nothing carries out {effect!r}")
+                    raise TypeError(f"unknown action {action!r}")
 
-    def _set_backup(self, effect: SetBackup) -> None:
+    def _set_backup(self, action: SetBackup) -> None:
         try:
-            self._path_manager.commands.set_backup(effect.token, effect.four_tuple, effect.backup)
+            self._path_manager.commands.set_backup(action.token, action.four_tuple, action.backup)
         except KernelError as error:
-            # An effect without a rule clears a flag of an earlier daemon: the policy in force does not request it, so
+            # An action without a rule clears a flag of an earlier daemon: the policy in force does not request it, so
             # its refusal is not logged.
-            if effect.rule is not None and self._refusals.allow(time.monotonic()):
+            if action.rule is not None and self._refusals.allow(time.monotonic()):
                 text = "%s; a connection from before the policy steered cannot be steered"
-                log.warning(text, error, extra=self._about(effect.token, effect.rule))
-            self._steering.flags.refused(effect)
+                log.warning(text, error, extra=self._about(action.token, action.rule))
+            self._steering.flags.refused(action)
             return
-        what = "backup" if effect.backup else "regular"
-        log.debug("%s: %s", effect.four_tuple, what, extra=self._about(effect.token, effect.rule))
-        self._events.steering(time.monotonic(), effect.token, effect.four_tuple, effect.rule, f"made {what}")
-        self._steering.confirmed(effect)
+        what = "backup" if action.backup else "regular"
+        log.debug("%s: %s", action.four_tuple, what, extra=self._about(action.token, action.rule))
+        self._events.steering(time.monotonic(), action.token, action.four_tuple, action.rule, f"made {what}")
+        self._steering.confirmed(action)
 
     def _about(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:
         return about(self._connections.get(token), token=token, rule=rule)

@@ -125,7 +125,7 @@ class Daemon:
             engine.rest.possible = engine.paced.can_rest
             engine.rest.ratio = RATIO if engine.paced.has_buffers else RATIO_WITHOUT_BUFFERS
             engine.decisions.set_policy(engine.decisions.policy)
-            stack.callback(lambda: engine.actions.carry_out(engine.steering.flags.release_all()))
+            stack.callback(lambda: engine.action_runner.perform(engine.steering.flags.release_all()))
             stack.callback(self._observers.close)
             await self._observers.open()
             await self._adopt()

@@ -23,7 +23,7 @@ from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEvent
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.model import Direction, Policy
-from mptcp_throttler.runtime.actions import Actions
+from mptcp_throttler.runtime.actions import ActionRunner
 from mptcp_throttler.runtime.decisions import Decisions
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.event_loop import wait_at_most
@@ -89,7 +89,7 @@ class Engine:
         self.cap_log = CapLog(self.traffic.under)
         decided = self._decided, self.follow
         self.decisions = Decisions(policy, connections, stages, self._planners, ports, *decided)
-        self.actions = Actions(self.path_manager, connections, self.sockets, self.steering, self.events)
+        self.action_runner = ActionRunner(self.path_manager, connections, self.sockets, self.steering, self.events)
         self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
         consumers = self.paced, self.uploads, *stages, self.traffic
         self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.take_outcome)
@@ -168,7 +168,7 @@ class Engine:
         if not events:
             return
         self.events.tracked(events)
-        self.actions.close_excess(events, is_dry_run=self.decisions.is_dry)
+        self.action_runner.close_excess(events, is_dry_run=self.decisions.is_dry)
         for event in events:
             limiter = self._logged.get(event.kind)
             level = logging.INFO if limiter is not None and limiter.allow(event.time) else logging.DEBUG
@@ -184,8 +184,8 @@ class Engine:
                     self.joined(event.four_tuple, captured)
 
     def take_outcome(self, outcome: Outcome) -> None:
-        """Carry out the effects of a stage's outcome, then decide again about the connections that it changed."""
-        self.actions.carry_out(outcome.effects)
+        """Perform the actions of a stage's outcome, then decide again about the connections that it changed."""
+        self.action_runner.perform(outcome.actions)
         self.decisions.decide(outcome.changed)
 
     # Into the kernel

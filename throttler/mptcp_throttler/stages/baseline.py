@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import exp, inf
 from typing import NamedTuple
 
-from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.mptcp.model import FourTuple, compute_rate
 
 WINDOW = 0.8  # seconds over which rates are computed: BBR's pause of 0.2 s every ten seconds is not a degradation
 MIN_SPAN = 0.35  # minimum seconds over which a rate is computed; over a shorter time it may be a burst
@@ -92,8 +92,7 @@ class History:
 
     def _rate_since(self, before: Sample) -> float:
         last = self._samples[-1]
-        span = last.time - before.time
-        return 8 * max(0, last.delivered - before.delivered) / span if span else 0.0
+        return compute_rate(before.delivered, last.delivered, last.time - before.time)
 
 
 @dataclass(slots=True, eq=False)
@@ -169,7 +168,7 @@ class Flow:
             self._delivered = delivered
         span = now - self._began_at
         if span >= MIN_SPAN:
-            self._set_rate(8 * (self._delivered - self._began) / span)
+            self._set_rate(compute_rate(self._began, self._delivered, span))
             if span >= WINDOW:
                 self._began, self._began_at = self._delivered, now
         return moved > 0

@@ -17,7 +17,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
 from mptcp_throttler.stages.degradation import Capped, DegradationDetector, GuardCounters, Relaxation
-from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
+from mptcp_throttler.stages.stage import Action, Outcome, Samples, Stage
 
 HEADROOM: Final = 1.06 * 1.1  # (rate of a relaxed cap) / (lacking rate): allows for headers of segments, and pauses
 RELAXED: Final = ""  # stands for a path's name in the key of a relaxed cap
@@ -80,10 +80,10 @@ class GuardStage(Stage):
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         for direction, detector in self._detectors.items():
             for changed in detector.observe(samples):
-                yield Outcome(changed, [each for token in changed for each in self._effects(direction, token)])
+                yield Outcome(changed, [each for token in changed for each in self._actions(direction, token)])
 
-    def _effects(self, direction: Direction, token: int) -> Iterator[Effect]:
-        """Yield the effects that report a change of a connection; no effect if only a relaxed cap's rate changed."""
+    def _actions(self, direction: Direction, token: int) -> Iterator[Action]:
+        """Yield the actions that report a change of a connection; no action if only a relaxed cap's rate changed."""
         detector = self._detectors[direction]
         connection, relaxation = detector.connections[token], detector.relaxation(token)
         if relaxation is None:

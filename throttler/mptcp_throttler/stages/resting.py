@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mptcp_common.units import format_rate
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets, compute_rate
 from mptcp_throttler.policy.model import Direction, Onset, Policy
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.shaping.initial_options import REST_AT_ONCE
@@ -197,10 +197,8 @@ class RestStage(Stage):
         span = read - known.read
         if span < WINDOW:
             return False
-        rates = {
-            each: 8 * max(0, sample.delivered - known.delivered.get(each, sample.delivered)) / span
-            for each, sample in there.items()
-        }
+        delivered = {each: sample.delivered for each, sample in there.items()}
+        rates = {each: compute_rate(known.delivered.get(each, new), new, span) for each, new in delivered.items()}
         total = sum(rates.values())
         self._set_flows(known, flows=total > FLOWING or known.waited)
         before = known.at_rest()

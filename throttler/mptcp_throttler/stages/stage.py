@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The interface of all stages: verdicts and samples in, verdicts and effects out. Pure.
+"""The interface of all stages: verdicts and samples in, verdicts and actions out. Pure.
 
 The policy decides first. Then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts, based
-on earlier samples and the time. A stage never acts itself: it returns actions for the runtime (``Effect``). Samples of
+on earlier samples and the time. A stage never acts itself: it returns actions for the runtime (``Action``). Samples of
 a socket may be 20 ms or, with many connections, several seconds apart. So a stage computes with the times when the
 sockets were read (``KernelSubflow.read``), which also differ between the sockets of one sweep.
 """
@@ -16,7 +16,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.verdict import Verdict
 
-Effect = tuple[object, ...]  # an action that a stage requests, a named tuple
+Action = tuple[object, ...]  # an action that a stage requests, a named tuple
 SLICE = 64  # connections that a stage observes at a time: this takes 0.3 ms, or 3 ms if all of them are backlogged
 
 
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
     """The result of a stage's evaluation of samples."""
 
     changed: Collection[int] = ()  # tokens of the connections to decide again
-    effects: Sequence[Effect] = ()
+    actions: Sequence[Action] = ()
 
 
 class Consumer(Protocol):
@@ -85,7 +85,7 @@ class Stage(Consumer, Protocol):
     of_sockets: bool = True
     """Whether the stage depends or acts on the state of sockets. If so, it is skipped for tunnels, which have none."""
     acts: bool = True
-    """Whether caps and effects are applied, so False in a dry run; set before :meth:`set_policy`."""
+    """Whether caps and actions are applied, so False in a dry run; set before :meth:`set_policy`."""
 
     def set_policy(self, policy: Policy) -> None:
         """Adopt *policy*, which is now in force; calls of :meth:`apply` for every connection follow."""

@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
-from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
-from mptcp_throttler.steering import Action, Crowd, Mode
+from mptcp_throttler.stages.stage import SLICE, Action, Outcome, Sampled, Samples, Stage
+from mptcp_throttler.steering import Crowd, Mode, Treatment
 
 MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
 URGENT_SECONDS = 2.0  # how long a connection stays urgent after data flowed
@@ -43,7 +43,7 @@ class BackupFlags:
     """The backup flags that one daemon set on subflows."""
 
     def __init__(self) -> None:
-        self._set: dict[FourTuple, SetBackup] = {}  # for each flag that is set, the effect that clears it
+        self._set: dict[FourTuple, SetBackup] = {}  # for each flag that is set, the action that clears it
         self.unexplained: set[FourTuple] = set()
         """Subflows with a flag that no rule explains, or that waits for the connection's first sample."""
         self.kept = False  # whether unexplained flags are kept, because their connections may be undecided
@@ -77,39 +77,39 @@ class BackupFlags:
             self._kept_until = samples.time + UNDECIDED_SECONDS
         self.kept = self.kept and samples.time < self._kept_until
 
-    def wanted(self, token: int, actions: Mapping[FourTuple, Action], rule: str) -> list[SetBackup]:
-        """Return the effects that set and clear the flags of a connection as *actions* of *rule* request."""
-        effects = []
-        for four_tuple, action in actions.items():
+    def wanted(self, token: int, treatments: Mapping[FourTuple, Treatment], rule: str) -> list[SetBackup]:
+        """Return the actions that set and clear the flags of a connection as *treatments* of *rule* request."""
+        actions = []
+        for four_tuple, treatment in treatments.items():
             flag = self._set.get(four_tuple)
             backup = flag is not None and flag.token == token
             if backup:
                 self.unexplained.discard(four_tuple)
                 self._set[four_tuple] = SetBackup(token, four_tuple, False, rule)
-            if action.backup is not backup and not (action.backup and token in self._refused):
-                effects.append(SetBackup(token, four_tuple, action.backup, rule))
-        return effects
+            if treatment.backup is not backup and not (treatment.backup and token in self._refused):
+                actions.append(SetBackup(token, four_tuple, treatment.backup, rule))
+        return actions
 
     def cleared(self, sockets: Sockets) -> list[SetBackup]:
-        """Return the effects that clear unexplained flags of existing sockets."""
+        """Return the actions that clear unexplained flags of existing sockets."""
         return [] if self.kept else [self._set[each] for each in self.unexplained if each in sockets]
 
-    def confirmed(self, effect: SetBackup) -> None:
-        self._unset(effect.four_tuple)
-        if effect.backup:
-            self._set[effect.four_tuple] = effect._replace(backup=False)
-            self._fresh.add(effect.four_tuple)
+    def confirmed(self, action: SetBackup) -> None:
+        self._unset(action.four_tuple)
+        if action.backup:
+            self._set[action.four_tuple] = action._replace(backup=False)
+            self._fresh.add(action.four_tuple)
 
-    def refused(self, effect: SetBackup) -> None:
-        """Note that the kernel refused *effect*; the flag is then set on no other subflow of the connection."""
-        if effect.backup:
-            self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
-            self._fresh.add(effect.four_tuple)
+    def refused(self, action: SetBackup) -> None:
+        """Note that the kernel refused *action*; the flag is then set on no other subflow of the connection."""
+        if action.backup:
+            self._refused.setdefault(action.token, set()).add(action.four_tuple)
+            self._fresh.add(action.four_tuple)
         else:
-            self._unset(effect.four_tuple)
+            self._unset(action.four_tuple)
 
     def release_all(self) -> Sequence[SetBackup]:
-        """Return the effects that make all subflows regular again when the daemon stops."""
+        """Return the actions that make all subflows regular again when the daemon stops."""
         return list(self._set.values())
 
     def _unset(self, four_tuple: FourTuple) -> None:
@@ -135,11 +135,11 @@ class _Steered:
     steer: Steer
     steering: Mode
     subflows: tuple[_Subflow, ...] = ()
-    actions: dict[FourTuple, Action] = field(default_factory=dict)
+    treatments: dict[FourTuple, Treatment] = field(default_factory=dict)
     samples: int = 0  # number of samples since the subflows changed
     sampled: float = 0.0
     urgent_until: float = float("-inf")
-    at_rest: bool = False  # whether the connection needs no action until data flow again
+    at_rest: bool = False  # whether nothing changes until data flow again
     skipped: list[tuple[str, KernelSubflow]] = field(default_factory=list)  # the last sample, if ``steering`` lacks it
 
     def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
@@ -148,7 +148,7 @@ class _Steered:
             return False
         before = {(each.four_tuple, each.path): each for each in self.subflows}
         self.subflows = tuple([before.get(each) or _Subflow(*each) for each in path_of.items()])
-        self.actions = {each: action for each, action in self.actions.items() if each in path_of}
+        self.treatments = {each: treatment for each, treatment in self.treatments.items() if each in path_of}
         self.begin()
         return True
 
@@ -157,7 +157,7 @@ class _Steered:
         self.samples, self.at_rest = 0, False
 
     def rest(self, sockets: Sockets, now: float) -> bool:
-        """Record a sample if it needs no action. If it needs an action, return False and record nothing."""
+        """Record a sample that changes nothing. If it needs :meth:`observe`, return False and record nothing."""
         limit = MIN_URGENT_RATE / 8 * (now - self.sampled)
         for subflow in self.subflows:
             there = sockets.get(subflow.four_tuple)
@@ -191,7 +191,7 @@ class _Steered:
             taken.append((subflow.path, there))
         # Crowds are weakly referenced: a crowd exists as long as a connection's mode keeps it.
         crowd_of = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in taken}
-        self.actions = self.steering.observe(samples.time, taken, crowd_of)
+        self.treatments = self.steering.observe(samples.time, taken, crowd_of)
         self.sampled = min([each.read for _, each in taken], default=samples.time)
         self.samples += 1
         if flowing:
@@ -238,21 +238,21 @@ class SteeringStage(Stage):
             self._stop_sampling(token, before)
             self._sampled |= dict.fromkeys(path_of, token)
             self._urgent.add(token)
-        return tuple([self._acted_on(each, rule, token, known.actions) for each in verdicts])
+        return tuple([self._acted_on(each, rule, token, known.treatments) for each in verdicts])
 
-    def _acted_on(self, verdict: Verdict, rule: Rule, token: int, actions: Mapping[FourTuple, Action]) -> Verdict:
+    def _acted_on(self, verdict: Verdict, rule: Rule, token: int, treatments: Mapping[FourTuple, Treatment]) -> Verdict:
         if verdict.steer is not rule or rule.steer is None or verdict.direction is not Direction.DOWN:
             return verdict
-        action = actions.get(verdict.four_tuple)
-        sentence = f"steered {rule.steer.mode} by rule {rule.name}" + (f": {action.reason}" if action else "")
+        treatment = treatments.get(verdict.four_tuple)
+        sentence = f"steered {rule.steer.mode} by rule {rule.name}" + (f": {treatment.reason}" if treatment else "")
         verdict = verdict._replace(reason=joined(verdict.reason, sentence))
-        if action is None or action.rate is None or not self.acts:
+        if treatment is None or treatment.rate is None or not self.acts:
             return verdict
         cap = verdict.throttle
         # The tighter cap applies. A shared cap always stays: in its own class, the connection would escape that cap.
-        if cap is not None and (cap.share is not Share.CONNECTION or cap.ceil <= action.rate):
+        if cap is not None and (cap.share is not Share.CONNECTION or cap.ceil <= treatment.rate):
             return verdict
-        throttle = Throttle(rate=action.rate, share=Share.CONNECTION)
+        throttle = Throttle(rate=treatment.rate, share=Share.CONNECTION)
         scope = ScopeKey(rule.name, Share.CONNECTION, (token, str(verdict.steer_path)))
         return verdict._replace(rule=rule, scope=scope, throttle=throttle)
 
@@ -283,12 +283,12 @@ class SteeringStage(Stage):
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         sockets, urgent = samples.sockets, self._urgent
         changed: list[int] = []
-        effects: list[Effect] = []
+        actions: list[Action] = []
         self.flags.begin(samples)
         for number, token in enumerate(self._sampled.tokens(samples, self._connections), 1):
             if not number % SLICE:
-                yield Outcome(changed, effects)
-                changed, effects = [], []
+                yield Outcome(changed, actions)
+                changed, actions = [], []
             connection = self._connections.get(token)
             if connection is None:
                 continue  # the connection ended between two slices
@@ -300,25 +300,25 @@ class SteeringStage(Stage):
                 each.present is not False and each.four_tuple not in sockets for each in connection.subflows
             ):
                 continue  # these are partial samples, without a subflow that probably exists
-            before = connection.actions
+            before = connection.treatments
             connection.observe(samples, self._crowds)
             (urgent.add if connection.urgent else urgent.discard)(token)
-            if before != connection.actions:
+            if before != connection.treatments:
                 changed.append(token)
             if connection.steer.kind.sets_backup and self.acts:
-                wanted = self.flags.wanted(token, connection.actions, connection.rule)
+                wanted = self.flags.wanted(token, connection.treatments, connection.rule)
                 connection.at_rest = connection.at_rest and not wanted
-                effects += wanted
+                actions += wanted
         for flag in self.flags.cleared(sockets):
             connection = self._connections.get(flag.token)
             if connection is None or connection.samples:  # otherwise its first sample may still explain the flag
-                effects.append(flag)
-        yield Outcome(changed, effects)
+                actions.append(flag)
+        yield Outcome(changed, actions)
 
-    def confirmed(self, effect: SetBackup) -> None:
-        self.flags.confirmed(effect)
-        if self._sampled.get(effect.four_tuple) != effect.token:
-            self.flags.leave(effect.four_tuple)  # the subflow is no longer steered
+    def confirmed(self, action: SetBackup) -> None:
+        self.flags.confirmed(action)
+        if self._sampled.get(action.four_tuple) != action.token:
+            self.flags.leave(action.four_tuple)  # the subflow is no longer steered
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
         """Take over the flags that an earlier daemon left. Flags that no rule explains are cleared later."""

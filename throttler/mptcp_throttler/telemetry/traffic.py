@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from mptcp_throttler.mptcp.connection_table import TimedTable
-from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow, Sockets
+from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow, Sockets, compute_rate
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.stage import Consumer, Samples
@@ -81,9 +81,7 @@ class _Standing(NamedTuple):
     since: float  # when it got or lost the cap, or the cap's rate changed; monotonic seconds
     cap: CapTotal | None = None
     scope: ScopeKey | None = None  # None after the subflow closed
-    limits: tuple[int, int] | None = (
-        None  # of the class; None for a cap that balances loads, whose limits change all the time
-    )
+    limits: tuple[int, int] | None = None  # of the class; None if the cap balances loads: it changes all the time
 
 
 @dataclass(slots=True, eq=False)
@@ -259,8 +257,8 @@ class Traffic(Consumer):
             subflow.acked = subflow.received = 0
             subflow.rates = NO_RATES
         elif (span := socket.read - subflow.sampled) > 0:
-            growth = acked - subflow.acked, received - subflow.received
-            subflow.rates = Rates(*(int(8 * max(0, each) / span) for each in growth))
+            pairs = (subflow.acked, acked), (subflow.received, received)
+            subflow.rates = Rates(*(int(compute_rate(before, after, span)) for before, after in pairs))
         subflow.sampled = socket.read
         subflow.count(acked, received)
 
