@@ -15,7 +15,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Budget, Policy, Share
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.stages import budget
-from mptcp_throttler.stages.budget import FORGET_SECONDS, Reached
+from mptcp_throttler.stages.budget import FORGET_SECONDS, StepReached
 from mptcp_throttler.stages.stage import Samples
 
 
@@ -365,7 +365,7 @@ def test_step_reached_while_a_policy_is_loaded_is_reported_if_it_still_exists(ne
     next(sweep)
     host.stage.set_policy(new)
     actions = [action for outcome in sweep for action in outcome.actions]
-    assert [type(each) for each in actions] == [Reached] * reports
+    assert [type(each) for each in actions] == [StepReached] * reports
 
 
 def test_bytes_across_a_period_end_are_counted_before_the_first_decision() -> None:

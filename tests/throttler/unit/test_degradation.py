@@ -13,10 +13,10 @@ from sampling import MBIT, Flow, capped, four_tuple, free, sampled
 
 from mptcp_throttler.policy.model import Direction, Guard, Share
 from mptcp_throttler.policy.verdict import ScopeKey
-from mptcp_throttler.stages.baseline import MIN_UNUSED
+from mptcp_throttler.stages.baseline import UNUSED_LIMIT
 from mptcp_throttler.stages.degradation import (
     MAX_IDLE_SAMPLES,
-    Capped,
+    Cap,
     DegradationDetector,
     GuardCounters,
     Relaxation,
@@ -24,7 +24,7 @@ from mptcp_throttler.stages.degradation import (
 
 TICK = 0.05
 GUARD = Guard()
-CAP = Capped(ScopeKey("cap", Share.PATH), 5 * MBIT)
+CAP = Cap(ScopeKey("cap", Share.PATH), 5 * MBIT)
 SPACINGS = (0.1, 0.5, 1.0, 2.0)
 """Seconds between two sweeps."""
 MIXED = ((2.0, 0.1), (1.0, 0.1), (1.5, 0.5))
@@ -412,9 +412,9 @@ def test_baselines_outlive_their_connections_in_a_bounded_number() -> None:
     scene.connections = {2: [capped(connection=2), second]}
     scene.run(6)
     assert scene.relaxed(2)
-    for number in range(3 * MIN_UNUSED):
+    for number in range(3 * UNUSED_LIMIT):
         flows = [capped(connection=number), free(connection=number)]
         flows[1].four_tuple = four_tuple(2, number, 78 + number // 200)._replace(remote=number.to_bytes(4, "big"))
         scene.connections = {number: flows}
         scene.run(2)
-    assert len(scene.detector._paths.used) + len(scene.detector._paths.unused) <= MIN_UNUSED + 1
+    assert len(scene.detector._paths.used) + len(scene.detector._paths.unused) <= UNUSED_LIMIT + 1

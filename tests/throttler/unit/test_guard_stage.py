@@ -80,8 +80,8 @@ def test_degraded_connection_loses_its_caps_on_downloads() -> None:
     assert down.throttle is not None
     assert 28 * MBIT < down.throttle.ceil < 35 * MBIT
     assert down.scope == ScopeKey("cap", Share.CONNECTION, (1, ""))
-    assert down.reason.startswith("cap of rule cap relaxed: it got ")
-    assert "its uncapped path from 10.77.2.2 alone once gave " in down.reason
+    assert down.reason.startswith("cap of rule cap relaxed: the connection got ")
+    assert "its uncapped path from 10.77.2.2 alone once carried " in down.reason
     assert (free_, up) == scene.verdicts[1:]
     assert scene.changed == [1]
     reason = scene.guard.reason(1)
@@ -90,7 +90,7 @@ def test_degraded_connection_loses_its_caps_on_downloads() -> None:
     assert scene.actions == [Relaxed(1, ("cap",), reason)]
     counters = scene.guard.counters
     assert counters.relaxations == 1
-    assert scene.guard.relaxed() == 1
+    assert scene.guard.count_relaxed() == 1
     lacking, relaxed = counters.lacking_bytes, counters.relaxed_bytes
     scene.flows[0].rate = 20 * MBIT
     scene.run(8)
@@ -132,10 +132,10 @@ def test_uploads_are_guarded_separately() -> None:
     assert down == scene.verdicts[0]
     assert up.throttle is not None
     assert 25 * MBIT < up.throttle.ceil < 35 * MBIT
-    assert up.reason.startswith("upload: cap of rule cap relaxed: it got ")
+    assert up.reason.startswith("upload: cap of rule cap relaxed: the connection got ")
     assert scene.actions == [Relaxed(1, ("cap",), up.reason.replace("cap of rule cap relaxed: ", ""))]
     assert scene.guard.reason(1) == up.reason.replace("cap of rule cap relaxed: ", "")
-    assert scene.guard.relaxed() == 1
+    assert scene.guard.count_relaxed() == 1
 
 
 def test_caps_return_after_recovery() -> None:
@@ -148,7 +148,7 @@ def test_caps_return_after_recovery() -> None:
     assert scene.actions[1:] == [Relaxed(1, ("cap",))]
     assert scene.guard.counters.resumptions == 1
     assert scene.guard.reason(1) is None
-    assert scene.guard.relaxed() == 0
+    assert scene.guard.count_relaxed() == 0
 
 
 def test_relaxation_of_two_rules_is_one_effect() -> None:

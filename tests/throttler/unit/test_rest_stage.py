@@ -12,11 +12,11 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.shaping.initial_options import REST_AT_ONCE
 from mptcp_throttler.stages.resting import (
-    FIRST_REST,
+    FIRST_REST_SECONDS,
     RATIO,
-    RECOVERY,
-    SLOW_AFTER,
+    RECOVERY_SECONDS,
     SLOW_RATIO,
+    SLOW_WINDOWS,
     WAKE_WINDOWS,
     RestStage,
 )
@@ -129,7 +129,7 @@ def test_low_cap_does_not_rest(why: str) -> None:
     scene = Scene(policy(512_000, **({"landing": "at-once"} if why == "hard cap" else {})))
     scene.stage.possible = why != "impossible"
     if why == "dry run":
-        scene.stage.acts = False
+        scene.stage.is_applied = False
     if why == "alone":
         scene.flows[1] = [scene.first[0]]
     assert not scene.apply()
@@ -142,11 +142,11 @@ def test_slow_uncapped_path_rests_and_is_tried_again() -> None:
     slow, other = scene.first
     slow.rate, slow.waiting = 0.9 * 48 * MBIT / SLOW_RATIO, 60_000
     assert not scene.apply()
-    assert scene.run(2 * (SLOW_AFTER + 1) * STEP)
-    assert scene.run(FIRST_REST - 3)
+    assert scene.run(2 * (SLOW_WINDOWS + 1) * STEP)
+    assert scene.run(FIRST_REST_SECONDS - 3)
     assert not scene.run(3.2), "the path is tried again"
-    assert scene.run(2 * (SLOW_AFTER + 1) * STEP)
-    assert scene.run(2 * FIRST_REST - 3)
+    assert scene.run(2 * (SLOW_WINDOWS + 1) * STEP)
+    assert scene.run(2 * FIRST_REST_SECONDS - 3)
     other.rate = 1 * MBIT
     assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP), "the rest ends, because the other path is as slow now"
     slow.rate = 2 * 48 * MBIT / SLOW_RATIO
@@ -188,7 +188,7 @@ def test_path_that_did_not_delay_the_other_is_used_again(carried: int) -> None:
     other.rate, other.unacked = carried * MBIT, 10
     slow.rate, slow.waiting, slow.unacked = 0.0, 0, 0
     assert scene.run(1.0), "the path's data are still in flight"
-    assert scene.run(RECOVERY + 2 * (WAKE_WINDOWS + 1) * STEP) is (carried == 12)
+    assert scene.run(RECOVERY_SECONDS + 2 * (WAKE_WINDOWS + 1) * STEP) is (carried == 12)
 
 
 def test_only_path_never_rests() -> None:

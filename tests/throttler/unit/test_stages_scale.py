@@ -94,7 +94,7 @@ class Host:
             self.actions += outcome.actions
             for action in outcome.actions:
                 if isinstance(action, SetBackup):
-                    self.steering.confirmed(action)
+                    self.steering.record_done(action)
         self.decide(changed)
         return len(changed)
 
@@ -148,13 +148,13 @@ def test_only_steered_connections_with_data_are_urgent() -> None:
     assert host.sweep() == 0
     assert len(host.steering.urgent()) == 2 * len(BUSY)
     assert len(host.actions) == CONNECTIONS
-    assert len(host.steering.flags.release_all()) == CONNECTIONS
+    assert len(host.steering.flags.release_actions()) == CONNECTIONS
     host.end_all()
     assert not set(host.steering.urgent()) - set(host.steering.watched())
     host.flows.clear()
     host.sweep()
     assert not host.steering.watched()
-    assert not host.steering.flags.release_all()
+    assert not host.steering.flags.release_actions()
 
 
 class Calls:
@@ -177,12 +177,12 @@ class Calls:
 
 def test_rates_of_paths_are_updated_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(CAP)
-    concluded = Calls(Path.conclude)
+    concluded = Calls(Path.update_baseline)
 
-    def conclude(path: Path, now: float) -> None:
+    def update_baseline(path: Path, now: float) -> None:
         concluded(path, now)
 
-    monkeypatch.setattr(Path, "conclude", conclude)
+    monkeypatch.setattr(Path, "update_baseline", update_baseline)
     sockets = {flow.four_tuple: flow.socket._replace(read=1.0) for flows in host.flows.values() for flow in flows}
     assert concluded.most_in_a_slice(host.guard, Samples(1.0, sockets, True)) <= SLICE
     assert concluded.count == ADDRESSES
@@ -196,12 +196,12 @@ def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyP
     host.sweep()
     for number in range(clients):
         host.carry(number, 1_000 + number)
-    searched = Calls(OpenAccount.nears_turn)
+    searched = Calls(OpenAccount.is_near_change)
 
-    def nears_turn(account: OpenAccount, used: int, span: float) -> Any:
+    def is_near_change(account: OpenAccount, used: int, span: float) -> Any:
         return searched(account, used, span)
 
-    monkeypatch.setattr(OpenAccount, "nears_turn", nears_turn)
+    monkeypatch.setattr(OpenAccount, "is_near_change", is_near_change)
     most = searched.most_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
     assert searched.count == clients
     assert most <= 4 * SLICE

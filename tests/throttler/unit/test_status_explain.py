@@ -213,7 +213,7 @@ async def test_guard_stage_is_explained(tmp_path: Path) -> None:
         assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("capped at 10.494 Mbit/s", True)
         (stage,) = wifi["stages"]
         assert stage["stage"] == "guard"
-        assert stage["what"].startswith("cap of rule cap-a relaxed: it got 100 kbit/s in all;")
+        assert stage["what"].startswith("cap of rule cap-a relaxed: the connection got 100 kbit/s;")
         assert stage["since"] >= relaxed
         assert scene.ask(query="summary")["guard"]["relaxed"] == 1
 

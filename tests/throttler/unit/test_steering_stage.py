@@ -70,7 +70,7 @@ class Scene:
             for action in outcome.actions:
                 assert isinstance(action, SetBackup)
                 self.actions.append(action)
-                (self.stage.confirmed if self.willing else self.stage.flags.refused)(action)
+                (self.stage.record_done if self.willing else self.stage.flags.record_refused)(action)
             if outcome.changed:
                 self.apply()
         return self.actions[began:]
@@ -100,7 +100,7 @@ def test_reload_with_the_same_steering_changes_no_flag() -> None:
     assert not scene.run(1), "no flag changes before the connection is decided"
     scene.apply()
     assert not scene.run(UNDECIDED_SECONDS + 2)
-    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_idle_connection_keeps_its_flag_across_a_reload() -> None:
@@ -112,7 +112,7 @@ def test_idle_connection_keeps_its_flag_across_a_reload() -> None:
     scene.run(5)
     scene.set_policy(STANDBY)
     assert not scene.run(UNDECIDED_SECONDS + 2)
-    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_reload_with_another_order_swaps_the_flags() -> None:
@@ -141,7 +141,7 @@ def test_unconfirmed_flag_is_set_again_and_refused_flag_is_not() -> None:
     outcome = observed(scene.stage, sampled(0.1, [flow.socket for flow in scene.flows]))
     assert len(outcome.actions) == 1
     assert len(scene.run(5)) == 1
-    assert not scene.stage.flags.release_all()
+    assert not scene.stage.flags.release_actions()
     assert not scene.run(5)
 
 
@@ -195,7 +195,7 @@ def test_flags_of_a_killed_daemon_are_kept_if_a_rule_needs_them_or_reset() -> No
     scene.flows.append(other)
     assert not scene.run(UNDECIDED_SECONDS - 1)
     assert scene.run(2) == [SetBackup(2, other.four_tuple, False)]
-    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_flags_adopted_after_the_first_decision_are_kept() -> None:
@@ -203,7 +203,7 @@ def test_flags_adopted_after_the_first_decision_are_kept() -> None:
     scene.apply()
     scene.stage.adopt([scene.ethernet.socket._replace(made_backup=True)])
     assert not scene.run(UNDECIDED_SECONDS + 2)
-    assert len(scene.stage.flags.release_all()) == 1
+    assert len(scene.stage.flags.release_actions()) == 1
 
 
 def test_ended_connection_is_forgotten_with_the_next_sweep() -> None:
@@ -215,7 +215,7 @@ def test_ended_connection_is_forgotten_with_the_next_sweep() -> None:
     assert not scene.run(STEP)
     assert not scene.stage.watched()
     assert not scene.stage.urgent()
-    assert not scene.stage.flags.release_all()
+    assert not scene.stage.flags.release_actions()
 
 
 def test_reused_four_tuple_gets_its_own_flag() -> None:
@@ -231,7 +231,7 @@ def test_reused_four_tuple_gets_its_own_flag() -> None:
 def test_dry_run_sets_no_flag_and_no_cap() -> None:
     for policy in (STANDBY, BALANCE):
         scene = Scene(policy)
-        scene.stage.acts = False
+        scene.stage.is_applied = False
         scene.apply()
         assert not scene.run(5)
         assert all(each.throttle is None for each in scene.verdicts)
@@ -315,7 +315,7 @@ def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> No
     scene.wifi.rate, scene.wifi.waiting = 30 * MBIT, 500_000
     scene.run(STEP)
     assert seen == pytest.approx([scene.now - STEP, scene.now])
-    wifi = scene.stage._connections[1].steering._paths["wifi"]
+    wifi = scene.stage._connections[1].mode._paths["wifi"]
     assert wifi.rate(1.0) == pytest.approx(30 * MBIT * STEP, rel=0.02)
     assert SetBackup(1, scene.ethernet.four_tuple, False, "p") in scene.run(1)
 
@@ -357,7 +357,7 @@ def test_flag_of_an_ended_path_is_forgotten() -> None:
     scene.run(2)
     scene.flows.remove(scene.ethernet)
     assert not scene.run(1)
-    assert not scene.stage.flags.release_all()
+    assert not scene.stage.flags.release_actions()
     scene.apply()
     assert not scene.stage.watched(), "the remaining subflow is not steered"
 
@@ -366,11 +366,11 @@ def test_flag_outlives_samples_older_than_its_subflow() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     flag = SetBackup(1, scene.ethernet.four_tuple, True, "s")
-    scene.stage.confirmed(flag)
+    scene.stage.record_done(flag)
     observed(scene.stage, sampled(STEP, [scene.wifi.socket]))
-    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
     observed(scene.stage, sampled(2 * STEP, [scene.wifi.socket]))
-    assert not scene.stage.flags.release_all(), "the subflow is missing from a newer sample"
+    assert not scene.stage.flags.release_actions(), "the subflow is missing from a newer sample"
 
 
 def test_subflows_of_nobody_are_ignored() -> None:
@@ -419,7 +419,7 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
             samples = sampled(now[0], [each.socket for pair in flows for each in pair])
             for action in observed(stage, samples).actions:
                 assert isinstance(action, SetBackup)
-                stage.confirmed(action)
+                stage.record_done(action)
                 (found.add if action.backup else found.discard)(action.token)
         return found
 

@@ -55,7 +55,9 @@ class Bench:
     def decide(self, token: int, *verdicts: Verdict, interface: str = "w0") -> None:
         known = connection(token, *(each.four_tuple for each in verdicts), interface=interface) if verdicts else None
         before = self.verdicts.pop(token, ())
-        self.traffic.decided(self.comparer.compare(token, known, before, verdicts, self.now, is_dry=self.is_dry))
+        self.traffic.record_decision(
+            self.comparer.compare(token, known, before, verdicts, self.now, is_dry=self.is_dry)
+        )
         self.verdicts[token] = verdicts
         self.tokens |= dict.fromkeys((each.four_tuple for each in verdicts), token)
 
@@ -101,7 +103,7 @@ def test_samples_count_the_bytes_since_the_sample_before() -> None:
     assert bench.path == (1_500, 12)
     assert (bench.cap(), bench.cap(Direction.UP)) == (1_500, 12)
     assert bench.traffic.rates(ONE) == Rates(4_000, 16)
-    assert bench.traffic.carried(ONE) == (1_500, 12)
+    assert bench.traffic.byte_counts(ONE) == (1_500, 12)
 
 
 def test_bytes_count_for_the_cap_in_force_at_the_sample() -> None:
@@ -217,14 +219,14 @@ def test_counts_are_current_if_no_socket_is_open() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 1_000, 0))
-    counted = bench.traffic.counted
+    counted = bench.traffic.counted_at
     bench.now += 1.0
-    bench.traffic.closed_told()
-    assert bench.traffic.counted == counted, "an open socket needs a sweep first"
+    bench.traffic.note_all_reported()
+    assert bench.traffic.counted_at == counted, "an open socket needs a sweep first"
     bench.decide(7)
     bench.now += 1.0
-    bench.traffic.closed_told()
-    assert bench.traffic.counted == bench.now
+    bench.traffic.note_all_reported()
+    assert bench.traffic.counted_at == bench.now
 
 
 def test_number_of_unreported_closed_sockets_is_bounded() -> None:
@@ -293,7 +295,7 @@ def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
             assert each.scope is not None
             capped.append(replace(each, throttle=throttle, scope=replace(each.scope, **scope)))
         bench.decide(7, *capped)
-        one, other = (bench.traffic.since(each, Direction.DOWN) for each in (ONE, OTHER))
+        one, other = (bench.traffic.cap_since(each, Direction.DOWN) for each in (ONE, OTHER))
         assert one == other
         assert one is not None
         return bench.now - one
@@ -321,7 +323,7 @@ def test_cap_named_by_a_dry_run_starts_when_it_is_enforced() -> None:
         bench.is_dry = dry
         bench.decide(7, *verdicts)
         asked = ((ONE, Direction.DOWN), (ONE, Direction.UP), (OTHER, Direction.DOWN))
-        return [bench.now - (bench.traffic.since(*each) or 0.0) for each in asked]
+        return [bench.now - (bench.traffic.cap_since(*each) or 0.0) for each in asked]
 
     assert [ages(dry=True), ages(dry=True)] == [[0, 0, 0], [10, 10, 10]]
     assert [ages(dry=False), ages(dry=False)] == [[0, 0, 20], [10, 10, 30]], (
@@ -332,7 +334,7 @@ def test_cap_named_by_a_dry_run_starts_when_it_is_enforced() -> None:
     (down,) = (each for each in bench.traffic.caps.values() if each.key.direction is Direction.DOWN)
     assert (down.subflows, len(bench.traffic.classes)) == (1, 2), "one class in each direction"
     bench.decide(7)
-    assert not bench.comparer._dry
+    assert not bench.comparer._dry_tokens
     assert (bench.traffic.capped, down.subflows, bench.traffic.classes) == (0, 0, {})
 
 

@@ -17,7 +17,7 @@ from mptcp_throttler.stages.degradation import (
     OWED_BYTES,
     PROVEN_SECONDS,
     SILENT_SECONDS,
-    Capped,
+    Cap,
     DegradationDetector,
     GuardCounters,
 )
@@ -89,7 +89,7 @@ class Scene:
         self.changes: list[float] = []
         """Times at which caps were relaxed or restored."""
         for each in uploads:
-            caps: Mapping[FourTuple, Capped] = {each.ends["ethernet"]: Capped(scope, each.cap)}
+            caps: Mapping[FourTuple, Cap] = {each.ends["ethernet"]: Cap(scope, each.cap)}
             self.detector.watch(each.number, [each.ends["wifi"]], caps)
 
     def run(self, seconds: float) -> None:
@@ -98,10 +98,10 @@ class Scene:
             for each in self.uploads:
                 each.go_on(TICK)
             sockets = [socket for each in self.uploads for socket in each.sockets]
-            before = self.detector.relaxed()
+            before = self.detector.relaxed_tokens()
             for changed in self.detector.observe(sampled(self.now, sockets)):
-                assert set(changed) >= self.detector.relaxed() ^ before
-            self.changes += [self.now] * len(self.detector.relaxed() ^ before)
+                assert set(changed) >= self.detector.relaxed_tokens() ^ before
+            self.changes += [self.now] * len(self.detector.relaxed_tokens() ^ before)
 
     def seconds_until_relaxed(self, most: float, number: int = 1) -> float:
         began = self.now
@@ -240,7 +240,7 @@ def test_new_or_ended_subflow_owes_no_data() -> None:
     third = Upload(number=1, wifi=0, client=78)
     scene = Scene(upload)
     ends = upload.ends
-    caps = {ends["ethernet"]: Capped(SHARED, CAP)}
+    caps = {ends["ethernet"]: Cap(SHARED, CAP)}
     other = third.ends["wifi"]._replace(remote=bytes((10, 78, 3, 2)))
     scene.detector.watch(1, [ends["wifi"], other], caps)
     unrelated = upload.sockets[0]._replace(four_tuple=other, bytes_received=50_000_000, data_sequence=START)
@@ -292,7 +292,7 @@ def test_path_is_silent_only_if_all_of_its_subflows_are() -> None:
     second = four_tuple(3, upload.number)
     scene = Scene()
     wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
-    scene.detector.watch(1, [wifi, second], {ethernet: Capped(SHARED, CAP)})
+    scene.detector.watch(1, [wifi, second], {ethernet: Cap(SHARED, CAP)})
     for step in range(1, 60):
         upload.go_on(TICK)
         sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]

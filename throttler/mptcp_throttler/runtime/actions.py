@@ -14,7 +14,7 @@ from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple
 from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
-from mptcp_throttler.stages.budget import Reached
+from mptcp_throttler.stages.budget import StepReached
 from mptcp_throttler.stages.guard import Relaxed
 from mptcp_throttler.stages.stage import Action
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
@@ -49,15 +49,15 @@ class ActionRunner:
             match action:
                 case Relaxed(token, rules, None):
                     log.info("connection %08x: caps are in force again", token, extra=self._about(token, rules))
-                    self._events.guard(time.monotonic(), token, rules, "are in force again")
+                    self._events.record_guard(time.monotonic(), token, rules, "are in force again")
                 case Relaxed(token, rules, reason):
                     fields = ALREADY_AN_EVENT | self._about(token, rules)
                     log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
-                    self._events.guard(time.monotonic(), token, rules, f"relaxed: {reason}")
-                case Reached(budget, client, sentence, rule):
+                    self._events.record_guard(time.monotonic(), token, rules, f"relaxed: {reason}")
+                case StepReached(budget, client, sentence, rule):
                     whose = f"client {client}: " if client else ""
                     log.info("%s%s", whose, sentence, extra=about(client=client or None, rule=rule))
-                    self._events.about(time.monotonic(), BUDGET, sentence, client, budget)
+                    self._events.record(time.monotonic(), BUDGET, sentence, client, budget)
                 case SetBackup():
                     self._set_backup(action)
                 case _:
@@ -72,12 +72,12 @@ class ActionRunner:
             if action.rule is not None and self._refusals.allow(time.monotonic()):
                 text = "%s; a connection from before the policy steered cannot be steered"
                 log.warning(text, error, extra=self._about(action.token, action.rule))
-            self._steering.flags.refused(action)
+            self._steering.flags.record_refused(action)
             return
         what = "backup" if action.backup else "regular"
         log.debug("%s: %s", action.four_tuple, what, extra=self._about(action.token, action.rule))
-        self._events.steering(time.monotonic(), action.token, action.four_tuple, action.rule, f"made {what}")
-        self._steering.confirmed(action)
+        self._events.record_steering(time.monotonic(), action.token, action.four_tuple, action.rule, f"made {what}")
+        self._steering.record_done(action)
 
     def _about(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:
         return about(self._connections.get(token), token=token, rule=rule)

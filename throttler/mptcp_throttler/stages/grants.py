@@ -20,7 +20,7 @@ from mptcp_throttler.stages.stage import Stage
 class GrantStage(Stage):
     """The second stage: removes the caps of clients with a grant. Their budgets are still metered."""
 
-    of_sockets = False
+    needs_sockets = False
     interval, period = 1.0, float("inf")
 
     def __init__(self) -> None:
