@@ -45,7 +45,7 @@ class Flow:
     delivered: float = 0.0
     window_limited: int = 0
 
-    def go_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.delivered += self.rate / 8 * seconds
 
     @property

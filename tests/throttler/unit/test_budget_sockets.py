@@ -250,7 +250,7 @@ def test_unmetered_socket_that_closes_is_forgotten_at_once() -> None:
     assert host.stage.sockets.take_pending().closed == {1}
 
 
-def test_reset_by_another_process_is_taken_over() -> None:
+def test_reset_by_another_process_takes_effect() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 2 * MB)
@@ -316,7 +316,7 @@ def test_usage_that_could_not_be_written_is_written_later() -> None:
     assert (both.counters, both.closed) == ({1: (6, 0)}, frozenset({2}))
 
 
-ACTIONS = st.sampled_from(["send", "sweep", "decide", "reconnect", "silent", "period", "policy"])
+ACTIONS = st.sampled_from(["send", "sweep", "decide", "reconnect", "unreported", "next period", "policy"])
 
 
 @given(st.lists(ACTIONS, max_size=40))
@@ -332,8 +332,8 @@ def test_each_byte_counts_exactly_once(actions: list[str]) -> None:
             host.sweep()
         elif action == "decide":
             host.decide(token)
-        elif action in ("reconnect", "silent"):
-            if action == "silent":
+        elif action in ("reconnect", "unreported"):
+            if action == "unreported":
                 host.sweep()
             host.close(token, report=action == "reconnect")
             token += 1
@@ -347,7 +347,9 @@ def test_each_byte_counts_exactly_once(actions: list[str]) -> None:
     assert host.take_used() == ({"lte": sent} if sent else {})
 
 
-@given(st.lists(st.sampled_from(["send", "sweep", "write", "silent", "wait", "look", "hours", "crash"]), max_size=30))
+@given(
+    st.lists(st.sampled_from(["send", "sweep", "write", "unreported", "wait", "check", "hours", "crash"]), max_size=30)
+)
 def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
     """Here, no meter reports closed sockets, and a daemon may end after any of its writes."""
     host = Host(policy(HOURS))
@@ -371,13 +373,13 @@ def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
             host.sweep()
         elif action == "write":
             write()
-        elif action == "silent":
+        elif action == "unreported":
             host.sweep()
             write()
             host.close(token, report=False)
             token += 1
             host.connect(token, "10.77.1.2")
-        elif action in ("wait", "look"):
+        elif action in ("wait", "check"):
             host.sweep(1 + (FORGET_SECONDS if action == "wait" else CHECK_SECONDS))
         elif action == "hours":
             host.sweep()

@@ -128,7 +128,7 @@ async def test_start_times_are_the_same_in_each_answer(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_stop_with_outstanding_onsets_does_not_call_follow_repeatedly(tmp_path: Path) -> None:
+async def test_stop_with_outstanding_onsets_does_not_apply_the_plan_repeatedly(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:

@@ -27,7 +27,7 @@ from mptcp_throttler.telemetry.events import (
 )
 from mptcp_throttler.telemetry.traffic import Traffic
 
-MOST_BYTES = 19_000_000
+MAX_BYTES = 19_000_000
 WIFI = four_tuple("10.1.0.1")
 RATE, SLOWER = (a_throttle(rate, rate, None, Share.PATH) for rate in (5_000_000, 1_000_000))
 RULE = a_rule("cap", ("a",), RATE)
@@ -73,7 +73,7 @@ def test_full_ring_has_bounded_memory() -> None:
     taken = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert ring.last - ring.first + 1 == MAX_EVENTS
-    assert taken < MOST_BYTES, taken
+    assert taken < MAX_BYTES, taken
 
 
 def test_ring_holds_an_hour_of_one_client() -> None:
@@ -121,7 +121,7 @@ def test_each_decision_is_recorded_once() -> None:
     assert len(scene.events) == 3, "the tracker, not the decision, records the end"
 
 
-def test_balancing_cap_is_recorded_once_whatever_its_rate() -> None:
+def test_balancing_cap_is_recorded_once_even_if_its_rate_changes() -> None:
     scene = Scene()
     balance = ScopeKey("cap", Share.CONNECTION, (7, "a"))
     scene.decide(capped(RATE, balance))

@@ -43,7 +43,7 @@ def test_cap_on_the_first_subflow_counts_for_the_join() -> None:
     assert counted(latency) == (1, 0.25)
 
 
-def test_entries_from_before_or_without_need_do_not_count() -> None:
+def test_older_and_unneeded_entries_do_not_count() -> None:
     latency = JoinLatency()
     latency.record_entries([WIFI], 99.0)
     latency.record_join(100.0, [WIFI, LTE], ())

@@ -27,8 +27,8 @@ STEP = 0.2
 SLOW_PATHS = load_policy("version: 1\nrest_slow_paths: true\nrules: []\n", "policy.yaml")
 
 
-def policy(rate: float, **more: str) -> Policy:
-    throttle = ", ".join([f"rate: {round(rate)} bit/s", *(f"{key}: {value}" for key, value in more.items())])
+def policy(rate: float, **keys: str) -> Policy:
+    throttle = ", ".join([f"rate: {round(rate)} bit/s", *(f"{key}: {value}" for key, value in keys.items())])
     rule = f"{{name: low, paths: [ethernet], throttle: {{{throttle}}}}}"
     return load_policy(
         f"version: 1\npaths: {{ethernet: {{clients: [10.77.1.0/24]}}}}\nrules: [{rule}]\n", "policy.yaml"
@@ -65,7 +65,7 @@ class Scene:
             self.now += STEP
             sockets = []
             for flow in [each for flows in self.flows.values() for each in flows]:
-                flow.go_on(STEP)
+                flow.advance(STEP)
                 sockets.append(flow.socket)
             for token in observed(self.stage, sampled(self.now, sockets)).changed:
                 self.apply(token)
@@ -79,13 +79,13 @@ class Scene:
 
 
 @pytest.mark.parametrize(("part", "rests"), [(0.9, True), (1.1, False)])
-def test_low_cap_rests_if_it_would_carry_next_to_nothing(part: float, rests: bool) -> None:
+def test_subflow_rests_if_its_cap_leaves_next_to_nothing(part: float, rests: bool) -> None:
     scene = Scene(policy(part * 120 * MBIT / RATIO), rate=120 * MBIT)
     assert not scene.apply()
     assert scene.run(1.0) is rests
 
 
-def test_lowest_caps_rest_before_any_sample() -> None:
+def test_subflows_with_the_lowest_caps_rest_before_any_sample() -> None:
     assert Scene(policy(REST_AT_ONCE)).apply()
     assert not Scene(policy(REST_AT_ONCE + 1)).apply()
 
@@ -106,11 +106,11 @@ def test_rest_ends_if_the_other_path_is_slow_and_has_data() -> None:
     assert scene.changes == 1
 
 
-def test_rest_of_a_low_cap_ends_within_a_second_if_the_other_path_is_slow() -> None:
+def test_rest_under_a_low_cap_ends_within_a_second_if_the_other_path_is_slow() -> None:
     assert Scene(policy(512_000), rate=3 * MBIT).run(1.2) is False
 
 
-def test_low_share_of_a_shared_cap_rests() -> None:
+def test_subflow_rests_if_its_share_of_a_shared_cap_is_low() -> None:
     cap = 4 * MBIT
     assert not Scene(policy(cap), 1, 40 * MBIT).run(3.0)
     assert Scene(policy(cap), 10, 40 * MBIT).run(3.0)
@@ -124,13 +124,13 @@ def test_higher_cap_ends_the_rest() -> None:
     assert not scene.apply()
 
 
-@pytest.mark.parametrize("why", ["impossible", "dry run", "alone", "hard cap"])
-def test_low_cap_does_not_rest(why: str) -> None:
-    scene = Scene(policy(512_000, **({"landing": "at-once"} if why == "hard cap" else {})))
-    scene.stage.possible = why != "impossible"
-    if why == "dry run":
+@pytest.mark.parametrize("reason", ["impossible", "dry run", "only path", "hard cap"])
+def test_subflow_with_a_low_cap_does_not_rest(reason: str) -> None:
+    scene = Scene(policy(512_000, **({"landing": "at-once"} if reason == "hard cap" else {})))
+    scene.stage.possible = reason != "impossible"
+    if reason == "dry run":
         scene.stage.is_applied = False
-    if why == "alone":
+    if reason == "only path":
         scene.flows[1] = [scene.first[0]]
     assert not scene.apply()
     assert not scene.run(2.0)

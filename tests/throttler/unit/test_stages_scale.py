@@ -85,7 +85,7 @@ class Host:
         sockets: dict[FourTuple, KernelSubflow] = {}
         for flows in self.flows.values():
             for flow in flows:
-                flow.go_on(SWEEP)
+                flow.advance(SWEEP)
                 sockets[flow.four_tuple] = flow.socket._replace(read=self.now)
         changed: set[int] = set()
         for stage in self.stages:
@@ -160,32 +160,32 @@ def test_only_steered_connections_with_data_are_urgent() -> None:
 class Calls:
     """Counts the calls of a function, in total and within one slice of a stage."""
 
-    def __init__(self, of: Callable[..., Any]) -> None:
-        self._of = of
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
         self.count = 0
 
     def __call__(self, *arguments: Any) -> Any:
         self.count += 1
-        return self._of(*arguments)
+        return self._function(*arguments)
 
-    def most_in_a_slice(self, stage: Stage, samples: Samples) -> int:
-        before, most = self.count, 0
+    def max_in_a_slice(self, stage: Stage, samples: Samples) -> int:
+        before, maximum = self.count, 0
         for _ in stage.observe(samples):
-            most, before = max(most, self.count - before), self.count
-        return max(most, self.count - before)
+            maximum, before = max(maximum, self.count - before), self.count
+        return max(maximum, self.count - before)
 
 
 def test_rates_of_paths_are_updated_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(CAP)
-    concluded = Calls(Path.update_baseline)
+    updates = Calls(Path.update_baseline)
 
     def update_baseline(path: Path, now: float) -> None:
-        concluded(path, now)
+        updates(path, now)
 
     monkeypatch.setattr(Path, "update_baseline", update_baseline)
     sockets = {flow.four_tuple: flow.socket._replace(read=1.0) for flows in host.flows.values() for flow in flows}
-    assert concluded.most_in_a_slice(host.guard, Samples(1.0, sockets, True)) <= SLICE
-    assert concluded.count == ADDRESSES
+    assert updates.max_in_a_slice(host.guard, Samples(1.0, sockets, True)) <= SLICE
+    assert updates.count == ADDRESSES
 
 
 def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,20 +196,20 @@ def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyP
     host.sweep()
     for number in range(clients):
         host.carry(number, 1_000 + number)
-    searched = Calls(OpenAccount.is_near_change)
+    calls = Calls(OpenAccount.is_near_change)
 
     def is_near_change(account: OpenAccount, used: int, span: float) -> Any:
-        return searched(account, used, span)
+        return calls(account, used, span)
 
     monkeypatch.setattr(OpenAccount, "is_near_change", is_near_change)
-    most = searched.most_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
-    assert searched.count == clients
-    assert most <= 4 * SLICE
-    searched.most_in_a_slice(host.stage, Samples(host.clock + 2.0, dict(host.sockets), True))
-    assert searched.count == clients, "accounts without new bytes cost nothing"
+    maximum = calls.max_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
+    assert calls.count == clients
+    assert maximum <= 4 * SLICE
+    calls.max_in_a_slice(host.stage, Samples(host.clock + 2.0, dict(host.sockets), True))
+    assert calls.count == clients, "accounts without new bytes cost nothing"
 
 
-def test_urgent_subflows_are_those_that_carry_most() -> None:
+def test_urgent_subflows_are_those_with_the_most_new_bytes() -> None:
     """One slice cannot examine all of these subflows."""
     clients = 2_000
     host = metering.Host(metering.policy("- {name: all, budget: {per: path, period: month, " + metering.STEPS + "}}\n"))
@@ -219,7 +219,7 @@ def test_urgent_subflows_are_those_that_carry_most() -> None:
     for number in range(clients):
         host.carry(number, 100 + number % 1_000)
     host.sweep()
-    most = sorted((number % 1_000 for number in range(clients)), reverse=True)[:MAX_URGENT]
+    expected = sorted((number % 1_000 for number in range(clients)), reverse=True)[:MAX_URGENT]
     urgent = host.stage.urgent()
     assert len(urgent) == MAX_URGENT
-    assert sorted((host.sockets[each].bytes_acked - 100 for each in urgent), reverse=True) == most
+    assert sorted((host.sockets[each].bytes_acked - 100 for each in urgent), reverse=True) == expected

@@ -33,11 +33,11 @@ FREE = load_policy(f"{HEAD}rules: []", "p")
 
 
 class Scene:
-    """One connection over Ethernet and Wi-Fi, and a kernel that sets flags or refuses to."""
+    """One connection over Ethernet and Wi-Fi, and a kernel that sets or refuses flags."""
 
-    def __init__(self, policy: Policy, willing: bool = True) -> None:
+    def __init__(self, policy: Policy, accepts_flags: bool = True) -> None:
         self.policy = policy
-        self.willing = willing
+        self.accepts_flags = accepts_flags
         self.ethernet, self.wifi = capped(100 * MBIT), free(30 * MBIT)
         self.flows: list[Flow] = [self.ethernet, self.wifi]
         self.stage = SteeringStage()
@@ -58,22 +58,22 @@ class Scene:
         self.apply()
 
     def run(self, seconds: float, complete: bool = True) -> list[SetBackup]:
-        """Let time pass. Return the flags that the stage wanted to set."""
-        began = len(self.actions)
+        """Let time pass. Return the actions that the stage requested."""
+        action_count = len(self.actions)
         for _ in range(round(seconds / STEP)):
             self.now += STEP
             for flow in self.flows:
-                flow.go_on(STEP)
+                flow.advance(STEP)
             urgent = self.stage.urgent()
             flows = [flow for flow in self.flows if complete or flow.four_tuple in urgent]
             outcome = observed(self.stage, sampled(self.now, [flow.socket for flow in flows], complete))
             for action in outcome.actions:
                 assert isinstance(action, SetBackup)
                 self.actions.append(action)
-                (self.stage.record_done if self.willing else self.stage.flags.record_refused)(action)
+                (self.stage.record_done if self.accepts_flags else self.stage.flags.record_refused)(action)
             if outcome.changed:
                 self.apply()
-        return self.actions[began:]
+        return self.actions[action_count:]
 
     def idle(self) -> None:
         for flow in self.flows:
@@ -136,7 +136,7 @@ def test_reload_to_load_balancing_resets_the_flags() -> None:
 
 
 def test_unconfirmed_flag_is_set_again_and_refused_flag_is_not() -> None:
-    scene = Scene(STANDBY, willing=False)
+    scene = Scene(STANDBY, accepts_flags=False)
     scene.apply()
     outcome = observed(scene.stage, sampled(0.1, [flow.socket for flow in scene.flows]))
     assert len(outcome.actions) == 1
@@ -147,21 +147,21 @@ def test_unconfirmed_flag_is_set_again_and_refused_flag_is_not() -> None:
 
 def another_standby() -> Flow:
     """Return another subflow over Ethernet."""
-    more = capped(100 * MBIT)
-    more.four_tuple = more.four_tuple._replace(remote_port=7)
-    return more
+    standby = capped(100 * MBIT)
+    standby.four_tuple = standby.four_tuple._replace(remote_port=7)
+    return standby
 
 
 def test_refused_connection_gets_no_further_flags() -> None:
     """Defect: the stage tried to set the flag of each standby, and all of them again when a subflow joined or ended."""
-    scene = Scene(STANDBY, willing=False)
+    scene = Scene(STANDBY, accepts_flags=False)
     scene.flows.append(another_standby())
     scene.apply()
-    began = len(scene.run(2))
-    assert began == 2
-    more = another_standby()
-    more.four_tuple = more.four_tuple._replace(remote_port=8)
-    scene.flows.append(more)
+    action_count = len(scene.run(2))
+    assert action_count == 2
+    standby = another_standby()
+    standby.four_tuple = standby.four_tuple._replace(remote_port=8)
+    scene.flows.append(standby)
     scene.apply()
     scene.run(2)
     scene.flows.pop(2)
@@ -169,15 +169,15 @@ def test_refused_connection_gets_no_further_flags() -> None:
     scene.run(2)
     scene.set_policy(PRIORITY)
     scene.run(2)
-    assert len(scene.actions) == began
+    assert len(scene.actions) == action_count
 
 
 def test_refusal_for_an_ended_subflow_does_not_prevent_other_flags() -> None:
     """The kernel returns the same error for an ended subflow as for a connection that cannot be steered."""
-    scene = Scene(STANDBY, willing=False)
+    scene = Scene(STANDBY, accepts_flags=False)
     scene.apply()
     assert len(scene.run(STEP)) == 1
-    scene.willing = True
+    scene.accepts_flags = True
     scene.flows[0] = another_standby()
     scene.apply()
     scene.run(2)
@@ -188,8 +188,8 @@ def test_flags_of_a_killed_daemon_are_kept_if_a_rule_needs_them_or_reset() -> No
     scene = Scene(STANDBY)
     other = free(connection=2)
     scene.flows.append(other)
-    left = [flow.socket._replace(made_backup=True, token=flow.token) for flow in (scene.ethernet, other)]
-    scene.stage.adopt(left)
+    sockets = [flow.socket._replace(made_backup=True, token=flow.token) for flow in (scene.ethernet, other)]
+    scene.stage.adopt(sockets)
     scene.flows.remove(other)
     scene.apply()
     scene.flows.append(other)
@@ -328,7 +328,7 @@ def test_sample_of_one_subflow_does_not_end_the_other() -> None:
     before = scene.verdicts
     for _ in range(20):
         scene.now += STEP
-        scene.wifi.go_on(STEP)
+        scene.wifi.advance(STEP)
         assert observed(scene.stage, sampled(scene.now, [scene.wifi.socket], complete=False)) == ([], [])
     assert scene.apply() == before
 
@@ -373,10 +373,10 @@ def test_flag_outlives_samples_older_than_its_subflow() -> None:
     assert not scene.stage.flags.release_actions(), "the subflow is missing from a newer sample"
 
 
-def test_subflows_of_nobody_are_ignored() -> None:
+def test_subflows_without_a_tracked_connection_are_ignored() -> None:
     stage = SteeringStage()
-    stranger = KernelSubflow(5, free().four_tuple, True, 0, 0, False, NOW, tcp=IDLE)
-    assert observed(stage, sampled(1.0, [stranger])) == ([], [])
+    socket = KernelSubflow(5, free().four_tuple, True, 0, 0, False, NOW, tcp=IDLE)
+    assert observed(stage, sampled(1.0, [socket])) == ([], [])
 
 
 def test_connection_stays_urgent_after_a_long_sweep() -> None:
@@ -414,7 +414,7 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
         for _ in range(round(seconds / STEP)):
             now[0] += STEP
             for number, (_, first) in enumerate(flows):
-                first.go_on(STEP)
+                first.advance(STEP)
                 first.waiting = waiting if (number + round(now[0] / STEP)) % 2 else 0
             samples = sampled(now[0], [each.socket for pair in flows for each in pair])
             for action in observed(stage, samples).actions:

@@ -95,7 +95,7 @@ class Bench:
         return self.traffic.caps[CapKey("cap", "a", direction)].bytes
 
 
-def test_samples_count_the_bytes_since_the_sample_before() -> None:
+def test_samples_count_the_bytes_since_the_previous_sample() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE), verdict(ONE, direction=Direction.UP))
     bench.sample((ONE, 1, 1_000, 10))
@@ -140,7 +140,7 @@ def test_meter_adds_the_bytes_after_the_last_sample() -> None:
     assert bench.cap() == 1_350
 
 
-def test_meter_may_report_before_the_tracker_knows_the_end() -> None:
+def test_meter_may_report_a_socket_before_the_tracker_reports_its_close() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE), verdict(OTHER))
     bench.sample((ONE, 1, 1_000, 0))
@@ -176,7 +176,7 @@ def test_report_is_not_used_for_the_next_socket_with_the_same_end() -> None:
     assert bench.path == (1_540, 0)
 
 
-def test_counting_starts_anew_on_a_reused_port() -> None:
+def test_counting_restarts_on_a_reused_port() -> None:
     bench = Bench()
     bench.decide(7, verdict(ONE))
     bench.sample((ONE, 1, 1_000, 0))

@@ -21,8 +21,8 @@ class Decision(NamedTuple):
     before: Verdicts
     after: Verdicts
     now: float  # monotonic seconds
-    was_dry: bool  # whether *before* was a dry run, whose caps are not applied; ``is_dry``: the same for *after*
-    is_dry: bool
+    was_dry: bool  # whether *before* was decided in a dry run, which applies no caps
+    is_dry: bool  # the same for *after*
     gained: Sequence[Verdict] = ()  # new caps
     changed: Sequence[tuple[Verdict, Verdict]] = ()  # other caps or rates: before and after
     lost: Sequence[tuple[Verdict, Verdict]] = ()  # removed caps: before and after
@@ -30,7 +30,7 @@ class Decision(NamedTuple):
 
     @property
     def is_dry_run_change(self) -> bool:
-        """Whether a dry run began or ended. Then all caps count as lost and gained: enforced and dry caps differ."""
+        """Whether a dry run began or ended. Then all caps count as lost and gained: applied and dry caps differ."""
         return self.was_dry is not self.is_dry
 
 
@@ -44,18 +44,18 @@ class Comparer:
         was_dry = token in self._dry_tokens if before else is_dry
         (self._dry_tokens.add if is_dry and after else self._dry_tokens.discard)(token)
         decision = Decision(token, connection, before, after, now, was_dry, is_dry)
-        is_change = decision.is_dry_run_change
-        if not is_change and len(before) == len(after) and all(map(_is_unchanged, before, after)):
+        is_dry_run_change = decision.is_dry_run_change
+        if not is_dry_run_change and len(before) == len(after) and all(map(_is_unchanged, before, after)):
             return decision
         old = {(each.four_tuple, each.direction): each for each in before if each.scope}
         gained, changed, lost = [], [], []
         for verdict in after:
             previous, scope = old.pop((verdict.four_tuple, verdict.direction), None), verdict.scope
-            if previous is not None and (is_change or scope is None):
+            if previous is not None and (is_dry_run_change or scope is None):
                 lost.append((previous, verdict))
             if scope is None:
                 continue
-            if previous is None or is_change:
+            if previous is None or is_dry_run_change:
                 gained.append(verdict)
             elif previous.scope != scope or (not scope.balances and _rates(previous) != _rates(verdict)):
                 changed.append((previous, verdict))

@@ -22,7 +22,7 @@ from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.stage import Consumer, Samples
 from mptcp_throttler.telemetry.decision import Decision
 
-PERIOD_SECONDS = 1.0
+PERIOD_SECONDS = 1.0  # minimum interval of sweeps for the totals
 SWEEP_SHARE = 0.02  # share of a processor for sweeps that only the totals need
 CLOSED_SECONDS = 120.0  # how long to wait for the meter: a socket that lost its path tries to send for this long
 MAX_CLOSED = 16_384  # maximum closed subflows that wait for the meter, 5 MB; without a meter, all recent ones wait
