@@ -61,19 +61,19 @@ def test_long_detail_is_cut() -> None:
 
 
 def test_full_ring_has_bounded_memory() -> None:
-    """The events share nothing: addresses, details and tokens differ. More events are added than the ring keeps."""
+    """No event shares an address, a detail or a token with another. More events are added than the ring keeps."""
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     ring = EventRing()
     for number in range(MAX_EVENTS + MAX_EVENTS // 10):
         octets = number.to_bytes(16, "big")
-        known = FourTuple(bytes(octets), 3128, bytes(reversed(octets)), 1_024 + number % 60_000)
-        ring.add(1e9 + number / 7, "decided", (1 << 31) + number, known, "lte", "rule", "down", f"{number:0200d}")
-    taken = tracemalloc.get_traced_memory()[0] - before
+        address = FourTuple(bytes(octets), 3128, bytes(reversed(octets)), 1_024 + number % 60_000)
+        ring.add(1e9 + number / 7, "decided", (1 << 31) + number, address, "lte", "rule", "down", f"{number:0200d}")
+    used_bytes = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert ring.last - ring.first + 1 == MAX_EVENTS
-    assert taken < MAX_BYTES, taken
+    assert used_bytes < MAX_BYTES, used_bytes
 
 
 def test_ring_holds_an_hour_of_one_client() -> None:

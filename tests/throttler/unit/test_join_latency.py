@@ -11,7 +11,7 @@ from mptcp_throttler.telemetry.latency import JOIN_BOUNDS, MAX_JOIN_SECONDS, MAX
 WIFI, LTE = four_tuple("10.1.0.1"), four_tuple("10.2.0.1")
 
 
-def counted(latency: JoinLatency) -> tuple[int, float]:
+def totals(latency: JoinLatency) -> tuple[int, float]:
     found = latency.as_json()
     return found["total"], round(found["sum"], 6)
 
@@ -31,16 +31,16 @@ def test_entry_may_be_made_before_the_join_is_read() -> None:
     latency = JoinLatency()
     latency.record_entries([LTE], 100.25)
     latency.record_join(100.0, [WIFI, LTE], ())
-    assert counted(latency) == (1, 0.25)
+    assert totals(latency) == (1, 0.25)
     latency.record_join(100.1, [WIFI, LTE], ())  # The tracker reads the join's packet again.
-    assert counted(latency) == (1, 0.25)
+    assert totals(latency) == (1, 0.25)
 
 
 def test_cap_on_the_first_subflow_counts_for_the_join() -> None:
     latency = JoinLatency()
     latency.record_join(100.0, [WIFI, LTE], {WIFI})
     latency.record_entries([WIFI, LTE], 100.25)
-    assert counted(latency) == (1, 0.25)
+    assert totals(latency) == (1, 0.25)
 
 
 def test_older_and_unneeded_entries_do_not_count() -> None:
@@ -48,14 +48,14 @@ def test_older_and_unneeded_entries_do_not_count() -> None:
     latency.record_entries([WIFI], 99.0)
     latency.record_join(100.0, [WIFI, LTE], ())
     latency.record_entries([LTE], 100.5)  # This can happen after a transition.
-    assert counted(latency) == (0, 0.0)
+    assert totals(latency) == (0, 0.0)
 
 
 def test_late_entries_do_not_count() -> None:
     latency = JoinLatency()
     latency.record_join(100.0, [LTE], {LTE})
     latency.record_entries([LTE], 100.0 + MAX_JOIN_SECONDS + 1)
-    assert counted(latency) == (0, 0.0)
+    assert totals(latency) == (0, 0.0)
 
 
 def test_number_of_remembered_joins_is_bounded() -> None:

@@ -157,7 +157,7 @@ def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.L
     assert sockets.closed == []
     (line,) = caplog.records
     assert "too many subflows: its connection has 4 others: left open: " in line.getMessage()
-    assert line.getMessage().endswith("nothing caps it")
+    assert line.getMessage().endswith("it is not capped")
 
 
 def test_refused_closings_are_logged_a_few_times_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -165,6 +165,6 @@ def test_refused_closings_are_logged_a_few_times_a_minute(caplog: pytest.LogCapt
     for _ in range(100):
         excess.close_excess(excess_events(), is_dry_run=False)
     assert len(caplog.records) == MAX_LINES
-    assert "EPERM; nothing caps it" in caplog.text
+    assert "EPERM; it is not capped" in caplog.text
     excess.close_excess(excess_events(120.0), is_dry_run=False)
     assert len(caplog.records) == MAX_LINES + 1

@@ -347,12 +347,12 @@ def test_connection_that_is_not_closed_is_logged_as_uncapped(
     sockets = Sockets(keeps=lambda _: True)
     close_excess(sockets, excess_events(), dry_run=dry_run)
     assert words in caplog.text
-    assert caplog.messages[0].endswith("; nothing caps it")
+    assert caplog.messages[0].endswith("; it is not capped")
 
 
 def test_only_connections_that_stay_are_logged_as_uncapped(caplog: pytest.LogCaptureFixture) -> None:
     close_excess(Sockets(keeps=lambda number: number == 1), excess_events(3))
-    assert [message.endswith("; nothing caps it") for message in caplog.messages] == [False, True, False]
+    assert [message.endswith("; it is not capped") for message in caplog.messages] == [False, True, False]
     assert [message.endswith(": closed") for message in caplog.messages] == [True, False, True]
 
 

@@ -55,8 +55,8 @@ class ActionRunner:
                     log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
                     self._events.record_guard(time.monotonic(), token, rules, f"relaxed: {reason}")
                 case StepReached(budget, client, sentence, rule):
-                    whose = f"client {client}: " if client else ""
-                    log.info("%s%s", whose, sentence, extra=about(client=client or None, rule=rule))
+                    prefix = f"client {client}: " if client else ""
+                    log.info("%s%s", prefix, sentence, extra=about(client=client or None, rule=rule))
                     self._events.record(time.monotonic(), BUDGET, sentence, client, budget)
                 case SetBackup():
                     self._set_backup(action)
@@ -70,13 +70,13 @@ class ActionRunner:
             # An action without a rule clears a flag of an earlier daemon: the policy in force does not request it, so
             # its refusal is not logged.
             if action.rule is not None and self._refusals.allow(time.monotonic()):
-                text = "%s; a connection from before the policy steered cannot be steered"
+                text = "%s; a connection from before this policy cannot be steered"
                 log.warning(text, error, extra=self._about(action.token, action.rule))
             self._steering.flags.record_refused(action)
             return
-        what = "backup" if action.backup else "regular"
-        log.debug("%s: %s", action.four_tuple, what, extra=self._about(action.token, action.rule))
-        self._events.record_steering(time.monotonic(), action.token, action.four_tuple, action.rule, f"made {what}")
+        role = "backup" if action.backup else "regular"
+        log.debug("%s: %s", action.four_tuple, role, extra=self._about(action.token, action.rule))
+        self._events.record_steering(time.monotonic(), action.token, action.four_tuple, action.rule, f"made {role}")
         self._steering.record_done(action)
 
     def _about(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:
@@ -91,18 +91,18 @@ class ActionRunner:
         connections beyond their client's share (:mod:`mptcp_throttler.mptcp.limits`) are only logged.
         """
         excess = {each.four_tuple: each for each in events if each.kind in _EXCESS and each.four_tuple is not None}
-        stayed: dict[FourTuple, str] = {}
+        not_closed: dict[FourTuple, str] = {}  # reasons
         for four_tuple, event in excess.items():
             if event.kind is EventKind.CONNECTION_EXCESS and is_dry_run:
-                stayed[four_tuple] = "left open: a dry run"
+                not_closed[four_tuple] = "left open: a dry run"
             elif event.kind is EventKind.SUBFLOW_EXCESS and not self._path_manager.in_force:
-                stayed[four_tuple] = "left open: no policy steers by order"
+                not_closed[four_tuple] = "left open: no policy steers by order"
         # Closing takes about 13 µs each. There are at most 500: one batch of an observer, or one step of a resync.
-        if closed := [each for each in excess if each not in stayed]:
-            stayed |= self._sockets.close_sockets(closed)
+        if closed := [each for each in excess if each not in not_closed]:
+            not_closed |= self._sockets.close_sockets(closed)
         for four_tuple, event in excess.items():
             if self._lines[event.kind].allow(event.time):
-                outcome = f"{stayed[four_tuple]}; nothing caps it" if four_tuple in stayed else "closed"
+                outcome = f"{not_closed[four_tuple]}; it is not capped" if four_tuple in not_closed else "closed"
                 fields = about(self._connections.get(event.token), token=event.token, subflow=four_tuple)
                 text = "%s: too many %s: %s: %s"
                 log.warning(text, four_tuple, _EXCESS[event.kind], event.detail, outcome, extra=fields)

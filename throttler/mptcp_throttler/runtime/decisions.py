@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Decides the verdicts of each connection and stores them: the policy first, then the stages in order.
 
-Readers (status, plan, views) use what is stored and decide nothing. A few connections are decided at once; many, for
+Readers (status, plan, views) only use the stored verdicts. A few connections are decided at once; many, for
 example after a reload, in slices between which the event loop runs.
 """
 

@@ -166,10 +166,10 @@ class Sampler:
                 continue
             async with state.lock:
                 pace = _Pace()
-                found = await self._look_up(urgent, pace)
+                sockets = await self._look_up(urgent, pace)
                 if self._sweeping.locked():
                     state.looked_up.update(urgent)
-                await self._deliver(state.consumer, Samples(time.monotonic(), found, False, urgent), pace)
+                await self._deliver(state.consumer, Samples(time.monotonic(), sockets, False, urgent), pace)
                 pace.end()
             state.next_urgent = now + max(state.consumer.interval, pace.work_seconds / state.consumer.urgent_share)
 
@@ -186,12 +186,12 @@ class Sampler:
         return max(pause, BUSY_SECONDS) if is_busy else pause
 
     async def _look_up(self, four_tuples: list[FourTuple], pace: _Pace) -> dict[FourTuple, KernelSubflow]:
-        found: dict[FourTuple, KernelSubflow] = {}
+        sockets: dict[FourTuple, KernelSubflow] = {}
         for start in range(0, len(four_tuples), LOOKUP_CHUNK):
-            found.update(self._sockets.look_up(four_tuples[start : start + LOOKUP_CHUNK]))
+            sockets.update(self._sockets.look_up(four_tuples[start : start + LOOKUP_CHUNK]))
             await pace.give_way()
         self.lookups += len(four_tuples)
-        return found
+        return sockets
 
     @asynccontextmanager
     async def _stages_paused(self) -> AsyncIterator[None]:
@@ -210,9 +210,9 @@ class Sampler:
                 state.awaits_sweep = False
 
     async def _deliver_all(
-        self, found: dict[FourTuple, KernelSubflow], pace: _Pace, looked_up: Set[FourTuple] | None = None
+        self, sockets: dict[FourTuple, KernelSubflow], pace: _Pace, looked_up: Set[FourTuple] | None = None
     ) -> None:
-        """Pass to all consumers the samples *found* of their watched subflows. After a sweep, include their urgent
+        """Pass to all consumers the samples of their watched subflows, *sockets*. After a sweep, include their urgent
         subflows. *looked_up*: the requested subflows, if they were looked up instead of a sweep."""
         now, rest_ratio = time.monotonic(), pace.rest_ratio
         for state in self._states:
@@ -230,12 +230,12 @@ class Sampler:
                         requested += [each for each in urgent if each not in watched_set]
                     requested = await _without(requested, state.looked_up, pace)
                     # Look up missing subflows: one that joined after the dump passed its hash bucket is not closed.
-                    missing = await _without(requested, found, pace)
+                    missing = await _without(requested, sockets, pace)
                     if looked_up is not None:
                         missing = await _without(missing, looked_up, pace)
                     if missing:
-                        found.update(await self._look_up(missing, pace))
-                    await self._deliver(consumer, Samples(now, found, True, requested), pace)
+                        sockets.update(await self._look_up(missing, pace))
+                    await self._deliver(consumer, Samples(now, sockets, True, requested), pace)
             state.awaits_sweep, pace.rest_ratio = False, rest_ratio
 
     async def _deliver(self, consumer: Consumer, samples: Samples, pace: _Pace) -> None:

@@ -125,8 +125,8 @@ class Accounts:
                 account.has_ended = True
                 self._stale_tokens |= account.tokens
                 del self._open[client]
-        kept = present | before
-        self.used = {key: octets for key, octets in self.used.items() if (key.budget, key.start) in kept}
+        recent = present | before
+        self.used = {key: octets for key, octets in self.used.items() if (key.budget, key.start) in recent}
 
     @property
     def periods(self) -> Collection[tuple[str, int]]:
@@ -176,7 +176,7 @@ class Accounts:
             self._refresh_level(account)
 
     def near_change(self, span: float) -> Iterator[Collection[int]]:
-        """After a full sweep, yield for each account with new bytes the connections that feed it, if it
+        """After a full sweep, yield for each account with new bytes its connections if it
         :meth:`is_near_change <OpenAccount.is_near_change>`, otherwise none. The caller may pause at any point."""
         grown, self._grown = self._grown, {}
         for account in grown:
@@ -525,8 +525,8 @@ class BudgetStage(Stage):
             if not number % (4 * SLICE):
                 yield
         for number, token in enumerate(tokens, 1):
-            found = [self.sockets.metered.get(each) for each in self._metering.get(token, ())]
-            busiest += [each for each in found if each is not None and each.new_bytes]
+            subflows = [self.sockets.metered.get(each) for each in self._metering.get(token, ())]
+            busiest += [each for each in subflows if each is not None and each.new_bytes]
             if not number % (4 * SLICE):
                 busiest = nlargest(MAX_URGENT, busiest, key=lambda each: each.new_bytes)  # there may be thousands
                 yield

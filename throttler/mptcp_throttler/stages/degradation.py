@@ -130,8 +130,8 @@ class GuardedConnection:
 
     @property
     def histories(self) -> list[History]:
-        found = {} if self.candidate is None else self.candidate.histories
-        return [found[each] for each in self.uncapped if each in found]
+        histories = {} if self.candidate is None else self.candidate.histories
+        return [histories[each] for each in self.uncapped if each in histories]
 
     def known_until(self, now: float) -> float:
         """Return the time up to which all uncapped subflows are known; durations are counted up to it."""
@@ -342,13 +342,13 @@ class DegradationDetector:
 
     def urgent(self) -> Set[FourTuple]:
         """Return all subflows of candidates, adjacent so that look-ups read them together, and of suspected paths."""
-        found: dict[FourTuple, None] = {}
+        subflows: dict[FourTuple, None] = {}
         for token in self._candidates:
             connection = self.connections[token]
-            found |= dict.fromkeys((*connection.uncapped, *connection.capped))
+            subflows |= dict.fromkeys((*connection.uncapped, *connection.capped))
         for path in dict.fromkeys([each.suspected for each in self._candidates.values()]):
-            found |= dict.fromkeys(() if path is None else path.flows)
-        return found.keys()
+            subflows |= dict.fromkeys(() if path is None else path.flows)
+        return subflows.keys()
 
     def observe(self, samples: Samples) -> Iterator[Collection[int]]:
         """Process *samples*, a slice at a time; yield the connections whose relaxation began, changed or ended."""
@@ -502,5 +502,5 @@ class DegradationDetector:
         if not was_healthy and now - max(connection.span, WINDOW) < last_change + GRACE_SECONDS - WINDOW:
             return None
         total = sum(each.rate for each in candidate.histories.values())
-        enough = best.baseline < MIN_RATE or not best.is_degraded or total >= MAX_TOTAL_SHARE * best.baseline
-        return None if enough else (best, total)
+        has_enough = best.baseline < MIN_RATE or not best.is_degraded or total >= MAX_TOTAL_SHARE * best.baseline
+        return None if has_enough else (best, total)

@@ -97,8 +97,9 @@ class GuardStage(Stage):
 
     def reason(self, token: int) -> str | None:
         """Return the reason, in words, why the caps of connection *token* are relaxed; None while they are in force."""
-        found = ((direction, each.relaxation(token)) for direction, each in self._detectors.items())
-        return "; ".join([BEFORE[direction] + _reason(each) for direction, each in found if each is not None]) or None
+        relaxations = ((direction, each.relaxation(token)) for direction, each in self._detectors.items())
+        reasons = [BEFORE[direction] + _reason(each) for direction, each in relaxations if each is not None]
+        return "; ".join(reasons) or None
 
     def count_relaxed(self) -> int:
         return len(frozenset[int]().union(*(each.relaxed_tokens() for each in self._detectors.values())))
@@ -106,9 +107,9 @@ class GuardStage(Stage):
 
 def _reason(relaxation: Relaxation) -> str:
     path = ip_address(relaxation.path)
-    got, once = (format_rate(round(rate, -4)) for rate in (relaxation.rate, relaxation.baseline))
+    got, best = (format_rate(round(rate, -4)) for rate in (relaxation.rate, relaxation.baseline))
     lacking = format_rate(round(relaxation.lacking, -4))
-    return f"the connection got {got}; its uncapped path from {path} alone once carried {once} and now lacks {lacking}"
+    return f"the connection got {got}; its uncapped path from {path} alone once carried {best} and now lacks {lacking}"
 
 
 def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, token: int) -> Verdict:

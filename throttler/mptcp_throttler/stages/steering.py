@@ -276,10 +276,10 @@ class SteeringStage(Stage):
 
     def urgent(self) -> Set[FourTuple]:
         """Return the subflows of connections that are new or carry data, and subflows whose flag must be cleared."""
-        found = set(() if self.flags.keeps_unexplained else self.flags.unexplained)
+        subflows = set(() if self.flags.keeps_unexplained else self.flags.unexplained)
         for token in self._urgent:
-            found.update([each.four_tuple for each in self._connections[token].subflows])
-        return found
+            subflows.update([each.four_tuple for each in self._connections[token].subflows])
+        return subflows
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         sockets, urgent = samples.sockets, self._urgent
