@@ -196,12 +196,12 @@ def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyP
     host.sweep()
     for number in range(clients):
         host.carry(number, 1_000 + number)
-    calls = Calls(OpenAccount.is_near_change)
+    calls = Calls(OpenAccount.check_next_change)
 
-    def is_near_change(account: OpenAccount, used: int, span: float) -> Any:
+    def check_next_change(account: OpenAccount, used: int, span: float) -> Any:
         return calls(account, used, span)
 
-    monkeypatch.setattr(OpenAccount, "is_near_change", is_near_change)
+    monkeypatch.setattr(OpenAccount, "check_next_change", check_next_change)
     maximum = calls.max_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
     assert calls.count == clients
     assert maximum <= 4 * SLICE

@@ -33,10 +33,10 @@ from mptcp_throttler.stages.stage import SLICE, Outcome, Samples, Stage
 
 NEAR_SECONDS: Final = 3.0  # an account is near its next step if it reaches it within this time at its present rate
 MAX_URGENT: Final = 200  # maximum number of urgent subflows
-FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
+FORGET_SECONDS: Final = 120.0  # how long to wait for the last counters of a socket that no sweep lists
 CHECK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
 ANNOUNCED_PERCENT: Final = (50, 80, 95)  # percentages of the first step's volume that reasons announce
-MAX_REACHED: Final = 1024  # maximum number of accounts reported at a time; if more reached a step, the latest ones
+MAX_REACHED: Final = 1024  # maximum number of accounts reported at a time: the latest that reached a step
 
 
 @dataclass(slots=True, eq=False)
@@ -66,8 +66,8 @@ class OpenAccount:
             self.step, self.percent = step, percent
         return (self.step, self.percent) != before
 
-    def is_near_change(self, used: int, span: float) -> bool:
-        """Return whether the verdicts may change before the next sweeps; the last sweeps were *span* seconds apart."""
+    def check_next_change(self, used: int, span: float) -> bool:
+        """Reset ``new_bytes``; return whether the verdicts may change soon. *span*: seconds between the last sweeps."""
         octets, self.new_bytes = self.new_bytes, 0
         # The next sweeps may take as long as this one, so look ahead for three of them.
         return span > 0 and used + octets / span * max(NEAR_SECONDS, 3 * span) >= self.next_change
@@ -83,12 +83,12 @@ class Accounts:
         self._now: float | None = None
         """Time of the last :meth:`begin_periods`, seconds since the epoch."""
         self._period_of: dict[str, tuple[int, int]] = {}  # start and end of the present period of each budget
-        self._open: dict[tuple[str, bytes], OpenAccount] = {}
+        self._open_accounts: dict[tuple[str, bytes], OpenAccount] = {}
         """Accounts by budget name and packed client address, which is empty for an account shared by all clients."""
         self.used: dict[Account, int] = {}
         """Used bytes by account, also of accounts not yet in use. Previous periods matter if the clock is set back."""
         self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
-        self._grown: dict[OpenAccount, None] = {}  # accounts with new bytes since the last full sweep
+        self._grown_accounts: dict[OpenAccount, None] = {}  # accounts with new bytes since the last full sweep
         self._stale_tokens: set[int] = set()  # connections whose verdicts are out of date
         self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)  # accounts that reached a step or a percentage
 
@@ -96,13 +96,13 @@ class Accounts:
         """Adopt *policy*, which is now in force; drop accounts of budgets that the policy lacks."""
         self._budgets, self._zone, self._cap_verb = policy.budgets, policy.time_zone, policy.cap_verb
         self._period_of = {}
-        for client, account in list(self._open.items()):
+        for client, account in list(self._open_accounts.items()):
             if account.key.budget in self._budgets:
                 account.budget = self._budgets[account.key.budget]
                 account.update_level(self.used[account.key])
             else:
                 account.has_ended = True
-                del self._open[client]
+                del self._open_accounts[client]
         if not self._budgets:
             self.used.clear()
         if self._now is not None:
@@ -120,11 +120,11 @@ class Accounts:
         present = set(self.periods)
         if present == before:
             return
-        for client, account in list(self._open.items()):
+        for client, account in list(self._open_accounts.items()):
             if (account.key.budget, account.key.start) not in present:
                 account.has_ended = True
                 self._stale_tokens |= account.tokens
-                del self._open[client]
+                del self._open_accounts[client]
         recent = present | before
         self.used = {key: octets for key, octets in self.used.items() if (key.budget, key.start) in recent}
 
@@ -143,7 +143,7 @@ class Accounts:
         read = set(periods)
         others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read}
         self.used = others | dict(used)
-        for account in self._open.values():
+        for account in self._open_accounts.values():
             if (account.key.budget, account.key.start) in read:
                 self.used[account.key] = used.get(account.key, 0) + self.added.get(account.key, 0)
                 self._refresh_level(account)
@@ -152,10 +152,10 @@ class Accounts:
     def account(self, budget: Budget, remote: bytes) -> OpenAccount:
         """Return the present account of *budget* for the client with packed address *remote*."""
         client = remote if budget.per_client else b""
-        account = self._open.get((budget.name, client))
+        account = self._open_accounts.get((budget.name, client))
         if account is None:
             key = Account(budget.name, str(ip_address(client)) if client else "", self._period_of[budget.name][0])
-            account = self._open[budget.name, client] = OpenAccount(key, budget)
+            account = self._open_accounts[budget.name, client] = OpenAccount(key, budget)
             account.update_level(self.used.setdefault(key, 0))
         return account
 
@@ -170,18 +170,18 @@ class Accounts:
         if account.has_ended:
             return  # the account has ended: only the ledger gets these bytes
         account.new_bytes += octets
-        self._grown[account] = None
+        self._grown_accounts[account] = None
         used = self.used[key] = self.used[key] + octets
         if used >= account.next_change:
             self._refresh_level(account)
 
     def near_change(self, span: float) -> Iterator[Collection[int]]:
         """After a full sweep, yield for each account with new bytes its connections if it
-        :meth:`is_near_change <OpenAccount.is_near_change>`, otherwise none. The caller may pause at any point."""
-        grown, self._grown = self._grown, {}
+        :meth:`check_next_change <OpenAccount.check_next_change>`, otherwise none. The caller may pause at any point."""
+        grown, self._grown_accounts = self._grown_accounts, {}
         for account in grown:
             used = self.used.get(account.key, 0)  # missing if the account's period has ended
-            yield tuple(account.tokens) if account.is_near_change(used, span) else ()
+            yield tuple(account.tokens) if account.check_next_change(used, span) else ()
 
     def _refresh_level(self, account: OpenAccount) -> None:
         if account.update_level(self.used[account.key]):
