@@ -16,7 +16,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages import baseline, degradation
-from mptcp_throttler.stages.guard import GuardStage, Relaxed
+from mptcp_throttler.stages.guard import GuardChange, GuardStage
 from mptcp_throttler.stages.stage import Action
 
 STEP = 0.1
@@ -87,7 +87,7 @@ def test_caps_on_downloads_of_a_degraded_connection_are_relaxed() -> None:
     reason = scene.guard.reason(1)
     assert reason is not None
     assert down.reason.endswith(reason)
-    assert scene.actions == [Relaxed(1, ("cap",), reason)]
+    assert scene.actions == [GuardChange(1, ("cap",), reason)]
     counters = scene.guard.counters
     assert counters.relaxations == 1
     assert scene.guard.count_relaxed() == 1
@@ -133,7 +133,7 @@ def test_uploads_are_guarded_separately() -> None:
     assert up.throttle is not None
     assert 25 * MBIT < up.throttle.ceil < 35 * MBIT
     assert up.reason.startswith("upload: cap of rule cap relaxed: the connection got ")
-    assert scene.actions == [Relaxed(1, ("cap",), up.reason.replace("cap of rule cap relaxed: ", ""))]
+    assert scene.actions == [GuardChange(1, ("cap",), up.reason.replace("cap of rule cap relaxed: ", ""))]
     assert scene.guard.reason(1) == up.reason.replace("cap of rule cap relaxed: ", "")
     assert scene.guard.count_relaxed() == 1
 
@@ -145,7 +145,7 @@ def test_caps_are_restored_after_recovery() -> None:
     scene.run(2)
     scene.flows[1].rate = 30 * MBIT
     assert scene.run(3) == scene.verdicts
-    assert scene.actions[1:] == [Relaxed(1, ("cap",))]
+    assert scene.actions[1:] == [GuardChange(1, ("cap",))]
     assert scene.guard.counters.resumptions == 1
     assert scene.guard.reason(1) is None
     assert scene.guard.count_relaxed() == 0
@@ -164,7 +164,7 @@ def test_relaxation_of_two_rules_is_one_action() -> None:
     scene.flows[1].rate = 1 * MBIT
     scene.run(2)
     reason = scene.guard.reason(1) or ""
-    assert scene.actions == [Relaxed(1, ("cap", "other"), reason)]
+    assert scene.actions == [GuardChange(1, ("cap", "other"), reason)]
     assert scene.guard.counters.relaxations == 1
     scene.guard.forget(1)
     assert not scene.guard.watched()

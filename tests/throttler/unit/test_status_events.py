@@ -16,7 +16,7 @@ from fake_kernel import FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario
 from test_status_answers import LTE, WIFI, resync, sweep_and_count
 
-from mptcp_throttler.stages.guard import Relaxed
+from mptcp_throttler.stages.guard import GuardChange
 from mptcp_throttler.stages.steering import SetBackup
 
 
@@ -84,7 +84,7 @@ async def test_reloads_faults_and_the_guard_cause_one_event_each(tmp_path: Path)
         scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
         await scene.daemon._reload()
         logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
-        scene.engine.action_runner.perform([Relaxed(9, ("cap-a",), "it got too little")])
+        scene.engine.action_runner.perform([GuardChange(9, ("cap-a",), "it got too little")])
         await scene.reload(UNCAPPED)
         found = events_of(scene, after=before)
         assert sorted((each["kind"], each["text"]) for each in found) == [
@@ -107,7 +107,7 @@ async def test_events_of_guard_and_steering_name_their_rule(tmp_path: Path) -> N
         actions = scene.engine.action_runner
         scene.engine.path_manager.commands.set_backup = lambda *_: None  # type: ignore[method-assign]
         with logged_fields() as fields:
-            actions.perform([Relaxed(7, ("cap-a",), "it got too little"), Relaxed(7, ("cap-a",))])
+            actions.perform([GuardChange(7, ("cap-a",), "it got too little"), GuardChange(7, ("cap-a",))])
             actions.perform([SetBackup(7, four_tuple(LTE), True, "s"), SetBackup(7, four_tuple(LTE), False, "s")])
         assert kinds(events_of(scene, after=before, rule="cap-a")) == ["guard", "guard"]
         assert [each["text"] for each in events_of(scene, rule="s")] == [
@@ -127,7 +127,7 @@ async def test_guard_event_of_two_rules_is_logged_once_and_found_by_each(tmp_pat
         before = scene.ask(query="summary")["last_event"]
         rules = "cap-a", "cap-b"
         with logged_fields() as fields:
-            scene.engine.action_runner.perform([Relaxed(7, rules, "it got too little"), Relaxed(7, rules)])
+            scene.engine.action_runner.perform([GuardChange(7, rules, "it got too little"), GuardChange(7, rules)])
         assert [each["MPTCP_RULE"] for each in fields] == [rules, rules]
         for rule in rules:
             assert [each["text"] for each in events_of(scene, after=before, rule=rule)] == [

@@ -15,7 +15,7 @@ from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple
 from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.budget import StepReached
-from mptcp_throttler.stages.guard import Relaxed
+from mptcp_throttler.stages.guard import GuardChange
 from mptcp_throttler.stages.stage import Action
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 from mptcp_throttler.telemetry.events import BUDGET, EventRecorder, RateLimiter
@@ -47,10 +47,10 @@ class ActionRunner:
         """Perform *actions*; log each action that the kernel refuses, and continue."""
         for action in actions:
             match action:
-                case Relaxed(token, rules, None):
+                case GuardChange(token, rules, None):
                     log.info("connection %08x: caps are in force again", token, extra=self._about(token, rules))
                     self._events.record_guard(time.monotonic(), token, rules, "are in force again")
-                case Relaxed(token, rules, reason):
+                case GuardChange(token, rules, reason):
                     fields = ALREADY_AN_EVENT | self._about(token, rules)
                     log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
                     self._events.record_guard(time.monotonic(), token, rules, f"relaxed: {reason}")

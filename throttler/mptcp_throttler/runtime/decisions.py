@@ -79,7 +79,7 @@ class Decisions:
         return without_caps(verdicts) if self.is_dry else verdicts
 
     def decide(self, tokens: Collection[int]) -> None:
-        """Decide about connections: a few at once, many by :meth:`run`."""
+        """Decide the verdicts of connections: of a few at once, of many in :meth:`run`."""
         if len(tokens) > MAX_AT_ONCE:
             self._pending.update(dict.fromkeys(tokens))
             self._wake.set()
@@ -91,14 +91,14 @@ class Decisions:
             self._apply_plan()
 
     async def decide_all(self) -> None:
-        """Decide about every connection, in slices. This also works while :meth:`run` does not run."""
+        """Decide the verdicts of every connection, in slices. This also works while :meth:`run` does not run."""
         self._pending.update(dict.fromkeys(self._connections))
         self._pending.update(dict.fromkeys(self.verdicts))
         await asyncio.sleep(0)  # setting the policy took some milliseconds
         await self._decide_pending()
 
     async def run(self) -> None:
-        """Decide about waiting connections and those whose anticipation ended, forever."""
+        """Decide the verdicts of pending connections and of those whose anticipation ended, forever."""
         while True:
             due = self.anticipation.next_due
             await wait_at_most(self._wake, None if due is None else max(0.0, due - time.monotonic()))

@@ -165,7 +165,7 @@ class Engine:
         self.handle_events([each for event in kernel_events for each in self.tracker.kernel_event(event)])
 
     def handle_events(self, events: Collection[Event]) -> None:
-        """Decide again about every connection that *events* name."""
+        """Decide again the verdicts of every connection that *events* name."""
         if not events:
             return
         self.events.record_tracker_events(events)
@@ -185,7 +185,7 @@ class Engine:
                     self.measure_join(event.four_tuple, captured)
 
     def act_on(self, outcome: Outcome) -> None:
-        """Perform the actions of a stage's outcome, then decide again about the connections that it changed."""
+        """Perform the actions of a stage's outcome, then decide again the connections that it changed."""
         self.action_runner.perform(outcome.actions)
         self.decisions.decide(outcome.changed)
 

@@ -140,7 +140,7 @@ class Sampler:
                     seen.add(subflow.four_tuple)
                 if handle_piece is not None:
                     handle_piece(piece)
-                await pace.give_way()
+                await pace.pause_if_due()
             if len(seen) < len(self.latest):
                 for four_tuple in self.latest.keys() - seen:
                     del self.latest[four_tuple]
@@ -189,7 +189,7 @@ class Sampler:
         sockets: dict[FourTuple, KernelSubflow] = {}
         for start in range(0, len(four_tuples), LOOKUP_CHUNK):
             sockets.update(self._sockets.look_up(four_tuples[start : start + LOOKUP_CHUNK]))
-            await pace.give_way()
+            await pace.pause_if_due()
         self.lookups += len(four_tuples)
         return sockets
 
@@ -242,8 +242,8 @@ class Sampler:
         for outcome in consumer.observe(samples):
             if outcome is not None:
                 self._handle_outcome(outcome)
-            await pace.give_way()
-        await pace.give_way()
+            await pace.pause_if_due()
+        await pace.pause_if_due()
 
 
 async def _without(requested: list[FourTuple], excluded: Collection[FourTuple], pace: _Pace) -> list[FourTuple]:
@@ -253,7 +253,7 @@ async def _without(requested: list[FourTuple], excluded: Collection[FourTuple], 
     rest: list[FourTuple] = []
     for start in range(0, len(requested), CHECK_CHUNK):
         rest += [each for each in requested[start : start + CHECK_CHUNK] if each not in excluded]
-        await pace.give_way()
+        await pace.pause_if_due()
     return rest
 
 
@@ -266,7 +266,7 @@ class _Pace:
         self.work_seconds, self.rest_ratio = 0.0, rest_ratio
         self.begin()
 
-    async def give_way(self) -> None:
+    async def pause_if_due(self) -> None:
         seconds = time.monotonic() - self._start
         if seconds < SLICE_SECONDS:
             return

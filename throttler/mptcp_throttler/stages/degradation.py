@@ -95,6 +95,8 @@ class Cap(NamedTuple):
 
 @dataclass(slots=True)
 class Candidate:
+    """The state of a connection that wants more than it gets."""
+
     histories: dict[FourTuple, History] = field(default_factory=dict)
     idle_samples: int = 0
     backlogged_since: float | None = None

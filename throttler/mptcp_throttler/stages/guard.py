@@ -23,7 +23,7 @@ HEADROOM: Final = 1.06 * 1.1  # (rate of a relaxed cap) / (lacking rate): allows
 RELAXED_PATH: Final = ""  # used instead of a path's name in the scope of a relaxed cap
 
 
-class Relaxed(NamedTuple):
+class GuardChange(NamedTuple):
     """Report that the caps of *rules* on a connection were relaxed, or are in force again."""
 
     token: int
@@ -89,11 +89,11 @@ class GuardStage(Stage):
         if relaxation is None:
             connection.is_reported = False
             self.counters.resumptions += 1
-            yield Relaxed(token, connection.rules)
+            yield GuardChange(token, connection.rules)
         elif not connection.is_reported:
             connection.is_reported = True
             self.counters.relaxations += 1
-            yield Relaxed(token, connection.rules, BEFORE[direction] + _reason(relaxation))
+            yield GuardChange(token, connection.rules, BEFORE[direction] + _reason(relaxation))
 
     def reason(self, token: int) -> str | None:
         """Return the reason, in words, why the caps of connection *token* are relaxed; None while they are in force."""

@@ -55,7 +55,7 @@ class _SlowCandidate:
 
 
 @dataclass(slots=True)
-class _Resting:
+class _RestState:
     """State of one connection with subflows that may rest."""
 
     capped: dict[FourTuple, tuple[ScopeKey, int]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class RestStage(Stage):
     def __init__(self) -> None:
         self.possible = False  # whether the kernel can let sockets rest and wake them
         self.ratio = RATIO
-        self._connections: dict[int, _Resting] = {}
+        self._connections: dict[int, _RestState] = {}
         self._sampled = Sampled()
         self._active: Counter[ScopeKey] = Counter()  # number of active connections under each low cap
         self._urgent: set[int] = set()  # tokens of connections that are new or carry data
@@ -122,7 +122,7 @@ class RestStage(Stage):
             return verdicts
         state = self._connections.get(token)
         if state is None:
-            state = self._connections[token] = _Resting()
+            state = self._connections[token] = _RestState()
         if state.others != others or state.capped != capped:
             self._stop_sampling(token, state)
             for each, (_, ceil) in capped.items():
@@ -147,11 +147,11 @@ class RestStage(Stage):
             self._urgent.discard(token)
             self._stop_sampling(token, state)
 
-    def _stop_sampling(self, token: int, state: _Resting) -> None:
+    def _stop_sampling(self, token: int, state: _RestState) -> None:
         self._set_active(state, is_active=False)
         self._sampled.remove(token, state.subflows())
 
-    def _set_active(self, state: _Resting, *, is_active: bool) -> None:
+    def _set_active(self, state: _RestState, *, is_active: bool) -> None:
         if state.is_active is is_active:
             return
         state.is_active = is_active
@@ -183,7 +183,7 @@ class RestStage(Stage):
                 changed = []
         yield Outcome(changed)
 
-    def _observe(self, state: _Resting, sockets: Sockets) -> bool:
+    def _observe(self, state: _RestState, sockets: Sockets) -> bool:
         others = {each: sockets[each] for each in state.others if each in sockets}
         if not others:
             return False
@@ -207,7 +207,7 @@ class RestStage(Stage):
         state.begin_window(others, now)
         return before != state.all_resting()
 
-    def _update_capped(self, state: _Resting, rate: float, sockets: Sockets) -> None:
+    def _update_capped(self, state: _RestState, rate: float, sockets: Sockets) -> None:
         """Let capped subflows rest or wake, depending on the total *rate* of the others, bits/s."""
         # Assume that all active connections under a cap share it equally.
         rate_left = {each: ceil / max(1, self._active[scope]) for each, (scope, ceil) in state.capped.items()}
@@ -222,7 +222,7 @@ class RestStage(Stage):
                 del state.resting_capped[each]
 
 
-def _update_slow(state: _Resting, rates: Mapping[FourTuple, float], now: float) -> None:
+def _update_slow(state: _RestState, rates: Mapping[FourTuple, float], now: float) -> None:
     """Let uncapped subflows rest or wake, depending on the *rates* of all subflows without a low cap, bits/s."""
     total = sum(rates.values())
     # Use mean rates and best rates, because head-of-line blocking stops the subflows alternately.
