@@ -23,7 +23,7 @@ path drops out at once, and returns when the window of the measure no longer inc
 
 Times are seconds of any one clock, rates bits/s, volumes bytes. Samples may be 0.1 s or several seconds apart: a rate
 is taken over its window, or over the last interval if that is longer. ``stages.steering`` gives a mode samples and
-carries out its actions.
+applies its treatments.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ MIN_PART = 0.05  # a path below this fraction of its baseline takes no part
 SETTLED = 0.02  # a cap stays if the new cap differs by at most this fraction
 
 
-class Action(NamedTuple):
+class Treatment(NamedTuple):
     """The treatment of one subflow."""
 
     backup: bool
@@ -215,13 +215,13 @@ class Mode(ABC):
 
     def observe(
         self, now: float, samples: Sequence[tuple[str, KernelSubflow]], crowds: Mapping[str, Crowd]
-    ) -> dict[FourTuple, Action]:
-        """Take samples of all active subflows on the steered paths; return their actions. *crowds*: by path."""
+    ) -> dict[FourTuple, Treatment]:
+        """Take samples of all active subflows on the steered paths; return their treatments. *crowds*: by path."""
         for name, path in self._paths.items():
             path.observe(now, [each for on, each in samples if on == name])
             path.tell(crowds.get(name))
         self.decide(now)
-        return {each.four_tuple: self.action(path) for path, each in samples}
+        return {each.four_tuple: self.treatment(path) for path, each in samples}
 
     def leave(self) -> None:
         for path in self._paths.values():
@@ -232,8 +232,8 @@ class Mode(ABC):
         """Decide the state of each path."""
 
     @abstractmethod
-    def action(self, path: str) -> Action:
-        """Return the action for subflows on *path*."""
+    def treatment(self, path: str) -> Treatment:
+        """Return the treatment of subflows on *path*."""
 
 
 class ActiveStandby(Mode):
@@ -268,16 +268,16 @@ class ActiveStandby(Mode):
         """Open or close further *usable* paths; the paths *before* were open."""
         self._open = self._open[:1]
 
-    def action(self, path: str) -> Action:
+    def treatment(self, path: str) -> Treatment:
         if self._paths[path].lost:
-            return Action(path not in self._open, None, "gives nothing")
+            return Treatment(path not in self._open, None, "gives nothing")
         if path not in self._open:
-            return Action(True, None, self.reserve)
+            return Treatment(True, None, self.reserve)
         if path == self._order[0]:
-            return Action(False, None, self.first)
+            return Treatment(False, None, self.first)
         if any(each.lost or not each.present for each in self._before(path)):
-            return Action(False, None, "stands in")
-        return Action(False, self.cap(path), "the ones before are full")
+            return Treatment(False, None, "stands in")
+        return Treatment(False, self.cap(path), "the ones before are full")
 
     def cap(self, path: str) -> int | None:
         """Return the cap, bits/s, of an open *path* after others that all work."""
@@ -398,11 +398,11 @@ class LoadBalancing(Mode):
         self._began = inf
         self._slack = False  # the paths carry all there is to send
 
-    def action(self, path: str) -> Action:
+    def treatment(self, path: str) -> Treatment:
         if self._paths[path].lost:
-            return Action(False, None, "gave nothing: no share for now")
+            return Treatment(False, None, "gave nothing: no share for now")
         share = 100 * self._weights[path] / sum(self._weights.values())
-        return Action(False, self._caps.get(path), f"{share:.0f} % of the bytes")
+        return Treatment(False, self._caps.get(path), f"{share:.0f} % of the bytes")
 
     def decide(self, now: float) -> None:
         self._began = min(self._began, now)

@@ -165,5 +165,5 @@ def test_excess_subflows_are_closed_if_the_listener_is_ipv4_only(site: Site) -> 
                     "the throttler has closed them",
                 )
                 wait_until(lambda: len(site.client_ends()) == MOST, "the excess subflows are closed")
-                assert "nothing caps it" not in throttler.process.output()
+                assert "it is not capped" not in throttler.process.output()
         throttler.process.stop(60)

@@ -73,7 +73,7 @@ def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., 
         """
         (connection,) = status()["connections"]
         reason = {each["path"]: each["reason"] for each in connection["subflows"]}.get("ethernet", "")
-        why = "its uncapped path from 10.77.2.2 alone once gave"
+        why = "its uncapped path from 10.77.2.2 alone once carried"
         return why in (connection["relaxed"] or "") and "cap of rule cap relaxed" in reason
 
     wait_until(lambda: capped() == 1, "the cap is in force")
@@ -177,7 +177,7 @@ def test_failing_path_relaxes_the_cap_of_an_upload(make_testbed: Callable[..., T
         (connection,) = found["connections"]
         (ethernet,) = [each for each in connection["subflows"] if each["path"] == "ethernet"]
         return (
-            (connection["relaxed"] or "").startswith("upload: it got ")
+            (connection["relaxed"] or "").startswith("upload: the connection got ")
             and "upload: cap of rule cap relaxed" in ethernet["upload"]["reason"]
             and 10_000_000 < ethernet["upload"]["rate"] < 36_000_000
         )

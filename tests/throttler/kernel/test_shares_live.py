@@ -106,4 +106,4 @@ def test_connections_beyond_a_clients_share_are_closed_and_others_are_capped(
         counted = ask(throttler.socket)["counters"]["tracker"]["connections_refused"]
         assert counted >= WANTED - SHARE
         assert throttler.process.output().count("too many connections of its client") >= WANTED - SHARE
-        assert "nothing caps it" not in throttler.process.output()
+        assert "it is not capped" not in throttler.process.output()

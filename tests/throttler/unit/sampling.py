@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow, TcpInfo
-from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
+from mptcp_throttler.stages.stage import Action, Outcome, Samples, Stage
 
 MBIT = 1_000_000
 """One Mbit/s, in bit/s."""
@@ -45,7 +45,7 @@ class Flow:
     delivered: float = 0.0
     window_limited: int = 0
 
-    def go_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.delivered += self.rate / 8 * seconds
 
     @property
@@ -81,8 +81,8 @@ def connection_of(token: int, four_tuples: Iterable[FourTuple]) -> Connection:
 def observed(stage: Stage, samples: Samples) -> Outcome:
     """Return the combined outcome of all slices in which *stage* processes *samples*."""
     changed: list[int] = []
-    effects: list[Effect] = []
+    actions: list[Action] = []
     for outcome in stage.observe(samples):
         changed += outcome.changed
-        effects += outcome.effects
-    return Outcome(changed, effects)
+        actions += outcome.actions
+    return Outcome(changed, actions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for Actions, which carries out what the stages request, and for its log when the kernel refuses."""
+"""Tests for ActionRunner, which performs the actions that stages request, and for its log when the kernel refuses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sampling import four_tuple
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.mptcp.model import FourTuple
-from mptcp_throttler.runtime.actions import MAX_LINES, Actions
+from mptcp_throttler.runtime.actions import MAX_LINES, ActionRunner
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
 
@@ -33,22 +33,22 @@ def path_manager() -> Refusing:
 
 
 @pytest.fixture
-def effects(path_manager: Refusing) -> Actions:
+def runner(path_manager: Refusing) -> ActionRunner:
     stage = SteeringStage()
-    return Actions(path_manager, {}, None, stage, None)  # type: ignore[arg-type]
+    return ActionRunner(path_manager, {}, None, stage, None)  # type: ignore[arg-type]
 
 
 def test_failed_steering_of_many_connections_is_logged_a_few_times_a_minute(
-    effects: Actions, path_manager: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    runner: ActionRunner, path_manager: Refusing, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: after a reload to a policy with steering, each older connection caused a log line and an event."""
     now = 6_000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     wanted = [SetBackup(token, four_tuple(1, token), True, "s") for token in range(1, 101)]
     with caplog.at_level(logging.WARNING):
-        effects.carry_out(wanted)
+        runner.perform(wanted)
         assert path_manager.requests == list(range(1, 101))
         assert len(caplog.records) == MAX_LINES
         now += 60
-        effects.carry_out(wanted[:1])
+        runner.perform(wanted[:1])
         assert len(caplog.records) == MAX_LINES + 1

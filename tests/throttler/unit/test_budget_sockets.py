@@ -11,7 +11,7 @@ from sampling import observed
 
 from mptcp_throttler.mptcp.model import Connection, Subflow
 from mptcp_throttler.policy.budget import Account
-from mptcp_throttler.stages.budget import FORGET_SECONDS, LOOK_SECONDS, BudgetStage
+from mptcp_throttler.stages.budget import CHECK_SECONDS, FORGET_SECONDS, BudgetStage
 from mptcp_throttler.stages.stage import Samples
 
 
@@ -114,7 +114,7 @@ def test_unreported_socket_with_a_reused_port_is_removed_from_the_ledger() -> No
     assert host.stage.sockets.take_pending().closed == {old.cookie}
     assert host.stage.sockets.counters.keys() == {77}
     for times in (1, 2):
-        host.stage.sockets.forget_unlisted(host.clock + times * (LOOK_SECONDS + 1), lambda _: frozenset())
+        host.stage.sockets.forget_unlisted(host.clock + times * (CHECK_SECONDS + 1), lambda _: frozenset())
     assert not host.stage.sockets.take_pending().closed, "the new socket is still metered"
 
 
@@ -130,11 +130,11 @@ def test_unreported_socket_no_longer_metered_is_removed_from_the_ledger() -> Non
     host.sweep()
     assert not host.stage.watched()
     assert host.take_used() == {"by-day": 2000}
-    host.sweep(LOOK_SECONDS + 1)
+    host.sweep(CHECK_SECONDS + 1)
     host.close(1, report=False)
-    host.stage.sockets.forget_unlisted(host.clock + LOOK_SECONDS + 1, lambda _: None)
+    host.stage.sockets.forget_unlisted(host.clock + CHECK_SECONDS + 1, lambda _: None)
     assert not host.stage.sockets.closed, "no sweep shows that the socket is gone"
-    host.sweep(2 * LOOK_SECONDS + 3)
+    host.sweep(2 * CHECK_SECONDS + 3)
     assert host.stage.sockets.take_pending().closed == {1}
     assert host.stage.sockets.counters.keys() == {2}
 
@@ -156,7 +156,7 @@ def test_sockets_that_began_after_a_sweep_are_kept() -> None:
         times_of_queries.append(since)
         return set()
 
-    first, second = host.clock + LOOK_SECONDS + 1, host.clock + 2 * LOOK_SECONDS + 2
+    first, second = host.clock + CHECK_SECONDS + 1, host.clock + 2 * CHECK_SECONDS + 2
     host.stage.sockets.forget_unlisted(first, listed)
     assert not times_of_queries
     host.stage.sockets.forget_unlisted(second, listed)
@@ -226,9 +226,9 @@ def test_counters_of_unlisted_sockets_are_removed_and_others_kept() -> None:
     host.carry(1, 5000)
     host.stage.sockets.counters = {1: (4000, 0), 99: (5000, 10)}
     host.sweep()
-    host.sweep(LOOK_SECONDS + 1)
+    host.sweep(CHECK_SECONDS + 1)
     assert host.stage.sockets.take_pending().closed == {99}
-    assert [host.stage.sockets.take_pending().closed for _ in range(3) if not host.sweep(LOOK_SECONDS + 1)] == [
+    assert [host.stage.sockets.take_pending().closed for _ in range(3) if not host.sweep(CHECK_SECONDS + 1)] == [
         set()
     ] * 3
     # The stage does not know the socket, and counts from the first byte that is not in the ledger.
@@ -250,7 +250,7 @@ def test_unmetered_socket_that_closes_is_forgotten_at_once() -> None:
     assert host.stage.sockets.take_pending().closed == {1}
 
 
-def test_reset_by_another_process_is_taken_over() -> None:
+def test_reset_by_another_process_takes_effect() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 2 * MB)
@@ -310,13 +310,13 @@ def test_usage_that_could_not_be_written_is_written_later() -> None:
     host.carry(1, 1)
     host.sweep()
     host.close(2)
-    host.stage.sockets.put_back(first)
+    host.stage.sockets.restore_pending(first)
     both = host.stage.sockets.take_pending()
     assert list(both.added.values()) == [13]
     assert (both.counters, both.closed) == ({1: (6, 0)}, frozenset({2}))
 
 
-ACTIONS = st.sampled_from(["send", "sweep", "decide", "reconnect", "silent", "period", "policy"])
+ACTIONS = st.sampled_from(["send", "sweep", "decide", "reconnect", "unreported", "next period", "policy"])
 
 
 @given(st.lists(ACTIONS, max_size=40))
@@ -332,8 +332,8 @@ def test_each_byte_counts_exactly_once(actions: list[str]) -> None:
             host.sweep()
         elif action == "decide":
             host.decide(token)
-        elif action in ("reconnect", "silent"):
-            if action == "silent":
+        elif action in ("reconnect", "unreported"):
+            if action == "unreported":
                 host.sweep()
             host.close(token, report=action == "reconnect")
             token += 1
@@ -347,7 +347,9 @@ def test_each_byte_counts_exactly_once(actions: list[str]) -> None:
     assert host.take_used() == ({"lte": sent} if sent else {})
 
 
-@given(st.lists(st.sampled_from(["send", "sweep", "write", "silent", "wait", "look", "hours", "crash"]), max_size=30))
+@given(
+    st.lists(st.sampled_from(["send", "sweep", "write", "unreported", "wait", "check", "hours", "crash"]), max_size=30)
+)
 def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
     """Here, no meter reports closed sockets, and a daemon may end after any of its writes."""
     host = Host(policy(HOURS))
@@ -371,14 +373,14 @@ def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
             host.sweep()
         elif action == "write":
             write()
-        elif action == "silent":
+        elif action == "unreported":
             host.sweep()
             write()
             host.close(token, report=False)
             token += 1
             host.connect(token, "10.77.1.2")
-        elif action in ("wait", "look"):
-            host.sweep(1 + (FORGET_SECONDS if action == "wait" else LOOK_SECONDS))
+        elif action in ("wait", "check"):
+            host.sweep(1 + (FORGET_SECONDS if action == "wait" else CHECK_SECONDS))
         elif action == "hours":
             host.sweep()
             is_open = not is_open
@@ -392,7 +394,7 @@ def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
             host.stage.accounts.set_used((), host.written)
             host.stage.sockets.counters = dict(rows)
             host.decide(token)
-    for seconds in (1, 1, FORGET_SECONDS + 1, LOOK_SECONDS + 1, LOOK_SECONDS + 1):
+    for seconds in (1, 1, FORGET_SECONDS + 1, CHECK_SECONDS + 1, CHECK_SECONDS + 1):
         host.sweep(seconds)
     write()
     assert sum(host.written.values()) == sent

@@ -15,7 +15,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Budget, Policy, Share
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.stages import budget
-from mptcp_throttler.stages.budget import FORGET_SECONDS, Reached
+from mptcp_throttler.stages.budget import FORGET_SECONDS, StepReached
 from mptcp_throttler.stages.stage import Samples
 
 
@@ -55,7 +55,7 @@ def test_reasons_change_only_at_certain_percentages() -> None:
     ]
 
 
-def test_new_period_starts_from_zero_even_if_status_asks_first() -> None:
+def test_new_period_starts_from_zero_even_if_status_is_queried_first() -> None:
     """Defect: if `status` was queried between a period's end and the next count, the cap stayed in the kernel."""
     host = Host()
     host.connect(1, "10.77.1.2")
@@ -79,12 +79,12 @@ def test_accounts_of_past_periods_are_freed(monkeypatch: pytest.MonkeyPatch) -> 
     """
     accounts: list[weakref.ref[budget.OpenAccount]] = []
 
-    class NotedAccount(budget.OpenAccount):
+    class RecordedAccount(budget.OpenAccount):
         def __init__(self, key: Account, budget: Budget) -> None:
             super().__init__(key, budget)
             accounts.append(weakref.ref(self))
 
-    monkeypatch.setattr(budget, "OpenAccount", NotedAccount)
+    monkeypatch.setattr(budget, "OpenAccount", RecordedAccount)
     host = Host(policy(LTE % "period: day"))
     host.connect(1, "10.77.1.2")
     for _ in range(3):
@@ -143,14 +143,14 @@ def test_clients_at_different_steps_have_their_own_classes() -> None:
 
 
 @pytest.mark.parametrize(("share", "members"), [("client", 2), ("connection", 3), ("path", 1)])
-def test_budget_cap_is_shared_as_its_share_key_says(share: str, members: int) -> None:
+def test_budget_cap_is_shared_according_to_its_share_key(share: str, members: int) -> None:
     steps = f"steps: [{{after: 0, throttle: {{rate: 1 Mbit/s, share: {share}}}}}]"
     host = Host(policy(f"- {{name: lte, paths: [lte], budget: {{period: day, {steps}}}}}\n"))
     found = [host.connect(1, "10.77.1.2"), host.connect(2, "10.77.1.3"), host.connect(3, "10.77.1.3")]
     assert len({verdict.scope for (verdict,) in found}) == members
 
 
-def test_bytes_after_the_end_of_a_rules_hours_are_not_counted() -> None:
+def test_bytes_after_a_rules_hours_are_not_counted() -> None:
     """Defect: a subflow that had been metered once was metered until it ended.
 
     The bytes around the end of the hours are split at the sample.
@@ -170,7 +170,7 @@ def test_bytes_after_the_end_of_a_rules_hours_are_not_counted() -> None:
     assert not host.stage.watched()
 
 
-def test_bytes_before_the_beginning_of_a_rules_hours_are_not_counted() -> None:
+def test_bytes_before_a_rules_hours_are_not_counted() -> None:
     host = Host(policy(HOURS), now="2026-11-20 07:59")
     host.connect(1, "10.77.1.2")
     host.carry(1, 5000)
@@ -290,7 +290,7 @@ def test_office_hours_cap_and_monthly_volume_apply_together(order: int) -> None:
     )
 
 
-def test_rules_cap_holds_if_it_is_lower_than_the_budgets() -> None:
+def test_cap_of_a_rule_applies_if_it_is_lower_than_the_budgets_cap() -> None:
     rules = "- {name: cap, paths: [lte], when: {min_subflows: 1}, throttle: {rate: 100 kbit/s}, lift_last: false}\n"
     host = Host(policy(rules + LTE % "period: month"))
     host.connect(1, "10.77.1.2")
@@ -344,7 +344,7 @@ def test_several_rules_count_into_one_budget() -> None:
     assert host.take_used() == {"month": 1_200_000}, "each byte counts once, however many verdicts name the budget"
 
 
-def test_dry_run_counts_and_says_what_it_would_cap() -> None:
+def test_dry_run_counts_bytes_and_reports_the_cap_it_would_apply() -> None:
     host = Host(replace(MONTHLY, dry_run=True))
     host.connect(1, "10.77.1.2")
     host.carry(1, 2 * MB)
@@ -352,7 +352,7 @@ def test_dry_run_counts_and_says_what_it_would_cap() -> None:
     assert host.decide(1)[0].reason.startswith("rule lte would cap what exceeds 1.00 MB")
 
 
-@pytest.mark.parametrize(("new", "reports"), [(MONTHLY, 1), (NO_BUDGET, 0)], ids=["the same", "without the budget"])
+@pytest.mark.parametrize(("new", "reports"), [(MONTHLY, 1), (NO_BUDGET, 0)], ids=["same budget", "no budget"])
 def test_step_reached_while_a_policy_is_loaded_is_reported_if_it_still_exists(new: Policy, reports: int) -> None:
     """Defect: the daemon ended with a KeyError.
 
@@ -364,8 +364,8 @@ def test_step_reached_while_a_policy_is_loaded_is_reported_if_it_still_exists(ne
     sweep = host.stage.observe(Samples(host.clock, dict(host.sockets), True))
     next(sweep)
     host.stage.set_policy(new)
-    effects = [effect for outcome in sweep for effect in outcome.effects]
-    assert [type(each) for each in effects] == [Reached] * reports
+    actions = [action for outcome in sweep for action in outcome.actions]
+    assert [type(each) for each in actions] == [StepReached] * reports
 
 
 def test_bytes_across_a_period_end_are_counted_before_the_first_decision() -> None:

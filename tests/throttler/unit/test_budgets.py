@@ -31,7 +31,7 @@ from mptcp_throttler.policy.budget import Account, Usage
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.budgets import Budgets, ClosedSockets
-from mptcp_throttler.stages.budget import LOOK_SECONDS, BudgetStage
+from mptcp_throttler.stages.budget import CHECK_SECONDS, BudgetStage
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.storage import BOOT_ID, Ledger
 from mptcp_throttler.telemetry.traffic import Traffic
@@ -406,7 +406,7 @@ def test_socket_unmetered_for_long_is_not_counted_again(path: Path) -> None:
         host.kill()
         await host.start()
         for _ in range(3):
-            await host.count(LOOK_SECONDS + 1)
+            await host.count(CHECK_SECONDS + 1)
         host.now = at("2026-11-22 09:00")
         host.kill()
         await host.start()
@@ -454,7 +454,7 @@ def test_only_the_owner_can_read_the_ledger(path: Path) -> None:
         os.umask(before)
 
 
-def test_file_that_is_no_database_is_reported(path: Path) -> None:
+def test_file_that_is_not_a_database_is_reported(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("no database, long enough to be looked at" * 40)
     with pytest.raises(KernelError, match="file is not a database"):

@@ -31,18 +31,18 @@ class Scene:
     def __init__(self, *, soft: bool = False, dry: bool = False) -> None:
         self.now = 100.0
         self.planner = Planner(Ownership())
-        self.effect = LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS)
-        self.planner.clock, self.planner.in_force = lambda: self.now, self.effect.count
+        self.histogram = LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS)
+        self.planner.clock, self.planner.in_force = lambda: self.now, self.histogram.count
         self.planner.soft_caps = soft
-        self.dry = dry
+        self.is_dry = dry
         self.planner.set_policy(policy(CAP))
 
     def decide(self, *verdicts: Verdict, young: bool = False, token: int = 1) -> None:
         four_tuples = [each.four_tuple for each in verdicts] if young else []
-        self.planner.set_verdicts(token, without_caps(verdicts) if self.dry else verdicts, NOW, four_tuples)
+        self.planner.set_verdicts(token, without_caps(verdicts) if self.is_dry else verdicts, NOW, four_tuples)
 
     def apply(self, after: float = 0.0) -> None:
-        """Apply everything that is wanted, classes first, as the reconciler does."""
+        """Apply everything in the plan, classes first, as the reconciler does."""
         self.now += after
         self.apply_classes()
         self.planner.entries.upserted(dict(self.planner.entries.upserts))
@@ -51,21 +51,21 @@ class Scene:
         self.planner.classes.upserted(dict(self.planner.classes.upserts))
 
     @property
-    def counted(self) -> tuple[int, float]:
-        found = self.effect.as_json()
+    def totals(self) -> tuple[int, float]:
+        found = self.histogram.as_json()
         return found["total"], round(found["sum"], 6)
 
 
 def test_immediate_cap_counts_when_its_entry_is_made() -> None:
     scene = Scene()
     scene.decide(verdict(1, CAP))
-    assert scene.counted == (0, 0)
+    assert scene.totals == (0, 0)
     scene.apply(0.003)
-    assert scene.counted == (1, 0.003)
-    assert scene.effect.as_json()["count"][:3] == [0, 0, 1]
+    assert scene.totals == (1, 0.003)
+    assert scene.histogram.as_json()["count"][:3] == [0, 0, 1]
     scene.decide(verdict(1, CAP))
     scene.planner.entries.kernel_changed({subflow(1)}, True)
-    assert scene.counted == (1, 0.003), "the same decision again, and a repaired entry"
+    assert scene.totals == (1, 0.003), "the same decision again, and a repaired entry"
 
 
 def test_soft_cap_counts_when_its_transition_is_complete() -> None:
@@ -73,17 +73,17 @@ def test_soft_cap_counts_when_its_transition_is_complete() -> None:
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
     scene.apply(0.5)
-    assert scene.counted == (0, 0)
+    assert scene.totals == (0, 0)
     scene.planner.complete(subflow(1))
     scene.apply(0.5)
-    assert scene.counted == (1, 1.0)
+    assert scene.totals == (1, 1.0)
 
 
-def test_young_subflow_has_its_cap_at_once() -> None:
+def test_cap_of_a_young_subflow_counts_when_its_entry_is_made() -> None:
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP), young=True)
     scene.apply(0.002)
-    assert scene.counted == (1, 0.002)
+    assert scene.totals == (1, 0.002)
 
 
 def test_cap_whose_class_descends_counts_when_the_class_has_its_rate() -> None:
@@ -92,16 +92,16 @@ def test_cap_whose_class_descends_counts_when_the_class_has_its_rate() -> None:
     scene.planner.set_interim({subflow(1): 20_000_000})
     scene.planner.complete(subflow(1))
     scene.apply(0.1)
-    assert scene.counted == (0, 0), "the entry exists, but its class still has a higher rate"
+    assert scene.totals == (0, 0), "the entry exists, but its class still has a higher rate"
     scene.planner.set_interim({subflow(1): 9_000_000})
     scene.apply(1.0)
-    assert scene.counted == (0, 0)
+    assert scene.totals == (0, 0)
     scene.planner.set_interim({subflow(1): None})
     scene.now += 0.5
     scene.planner.entries.kernel_changed({subflow(1)}, True)
-    assert scene.counted == (0, 0), "the class has not been changed yet"
+    assert scene.totals == (0, 0), "the class has not been changed yet"
     scene.apply()
-    assert scene.counted == (1, 1.6)
+    assert scene.totals == (1, 1.6)
 
 
 @pytest.mark.parametrize("soft", [False, True])
@@ -110,17 +110,17 @@ def test_changed_rate_counts_when_the_class_has_it(soft: bool) -> None:
     scene.decide(verdict(1, CAP))
     scene.planner.complete(subflow(1))
     scene.apply()
-    assert scene.counted == (1, 0)
+    assert scene.totals == (1, 0)
     scene.decide(verdict(1, FASTER))
     scene.apply(0.01)
-    assert scene.counted == (2, 0.01)
+    assert scene.totals == (2, 0.01)
     scene.decide(verdict(1, SLOWER))
     scene.apply(0.5)
     if soft:
-        assert scene.counted == (2, 0.01), "a lower rate is reached by a transition"
+        assert scene.totals == (2, 0.01), "a lower rate is reached by a transition"
         scene.planner.complete(subflow(1))
         scene.apply()
-    assert scene.counted == (3, 0.51)
+    assert scene.totals == (3, 0.51)
 
 
 def test_time_of_another_cap_starts_with_its_decision() -> None:
@@ -129,7 +129,7 @@ def test_time_of_another_cap_starts_with_its_decision() -> None:
     scene.now += 5
     scene.decide(verdict(1, OTHER))
     scene.apply(0.01)
-    assert scene.counted == (1, 0.01)
+    assert scene.totals == (1, 0.01)
 
 
 def test_class_that_waits_for_other_subflows_does_not_have_its_rate_yet() -> None:
@@ -137,16 +137,16 @@ def test_class_that_waits_for_other_subflows_does_not_have_its_rate_yet() -> Non
     for number in (1, 2):
         scene.decide(verdict(number, CAP), token=number, young=True)
     scene.apply()
-    before = scene.counted
+    before = scene.totals
     for number in (1, 2):
         scene.decide(verdict(number, SLOWER), token=number)
     scene.planner.complete(subflow(1))
     scene.now += 1
     scene.planner.classes.kernel_changed({99}, True)
-    assert scene.counted == before
+    assert scene.totals == before
     scene.planner.complete(subflow(2))
     scene.apply(1)
-    assert scene.counted == (before[0] + 2, before[1] + 4.0)
+    assert scene.totals == (before[0] + 2, before[1] + 4.0)
 
 
 def test_entry_of_the_previous_cap_does_not_count() -> None:
@@ -155,10 +155,10 @@ def test_entry_of_the_previous_cap_does_not_count() -> None:
     scene.apply()
     scene.decide(verdict(1, OTHER))
     scene.planner.entries.kernel_changed({subflow(1)}, True)
-    assert scene.counted == (1, 0), "the old entry was removed by another program, and repaired"
+    assert scene.totals == (1, 0), "the old entry was removed by another program, and repaired"
     scene.planner.complete(subflow(1))
     scene.apply(1)
-    assert scene.counted == (2, 1)
+    assert scene.totals == (2, 1)
 
 
 def test_outdated_entry_does_not_count() -> None:
@@ -168,9 +168,9 @@ def test_outdated_entry_does_not_count() -> None:
     scene.decide(verdict(1, OTHER))
     scene.apply_classes()
     scene.planner.entries.upserted(outdated)
-    assert scene.counted == (0, 0)
+    assert scene.totals == (0, 0)
     scene.apply(0.5)
-    assert scene.counted == (1, 0.5)
+    assert scene.totals == (1, 0.5)
 
 
 def test_subflow_that_ends_or_loses_its_cap_does_not_count() -> None:
@@ -180,7 +180,7 @@ def test_subflow_that_ends_or_loses_its_cap_does_not_count() -> None:
     scene.apply()
     for number in (1, 2):
         scene.planner.entries.kernel_changed({subflow(number)}, True)
-    assert scene.counted == (0, 0)
+    assert scene.totals == (0, 0)
     assert not any(cap.unsettled for cap in scene.planner.caps.values())
 
 
@@ -188,8 +188,8 @@ def test_cap_that_takes_too_long_does_not_count() -> None:
     scene = Scene()
     scene.decide(verdict(1, CAP))
     scene.apply(MAX_CAP_SECONDS + 1)
-    assert scene.counted == (0, 0)
-    assert scene.effect.as_json()["total"] == 0
+    assert scene.totals == (0, 0)
+    assert scene.histogram.as_json()["total"] == 0
 
 
 def test_load_balancing_and_dry_run_do_not_count() -> None:
@@ -197,11 +197,11 @@ def test_load_balancing_and_dry_run_do_not_count() -> None:
     balancing = replace(verdict(1, CAP), scope=ScopeKey("b", Share.CONNECTION, (1, "any")))
     scene.decide(balancing)
     scene.apply(0.01)
-    assert scene.counted == (0, 0)
+    assert scene.totals == (0, 0)
     scene = Scene(dry=True)
     scene.decide(verdict(1, CAP))
     scene.apply(0.01)
-    assert scene.counted == (0, 0)
+    assert scene.totals == (0, 0)
 
 
 def test_time_starts_at_the_first_decision_after_a_dry_run() -> None:
@@ -211,13 +211,13 @@ def test_time_starts_at_the_first_decision_after_a_dry_run() -> None:
         scene.decide(verdict(token, CAP), token=token)
     scene.decide(token=2)
     scene.now += 30.0
-    scene.dry = False
+    scene.is_dry = False
     scene.decide(verdict(1, CAP))
     scene.apply(0.25)
-    assert scene.counted == (1, 0.25)
+    assert scene.totals == (1, 0.25)
     scene.decide(verdict(1, CAP))
     scene.apply(5)
-    assert scene.counted == (1, 0.25), "the same decision again"
+    assert scene.totals == (1, 0.25), "the same decision again"
 
 
 def test_ramp_that_ends_without_a_class_change_counts_at_once() -> None:
@@ -227,23 +227,23 @@ def test_ramp_that_ends_without_a_class_change_counts_at_once() -> None:
     scene.planner.set_interim({subflow(1): CAP.throttle.ceil})  # type: ignore[union-attr]
     scene.planner.complete(subflow(1))
     scene.apply(0.1)
-    assert scene.counted == (0, 0), "the ramp is not complete"
+    assert scene.totals == (0, 0), "the ramp is not complete"
     scene.now += 0.4
     scene.planner.set_interim({subflow(1): None})
-    assert scene.counted == (1, 0.5)
+    assert scene.totals == (1, 0.5)
     scene.apply(1)
-    assert scene.counted == (1, 0.5)
+    assert scene.totals == (1, 0.5)
 
 
 def test_change_of_only_the_onset_does_not_count() -> None:
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP), young=True)
     scene.apply()
-    before = scene.counted
+    before = scene.totals
     assert CAP.throttle is not None
     scene.decide(verdict(1, replace(CAP, throttle=replace(CAP.throttle, landing=Onset.IMMEDIATE))))
     scene.apply(0.5)
-    assert scene.counted == before
+    assert scene.totals == before
 
 
 @scenario

@@ -19,7 +19,7 @@ class Scene:
     def __init__(self, *, dry: bool) -> None:
         self.dry = dry
         self.traffic = Traffic(lambda: 0.0, lambda: 0.0)
-        self.log = CapLog(self.traffic.under)
+        self.log = CapLog(self.traffic.count_capped)
         self.comparer = Comparer()
         self.verdicts: dict[int, tuple[Verdict, ...]] = {}
 
@@ -35,7 +35,7 @@ class Scene:
     def take(self, token: int, *after: Verdict) -> None:
         before = self.verdicts.get(token, ())
         decision = self.comparer.compare(token, None, before, after, 0.0, is_dry=self.dry)
-        self.traffic.decided(decision)
+        self.traffic.record_decision(decision)
         self.log.decided(decision)
         self.verdicts[token] = after
 
@@ -69,7 +69,7 @@ def test_lifted_caps_are_logged_when_a_dry_run_begins() -> None:
     assert scene.decide(1, ended=True) == ["rule m: 2 ended; 0 subflows capped now"]
     assert scene.decide(3) == ["rule m: 2 would be capped; 2 subflows would be capped now (dry run)"]
     assert scene.decide(3, ended=True) == ["rule m: 2 ended; 0 subflows would be capped now (dry run)"]
-    assert scene.comparer._dry == set()
+    assert scene.comparer._dry_tokens == set()
 
 
 def test_lines_about_single_subflows_name_the_dry_run() -> None:

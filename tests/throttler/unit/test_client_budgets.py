@@ -89,7 +89,7 @@ async def test_remaining_volume_is_known_before_and_after_a_connection(tmp_path:
         assert budgets_of(scene, WIFI) == {"wifi": (WIFI, 0, 5 * MB, False)}
         assert budgets_of(scene, "10.3.0.1") == {}
         kernel.sockets.connect(7, WIFI)
-        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 0.0))
+        scene.engine.handle_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 0.0))
         kernel.sockets.carry(four_tuple(WIFI), 1 * MB)
         await sweep_and_count(scene)
         kernel.sockets.by_four_tuple.clear()
@@ -108,6 +108,6 @@ async def test_budgets_of_an_address_follow_the_policys_conditions(tmp_path: Pat
         assert budgets_of(scene, "10.1.9.1") == {}, "a rule exempts the client from budgets"
         assert budgets_of(scene, "10.9.0.1") == {}, "the client's interface is not known"
         kernel.sockets.connect(9, "10.9.0.1")
-        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 0.0))
+        scene.engine.handle_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 0.0))
         assert budgets_of(scene, "10.9.0.1") == {"home": ("10.9.0.1", 0, 6 * MB, False)}
         assert budgets_of(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}

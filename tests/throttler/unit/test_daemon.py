@@ -26,7 +26,7 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime import daemon as daemon_module
 from mptcp_throttler.runtime import engine as engine_module
 from mptcp_throttler.runtime.daemon import Daemon
-from mptcp_throttler.runtime.decisions import AT_ONCE
+from mptcp_throttler.runtime.decisions import MAX_AT_ONCE
 from mptcp_throttler.runtime.engine import Engine
 from mptcp_throttler.shaping import cap as cap_module
 from mptcp_throttler.shaping.model import FIRST_MINOR, NO_LIMIT
@@ -128,14 +128,14 @@ async def test_start_times_are_the_same_in_each_answer(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_stop_with_outstanding_onsets_does_not_call_follow_repeatedly(tmp_path: Path) -> None:
+async def test_stop_with_outstanding_onsets_does_not_apply_the_plan_repeatedly(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
         planner = scene.engine.downloads.planner
         planner._mark_moved(list(planner.members))
         assert planner.moved
-        scene.engine.paced.possible = False
+        scene.engine.socket_limiter.possible = False
         loop, soon = asyncio.get_running_loop(), list[object]()
         call_soon = loop.call_soon
 
@@ -145,9 +145,9 @@ async def test_stop_with_outstanding_onsets_does_not_call_follow_repeatedly(tmp_
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(loop, "call_soon", record_callback)
-            scene.engine.follow()
-        scene.engine.paced.possible = True
-        assert scene.engine.follow not in soon
+            scene.engine.apply_plan()
+        scene.engine.socket_limiter.possible = True
+        assert scene.engine.apply_plan not in soon
 
 
 @scenario
@@ -177,7 +177,7 @@ async def test_caps_begin_at_once_if_sockets_cannot_be_paced(tmp_path: Path) -> 
         kernel.sockets.fill(four_tuple("10.1.0.1"))
         await scene.reload(CAPPED)
         await until(lambda: set(kernel.netfilter.entries) == {four_tuple("10.1.0.1"), four_tuple("10.1.0.2")})
-        assert (scene.status()["paced"], scene.engine.paced.watches_any()) == (False, False)
+        assert (scene.status()["paced"], scene.engine.socket_limiter.watches_any()) == (False, False)
         assert await scene.daemon._drift.verify()
         await scene.reload(UNCAPPED)
         await until(lambda: not kernel.netfilter.entries)
@@ -228,7 +228,7 @@ async def test_dry_run_closes_no_connection(tmp_path: Path) -> None:
 
 @scenario
 async def test_reload_that_caps_thousands_lets_the_loop_run_between(tmp_path: Path) -> None:
-    await reload_that_caps(1_000, tmp_path, at_once=AT_ONCE)
+    await reload_that_caps(1_000, tmp_path, at_once=MAX_AT_ONCE)
 
 
 def test_reload_lets_the_loop_run_between_on_a_slow_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,8 +80,8 @@ async def blocks(scene: Scene, clock: Clock) -> int:
     scene.kernel.log.clear()  # This log belongs to the fake kernel.
     scene.engine.events.ring._events.clear()  # Another test checks that their number is bounded.
     # The latest entries are bounded, too. How many of them no join has requested is random.
-    scene.engine.join_latency._made.drop_until(float("inf"))
-    scene.engine.join_latency._waiting.drop_until(float("inf"))
+    scene.engine.join_latency._entries.drop_until(float("inf"))
+    scene.engine.join_latency._pending.drop_until(float("inf"))
     # Closed subflows that a meter may still report stay for two minutes of the real clock, which the test does not set.
     assert not scene.engine.traffic._subflows
     scene.engine.traffic._closed.drop_until(float("inf"))

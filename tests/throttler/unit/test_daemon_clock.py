@@ -87,6 +87,6 @@ async def test_window_that_opens_during_a_reload_uses_the_new_rules(tmp_path: Pa
         assert kernel.pacing.births
         enforcing = asyncio.create_task(scene.engine.enforce())
         await asyncio.sleep(0)  # The decisions of this enforcement have begun.
-        await scene.engine.take_policy(load_policy(UNCAPPED, "p"))
+        await scene.engine.set_policy(load_policy(UNCAPPED, "p"))
         await enforcing
         assert not kernel.pacing.births

@@ -13,10 +13,10 @@ from sampling import MBIT, Flow, capped, four_tuple, free, sampled
 
 from mptcp_throttler.policy.model import Direction, Guard, Share
 from mptcp_throttler.policy.verdict import ScopeKey
-from mptcp_throttler.stages.baseline import MIN_UNUSED
+from mptcp_throttler.stages.baseline import UNUSED_LIMIT
 from mptcp_throttler.stages.degradation import (
     MAX_IDLE_SAMPLES,
-    Capped,
+    Cap,
     DegradationDetector,
     GuardCounters,
     Relaxation,
@@ -24,7 +24,7 @@ from mptcp_throttler.stages.degradation import (
 
 TICK = 0.05
 GUARD = Guard()
-CAP = Capped(ScopeKey("cap", Share.PATH), 5 * MBIT)
+CAP = Cap(ScopeKey("cap", Share.PATH), 5 * MBIT)
 SPACINGS = (0.1, 0.5, 1.0, 2.0)
 """Seconds between two sweeps."""
 MIXED = ((2.0, 0.1), (1.0, 0.1), (1.5, 0.5))
@@ -67,7 +67,7 @@ class Scene:
             self.now = self.ticks * TICK
             flows = [flow for each in self.connections.values() for flow in each]
             for flow in flows:
-                flow.go_on(TICK)
+                flow.advance(TICK)
             if self.ticks % round(self.spacing / TICK) == 0:
                 self.observe(flows, complete=True)
             elif self.urgent is not None and self.ticks % round(self.urgent / TICK) == 0:
@@ -78,15 +78,15 @@ class Scene:
         samples = sampled(self.now, [flow.socket for flow in flows], complete)
         self.changes += [(self.now, token) for changed in self.detector.observe(samples) for token in changed]
 
-    def seconds_until_relaxed(self, most: float) -> float:
-        """Continue for at most *most* seconds, until the caps of connection 1 are relaxed.
+    def seconds_until_relaxed(self, max_seconds: float) -> float:
+        """Continue for at most *max_seconds* seconds, until the caps of connection 1 are relaxed.
 
         Return how long that took.
         """
-        began = self.now
-        while not self.relaxed() and self.now < began + most:
+        start = self.now
+        while not self.relaxed() and self.now < start + max_seconds:
             self.run(TICK)
-        return self.now - began
+        return self.now - start
 
     def relaxed(self, token: int = 1) -> bool:
         return self.detector.relaxation(token) is not None
@@ -116,7 +116,7 @@ def test_healthy_connection_keeps_its_cap(spacing: float, urgent: float | None) 
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.25, 0.5, 0.75])
 @pytest.mark.parametrize("rate", [0, 1 * MBIT, 10 * MBIT])
-def test_degraded_path_relaxes_the_cap_soon(spacing: float, urgent: float | None, phase: float, rate: float) -> None:
+def test_cap_is_relaxed_soon_after_degradation(spacing: float, urgent: float | None, phase: float, rate: float) -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
@@ -131,7 +131,7 @@ def test_degraded_path_relaxes_the_cap_soon(spacing: float, urgent: float | None
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.25, 0.5, 0.75])
 @pytest.mark.parametrize("rate", [0, 5 * MBIT])
-def test_degraded_path_with_little_waiting_data_relaxes_the_cap(
+def test_cap_is_relaxed_after_a_degradation_with_little_waiting_data(
     spacing: float, urgent: float | None, phase: float, rate: float
 ) -> None:
     """At 30 Mbit/s, 100 kB last only 27 ms.
@@ -147,7 +147,7 @@ def test_degraded_path_with_little_waiting_data_relaxes_the_cap(
 
 
 @any_spacing
-def test_cap_returns_when_the_path_has_recovered(spacing: float, urgent: float | None) -> None:
+def test_cap_is_restored_when_the_path_has_recovered(spacing: float, urgent: float | None) -> None:
     wifi, ethernet = free(), capped()
     scene = Scene({1: [ethernet, wifi]}, Guard(retry=30), spacing, urgent)
     scene.run(8)
@@ -204,7 +204,7 @@ def test_rate_freed_by_another_connection_may_be_used_late(spacing: float, urgen
 
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
-def test_slow_start_after_a_pause_is_no_degradation(spacing: float, urgent: float | None, phase: float) -> None:
+def test_slow_start_after_a_pause_is_not_a_degradation(spacing: float, urgent: float | None, phase: float) -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
@@ -230,7 +230,7 @@ def test_path_that_stays_slower_gets_a_new_baseline() -> None:
 
 
 @any_spacing
-def test_idle_connection_is_no_degradation(spacing: float, urgent: float | None) -> None:
+def test_idle_connection_is_not_degraded(spacing: float, urgent: float | None) -> None:
     ethernet, wifi = capped(), free()
     scene = Scene({1: [ethernet, wifi]}, spacing=spacing, urgent=urgent)
     scene.run(5)
@@ -246,7 +246,7 @@ def test_idle_connection_is_no_degradation(spacing: float, urgent: float | None)
     waiting=st.floats(0, 0.049),
     spacing=st.sampled_from([*((each, None) for each in SPACINGS), *MIXED]),
 )
-def test_slow_application_is_no_degradation(rate: float, waiting: float, spacing: tuple[float, float | None]) -> None:
+def test_slow_application_is_not_degraded(rate: float, waiting: float, spacing: tuple[float, float | None]) -> None:
     wifi = free()
     scene = Scene({1: [capped(1 * MBIT), wifi]}, GUARD, *spacing)
     scene.run(5)
@@ -256,7 +256,7 @@ def test_slow_application_is_no_degradation(rate: float, waiting: float, spacing
 
 
 @any_spacing
-def test_slow_client_is_no_degradation(spacing: float, urgent: float | None) -> None:
+def test_slow_client_is_not_degraded(spacing: float, urgent: float | None) -> None:
     wifi = free()
     scene = Scene({1: [capped(1 * MBIT), wifi]}, GUARD, spacing, urgent)
     scene.run(5)
@@ -271,7 +271,7 @@ def test_slow_client_is_no_degradation(spacing: float, urgent: float | None) -> 
 @pytest.mark.parametrize("part", [0.5, 0.2])
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
 @pytest.mark.parametrize(("idle", "waiting"), [(True, 300_000), (False, 300_000), (True, 0)])
-def test_sharing_a_path_is_no_degradation(
+def test_sharing_a_path_is_not_a_degradation(
     spacing: float, urgent: float | None, part: float, phase: float, idle: bool, waiting: int
 ) -> None:
     """The other connection had nothing to send before, or got no share. Afterwards it is backlogged, or not."""
@@ -323,7 +323,7 @@ def test_alternating_connections_do_not_add_up_to_a_baseline(spacing: float, urg
 
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.35, 0.7])
-def test_short_pause_is_no_degradation(spacing: float, urgent: float | None, phase: float) -> None:
+def test_short_pause_is_not_a_degradation(spacing: float, urgent: float | None, phase: float) -> None:
     """BBR stops for 0.2 s every ten seconds (PROBE_RTT)."""
     wifi = free()
     scene = Scene({1: [capped(), wifi]}, GUARD, spacing, urgent)
@@ -412,9 +412,9 @@ def test_baselines_outlive_their_connections_in_a_bounded_number() -> None:
     scene.connections = {2: [capped(connection=2), second]}
     scene.run(6)
     assert scene.relaxed(2)
-    for number in range(3 * MIN_UNUSED):
+    for number in range(3 * UNUSED_LIMIT):
         flows = [capped(connection=number), free(connection=number)]
         flows[1].four_tuple = four_tuple(2, number, 78 + number // 200)._replace(remote=number.to_bytes(4, "big"))
         scene.connections = {number: flows}
         scene.run(2)
-    assert len(scene.detector._paths.used) + len(scene.detector._paths.unused) <= MIN_UNUSED + 1
+    assert len(scene.detector._paths.used) + len(scene.detector._paths.unused) <= UNUSED_LIMIT + 1

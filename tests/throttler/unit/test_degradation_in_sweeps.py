@@ -15,7 +15,7 @@ def test_late_end_of_a_sweep_does_not_change_a_paths_rate() -> None:
     scene.run(TICK)
     read = [flow.socket._replace(read=scene.now) for flow in flows]
     for flow in flows:
-        flow.go_on(2.0)
+        flow.advance(2.0)
     scene.ticks += round(2.0 / TICK)
     list(scene.detector.observe(sampled(scene.now + 2.0, read, complete=True)))
     assert not scene.relaxed()
@@ -31,7 +31,7 @@ def test_one_sample_in_a_long_sweep_does_not_prove_a_lasting_degradation() -> No
     while (candidate := scene.detector.connections[1].candidate) is None or candidate.degraded_since is None:
         scene.run(TICK)
     for flow in scene.connections[1]:
-        flow.go_on(TICK)
+        flow.advance(TICK)
     read = [flow.socket._replace(read=scene.now + TICK) for flow in scene.connections[1]]
     list(scene.detector.observe(sampled(scene.now + 3.0, read)))
     assert not scene.relaxed(), "the two samples are only 0.1 s apart"
@@ -44,7 +44,7 @@ def test_subflows_read_seconds_apart_do_not_raise_the_baseline() -> None:
     flows = [flow for each in scene.connections.values() for flow in each]
     for seconds in (0.1, 3.0):
         for flow in flows:
-            flow.go_on(seconds)
+            flow.advance(seconds)
         scene.now += seconds
         if seconds == 0.1:
             early = [flow.socket._replace(read=scene.now) for flow in flows if flow.token == 2]

@@ -18,16 +18,16 @@ from mptcp_throttler.telemetry import events
 from mptcp_throttler.telemetry.decision import Comparer
 from mptcp_throttler.telemetry.events import (
     KINDS,
-    LONGEST_DETAIL,
+    MAX_DETAIL,
     MAX_EVENTS,
-    MAX_REFUSED,
+    MAX_REFUSED_JOINS,
     EventRecorder,
     EventRing,
     RateLimiter,
 )
 from mptcp_throttler.telemetry.traffic import Traffic
 
-MOST_BYTES = 19_000_000
+MAX_BYTES = 19_000_000
 WIFI = four_tuple("10.1.0.1")
 RATE, SLOWER = (a_throttle(rate, rate, None, Share.PATH) for rate in (5_000_000, 1_000_000))
 RULE = a_rule("cap", ("a",), RATE)
@@ -57,23 +57,23 @@ def test_long_detail_is_cut() -> None:
     ring = EventRing()
     ring.add(1.0, "fault", detail="x" * 10_000)
     (found,) = ring.after(0)
-    assert len(found.detail) == LONGEST_DETAIL
+    assert len(found.detail) == MAX_DETAIL
 
 
 def test_full_ring_has_bounded_memory() -> None:
-    """The events share nothing: addresses, details and tokens differ. More events are added than the ring keeps."""
+    """No event shares an address, a detail or a token with another. More events are added than the ring keeps."""
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     ring = EventRing()
     for number in range(MAX_EVENTS + MAX_EVENTS // 10):
         octets = number.to_bytes(16, "big")
-        known = FourTuple(bytes(octets), 3128, bytes(reversed(octets)), 1_024 + number % 60_000)
-        ring.add(1e9 + number / 7, "decided", (1 << 31) + number, known, "lte", "rule", "down", f"{number:0200d}")
-    taken = tracemalloc.get_traced_memory()[0] - before
+        address = FourTuple(bytes(octets), 3128, bytes(reversed(octets)), 1_024 + number % 60_000)
+        ring.add(1e9 + number / 7, "decided", (1 << 31) + number, address, "lte", "rule", "down", f"{number:0200d}")
+    used_bytes = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert ring.last - ring.first + 1 == MAX_EVENTS
-    assert taken < MOST_BYTES, taken
+    assert used_bytes < MAX_BYTES, used_bytes
 
 
 def test_ring_holds_an_hour_of_one_client() -> None:
@@ -90,8 +90,8 @@ class Scene:
 
     def decide(self, *verdicts: Verdict) -> None:
         decision = self.comparer.compare(7, None, self.verdicts, verdicts, 10.0, is_dry=False)
-        self.traffic.decided(decision)
-        self.recorder.decided(decision)
+        self.traffic.record_decision(decision)
+        self.recorder.record_decision(decision)
         self.verdicts = verdicts
 
     @property
@@ -121,7 +121,7 @@ def test_each_decision_is_recorded_once() -> None:
     assert len(scene.events) == 3, "the tracker, not the decision, records the end"
 
 
-def test_balancing_cap_is_recorded_once_whatever_its_rate() -> None:
+def test_balancing_cap_is_recorded_once_even_if_its_rate_changes() -> None:
     scene = Scene()
     balance = ScopeKey("cap", Share.CONNECTION, (7, "a"))
     scene.decide(capped(RATE, balance))
@@ -132,10 +132,10 @@ def test_balancing_cap_is_recorded_once_whatever_its_rate() -> None:
 def test_entries_are_recorded_as_applied_or_lifted_caps() -> None:
     scene = Scene()
     scene.decide(capped(), capped(direction=Direction.UP))
-    scene.recorder.entries(Direction.DOWN, [WIFI], True, 11.0)
-    scene.recorder.entries(Direction.UP, [WIFI], True, 11.0)
+    scene.recorder.record_entries(Direction.DOWN, [WIFI], True, 11.0)
+    scene.recorder.record_entries(Direction.UP, [WIFI], True, 11.0)
     scene.decide(UNCAPPED)
-    scene.recorder.entries(Direction.DOWN, [WIFI], False, 12.0)
+    scene.recorder.record_entries(Direction.DOWN, [WIFI], False, 12.0)
     assert scene.events[2:] == [
         ("applied", "cap", "down"),
         ("applied", "cap", "up"),
@@ -143,17 +143,17 @@ def test_entries_are_recorded_as_applied_or_lifted_caps() -> None:
         ("lifted", None, "down"),
     ]
     scene.decide()
-    scene.recorder.entries(Direction.DOWN, [WIFI], False, 13.0)
+    scene.recorder.record_entries(Direction.DOWN, [WIFI], False, 13.0)
     assert len(scene.events) == 6, "an entry removed with its subflow is no event"
     # This entry directs an uncapped subflow past the class in which it was accepted.
     scene.decide(UNCAPPED)
-    scene.recorder.entries(Direction.DOWN, [WIFI], True, 14.0)
+    scene.recorder.record_entries(Direction.DOWN, [WIFI], True, 14.0)
     assert scene.events[-1] == ("lifted", None, "down")
 
 
 def test_tracker_events_are_recorded_by_kind() -> None:
     scene = Scene()
-    scene.recorder.tracked([Event(kind, 5.0, 7, WIFI, "because") for kind in EventKind])
+    scene.recorder.record_tracker_events([Event(kind, 5.0, 7, WIFI, "because") for kind in EventKind])
     found = list(scene.recorder.ring.after(0))
     assert {each.time for each in found} == {5.0}
     assert [each.kind for each in found] == ["connection", "closed", "subflow", "subflow", "closed", "fault", "fault"]
@@ -163,10 +163,10 @@ def test_tracker_events_are_recorded_by_kind() -> None:
 def test_flood_of_refused_joins_does_not_displace_other_events() -> None:
     scene = Scene()
     flood = [Event(EventKind.JOIN_REFUSED, 60.0 + number / 100, 0, WIFI, "unknown token") for number in range(1_000)]
-    scene.recorder.tracked(flood)
-    assert len(scene.events) == MAX_REFUSED
-    scene.recorder.tracked([Event(EventKind.JOIN_REFUSED, 120.0, 0, WIFI, "unknown token")])
-    assert len(scene.events) == MAX_REFUSED + 1
+    scene.recorder.record_tracker_events(flood)
+    assert len(scene.events) == MAX_REFUSED_JOINS
+    scene.recorder.record_tracker_events([Event(EventKind.JOIN_REFUSED, 120.0, 0, WIFI, "unknown token")])
+    assert len(scene.events) == MAX_REFUSED_JOINS + 1
 
 
 def test_list_of_kinds_is_complete() -> None:

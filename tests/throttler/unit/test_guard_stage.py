@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the guard stage: which verdicts lose their caps, and which events report this."""
+"""Tests for the guard stage: which caps it relaxes, and which actions report this."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages import baseline, degradation
-from mptcp_throttler.stages.guard import GuardStage, Relaxed
-from mptcp_throttler.stages.stage import Effect
+from mptcp_throttler.stages.guard import GuardChange, GuardStage
+from mptcp_throttler.stages.stage import Action
 
 STEP = 0.1
 POLICY = """\
@@ -36,8 +36,8 @@ UPLOADS = ScopeKey("cap", Share.PATH, direction=Direction.UP)
 class Scene:
     """One connection with two subflows, of which the second is not capped."""
 
-    def __init__(self, guard: str = "{}", of_rule: str = "true") -> None:
-        policy = load_policy(POLICY % (guard, of_rule), "policy.yaml")
+    def __init__(self, guard: str = "{}", rule_guard: str = "true") -> None:
+        policy = load_policy(POLICY % (guard, rule_guard), "policy.yaml")
         self.flows: list[Flow] = [capped(), free()]
         (rule,) = policy.rules
         ends = [flow.four_tuple for flow in self.flows]
@@ -52,7 +52,7 @@ class Scene:
             ),
         )
         self.changed: list[int] = []
-        self.effects: list[Effect] = []
+        self.actions: list[Action] = []
         self.guard = GuardStage(policy)
         self.now = 0.0
 
@@ -64,14 +64,14 @@ class Scene:
         for _ in range(round(seconds / STEP)):
             self.now += STEP
             for flow in self.flows:
-                flow.go_on(STEP)
+                flow.advance(STEP)
             for outcome in self.guard.observe(sampled(self.now, [flow.socket for flow in self.flows])):
                 self.changed += outcome.changed
-                self.effects += outcome.effects
+                self.actions += outcome.actions
         return self.apply()
 
 
-def test_degraded_connection_loses_its_caps_on_downloads() -> None:
+def test_caps_on_downloads_of_a_degraded_connection_are_relaxed() -> None:
     scene = Scene()
     assert scene.run(5) == scene.verdicts
     scene.flows[1].rate = 1 * MBIT
@@ -80,17 +80,17 @@ def test_degraded_connection_loses_its_caps_on_downloads() -> None:
     assert down.throttle is not None
     assert 28 * MBIT < down.throttle.ceil < 35 * MBIT
     assert down.scope == ScopeKey("cap", Share.CONNECTION, (1, ""))
-    assert down.reason.startswith("cap of rule cap relaxed: it got ")
-    assert "its uncapped path from 10.77.2.2 alone once gave " in down.reason
+    assert down.reason.startswith("cap of rule cap relaxed: the connection got ")
+    assert "its uncapped path from 10.77.2.2 alone once carried " in down.reason
     assert (free_, up) == scene.verdicts[1:]
     assert scene.changed == [1]
     reason = scene.guard.reason(1)
     assert reason is not None
     assert down.reason.endswith(reason)
-    assert scene.effects == [Relaxed(1, ("cap",), reason)]
+    assert scene.actions == [GuardChange(1, ("cap",), reason)]
     counters = scene.guard.counters
     assert counters.relaxations == 1
-    assert scene.guard.relaxed() == 1
+    assert scene.guard.count_relaxed() == 1
     lacking, relaxed = counters.lacking_bytes, counters.relaxed_bytes
     scene.flows[0].rate = 20 * MBIT
     scene.run(8)
@@ -104,54 +104,54 @@ def test_uploads_are_guarded_separately() -> None:
     ends = [flow.four_tuple for flow in scene.flows]
     scene.verdicts = (*scene.verdicts, Verdict(ends[1], None, None, None, None, "upload: free", Direction.UP))
     uploads = [Flow(ends[0], True, 4.7 * MBIT, 0, 0), Flow(ends[1], False, 28 * MBIT, 0, 0)]
-    top = 1
+    highest_sequence = 1
 
-    def go_on(seconds: float, owed: int = 0) -> tuple[Verdict, ...]:
-        nonlocal top
+    def advance(seconds: float, owed: int = 0) -> tuple[Verdict, ...]:
+        nonlocal highest_sequence
         scene.apply()
         for _ in range(round(seconds / STEP)):
             scene.now += STEP
             for flow in uploads:
-                flow.go_on(STEP)
-            top = 1 + owed + sum(int(flow.delivered) for flow in uploads)
-            sequences = (top, top - owed)
+                flow.advance(STEP)
+            highest_sequence = 1 + owed + sum(int(flow.delivered) for flow in uploads)
+            sequences = (highest_sequence, highest_sequence - owed)
             sockets = [
                 flow.socket._replace(bytes_acked=0, bytes_received=int(flow.delivered), data_sequence=sequence)
                 for flow, sequence in zip(uploads, sequences, strict=True)
             ]
             for outcome in scene.guard.observe(sampled(scene.now, sockets)):
                 scene.changed += outcome.changed
-                scene.effects += outcome.effects
+                scene.actions += outcome.actions
         return scene.apply()
 
-    assert go_on(5) == scene.verdicts
+    assert advance(5) == scene.verdicts
     assert set(scene.guard.watched()) == set(ends)
     assert len(scene.guard.watched()) == 2
     uploads[1].rate = 1 * MBIT
-    down, _, up, _ = go_on(1.5, owed=400_000)
+    down, _, up, _ = advance(1.5, owed=400_000)
     assert down == scene.verdicts[0]
     assert up.throttle is not None
     assert 25 * MBIT < up.throttle.ceil < 35 * MBIT
-    assert up.reason.startswith("upload: cap of rule cap relaxed: it got ")
-    assert scene.effects == [Relaxed(1, ("cap",), up.reason.replace("cap of rule cap relaxed: ", ""))]
+    assert up.reason.startswith("upload: cap of rule cap relaxed: the connection got ")
+    assert scene.actions == [GuardChange(1, ("cap",), up.reason.replace("cap of rule cap relaxed: ", ""))]
     assert scene.guard.reason(1) == up.reason.replace("cap of rule cap relaxed: ", "")
-    assert scene.guard.relaxed() == 1
+    assert scene.guard.count_relaxed() == 1
 
 
-def test_caps_return_after_recovery() -> None:
+def test_caps_are_restored_after_recovery() -> None:
     scene = Scene()
     scene.run(5)
     scene.flows[1].rate = 1 * MBIT
     scene.run(2)
     scene.flows[1].rate = 30 * MBIT
     assert scene.run(3) == scene.verdicts
-    assert scene.effects[1:] == [Relaxed(1, ("cap",))]
+    assert scene.actions[1:] == [GuardChange(1, ("cap",))]
     assert scene.guard.counters.resumptions == 1
     assert scene.guard.reason(1) is None
-    assert scene.guard.relaxed() == 0
+    assert scene.guard.count_relaxed() == 0
 
 
-def test_relaxation_of_two_rules_is_one_effect() -> None:
+def test_relaxation_of_two_rules_is_one_action() -> None:
     """Defect: such a relaxation was logged once for each rule, with the same text."""
     scene = Scene()
     third = capped()
@@ -164,14 +164,14 @@ def test_relaxation_of_two_rules_is_one_effect() -> None:
     scene.flows[1].rate = 1 * MBIT
     scene.run(2)
     reason = scene.guard.reason(1) or ""
-    assert scene.effects == [Relaxed(1, ("cap", "other"), reason)]
+    assert scene.actions == [GuardChange(1, ("cap", "other"), reason)]
     assert scene.guard.counters.relaxations == 1
     scene.guard.forget(1)
     assert not scene.guard.watched()
 
 
 def test_rule_or_policy_without_guard_keeps_its_caps() -> None:
-    for scene in (Scene(of_rule="false"), Scene(guard="{enabled: false}")):
+    for scene in (Scene(rule_guard="false"), Scene(guard="{enabled: false}")):
         scene.run(5)
         scene.flows[1].rate = 1 * MBIT
         assert scene.run(5) == scene.verdicts
@@ -200,13 +200,13 @@ def test_earlier_policy_and_ended_connections_are_freed(monkeypatch: pytest.Monk
     """
     paths: list[weakref.ref[baseline.Path]] = []
 
-    class NotedPath(baseline.Path):
+    class RecordedPath(baseline.Path):
         def __init__(self, address: bytes) -> None:
             super().__init__(address)
             paths.append(weakref.ref(self))
 
     for module in (baseline, degradation):
-        monkeypatch.setattr(module, "Path", NotedPath)
+        monkeypatch.setattr(module, "Path", RecordedPath)
     guard = GuardStage(load_policy(POLICY % ("{}", "true"), "policy.yaml"))
     flows = {token: (capped(connection=token), free(connection=token)) for token in range(1, 6)}
 

@@ -11,57 +11,57 @@ from mptcp_throttler.telemetry.latency import JOIN_BOUNDS, MAX_JOIN_SECONDS, MAX
 WIFI, LTE = four_tuple("10.1.0.1"), four_tuple("10.2.0.1")
 
 
-def counted(reaction: JoinLatency) -> tuple[int, float]:
-    found = reaction.as_json()
+def totals(latency: JoinLatency) -> tuple[int, float]:
+    found = latency.as_json()
     return found["total"], round(found["sum"], 6)
 
 
 @pytest.mark.parametrize("seconds", [0.0003, 0.0005, 0.0015, 1.9, 5.0])
 def test_time_counts_in_its_bucket_and_all_higher_ones(seconds: float) -> None:
-    reaction = JoinLatency()
-    reaction.joined(0.0, [WIFI, LTE], {LTE})
-    reaction.applied([LTE], seconds)
-    found = reaction.as_json()
+    latency = JoinLatency()
+    latency.record_join(0.0, [WIFI, LTE], {LTE})
+    latency.record_entries([LTE], seconds)
+    found = latency.as_json()
     assert found["le"] == list(JOIN_BOUNDS)
     assert found["count"] == [int(seconds <= bound) for bound in JOIN_BOUNDS]
     assert (found["total"], found["sum"]) == (1, seconds)
 
 
 def test_entry_may_be_made_before_the_join_is_read() -> None:
-    reaction = JoinLatency()
-    reaction.applied([LTE], 100.25)
-    reaction.joined(100.0, [WIFI, LTE], ())
-    assert counted(reaction) == (1, 0.25)
-    reaction.joined(100.1, [WIFI, LTE], ())  # The tracker reads the join's packet again.
-    assert counted(reaction) == (1, 0.25)
+    latency = JoinLatency()
+    latency.record_entries([LTE], 100.25)
+    latency.record_join(100.0, [WIFI, LTE], ())
+    assert totals(latency) == (1, 0.25)
+    latency.record_join(100.1, [WIFI, LTE], ())  # The tracker reads the join's packet again.
+    assert totals(latency) == (1, 0.25)
 
 
 def test_cap_on_the_first_subflow_counts_for_the_join() -> None:
-    reaction = JoinLatency()
-    reaction.joined(100.0, [WIFI, LTE], {WIFI})
-    reaction.applied([WIFI, LTE], 100.25)
-    assert counted(reaction) == (1, 0.25)
+    latency = JoinLatency()
+    latency.record_join(100.0, [WIFI, LTE], {WIFI})
+    latency.record_entries([WIFI, LTE], 100.25)
+    assert totals(latency) == (1, 0.25)
 
 
-def test_entries_from_before_or_without_need_do_not_count() -> None:
-    reaction = JoinLatency()
-    reaction.applied([WIFI], 99.0)
-    reaction.joined(100.0, [WIFI, LTE], ())
-    reaction.applied([LTE], 100.5)  # This can happen after a transition.
-    assert counted(reaction) == (0, 0.0)
+def test_older_and_unneeded_entries_do_not_count() -> None:
+    latency = JoinLatency()
+    latency.record_entries([WIFI], 99.0)
+    latency.record_join(100.0, [WIFI, LTE], ())
+    latency.record_entries([LTE], 100.5)  # This can happen after a transition.
+    assert totals(latency) == (0, 0.0)
 
 
 def test_late_entries_do_not_count() -> None:
-    reaction = JoinLatency()
-    reaction.joined(100.0, [LTE], {LTE})
-    reaction.applied([LTE], 100.0 + MAX_JOIN_SECONDS + 1)
-    assert counted(reaction) == (0, 0.0)
+    latency = JoinLatency()
+    latency.record_join(100.0, [LTE], {LTE})
+    latency.record_entries([LTE], 100.0 + MAX_JOIN_SECONDS + 1)
+    assert totals(latency) == (0, 0.0)
 
 
 def test_number_of_remembered_joins_is_bounded() -> None:
-    reaction = JoinLatency()
+    latency = JoinLatency()
     for number in range(2 * MAX_REMEMBERED):
         applied, wanted = four_tuple("10.1.0.1", number + 1), four_tuple("10.2.0.1", number + 1)
-        reaction.applied([applied], 100.0)
-        reaction.joined(100.0, [wanted], {wanted})
-    assert len(reaction._made) == len(reaction._waiting) == MAX_REMEMBERED
+        latency.record_entries([applied], 100.0)
+        latency.record_join(100.0, [wanted], {wanted})
+    assert len(latency._entries) == len(latency._pending) == MAX_REMEMBERED

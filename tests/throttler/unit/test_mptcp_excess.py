@@ -15,7 +15,7 @@ from mptcp_invariants import SMALL, check_tables
 
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.actions import MAX_LINES, Actions
+from mptcp_throttler.runtime.actions import MAX_LINES, ActionRunner
 
 MOST = SMALL.max_subflows_per_connection
 EXCESS = "subflow-excess"
@@ -137,8 +137,8 @@ def excess_events(time: float = 60.0) -> list[Event]:
     return [replace(event, time=time) for event in events]
 
 
-def closing(sockets: Sockets, *, in_force: bool = True) -> Actions:
-    return Actions(PathManager(in_force=in_force), {}, sockets, None, None)  # type: ignore[arg-type]
+def closing(sockets: Sockets, *, in_force: bool = True) -> ActionRunner:
+    return ActionRunner(PathManager(in_force=in_force), {}, sockets, None, None)  # type: ignore[arg-type]
 
 
 def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +157,7 @@ def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.L
     assert sockets.closed == []
     (line,) = caplog.records
     assert "too many subflows: its connection has 4 others: left open: " in line.getMessage()
-    assert line.getMessage().endswith("nothing caps it")
+    assert line.getMessage().endswith("it is not capped")
 
 
 def test_refused_closings_are_logged_a_few_times_a_minute(caplog: pytest.LogCaptureFixture) -> None:
@@ -165,6 +165,6 @@ def test_refused_closings_are_logged_a_few_times_a_minute(caplog: pytest.LogCapt
     for _ in range(100):
         excess.close_excess(excess_events(), is_dry_run=False)
     assert len(caplog.records) == MAX_LINES
-    assert "EPERM; nothing caps it" in caplog.text
+    assert "EPERM; it is not capped" in caplog.text
     excess.close_excess(excess_events(120.0), is_dry_run=False)
     assert len(caplog.records) == MAX_LINES + 1

@@ -21,7 +21,7 @@ from mptcp_common.netlink import refusal
 from mptcp_throttler.mptcp.limits import Shares
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.runtime.actions import MAX_LINES, Actions
+from mptcp_throttler.runtime.actions import MAX_LINES, ActionRunner
 
 ROOM = SMALL.max_connections
 EXCESS = "connection-excess"
@@ -327,8 +327,8 @@ def close_excess(sockets: Sockets, events: Sequence[Event], *, dry_run: bool = F
     actions_with(sockets).close_excess(events, is_dry_run=dry_run)
 
 
-def actions_with(sockets: Sockets) -> Actions:
-    return Actions(None, {}, sockets, None, None)  # type: ignore[arg-type]
+def actions_with(sockets: Sockets) -> ActionRunner:
+    return ActionRunner(None, {}, sockets, None, None)  # type: ignore[arg-type]
 
 
 def test_reported_connections_are_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -347,12 +347,12 @@ def test_connection_that_is_not_closed_is_logged_as_uncapped(
     sockets = Sockets(keeps=lambda _: True)
     close_excess(sockets, excess_events(), dry_run=dry_run)
     assert words in caplog.text
-    assert caplog.messages[0].endswith("; nothing caps it")
+    assert caplog.messages[0].endswith("; it is not capped")
 
 
 def test_only_connections_that_stay_are_logged_as_uncapped(caplog: pytest.LogCaptureFixture) -> None:
     close_excess(Sockets(keeps=lambda number: number == 1), excess_events(3))
-    assert [message.endswith("; nothing caps it") for message in caplog.messages] == [False, True, False]
+    assert [message.endswith("; it is not capped") for message in caplog.messages] == [False, True, False]
     assert [message.endswith(": closed") for message in caplog.messages] == [True, False, True]
 
 

@@ -12,11 +12,11 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.shaping.initial_options import REST_AT_ONCE
 from mptcp_throttler.stages.resting import (
-    FIRST_REST,
+    FIRST_REST_SECONDS,
     RATIO,
-    RECOVERY,
-    SLOW_AFTER,
+    RECOVERY_SECONDS,
     SLOW_RATIO,
+    SLOW_WINDOWS,
     WAKE_WINDOWS,
     RestStage,
 )
@@ -27,8 +27,8 @@ STEP = 0.2
 SLOW_PATHS = load_policy("version: 1\nrest_slow_paths: true\nrules: []\n", "policy.yaml")
 
 
-def policy(rate: float, **more: str) -> Policy:
-    throttle = ", ".join([f"rate: {round(rate)} bit/s", *(f"{key}: {value}" for key, value in more.items())])
+def policy(rate: float, **keys: str) -> Policy:
+    throttle = ", ".join([f"rate: {round(rate)} bit/s", *(f"{key}: {value}" for key, value in keys.items())])
     rule = f"{{name: low, paths: [ethernet], throttle: {{{throttle}}}}}"
     return load_policy(
         f"version: 1\npaths: {{ethernet: {{clients: [10.77.1.0/24]}}}}\nrules: [{rule}]\n", "policy.yaml"
@@ -65,7 +65,7 @@ class Scene:
             self.now += STEP
             sockets = []
             for flow in [each for flows in self.flows.values() for each in flows]:
-                flow.go_on(STEP)
+                flow.advance(STEP)
                 sockets.append(flow.socket)
             for token in observed(self.stage, sampled(self.now, sockets)).changed:
                 self.apply(token)
@@ -79,13 +79,13 @@ class Scene:
 
 
 @pytest.mark.parametrize(("part", "rests"), [(0.9, True), (1.1, False)])
-def test_low_cap_rests_if_it_would_carry_next_to_nothing(part: float, rests: bool) -> None:
+def test_subflow_rests_if_its_cap_leaves_next_to_nothing(part: float, rests: bool) -> None:
     scene = Scene(policy(part * 120 * MBIT / RATIO), rate=120 * MBIT)
     assert not scene.apply()
     assert scene.run(1.0) is rests
 
 
-def test_lowest_caps_rest_before_any_sample() -> None:
+def test_subflows_with_the_lowest_caps_rest_before_any_sample() -> None:
     assert Scene(policy(REST_AT_ONCE)).apply()
     assert not Scene(policy(REST_AT_ONCE + 1)).apply()
 
@@ -106,11 +106,11 @@ def test_rest_ends_if_the_other_path_is_slow_and_has_data() -> None:
     assert scene.changes == 1
 
 
-def test_rest_of_a_low_cap_ends_within_a_second_if_the_other_path_is_slow() -> None:
+def test_rest_under_a_low_cap_ends_within_a_second_if_the_other_path_is_slow() -> None:
     assert Scene(policy(512_000), rate=3 * MBIT).run(1.2) is False
 
 
-def test_low_share_of_a_shared_cap_rests() -> None:
+def test_subflow_rests_if_its_share_of_a_shared_cap_is_low() -> None:
     cap = 4 * MBIT
     assert not Scene(policy(cap), 1, 40 * MBIT).run(3.0)
     assert Scene(policy(cap), 10, 40 * MBIT).run(3.0)
@@ -124,13 +124,13 @@ def test_higher_cap_ends_the_rest() -> None:
     assert not scene.apply()
 
 
-@pytest.mark.parametrize("why", ["impossible", "dry run", "alone", "hard cap"])
-def test_low_cap_does_not_rest(why: str) -> None:
-    scene = Scene(policy(512_000, **({"landing": "at-once"} if why == "hard cap" else {})))
-    scene.stage.possible = why != "impossible"
-    if why == "dry run":
-        scene.stage.acts = False
-    if why == "alone":
+@pytest.mark.parametrize("reason", ["impossible", "dry run", "only path", "hard cap"])
+def test_subflow_with_a_low_cap_does_not_rest(reason: str) -> None:
+    scene = Scene(policy(512_000, **({"landing": "at-once"} if reason == "hard cap" else {})))
+    scene.stage.possible = reason != "impossible"
+    if reason == "dry run":
+        scene.stage.is_applied = False
+    if reason == "only path":
         scene.flows[1] = [scene.first[0]]
     assert not scene.apply()
     assert not scene.run(2.0)
@@ -142,11 +142,11 @@ def test_slow_uncapped_path_rests_and_is_tried_again() -> None:
     slow, other = scene.first
     slow.rate, slow.waiting = 0.9 * 48 * MBIT / SLOW_RATIO, 60_000
     assert not scene.apply()
-    assert scene.run(2 * (SLOW_AFTER + 1) * STEP)
-    assert scene.run(FIRST_REST - 3)
+    assert scene.run(2 * (SLOW_WINDOWS + 1) * STEP)
+    assert scene.run(FIRST_REST_SECONDS - 3)
     assert not scene.run(3.2), "the path is tried again"
-    assert scene.run(2 * (SLOW_AFTER + 1) * STEP)
-    assert scene.run(2 * FIRST_REST - 3)
+    assert scene.run(2 * (SLOW_WINDOWS + 1) * STEP)
+    assert scene.run(2 * FIRST_REST_SECONDS - 3)
     other.rate = 1 * MBIT
     assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP), "the rest ends, because the other path is as slow now"
     slow.rate = 2 * 48 * MBIT / SLOW_RATIO
@@ -188,7 +188,7 @@ def test_path_that_did_not_delay_the_other_is_used_again(carried: int) -> None:
     other.rate, other.unacked = carried * MBIT, 10
     slow.rate, slow.waiting, slow.unacked = 0.0, 0, 0
     assert scene.run(1.0), "the path's data are still in flight"
-    assert scene.run(RECOVERY + 2 * (WAKE_WINDOWS + 1) * STEP) is (carried == 12)
+    assert scene.run(RECOVERY_SECONDS + 2 * (WAKE_WINDOWS + 1) * STEP) is (carried == 12)
 
 
 def test_only_path_never_rests() -> None:

@@ -14,7 +14,7 @@ from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.runtime import sampler as module
 from mptcp_throttler.runtime.event_loop import LATE_SECONDS, RECENT_SECONDS, LoopDelayMeter
-from mptcp_throttler.runtime.sampler import IDLE_SECONDS, REST, SLICE_SECONDS, Sampler
+from mptcp_throttler.runtime.sampler import IDLE_SECONDS, REST_RATIO, SLICE_SECONDS, Sampler
 from mptcp_throttler.stages.stage import Samples
 
 
@@ -53,7 +53,7 @@ class FakeConsumer:
         self, watched: Collection[FourTuple] = (), urgent: Collection[FourTuple] = (), *, by_request: bool = True
     ) -> None:
         self._watched, self._urgent, self.by_request = watched, urgent, by_request
-        self.given: list[tuple[int, set[FourTuple], set[FourTuple], bool]] = []
+        self.deliveries: list[tuple[int, set[FourTuple], set[FourTuple], bool]] = []
         self.failures = 0
 
     def watches_any(self) -> bool:
@@ -66,12 +66,12 @@ class FakeConsumer:
         return self._urgent
 
     def observe(self, samples: Samples) -> Iterator[None]:
-        asked = samples.asked
-        existing = {each for each in asked if each in samples.sockets}
-        self.given.append((len(asked), set(asked), existing, samples.complete))
+        requested = samples.requested
+        existing = {each for each in requested if each in samples.sockets}
+        self.deliveries.append((len(requested), set(requested), existing, samples.complete))
         yield
 
-    def failed(self, now: float) -> None:
+    def sampling_failed(self, now: float) -> None:
         self.failures += 1
 
 
@@ -81,7 +81,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 async def sample_once(sampler: Sampler) -> None:
     """Run one pass of the sampler, which otherwise repeats such passes."""
-    await sampler.watch()
+    await sampler.sample_watched()
     await sampler.look_up_urgent()
 
 
@@ -103,8 +103,8 @@ def test_many_watched_subflows_are_read_by_one_sweep() -> None:
     second = FakeConsumer([subflow(n) for n in range(990)])
     run(sample_once(sampler_of(sockets, first, second)))
     assert sockets.dumps == 1
-    assert [count for count, _, _, complete in first.given if complete] == [81]
-    assert [count for count, _, _, _ in second.given] == [990]
+    assert [count for count, _, _, complete in first.deliveries if complete] == [81]
+    assert [count for count, _, _, _ in second.deliveries] == [990]
 
 
 def test_cookies_come_from_the_last_sweep_if_it_is_new_enough() -> None:
@@ -128,34 +128,34 @@ def test_loop_runs_while_missing_subflows_are_searched(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
 
     class CountingDict(dict[FourTuple, KernelSubflow]):
-        lookups = most = 0
+        lookups = max_lookups = 0
 
         def __contains__(self, key: object) -> bool:
             self.lookups += 1
-            self.most = max(self.most, self.lookups)
+            self.max_lookups = max(self.max_lookups, self.lookups)
             return super().__contains__(key)
 
     class IdleConsumer(FakeConsumer):
         def observe(self, samples: Samples) -> Iterator[None]:
             yield
 
-    count = 20 * module.CHECKED
+    count = 20 * module.CHECK_CHUNK
     sockets = FakeSockets(count)
     sampler = sampler_of(sockets, IdleConsumer([subflow(number) for number in range(count)]))
     sampler.latest = counting = CountingDict()
 
     async def scenario() -> None:
-        async def take_turns() -> None:
+        async def reset_counts() -> None:
             while True:
                 counting.lookups = 0
                 await asyncio.sleep(0)
 
-        turns = asyncio.create_task(take_turns())
+        resets = asyncio.create_task(reset_counts())
         await sampler.sweep()
-        turns.cancel()
+        resets.cancel()
 
     run(scenario())
-    assert 0 < counting.most <= module.CHECKED
+    assert 0 < counting.max_lookups <= module.CHECK_CHUNK
 
 
 def test_few_watched_subflows_are_looked_up() -> None:
@@ -163,13 +163,13 @@ def test_few_watched_subflows_are_looked_up() -> None:
     consumer = FakeConsumer([subflow(1), subflow(5000)])
     run(sample_once(sampler_of(sockets, consumer)))
     assert (sockets.dumps, sockets.lookups) == (0, 2)
-    assert consumer.given == [(2, {subflow(1), subflow(5000)}, {subflow(1)}, True)], "one subflow has no socket"
+    assert consumer.deliveries == [(2, {subflow(1), subflow(5000)}, {subflow(1)}, True)], "one subflow has no socket"
 
 
 def test_subflows_watched_by_several_consumers_are_looked_up_once() -> None:
     sockets = FakeSockets(1000)
     consumers = [FakeConsumer([subflow(n) for n in range(400)]) for _ in range(3)]
-    run(sampler_of(sockets, *consumers).watch())
+    run(sampler_of(sockets, *consumers).sample_watched())
     assert (sockets.dumps, sockets.lookups) == (0, 400)
 
 
@@ -177,7 +177,7 @@ def test_urgent_subflows_are_looked_up_between_sweeps() -> None:
     sockets = FakeSockets(1000)
     consumer = FakeConsumer(urgent=[subflow(3)])
     run(sample_once(sampler_of(sockets, consumer)))
-    assert consumer.given == [(1, {subflow(3)}, {subflow(3)}, False)]
+    assert consumer.deliveries == [(1, {subflow(3)}, {subflow(3)}, False)]
     assert sockets.dumps == 0
 
 
@@ -188,7 +188,7 @@ def test_tracker_gets_the_pieces_of_the_same_sweep() -> None:
     run(sampler_of(sockets, consumer).sweep(lambda piece: pieces.append(len(piece))))
     assert pieces == [60, 60, 30]
     assert sockets.dumps == 1
-    assert len(consumer.given) == 1
+    assert len(consumer.deliveries) == 1
 
 
 def test_failed_sweep_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -228,7 +228,7 @@ def test_long_sweeps_do_not_delay_urgent_look_ups() -> None:
         await sample_once(sampler)
 
     run(work())
-    assert [complete for _, _, _, complete in consumer.given] == [True, False]
+    assert [complete for _, _, _, complete in consumer.deliveries] == [True, False]
 
 
 def test_urgent_subflows_are_looked_up_during_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,10 +248,10 @@ def test_urgent_subflows_are_looked_up_during_a_sweep(monkeypatch: pytest.Monkey
         await sweep
 
     run(work())
-    assert [(count, complete) for count, _, _, complete in transitions.given] == [(1, False), (899, True)], (
+    assert [(count, complete) for count, _, _, complete in transitions.deliveries] == [(1, False), (899, True)], (
         "the sweep's sample is older than the look-up"
     )
-    assert [(count, complete) for count, _, _, complete in stage.given] == [(900, True)], (
+    assert [(count, complete) for count, _, _, complete in stage.deliveries] == [(900, True)], (
         "the stage gets no sample in between"
     )
 
@@ -266,10 +266,10 @@ def test_subflow_that_joins_during_sampling_is_looked_up(
     count = 900 if swept else 200
     consumer = FakeConsumer([subflow(n) for n in range(count)], by_request=by_request)
     sampler = sampler_of(sockets, consumer)
-    sampler._tracked = lambda: 1000
+    sampler._count_sockets = lambda: 1000
 
     async def work() -> None:
-        sampling = asyncio.create_task(sampler.watch())
+        sampling = asyncio.create_task(sampler.sample_watched())
         while not (sampler.latest or sockets.lookups):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
         joined = subflow(5000)
@@ -282,8 +282,8 @@ def test_subflow_that_joins_during_sampling_is_looked_up(
     listed = list(sockets.by_four_tuple.values())
     monkeypatch.setattr(sockets, "pieces", lambda: (listed[at : at + 60] for at in range(0, 1000, 60)))
     run(work())
-    ((_, asked, found, _),) = consumer.given
-    assert {subflow(5000), subflow(6000)} <= asked
+    ((_, requested, found, _),) = consumer.deliveries
+    assert {subflow(5000), subflow(6000)} <= requested
     assert found == {subflow(5000), *(subflow(n) for n in range(count))}, "one subflow has no socket"
 
 
@@ -298,7 +298,7 @@ def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.Mon
             self._name = name
 
         def observe(self, samples: Samples) -> Iterator[None]:
-            for each in samples.asked:
+            for each in samples.requested:
                 if each == subflow(3):
                     seen[self._name].append((samples.time, samples.sockets[each].bytes_acked))
             yield
@@ -311,14 +311,14 @@ def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.Mon
         sockets.by_four_tuple[subflow(3)] = old._replace(bytes_acked=old.bytes_acked + 1)
 
     async def work() -> None:
-        for fed in sampler._fed:
-            fed.next_urgent = 0.0
+        for state in sampler._states:
+            state.next_urgent = 0.0
         sweep = asyncio.create_task(sampler.sweep())
         while not sweep.done():
             acknowledge_more()
             await asyncio.sleep(0)
-            for fed in sampler._fed:
-                fed.next_urgent = 0.0
+            for state in sampler._states:
+                state.next_urgent = 0.0
             await sampler.look_up_urgent()
         acknowledge_more()  # The next look-up is due at once on a slow machine.
         await sampler.look_up_urgent()
@@ -334,7 +334,7 @@ def test_urgent_subflow_need_not_be_watched() -> None:
     consumer = FakeConsumer([subflow(1)], urgent=[subflow(3)], by_request=False)
     consumer.interval = 60.0
     run(sample_once(sampler_of(FakeSockets(1000), consumer)))
-    assert [(asked, complete) for _, asked, _, complete in consumer.given] == [
+    assert [(requested, complete) for _, requested, _, complete in consumer.deliveries] == [
         ({subflow(1)}, True),
         ({subflow(3)}, False),
     ]
@@ -345,23 +345,23 @@ def test_subflow_that_becomes_urgent_during_a_sweep_is_looked_up_next() -> None:
     sampler = sampler_of(FakeSockets(10), consumer)
 
     async def work() -> None:
-        async with sampler._fed[0].turn:
+        async with sampler._states[0].lock:
             consumer._urgent = [subflow(3)]
             await sampler.look_up_urgent()
-            assert not consumer.given
+            assert not consumer.deliveries
         assert sampler._pause_to_urgent() <= 0
         await sampler.look_up_urgent()
-        assert len(consumer.given) == 1
+        assert len(consumer.deliveries) == 1
 
     run(work())
 
 
-def test_gentle_sweep_rests_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
-    rests: list[float] = []
+def test_sweep_with_pauses_pauses_in_proportion_to_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
     real = asyncio.sleep
 
     async def sleep(seconds: float) -> None:
-        rests.append(seconds)
+        pauses.append(seconds)
         await real(0)
 
     sampler = sampler_of(FakeSockets(50_000), FakeConsumer([subflow(1)]))
@@ -369,12 +369,12 @@ def test_gentle_sweep_rests_in_proportion(monkeypatch: pytest.MonkeyPatch) -> No
     async def work() -> None:
         monkeypatch.setattr(asyncio, "sleep", sleep)
         await sampler.sweep()
-        assert set(rests) == {0.0}
-        rests.clear()
-        await sampler.sweep(gently=True)
+        assert set(pauses) == {0.0}
+        pauses.clear()
+        await sampler.sweep(with_pauses=True)
 
     run(work())
-    # Without a rest, a consumer's look-ups would wait for a slow turn, so zeros are left out.
-    rested = [seconds for seconds in rests if seconds]
-    assert rested
-    assert min(rested) >= REST * SLICE_SECONDS
+    # Zeros are the yields without a pause, for a consumer that is sampled by request.
+    pauses_made = [seconds for seconds in pauses if seconds]
+    assert pauses_made
+    assert min(pauses_made) >= REST_RATIO * SLICE_SECONDS

@@ -19,7 +19,7 @@ from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.stages.baseline import Path
 from mptcp_throttler.stages.budget import MAX_URGENT, OpenAccount
 from mptcp_throttler.stages.guard import GuardStage
-from mptcp_throttler.stages.stage import SLICE, Effect, Samples, Stage
+from mptcp_throttler.stages.stage import SLICE, Action, Samples, Stage
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
 CONNECTIONS = examples(10_000)
@@ -67,7 +67,7 @@ class Host:
             number: connection_of(number, [flow.four_tuple for flow in flows]) for number, flows in self.flows.items()
         }
         self.verdicts: dict[int, tuple[Verdict, ...]] = {}
-        self.effects: list[Effect] = []
+        self.actions: list[Action] = []
         self.now = 0.0
         self.decide(self.connections)
 
@@ -85,16 +85,16 @@ class Host:
         sockets: dict[FourTuple, KernelSubflow] = {}
         for flows in self.flows.values():
             for flow in flows:
-                flow.go_on(SWEEP)
+                flow.advance(SWEEP)
                 sockets[flow.four_tuple] = flow.socket._replace(read=self.now)
         changed: set[int] = set()
         for stage in self.stages:
             outcome = observed(stage, Samples(self.now, sockets, True))
             changed.update(outcome.changed)
-            self.effects += outcome.effects
-            for effect in outcome.effects:
-                if isinstance(effect, SetBackup):
-                    self.steering.confirmed(effect)
+            self.actions += outcome.actions
+            for action in outcome.actions:
+                if isinstance(action, SetBackup):
+                    self.steering.record_done(action)
         self.decide(changed)
         return len(changed)
 
@@ -140,52 +140,52 @@ def test_only_steered_connections_with_data_are_urgent() -> None:
     assert not host.guard.watched()
     assert len(host.steering.watched()) == len(host.steering.urgent()) == 2 * CONNECTIONS, "new"
     assert host.sweep() == CONNECTIONS
-    assert len(host.effects) == CONNECTIONS, "the standbys"
+    assert len(host.actions) == CONNECTIONS, "the standbys"
     assert [host.sweep() for _ in range(2)] == [0, 0]
     assert not host.steering.urgent()
     for number in BUSY:
         host.flows[number][1].rate = 30 * MBIT
     assert host.sweep() == 0
     assert len(host.steering.urgent()) == 2 * len(BUSY)
-    assert len(host.effects) == CONNECTIONS
-    assert len(host.steering.flags.release_all()) == CONNECTIONS
+    assert len(host.actions) == CONNECTIONS
+    assert len(host.steering.flags.release_actions()) == CONNECTIONS
     host.end_all()
     assert not set(host.steering.urgent()) - set(host.steering.watched())
     host.flows.clear()
     host.sweep()
     assert not host.steering.watched()
-    assert not host.steering.flags.release_all()
+    assert not host.steering.flags.release_actions()
 
 
 class Calls:
     """Counts the calls of a function, in total and within one slice of a stage."""
 
-    def __init__(self, of: Callable[..., Any]) -> None:
-        self._of = of
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
         self.count = 0
 
     def __call__(self, *arguments: Any) -> Any:
         self.count += 1
-        return self._of(*arguments)
+        return self._function(*arguments)
 
-    def most_in_a_slice(self, stage: Stage, samples: Samples) -> int:
-        before, most = self.count, 0
+    def max_in_a_slice(self, stage: Stage, samples: Samples) -> int:
+        before, maximum = self.count, 0
         for _ in stage.observe(samples):
-            most, before = max(most, self.count - before), self.count
-        return max(most, self.count - before)
+            maximum, before = max(maximum, self.count - before), self.count
+        return max(maximum, self.count - before)
 
 
 def test_rates_of_paths_are_updated_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(CAP)
-    concluded = Calls(Path.conclude)
+    updates = Calls(Path.update_baseline)
 
-    def conclude(path: Path, now: float) -> None:
-        concluded(path, now)
+    def update_baseline(path: Path, now: float) -> None:
+        updates(path, now)
 
-    monkeypatch.setattr(Path, "conclude", conclude)
+    monkeypatch.setattr(Path, "update_baseline", update_baseline)
     sockets = {flow.four_tuple: flow.socket._replace(read=1.0) for flows in host.flows.values() for flow in flows}
-    assert concluded.most_in_a_slice(host.guard, Samples(1.0, sockets, True)) <= SLICE
-    assert concluded.count == ADDRESSES
+    assert updates.max_in_a_slice(host.guard, Samples(1.0, sockets, True)) <= SLICE
+    assert updates.count == ADDRESSES
 
 
 def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,20 +196,20 @@ def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyP
     host.sweep()
     for number in range(clients):
         host.carry(number, 1_000 + number)
-    searched = Calls(OpenAccount.nears_turn)
+    calls = Calls(OpenAccount.check_next_change)
 
-    def nears_turn(account: OpenAccount, used: int, span: float) -> Any:
-        return searched(account, used, span)
+    def check_next_change(account: OpenAccount, used: int, span: float) -> Any:
+        return calls(account, used, span)
 
-    monkeypatch.setattr(OpenAccount, "nears_turn", nears_turn)
-    most = searched.most_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
-    assert searched.count == clients
-    assert most <= 4 * SLICE
-    searched.most_in_a_slice(host.stage, Samples(host.clock + 2.0, dict(host.sockets), True))
-    assert searched.count == clients, "accounts without new bytes cost nothing"
+    monkeypatch.setattr(OpenAccount, "check_next_change", check_next_change)
+    maximum = calls.max_in_a_slice(host.stage, Samples(host.clock + 1.0, dict(host.sockets), True))
+    assert calls.count == clients
+    assert maximum <= 4 * SLICE
+    calls.max_in_a_slice(host.stage, Samples(host.clock + 2.0, dict(host.sockets), True))
+    assert calls.count == clients, "accounts without new bytes cost nothing"
 
 
-def test_urgent_subflows_are_those_that_carry_most() -> None:
+def test_urgent_subflows_are_those_with_the_most_new_bytes() -> None:
     """One slice cannot examine all of these subflows."""
     clients = 2_000
     host = metering.Host(metering.policy("- {name: all, budget: {per: path, period: month, " + metering.STEPS + "}}\n"))
@@ -219,7 +219,7 @@ def test_urgent_subflows_are_those_that_carry_most() -> None:
     for number in range(clients):
         host.carry(number, 100 + number % 1_000)
     host.sweep()
-    most = sorted((number % 1_000 for number in range(clients)), reverse=True)[:MAX_URGENT]
+    expected = sorted((number % 1_000 for number in range(clients)), reverse=True)[:MAX_URGENT]
     urgent = host.stage.urgent()
     assert len(urgent) == MAX_URGENT
-    assert sorted((host.sockets[each].bytes_acked - 100 for each in urgent), reverse=True) == most
+    assert sorted((host.sockets[each].bytes_acked - 100 for each in urgent), reverse=True) == expected

@@ -26,14 +26,14 @@ WIFI, LTE = "10.1.0.1", "10.2.0.1"
 
 async def sweep_and_count(scene: Scene) -> None:
     """Sweep the sockets, and count their bytes immediately."""
-    scene.engine.traffic._due = 0.0
+    scene.engine.traffic._next_sweep = 0.0
     await scene.engine.sampler.sweep()
 
 
 def resync(scene: Scene, later: float) -> None:
     """Resync the tracker with the fake kernel's sockets, *later* seconds from now."""
     engine = scene.engine
-    engine.take_events(
+    engine.handle_events(
         engine.tracker.resync(list(scene.kernel.sockets.by_four_tuple.values()), time.monotonic() + later)
     )
 

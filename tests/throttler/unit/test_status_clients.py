@@ -45,7 +45,7 @@ async def test_clients_are_listed_with_usage_and_budgets(tmp_path: Path) -> None
         assert (second["client"], second["bytes_sent"]) == (SECOND, 3 * MB)
         # A client may be over a budget without any connection.
         del kernel.sockets.by_four_tuple[four_tuple(SECOND)]
-        scene.engine.take_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 1e9))
+        scene.engine.handle_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 1e9))
         over = scene.ask(query="clients", sort="budget")["clients"]
         assert [(each["client"], each["connections"]) for each in over] == [(SECOND, 0), (WIFI, 2), (THIRD, 1)]
         assert [(each["used"], each["left"]) for each in over[0]["budgets"]] == [(3 * MB, 0)]

@@ -16,7 +16,7 @@ from fake_kernel import FakeKernel, four_tuple
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario
 from test_status_answers import LTE, WIFI, resync, sweep_and_count
 
-from mptcp_throttler.stages.guard import Relaxed
+from mptcp_throttler.stages.guard import GuardChange
 from mptcp_throttler.stages.steering import SetBackup
 
 
@@ -84,7 +84,7 @@ async def test_reloads_faults_and_the_guard_cause_one_event_each(tmp_path: Path)
         scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
         await scene.daemon._reload()
         logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
-        scene.engine.actions.carry_out([Relaxed(9, ("cap-a",), "it got too little")])
+        scene.engine.action_runner.perform([GuardChange(9, ("cap-a",), "it got too little")])
         await scene.reload(UNCAPPED)
         found = events_of(scene, after=before)
         assert sorted((each["kind"], each["text"]) for each in found) == [
@@ -104,11 +104,11 @@ async def test_events_of_guard_and_steering_name_their_rule(tmp_path: Path) -> N
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         before = scene.ask(query="summary")["last_event"]
-        effects = scene.engine.actions
+        actions = scene.engine.action_runner
         scene.engine.path_manager.commands.set_backup = lambda *_: None  # type: ignore[method-assign]
         with logged_fields() as fields:
-            effects.carry_out([Relaxed(7, ("cap-a",), "it got too little"), Relaxed(7, ("cap-a",))])
-            effects.carry_out([SetBackup(7, four_tuple(LTE), True, "s"), SetBackup(7, four_tuple(LTE), False, "s")])
+            actions.perform([GuardChange(7, ("cap-a",), "it got too little"), GuardChange(7, ("cap-a",))])
+            actions.perform([SetBackup(7, four_tuple(LTE), True, "s"), SetBackup(7, four_tuple(LTE), False, "s")])
         assert kinds(events_of(scene, after=before, rule="cap-a")) == ["guard", "guard"]
         assert [each["text"] for each in events_of(scene, rule="s")] == [
             "10.2.0.1:40000 on path b: made backup",
@@ -127,7 +127,7 @@ async def test_guard_event_of_two_rules_is_logged_once_and_found_by_each(tmp_pat
         before = scene.ask(query="summary")["last_event"]
         rules = "cap-a", "cap-b"
         with logged_fields() as fields:
-            scene.engine.actions.carry_out([Relaxed(7, rules, "it got too little"), Relaxed(7, rules)])
+            scene.engine.action_runner.perform([GuardChange(7, rules, "it got too little"), GuardChange(7, rules)])
         assert [each["MPTCP_RULE"] for each in fields] == [rules, rules]
         for rule in rules:
             assert [each["text"] for each in events_of(scene, after=before, rule=rule)] == [
@@ -138,7 +138,7 @@ async def test_guard_event_of_two_rules_is_logged_once_and_found_by_each(tmp_pat
 
 @contextmanager
 def logged_fields() -> Iterator[list[dict[str, str | tuple[str, ...]]]]:
-    """Collect the fields of log records about effects."""
+    """Collect the fields of log records about actions."""
     found: list[dict[str, str | tuple[str, ...]]] = []
     handler = logging.Handler()
     handler.emit = lambda record: found.append(record.fields)  # type: ignore[attr-defined, method-assign]

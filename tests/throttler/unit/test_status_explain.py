@@ -22,7 +22,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.runtime import actions, budgets, daemon, decisions, engine
 from mptcp_throttler.stages.degradation import Candidate, Relaxation
-from mptcp_throttler.stages.guard import Relaxed
+from mptcp_throttler.stages.guard import GuardChange
 from mptcp_throttler.telemetry.events import MAX_EVENTS
 
 
@@ -207,13 +207,13 @@ async def test_guard_stage_is_explained(tmp_path: Path) -> None:
         )
         detector.connections[7].candidate = detector._candidates[7] = candidate
         relaxed = time.time()
-        scene.engine.actions.carry_out([Relaxed(7, ("cap-a",), "it got too little")])
+        scene.engine.action_runner.perform([GuardChange(7, ("cap-a",), "it got too little")])
         scene.engine.decisions.decide([7])
         wifi = explained_subflows(scene, token="7")[0]
         assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("capped at 10.494 Mbit/s", True)
         (stage,) = wifi["stages"]
         assert stage["stage"] == "guard"
-        assert stage["what"].startswith("cap of rule cap-a relaxed: it got 100 kbit/s in all;")
+        assert stage["what"].startswith("cap of rule cap-a relaxed: the connection got 100 kbit/s;")
         assert stage["since"] >= relaxed
         assert scene.ask(query="summary")["guard"]["relaxed"] == 1
 

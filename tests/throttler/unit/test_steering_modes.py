@@ -11,7 +11,7 @@ import pytest
 from mptcp_throttler.mptcp.model import NOTHING_SENT, FourTuple, KernelSubflow
 from mptcp_throttler.policy.load import check_policy, load_policy
 from mptcp_throttler.policy.model import Steer
-from mptcp_throttler.steering import MIN_CAP, Action
+from mptcp_throttler.steering import MIN_CAP, Treatment
 
 MBIT = 1_000_000
 TICK = 0.1
@@ -40,14 +40,14 @@ class Scene:
     """A connection on simulated paths. *carry* returns the rate of each path for given decisions."""
 
     steer: Steer
-    carry: Callable[[dict[FourTuple, Action]], dict[FourTuple, float]]
+    carry: Callable[[dict[FourTuple, Treatment]], dict[FourTuple, float]]
     waiting: int = 500_000
     spacing: float = 0.2
     outstanding: dict[FourTuple, int] = field(default_factory=dict)
     rtt: float = 0.02
     ticks: int = 0
     delivered: dict[FourTuple, float] = field(default_factory=lambda: dict.fromkeys(NAMES, 0.0))
-    actions: dict[FourTuple, Action] = field(default_factory=dict)
+    treatments: dict[FourTuple, Treatment] = field(default_factory=dict)
     flips: dict[FourTuple, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
     """How often the backup flag of each subflow changed."""
 
@@ -59,7 +59,7 @@ class Scene:
         before = dict(self.delivered)
         for _ in range(round(seconds / TICK)):
             self.ticks += 1
-            rates = self.carry(self.actions)
+            rates = self.carry(self.treatments)
             for four_tuple, rate in rates.items():
                 self.delivered[four_tuple] += rate / 8 * TICK
             if self.ticks % round(self.spacing / TICK) == 0:
@@ -68,27 +68,27 @@ class Scene:
                     sample(ft, now, self.delivered[ft], self.waiting, self.outstanding.get(ft, 0), self.rtt)
                     for ft in rates
                 ]
-                before_this, self.actions = self.actions, self.steering.observe(now, samples, {})
-                for ft, action in self.actions.items():
-                    self.flips[ft] += ft in before_this and before_this[ft].backup is not action.backup
+                before_this, self.treatments = self.treatments, self.steering.observe(now, samples, {})
+                for ft, treatment in self.treatments.items():
+                    self.flips[ft] += ft in before_this and before_this[ft].backup is not treatment.backup
         return {four_tuple: self.delivered[four_tuple] - before[four_tuple] for four_tuple in NAMES}
 
 
 def links(
     ethernet: float, wifi: float, demand: float = 1e9
-) -> Callable[[dict[FourTuple, Action]], dict[FourTuple, float]]:
+) -> Callable[[dict[FourTuple, Treatment]], dict[FourTuple, float]]:
     """Return a function for two links that a scheduler fills in proportion.
 
     Backups carry data only without a regular one.
     """
 
-    def carry(actions: dict[FourTuple, Action]) -> dict[FourTuple, float]:
+    def carry(treatments: dict[FourTuple, Treatment]) -> dict[FourTuple, float]:
         room = {ETHERNET: ethernet * MBIT, WIFI: wifi * MBIT}
-        for four_tuple, action in actions.items():
-            if action.rate is not None:
-                room[four_tuple] = min(room[four_tuple], 0.94 * action.rate)
-        if any(not action.backup for action in actions.values()):
-            room |= {four_tuple: 0.0 for four_tuple, action in actions.items() if action.backup}
+        for four_tuple, treatment in treatments.items():
+            if treatment.rate is not None:
+                room[four_tuple] = min(room[four_tuple], 0.94 * treatment.rate)
+        if any(not treatment.backup for treatment in treatments.values()):
+            room |= {four_tuple: 0.0 for four_tuple, treatment in treatments.items() if treatment.backup}
         share = min(1.0, demand * MBIT / sum(room.values()))
         return {four_tuple: rate * share for four_tuple, rate in room.items()}
 
@@ -98,7 +98,7 @@ def links(
 def test_standby_is_backup_and_not_capped() -> None:
     scene = Scene(STANDBY, links(100, 30))
     scene.run(1)
-    assert scene.actions == {ETHERNET: Action(True, None, "standby"), WIFI: Action(False, None, "active")}
+    assert scene.treatments == {ETHERNET: Treatment(True, None, "standby"), WIFI: Treatment(False, None, "active")}
 
 
 @any_spacing
@@ -107,13 +107,16 @@ def test_standby_stays_in_use_until_the_active_path_has_no_outstanding_data(spac
     scene.run(5)
     scene.carry = lambda _: {ETHERNET: 100.0 * MBIT, WIFI: 0.0}
     scene.run(max(1.5, 2 * spacing))
-    assert scene.actions == {ETHERNET: Action(False, None, "stands in"), WIFI: Action(True, None, "gives nothing")}
+    assert scene.treatments == {
+        ETHERNET: Treatment(False, None, "stands in"),
+        WIFI: Treatment(True, None, "gives nothing"),
+    }
     scene.run(5)
-    assert not scene.actions[ETHERNET].backup
+    assert not scene.treatments[ETHERNET].backup
     scene.outstanding.clear()
     scene.carry = links(100, 30)
     scene.run(max(3.0, 3 * spacing))
-    assert scene.actions == {ETHERNET: Action(True, None, "standby"), WIFI: Action(False, None, "active")}
+    assert scene.treatments == {ETHERNET: Treatment(True, None, "standby"), WIFI: Treatment(False, None, "active")}
 
 
 def silence_wifi(scene: Scene, other: float) -> None:
@@ -137,12 +140,12 @@ def test_outage_changes_each_flag_at_most_twice(steer: Steer, demand: float, out
     for _ in range(round(outage)):
         scene.waiting = 0 if scene.waiting or demand > 100 else 500_000
         scene.run(1)
-        assert [scene.actions[each].backup for each in (ETHERNET, WIFI)] == [False, True]
+        assert [scene.treatments[each].backup for each in (ETHERNET, WIFI)] == [False, True]
     scene.waiting = 0 if demand < 30 else 500_000
     scene.outstanding.clear()
     scene.carry = links(100, 30, demand)
     scene.run(10)
-    assert not scene.actions[WIFI].backup
+    assert not scene.treatments[WIFI].backup
     assert max(scene.flips.values()) <= 2
 
 
@@ -152,9 +155,9 @@ def test_path_is_not_lost_within_three_round_trips(steer: Steer) -> None:
     scene.run(5)
     silence_wifi(scene, 100.0)
     scene.run(1.4)
-    assert not scene.actions[WIFI].backup
+    assert not scene.treatments[WIFI].backup
     scene.run(1)
-    assert scene.actions[WIFI].backup
+    assert scene.treatments[WIFI].backup
 
 
 def test_one_path_stays_in_use_if_all_are_silent() -> None:
@@ -163,7 +166,7 @@ def test_one_path_stays_in_use_if_all_are_silent() -> None:
     scene.outstanding[ETHERNET] = 50
     scene.carry = lambda _: {ETHERNET: 0.0, WIFI: 0.0}
     scene.run(5)
-    assert sum(not action.backup for action in scene.actions.values()) == 1
+    assert sum(not treatment.backup for treatment in scene.treatments.values()) == 1
 
 
 def test_standby_that_carries_the_first_bytes_stays_backup() -> None:
@@ -171,24 +174,24 @@ def test_standby_that_carries_the_first_bytes_stays_backup() -> None:
     scene.run(1)
     scene.carry = links(100, 30)
     scene.run(0.2)
-    assert scene.actions[ETHERNET].backup
+    assert scene.treatments[ETHERNET].backup
 
 
 @any_spacing
 def test_second_path_is_used_while_the_first_is_full(spacing: float) -> None:
     scene = Scene(PRIORITY, links(100, 30), spacing=spacing)
     scene.run(max(0.4, spacing))
-    assert scene.actions[ETHERNET].backup
+    assert scene.treatments[ETHERNET].backup
     scene.run(max(2.0, 2 * spacing))
-    assert not scene.actions[ETHERNET].backup
+    assert not scene.treatments[ETHERNET].backup
     scene.run(10)
-    assert not scene.actions[ETHERNET].backup
+    assert not scene.treatments[ETHERNET].backup
     scene.carry, scene.waiting = links(100, 30, demand=15), 0
     scene.run(max(3.0, 4 * spacing))
-    assert scene.actions[ETHERNET].backup
+    assert scene.treatments[ETHERNET].backup
     scene.run(10)
-    assert scene.actions[ETHERNET].backup
-    assert not scene.actions[WIFI].backup
+    assert scene.treatments[ETHERNET].backup
+    assert not scene.treatments[WIFI].backup
 
 
 @any_spacing
@@ -198,11 +201,11 @@ def test_faster_second_path_gets_only_the_overflow(demand: float, spacing: float
     scene = Scene(PRIORITY, links(60, 15), spacing=spacing)
     backlog = 0.0
 
-    def carry(actions: dict[FourTuple, Action]) -> dict[FourTuple, float]:
+    def carry(treatments: dict[FourTuple, Treatment]) -> dict[FourTuple, float]:
         """Fill Ethernet up to its cap, then Wi-Fi. The rest waits."""
         nonlocal backlog
-        action = actions.get(ETHERNET, Action(True, None, ""))
-        room = 0.0 if action.backup else min(60.0, 0.94 * (action.rate or 1e9) / MBIT)
+        treatment = treatments.get(ETHERNET, Treatment(True, None, ""))
+        room = 0.0 if treatment.backup else min(60.0, 0.94 * (treatment.rate or 1e9) / MBIT)
         wanted = demand + backlog / TICK
         ethernet = min(room, wanted)
         wifi = min(15.0, wanted - ethernet)
@@ -222,22 +225,22 @@ def test_overflow_keeps_its_cap_while_the_first_path_is_full() -> None:
     """Defect: if buffers are the limit, no data wait for a moment. The cap then fell, and grew slowly again."""
     scene = Scene(PRIORITY, links(100, 15))
     scene.run(1)
-    opened = scene.actions[ETHERNET].rate
+    opened = scene.treatments[ETHERNET].rate
     assert opened is not None
     scene.carry, scene.waiting = lambda _: {ETHERNET: 0.8 * opened, WIFI: 15.0 * MBIT}, 0
     scene.run(2)
-    assert scene.actions[ETHERNET].rate == opened
+    assert scene.treatments[ETHERNET].rate == opened
 
 
 def test_second_path_is_closed_when_the_first_comes_back_without_data() -> None:
     """Defect: an upload carries no data in this direction, so that the second path stayed open."""
     scene = Scene(PRIORITY, lambda _: {ETHERNET: 0.0}, waiting=0)
     scene.run(1)
-    assert not scene.actions[ETHERNET].backup
+    assert not scene.treatments[ETHERNET].backup
     scene.carry = lambda _: {ETHERNET: 0.0, WIFI: 0.0}
     scene.run(2)
-    assert scene.actions[ETHERNET].backup
-    assert not scene.actions[WIFI].backup
+    assert scene.treatments[ETHERNET].backup
+    assert not scene.treatments[WIFI].backup
     scene.run(10)
     assert scene.flips == {ETHERNET: 1, WIFI: 0}
 
@@ -281,17 +284,17 @@ def test_higher_demand_gets_the_whole_capacity_within_seconds(spacing: float) ->
 def test_one_path_is_never_capped() -> None:
     scene = Scene(balanced(70, 30), links(100, 30))
     scene.run(20)
-    assert [action.rate is None for action in scene.actions.values()].count(True) == 1
+    assert [treatment.rate is None for treatment in scene.treatments.values()].count(True) == 1
 
 
 @any_spacing
 def test_path_that_carries_nothing_does_not_slow_the_other(spacing: float) -> None:
     scene = Scene(balanced(50, 50), links(100, 30), spacing=spacing)
     scene.run(10)
-    assert scene.actions[ETHERNET].rate is not None
+    assert scene.treatments[ETHERNET].rate is not None
     scene.carry = links(100, 0)
     scene.run(max(5.0, 3 * spacing))
-    assert scene.actions[ETHERNET].rate is None
+    assert scene.treatments[ETHERNET].rate is None
 
 
 @pytest.mark.parametrize(("demand", "waiting"), [(12.0, 0), (1000.0, 500_000)])
@@ -306,18 +309,18 @@ def test_path_that_falls_silent_removes_the_caps_of_the_others(
     outstanding = dict.fromkeys(NAMES, 50)
     scene = Scene(balanced(*weights), links(20, 30, demand), waiting, outstanding=outstanding)
     scene.run(10)
-    before = scene.actions[ETHERNET].rate
+    before = scene.treatments[ETHERNET].rate
     silence_wifi(scene, 20)
     scene.run(0.8)
-    assert [action.rate for action in scene.actions.values()] == [None, None]
+    assert [treatment.rate for treatment in scene.treatments.values()] == [None, None]
     scene.run(1)
     scene.carry = links(20, 30, demand)
     scene.run(1.4)
-    assert [action.rate for action in scene.actions.values()] == [None, None], (
+    assert [treatment.rate for treatment in scene.treatments.values()] == [None, None], (
         "the measurement still includes the outage"
     )
     scene.run(8)
-    after = scene.actions[ETHERNET].rate
+    after = scene.treatments[ETHERNET].rate
     assert (before is None) == (after is None)
     scene.run(12)
     carried = scene.run(10)
@@ -327,7 +330,7 @@ def test_path_that_falls_silent_removes_the_caps_of_the_others(
 def test_cap_is_never_below_the_minimum() -> None:
     scene = Scene(balanced(1, 1000), links(100, 1))
     scene.run(10)
-    assert all(action.rate is None or action.rate >= MIN_CAP for action in scene.actions.values())
+    assert all(treatment.rate is None or treatment.rate >= MIN_CAP for treatment in scene.treatments.values())
 
 
 @any_spacing
@@ -339,13 +342,13 @@ def test_short_pause_of_the_active_path_changes_nothing(spacing: float) -> None:
         scene.run(5.3)
         scene.carry = lambda _: {ETHERNET: 0.0, WIFI: 0.0}
         scene.run(0.2)
-        assert scene.actions[ETHERNET].backup
+        assert scene.treatments[ETHERNET].backup
 
 
 def test_single_path_is_not_capped() -> None:
     scene = Scene(balanced(70, 30), lambda _: {WIFI: 30.0 * MBIT})
     scene.run(10)
-    assert scene.actions[WIFI].rate is None
+    assert scene.treatments[WIFI].rate is None
 
 
 HEAD = """\
@@ -407,5 +410,5 @@ def test_path_is_lost_only_if_it_was_silent_until_its_socket_was_read(late: floa
     scene.run(5)
     now = scene.ticks * TICK
     samples = [sample(each, now + 0.01 + late, scene.delivered[each], 0, 50, 0.02) for each in NAMES]
-    actions = scene.steering.observe(now + 1.01, samples, {})
-    assert actions[WIFI].backup is bool(late)
+    treatments = scene.steering.observe(now + 1.01, samples, {})
+    assert treatments[WIFI].backup is bool(late)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the steering stage: caps and reasons in verdicts, backup flags as effects, and sampled subflows."""
+"""Tests for the steering stage: caps and reasons in verdicts, backup flags as actions, and sampled subflows."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ FREE = load_policy(f"{HEAD}rules: []", "p")
 
 
 class Scene:
-    """One connection over Ethernet and Wi-Fi, and a kernel that sets flags or refuses to."""
+    """One connection over Ethernet and Wi-Fi, and a kernel that sets or refuses flags."""
 
-    def __init__(self, policy: Policy, willing: bool = True) -> None:
+    def __init__(self, policy: Policy, accepts_flags: bool = True) -> None:
         self.policy = policy
-        self.willing = willing
+        self.accepts_flags = accepts_flags
         self.ethernet, self.wifi = capped(100 * MBIT), free(30 * MBIT)
         self.flows: list[Flow] = [self.ethernet, self.wifi]
         self.stage = SteeringStage()
         self.backup: dict[int, bool] = {}
         """Backup flags, by client port and path."""
-        self.effects: list[SetBackup] = []
+        self.actions: list[SetBackup] = []
         self.verdicts: tuple[Verdict, ...] = ()
         self.now = 0.0
 
@@ -58,22 +58,22 @@ class Scene:
         self.apply()
 
     def run(self, seconds: float, complete: bool = True) -> list[SetBackup]:
-        """Let time pass. Return the flags that the stage wanted to set."""
-        began = len(self.effects)
+        """Let time pass. Return the actions that the stage requested."""
+        action_count = len(self.actions)
         for _ in range(round(seconds / STEP)):
             self.now += STEP
             for flow in self.flows:
-                flow.go_on(STEP)
+                flow.advance(STEP)
             urgent = self.stage.urgent()
             flows = [flow for flow in self.flows if complete or flow.four_tuple in urgent]
             outcome = observed(self.stage, sampled(self.now, [flow.socket for flow in flows], complete))
-            for effect in outcome.effects:
-                assert isinstance(effect, SetBackup)
-                self.effects.append(effect)
-                (self.stage.confirmed if self.willing else self.stage.flags.refused)(effect)
+            for action in outcome.actions:
+                assert isinstance(action, SetBackup)
+                self.actions.append(action)
+                (self.stage.record_done if self.accepts_flags else self.stage.flags.record_refused)(action)
             if outcome.changed:
                 self.apply()
-        return self.effects[began:]
+        return self.actions[action_count:]
 
     def idle(self) -> None:
         for flow in self.flows:
@@ -100,7 +100,7 @@ def test_reload_with_the_same_steering_changes_no_flag() -> None:
     assert not scene.run(1), "no flag changes before the connection is decided"
     scene.apply()
     assert not scene.run(UNDECIDED_SECONDS + 2)
-    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_idle_connection_keeps_its_flag_across_a_reload() -> None:
@@ -112,7 +112,7 @@ def test_idle_connection_keeps_its_flag_across_a_reload() -> None:
     scene.run(5)
     scene.set_policy(STANDBY)
     assert not scene.run(UNDECIDED_SECONDS + 2)
-    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_reload_with_another_order_swaps_the_flags() -> None:
@@ -136,32 +136,32 @@ def test_reload_to_load_balancing_resets_the_flags() -> None:
 
 
 def test_unconfirmed_flag_is_set_again_and_refused_flag_is_not() -> None:
-    scene = Scene(STANDBY, willing=False)
+    scene = Scene(STANDBY, accepts_flags=False)
     scene.apply()
     outcome = observed(scene.stage, sampled(0.1, [flow.socket for flow in scene.flows]))
-    assert len(outcome.effects) == 1
+    assert len(outcome.actions) == 1
     assert len(scene.run(5)) == 1
-    assert not scene.stage.flags.release_all()
+    assert not scene.stage.flags.release_actions()
     assert not scene.run(5)
 
 
 def another_standby() -> Flow:
     """Return another subflow over Ethernet."""
-    more = capped(100 * MBIT)
-    more.four_tuple = more.four_tuple._replace(remote_port=7)
-    return more
+    standby = capped(100 * MBIT)
+    standby.four_tuple = standby.four_tuple._replace(remote_port=7)
+    return standby
 
 
 def test_refused_connection_gets_no_further_flags() -> None:
     """Defect: the stage tried to set the flag of each standby, and all of them again when a subflow joined or ended."""
-    scene = Scene(STANDBY, willing=False)
+    scene = Scene(STANDBY, accepts_flags=False)
     scene.flows.append(another_standby())
     scene.apply()
-    began = len(scene.run(2))
-    assert began == 2
-    more = another_standby()
-    more.four_tuple = more.four_tuple._replace(remote_port=8)
-    scene.flows.append(more)
+    action_count = len(scene.run(2))
+    assert action_count == 2
+    standby = another_standby()
+    standby.four_tuple = standby.four_tuple._replace(remote_port=8)
+    scene.flows.append(standby)
     scene.apply()
     scene.run(2)
     scene.flows.pop(2)
@@ -169,33 +169,33 @@ def test_refused_connection_gets_no_further_flags() -> None:
     scene.run(2)
     scene.set_policy(PRIORITY)
     scene.run(2)
-    assert len(scene.effects) == began
+    assert len(scene.actions) == action_count
 
 
 def test_refusal_for_an_ended_subflow_does_not_prevent_other_flags() -> None:
     """The kernel returns the same error for an ended subflow as for a connection that cannot be steered."""
-    scene = Scene(STANDBY, willing=False)
+    scene = Scene(STANDBY, accepts_flags=False)
     scene.apply()
     assert len(scene.run(STEP)) == 1
-    scene.willing = True
+    scene.accepts_flags = True
     scene.flows[0] = another_standby()
     scene.apply()
     scene.run(2)
-    assert scene.effects[1:] == [SetBackup(1, scene.flows[0].four_tuple, True, "s")]
+    assert scene.actions[1:] == [SetBackup(1, scene.flows[0].four_tuple, True, "s")]
 
 
 def test_flags_of_a_killed_daemon_are_kept_if_a_rule_needs_them_or_reset() -> None:
     scene = Scene(STANDBY)
     other = free(connection=2)
     scene.flows.append(other)
-    left = [flow.socket._replace(made_backup=True, token=flow.token) for flow in (scene.ethernet, other)]
-    scene.stage.adopt(left)
+    sockets = [flow.socket._replace(made_backup=True, token=flow.token) for flow in (scene.ethernet, other)]
+    scene.stage.adopt(sockets)
     scene.flows.remove(other)
     scene.apply()
     scene.flows.append(other)
     assert not scene.run(UNDECIDED_SECONDS - 1)
     assert scene.run(2) == [SetBackup(2, other.four_tuple, False)]
-    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
 def test_flags_adopted_after_the_first_decision_are_kept() -> None:
@@ -203,7 +203,7 @@ def test_flags_adopted_after_the_first_decision_are_kept() -> None:
     scene.apply()
     scene.stage.adopt([scene.ethernet.socket._replace(made_backup=True)])
     assert not scene.run(UNDECIDED_SECONDS + 2)
-    assert len(scene.stage.flags.release_all()) == 1
+    assert len(scene.stage.flags.release_actions()) == 1
 
 
 def test_ended_connection_is_forgotten_with_the_next_sweep() -> None:
@@ -215,7 +215,7 @@ def test_ended_connection_is_forgotten_with_the_next_sweep() -> None:
     assert not scene.run(STEP)
     assert not scene.stage.watched()
     assert not scene.stage.urgent()
-    assert not scene.stage.flags.release_all()
+    assert not scene.stage.flags.release_actions()
 
 
 def test_reused_four_tuple_gets_its_own_flag() -> None:
@@ -231,7 +231,7 @@ def test_reused_four_tuple_gets_its_own_flag() -> None:
 def test_dry_run_sets_no_flag_and_no_cap() -> None:
     for policy in (STANDBY, BALANCE):
         scene = Scene(policy)
-        scene.stage.acts = False
+        scene.stage.is_applied = False
         scene.apply()
         assert not scene.run(5)
         assert all(each.throttle is None for each in scene.verdicts)
@@ -287,11 +287,11 @@ def test_idle_connection_is_urgent_only_until_its_second_sample() -> None:
     scene.run(STEP)
     assert len(scene.stage.urgent()) == 2
     scene.run(2)
-    assert scene.effects[-1] == SetBackup(1, scene.ethernet.four_tuple, False, "p"), "the second path is opened"
+    assert scene.actions[-1] == SetBackup(1, scene.ethernet.four_tuple, False, "p"), "the second path is opened"
     scene.idle()
     scene.run(URGENT_SECONDS + 2)
     assert not scene.stage.urgent()
-    assert scene.effects[-1] == SetBackup(1, scene.ethernet.four_tuple, True, "p")
+    assert scene.actions[-1] == SetBackup(1, scene.ethernet.four_tuple, True, "p")
 
 
 def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,7 +315,7 @@ def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> No
     scene.wifi.rate, scene.wifi.waiting = 30 * MBIT, 500_000
     scene.run(STEP)
     assert seen == pytest.approx([scene.now - STEP, scene.now])
-    wifi = scene.stage._connections[1].steering._paths["wifi"]
+    wifi = scene.stage._connections[1].mode._paths["wifi"]
     assert wifi.rate(1.0) == pytest.approx(30 * MBIT * STEP, rel=0.02)
     assert SetBackup(1, scene.ethernet.four_tuple, False, "p") in scene.run(1)
 
@@ -328,7 +328,7 @@ def test_sample_of_one_subflow_does_not_end_the_other() -> None:
     before = scene.verdicts
     for _ in range(20):
         scene.now += STEP
-        scene.wifi.go_on(STEP)
+        scene.wifi.advance(STEP)
         assert observed(scene.stage, sampled(scene.now, [scene.wifi.socket], complete=False)) == ([], [])
     assert scene.apply() == before
 
@@ -357,7 +357,7 @@ def test_flag_of_an_ended_path_is_forgotten() -> None:
     scene.run(2)
     scene.flows.remove(scene.ethernet)
     assert not scene.run(1)
-    assert not scene.stage.flags.release_all()
+    assert not scene.stage.flags.release_actions()
     scene.apply()
     assert not scene.stage.watched(), "the remaining subflow is not steered"
 
@@ -366,17 +366,17 @@ def test_flag_outlives_samples_older_than_its_subflow() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     flag = SetBackup(1, scene.ethernet.four_tuple, True, "s")
-    scene.stage.confirmed(flag)
+    scene.stage.record_done(flag)
     observed(scene.stage, sampled(STEP, [scene.wifi.socket]))
-    assert scene.stage.flags.release_all() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
+    assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
     observed(scene.stage, sampled(2 * STEP, [scene.wifi.socket]))
-    assert not scene.stage.flags.release_all(), "the subflow is missing from a newer sample"
+    assert not scene.stage.flags.release_actions(), "the subflow is missing from a newer sample"
 
 
-def test_subflows_of_nobody_are_ignored() -> None:
+def test_subflows_without_a_tracked_connection_are_ignored() -> None:
     stage = SteeringStage()
-    stranger = KernelSubflow(5, free().four_tuple, True, 0, 0, False, NOW, tcp=IDLE)
-    assert observed(stage, sampled(1.0, [stranger])) == ([], [])
+    socket = KernelSubflow(5, free().four_tuple, True, 0, 0, False, NOW, tcp=IDLE)
+    assert observed(stage, sampled(1.0, [socket])) == ([], [])
 
 
 def test_connection_stays_urgent_after_a_long_sweep() -> None:
@@ -414,13 +414,13 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
         for _ in range(round(seconds / STEP)):
             now[0] += STEP
             for number, (_, first) in enumerate(flows):
-                first.go_on(STEP)
+                first.advance(STEP)
                 first.waiting = waiting if (number + round(now[0] / STEP)) % 2 else 0
             samples = sampled(now[0], [each.socket for pair in flows for each in pair])
-            for effect in observed(stage, samples).effects:
-                assert isinstance(effect, SetBackup)
-                stage.confirmed(effect)
-                (found.add if effect.backup else found.discard)(effect.token)
+            for action in observed(stage, samples).actions:
+                assert isinstance(action, SetBackup)
+                stage.record_done(action)
+                (found.add if action.backup else found.discard)(action.token)
         return found
 
     now, found, waiting = [0.0], set[int](), 160_000

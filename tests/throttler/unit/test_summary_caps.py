@@ -101,14 +101,14 @@ async def test_summary_counts_the_classes_of_all_verdicts(tmp_path: Path) -> Non
             clients = chance.sample(["10.1.0.1", "10.2.0.1", "10.1.0.2", "10.2.0.2", "10.9.0.1"], chance.randrange(4))
             kernel.sockets.connect(token, *clients, port=40_000 + 10 * token)
             engine = scene.engine
-            engine.take_events(engine.tracker.resync(list(sockets.values()), time.monotonic() + 3.0 * turn))
+            engine.handle_events(engine.tracker.resync(list(sockets.values()), time.monotonic() + 3.0 * turn))
             if turn % 5 == 4:
                 await scene.reload(chance.choice(policies))
             for direction in Direction:
                 found = caps(scene, "classes", "shared_classes", "total_ceil", direction=direction.value)
                 assert {path: each for path, each in found.items() if each[0]} == count_classes(scene, direction)
         sockets.clear()
-        engine.take_events(engine.tracker.resync([], time.monotonic() + 1000.0))
+        engine.handle_events(engine.tracker.resync([], time.monotonic() + 1000.0))
         assert len(engine.traffic.classes) == 0
 
 

@@ -21,16 +21,16 @@ from mptcp_throttler.telemetry.traffic import CapKey, PathKey, Rates, Traffic
 
 THROTTLE = a_throttle(1_000_000, 1_000_000, None, Share.PATH)
 RULE = a_rule("cap", ("a",), THROTTLE)
-ONE, OTHER = four_tuple("10.1.0.1"), four_tuple("10.1.0.2")
+FIRST, SECOND = four_tuple("10.1.0.1"), four_tuple("10.1.0.2")
 
 
 def verdict(
-    known: FourTuple, path: str | None = "a", direction: Direction = Direction.DOWN, cap: bool = True
+    subflow: FourTuple, path: str | None = "a", direction: Direction = Direction.DOWN, cap: bool = True
 ) -> Verdict:
     scope = ScopeKey("cap", Share.PATH, direction=direction)
     if not cap:
-        return Verdict(known, path, None, None, None, "", direction)
-    return Verdict(known, path, RULE, scope, THROTTLE, "", direction)
+        return Verdict(subflow, path, None, None, None, "", direction)
+    return Verdict(subflow, path, RULE, scope, THROTTLE, "", direction)
 
 
 def connection(token: int, *subflows: FourTuple, interface: str = "w0") -> Connection:
@@ -38,7 +38,7 @@ def connection(token: int, *subflows: FourTuple, interface: str = "w0") -> Conne
     return Connection(token, tuple(tracked), 0.0)
 
 
-class Bench:
+class Scene:
     """A Traffic object with a clock that the test sets."""
 
     def __init__(self, started: bool = True) -> None:
@@ -53,9 +53,11 @@ class Bench:
             self.traffic.begin({})
 
     def decide(self, token: int, *verdicts: Verdict, interface: str = "w0") -> None:
-        known = connection(token, *(each.four_tuple for each in verdicts), interface=interface) if verdicts else None
+        tracked = connection(token, *(each.four_tuple for each in verdicts), interface=interface) if verdicts else None
         before = self.verdicts.pop(token, ())
-        self.traffic.decided(self.comparer.compare(token, known, before, verdicts, self.now, is_dry=self.is_dry))
+        self.traffic.record_decision(
+            self.comparer.compare(token, tracked, before, verdicts, self.now, is_dry=self.is_dry)
+        )
         self.verdicts[token] = verdicts
         self.tokens |= dict.fromkeys((each.four_tuple for each in verdicts), token)
 
@@ -83,9 +85,9 @@ class Bench:
 
     @property
     def path(self) -> tuple[int, int]:
-        return self.carried(PathKey("a", "w0"))
+        return self.path_totals(PathKey("a", "w0"))
 
-    def carried(self, key: PathKey) -> tuple[int, int]:
+    def path_totals(self, key: PathKey) -> tuple[int, int]:
         total = self.traffic.paths.get(key)
         return (0, 0) if total is None else (total.sent, total.received)
 
@@ -93,188 +95,188 @@ class Bench:
         return self.traffic.caps[CapKey("cap", "a", direction)].bytes
 
 
-def test_samples_count_the_bytes_since_the_sample_before() -> None:
-    bench = Bench()
-    bench.decide(7, verdict(ONE), verdict(ONE, direction=Direction.UP))
-    bench.sample((ONE, 1, 1_000, 10))
-    bench.sample((ONE, 1, 1_500, 12))
-    assert bench.path == (1_500, 12)
-    assert (bench.cap(), bench.cap(Direction.UP)) == (1_500, 12)
-    assert bench.traffic.rates(ONE) == Rates(4_000, 16)
-    assert bench.traffic.carried(ONE) == (1_500, 12)
+def test_samples_count_the_bytes_since_the_previous_sample() -> None:
+    scene = Scene()
+    scene.decide(7, verdict(FIRST), verdict(FIRST, direction=Direction.UP))
+    scene.sample((FIRST, 1, 1_000, 10))
+    scene.sample((FIRST, 1, 1_500, 12))
+    assert scene.path == (1_500, 12)
+    assert (scene.cap(), scene.cap(Direction.UP)) == (1_500, 12)
+    assert scene.traffic.rates(FIRST) == Rates(4_000, 16)
+    assert scene.traffic.byte_counts(FIRST) == (1_500, 12)
 
 
 def test_bytes_count_for_the_cap_in_force_at_the_sample() -> None:
-    bench = Bench()
-    bench.decide(7, verdict(ONE, cap=False))
-    bench.sample((ONE, 1, 1_000, 0))
-    bench.decide(7, verdict(ONE))
-    bench.sample((ONE, 1, 1_700, 0))
-    bench.decide(7, verdict(ONE, path="b", cap=False))
-    bench.sample((ONE, 1, 1_800, 0))
-    assert bench.cap() == 700
-    assert bench.path == (1_700, 0)
-    assert bench.carried(PathKey("b", "w0")) == (100, 0)
+    scene = Scene()
+    scene.decide(7, verdict(FIRST, cap=False))
+    scene.sample((FIRST, 1, 1_000, 0))
+    scene.decide(7, verdict(FIRST))
+    scene.sample((FIRST, 1, 1_700, 0))
+    scene.decide(7, verdict(FIRST, path="b", cap=False))
+    scene.sample((FIRST, 1, 1_800, 0))
+    assert scene.cap() == 700
+    assert scene.path == (1_700, 0)
+    assert scene.path_totals(PathKey("b", "w0")) == (100, 0)
 
 
 def test_bytes_from_before_the_start_do_not_count() -> None:
-    bench = Bench(started=False)
-    bench.decide(7, verdict(ONE))
-    assert not bench.traffic.watches_any()
-    bench.traffic.begin({ONE: KernelSubflow(7, ONE, True, 0, 0, False, 0.0, 10_000, 10, cookie=1)})
-    bench.sample((ONE, 1, 10_400, 11))
-    assert bench.path == (400, 1)
+    scene = Scene(started=False)
+    scene.decide(7, verdict(FIRST))
+    assert not scene.traffic.watches_any()
+    scene.traffic.begin({FIRST: KernelSubflow(7, FIRST, True, 0, 0, False, 0.0, 10_000, 10, cookie=1)})
+    scene.sample((FIRST, 1, 10_400, 11))
+    assert scene.path == (400, 1)
 
 
 def test_meter_adds_the_bytes_after_the_last_sample() -> None:
-    bench = Bench()
-    bench.decide(7, verdict(ONE), verdict(OTHER))
-    bench.sample((ONE, 1, 1_000, 0))
-    bench.decide(7)
-    bench.traffic.socket_closed(1, (ONE.remote, ONE.remote_port, ONE.local_port), 1_300, 5)
+    scene = Scene()
+    scene.decide(7, verdict(FIRST), verdict(SECOND))
+    scene.sample((FIRST, 1, 1_000, 0))
+    scene.decide(7)
+    scene.traffic.socket_closed(1, (FIRST.remote, FIRST.remote_port, FIRST.local_port), 1_300, 5)
     # This socket was never sampled. Only the meter reports it, at its end.
-    bench.traffic.socket_closed(2, (OTHER.remote, OTHER.remote_port, OTHER.local_port), 50, 0)
-    assert bench.path == (1_350, 5)
-    assert bench.cap() == 1_350
+    scene.traffic.socket_closed(2, (SECOND.remote, SECOND.remote_port, SECOND.local_port), 50, 0)
+    assert scene.path == (1_350, 5)
+    assert scene.cap() == 1_350
 
 
-def test_meter_may_report_before_the_tracker_knows_the_end() -> None:
-    bench = Bench()
-    bench.decide(7, verdict(ONE), verdict(OTHER))
-    bench.sample((ONE, 1, 1_000, 0))
-    for cookie, known in ((1, ONE), (2, OTHER)):
-        bench.traffic.socket_closed(cookie, (known.remote, known.remote_port, known.local_port), 2_000, 0)
-    bench.decide(7)
-    assert bench.path == (4_000, 0)
+def test_meter_may_report_a_socket_before_the_tracker_reports_its_close() -> None:
+    scene = Scene()
+    scene.decide(7, verdict(FIRST), verdict(SECOND))
+    scene.sample((FIRST, 1, 1_000, 0))
+    for cookie, subflow in ((1, FIRST), (2, SECOND)):
+        scene.traffic.socket_closed(cookie, (subflow.remote, subflow.remote_port, subflow.local_port), 2_000, 0)
+    scene.decide(7)
+    assert scene.path == (4_000, 0)
 
 
 def test_socket_is_reported_once_and_not_confused_with_another() -> None:
-    bench = Bench()
-    bench.decide(7, verdict(ONE))
-    bench.sample((ONE, 1, 1_000, 0))
-    bench.decide(7)
-    end = (ONE.remote, ONE.remote_port, ONE.local_port)
-    bench.traffic.socket_closed(5, end, 70_000, 0)  # In between, another socket had the port.
-    bench.traffic.socket_closed(1, end, 1_100, 0)
-    bench.traffic.socket_closed(1, end, 1_100, 0)
-    assert bench.path == (1_100, 0)
+    scene = Scene()
+    scene.decide(7, verdict(FIRST))
+    scene.sample((FIRST, 1, 1_000, 0))
+    scene.decide(7)
+    end = (FIRST.remote, FIRST.remote_port, FIRST.local_port)
+    scene.traffic.socket_closed(5, end, 70_000, 0)  # In between, another socket had the port.
+    scene.traffic.socket_closed(1, end, 1_100, 0)
+    scene.traffic.socket_closed(1, end, 1_100, 0)
+    assert scene.path == (1_100, 0)
 
 
 def test_report_is_not_used_for_the_next_socket_with_the_same_end() -> None:
-    bench = Bench()
-    end = (ONE.remote, ONE.remote_port, ONE.local_port)
-    bench.decide(7, verdict(ONE))
-    bench.sample((ONE, 1, 1_000, 0))
-    bench.traffic.socket_closed(1, end, 1_500, 0)
-    bench.decide(7)
+    scene = Scene()
+    end = (FIRST.remote, FIRST.remote_port, FIRST.local_port)
+    scene.decide(7, verdict(FIRST))
+    scene.sample((FIRST, 1, 1_000, 0))
+    scene.traffic.socket_closed(1, end, 1_500, 0)
+    scene.decide(7)
     # This connection is never sampled, and has ended before the meter reports it.
-    bench.decide(8, verdict(ONE))
-    bench.decide(8)
-    bench.traffic.socket_closed(2, end, 40, 0)
-    assert bench.path == (1_540, 0)
+    scene.decide(8, verdict(FIRST))
+    scene.decide(8)
+    scene.traffic.socket_closed(2, end, 40, 0)
+    assert scene.path == (1_540, 0)
 
 
-def test_counting_starts_anew_on_a_reused_port() -> None:
-    bench = Bench()
-    bench.decide(7, verdict(ONE))
-    bench.sample((ONE, 1, 1_000, 0))
-    bench.decide(8, verdict(ONE))  # The tracker missed the end of the previous connection.
-    bench.sample((ONE, 2, 300, 0))
-    bench.decide(7)
-    bench.sample((ONE, 2, 400, 0))
-    assert bench.path == (1_400, 0)
+def test_counting_restarts_on_a_reused_port() -> None:
+    scene = Scene()
+    scene.decide(7, verdict(FIRST))
+    scene.sample((FIRST, 1, 1_000, 0))
+    scene.decide(8, verdict(FIRST))  # The tracker missed the end of the previous connection.
+    scene.sample((FIRST, 2, 300, 0))
+    scene.decide(7)
+    scene.sample((FIRST, 2, 400, 0))
+    assert scene.path == (1_400, 0)
 
 
 def test_sockets_closed_long_ago_are_forgotten() -> None:
-    bench = Bench()
-    bench.decide(7, verdict(ONE))
-    bench.sample((ONE, 1, 1_000, 0))
-    bench.decide(7)
-    bench.traffic.socket_closed(9, (b"", 1, 2), 1, 1)
-    bench.now += traffic.CLOSED_SECONDS + 1
-    bench.sample()
-    bench.traffic.socket_closed(1, (ONE.remote, ONE.remote_port, ONE.local_port), 2_000, 0)
-    assert bench.path == (1_000, 0)
-    assert len(bench.traffic._closed) == 0
-    bench.now += traffic.REPORTED_SECONDS + 1
-    bench.sample()
-    assert len(bench.traffic._reported) == 0
+    scene = Scene()
+    scene.decide(7, verdict(FIRST))
+    scene.sample((FIRST, 1, 1_000, 0))
+    scene.decide(7)
+    scene.traffic.socket_closed(9, (b"", 1, 2), 1, 1)
+    scene.now += traffic.CLOSED_SECONDS + 1
+    scene.sample()
+    scene.traffic.socket_closed(1, (FIRST.remote, FIRST.remote_port, FIRST.local_port), 2_000, 0)
+    assert scene.path == (1_000, 0)
+    assert len(scene.traffic._closed) == 0
+    scene.now += traffic.REPORTED_SECONDS + 1
+    scene.sample()
+    assert len(scene.traffic._reported) == 0
 
 
 def test_socket_that_closes_long_after_its_subflow_counts() -> None:
     """The tracker knows at once that the subflow has ended, but the kernel continues to send its queued data."""
-    bench = Bench()
-    bench.decide(7, verdict(ONE))
-    bench.sample((ONE, 1, 1_000, 0))
-    bench.decide(7)
+    scene = Scene()
+    scene.decide(7, verdict(FIRST))
+    scene.sample((FIRST, 1, 1_000, 0))
+    scene.decide(7)
     for _ in range(100):
-        bench.sample()
-    bench.traffic.socket_closed(1, (ONE.remote, ONE.remote_port, ONE.local_port), 2_000, 0)
-    assert bench.path == (2_000, 0)
+        scene.sample()
+    scene.traffic.socket_closed(1, (FIRST.remote, FIRST.remote_port, FIRST.local_port), 2_000, 0)
+    assert scene.path == (2_000, 0)
 
 
 def test_counts_are_current_if_no_socket_is_open() -> None:
-    bench = Bench()
-    bench.decide(7, verdict(ONE))
-    bench.sample((ONE, 1, 1_000, 0))
-    counted = bench.traffic.counted
-    bench.now += 1.0
-    bench.traffic.closed_told()
-    assert bench.traffic.counted == counted, "an open socket needs a sweep first"
-    bench.decide(7)
-    bench.now += 1.0
-    bench.traffic.closed_told()
-    assert bench.traffic.counted == bench.now
+    scene = Scene()
+    scene.decide(7, verdict(FIRST))
+    scene.sample((FIRST, 1, 1_000, 0))
+    counted = scene.traffic.counted_at
+    scene.now += 1.0
+    scene.traffic.note_all_reported()
+    assert scene.traffic.counted_at == counted, "an open socket needs a sweep first"
+    scene.decide(7)
+    scene.now += 1.0
+    scene.traffic.note_all_reported()
+    assert scene.traffic.counted_at == scene.now
 
 
 def test_number_of_unreported_closed_sockets_is_bounded() -> None:
-    bench = Bench()
+    scene = Scene()
     for number in range(traffic.MAX_CLOSED + 100):
-        bench.decide(number, verdict(four_tuple("10.1.0.1", number)))
-        bench.decide(number)
-    assert len(bench.traffic._closed) == traffic.MAX_CLOSED
+        scene.decide(number, verdict(four_tuple("10.1.0.1", number)))
+        scene.decide(number)
+    assert len(scene.traffic._closed) == traffic.MAX_CLOSED
     last = four_tuple("10.1.0.1", traffic.MAX_CLOSED + 99)
-    bench.traffic.socket_closed(1, (last.remote, last.remote_port, last.local_port), 5, 0)
-    assert bench.path == (5, 0)
+    scene.traffic.socket_closed(1, (last.remote, last.remote_port, last.local_port), 5, 0)
+    assert scene.path == (5, 0)
 
 
 def test_reports_of_plain_tcp_are_forgotten_without_samples() -> None:
-    bench = Bench()
+    scene = Scene()
     for number in range(1_000):
-        bench.now += 1.0
-        bench.traffic.socket_closed(number, (b"", number, 3128), 1, 1)
-        bench.traffic.socket_closed(10_000 + number, (b"the same port again", 1, 3128), 1, 1)
-    assert len(bench.traffic._reported) <= 4 * (traffic.REPORTED_SECONDS + 1)
+        scene.now += 1.0
+        scene.traffic.socket_closed(number, (b"", number, 3128), 1, 1)
+        scene.traffic.socket_closed(10_000 + number, (b"the same port again", 1, 3128), 1, 1)
+    assert len(scene.traffic._reported) <= 4 * (traffic.REPORTED_SECONDS + 1)
 
 
 def test_sweeps_are_requested_at_a_bounded_cost() -> None:
-    bench = Bench()
-    assert not bench.traffic.watches_any(), "no subflow exists"
-    bench.decide(7, verdict(ONE))
-    assert bench.traffic.watches_any()
-    assert set(bench.traffic.watched()) == {ONE}
-    bench.sweep_seconds = 0.12
-    bench.sample((ONE, 1, 0, 0))
-    bench.now += 5.9
-    assert not bench.traffic.watches_any()
-    assert not bench.traffic.watched()
-    bench.now += 0.2
-    assert bench.traffic.watches_any()
-    bench.sweep_seconds = 0.001
-    bench.sample((ONE, 1, 0, 0))
-    bench.now += 0.9
-    assert not bench.traffic.watches_any()
-    bench.now += 0.2
-    assert bench.traffic.watches_any()
+    scene = Scene()
+    assert not scene.traffic.watches_any(), "no subflow exists"
+    scene.decide(7, verdict(FIRST))
+    assert scene.traffic.watches_any()
+    assert set(scene.traffic.watched()) == {FIRST}
+    scene.sweep_seconds = 0.12
+    scene.sample((FIRST, 1, 0, 0))
+    scene.now += 5.9
+    assert not scene.traffic.watches_any()
+    assert not scene.traffic.watched()
+    scene.now += 0.2
+    assert scene.traffic.watches_any()
+    scene.sweep_seconds = 0.001
+    scene.sample((FIRST, 1, 0, 0))
+    scene.now += 0.9
+    assert not scene.traffic.watches_any()
+    scene.now += 0.2
+    assert scene.traffic.watches_any()
 
 
 def test_uploads_count_for_no_cap_after_a_policy_without_upload_rules() -> None:
-    bench = Bench()
-    bench.decide(7, verdict(ONE), verdict(ONE, direction=Direction.UP))
-    bench.sample((ONE, 1, 1_000, 10))
-    bench.decide(7, verdict(ONE))
-    bench.sample((ONE, 1, 2_000, 20))
-    assert (bench.cap(), bench.cap(Direction.UP)) == (2_000, 10)
+    scene = Scene()
+    scene.decide(7, verdict(FIRST), verdict(FIRST, direction=Direction.UP))
+    scene.sample((FIRST, 1, 1_000, 10))
+    scene.decide(7, verdict(FIRST))
+    scene.sample((FIRST, 1, 2_000, 20))
+    assert (scene.cap(), scene.cap(Direction.UP)) == (2_000, 10)
 
 
 def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
@@ -282,21 +284,21 @@ def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
 
     For example, a reload or a budget step replaced a cap of 5 Mbit/s by one of 2 Mbit/s.
     """
-    bench = Bench()
+    scene = Scene()
     slower, onset = replace(THROTTLE, ceil=500_000), replace(THROTTLE, landing=Onset.IMMEDIATE)
 
     def age(throttle: Throttle, **scope: Any) -> float:
         """Decide, ten seconds later, that both subflows have the cap. Return for how long they have had it."""
-        bench.now += 10.0
+        scene.now += 10.0
         capped = []
-        for each in (verdict(ONE), verdict(OTHER)):
+        for each in (verdict(FIRST), verdict(SECOND)):
             assert each.scope is not None
             capped.append(replace(each, throttle=throttle, scope=replace(each.scope, **scope)))
-        bench.decide(7, *capped)
-        one, other = (bench.traffic.since(each, Direction.DOWN) for each in (ONE, OTHER))
+        scene.decide(7, *capped)
+        one, other = (scene.traffic.cap_since(each, Direction.DOWN) for each in (FIRST, SECOND))
         assert one == other
         assert one is not None
-        return bench.now - one
+        return scene.now - one
 
     assert [age(THROTTLE), age(THROTTLE), age(onset)] == [0, 10, 20]
     assert [age(slower), age(slower)] == [0, 10], "the age of a new rate starts at 0"
@@ -309,77 +311,79 @@ def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
 
 def test_cap_named_by_a_dry_run_starts_when_it_is_enforced() -> None:
     """Defect: after a dry run, explain reported that the cap had been in force since the dry run."""
-    bench = Bench()
-    verdicts = [verdict(ONE), verdict(ONE, direction=Direction.UP), verdict(OTHER, cap=False)]
+    scene = Scene()
+    verdicts = [verdict(FIRST), verdict(FIRST, direction=Direction.UP), verdict(SECOND, cap=False)]
 
     def ages(*, dry: bool) -> list[float]:
         """Decide in the same way ten seconds later.
 
         Return how long the caps down and up, and the lack of a cap, have lasted.
         """
-        bench.now += 10.0
-        bench.is_dry = dry
-        bench.decide(7, *verdicts)
-        asked = ((ONE, Direction.DOWN), (ONE, Direction.UP), (OTHER, Direction.DOWN))
-        return [bench.now - (bench.traffic.since(*each) or 0.0) for each in asked]
+        scene.now += 10.0
+        scene.is_dry = dry
+        scene.decide(7, *verdicts)
+        asked = ((FIRST, Direction.DOWN), (FIRST, Direction.UP), (SECOND, Direction.DOWN))
+        return [scene.now - (scene.traffic.cap_since(*each) or 0.0) for each in asked]
 
     assert [ages(dry=True), ages(dry=True)] == [[0, 0, 0], [10, 10, 10]]
     assert [ages(dry=False), ages(dry=False)] == [[0, 0, 20], [10, 10, 30]], (
         "the lack of a cap does not depend on a dry run"
     )
     assert [ages(dry=True), ages(dry=True)] == [[0, 0, 40], [10, 10, 50]]
-    assert bench.traffic.capped == 1
-    (down,) = (each for each in bench.traffic.caps.values() if each.key.direction is Direction.DOWN)
-    assert (down.subflows, len(bench.traffic.classes)) == (1, 2), "one class in each direction"
-    bench.decide(7)
-    assert not bench.comparer._dry
-    assert (bench.traffic.capped, down.subflows, bench.traffic.classes) == (0, 0, {})
+    assert scene.traffic.capped == 1
+    (down,) = (each for each in scene.traffic.caps.values() if each.key.direction is Direction.DOWN)
+    assert (down.subflows, len(scene.traffic.classes)) == (1, 2), "one class in each direction"
+    scene.decide(7)
+    assert not scene.comparer._dry_tokens
+    assert (scene.traffic.capped, down.subflows, scene.traffic.classes) == (0, 0, {})
 
 
 def test_subflow_that_moves_to_another_interface_counts_there() -> None:
-    bench = Bench()
-    bench.decide(7, verdict(ONE))
-    bench.decide(7, verdict(ONE), interface="w1")
-    bench.sample((ONE, 1, 1_000, 10))
-    assert (bench.path, bench.carried(PathKey("a", "w1"))) == ((0, 0), (1_000, 10))
-    assert {key.interface: total.subflows for key, total in bench.traffic.paths.items()} == {"w0": 0, "w1": 1}
+    scene = Scene()
+    scene.decide(7, verdict(FIRST))
+    scene.decide(7, verdict(FIRST), interface="w1")
+    scene.sample((FIRST, 1, 1_000, 10))
+    assert (scene.path, scene.path_totals(PathKey("a", "w1"))) == ((0, 0), (1_000, 10))
+    assert {key.interface: total.subflows for key, total in scene.traffic.paths.items()} == {"w0": 0, "w1": 1}
 
 
 def test_totals_in_use_outlive_unused_ones() -> None:
-    bench = Bench()
-    bench.decide(8, verdict(OTHER))
+    scene = Scene()
+    scene.decide(8, verdict(SECOND))
     for number in range(traffic.MAX_CAPS + 10):
-        bench.decide(7, verdict(ONE, path=f"p{number}"))
-    assert len(bench.traffic.caps) == traffic.MAX_CAPS
-    assert bench.traffic.caps[CapKey("cap", "a", Direction.DOWN)].subflows == 1
+        scene.decide(7, verdict(FIRST, path=f"p{number}"))
+    assert len(scene.traffic.caps) == traffic.MAX_CAPS
+    assert scene.traffic.caps[CapKey("cap", "a", Direction.DOWN)].subflows == 1
 
 
 _step = st.one_of(
-    st.tuples(st.just("decide"), st.integers(1, 2), st.sampled_from([ONE, OTHER]), st.booleans()),
+    st.tuples(st.just("decide"), st.integers(1, 2), st.sampled_from([FIRST, SECOND]), st.booleans()),
     st.tuples(st.just("end"), st.integers(1, 2)),
-    st.tuples(st.just("sample"), st.sampled_from([ONE, OTHER]), st.integers(1, 3), st.integers(0, 5_000)),
-    st.tuples(st.just("close"), st.sampled_from([ONE, OTHER]), st.integers(1, 3), st.integers(0, 5_000)),
+    st.tuples(st.just("sample"), st.sampled_from([FIRST, SECOND]), st.integers(1, 3), st.integers(0, 5_000)),
+    st.tuples(st.just("close"), st.sampled_from([FIRST, SECOND]), st.integers(1, 3), st.integers(0, 5_000)),
 )
 
 
 @given(st.lists(_step, max_size=40))
 def test_totals_never_decrease(steps: list[tuple]) -> None:  # type: ignore[type-arg]
-    bench = Bench()
+    scene = Scene()
     before = [0, 0, 0]
     for what, *rest in steps:
         if what == "decide":
-            token, known, cap = rest
-            bench.decide(token, verdict(known, cap=cap))
+            token, subflow, cap = rest
+            scene.decide(token, verdict(subflow, cap=cap))
         elif what == "end":
-            bench.decide(rest[0])
+            scene.decide(rest[0])
         elif what == "sample":
-            known, cookie, octets = rest
-            bench.sample((known, cookie, octets, octets // 2))
+            subflow, cookie, octets = rest
+            scene.sample((subflow, cookie, octets, octets // 2))
         else:
-            known, cookie, octets = rest
-            bench.traffic.socket_closed(cookie, (known.remote, known.remote_port, known.local_port), octets, octets)
-        totals = bench.path
-        cap = bench.traffic.caps.get(CapKey("cap", "a", Direction.DOWN))
+            subflow, cookie, octets = rest
+            scene.traffic.socket_closed(
+                cookie, (subflow.remote, subflow.remote_port, subflow.local_port), octets, octets
+            )
+        totals = scene.path
+        cap = scene.traffic.caps.get(CapKey("cap", "a", Direction.DOWN))
         now = [*totals, 0 if cap is None else cap.bytes]
         assert all(one <= other for one, other in zip(before, now, strict=True))
         before = now
@@ -399,32 +403,32 @@ _decision = st.tuples(
 @given(st.lists(_decision, max_size=30))
 def test_subflow_counts_of_paths_and_caps_agree_with_the_verdicts(decisions: list[tuple]) -> None:  # type: ignore[type-arg]
     """Subflows change their path, lose caps, end and return. Each connection has its own ports."""
-    bench = Bench()
+    scene = Scene()
     for token, uploads, subflows in decisions:
         down = [(four_tuple("10.1.0.1", 10 * token + each), path, cap) for each, path, cap, _ in subflows]
         up = [(four_tuple("10.1.0.1", 10 * token + each), path, cap) for each, path, _, cap in subflows if uploads]
-        bench.decide(
+        scene.decide(
             token,
-            *(verdict(known, path, cap=cap) for known, path, cap in down),
-            *(verdict(known, path, Direction.UP, cap) for known, path, cap in up),
+            *(verdict(subflow, path, cap=cap) for subflow, path, cap in down),
+            *(verdict(subflow, path, Direction.UP, cap) for subflow, path, cap in up),
         )
-        all_verdicts = [each for verdicts in bench.verdicts.values() for each in verdicts]
+        all_verdicts = [each for verdicts in scene.verdicts.values() for each in verdicts]
         paths = Counter(each.path for each in all_verdicts if each.direction is Direction.DOWN)
-        assert {key.path: total.subflows for key, total in bench.traffic.paths.items() if total.subflows} == paths
+        assert {key.path: total.subflows for key, total in scene.traffic.paths.items() if total.subflows} == paths
         caps = Counter(CapKey("cap", each.path, each.direction) for each in all_verdicts if each.scope is not None)
-        assert {key: total.subflows for key, total in bench.traffic.caps.items() if total.subflows} == caps
-        assert bench.traffic.capped == len({each.four_tuple for each in all_verdicts if each.scope is not None})
+        assert {key: total.subflows for key, total in scene.traffic.caps.items() if total.subflows} == caps
+        assert scene.traffic.capped == len({each.four_tuple for each in all_verdicts if each.scope is not None})
 
 
 def test_socket_of_an_earlier_connection_does_not_count_for_a_later_one() -> None:
-    bench = Bench()
-    bench.decide(7, verdict(ONE))
-    bench.sample((ONE, 1, 1_000_000, 0))
-    bench.decide(7)
-    bench.decide(8, verdict(ONE))
-    bench.tokens[ONE] = 7
-    bench.sample((ONE, 1, 1_000_000, 0))
-    assert bench.path == (1_000_000, 0)
-    bench.tokens[ONE] = 8
-    bench.sample((ONE, 2, 40, 0))
-    assert bench.path == (1_000_040, 0)
+    scene = Scene()
+    scene.decide(7, verdict(FIRST))
+    scene.sample((FIRST, 1, 1_000_000, 0))
+    scene.decide(7)
+    scene.decide(8, verdict(FIRST))
+    scene.tokens[FIRST] = 7
+    scene.sample((FIRST, 1, 1_000_000, 0))
+    assert scene.path == (1_000_000, 0)
+    scene.tokens[FIRST] = 8
+    scene.sample((FIRST, 2, 40, 0))
+    assert scene.path == (1_000_040, 0)

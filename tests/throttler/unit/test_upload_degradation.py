@@ -17,7 +17,7 @@ from mptcp_throttler.stages.degradation import (
     OWED_BYTES,
     PROVEN_SECONDS,
     SILENT_SECONDS,
-    Capped,
+    Cap,
     DegradationDetector,
     GuardCounters,
 )
@@ -46,7 +46,7 @@ class Upload:
     owed: int = 0
     """Bytes that are still missing from Wi-Fi, below the data that came over Ethernet."""
     received: dict[str, float] = field(default_factory=lambda: {"ethernet": 0.0, "wifi": 0.0})
-    twice: float = 0.0
+    received_twice: float = 0.0
     """Bytes that were received twice."""
     sequence: dict[str, int] = field(default_factory=lambda: {"ethernet": START, "wifi": START})
 
@@ -55,20 +55,20 @@ class Upload:
         paths = {"ethernet": 1, "wifi": 2}
         return {name: four_tuple(path, self.number, self.client) for name, path in paths.items()}
 
-    def go_on(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         for name in self.received:
             self.received[name] += getattr(self, name) / 8 * seconds
-        top = START + int(sum(self.received.values()) - self.twice) + self.owed
+        highest = START + int(sum(self.received.values()) - self.received_twice) + self.owed
         if self.ethernet:
-            self.sequence["ethernet"] = top
+            self.sequence["ethernet"] = highest
         if self.wifi:
-            self.sequence["wifi"] = top - self.owed
+            self.sequence["wifi"] = highest - self.owed
 
-    def send_again(self) -> None:
+    def retransmit(self) -> None:
         """Send over Ethernet the bytes that are missing from Wi-Fi, and also some data that Wi-Fi already carried."""
         missing, self.owed = self.owed, 0
         self.received["ethernet"] += missing + 100_000
-        self.twice += 100_000
+        self.received_twice += 100_000
 
     @property
     def sockets(self) -> list[KernelSubflow]:
@@ -89,25 +89,25 @@ class Scene:
         self.changes: list[float] = []
         """Times at which caps were relaxed or restored."""
         for each in uploads:
-            caps: Mapping[FourTuple, Capped] = {each.ends["ethernet"]: Capped(scope, each.cap)}
+            caps: Mapping[FourTuple, Cap] = {each.ends["ethernet"]: Cap(scope, each.cap)}
             self.detector.watch(each.number, [each.ends["wifi"]], caps)
 
     def run(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK)):
             self.now += TICK
             for each in self.uploads:
-                each.go_on(TICK)
+                each.advance(TICK)
             sockets = [socket for each in self.uploads for socket in each.sockets]
-            before = self.detector.relaxed()
+            before = self.detector.relaxed_tokens()
             for changed in self.detector.observe(sampled(self.now, sockets)):
-                assert set(changed) >= self.detector.relaxed() ^ before
-            self.changes += [self.now] * len(self.detector.relaxed() ^ before)
+                assert set(changed) >= self.detector.relaxed_tokens() ^ before
+            self.changes += [self.now] * len(self.detector.relaxed_tokens() ^ before)
 
-    def seconds_until_relaxed(self, most: float, number: int = 1) -> float:
-        began = self.now
-        while self.detector.relaxation(number) is None and self.now < began + most:
+    def seconds_until_relaxed(self, max_seconds: float, number: int = 1) -> float:
+        start = self.now
+        while self.detector.relaxation(number) is None and self.now < start + max_seconds:
             self.run(TICK)
-        return self.now - began
+        return self.now - start
 
 
 @pytest.mark.parametrize("load", ["full", "slow by itself", "little"])
@@ -118,13 +118,13 @@ def test_healthy_upload_keeps_its_cap(load: str) -> None:
     assert not scene.changes
 
 
-def test_path_that_falls_silent_relaxes_the_cap() -> None:
+def test_cap_is_relaxed_if_the_other_path_carries_nothing() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
     upload.wifi, upload.owed = 0, IN_FLIGHT
     scene.run(0.6)
-    upload.send_again()
+    upload.retransmit()
     assert scene.seconds_until_relaxed(5) + 0.6 <= 1.5
     relaxation = scene.detector.relaxation(1)
     assert relaxation is not None
@@ -133,7 +133,7 @@ def test_path_that_falls_silent_relaxes_the_cap() -> None:
     assert relaxation.rate < 0.8 * relaxation.baseline
 
 
-def test_client_blocked_by_owed_data_relaxes_the_cap() -> None:
+def test_cap_is_relaxed_if_owed_data_block_the_client() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
@@ -142,7 +142,7 @@ def test_client_blocked_by_owed_data_relaxes_the_cap() -> None:
     assert scene.seconds_until_relaxed(5) <= 1.5
 
 
-def test_path_that_slows_down_relaxes_the_cap() -> None:
+def test_cap_is_relaxed_if_the_other_path_slows_down() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
@@ -162,7 +162,7 @@ def test_client_that_sends_less_keeps_its_cap(cap: int) -> None:
     assert not scene.changes
 
 
-def test_receiver_that_stops_reading_is_no_degradation() -> None:
+def test_receiver_that_stops_reading_is_not_a_degradation() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
@@ -171,7 +171,7 @@ def test_receiver_that_stops_reading_is_no_degradation() -> None:
     assert not scene.changes
 
 
-def test_path_that_failed_while_idle_is_noticed_by_its_silence() -> None:
+def test_path_that_failed_while_idle_is_detected_because_it_carries_nothing() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
@@ -187,7 +187,7 @@ def test_path_that_failed_while_idle_is_noticed_by_its_silence() -> None:
     assert not scene.changes, "under this cap, one assignment of the scheduler takes five seconds"
 
 
-def test_only_limited_users_of_a_shared_cap_are_relaxed() -> None:
+def test_only_connections_limited_by_a_shared_cap_are_relaxed() -> None:
     uploads = [Upload(number, CAP * HEADERS / 4, client=number) for number in range(1, 5)]
     scene = Scene(*uploads)
     scene.run(8)
@@ -204,7 +204,7 @@ def test_only_limited_users_of_a_shared_cap_are_relaxed() -> None:
     assert [scene.detector.relaxation(each.number) is not None for each in uploads] == [False, True, True, True]
 
 
-def test_cap_returns_when_the_path_has_recovered() -> None:
+def test_cap_is_restored_when_the_path_has_recovered() -> None:
     upload = Upload()
     scene = Scene(upload, guard=Guard(retry=30))
     scene.run(8)
@@ -240,13 +240,13 @@ def test_new_or_ended_subflow_owes_no_data() -> None:
     third = Upload(number=1, wifi=0, client=78)
     scene = Scene(upload)
     ends = upload.ends
-    caps = {ends["ethernet"]: Capped(SHARED, CAP)}
+    caps = {ends["ethernet"]: Cap(SHARED, CAP)}
     other = third.ends["wifi"]._replace(remote=bytes((10, 78, 3, 2)))
     scene.detector.watch(1, [ends["wifi"], other], caps)
     unrelated = upload.sockets[0]._replace(four_tuple=other, bytes_received=50_000_000, data_sequence=START)
     for step in range(80):
         scene.now += TICK
-        upload.go_on(TICK)
+        upload.advance(TICK)
         sockets = [*upload.sockets, *([unrelated] if step < 40 else [])]
         for changed in scene.detector.observe(sampled(scene.now, sockets)):
             scene.changes += [scene.now] * len(changed)
@@ -268,14 +268,14 @@ def test_ended_connections_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("skew", [0.0, 1.0])
-def test_bytes_received_during_a_sweep_prove_no_degradation(skew: float) -> None:
+def test_bytes_received_during_a_sweep_do_not_prove_a_degradation(skew: float) -> None:
     """*skew*: seconds between the reading of Wi-Fi's socket and the later reading of Ethernet's socket."""
     upload = Upload(wifi=10 * MBIT)
     scene = Scene(upload)
     scene.run(5)
     before = {each.four_tuple: each for each in upload.sockets}
     scene.now += 1.0
-    upload.go_on(1.0)
+    upload.advance(1.0)
     after = {each.four_tuple: each for each in upload.sockets}
     wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
     sockets = [before[wifi]._replace(read=scene.now - skew), after[ethernet]._replace(read=scene.now)]
@@ -292,12 +292,12 @@ def test_path_is_silent_only_if_all_of_its_subflows_are() -> None:
     second = four_tuple(3, upload.number)
     scene = Scene()
     wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
-    scene.detector.watch(1, [wifi, second], {ethernet: Capped(SHARED, CAP)})
+    scene.detector.watch(1, [wifi, second], {ethernet: Cap(SHARED, CAP)})
     for step in range(1, 60):
-        upload.go_on(TICK)
+        upload.advance(TICK)
         sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]
         list(scene.detector.observe(sampled(step * TICK, sockets)))
-    upload.go_on(TICK)
+    upload.advance(TICK)
     read = {wifi: 6.0, ethernet: 6.0, second: 9.0}
     sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]
     list(scene.detector.observe(sampled(9.0, [each._replace(read=read[each.four_tuple]) for each in sockets])))

@@ -196,6 +196,11 @@ class KernelSubflow(NamedTuple):
 Sockets = Mapping[FourTuple, KernelSubflow]
 
 
+def compute_rate(before: int, after: int, span: float) -> float:
+    """Return the rate, bits/s, of a socket's counter of bytes that was read twice, *span* seconds apart."""
+    return 8 * max(0, after - before) / span if span else 0.0
+
+
 class ClosedSocket(NamedTuple):
     """The payload bytes that one accepted socket carried in its lifetime."""
 

@@ -30,7 +30,7 @@ from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.replay.capture import Captured
 from mptcp_throttler.replay.endpoint import Endpoint
 from mptcp_throttler.replay.words import segment_in_words
-from mptcp_throttler.stages.budget import BudgetStage, Reached
+from mptcp_throttler.stages.budget import BudgetStage, StepReached
 from mptcp_throttler.stages.stage import Samples
 from mptcp_throttler.views.answers import AccountAnswer
 from mptcp_throttler.views.budgets import budget_rows
@@ -352,8 +352,8 @@ class Replay:
         changed: set[int] = set()
         for outcome in self._budgets.observe(Samples(self.now, sockets, False)):
             changed.update(outcome.changed)
-            for step in outcome.effects:
-                if isinstance(step, Reached):
+            for step in outcome.actions:
+                if isinstance(step, StepReached):
                     whose = f"client {step.client}: " if step.client else ""
                     yield Entry(self.now, "budget", whose + step.sentence, details={"rule": step.budget})
         yield from self._decide(sorted(changed))

@@ -136,7 +136,7 @@ class Budgets(Component):
             try:
                 await self._call(ledger.write, self._boot, usage)
             except KernelError:
-                self._stage.sockets.put_back(usage)
+                self._stage.sockets.restore_pending(usage)
                 raise
 
     async def _read_changes(self, ledger: Ledger) -> None:
@@ -204,7 +204,7 @@ class ClosedSockets(Component):
                     await asyncio.sleep(0)
         except KernelError as error:
             log.error("%s; what sockets carried last is counted later", error)
-        self._traffic.closed_told()
+        self._traffic.note_all_reported()
 
     async def close(self) -> None:
         if self._meter is not None:
@@ -261,10 +261,10 @@ class Grants(Component):
             if not self._stage.covers(each.network):  # a longer grant, or one for a larger network, may still hold
                 self._tell(each, "caps again")
         if before != self._stage.in_force:
-            await self._engine.follow_grants(tokens)
+            await self._engine.apply_grants(tokens)
 
     def _tell(self, grant: Grant, text: str) -> None:
         log.info(
             "grant to %s: %s", grant.client or "all", text, extra=ALREADY_AN_EVENT | about(client=grant.client or None)
         )
-        self._engine.events.about(time.monotonic(), kinds.GRANT, text, grant.client)
+        self._engine.events.record(time.monotonic(), kinds.GRANT, text, grant.client)

@@ -85,7 +85,7 @@ class Daemon:
             self._plain_tcp,
             engine.path_manager,
             self._closed_sockets,
-            engine.paced,
+            engine.socket_limiter,
         )
         self._read_policy, self._read_settings = read_policy, read_settings
         self._reloads: ReloadCounts = {"accepted": 0, "refused": 0, "last_refused": None, "settings": []}
@@ -117,15 +117,15 @@ class Daemon:
         policy = engine.decisions.applied
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(initializer=prefer_worker))
         async with AsyncExitStack() as stack:
-            stack.enter_context(forward_faults(lambda now, text: engine.events.about(now, FAULT, text)))
+            stack.enter_context(forward_faults(lambda now, text: engine.events.record(now, FAULT, text)))
             stack.callback(engine.sockets.close)
             for component in self._components:
                 stack.push_async_callback(component.close)
                 await component.prepare(policy)
-            engine.rest.possible = engine.paced.can_rest
-            engine.rest.ratio = RATIO if engine.paced.has_buffers else RATIO_WITHOUT_BUFFERS
+            engine.rest.possible = engine.socket_limiter.can_rest
+            engine.rest.ratio = RATIO if engine.socket_limiter.has_buffers else RATIO_WITHOUT_BUFFERS
             engine.decisions.set_policy(engine.decisions.policy)
-            stack.callback(lambda: engine.actions.carry_out(engine.steering.flags.release_all()))
+            stack.callback(lambda: engine.action_runner.perform(engine.steering.flags.release_actions()))
             stack.callback(self._observers.close)
             await self._observers.open()
             await self._adopt()
@@ -158,7 +158,7 @@ class Daemon:
                 collect_garbage(),
                 engine.run(),
                 self._drift.run(),
-                engine.follow_the_clock(),
+                engine.enforce_by_clock(),
                 self._reload_when_wanted(),
             )
 
@@ -169,11 +169,11 @@ class Daemon:
         if engine.path_manager.flags_note.take_over():
             engine.steering.adopt(found)
         await engine.enforce()
-        if engine.paced.possible:
-            await engine.paced.adopt(found)
+        if engine.socket_limiter.possible:
+            await engine.socket_limiter.adopt(found)
             # Subflows capped by an earlier daemon stay capped; subflows that send little are capped from the start.
             await engine.sampler.sweep()
-            await engine.paced.wake_sockets()
+            await engine.socket_limiter.wake_sockets()
         await engine.downloads.reconciler.apply()
 
     async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:
@@ -226,11 +226,11 @@ class Daemon:
             for line in lines:
                 log.error("%s", line, extra=ALREADY_AN_EVENT)
             log.error("policy not reloaded: the one in force stays", extra=ALREADY_AN_EVENT)
-            engine.events.about(time.monotonic(), RELOAD, f"policy not reloaded: {lines[0]}")
+            engine.events.record(time.monotonic(), RELOAD, f"policy not reloaded: {lines[0]}")
             counts["refused"] += 1
             counts["last_refused"] = {"time": time.time(), "errors": lines}
             return
-        await engine.take_policy(policy)
+        await engine.set_policy(policy)
         for component in self._components:
             try:
                 await component.commit(engine.decisions.applied)
@@ -240,7 +240,7 @@ class Daemon:
         counts["last_refused"] = None
         text = f"policy reloaded: {counted(len(policy.rules), 'rule')}"
         log.info("%s", text)
-        engine.events.about(time.monotonic(), RELOAD, text)
+        engine.events.record(time.monotonic(), RELOAD, text)
 
     async def _prepare(self, policy: Policy) -> None:
         """Prepare all components for *policy*. If one refuses, roll all back and raise KernelError."""

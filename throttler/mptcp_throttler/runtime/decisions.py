@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Decides the verdicts of each connection and stores them: the policy first, then the stages in order.
 
-Readers (status, plan, views) use what is stored and decide nothing. A few connections are decided at once; many, for
+Readers (status, plan, views) only use the stored verdicts. A few connections are decided at once; many, for
 example after a reload, in slices between which the event loop runs.
 """
 
@@ -27,7 +27,7 @@ from mptcp_throttler.telemetry.decision import Comparer, Decision, Verdicts, wit
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 64
+MAX_AT_ONCE = 64  # maximum number of connections that are decided without a yield to the event loop
 SLICE_SECONDS = 0.003  # a new join waits until a slice ends, three times as long after a fork for a status request
 NOT_CAPPED: Final = "counted, not capped: it is a tunnel's"
 NOT_STEERED: Final = "a tunnel's own daemon chooses its paths"
@@ -42,36 +42,36 @@ class Decisions:
         stages: Sequence[Stage],
         planners: Sequence[Planner],
         listen_ports: Collection[int],
-        decided: Callable[[Decision], None],
-        follow: Callable[[], None],
+        handle_decision: Callable[[Decision], None],
+        apply_plan: Callable[[], None],
     ) -> None:
-        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*. *decided* is
-        called with each decision before the planners are updated. *follow* is called after the planners were updated
+        """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*.
+        *handle_decision* is called before the planners are updated by a decision, *apply_plan* after they were updated
         for a batch of connections."""
-        self.policy = policy  # the policy in force, which decides and is shown
+        self.policy = policy  # the policy in force, by which verdicts are decided and shown
         self.applied = policy.applied  # the part of the policy that is applied
         self.verdicts: dict[int, Verdicts] = {}  # by token of the connection: one per active subflow and direction
         self._connections = connections
         self._stages, self._planners = stages, planners
         self.anticipation = JoinPredictor()
         self._comparer = Comparer()
-        self._decided, self._follow = decided, follow
+        self._handle_decision, self._apply_plan = handle_decision, apply_plan
         self._listen_ports = frozenset(listen_ports)
-        self._waiting: dict[int, None] = {}
+        self._pending: dict[int, None] = {}
         self._wake = asyncio.Event()
 
     def set_policy(self, policy: Policy) -> None:
-        """Put *policy* in force; a call of :meth:`decide_all` must follow."""
+        """Put *policy* in force. The caller must then call :meth:`decide_all`."""
         self.policy, self.applied = policy, policy.applied
         for stage in self._stages:
-            stage.acts = not self.is_dry
+            stage.is_applied = not self.is_dry
             stage.set_policy(policy)
         for planner in self._planners:
             planner.set_policy(self.applied)
 
     @property
     def is_dry(self) -> bool:
-        """Whether this is a dry run: all is decided and shown, and nothing is applied."""
+        """Whether this is a dry run, in which verdicts are decided and shown but not applied."""
         return self.applied is not self.policy
 
     def applied_verdicts(self, verdicts: Verdicts) -> Verdicts:
@@ -79,45 +79,45 @@ class Decisions:
         return without_caps(verdicts) if self.is_dry else verdicts
 
     def decide(self, tokens: Collection[int]) -> None:
-        """Decide about connections: a few at once, many by :meth:`run`."""
-        if len(tokens) > AT_ONCE:
-            self._waiting.update(dict.fromkeys(tokens))
+        """Decide the verdicts of connections: of a few at once, of many in :meth:`run`."""
+        if len(tokens) > MAX_AT_ONCE:
+            self._pending.update(dict.fromkeys(tokens))
             self._wake.set()
         elif tokens:
             now = time.monotonic()
             for token in tokens:
-                self._waiting.pop(token, None)
+                self._pending.pop(token, None)
                 self._decide(token, now)
-            self._follow()
+            self._apply_plan()
 
     async def decide_all(self) -> None:
-        """Decide about every connection, in slices. :meth:`run` need not run."""
-        self._waiting.update(dict.fromkeys(self._connections))
-        self._waiting.update(dict.fromkeys(self.verdicts))
+        """Decide the verdicts of every connection, in slices. This also works while :meth:`run` does not run."""
+        self._pending.update(dict.fromkeys(self._connections))
+        self._pending.update(dict.fromkeys(self.verdicts))
         await asyncio.sleep(0)  # setting the policy took some milliseconds
-        await self._decide_waiting()
+        await self._decide_pending()
 
     async def run(self) -> None:
-        """Decide about waiting connections and those whose anticipation ended, forever."""
+        """Decide the verdicts of pending connections and of those whose anticipation ended, forever."""
         while True:
             due = self.anticipation.next_due
             await wait_at_most(self._wake, None if due is None else max(0.0, due - time.monotonic()))
             self._wake.clear()
             self.decide(self.anticipation.due(time.monotonic()))
-            await self._decide_waiting()
+            await self._decide_pending()
 
-    async def _decide_waiting(self) -> None:
-        while self._waiting:
+    async def _decide_pending(self) -> None:
+        while self._pending:
             now = time.monotonic()
             begin_acyclic()
-            for _ in range(min(AT_ONCE, len(self._waiting))):
-                token = next(iter(self._waiting))
-                del self._waiting[token]
+            for _ in range(min(MAX_AT_ONCE, len(self._pending))):
+                token = next(iter(self._pending))
+                del self._pending[token]
                 self._decide(token, now)
                 if time.monotonic() > now + SLICE_SECONDS:
                     break
             end_acyclic()
-            self._follow()
+            self._apply_plan()
             await asyncio.sleep(0)
 
     def _decide(self, token: int, now: float) -> None:
@@ -133,9 +133,9 @@ class Decisions:
         else:
             if connection.seen_from_start:
                 young = [each.four_tuple for each in connection.subflows if 0 <= now - each.since < YOUNG_SECONDS]
-            *_, verdicts = self.steps(connection)
+            *_, verdicts = self.verdict_steps(connection)
             self.verdicts[token] = verdicts
-        self._decided(self._comparer.compare(token, connection, before, verdicts, now, is_dry=self.is_dry))
+        self._handle_decision(self._comparer.compare(token, connection, before, verdicts, now, is_dry=self.is_dry))
         applied = self.applied_verdicts(verdicts)
         for planner in self._planners:
             try:
@@ -144,22 +144,22 @@ class Decisions:
                 fields = about(connection, token=token)
                 log.error("connection %08x lacks a cap (%s): %s", token, planner.direction.value, error, extra=fields)
 
-    def steps(self, connection: Connection) -> Iterator[Verdicts]:
+    def verdict_steps(self, connection: Connection) -> Iterator[Verdicts]:
         """Yield the verdicts of the policy, then the verdicts after each stage."""
         wall = time.time()
-        verdicts = evaluate(self.policy, connection, wall, self.expected(connection))
+        verdicts = evaluate(self.policy, connection, wall, self.expected_paths(connection))
         verdicts = _without_other_ports(verdicts, self._listen_ports)
         if connection.is_tunnel:
-            verdicts = _of_tunnel(verdicts)
+            verdicts = _for_tunnel(verdicts)
         yield verdicts
         for stage in self._stages:
             if not connection.is_tunnel:
                 verdicts = stage.apply(connection, verdicts, wall)
-            elif not stage.of_sockets:
-                verdicts = _of_tunnel(stage.apply(connection, verdicts, wall))
+            elif not stage.needs_sockets:
+                verdicts = _for_tunnel(stage.apply(connection, verdicts, wall))
             yield verdicts
 
-    def expected(self, connection: Connection) -> int:
+    def expected_paths(self, connection: Connection) -> int:
         """Return the number of paths that the connection is expected to get; caps are decided by it."""
         if connection.is_tunnel:
             return 0  # the tunnel daemon reports all paths of a tunnel together
@@ -175,24 +175,23 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
     sets, rules, BPF programs and dumps cover only these. A client joins at another port if the proxy announced it
     (ADD_ADDR, RFC 8684, 3.4.1); a proxy may open a subflow from any port."""
 
-    def without(each: Verdict) -> Verdict:
+    def restrict(each: Verdict) -> Verdict:
         four_tuple, port = each.four_tuple, each.four_tuple.local_port
         if port in listen_ports:
             return each
         reason = f"{BEFORE[each.direction]}its local port {port} is not among listen_ports"
         return Verdict(four_tuple, each.path, None, None, None, reason, each.direction, rests=each.rests)
 
-    return tuple(map(without, verdicts))
+    return tuple(map(restrict, verdicts))
 
 
-def _of_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
+def _for_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
     """Return *verdicts* on a tunnel's paths without upload caps and steering: its upload packets pass no queue of the
     throttler, and the tunnel's own daemon chooses among the paths."""
-    found = []
+    result = []
     for each in verdicts:
-        bare = each._replace(steer=None, steer_path=None)
+        verdict = each._replace(steer=None, steer_path=None)
         if each.direction is Direction.UP and each.throttle is not None:
-            reason = BEFORE[Direction.UP] + NOT_CAPPED
-            bare = bare._replace(scope=None, throttle=None, reason=reason)
-        found.append(bare)
-    return tuple(found)
+            verdict = verdict._replace(scope=None, throttle=None, reason=BEFORE[Direction.UP] + NOT_CAPPED)
+        result.append(verdict)
+    return tuple(result)

@@ -189,7 +189,7 @@ class Uploads(Component, Consumer):
         return self._transitions.urgent()
 
     def observe(self, samples: Samples) -> Iterator[None]:
-        self._transitions.observe(samples.asked, samples.sockets, samples.time)
+        self._transitions.observe(samples.requested, samples.sockets, samples.time)
         yield
 
     def _subflows(self, token: int) -> list[FourTuple]:

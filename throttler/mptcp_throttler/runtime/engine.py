@@ -23,7 +23,7 @@ from mptcp_throttler.mptcp.limits import TrackerLimits
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEvent
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.policy.model import Direction, Policy
-from mptcp_throttler.runtime.actions import Actions
+from mptcp_throttler.runtime.actions import ActionRunner
 from mptcp_throttler.runtime.decisions import Decisions
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.event_loop import wait_at_most
@@ -47,7 +47,7 @@ from mptcp_throttler.telemetry.traffic import Traffic
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 1.0
+TICK_SECONDS = 1.0  # interval of :meth:`Engine.tick`
 MAX_SLEEP_SECONDS = 1.0  # maximum wait for the next change of a rule's hours: no event reports that the clock was set
 CLOCK_SET_SECONDS = 0.01  # if the clocks diverge more, the wall clock was set: both are slewed alike, clock_gettime(2)
 MAX_LINES = 20  # maximum log lines per minute on refused joins, and on disagreements: any client can cause them
@@ -64,8 +64,8 @@ class Engine:
         self.tracker = Tracker(ports, TrackerLimits(settings.max_connections))
         connections = self.tracker.connections
         self.budget_stage, self.guard, self.steering = BudgetStage(), GuardStage(policy), SteeringStage()
-        counted = self.budget_stage.sockets.already_counted
-        self.tunnels = Tunnels(settings, kernel, self.take_kernel_events, counted)
+        exclude = self.budget_stage.sockets.exclude_earlier_bytes
+        self.tunnels = Tunnels(settings, kernel, self.handle_kernel_events, exclude)
         self.path_manager = UserspacePathManager(settings.state_directory, kernel)
         sockets = kernel.sockets(settings)
         self.sockets = self.tunnels.add_paths(sockets)
@@ -74,9 +74,9 @@ class Engine:
         self._planners = self.downloads.planner, self.uploads.planner
         # Seconds by which the wall clock is ahead of the monotonic clock, in which times are kept. It is updated only
         # when the wall clock was set, so that a kept time is always shown as the same wall time.
-        self.ahead = time.time() - time.monotonic()
+        self.clock_offset = time.time() - time.monotonic()
         self.traffic = Traffic(time.monotonic, lambda: self.sampler.sweep_seconds)
-        self.events = EventRecorder(self.traffic, lambda: self.ahead)
+        self.events = EventRecorder(self.traffic, lambda: self.clock_offset)
         self.join_latency = JoinLatency()
         self.cap_latency = {each.direction: LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS) for each in self._planners}
         for planner in self._planners:
@@ -86,26 +86,27 @@ class Engine:
         # The stages in their order: each gets the verdicts as the previous stage left them.
         self.grants = GrantStage()
         stages = self.budget_stage, self.grants, self.guard, self.steering, self.rest
-        self.cap_log = CapLog(self.traffic.under)
-        decided = self._decided, self.follow
-        self.decisions = Decisions(policy, connections, stages, self._planners, ports, *decided)
-        self.actions = Actions(self.path_manager, connections, self.sockets, self.steering, self.events)
-        self.paced = SocketLimiter(self.downloads.planner, partial(kernel.pacing, settings), sockets, self.follow)
-        consumers = self.paced, self.uploads, *stages, self.traffic
-        self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.take_outcome)
-        self._logged = {kind: RateLimiter(MAX_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
+        self.cap_log = CapLog(self.traffic.count_capped)
+        callbacks = self._record_decision, self.apply_plan
+        self.decisions = Decisions(policy, connections, stages, self._planners, ports, *callbacks)
+        self.action_runner = ActionRunner(self.path_manager, connections, self.sockets, self.steering, self.events)
+        pacing = partial(kernel.pacing, settings)
+        self.socket_limiter = SocketLimiter(self.downloads.planner, pacing, sockets, self.apply_plan)
+        consumers = self.socket_limiter, self.uploads, *stages, self.traffic
+        self.sampler = Sampler(self.sockets, consumers, lambda: self.tracker.table_sizes["subflows"], self.act_on)
+        self._log_limiters = {kind: RateLimiter(MAX_LINES) for kind in (EventKind.JOIN_REFUSED, EventKind.DISAGREEMENT)}
         self._open_rules: tuple[bool, ...] = ()  # per rule, whether its window was open at the last :meth:`enforce`
         self._clock_changed = asyncio.Event()
 
-    # Where changes come in
+    # Sources of changes
 
-    async def take_policy(self, policy: Policy) -> None:
+    async def set_policy(self, policy: Policy) -> None:
         self.decisions.set_policy(policy)
         await self.enforce()
         self._clock_changed.set()
         self.policy_since = time.monotonic()
 
-    async def follow_the_clock(self) -> None:
+    async def enforce_by_clock(self) -> None:
         """Enforce the policy when a window of its rules opens or closes, forever."""
         while True:
             now = time.time()
@@ -130,18 +131,18 @@ class Engine:
                 log.error("%s", error)  # later, each connection that lacks such a class is also logged
         # The classes must exist before the kernel accepts sockets into them.
         self.downloads.reconciler.wake()
-        await self._set_births()
-        self.follow()
+        await self._set_initial_options()
+        self.apply_plan()
 
-    async def _set_births(self) -> None:
+    async def _set_initial_options(self) -> None:
         # Read the policy again: another one may be in force now, and other rules may be open.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
-        found = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
-        await self.paced.set_births(with_exceptions(found, [each.network for each in self.grants.in_force]))
+        options = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
+        await self.socket_limiter.set_births(with_exceptions(options, [each.network for each in self.grants.in_force]))
 
-    async def follow_grants(self, tokens: Collection[int]) -> None:
+    async def apply_grants(self, tokens: Collection[int]) -> None:
         """Apply the grants in force to the connections of *tokens* and to the initial options of new connections."""
-        await self._set_births()
+        await self._set_initial_options()
         self.decisions.decide(tokens)
 
     async def run(self) -> None:
@@ -150,89 +151,88 @@ class Engine:
             self.tick()
 
     def tick(self) -> None:
-        """Expire ended connections, idle plan entries, and anticipations that did not come true."""
+        """Expire ended connections, idle plan entries, and anticipated joins that did not come."""
         now = time.monotonic()
-        if abs(time.time() - now - self.ahead) > CLOCK_SET_SECONDS:
-            self.ahead = time.time() - now
-        self.take_events(self.tracker.expire(now))
+        if abs(time.time() - now - self.clock_offset) > CLOCK_SET_SECONDS:
+            self.clock_offset = time.time() - now
+        self.handle_events(self.tracker.expire(now))
         self.decisions.anticipation.expire(now)
         for planner in self._planners:
             planner.expire(now)
-        self.follow()
+        self.apply_plan()
 
-    def take_kernel_events(self, reported: Iterable[KernelEvent]) -> None:
-        self.take_events([each for event in reported for each in self.tracker.kernel_event(event)])
+    def handle_kernel_events(self, kernel_events: Iterable[KernelEvent]) -> None:
+        self.handle_events([each for event in kernel_events for each in self.tracker.kernel_event(event)])
 
-    def take_events(self, events: Collection[Event]) -> None:
-        """Decide again about every connection that *events* name."""
+    def handle_events(self, events: Collection[Event]) -> None:
+        """Decide again the verdicts of every connection that *events* name."""
         if not events:
             return
-        self.events.tracked(events)
-        self.actions.close_excess(events, is_dry_run=self.decisions.is_dry)
+        self.events.record_tracker_events(events)
+        self.action_runner.close_excess(events, is_dry_run=self.decisions.is_dry)
         for event in events:
-            limiter = self._logged.get(event.kind)
+            limiter = self._log_limiters.get(event.kind)
             level = logging.INFO if limiter is not None and limiter.allow(event.time) else logging.DEBUG
             if log.isEnabledFor(level):
                 fields = about(self.tracker.connections.get(event.token), token=event.token, subflow=event.four_tuple)
-                words = event.kind.value, event.token, event.four_tuple, event.detail
-                log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
+                values = event.kind.value, event.token, event.four_tuple, event.detail
+                log.log(level, "%s: token %08x, %s %s", *values, extra=fields)
         self.decisions.decide({event.token for event in events})
         for event in events:
             if event.kind is EventKind.SUBFLOW_ACTIVE and event.four_tuple is not None:
                 captured = self.join_latency.early.pop(event.four_tuple)
                 if captured is not None:
-                    self.joined(event.four_tuple, captured)
+                    self.measure_join(event.four_tuple, captured)
 
-    def take_outcome(self, outcome: Outcome) -> None:
-        """Carry out the effects of a stage's outcome, then decide again about the connections that it changed."""
-        self.actions.carry_out(outcome.effects)
+    def act_on(self, outcome: Outcome) -> None:
+        """Perform the actions of a stage's outcome, then decide again the connections that it changed."""
+        self.action_runner.perform(outcome.actions)
         self.decisions.decide(outcome.changed)
 
-    # Into the kernel
+    # To the kernel
 
-    def follow(self) -> None:
+    def apply_plan(self) -> None:
         """Pass the plan to the kernel: first limits on sockets, then entries and classes. Then wake the sampler."""
         loop, planner = asyncio.get_running_loop(), self.downloads.planner
-        if self.paced.possible:
+        if self.socket_limiter.possible:
             # Handle the first moves at once, so that the next sample finds the new limits. If more moves remain, let
             # the event loop run before the next ones.
-            self.paced.follow()
+            self.socket_limiter.follow()
             if planner.moved:
-                loop.call_soon(self.follow)
-        flips = self.decisions.anticipation.take_flips()
-        if flips:
-            self.paced.set_clients(flips)
+                loop.call_soon(self.apply_plan)
+        if flips := self.decisions.anticipation.take_flips():
+            self.socket_limiter.set_clients(flips)
         self.downloads.reconciler.wake()
         self.uploads.follow()
         # Subflows new to a cap or to steering are sampled at once, but after the kernel has their entries.
         self.sampler.wake()
 
-    # Outcomes, for telemetry
+    # Telemetry
 
-    def joined(self, four_tuple: FourTuple, captured: float) -> None:
+    def measure_join(self, four_tuple: FourTuple, captured: float) -> None:
         """Start to measure how long the kernel entries take that a join causes. *captured*: when the last packet of the
         join's handshake was captured, monotonic seconds."""
-        known = self.traffic.standing(four_tuple, Direction.DOWN)
-        connection = None if known is None else self.tracker.connections.get(known[0])
+        found = self.traffic.find(four_tuple, Direction.DOWN)
+        connection = None if found is None else self.tracker.connections.get(found[0])
         if connection is None:
             self.join_latency.early.put(four_tuple, captured, captured)
             return
         subflows = [each.four_tuple for each in connection.subflows]
-        self.join_latency.joined(captured, subflows, self.downloads.planner.entries.upserts)
+        self.join_latency.record_join(captured, subflows, self.downloads.planner.entries.upserts)
 
     @property
     def capped(self) -> int:
         """Number of subflows with a cap. The kernel has more entries: also of ended and of some uncapped subflows."""
         return 0 if self.decisions.is_dry else self.traffic.capped
 
-    def _decided(self, decision: Decision) -> None:
-        self.traffic.decided(decision)
-        if decision.got or decision.changed or decision.lost or decision.ended:
+    def _record_decision(self, decision: Decision) -> None:
+        self.traffic.record_decision(decision)
+        if decision.gained or decision.changed or decision.lost or decision.ended:
             self.cap_log.decided(decision)
-            self.events.decided(decision)
+            self.events.record_decision(decision)
 
-    def _entries_changed(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool) -> None:
+    def _entries_changed(self, direction: Direction, four_tuples: Collection[FourTuple], added: bool) -> None:
         now = time.monotonic()
-        if there and direction is Direction.DOWN:
-            self.join_latency.applied(four_tuples, now)
-        self.events.entries(direction, four_tuples, there, now)
+        if added and direction is Direction.DOWN:
+            self.join_latency.record_entries(four_tuples, now)
+        self.events.record_entries(direction, four_tuples, added, now)

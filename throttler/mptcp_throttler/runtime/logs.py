@@ -179,10 +179,10 @@ class CapLog:
     def decided(self, decision: Decision) -> None:
         """Count the changes of *decision*."""
         self._is_dry = decision.is_dry
-        for verdict in decision.got:
+        for verdict in decision.gained:
             self._note(decision, verdict, decision.is_dry, 0, verdict.reason)
         was_dry = decision.was_dry
-        if was_dry and decision.turns:
+        if was_dry and decision.is_dry_run_change:
             return  # the subflows had no real cap
         what = "would no longer be capped (dry run)" if was_dry else "no cap any more"
         for had, verdict in decision.lost:

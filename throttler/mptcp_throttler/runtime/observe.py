@@ -139,11 +139,11 @@ class Observers:
         resync = self._tracker.begin_resync(time.monotonic())
 
         def take(piece: Sequence[KernelSubflow]) -> None:
-            self._engine.take_events(resync.add(piece, time.monotonic()))
+            self._engine.handle_events(resync.add(piece, time.monotonic()))
 
         await self._engine.sampler.sweep(take, gently)
         for events in resync.finish():
-            self._engine.take_events(events)
+            self._engine.handle_events(events)
             await asyncio.sleep(0)
 
     def _open_capture(self, interface: str) -> None:
@@ -189,7 +189,7 @@ class Observers:
                 for each in asked:
                     self._tracker.questions.ask(each, time.monotonic())
             else:
-                self._engine.take_events(events)
+                self._engine.handle_events(events)
         self.ask_soon()
 
     def _read_capture(self, capture: Capture) -> None:
@@ -217,10 +217,10 @@ class Observers:
         except KernelError as error:
             log.warning("%s; capturing again when it is there and up", error)
             self._close_capture(capture.interface)
-        self._engine.take_events(events)
+        self._engine.handle_events(events)
         for join in joins:
             ends = unmap(join.destination), join.destination_port, unmap(join.source), join.source_port
-            self._engine.joined(FourTuple(*ends), join.time)
+            self._engine.measure_join(FourTuple(*ends), join.time)
         self.ask_soon()
 
     def _read_events(self) -> None:
@@ -233,7 +233,7 @@ class Observers:
         except OSError as error:
             log.warning("path-manager events: %s; opening them again", error)
             self._close_events()
-        self._engine.take_events(events)
+        self._engine.handle_events(events)
 
     def _read_losses(self) -> bool:
         """Count losses; return whether events were lost."""

@@ -160,11 +160,11 @@ class SocketLimiter(Component, Consumer):
         return self._onsets.urgent()
 
     def observe(self, samples: Samples) -> Iterator[None]:
-        for limits in self._onsets.observe(samples.asked, samples.sockets, samples.time):
+        for limits in self._onsets.observe(samples.requested, samples.sockets, samples.time):
             self._do(limits)
             yield
 
-    def failed(self, now: float) -> None:
+    def sampling_failed(self, now: float) -> None:
         self._do(self._onsets.missed(now))
 
     async def verify(self) -> None:

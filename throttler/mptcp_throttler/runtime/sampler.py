@@ -25,47 +25,46 @@ log = logging.getLogger(__name__)
 
 SWEEP_SHARE = 0.12  # share of a processor that sweeps and their consumers may take
 SLICE_SECONDS = 0.002  # how long the sampler works before it yields: a new join waits until the slice ends
-LOOKUP_CHUNK = 64
-CHECKED = 1024  # number of subflows that are checked against the samples between two yields: about 0.3 ms
+LOOKUP_CHUNK = 64  # number of sockets per request
+CHECK_CHUNK = 1024  # number of subflows that are checked against the samples between two yields: about 0.3 ms
 LOOKUP_COST = 2.0  # cost of looking up one socket, as a multiple of the cost of one socket in a sweep
 SWEEP_COST = 300  # fixed cost of a sweep, in sockets: the kernel walks its whole hash table, which takes 1.4 ms
 IDLE_SECONDS = 0.5  # pause while no consumer watches a subflow, and after a failure
-BUSY_SECONDS = 0.01  # pause until a consumer that is busy with samples is asked again for its urgent subflows
-REST = 1.5
-"""Pause of a gentle sweep after each slice, as a multiple of its work. Without it the process uses up its time on the
+BUSY_SECONDS = 0.01  # pause until a consumer that is busy with samples is queried again for its urgent subflows
+REST_RATIO = 1.5
+"""Pause after each slice of a sweep, as a multiple of its work. Without pauses, the process uses up its time on the
 processor, and then a join waits many milliseconds while other processes run."""
 
 
-class _Fed:
+class _ConsumerState:
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
-        self.turn = asyncio.Lock()  # held while the consumer takes samples
-        self.waits = False  # whether a sweep's samples must come next, so that it gets no look-ups
+        self.lock = asyncio.Lock()  # held while the consumer processes samples
+        self.awaits_sweep = False  # whether a sweep's samples must come next, so that it gets no look-ups
         self.looked_up = set[FourTuple]()  # subflows of urgent look-ups since the sweep or its replacement began
         self.next_urgent = 0.0
-        self.idle = True  # whether it had no urgent subflow when last asked; asked again when the sampler is woken
+        self.is_idle = True  # whether it had no urgent subflow at the last query; :meth:`Sampler.wake` causes a new one
 
 
 class Sampler:
-    """Samples sockets for its consumers. During a sweep, only those *by request* get look-ups, too."""
+    """Samples sockets for its consumers. During a sweep, only those that are *by_request* get look-ups."""
 
     def __init__(
         self,
         sockets: KernelSockets,
         consumers: Sequence[Consumer],
-        tracked: Callable[[], int],
-        take: Callable[[Outcome], None],
+        count_sockets: Callable[[], int],
+        handle_outcome: Callable[[Outcome], None],
     ) -> None:
-        """*tracked* returns the expected number of sockets of a sweep; *take* gets each outcome of a stage."""
-        self.latest: dict[FourTuple, KernelSubflow] = {}  # of the last sweep; during another, some are already newer
+        """*count_sockets* returns the expected number of sockets of a sweep; *handle_outcome* gets the outcomes."""
+        self.latest: dict[FourTuple, KernelSubflow] = {}  # of the last sweep; during the next, some are already newer
         self.latest_time = float("-inf")  # when the last sweep ended, monotonic seconds
         self.sweeps = 0
         self.lookups = 0
         self.sweep_seconds = 0.0  # processing time of the last sweep and its consumers, seconds, without pauses
         self._sockets = sockets
-        self._fed = [_Fed(consumer) for consumer in consumers]
-        self._tracked = tracked
-        self._take = take
+        self._states = [_ConsumerState(consumer) for consumer in consumers]
+        self._count_sockets, self._handle_outcome = count_sockets, handle_outcome
         self._wake_sweeps, self._wake_urgent = asyncio.Event(), asyncio.Event()
         self._sweeping = asyncio.Lock()
         self._last_sweep = self._next_sweep = 0.0
@@ -90,7 +89,7 @@ class Sampler:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._repeat(self._wake_sweeps, self._pause_to_sweep, self.watch))
+            tasks.create_task(self._repeat(self._wake_sweeps, self._pause_to_sweep, self.sample_watched))
             tasks.create_task(self._repeat(self._wake_urgent, self._pause_to_urgent, self.look_up_urgent))
 
     async def _repeat(
@@ -104,181 +103,181 @@ class Sampler:
                 await sample()
             except KernelError as error:
                 log.error("%s; sampling again in %g s", error, IDLE_SECONDS)
-                for fed in self._fed:
-                    async with fed.turn:
-                        fed.consumer.failed(time.monotonic())
+                for state in self._states:
+                    async with state.lock:
+                        state.consumer.sampling_failed(time.monotonic())
                 await asyncio.sleep(IDLE_SECONDS)
 
-    async def watch(self) -> None:
-        """Sample all watched subflows if due: by a sweep, or by look-ups if they are few. Raises KernelError."""
-        watching = [fed.consumer for fed in self._fed if fed.consumer.watches_any()]
+    async def sample_watched(self) -> None:
+        """Sample all watched subflows if that is due, by a sweep or by look-ups of a few. Raises KernelError."""
+        watching = [state.consumer for state in self._states if state.consumer.watches_any()]
         if self._pause_to_sweep() > 0 or not watching:
             return
         self._last_sweep = time.monotonic()
-        sets, affordable = [each.watched() for each in watching], (self._tracked() + SWEEP_COST) / LOOKUP_COST
+        sets, limit = [each.watched() for each in watching], (self._count_sockets() + SWEEP_COST) / LOOKUP_COST
         # Do not build the union of the sets of ten thousand connections, which is as large as the largest set.
-        if max(map(len, sets)) > affordable or len(watched := set().union(*sets)) > affordable:
-            await self.sweep(gently=True)
+        if max(map(len, sets)) > limit or len(watched := set().union(*sets)) > limit:
+            await self.sweep(with_pauses=True)
             return
-        async with self._sweeping, self._stages_wait():
+        async with self._sweeping, self._stages_paused():
             pace = _Pace()
-            await self._give_all(await self._look_up(list(watched), pace), pace, looked_up=watched)
+            await self._deliver_all(await self._look_up(list(watched), pace), pace, looked_up=watched)
             pace.end()
-            self._next_sweep = time.monotonic() + pace.worked / SWEEP_SHARE
+            self._next_sweep = time.monotonic() + pace.work_seconds / SWEEP_SHARE
 
     async def sweep(
-        self, each_piece: Callable[[Sequence[KernelSubflow]], None] | None = None, gently: bool = False
+        self, handle_piece: Callable[[Sequence[KernelSubflow]], None] | None = None, with_pauses: bool = False
     ) -> None:
-        """List all sockets; pass each piece to *each_piece*, and then all samples to the consumers. *gently*: with
-        pauses (``REST``). Raises KernelError."""
-        async with self._sweeping, self._stages_wait():
-            pace = _Pace(REST if gently else 0.0)
+        """List all sockets; pass each piece to *handle_piece*, and then all samples to the consumers. *with_pauses*: by
+        ``REST_RATIO``. Raises KernelError."""
+        async with self._sweeping, self._stages_paused():
+            pace = _Pace(REST_RATIO if with_pauses else 0.0)
             # ``latest`` is updated in place, so that old samples are freed one by one as new ones come.
             seen = set[FourTuple]()
             for piece in self._sockets.pieces():
                 for subflow in piece:
                     self.latest[subflow.four_tuple] = subflow
                     seen.add(subflow.four_tuple)
-                if each_piece is not None:
-                    each_piece(piece)
-                await pace.give_way()
+                if handle_piece is not None:
+                    handle_piece(piece)
+                await pace.pause_if_due()
             if len(seen) < len(self.latest):
                 for four_tuple in self.latest.keys() - seen:
                     del self.latest[four_tuple]
             self.latest_time = time.monotonic()
             self.sweeps += 1
-            await self._give_all(self.latest, pace)
+            await self._deliver_all(self.latest, pace)
             pace.end()
-            self.sweep_seconds, self._last_sweep = pace.worked, self.latest_time
+            self.sweep_seconds, self._last_sweep = pace.work_seconds, self.latest_time
             self._next_sweep = self.latest_time + self.sweep_seconds / SWEEP_SHARE
 
     async def look_up_urgent(self) -> None:
         """Look up the urgent subflows of the consumers that are due. Raises KernelError."""
-        for fed in self._fed:
+        for state in self._states:
             now = time.monotonic()
-            if now < fed.next_urgent:
+            if now < state.next_urgent:
                 continue
-            if fed.waits or fed.turn.locked():
-                fed.idle = False  # the consumer is busy: query it again
+            if state.awaits_sweep or state.lock.locked():
+                state.is_idle = False  # the consumer is busy: query it again
                 continue
-            urgent = list(fed.consumer.urgent())
-            fed.idle = not urgent
+            urgent = list(state.consumer.urgent())
+            state.is_idle = not urgent
             if not urgent:
                 continue
-            async with fed.turn:
+            async with state.lock:
                 pace = _Pace()
-                found = await self._look_up(urgent, pace)
+                sockets = await self._look_up(urgent, pace)
                 if self._sweeping.locked():
-                    fed.looked_up.update(urgent)
-                await self._give(fed.consumer, Samples(time.monotonic(), found, False, urgent), pace)
+                    state.looked_up.update(urgent)
+                await self._deliver(state.consumer, Samples(time.monotonic(), sockets, False, urgent), pace)
                 pace.end()
-            fed.next_urgent = now + max(fed.consumer.interval, pace.worked / fed.consumer.urgent_share)
+            state.next_urgent = now + max(state.consumer.interval, pace.work_seconds / state.consumer.urgent_share)
 
     def _pause_to_sweep(self) -> float:
-        periods = [fed.consumer.period for fed in self._fed if fed.consumer.watches_any()]
+        periods = [state.consumer.period for state in self._states if state.consumer.watches_any()]
         if not periods:
             return IDLE_SECONDS
         return max(self._next_sweep, self._last_sweep + min(periods)) - time.monotonic()
 
     def _pause_to_urgent(self) -> float:
-        due = [fed.next_urgent for fed in self._fed if not fed.idle]
-        pause = min(due) - time.monotonic() if due else IDLE_SECONDS
-        return max(pause, BUSY_SECONDS) if any(fed.waits or fed.turn.locked() for fed in self._fed) else pause
+        times = [state.next_urgent for state in self._states if not state.is_idle]
+        pause = min(times) - time.monotonic() if times else IDLE_SECONDS
+        is_busy = any(state.awaits_sweep or state.lock.locked() for state in self._states)
+        return max(pause, BUSY_SECONDS) if is_busy else pause
 
     async def _look_up(self, four_tuples: list[FourTuple], pace: _Pace) -> dict[FourTuple, KernelSubflow]:
-        found: dict[FourTuple, KernelSubflow] = {}
+        sockets: dict[FourTuple, KernelSubflow] = {}
         for start in range(0, len(four_tuples), LOOKUP_CHUNK):
-            found.update(self._sockets.look_up(four_tuples[start : start + LOOKUP_CHUNK]))
-            await pace.give_way()
+            sockets.update(self._sockets.look_up(four_tuples[start : start + LOOKUP_CHUNK]))
+            await pace.pause_if_due()
         self.lookups += len(four_tuples)
-        return found
+        return sockets
 
     @asynccontextmanager
-    async def _stages_wait(self) -> AsyncIterator[None]:
-        """Let the look-ups of consumers that are not *by request* end; the next ones come after the sweep's samples."""
-        for fed in self._fed:
-            fed.looked_up.clear()
-            fed.waits = not fed.consumer.by_request
+    async def _stages_paused(self) -> AsyncIterator[None]:
+        """Wait for the look-ups of consumers that are not *by_request*; they get the next ones after the sweep."""
+        for state in self._states:
+            state.looked_up.clear()
+            state.awaits_sweep = not state.consumer.by_request
         try:
-            for fed in self._fed:
-                if fed.waits:
-                    async with fed.turn:
+            for state in self._states:
+                if state.awaits_sweep:
+                    async with state.lock:
                         pass
             yield
         finally:
-            for fed in self._fed:
-                fed.waits = False
+            for state in self._states:
+                state.awaits_sweep = False
 
-    async def _give_all(
-        self, found: dict[FourTuple, KernelSubflow], pace: _Pace, looked_up: Set[FourTuple] | None = None
+    async def _deliver_all(
+        self, sockets: dict[FourTuple, KernelSubflow], pace: _Pace, looked_up: Set[FourTuple] | None = None
     ) -> None:
-        """Give all consumers the samples *found* of their watched subflows. After a sweep, include their urgent
+        """Pass to all consumers the samples of their watched subflows, *sockets*. After a sweep, include their urgent
         subflows. *looked_up*: the requested subflows, if they were looked up instead of a sweep."""
-        now, rest = time.monotonic(), pace.rest
-        for fed in self._fed:
-            consumer = fed.consumer
+        now, rest_ratio = time.monotonic(), pace.rest_ratio
+        for state in self._states:
+            consumer = state.consumer
             pace.end()
-            async with fed.turn:
+            async with state.lock:
                 pace.begin()
-                pace.rest = 0.0 if consumer.by_request else rest  # without pauses, because its urgent look-ups wait
+                pace.rest_ratio = 0.0 if consumer.by_request else rest_ratio  # no pauses: its urgent look-ups wait
                 urgent = consumer.urgent() if looked_up is None else ()
                 if urgent or consumer.watches_any():
                     watched = consumer.watched()
-                    asked = list(watched)
+                    requested = list(watched)
                     if urgent:  # otherwise do not build this set: for all sockets it takes long
-                        known = watched if isinstance(watched, Set) else frozenset(watched)
-                        asked += [each for each in urgent if each not in known]
-                    asked = await _without(asked, fed.looked_up, pace)
+                        watched_set = watched if isinstance(watched, Set) else frozenset(watched)
+                        requested += [each for each in urgent if each not in watched_set]
+                    requested = await _without(requested, state.looked_up, pace)
                     # Look up missing subflows: one that joined after the dump passed its hash bucket is not closed.
-                    missing = await _without(asked, found, pace)
+                    missing = await _without(requested, sockets, pace)
                     if looked_up is not None:
                         missing = await _without(missing, looked_up, pace)
                     if missing:
-                        found.update(await self._look_up(missing, pace))
-                    await self._give(consumer, Samples(now, found, True, asked), pace)
-            fed.waits, pace.rest = False, rest
+                        sockets.update(await self._look_up(missing, pace))
+                    await self._deliver(consumer, Samples(now, sockets, True, requested), pace)
+            state.awaits_sweep, pace.rest_ratio = False, rest_ratio
 
-    async def _give(self, consumer: Consumer, samples: Samples, pace: _Pace) -> None:
+    async def _deliver(self, consumer: Consumer, samples: Samples, pace: _Pace) -> None:
         for outcome in consumer.observe(samples):
             if outcome is not None:
-                self._take(outcome)
-            await pace.give_way()
-        await pace.give_way()
+                self._handle_outcome(outcome)
+            await pace.pause_if_due()
+        await pace.pause_if_due()
 
 
-async def _without(asked: list[FourTuple], known: Collection[FourTuple], pace: _Pace) -> list[FourTuple]:
-    """Return *asked* without *known*, in slices, because ten thousand subflows take milliseconds."""
-    if not known:
-        return asked
-    found: list[FourTuple] = []
-    for start in range(0, len(asked), CHECKED):
-        found += [each for each in asked[start : start + CHECKED] if each not in known]
-        await pace.give_way()
-    return found
+async def _without(requested: list[FourTuple], excluded: Collection[FourTuple], pace: _Pace) -> list[FourTuple]:
+    """Return *requested* without *excluded*, in slices, because ten thousand subflows take milliseconds."""
+    if not excluded:
+        return requested
+    rest: list[FourTuple] = []
+    for start in range(0, len(requested), CHECK_CHUNK):
+        rest += [each for each in requested[start : start + CHECK_CHUNK] if each not in excluded]
+        await pace.pause_if_due()
+    return rest
 
 
 class _Pace:
-    """Yields to the event loop in time, and sums up the processing time. The garbage collector skips the samples,
-    because they have no cycles."""
+    """Yields to the event loop after each slice, and sums up the processing time. The garbage collector skips the
+    samples, because they have no cycles."""
 
-    def __init__(self, rest: float = 0.0) -> None:
-        """*rest*: pause after a slice, as a multiple of its work."""
-        self.worked = 0.0
-        self.rest = rest
+    def __init__(self, rest_ratio: float = 0.0) -> None:
+        """*rest_ratio*: pause after a slice, as a multiple of its work."""
+        self.work_seconds, self.rest_ratio = 0.0, rest_ratio
         self.begin()
 
-    async def give_way(self) -> None:
-        worked = time.monotonic() - self._began
-        if worked < SLICE_SECONDS:
+    async def pause_if_due(self) -> None:
+        seconds = time.monotonic() - self._start
+        if seconds < SLICE_SECONDS:
             return
         self.end()
-        await asyncio.sleep(self.rest * worked)
+        await asyncio.sleep(self.rest_ratio * seconds)
         self.begin()
 
     def end(self) -> None:
         end_acyclic()
-        self.worked += time.monotonic() - self._began
+        self.work_seconds += time.monotonic() - self._start
 
     def begin(self) -> None:
-        self._began = time.monotonic()
+        self._start = time.monotonic()
         begin_acyclic()

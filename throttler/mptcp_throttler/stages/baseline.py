@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Current rates of subflows and uncapped paths, and the baseline: the rate that a path once gave. Pure.
+"""Current rates of subflows and uncapped paths, and the baseline: the rate that a path once had. Pure.
 
 Rates are computed over the actual span of the samples (:meth:`History.add`). A path is one client address. Its rate is
 the sum of the latest rates of its subflows, which may have different times. Its baseline is learnt only from samples
@@ -14,21 +14,21 @@ from dataclasses import dataclass, field
 from math import exp, inf
 from typing import NamedTuple
 
-from mptcp_throttler.mptcp.model import FourTuple
+from mptcp_throttler.mptcp.model import FourTuple, compute_rate
 
 WINDOW = 0.8  # seconds over which rates are computed: BBR's pause of 0.2 s every ten seconds is not a degradation
 MIN_SPAN = 0.35  # minimum seconds over which a rate is computed; over a shorter time it may be a burst
 SLACK = 0.01  # tolerance, seconds: a sample may be this much older than the window
 PRESENT_SPAN = 0.3  # seconds over which the present rate is computed
 MAX_WINDOW_LIMITED = 0.1  # if the receive window stops the sender for more than this share of time, the client is slow
-MIN_WAITING = 0.05  # minimum seconds that the waiting data take to be sent; with less data, the application may be slow
+MIN_BACKLOG_SECONDS = 0.05  # how long the unsent data must take at least; with less data, the application may be slow
 MAX_GAP = 10.0  # seconds; samples further apart are not compared
-DEGRADED, HEALTHY = 0.5, 0.8  # shares of the baseline: a path is degraded up to the first, and well from the second on
-MEMORY = 120.0  # seconds in which a baseline falls to 1/e, so that a path that stays worse gets a new one
-FORGET_AFTER = 3 * MEMORY  # seconds after which the baseline of a path without subflows is forgotten
+DEGRADED_SHARE, HEALTHY_SHARE = 0.5, 0.8  # of the baseline: degraded up to the first, healthy from the second on
+DECAY_SECONDS = 120.0  # time in which a baseline falls to 1/e, so that a path that stays slower gets a lower one
+FORGET_SECONDS = 3 * DECAY_SECONDS  # time after which the baseline of a path without subflows is forgotten
 READ_TOGETHER_SECONDS = 0.1  # reads of different subflows count as simultaneous if they are at most this long apart
 MIN_RATE = 500_000  # Bits/s. A path that never had a higher rate has no baseline.
-MIN_UNUSED = 64  # limit of the paths without subflows that are remembered; it is the number of used paths, if larger
+UNUSED_LIMIT = 64  # limit of remembered paths without subflows, or the number of paths in use if that is larger
 
 
 class Sample(NamedTuple):
@@ -36,7 +36,7 @@ class Sample(NamedTuple):
 
     time: float
     delivered: int  # bytes that arrived, in order or not, since the subflow began
-    not_sent: int = 0
+    not_sent: int = 0  # bytes
     unacked: int = 0  # segments
     window_limited: int = 0  # microseconds since its start in which only the receive window kept it from sending
 
@@ -66,12 +66,12 @@ class History:
         del samples[:first]
 
     @property
-    def last(self) -> float:
+    def last_time(self) -> float:
         return self._samples[-1].time
 
     @property
     def span(self) -> float:
-        return self.last - self._samples[0].time
+        return self.last_time - self._samples[0].time
 
     @property
     def rate(self) -> float:
@@ -79,7 +79,7 @@ class History:
         return self._rate_since(self._samples[0])
 
     @property
-    def backlogged(self) -> bool:
+    def is_backlogged(self) -> bool:
         """Whether the subflow had data to send at every sample."""
         last, first = self._samples[-1], self._samples[0]
         recent = next((each for each in reversed(self._samples) if last.time - each.time >= PRESENT_SPAN - 0.01), first)
@@ -88,12 +88,11 @@ class History:
         rate = min(self._rate_since(first), self._rate_since(recent))
         if not rate:
             return all(each.unacked or each.not_sent for each in self._samples)
-        return all(8 * each.not_sent >= MIN_WAITING * rate for each in self._samples)
+        return all(8 * each.not_sent >= MIN_BACKLOG_SECONDS * rate for each in self._samples)
 
     def _rate_since(self, before: Sample) -> float:
         last = self._samples[-1]
-        span = last.time - before.time
-        return 8 * max(0, last.delivered - before.delivered) / span if span else 0.0
+        return compute_rate(before.delivered, last.delivered, last.time - before.time)
 
 
 @dataclass(slots=True, eq=False)
@@ -104,39 +103,39 @@ class Path:
     flows: Counter[FourTuple] = field(default_factory=Counter)
     """Four-tuples, not :class:`Flow` objects: a reference cycle would need the garbage collector. They are counted,
     because a client may reuse a port before the old subflow has left."""
-    present: int = 0  # number of subflows that have a socket, by the latest samples
+    present: int = 0  # number of subflows that had a socket in the latest samples
     rate: int = 0  # rate of all subflows together, bits/s
     baseline: float = 0.0
-    well: float = -inf  # when the path last had about its baseline rate
-    disturbed: float = -inf  # when a subflow last joined or left the path
-    sampled: float = -inf
-    reads: list[float] = field(default_factory=list)  # when the subflows were read for the last sample
-    complete: float = -inf  # when all subflows were last sampled
-    carried: int = 0
-    _learnt: float = 0.0
+    last_healthy: float = -inf  # when the path last had about its baseline rate
+    last_change: float = -inf  # when a subflow last joined or left the path
+    last_sampled: float = -inf
+    read_times: list[float] = field(default_factory=list)  # when the subflows were read for the last sample
+    last_complete: float = -inf  # when all subflows were last sampled
+    delivered: int = 0  # bytes of all subflows together
+    _baseline_time: float = 0.0
     _history: History = field(default_factory=History)
     _skewed: bool = False  # whether the subflows were read at different times, as in a sweep (always in the same order)
 
     @property
-    def degraded(self) -> bool:
-        return self.rate <= DEGRADED * self.baseline
+    def is_degraded(self) -> bool:
+        return self.rate <= DEGRADED_SHARE * self.baseline
 
-    def conclude(self, now: float) -> None:
-        """Update the baseline after all samples that were taken at *now*."""
-        if self.reads and len(self.reads) >= self.present:
-            self.complete = now
-            skewed = max(self.reads) - min(self.reads) > READ_TOGETHER_SECONDS
+    def update_baseline(self, now: float) -> None:
+        """Update the baseline when all samples of *now* have been recorded."""
+        if self.read_times and len(self.read_times) >= self.present:
+            self.last_complete = now
+            skewed = max(self.read_times) - min(self.read_times) > READ_TOGETHER_SECONDS
             if skewed is not self._skewed:
                 # Start again: bytes that arrived between two reads would otherwise count twice, or not at all.
                 self._history, self._skewed = History(), skewed
-            read = sum(self.reads) / len(self.reads)
-            self._history.add(Sample(read, self.carried))
+            mean_time = sum(self.read_times) / len(self.read_times)
+            self._history.add(Sample(mean_time, self.delivered))
             rate = self._history.rate if self._history.span >= MIN_SPAN else 0.0
             if rate >= MIN_RATE or self.baseline:
-                self.baseline = max(rate, self.baseline * exp((self._learnt - read) / MEMORY))
-                self._learnt = read
-        if self.rate >= HEALTHY * self.baseline:
-            self.well = now
+                self.baseline = max(rate, self.baseline * exp((self._baseline_time - mean_time) / DECAY_SECONDS))
+                self._baseline_time = mean_time
+        if self.rate >= HEALTHY_SHARE * self.baseline:
+            self.last_healthy = now
 
 
 @dataclass(slots=True, eq=False)
@@ -148,33 +147,33 @@ class Flow:
     present: bool = False
     rate: int = 0
     _delivered: int = 0
-    _began: int = 0  # ``_delivered`` when the window of the rate began, at ``_began_at``
-    _began_at: float = 0.0
+    _start_bytes: int = 0  # ``_delivered`` when the window of the rate began
+    _start_time: float = 0.0
 
     def __post_init__(self) -> None:
         self.path.flows[self.four_tuple] += 1
 
-    def take(self, now: float, delivered: int) -> bool:
+    def record(self, now: float, delivered: int) -> bool:
         """Record a sample; return whether data arrived since the last sample."""
         if not self.present:
             self.present = True
             self.path.present += 1
-            self.path.disturbed = max(self.path.disturbed, now)
-            self._delivered = self._began = delivered
-            self._began_at = now
+            self.path.last_change = max(self.path.last_change, now)
+            self._delivered = self._start_bytes = delivered
+            self._start_time = now
             return True
-        moved = delivered - self._delivered
-        if moved > 0:
-            self.path.carried += moved
+        growth = delivered - self._delivered
+        if growth > 0:
+            self.path.delivered += growth
             self._delivered = delivered
-        span = now - self._began_at
+        span = now - self._start_time
         if span >= MIN_SPAN:
-            self._set_rate(8 * (self._delivered - self._began) / span)
+            self._set_rate(compute_rate(self._start_bytes, self._delivered, span))
             if span >= WINDOW:
-                self._began, self._began_at = self._delivered, now
-        return moved > 0
+                self._start_bytes, self._start_time = self._delivered, now
+        return growth > 0
 
-    def take_rate(self, history: History | None) -> None:
+    def set_rate_from(self, history: History | None) -> None:
         """Set the rate to that of *history*, which is more precise because it has more samples."""
         if history is not None and history.span >= MIN_SPAN:
             self._set_rate(history.rate)
@@ -204,7 +203,7 @@ class Paths:
     def __init__(self) -> None:
         self.used: dict[bytes, Path] = {}  # paths with subflows, by client address
         self.unused: dict[bytes, Path] = {}  # paths without subflows that have a baseline, the longest unused first
-        self._left: set[Path] = set()  # paths that a subflow left since the last sample
+        self._changed: set[Path] = set()  # paths that a subflow left since the last samples
 
     def join(self, four_tuple: FourTuple) -> Flow:
         address = four_tuple.remote
@@ -215,21 +214,21 @@ class Paths:
     def leave(self, flow: Flow) -> None:
         path = flow.path
         if flow.present:
-            self._left.add(path)
+            self._changed.add(path)
         flow.leave()
         if not path.flows:
             del self.used[path.address]
             if path.baseline >= MIN_RATE:
                 self.unused[path.address] = path
 
-    def begin(self, now: float) -> None:
-        """Set the time at which subflows left, which is known only from samples, and forget old paths."""
-        for path in self._left:
-            path.disturbed = now
-        self._left.clear()
-        bound = max(MIN_UNUSED, len(self.used))
+    def begin_samples(self, now: float) -> None:
+        """Set the time of subflows that left to *now*, the time of the next samples, and forget old paths."""
+        for path in self._changed:
+            path.last_change = now
+        self._changed.clear()
+        limit = max(UNUSED_LIMIT, len(self.used))
         while self.unused:
             address, path = next(iter(self.unused.items()))
-            if len(self.unused) <= bound and now - path.sampled <= FORGET_AFTER:
+            if len(self.unused) <= limit and now - path.last_sampled <= FORGET_SECONDS:
                 break
             del self.unused[address]

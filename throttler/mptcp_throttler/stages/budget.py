@@ -31,12 +31,12 @@ from mptcp_throttler.policy.model import Budget, BudgetStep, Direction, Policy, 
 from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict, joined
 from mptcp_throttler.stages.stage import SLICE, Outcome, Samples, Stage
 
-NEAR_SECONDS: Final = 3.0  # an account is near its next step if it would reach it within this time at its present rate
+NEAR_SECONDS: Final = 3.0  # an account is near its next step if it reaches it within this time at its present rate
 MAX_URGENT: Final = 200  # maximum number of urgent subflows
-FORGET_SECONDS: Final = 120.0  # wait for the last counters of a socket that is in no sweep: it may be closing
-LOOK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
+FORGET_SECONDS: Final = 120.0  # how long to wait for the last counters of a socket that no sweep lists
+CHECK_SECONDS: Final = 600.0  # interval of checks whether unmetered sockets in the ledger still exist
 ANNOUNCED_PERCENT: Final = (50, 80, 95)  # percentages of the first step's volume that reasons announce
-MAX_REACHED: Final = 1024  # maximum accounts reported at a time; if more reached a step, the latest are reported
+MAX_REACHED: Final = 1024  # maximum number of accounts reported at a time: the latest that reached a step
 
 
 @dataclass(slots=True, eq=False)
@@ -45,32 +45,32 @@ class OpenAccount:
 
     key: Account
     budget: Budget
-    over: bool = False  # whether the period has ended or the policy no longer has the budget
+    has_ended: bool = False  # whether the period has ended or the policy no longer has the budget
     tokens: set[int] = field(default_factory=set)  # connections whose verdicts depend on this account
     step: BudgetStep | None = None
     percent: int = 0  # the last announced percentage of the first step that was used; 0 once a step is reached
-    turn: float = math.inf  # used bytes at which the verdicts change next
-    swept: int = 0  # bytes used since the last full sweep
+    next_change: float = math.inf  # used bytes at which the verdicts change next
+    new_bytes: int = 0  # bytes used since the last full sweep
     sentence: str = ""
 
-    def find_level(self, used: int) -> bool:
+    def update_level(self, used: int) -> bool:
         """Set step and percent for *used* bytes; return whether they changed."""
         before = self.step, self.percent
-        self.step, self.percent, self.turn, self.sentence = None, 0, math.inf, ""
+        self.step, self.percent, self.next_change, self.sentence = None, 0, math.inf, ""
         first = self.budget.steps[0].after
         announced = [(-(-first * percent // 100), None, percent) for percent in ANNOUNCED_PERCENT]
-        for at, step, percent in [*announced, *((each.after, each, 0) for each in self.budget.steps)]:
-            if used < at:
-                self.turn = at
+        for volume, step, percent in [*announced, *((each.after, each, 0) for each in self.budget.steps)]:
+            if used < volume:
+                self.next_change = volume
                 break
             self.step, self.percent = step, percent
         return (self.step, self.percent) != before
 
-    def nears_turn(self, used: int, span: float) -> bool:
-        """Return whether the verdicts may change before the next sweeps; the last sweeps were *span* seconds apart."""
-        octets, self.swept = self.swept, 0
+    def check_next_change(self, used: int, span: float) -> bool:
+        """Reset ``new_bytes``; return whether the verdicts may change soon. *span*: seconds between the last sweeps."""
+        octets, self.new_bytes = self.new_bytes, 0
         # The next sweeps may take as long as this one, so look ahead for three of them.
-        return span > 0 and used + octets / span * max(NEAR_SECONDS, 3 * span) >= self.turn
+        return span > 0 and used + octets / span * max(NEAR_SECONDS, 3 * span) >= self.next_change
 
 
 class Accounts:
@@ -82,27 +82,27 @@ class Accounts:
         self._cap_verb = ""
         self._now: float | None = None
         """Time of the last :meth:`begin_periods`, seconds since the epoch."""
-        self._present: dict[str, tuple[int, int]] = {}  # start and end of the present period of each budget
-        self._open: dict[tuple[str, bytes], OpenAccount] = {}
+        self._period_of: dict[str, tuple[int, int]] = {}  # start and end of the present period of each budget
+        self._open_accounts: dict[tuple[str, bytes], OpenAccount] = {}
         """Accounts by budget name and packed client address, which is empty for an account shared by all clients."""
         self.used: dict[Account, int] = {}
         """Used bytes by account, also of accounts not yet in use. Previous periods matter if the clock is set back."""
         self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
-        self._fed: dict[OpenAccount, None] = {}  # accounts with new bytes since the last full sweep
-        self._stale: set[int] = set()
+        self._grown_accounts: dict[OpenAccount, None] = {}  # accounts with new bytes since the last full sweep
+        self._stale_tokens: set[int] = set()  # connections whose verdicts are out of date
         self.reached: deque[OpenAccount] = deque(maxlen=MAX_REACHED)  # accounts that reached a step or a percentage
 
     def set_policy(self, policy: Policy) -> None:
         """Adopt *policy*, which is now in force; drop accounts of budgets that the policy lacks."""
         self._budgets, self._zone, self._cap_verb = policy.budgets, policy.time_zone, policy.cap_verb
-        self._present = {}
-        for client, account in list(self._open.items()):
+        self._period_of = {}
+        for client, account in list(self._open_accounts.items()):
             if account.key.budget in self._budgets:
                 account.budget = self._budgets[account.key.budget]
-                account.find_level(self.used[account.key])
+                account.update_level(self.used[account.key])
             else:
-                account.over = True
-                del self._open[client]
+                account.has_ended = True
+                del self._open_accounts[client]
         if not self._budgets:
             self.used.clear()
         if self._now is not None:
@@ -112,30 +112,30 @@ class Accounts:
     def begin_periods(self, now: float) -> None:
         """Begin the periods that include *now*, seconds since the epoch."""
         self._now = now
-        is_present = self._present and all(begin <= now < end for begin, end in self._present.values())
-        if is_present or self._zone is None or not self._budgets:
+        is_current = self._period_of and all(begin <= now < end for begin, end in self._period_of.values())
+        if is_current or self._zone is None or not self._budgets:
             return
         before = set(self.periods)
-        self._present = {name: period(budget, self._zone, now) for name, budget in self._budgets.items()}
+        self._period_of = {name: period(budget, self._zone, now) for name, budget in self._budgets.items()}
         present = set(self.periods)
         if present == before:
             return
-        for client, account in list(self._open.items()):
+        for client, account in list(self._open_accounts.items()):
             if (account.key.budget, account.key.start) not in present:
-                account.over = True
-                self._stale |= account.tokens
-                del self._open[client]
-        kept = present | before
-        self.used = {key: octets for key, octets in self.used.items() if (key.budget, key.start) in kept}
+                account.has_ended = True
+                self._stale_tokens |= account.tokens
+                del self._open_accounts[client]
+        recent = present | before
+        self.used = {key: octets for key, octets in self.used.items() if (key.budget, key.start) in recent}
 
     @property
     def periods(self) -> Collection[tuple[str, int]]:
         """Name of each budget and start of its present period."""
-        return [(name, begin) for name, (begin, _) in self._present.items()]
+        return [(name, begin) for name, (begin, _) in self._period_of.items()]
 
-    def until(self, budget: Budget) -> str:
+    def describe_end(self, budget: Budget) -> str:
         """Return the end of the present period of *budget*, in words."""
-        return f"until {datetime.fromtimestamp(self._present[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
+        return f"until {datetime.fromtimestamp(self._period_of[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
 
     def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
         """Set the used bytes of all accounts of *periods* to the ledger's; return the connections to decide again.
@@ -143,55 +143,55 @@ class Accounts:
         read = set(periods)
         others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read}
         self.used = others | dict(used)
-        for account in self._open.values():
+        for account in self._open_accounts.values():
             if (account.key.budget, account.key.start) in read:
                 self.used[account.key] = used.get(account.key, 0) + self.added.get(account.key, 0)
-                self._settle_level(account)
-        return self.take_stale()
+                self._refresh_level(account)
+        return self.pop_stale_tokens()
 
     def account(self, budget: Budget, remote: bytes) -> OpenAccount:
         """Return the present account of *budget* for the client with packed address *remote*."""
-        whose = remote if budget.per_client else b""
-        found = self._open.get((budget.name, whose))
-        if found is None:
-            key = Account(budget.name, str(ip_address(whose)) if whose else "", self._present[budget.name][0])
-            found = self._open[budget.name, whose] = OpenAccount(key, budget)
-            found.find_level(self.used.setdefault(key, 0))
-        return found
+        client = remote if budget.per_client else b""
+        account = self._open_accounts.get((budget.name, client))
+        if account is None:
+            key = Account(budget.name, str(ip_address(client)) if client else "", self._period_of[budget.name][0])
+            account = self._open_accounts[budget.name, client] = OpenAccount(key, budget)
+            account.update_level(self.used.setdefault(key, 0))
+        return account
 
-    def renewed(self, account: OpenAccount, remote: bytes) -> OpenAccount:
+    def current(self, account: OpenAccount, remote: bytes) -> OpenAccount:
         """Return *account*; if its period is over, return the account of the present period."""
-        budget = self._budgets.get(account.key.budget) if account.over else None
+        budget = self._budgets.get(account.key.budget) if account.has_ended else None
         return account if budget is None else self.account(budget, remote)
 
     def add(self, account: OpenAccount, octets: int) -> None:
         key = account.key
         self.added[key] = self.added.get(key, 0) + octets
-        if account.over:
+        if account.has_ended:
             return  # the account has ended: only the ledger gets these bytes
-        account.swept += octets
-        self._fed[account] = None
+        account.new_bytes += octets
+        self._grown_accounts[account] = None
         used = self.used[key] = self.used[key] + octets
-        if used >= account.turn:
-            self._settle_level(account)
+        if used >= account.next_change:
+            self._refresh_level(account)
 
-    def near_a_turn(self, span: float) -> Iterator[Collection[int]]:
-        """After a full sweep, yield for each account with new bytes the connections that feed it, if it
-        :meth:`nears_turn <OpenAccount.nears_turn>`, otherwise none. The caller may pause at any point."""
-        fed, self._fed = self._fed, {}
-        for account in fed:
+    def near_change(self, span: float) -> Iterator[Collection[int]]:
+        """After a full sweep, yield for each account with new bytes its connections if it
+        :meth:`check_next_change <OpenAccount.check_next_change>`, otherwise none. The caller may pause at any point."""
+        grown, self._grown_accounts = self._grown_accounts, {}
+        for account in grown:
             used = self.used.get(account.key, 0)  # missing if the account's period has ended
-            yield tuple(account.tokens) if account.nears_turn(used, span) else ()
+            yield tuple(account.tokens) if account.check_next_change(used, span) else ()
 
-    def _settle_level(self, account: OpenAccount) -> None:
-        if account.find_level(self.used[account.key]):
-            self._stale |= account.tokens
+    def _refresh_level(self, account: OpenAccount) -> None:
+        if account.update_level(self.used[account.key]):
+            self._stale_tokens |= account.tokens
             self.reached.append(account)
 
-    def take_stale(self) -> Collection[int]:
+    def pop_stale_tokens(self) -> Collection[int]:
         """Return the connections whose verdicts are out of date, and empty their list."""
-        stale, self._stale = self._stale, set()
-        return stale
+        tokens, self._stale_tokens = self._stale_tokens, set()
+        return tokens
 
     def describe(self, account: OpenAccount) -> str:
         """Return the sentence about *account* for reasons. It is formatted when first needed."""
@@ -203,9 +203,9 @@ class Accounts:
             elif step.throttle is None:
                 text = f"{budget.title}: no cap beyond {approximate_size(step.after)}"
             else:
-                who = f"{'budget' if budget.own_name else 'rule'} {budget.name}"
-                text = f"{who} {self._cap_verb} what exceeds {approximate_size(step.after)}"
-            account.sentence = f"{text} {self.until(budget)}"
+                owner = f"{'budget' if budget.own_name else 'rule'} {budget.name}"
+                text = f"{owner} {self._cap_verb} what exceeds {approximate_size(step.after)}"
+            account.sentence = f"{text} {self.describe_end(budget)}"
         return account.sentence
 
 
@@ -213,15 +213,15 @@ Metering = dict[FourTuple, tuple[OpenAccount, ...]]  # the accounts that each su
 
 
 @dataclass(slots=True, eq=False)
-class Metered:
+class MeteredSubflow:
     four_tuple: FourTuple
     token: int
     accounts: tuple[OpenAccount, ...] = ()
     next_accounts: tuple[OpenAccount, ...] | None = None  # the accounts after the next sample; None: the same
-    active: bool = True  # whether the subflow has a verdict
+    is_active: bool = True  # whether the subflow has a verdict
     cookie: int | None = None  # cookie of the socket; None before the first sample and after the close
-    reported: bool = False  # whether the socket has closed and its final counters are known
-    carried: int = 0  # bytes since the previous sample
+    is_reported: bool = False  # whether the socket has closed and its final counters are known
+    new_bytes: int = 0  # bytes since the previous sample
     missing_since: float | None = None
 
     @property
@@ -234,17 +234,17 @@ class MeteredSockets:
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
-        self.metered: dict[FourTuple, Metered] = {}
+        self.metered: dict[FourTuple, MeteredSubflow] = {}
         self.counters: dict[int, tuple[int, int]] = {}
         """Acknowledged and received bytes already counted of each socket, by cookie; initially from the ledger."""
         self.dirty: set[int] = set()  # sockets whose counters the ledger does not have yet
         self.closed: set[int] = set()  # sockets whose counters the ledger can forget
         self.now = 0.0
-        self._by_cookie: dict[int, Metered] = {}
-        self._by_end: dict[End, Metered] = {}
-        self._gone: TimedTable[int, int] = TimedTable()
+        self._by_cookie: dict[int, MeteredSubflow] = {}
+        self._by_end: dict[End, MeteredSubflow] = {}
+        self._former: TimedTable[int, int] = TimedTable()
         """Cookies of sockets that closed or lost their four-tuple: samples of them that arrive later are ignored."""
-        self._looked_at: float | None = None
+        self._last_check: float | None = None
         self._unmetered: set[int] = set()  # sockets with counters that were unmetered at the last check
 
     def take_pending(self) -> Usage:
@@ -254,42 +254,42 @@ class MeteredSockets:
         self._accounts.added, self.dirty, self.closed = {}, set(), set()
         return usage
 
-    def put_back(self, usage: Usage) -> None:
+    def restore_pending(self, usage: Usage) -> None:
         """Restore counts that could not be written; the next :meth:`take_pending` includes them."""
         for account, octets in usage.added.items():
             self._accounts.added[account] = self._accounts.added.get(account, 0) + octets
         self.dirty |= usage.counters.keys() & self.counters.keys()
         self.closed |= usage.closed
 
-    def already_counted(self, cookie: int, acked: int, received: int) -> None:
+    def exclude_earlier_bytes(self, cookie: int, acked: int, received: int) -> None:
         """Exclude the bytes that a socket carried so far, unless the accounts already include some of them."""
         if cookie not in self.counters:
             self.counters[cookie] = acked, received
             self.dirty.add(cookie)
 
-    def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], seen: bool) -> None:
-        """Count a subflow's bytes to *accounts*. *seen*: the subflow had, or may have had, verdicts before."""
+    def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], is_known: bool) -> None:
+        """Count a subflow's bytes to *accounts*. *is_known*: the subflow had, or may have had, verdicts before."""
         metered = self.metered.get(four_tuple)
         if metered is not None and metered.token == token:
-            metered.active = True
+            metered.is_active = True
             metered.next_accounts = None if accounts == metered.accounts else accounts
             return
         if metered is not None:
             # The client reused the port, so the four-tuple belongs to a newer connection.
-            metered.active = False
-            self._lose(metered)
-            self._drop(metered)
+            metered.is_active = False
+            self._detach(metered)
+            self._remove(metered)
         if accounts:
-            new = Metered(four_tuple, token, () if seen else accounts, accounts if seen else None)
+            new = MeteredSubflow(four_tuple, token, () if is_known else accounts, accounts if is_known else None)
             self.metered[four_tuple] = self._by_end[new.end] = new
 
     def release(self, four_tuple: FourTuple, token: int) -> None:
         """Note that the subflow has lost its verdict. Its socket may still carry data."""
         metered = self.metered.get(four_tuple)
         if metered is not None and metered.token == token:
-            metered.active = False
-            if metered.reported:
-                self._drop(metered)
+            metered.is_active = False
+            if metered.is_reported:
+                self._remove(metered)
 
     def end_all(self) -> None:
         """Stop metering all subflows. The caller will not report the end of each subflow."""
@@ -309,8 +309,8 @@ class MeteredSockets:
             if socket is None:
                 if metered.missing_since is None:
                     metered.missing_since = now
-                elif not metered.active and now - metered.missing_since > FORGET_SECONDS:
-                    self._drop(metered)
+                elif not metered.is_active and now - metered.missing_since > FORGET_SECONDS:
+                    self._remove(metered)
                     self._forget_counters(metered.cookie)
             elif socket.token == metered.token:  # otherwise an earlier connection had the four-tuple
                 self._sample(metered, socket)
@@ -319,84 +319,84 @@ class MeteredSockets:
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count the bytes that a closed socket carried. *end*: the client's address and port, and the proxy's port."""
         metered = self._by_cookie.pop(cookie, None)
-        if metered is None and cookie not in self._gone:
+        if metered is None and cookie not in self._former:
             metered = self._by_end.get(end)  # the socket was never sampled; a newer subflow may have its port now
         if metered is not None:
             self._count(metered, cookie, acked, received)
-            if metered.cookie == cookie or (metered.cookie is None and not metered.active):
-                metered.cookie, metered.reported = None, True
+            if metered.cookie == cookie or (metered.cookie is None and not metered.is_active):
+                metered.cookie, metered.is_reported = None, True
                 if metered.next_accounts is not None:
                     metered.accounts, metered.next_accounts = metered.next_accounts, None
-                if not metered.active:
-                    self._drop(metered)
+                if not metered.is_active:
+                    self._remove(metered)
         self._forget_counters(cookie)
-        self._gone.put(cookie, cookie, self.now)
+        self._former.put(cookie, cookie, self.now)
 
     def forget_old(self, now: float) -> None:
         """Forget sockets that closed or lost their four-tuple more than ``FORGET_SECONDS`` ago."""
         self.now = now
-        for cookie in self._gone.pop_until(now - FORGET_SECONDS):
+        for cookie in self._former.pop_until(now - FORGET_SECONDS):
             metered = self._by_cookie.get(cookie)
             if metered is not None and metered.cookie != cookie:
                 del self._by_cookie[cookie]
                 self._forget_counters(cookie)
 
     def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
-        """Forget, every ``LOOK_SECONDS``, the counters of unmetered sockets that ended without a report. The counters
+        """Forget, every ``CHECK_SECONDS``, the counters of unmetered sockets that ended without a report. The counters
         of other sockets are kept: if these are metered later, their old bytes must not count again. *listed* returns
         the cookies of the last sweep, or None if that ended before the given time."""
-        since = self._looked_at
-        if since is not None and now - since <= LOOK_SECONDS:
+        since = self._last_check
+        if since is not None and now - since <= CHECK_SECONDS:
             return
-        self._looked_at = now
+        self._last_check = now
         before, self._unmetered = self._unmetered, self.counters.keys() - self._by_cookie.keys()
         # Consider only sockets that existed at the previous check: a sweep misses sockets that began after it.
-        known = before & self._unmetered
-        there = None if since is None or not known else listed(since)
-        for cookie in () if there is None else known - there:
+        candidates = before & self._unmetered
+        existing = None if since is None or not candidates else listed(since)
+        for cookie in () if existing is None else candidates - existing:
             self._forget_counters(cookie)
 
-    def _sample(self, metered: Metered, socket: KernelSubflow) -> None:
+    def _sample(self, metered: MeteredSubflow, socket: KernelSubflow) -> None:
         cookie = socket.cookie
         if metered.cookie != cookie:
-            if cookie in self._gone:
+            if cookie in self._former:
                 return
-            self._lose(metered)
-            metered.cookie, metered.reported = cookie, False
+            self._detach(metered)
+            metered.cookie, metered.is_reported = cookie, False
             self._by_cookie[cookie] = metered
         metered.missing_since = None
         self._count(metered, cookie, socket.bytes_acked, socket.bytes_received)
         if metered.next_accounts is not None:
             metered.accounts, metered.next_accounts = metered.next_accounts, None
             if not metered.accounts:
-                self._drop(metered)
+                self._remove(metered)
 
-    def _count(self, metered: Metered, cookie: int, acked: int, received: int) -> None:
+    def _count(self, metered: MeteredSubflow, cookie: int, acked: int, received: int) -> None:
         acked_before, received_before = self.counters.get(cookie, (0, 0))
         down, up = max(0, acked - acked_before), max(0, received - received_before)
-        metered.carried = down + up
-        if not metered.carried:
+        metered.new_bytes = down + up
+        if not metered.new_bytes:
             return
         # Update the counters even if the bytes count to no account: a restarted daemon must not count them.
         self.counters[cookie] = acked_before + down, received_before + up
         self.dirty.add(cookie)
         # When a period ends, a subflow's accounts are renewed only when it carries data.
-        if any(each.over for each in metered.accounts):
+        if any(each.has_ended for each in metered.accounts):
             remote = metered.four_tuple.remote
-            metered.accounts = tuple([self._accounts.renewed(each, remote) for each in metered.accounts])
+            metered.accounts = tuple([self._accounts.current(each, remote) for each in metered.accounts])
         for account in metered.accounts:
             count = account.budget.count
             octets = (down if Direction.DOWN in count else 0) + (up if Direction.UP in count else 0)
             if octets:
                 self._accounts.add(account, octets)
 
-    def _lose(self, metered: Metered) -> None:
+    def _detach(self, metered: MeteredSubflow) -> None:
         """Note that the subflow's socket no longer has the four-tuple: only its cookie identifies the later report."""
         if metered.cookie is not None:
-            self._gone.put(metered.cookie, metered.cookie, self.now)
+            self._former.put(metered.cookie, metered.cookie, self.now)
             metered.cookie = None
 
-    def _drop(self, metered: Metered) -> None:
+    def _remove(self, metered: MeteredSubflow) -> None:
         if self.metered.get(metered.four_tuple) is metered:
             del self.metered[metered.four_tuple]
         if self._by_end.get(metered.end) is metered:
@@ -411,7 +411,7 @@ class MeteredSockets:
             self.closed.add(cookie)
 
 
-class Reached(NamedTuple):
+class StepReached(NamedTuple):
     """Report that an account reached a step or an announced percentage."""
 
     budget: str
@@ -423,16 +423,16 @@ class Reached(NamedTuple):
 class BudgetStage(Stage):
     """The first stage: meters subflows and caps them by their budgets."""
 
-    of_sockets = False
+    needs_sockets = False
     interval, period = 0.1, 1.0
 
     def __init__(self) -> None:
         self._policy: Policy | None = None
         self.accounts = Accounts()
         self.sockets = MeteredSockets(self.accounts)
-        self._first_rule: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
+        self._rule_of: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
         self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
-        self._swept_at = -math.inf  # when the last full sweep began, monotonic seconds
+        self._last_sweep = -math.inf  # when the last full sweep began, monotonic seconds
         self._urgent: tuple[FourTuple, ...] = ()  # subflows of accounts near their next step, the busiest first
         self._metering_since = -math.inf  # when a policy without budgets was last replaced, monotonic seconds
 
@@ -440,7 +440,7 @@ class BudgetStage(Stage):
         """Begin the periods of *now*, seconds since the epoch; forget old sockets; return connections to decide."""
         self.sockets.forget_old(monotonic)
         self.accounts.begin_periods(now)
-        return self.accounts.take_stale()
+        return self.accounts.pop_stale_tokens()
 
     def set_policy(self, policy: Policy) -> None:
         if self._policy is not None and not self._policy.budgets:
@@ -448,14 +448,14 @@ class BudgetStage(Stage):
         self._policy = policy
         self.accounts.set_policy(policy)
         feeding = [rule for rule in policy.rules if rule.budget is not None]
-        self._first_rule = {rule.budget.name: rule.name for rule in reversed(feeding) if rule.budget is not None}
+        self._rule_of = {rule.budget.name: rule.name for rule in reversed(feeding) if rule.budget is not None}
         if not feeding:
             self.sockets.end_all()
             self._metering.clear()
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         """Meter subflows by the *verdicts*; return these with the caps of the steps reached."""
-        if not self._first_rule:
+        if not self._rule_of:
             return verdicts
         self.accounts.begin_periods(now)
         metering: Metering = {}
@@ -493,12 +493,12 @@ class BudgetStage(Stage):
             for _ in self._find_urgent(samples.time):
                 yield Outcome()
         reached = [
-            Reached(each.key.budget, each.key.client, self.accounts.describe(each), self._first_rule[each.key.budget])
+            StepReached(each.key.budget, each.key.client, self.accounts.describe(each), self._rule_of[each.key.budget])
             for each in self.accounts.reached
-            if not each.over
+            if not each.has_ended
         ]
         self.accounts.reached.clear()
-        yield Outcome(self.accounts.take_stale(), reached)
+        yield Outcome(self.accounts.pop_stale_tokens(), reached)
 
     def _meter(self, connection: Connection, metering: Metering) -> None:
         token = connection.token
@@ -509,49 +509,49 @@ class BudgetStage(Stage):
             account.tokens.add(token)
         since = {each.four_tuple: each.since for each in connection.subflows} if metering.keys() - before else {}
         for four_tuple, accounts in metering.items():
-            seen = four_tuple in before or since.get(four_tuple, math.inf) < self._metering_since
-            self.sockets.meter(four_tuple, token, accounts, seen)
+            is_known = four_tuple in before or since.get(four_tuple, math.inf) < self._metering_since
+            self.sockets.meter(four_tuple, token, accounts, is_known)
         for four_tuple in before.keys() - metering:
             self.sockets.release(four_tuple, token)
         self._metering[token] = metering
 
     def _find_urgent(self, now: float) -> Iterator[None]:
         """Find the subflows whose next bytes may reach a step; yield after some work."""
-        busiest: list[Metered] = []
+        busiest: list[MeteredSubflow] = []
         tokens = dict[int, None]()
-        span, self._swept_at = now - self._swept_at, now
-        for number, near in enumerate(self.accounts.near_a_turn(span), 1):
+        span, self._last_sweep = now - self._last_sweep, now
+        for number, near in enumerate(self.accounts.near_change(span), 1):
             tokens |= dict.fromkeys(near)
             if not number % (4 * SLICE):
                 yield
         for number, token in enumerate(tokens, 1):
-            found = [self.sockets.metered.get(each) for each in self._metering.get(token, ())]
-            busiest += [each for each in found if each is not None and each.carried]
+            subflows = [self.sockets.metered.get(each) for each in self._metering.get(token, ())]
+            busiest += [each for each in subflows if each is not None and each.new_bytes]
             if not number % (4 * SLICE):
-                busiest = nlargest(MAX_URGENT, busiest, key=lambda each: each.carried)  # there may be thousands
+                busiest = nlargest(MAX_URGENT, busiest, key=lambda each: each.new_bytes)  # there may be thousands
                 yield
-        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, busiest, key=lambda each: each.carried))
+        self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, busiest, key=lambda each: each.new_bytes))
 
     def _with_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, if the budget's cap is the tightest, with that cap."""
         direction, reason, sentence = verdict.direction, verdict.reason, self.accounts.describe(account)
-        step, mine = account.step, verdict.throttle
+        step, other = account.step, verdict.throttle
         cap = None if step is None else step.throttle
         if step is None or cap is None:
             return verdict._replace(reason=joined(reason, sentence, direction))
-        if mine is not None and (mine.ceil, mine.rate) < (cap.ceil, cap.rate):
+        if other is not None and (other.ceil, other.rate) < (cap.ceil, cap.rate):
             beyond = f"{format_rate(cap.ceil)} beyond {approximate_size(step.after)}"
-            tighter = f"tighter than the {account.budget.title}, {beyond} {self.accounts.until(account.budget)}"
+            tighter = f"tighter than the {account.budget.title}, {beyond} {self.accounts.describe_end(account.budget)}"
             bound = None if rule.budget_guard else cap.ceil
             return verdict._replace(reason=joined(reason, tighter, direction), bound=bound)
-        if mine is None or verdict.rule is None:
+        if other is None or verdict.rule is None:
             reason = joined(reason, sentence, direction)
         else:
-            looser = f"the {format_rate(mine.ceil)} of rule {verdict.rule.name}"
+            looser = f"the {format_rate(other.ceil)} of rule {verdict.rule.name}"
             reason = f"{BEFORE[direction]}{sentence}; tighter than {looser}"
         member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[cap.share]
-        scope = ScopeKey(self._first_rule[account.budget.name], cap.share, member, direction, step.after)
-        bound = None if mine is None or verdict.guarded else mine.ceil
+        scope = ScopeKey(self._rule_of[account.budget.name], cap.share, member, direction, step.after)
+        bound = None if other is None or verdict.guarded else other.ceil
         return verdict._replace(
             rule=rule, scope=scope, throttle=cap, reason=reason, guarded=rule.budget_guard, bound=bound
         )

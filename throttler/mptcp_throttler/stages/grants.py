@@ -20,7 +20,7 @@ from mptcp_throttler.stages.stage import Stage
 class GrantStage(Stage):
     """The second stage: removes the caps of clients with a grant. Their budgets are still metered."""
 
-    of_sockets = False
+    needs_sockets = False
     interval, period = 1.0, float("inf")
 
     def __init__(self) -> None:
@@ -33,20 +33,20 @@ class GrantStage(Stage):
         self._zone = policy.time_zone
 
     def set_grants(self, grants: Sequence[Grant], now: float, connections: Mapping[int, Connection]) -> Collection[int]:
-        """Take the *grants* valid at *now*, seconds since the epoch; return the connections to decide again."""
+        """Adopt the *grants* valid at *now*, seconds since the epoch; return the connections to decide again."""
         lifts = [each for each in grants if not each.budget and now < each.until]
-        after = tuple(sorted((each for each in lifts if each.since <= now), key=lambda each: -each.until))
+        in_force = tuple(sorted((each for each in lifts if each.since <= now), key=lambda each: -each.until))
         self.next_change = min((each.until if each.since <= now else each.since for each in lifts), default=math.inf)
-        changed = set(after) ^ set(self.in_force)
-        self.in_force = after
-        self._prefixes = Prefixes((each.network, each) for each in after)
+        changed = set(in_force) ^ set(self.in_force)
+        self.in_force = in_force
+        self._prefixes = Prefixes((each.network, each) for each in in_force)
         if not changed:
             return ()
-        concerned = Prefixes((each.network, True) for each in changed)
+        changed_networks = Prefixes((each.network, True) for each in changed)
         return [
             token
             for token, connection in connections.items()
-            if any(concerned.holds(each.four_tuple.remote) for each in connection.subflows)
+            if any(changed_networks.holds(each.four_tuple.remote) for each in connection.subflows)
         ]
 
     def covers(self, network: Network) -> bool:
@@ -57,8 +57,8 @@ class GrantStage(Stage):
         """Return *verdicts*, without caps if a subflow of *connection* comes from a client with a grant."""
         if not self.in_force:
             return verdicts
-        found = chain.from_iterable(self._prefixes.of(each.four_tuple.remote) for each in connection.subflows)
-        grant = max(found, key=lambda each: each.until, default=None)
+        grants = chain.from_iterable(self._prefixes.of(each.four_tuple.remote) for each in connection.subflows)
+        grant = max(grants, key=lambda each: each.until, default=None)
         if grant is None:
             return verdicts
         until = datetime.fromtimestamp(grant.until, self._zone)

@@ -16,14 +16,14 @@ from mptcp_common.units import MAX_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Share
 from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
-from mptcp_throttler.stages.degradation import Capped, DegradationDetector, GuardCounters, Relaxation
-from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
+from mptcp_throttler.stages.degradation import Cap, DegradationDetector, GuardCounters, Relaxation
+from mptcp_throttler.stages.stage import Action, Outcome, Samples, Stage
 
 HEADROOM: Final = 1.06 * 1.1  # (rate of a relaxed cap) / (lacking rate): allows for headers of segments, and pauses
-RELAXED: Final = ""  # stands for a path's name in the key of a relaxed cap
+RELAXED_PATH: Final = ""  # used instead of a path's name in the scope of a relaxed cap
 
 
-class Relaxed(NamedTuple):
+class GuardChange(NamedTuple):
     """Report that the caps of *rules* on a connection were relaxed, or are in force again."""
 
     token: int
@@ -45,18 +45,18 @@ class GuardStage(Stage):
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         token = connection.token
         for direction, detector in self._detectors.items():
-            there = [each for each in verdicts if each.direction is direction]
-            names = [each.rule.name for each in there if each.rule and each.throttle and each.guarded]
-            if not names or not detector.guard.enabled:
+            in_direction = [each for each in verdicts if each.direction is direction]
+            rules = [each.rule.name for each in in_direction if each.rule and each.throttle and each.guarded]
+            if not rules or not detector.guard.enabled:
                 detector.forget(token)
                 continue
-            uncapped = [each.four_tuple for each in there if each.throttle is None]
+            uncapped = [each.four_tuple for each in in_direction if each.throttle is None]
             capped = {
-                each.four_tuple: Capped(each.scope, each.throttle.ceil)
-                for each in there
+                each.four_tuple: Cap(each.scope, each.throttle.ceil)
+                for each in in_direction
                 if each.throttle is not None and each.scope is not None
             }
-            detector.watch(token, uncapped, capped).rules = tuple(dict.fromkeys(names))
+            detector.watch(token, uncapped, capped).rules = tuple(dict.fromkeys(rules))
             relaxation = detector.relaxation(token)
             if relaxation is not None:
                 verdicts = tuple([_relaxed(each, relaxation, direction, token) for each in verdicts])
@@ -75,40 +75,41 @@ class GuardStage(Stage):
         return down | up if down and up else down or up
 
     def urgent(self) -> Collection[FourTuple]:
-        return dict.fromkeys([one for each in self._detectors.values() for one in each.urgent()]).keys()
+        return dict.fromkeys([each for detector in self._detectors.values() for each in detector.urgent()]).keys()
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         for direction, detector in self._detectors.items():
             for changed in detector.observe(samples):
-                yield Outcome(changed, [each for token in changed for each in self._effects(direction, token)])
+                yield Outcome(changed, [each for token in changed for each in self._actions(direction, token)])
 
-    def _effects(self, direction: Direction, token: int) -> Iterator[Effect]:
-        """Yield the effects that report a change of a connection; no effect if only a relaxed cap's rate changed."""
+    def _actions(self, direction: Direction, token: int) -> Iterator[Action]:
+        """Yield the actions that report a change of a connection; no action if only a relaxed cap's rate changed."""
         detector = self._detectors[direction]
         connection, relaxation = detector.connections[token], detector.relaxation(token)
         if relaxation is None:
-            connection.reported = False
+            connection.is_reported = False
             self.counters.resumptions += 1
-            yield Relaxed(token, connection.rules)
-        elif not connection.reported:
-            connection.reported = True
+            yield GuardChange(token, connection.rules)
+        elif not connection.is_reported:
+            connection.is_reported = True
             self.counters.relaxations += 1
-            yield Relaxed(token, connection.rules, BEFORE[direction] + _reason(relaxation))
+            yield GuardChange(token, connection.rules, BEFORE[direction] + _reason(relaxation))
 
     def reason(self, token: int) -> str | None:
         """Return the reason, in words, why the caps of connection *token* are relaxed; None while they are in force."""
-        found = ((direction, each.relaxation(token)) for direction, each in self._detectors.items())
-        return "; ".join([BEFORE[direction] + _reason(each) for direction, each in found if each is not None]) or None
+        relaxations = ((direction, each.relaxation(token)) for direction, each in self._detectors.items())
+        reasons = [BEFORE[direction] + _reason(each) for direction, each in relaxations if each is not None]
+        return "; ".join(reasons) or None
 
-    def relaxed(self) -> int:
-        return len(frozenset[int]().union(*(each.relaxed() for each in self._detectors.values())))
+    def count_relaxed(self) -> int:
+        return len(frozenset[int]().union(*(each.relaxed_tokens() for each in self._detectors.values())))
 
 
 def _reason(relaxation: Relaxation) -> str:
     path = ip_address(relaxation.path)
-    got, once = (format_rate(round(rate, -4)) for rate in (relaxation.rate, relaxation.baseline))
+    got, best = (format_rate(round(rate, -4)) for rate in (relaxation.rate, relaxation.baseline))
     lacking = format_rate(round(relaxation.lacking, -4))
-    return f"it got {got} in all; its uncapped path from {path} alone once gave {once}, of which it lacks {lacking}"
+    return f"the connection got {got}; its uncapped path from {path} alone once carried {best} and now lacks {lacking}"
 
 
 def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, token: int) -> Verdict:
@@ -118,6 +119,6 @@ def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, tok
     maximum = MAX_RATE if verdict.bound is None else verdict.bound
     rate = max(throttle.ceil, min(maximum, round(HEADROOM * relaxation.lacking)))
     reason = f"{BEFORE[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
-    scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED), direction)
+    scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED_PATH), direction)
     throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)
     return verdict._replace(scope=scope, throttle=throttle, reason=reason)

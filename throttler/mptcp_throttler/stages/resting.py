@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mptcp_common.units import format_rate
-from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
+from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets, compute_rate
 from mptcp_throttler.policy.model import Direction, Onset, Policy
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
 from mptcp_throttler.shaping.initial_options import REST_AT_ONCE
@@ -27,65 +27,65 @@ from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 
 RATIO: Final = 32  # a subflow rests from this (rate of the others) / (rate left by its cap), and wakes below half of it
 RATIO_WITHOUT_BUFFERS: Final = 12  # ``RATIO`` if capped sockets cannot get larger send buffers
-HIGHEST_CAP: Final = 5_000_000  # bits/s; above it a chunk leaves within 0.1 s, and the others send from their buffers
+MAX_CAP: Final = 5_000_000  # bits/s; under a higher cap a chunk is sent in 0.1 s, and send buffers bridge this time
 WAKE_WINDOWS: Final = 2  # consecutive windows with waiting data and slow others after which a resting subflow wakes
-WINDOW: Final = 0.35  # minimum seconds over which rates are computed: two samples
-FLOWING: Final = 100_000  # Bits/s. A connection with a higher rate counts as active under its caps.
+MIN_WINDOW: Final = 0.35  # minimum seconds over which rates are computed: two samples
+ACTIVE_RATE: Final = 100_000  # Bits/s. A connection with a higher rate counts as active under its caps.
 SLOW_RATIO: Final = 12  # like ``RATIO``, but for an uncapped subflow: the divisor is its own rate
-HELD_UP: Final = 1.4
+HELD_UP_RATIO: Final = 1.4
 """A path holds up the others if their best rates add up to this multiple of the mean rate, and to 4 times its own."""
-RECOVERY: Final = 6.0  # seconds after a slow path began to rest during which its data may still be in flight
-NEW: Final = 0.4  # weight of the latest window in the mean rate
-FADING: Final = 0.95  # factor by which the best rate decays in each window
-SLOW_AFTER: Final = 3  # number of slow windows after which a path rests: TCP slow start takes some round trips
-FIRST_REST, LONGEST_REST = 30.0, 600.0  # seconds until a slow path is tried again; doubled for each further rest
+RECOVERY_SECONDS: Final = 6.0  # seconds after a slow path began to rest during which its data may still be in flight
+MEAN_WEIGHT: Final = 0.4  # weight of the latest window in the mean rate
+BEST_RATE_DECAY: Final = 0.95  # factor by which the best rate decays in each window
+SLOW_WINDOWS: Final = 3  # number of slow windows after which a path rests: TCP slow start takes some round trips
+FIRST_REST_SECONDS, MAX_REST_SECONDS = 30.0, 600.0  # time until a slow path is tried again; doubles with each rest
 
 
 @dataclass(slots=True)
-class _Slow:
+class _SlowCandidate:
     """An uncapped subflow that may be too slow."""
 
     windows: int = 0  # slow windows less fast ones; while it rests, consecutive windows without a gain for the others
-    waited: bool = True  # whether the subflow had data to send at every sample of the window
-    rested: float = 0.0  # when the subflow began to rest
-    rate: float = 0.0  # the subflow's own rate when it began to rest, bits/s
-    total: float = 0.0  # mean rate of all subflows when it began to rest, bits/s
-    until: float | None = None  # when the subflow is tried again; None unless it rests
-    rest: float = FIRST_REST  # seconds that its next rest lasts
+    always_had_data: bool = True  # whether the subflow had data to send at every sample of the window
+    rest_began: float = 0.0
+    own_rate: float = 0.0  # the subflow's rate when it began to rest, bits/s
+    mean_rate: float = 0.0  # mean rate of all subflows when it began to rest, bits/s
+    next_trial: float | None = None  # when the subflow is used again; None unless it rests
+    rest_seconds: float = FIRST_REST_SECONDS  # duration of its next rest
 
 
 @dataclass(slots=True)
-class _Resting:
-    """A connection with subflows that may rest."""
+class _RestState:
+    """State of one connection with subflows that may rest."""
 
     capped: dict[FourTuple, tuple[ScopeKey, int]] = field(default_factory=dict)
     """Subflows with a low cap: the scope and rate (bits/s) of each cap."""
     others: tuple[FourTuple, ...] = ()
-    slow_ones: dict[FourTuple, _Slow] = field(default_factory=dict)  # the members of ``others`` that may rest
-    resting: dict[FourTuple, int] = field(default_factory=dict)
+    slow_candidates: dict[FourTuple, _SlowCandidate] = field(default_factory=dict)  # those of ``others`` that may rest
+    resting_capped: dict[FourTuple, int] = field(default_factory=dict)
     """Capped subflows that rest, with the rate of the cap when they began to rest."""
-    read: float | None = None  # when the window began; None before the first sample
-    delivered: dict[FourTuple, int] = field(default_factory=dict)  # delivered bytes of ``others`` as the window began
-    able: dict[FourTuple, float] = field(default_factory=dict)  # best recent rate of each of ``others``, bits/s
-    total: float = 0.0  # mean rate of ``others`` together over the recent windows, bits/s
-    flows: bool = False  # whether the connection counts as active under its caps
-    waited: bool = True  # whether ``others`` had data to send at every sample of the window
-    slow: int = 0  # number of consecutive windows in which the others had data to send and carried too little
+    window_start: float | None = None  # None before the first sample
+    delivered: dict[FourTuple, int] = field(default_factory=dict)  # delivered bytes of ``others`` at the window's start
+    best_rates: dict[FourTuple, float] = field(default_factory=dict)  # best recent rate of each of ``others``, bits/s
+    mean_rate: float = 0.0  # mean rate of ``others`` together over the recent windows, bits/s
+    is_active: bool = False  # whether the connection counts as active under its caps
+    always_had_data: bool = True  # whether one of ``others`` had data to send at every sample of the window
+    poor_windows: int = 0  # number of consecutive windows in which the others had data to send and carried too little
 
     def subflows(self) -> tuple[FourTuple, ...]:
         return (*self.others, *self.capped)
 
-    def slow_that_rest(self) -> set[FourTuple]:
-        return {each for each, slow in self.slow_ones.items() if slow.until is not None}
+    def resting_slow(self) -> set[FourTuple]:
+        return {each for each, slow in self.slow_candidates.items() if slow.next_trial is not None}
 
-    def at_rest(self) -> set[FourTuple]:
-        return self.slow_that_rest() | self.resting.keys()
+    def all_resting(self) -> set[FourTuple]:
+        return self.resting_slow() | self.resting_capped.keys()
 
-    def begin_window(self, there: Sockets, read: float) -> None:
-        self.read, self.delivered = read, {each: sample.delivered for each, sample in there.items()}
-        self.waited = True
-        for slow in self.slow_ones.values():
-            slow.waited = True
+    def begin_window(self, sockets: Sockets, now: float) -> None:
+        self.window_start, self.delivered = now, {each: socket.delivered for each, socket in sockets.items()}
+        self.always_had_data = True
+        for slow in self.slow_candidates.values():
+            slow.always_had_data = True
 
 
 class RestStage(Stage):
@@ -94,9 +94,9 @@ class RestStage(Stage):
     def __init__(self) -> None:
         self.possible = False  # whether the kernel can let sockets rest and wake them
         self.ratio = RATIO
-        self._connections: dict[int, _Resting] = {}
+        self._connections: dict[int, _RestState] = {}
         self._sampled = Sampled()
-        self._flowing: Counter[ScopeKey] = Counter()  # number of connections that use each low cap
+        self._active: Counter[ScopeKey] = Counter()  # number of active connections under each low cap
         self._urgent: set[int] = set()  # tokens of connections that are new or carry data
         self._rest_slow_paths = False
 
@@ -105,7 +105,7 @@ class RestStage(Stage):
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
         token = connection.token
-        possible = self.possible and self.acts
+        possible = self.possible and self.is_applied
         # Return early: in most connections, no subflow may rest.
         if not possible or not (self._rest_slow_paths or any(each.throttle is not None for each in verdicts)):
             self.forget(token)
@@ -120,45 +120,45 @@ class RestStage(Stage):
         if not others or not (capped or (free and len(others) > 1)):
             self.forget(token)
             return verdicts
-        known = self._connections.get(token)
-        if known is None:
-            known = self._connections[token] = _Resting()
-        if known.others != others or known.capped != capped:
-            self._stop_sampling(token, known)
+        state = self._connections.get(token)
+        if state is None:
+            state = self._connections[token] = _RestState()
+        if state.others != others or state.capped != capped:
+            self._stop_sampling(token, state)
             for each, (_, ceil) in capped.items():
-                if each not in known.capped and ceil <= REST_AT_ONCE:
-                    known.resting[each] = ceil
-            known.others, known.capped, known.read = others, capped, None
-            self._sampled |= dict.fromkeys(known.subflows(), token)
+                if each not in state.capped and ceil <= REST_AT_ONCE:
+                    state.resting_capped[each] = ceil
+            state.others, state.capped, state.window_start = others, capped, None
+            self._sampled |= dict.fromkeys(state.subflows(), token)
             self._urgent.add(token)
-        known.resting = {
-            each: rate for each, rate in known.resting.items() if each in capped and capped[each][1] <= rate
+        state.resting_capped = {
+            each: rate for each, rate in state.resting_capped.items() if each in capped and capped[each][1] <= rate
         }
-        known.slow_ones = {each: known.slow_ones.get(each) or _Slow() for each in free}
-        if known.slow_that_rest().issuperset(others):
+        state.slow_candidates = {each: state.slow_candidates.get(each) or _SlowCandidate() for each in free}
+        if state.resting_slow().issuperset(others):
             # If all of these rested, no subflow would carry the data.
-            known.slow_ones = {}
-        resting = known.at_rest()
-        return tuple([_resting(each) if each.four_tuple in resting else each for each in verdicts])
+            state.slow_candidates = {}
+        resting = state.all_resting()
+        return tuple([_with_rest(each) if each.four_tuple in resting else each for each in verdicts])
 
     def forget(self, token: int) -> None:
-        known = self._connections.pop(token, None)
-        if known is not None:
+        state = self._connections.pop(token, None)
+        if state is not None:
             self._urgent.discard(token)
-            self._stop_sampling(token, known)
+            self._stop_sampling(token, state)
 
-    def _stop_sampling(self, token: int, known: _Resting) -> None:
-        self._set_flows(known, flows=False)
-        self._sampled.remove(token, known.subflows())
+    def _stop_sampling(self, token: int, state: _RestState) -> None:
+        self._set_active(state, is_active=False)
+        self._sampled.remove(token, state.subflows())
 
-    def _set_flows(self, known: _Resting, *, flows: bool) -> None:
-        if known.flows is flows:
+    def _set_active(self, state: _RestState, *, is_active: bool) -> None:
+        if state.is_active is is_active:
             return
-        known.flows = flows
-        for scope in {scope for scope, _ in known.capped.values()}:
-            self._flowing[scope] += 1 if flows else -1
-            if not self._flowing[scope]:
-                del self._flowing[scope]
+        state.is_active = is_active
+        for scope in {scope for scope, _ in state.capped.values()}:
+            self._active[scope] += 1 if is_active else -1
+            if not self._active[scope]:
+                del self._active[scope]
 
     def watched(self) -> Collection[FourTuple]:
         return self._sampled.keys()
@@ -169,88 +169,89 @@ class RestStage(Stage):
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         changed: list[int] = []
         for number, token in enumerate(self._sampled.tokens(samples, self._connections), 1):
-            known = self._connections.get(token)
-            if known is None:
+            state = self._connections.get(token)
+            if state is None:
                 continue  # the connection ended between two slices
-            if self._observe(known, samples.sockets):
+            if self._observe(state, samples.sockets):
                 changed.append(token)
-            if known.flows:
+            if state.is_active:
                 self._urgent.add(token)
-            elif known.read is not None:
+            elif state.window_start is not None:
                 self._urgent.discard(token)
             if not number % SLICE:
                 yield Outcome(changed)
                 changed = []
         yield Outcome(changed)
 
-    def _observe(self, known: _Resting, sockets: Sockets) -> bool:
-        there = {each: sockets[each] for each in known.others if each in sockets}
-        if not there:
+    def _observe(self, state: _RestState, sockets: Sockets) -> bool:
+        others = {each: sockets[each] for each in state.others if each in sockets}
+        if not others:
             return False
-        read = max(each.read for each in there.values())
-        if known.read is None:
-            known.begin_window(there, read)
+        now = max(each.read for each in others.values())
+        if state.window_start is None:
+            state.begin_window(others, now)
             return False
-        known.waited &= any(map(_waits, there.values()))
-        for each, slow in known.slow_ones.items():
-            slow.waited &= _waits(there.get(each))
-        span = read - known.read
-        if span < WINDOW:
+        state.always_had_data &= any(map(_has_data, others.values()))
+        for each, slow in state.slow_candidates.items():
+            slow.always_had_data &= _has_data(others.get(each))
+        span = now - state.window_start
+        if span < MIN_WINDOW:
             return False
-        rates = {
-            each: 8 * max(0, sample.delivered - known.delivered.get(each, sample.delivered)) / span
-            for each, sample in there.items()
-        }
+        delivered = {each: socket.delivered for each, socket in others.items()}
+        rates = {each: compute_rate(state.delivered.get(each, new), new, span) for each, new in delivered.items()}
         total = sum(rates.values())
-        self._set_flows(known, flows=total > FLOWING or known.waited)
-        before = known.at_rest()
-        self._judge_capped(known, total, sockets)
-        _judge_slow(known, rates, read)
-        known.begin_window(there, read)
-        return before != known.at_rest()
+        self._set_active(state, is_active=total > ACTIVE_RATE or state.always_had_data)
+        before = state.all_resting()
+        self._update_capped(state, total, sockets)
+        _update_slow(state, rates, now)
+        state.begin_window(others, now)
+        return before != state.all_resting()
 
-    def _judge_capped(self, known: _Resting, rate: float, sockets: Sockets) -> None:
+    def _update_capped(self, state: _RestState, rate: float, sockets: Sockets) -> None:
         """Let capped subflows rest or wake, depending on the total *rate* of the others, bits/s."""
-        # Assume that all connections that use a cap share it equally.
-        left = {each: ceil / max(1, self._flowing[scope]) for each, (scope, ceil) in known.capped.items()}
-        least = min(left.values(), default=0.0)
-        known.slow = known.slow + 1 if known.waited and rate < self.ratio / 2 * least else 0
-        for each, (_, ceil) in known.capped.items():
-            if each not in known.resting:
-                if rate >= self.ratio * left[each]:
-                    known.resting[each] = ceil
-            elif known.slow >= WAKE_WINDOWS and not _waits(sockets.get(each)):
+        # Assume that all active connections under a cap share it equally.
+        rate_left = {each: ceil / max(1, self._active[scope]) for each, (scope, ceil) in state.capped.items()}
+        lowest = min(rate_left.values(), default=0.0)
+        state.poor_windows = state.poor_windows + 1 if state.always_had_data and rate < self.ratio / 2 * lowest else 0
+        for each, (_, ceil) in state.capped.items():
+            if each not in state.resting_capped:
+                if rate >= self.ratio * rate_left[each]:
+                    state.resting_capped[each] = ceil
+            elif state.poor_windows >= WAKE_WINDOWS and not _has_data(sockets.get(each)):
                 # Wake the subflow only if its socket has no waiting data: such data would hold up the others.
-                del known.resting[each]
+                del state.resting_capped[each]
 
 
-def _judge_slow(known: _Resting, rates: Mapping[FourTuple, float], now: float) -> None:
+def _update_slow(state: _RestState, rates: Mapping[FourTuple, float], now: float) -> None:
     """Let uncapped subflows rest or wake, depending on the *rates* of all subflows without a low cap, bits/s."""
     total = sum(rates.values())
     # Use mean rates and best rates, because head-of-line blocking stops the subflows alternately.
-    known.total += (total - known.total) * (NEW if known.able else 1.0)
-    known.able = {each: max(rate, FADING * known.able.get(each, 0.0)) for each, rate in rates.items()}
-    for each, slow in known.slow_ones.items():
+    best_rates = state.best_rates
+    state.mean_rate += (total - state.mean_rate) * (MEAN_WEIGHT if best_rates else 1.0)
+    state.best_rates = {each: max(rate, BEST_RATE_DECAY * best_rates.get(each, 0.0)) for each, rate in rates.items()}
+    for each, slow in state.slow_candidates.items():
         rate = rates.get(each, 0.0)
-        if slow.until is not None:
-            missed = total < SLOW_RATIO / 2 * slow.rate and now >= slow.rested + RECOVERY and total <= slow.total
-            slow.windows = slow.windows + 1 if known.waited and missed else 0
-            if now >= slow.until or slow.windows >= WAKE_WINDOWS:
-                slow.until, slow.windows = None, 0
-                known.able = {}
+        if slow.next_trial is not None:
+            recovered = now >= slow.rest_began + RECOVERY_SECONDS
+            no_gain = recovered and total < SLOW_RATIO / 2 * slow.own_rate and total <= slow.mean_rate
+            slow.windows = slow.windows + 1 if state.always_had_data and no_gain else 0
+            if now >= slow.next_trial or slow.windows >= WAKE_WINDOWS:
+                slow.next_trial, slow.windows = None, 0
+                state.best_rates = {}
             continue
-        out = {each, *known.slow_that_rest()}
-        others = sum(able for other, able in known.able.items() if other not in out)
-        holds_up = others >= max(HELD_UP * known.total, 4 * rate)
+        excluded = {each, *state.resting_slow()}
+        others = sum(best for other, best in state.best_rates.items() if other not in excluded)
+        holds_up = others >= max(HELD_UP_RATIO * state.mean_rate, 4 * rate)
         # A subflow that carries nothing does not count as slow.
-        is_slow = slow.waited and rate > 0 and (holds_up or total - rate >= SLOW_RATIO * rate)
+        is_slow = slow.always_had_data and rate > 0 and (holds_up or total - rate >= SLOW_RATIO * rate)
         slow.windows = max(0, slow.windows + (1 if is_slow else -1))
-        if slow.windows >= SLOW_AFTER:
-            slow.until, slow.rate, slow.total, slow.rested, slow.windows = now + slow.rest, rate, known.total, now, 0
-            slow.rest = min(LONGEST_REST, 2 * slow.rest)
+        if slow.windows >= SLOW_WINDOWS:
+            slow.rest_began, slow.own_rate, slow.mean_rate = now, rate, state.mean_rate
+            slow.next_trial, slow.windows = now + slow.rest_seconds, 0
+            slow.rest_seconds = min(MAX_REST_SECONDS, 2 * slow.rest_seconds)
 
 
-def _waits(subflow: KernelSubflow | None) -> bool:
+def _has_data(subflow: KernelSubflow | None) -> bool:
     return subflow is not None and subflow.tcp.not_sent + subflow.tcp.unacked > 0
 
 
@@ -260,12 +261,12 @@ def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
     # A steered path never rests: as a reserve or for the overflow, it may carry little.
     if throttle is None or scope is None or verdict.steer is not None:
         return None
-    return (scope, throttle.ceil) if throttle.landing is Onset.SOFT and throttle.ceil < HIGHEST_CAP else None
+    return (scope, throttle.ceil) if throttle.landing is Onset.SOFT and throttle.ceil < MAX_CAP else None
 
 
-def _resting(verdict: Verdict) -> Verdict:
+def _with_rest(verdict: Verdict) -> Verdict:
     if verdict.direction is not Direction.DOWN:
         return verdict
-    what = "it" if verdict.throttle is None else format_rate(verdict.throttle.ceil)
-    sentence = f"rests: {what} would cost the other paths more than it carries"
+    rate = "the subflow" if verdict.throttle is None else format_rate(verdict.throttle.ceil)
+    sentence = f"rests: {rate} would cost the other paths more than it carries"
     return verdict._replace(rests=True, reason=joined(verdict.reason, sentence))

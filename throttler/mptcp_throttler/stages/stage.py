@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The interface of all stages: verdicts and samples in, verdicts and effects out. Pure.
+"""The interface of all stages: it gets verdicts and samples, and returns verdicts and actions. Pure.
 
 The policy decides first. Then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts, based
-on earlier samples and the time. A stage never acts itself: it returns actions for the runtime (``Effect``). Samples of
+on earlier samples and the time. A stage never acts itself: it returns actions for the runtime (``Action``). Samples of
 a socket may be 20 ms or, with many connections, several seconds apart. So a stage computes with the times when the
 sockets were read (``KernelSubflow.read``), which also differ between the sockets of one sweep.
 """
@@ -16,7 +16,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.verdict import Verdict
 
-Effect = tuple[object, ...]  # an action that a stage requests, a named tuple
+Action = tuple[object, ...]  # an action that a stage requests, a named tuple
 SLICE = 64  # connections that a stage observes at a time: this takes 0.3 ms, or 3 ms if all of them are backlogged
 
 
@@ -26,7 +26,7 @@ class Samples(NamedTuple):
     time: float  # end of the sweep or look-up that read them, monotonic seconds
     sockets: Sockets
     complete: bool  # whether all watched subflows were sampled, so that a missing subflow has no socket
-    asked: Collection[FourTuple] = ()  # the watched or urgent subflows to sample; ``sockets`` may have others, too
+    requested: Collection[FourTuple] = ()  # the subflows to sample; ``sockets`` may contain others, too
 
 
 class Sampled(dict[FourTuple, int]):
@@ -38,10 +38,10 @@ class Sampled(dict[FourTuple, int]):
             if self.get(each) == token:
                 del self[each]
 
-    def tokens(self, samples: Samples, every: Iterable[int]) -> list[int]:
-        """Return the connections with subflows in *samples*, or *every* connection if the samples are complete."""
+    def tokens(self, samples: Samples, all_tokens: Iterable[int]) -> list[int]:
+        """Return the connections with subflows in *samples*, or *all_tokens* if the samples are complete."""
         if samples.complete:
-            return list(every)
+            return list(all_tokens)
         return list(dict.fromkeys([self[each] for each in samples.sockets if each in self]))
 
 
@@ -49,16 +49,16 @@ class Outcome(NamedTuple):
     """The result of a stage's evaluation of samples."""
 
     changed: Collection[int] = ()  # tokens of the connections to decide again
-    effects: Sequence[Effect] = ()
+    actions: Sequence[Action] = ()
 
 
 class Consumer(Protocol):
-    """Takes samples. Subclasses override what they need."""
+    """Processes samples. Subclasses override the methods that they need."""
 
     interval: float  # seconds between two samples of a subflow that is :meth:`urgent`
     period: float  # minimum seconds between two sweeps
     urgent_share: float = 0.1  # share of a processor for look-ups of its urgent subflows
-    by_request: bool = False  # whether it takes only samples that it requested; its look-ups continue during a sweep
+    by_request: bool = False  # whether it uses only samples that it requested; it gets look-ups also during a sweep
 
     def watches_any(self) -> bool:
         """Return whether :meth:`watched` returns any subflow; called often."""
@@ -73,19 +73,19 @@ class Consumer(Protocol):
         return ()
 
     def observe(self, samples: Samples) -> Iterator[Outcome | None]:
-        """Process *samples*; yield to let the caller do other work in between."""
+        """Process *samples*; yield so that the caller can do other work in between."""
         ...
 
-    def failed(self, now: float) -> None:
-        """Note that samples could not be taken."""
+    def sampling_failed(self, now: float) -> None:
+        """Note that the sockets could not be read."""
         return
 
 
 class Stage(Consumer, Protocol):
-    of_sockets: bool = True
-    """Whether the stage depends or acts on the state of sockets. If so, it is skipped for tunnels, which have none."""
-    acts: bool = True
-    """Whether caps and effects are applied, so False in a dry run; set before :meth:`set_policy`."""
+    needs_sockets: bool = True
+    """Whether the stage reads or changes the state of sockets. If so, it is skipped for tunnels, which have none."""
+    is_applied: bool = True
+    """Whether caps and actions are applied, so False in a dry run; set before :meth:`set_policy`."""
 
     def set_policy(self, policy: Policy) -> None:
         """Adopt *policy*, which is now in force; calls of :meth:`apply` for every connection follow."""

@@ -20,14 +20,14 @@ from weakref import WeakValueDictionary
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
-from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
-from mptcp_throttler.steering import Action, Crowd, Mode
+from mptcp_throttler.stages.stage import SLICE, Action, Outcome, Sampled, Samples, Stage
+from mptcp_throttler.steering import Crowd, Mode, Treatment
 
 MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
 URGENT_SECONDS = 2.0  # how long a connection stays urgent after data flowed
 FIRST_SAMPLES = 2  # a connection is urgent until it has this many samples
-SETTLED_SECONDS = 10.0  # when a connection has not been urgent for this long, its mode has nothing left to change
-UNDECIDED_SECONDS = 5.0  # how long flags of an earlier daemon are kept while their connections are undecided
+SETTLED_SECONDS = 10.0  # when a connection has not been urgent for this long, its mode makes no further changes
+UNDECIDED_SECONDS = 5.0  # how long flags of an earlier daemon stay while their connections are undecided
 
 
 class SetBackup(NamedTuple):
@@ -43,77 +43,78 @@ class BackupFlags:
     """The backup flags that one daemon set on subflows."""
 
     def __init__(self) -> None:
-        self._set: dict[FourTuple, SetBackup] = {}  # for each flag that is set, the effect that clears it
+        self._set_flags: dict[FourTuple, SetBackup] = {}  # for each flag that is set, the action that clears it
         self.unexplained: set[FourTuple] = set()
         """Subflows with a flag that no rule explains, or that waits for the connection's first sample."""
-        self.kept = False  # whether unexplained flags are kept, because their connections may be undecided
-        self._kept_until: float | None = None
-        self._fresh: set[FourTuple] = set()
+        self.keeps_unexplained = False  # whether unexplained flags stay, because their connections may be undecided
+        self._keep_until: float | None = None
+        self._recent: set[FourTuple] = set()
         """Subflows whose flag was set or refused since the last complete samples: a sweep may be older than that."""
-        self._refused: dict[int, set[FourTuple]] = {}  # subflows whose flag the kernel refused to set, by token
+        self._refusals: dict[int, set[FourTuple]] = {}  # subflows whose flag the kernel refused to set, by token
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
         """Take over the flags of an earlier daemon. Keep them until ``UNDECIDED_SECONDS`` have passed."""
         for each in subflows:
-            if each.made_backup and each.four_tuple not in self._set:
-                self._set[each.four_tuple] = SetBackup(each.token, each.four_tuple, False)
+            if each.made_backup and each.four_tuple not in self._set_flags:
+                self._set_flags[each.four_tuple] = SetBackup(each.token, each.four_tuple, False)
                 self.unexplained.add(each.four_tuple)
-        self.kept, self._kept_until = True, None
+        self.keeps_unexplained, self._keep_until = True, None
 
-    def leave(self, four_tuple: FourTuple) -> None:
+    def stop_explaining(self, four_tuple: FourTuple) -> None:
         """Note that the subflow is no longer steered, or is steered differently."""
-        if four_tuple in self._set:
+        if four_tuple in self._set_flags:
             self.unexplained.add(four_tuple)
 
-    def begin(self, samples: Samples) -> None:
+    def begin_samples(self, samples: Samples) -> None:
         """Enforce ``UNDECIDED_SECONDS`` by the samples' time, and forget subflows without a socket."""
         if samples.complete:
-            there = samples.sockets.keys() | self._fresh
-            for four_tuple in self._set.keys() - there:
-                self._unset(four_tuple)
-            self._refused = {token: of & there for token, of in self._refused.items() if of & there}
-            self._fresh.clear()
-        if self._kept_until is None:
-            self._kept_until = samples.time + UNDECIDED_SECONDS
-        self.kept = self.kept and samples.time < self._kept_until
+            existing = samples.sockets.keys() | self._recent
+            for four_tuple in self._set_flags.keys() - existing:
+                self._forget(four_tuple)
+            refusals = self._refusals.items()
+            self._refusals = {token: rest for token, subflows in refusals if (rest := subflows & existing)}
+            self._recent.clear()
+        if self._keep_until is None:
+            self._keep_until = samples.time + UNDECIDED_SECONDS
+        self.keeps_unexplained = self.keeps_unexplained and samples.time < self._keep_until
 
-    def wanted(self, token: int, actions: Mapping[FourTuple, Action], rule: str) -> list[SetBackup]:
-        """Return the effects that set and clear the flags of a connection as *actions* of *rule* request."""
-        effects = []
-        for four_tuple, action in actions.items():
-            flag = self._set.get(four_tuple)
+    def required_actions(self, token: int, treatments: Mapping[FourTuple, Treatment], rule: str) -> list[SetBackup]:
+        """Return the actions that set and clear the flags of a connection as *treatments* of *rule* require."""
+        actions = []
+        for four_tuple, treatment in treatments.items():
+            flag = self._set_flags.get(four_tuple)
             backup = flag is not None and flag.token == token
             if backup:
                 self.unexplained.discard(four_tuple)
-                self._set[four_tuple] = SetBackup(token, four_tuple, False, rule)
-            if action.backup is not backup and not (action.backup and token in self._refused):
-                effects.append(SetBackup(token, four_tuple, action.backup, rule))
-        return effects
+                self._set_flags[four_tuple] = SetBackup(token, four_tuple, False, rule)
+            if treatment.backup is not backup and not (treatment.backup and token in self._refusals):
+                actions.append(SetBackup(token, four_tuple, treatment.backup, rule))
+        return actions
 
-    def cleared(self, sockets: Sockets) -> list[SetBackup]:
-        """Return the effects that clear unexplained flags of existing sockets."""
-        return [] if self.kept else [self._set[each] for each in self.unexplained if each in sockets]
+    def clearing_actions(self, sockets: Sockets) -> list[SetBackup]:
+        """Return the actions that clear unexplained flags of existing sockets."""
+        return [] if self.keeps_unexplained else [self._set_flags[each] for each in self.unexplained if each in sockets]
 
-    def confirmed(self, effect: SetBackup) -> None:
-        self._unset(effect.four_tuple)
-        if effect.backup:
-            self._set[effect.four_tuple] = effect._replace(backup=False)
-            self._fresh.add(effect.four_tuple)
+    def record_done(self, action: SetBackup) -> None:
+        self._forget(action.four_tuple)
+        if action.backup:
+            self._set_flags[action.four_tuple] = action._replace(backup=False)
+            self._recent.add(action.four_tuple)
 
-    def refused(self, effect: SetBackup) -> None:
-        """Note that the kernel refused *effect*; the flag is then set on no other subflow of the connection."""
-        if effect.backup:
-            self._refused.setdefault(effect.token, set()).add(effect.four_tuple)
-            self._fresh.add(effect.four_tuple)
+    def record_refused(self, action: SetBackup) -> None:
+        """Note that the kernel refused *action*; the flag is then set on no other subflow of the connection."""
+        if action.backup:
+            self._refusals.setdefault(action.token, set()).add(action.four_tuple)
+            self._recent.add(action.four_tuple)
         else:
-            self._unset(effect.four_tuple)
+            self._forget(action.four_tuple)
 
-    def release_all(self) -> Sequence[SetBackup]:
-        """Return the effects that make all subflows regular again when the daemon stops."""
-        return list(self._set.values())
+    def release_actions(self) -> Sequence[SetBackup]:
+        """Return the actions that make all subflows regular again when the daemon stops."""
+        return list(self._set_flags.values())
 
-    def _unset(self, four_tuple: FourTuple) -> None:
-        self._set.pop(four_tuple, None)
+    def _forget(self, four_tuple: FourTuple) -> None:
+        self._set_flags.pop(four_tuple, None)
         self.unexplained.discard(four_tuple)
 
 
@@ -128,19 +129,19 @@ class _Subflow:
 
 
 @dataclass(slots=True, eq=False)
-class _Steered:
+class _SteeredConnection:
     """One connection that one rule steers."""
 
     rule: str
     steer: Steer
-    steering: Mode
+    mode: Mode
     subflows: tuple[_Subflow, ...] = ()
-    actions: dict[FourTuple, Action] = field(default_factory=dict)
-    samples: int = 0  # number of samples since the subflows changed
-    sampled: float = 0.0
+    treatments: dict[FourTuple, Treatment] = field(default_factory=dict)
+    sample_count: int = 0  # number of samples since the subflows changed
+    last_sampled: float = 0.0
     urgent_until: float = float("-inf")
-    at_rest: bool = False  # whether the connection needs no action until data flow again
-    skipped: list[tuple[str, KernelSubflow]] = field(default_factory=list)  # the last sample, if ``steering`` lacks it
+    is_at_rest: bool = False  # whether nothing changes until data flow again
+    skipped: list[tuple[str, KernelSubflow]] = field(default_factory=list)  # the last sample, if ``mode`` lacks it
 
     def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
         """Set the steered subflows and their paths; return whether they changed."""
@@ -148,67 +149,67 @@ class _Steered:
             return False
         before = {(each.four_tuple, each.path): each for each in self.subflows}
         self.subflows = tuple([before.get(each) or _Subflow(*each) for each in path_of.items()])
-        self.actions = {each: action for each, action in self.actions.items() if each in path_of}
-        self.begin()
+        self.treatments = {each: treatment for each, treatment in self.treatments.items() if each in path_of}
+        self.restart()
         return True
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Restart the count of samples, because the policy or the steered subflows changed."""
-        self.samples, self.at_rest = 0, False
+        self.sample_count, self.is_at_rest = 0, False
 
-    def rest(self, sockets: Sockets, now: float) -> bool:
-        """Record a sample if it needs no action. If it needs an action, return False and record nothing."""
-        limit = MIN_URGENT_RATE / 8 * (now - self.sampled)
+    def record_at_rest(self, sockets: Sockets, now: float) -> bool:
+        """Record a sample that changes nothing. If it needs :meth:`observe`, return False and record nothing."""
+        limit = MIN_URGENT_RATE / 8 * (now - self.last_sampled)
         for subflow in self.subflows:
-            there = sockets.get(subflow.four_tuple)
-            if there is None or there.tcp.not_sent or there.tcp.sacked:
+            socket = sockets.get(subflow.four_tuple)
+            if socket is None or socket.tcp.not_sent or socket.tcp.sacked:
                 return False
-            moved = there.bytes_acked - subflow.delivered
-            if moved > limit or (moved <= 0 and there.tcp.unacked):
+            growth = socket.bytes_acked - subflow.delivered
+            if growth > limit or (growth <= 0 and socket.tcp.unacked):
                 return False
         self.skipped = [(subflow.path, sockets[subflow.four_tuple]) for subflow in self.subflows]
-        for subflow, (_, there) in zip(self.subflows, self.skipped, strict=True):
-            subflow.delivered = there.bytes_acked
-        self.sampled = now
-        self.samples += 1
+        for subflow, (_, socket) in zip(self.subflows, self.skipped, strict=True):
+            subflow.delivered = socket.bytes_acked
+        self.last_sampled = now
+        self.sample_count += 1
         return True
 
     def observe(self, samples: Samples, crowds: WeakValueDictionary[tuple[str, bytes], Crowd]) -> None:
         if self.skipped:
-            self.steering.observe(self.sampled, self.skipped, {})
+            self.mode.observe(self.last_sampled, self.skipped, {})
             self.skipped = []
-        taken = []
-        flowing = False
+        sockets: list[tuple[str, KernelSubflow]] = []
+        has_traffic = False
         for subflow in self.subflows:
-            there = samples.sockets.get(subflow.four_tuple)
-            if there is None:
+            socket = samples.sockets.get(subflow.four_tuple)
+            if socket is None:
                 subflow.present = False
                 continue
-            delivered = there.delivered
-            moved = delivered - subflow.delivered if subflow.present else 0
-            flowing = flowing or there.tcp.not_sent > 0 or 8 * moved > MIN_URGENT_RATE * (there.read - self.sampled)
-            subflow.delivered, subflow.present = delivered, True
-            taken.append((subflow.path, there))
+            growth = socket.delivered - subflow.delivered if subflow.present else 0
+            is_fast = 8 * growth > MIN_URGENT_RATE * (socket.read - self.last_sampled)
+            has_traffic = has_traffic or socket.tcp.not_sent > 0 or is_fast
+            subflow.delivered, subflow.present = socket.delivered, True
+            sockets.append((subflow.path, socket))
         # Crowds are weakly referenced: a crowd exists as long as a connection's mode keeps it.
-        crowd_of = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in taken}
-        self.actions = self.steering.observe(samples.time, taken, crowd_of)
-        self.sampled = min([each.read for _, each in taken], default=samples.time)
-        self.samples += 1
-        if flowing:
-            self.urgent_until = self.sampled + URGENT_SECONDS
-        settled = self.sampled >= self.urgent_until + SETTLED_SECONDS
-        self.at_rest = not flowing and len(taken) == len(self.subflows) and settled
+        crowd_of = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in sockets}
+        self.treatments = self.mode.observe(samples.time, sockets, crowd_of)
+        self.last_sampled = min([each.read for _, each in sockets], default=samples.time)
+        self.sample_count += 1
+        if has_traffic:
+            self.urgent_until = self.last_sampled + URGENT_SECONDS
+        is_settled = self.last_sampled >= self.urgent_until + SETTLED_SECONDS
+        self.is_at_rest = not has_traffic and len(sockets) == len(self.subflows) and is_settled
 
     @property
-    def urgent(self) -> bool:
-        return self.samples < FIRST_SAMPLES or self.sampled < self.urgent_until
+    def is_urgent(self) -> bool:
+        return self.sample_count < FIRST_SAMPLES or self.last_sampled < self.urgent_until
 
 
 class SteeringStage(Stage):
     interval = period = 0.2
 
     def __init__(self) -> None:
-        self._connections: dict[int, _Steered] = {}
+        self._connections: dict[int, _SteeredConnection] = {}
         self._sampled = Sampled()
         self._urgent: set[int] = set()
         self.flags = BackupFlags()
@@ -218,55 +219,55 @@ class SteeringStage(Stage):
     def set_policy(self, policy: Policy) -> None:
         """Adopt *policy*, which is now in force. Connections under the same mode keep their state, e.g. a fail-over."""
         for connection in self._connections.values():
-            connection.begin()
+            connection.restart()
         self._urgent |= self._connections.keys()
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Return *verdicts* with the caps that balance loads and the reasons of steered subflows."""
+        """Return *verdicts* with the caps that balance loads and the reasons for steering."""
         token = connection.token
-        rule, path_of = steered(verdicts)
+        rule, path_of = find_steering(verdicts)
         if rule is None or rule.steer is None:
             self.forget(token)
             return verdicts
-        known = self._connections.get(token)
-        if known is None or known.steer != rule.steer:
+        steered = self._connections.get(token)
+        if steered is None or steered.steer != rule.steer:
             self.forget(token)
-            known = self._connections[token] = _Steered(rule.name, rule.steer, rule.steer.steering())
-        known.rule = rule.name  # another policy may have the same mode under another name
-        before = known.subflows
-        if known.set_subflows(path_of):
+            steered = self._connections[token] = _SteeredConnection(rule.name, rule.steer, rule.steer.steering())
+        steered.rule = rule.name  # another policy may have the same mode under another name
+        before = steered.subflows
+        if steered.set_subflows(path_of):
             self._stop_sampling(token, before)
             self._sampled |= dict.fromkeys(path_of, token)
             self._urgent.add(token)
-        return tuple([self._acted_on(each, rule, token, known.actions) for each in verdicts])
+        return tuple([self._apply_to(each, rule, token, steered.treatments) for each in verdicts])
 
-    def _acted_on(self, verdict: Verdict, rule: Rule, token: int, actions: Mapping[FourTuple, Action]) -> Verdict:
+    def _apply_to(self, verdict: Verdict, rule: Rule, token: int, treatments: Mapping[FourTuple, Treatment]) -> Verdict:
         if verdict.steer is not rule or rule.steer is None or verdict.direction is not Direction.DOWN:
             return verdict
-        action = actions.get(verdict.four_tuple)
-        sentence = f"steered {rule.steer.mode} by rule {rule.name}" + (f": {action.reason}" if action else "")
+        treatment = treatments.get(verdict.four_tuple)
+        sentence = f"steered {rule.steer.mode} by rule {rule.name}" + (f": {treatment.reason}" if treatment else "")
         verdict = verdict._replace(reason=joined(verdict.reason, sentence))
-        if action is None or action.rate is None or not self.acts:
+        if treatment is None or treatment.rate is None or not self.is_applied:
             return verdict
         cap = verdict.throttle
         # The tighter cap applies. A shared cap always stays: in its own class, the connection would escape that cap.
-        if cap is not None and (cap.share is not Share.CONNECTION or cap.ceil <= action.rate):
+        if cap is not None and (cap.share is not Share.CONNECTION or cap.ceil <= treatment.rate):
             return verdict
-        throttle = Throttle(rate=action.rate, share=Share.CONNECTION)
+        throttle = Throttle(rate=treatment.rate, share=Share.CONNECTION)
         scope = ScopeKey(rule.name, Share.CONNECTION, (token, str(verdict.steer_path)))
         return verdict._replace(rule=rule, scope=scope, throttle=throttle)
 
     def forget(self, token: int) -> None:
-        known = self._connections.pop(token, None)
-        if known is not None:
-            known.steering.leave()
+        steered = self._connections.pop(token, None)
+        if steered is not None:
+            steered.mode.leave()
             self._urgent.discard(token)
-            self._stop_sampling(token, known.subflows)
+            self._stop_sampling(token, steered.subflows)
 
     def _stop_sampling(self, token: int, subflows: Collection[_Subflow]) -> None:
         self._sampled.remove(token, [each.four_tuple for each in subflows])
         for each in subflows:
-            self.flags.leave(each.four_tuple)
+            self.flags.stop_explaining(each.four_tuple)
 
     def watched(self) -> Set[FourTuple]:
         """Return all subflows that are steered or have an unexplained flag."""
@@ -275,59 +276,58 @@ class SteeringStage(Stage):
 
     def urgent(self) -> Set[FourTuple]:
         """Return the subflows of connections that are new or carry data, and subflows whose flag must be cleared."""
-        found = set(() if self.flags.kept else self.flags.unexplained)
+        subflows = set(() if self.flags.keeps_unexplained else self.flags.unexplained)
         for token in self._urgent:
-            found.update([each.four_tuple for each in self._connections[token].subflows])
-        return found
+            subflows.update([each.four_tuple for each in self._connections[token].subflows])
+        return subflows
 
     def observe(self, samples: Samples) -> Iterator[Outcome]:
         sockets, urgent = samples.sockets, self._urgent
         changed: list[int] = []
-        effects: list[Effect] = []
-        self.flags.begin(samples)
+        actions: list[Action] = []
+        self.flags.begin_samples(samples)
         for number, token in enumerate(self._sampled.tokens(samples, self._connections), 1):
             if not number % SLICE:
-                yield Outcome(changed, effects)
-                changed, effects = [], []
+                yield Outcome(changed, actions)
+                changed, actions = [], []
             connection = self._connections.get(token)
             if connection is None:
                 continue  # the connection ended between two slices
-            if connection.at_rest and connection.rest(sockets, samples.time):
-                if token in urgent and not connection.urgent:
+            if connection.is_at_rest and connection.record_at_rest(sockets, samples.time):
+                if not connection.is_urgent:
                     urgent.discard(token)
                 continue
-            if not samples.complete and any(
-                each.present is not False and each.four_tuple not in sockets for each in connection.subflows
-            ):
+            may_exist = [each.four_tuple for each in connection.subflows if each.present is not False]
+            if not samples.complete and any(each not in sockets for each in may_exist):
                 continue  # these are partial samples, without a subflow that probably exists
-            before = connection.actions
+            before = connection.treatments
             connection.observe(samples, self._crowds)
-            (urgent.add if connection.urgent else urgent.discard)(token)
-            if before != connection.actions:
+            (urgent.add if connection.is_urgent else urgent.discard)(token)
+            if before != connection.treatments:
                 changed.append(token)
-            if connection.steer.kind.sets_backup and self.acts:
-                wanted = self.flags.wanted(token, connection.actions, connection.rule)
-                connection.at_rest = connection.at_rest and not wanted
-                effects += wanted
-        for flag in self.flags.cleared(sockets):
+            if connection.steer.kind.sets_backup and self.is_applied:
+                required = self.flags.required_actions(token, connection.treatments, connection.rule)
+                connection.is_at_rest = connection.is_at_rest and not required
+                actions += required
+        for flag in self.flags.clearing_actions(sockets):
             connection = self._connections.get(flag.token)
-            if connection is None or connection.samples:  # otherwise its first sample may still explain the flag
-                effects.append(flag)
-        yield Outcome(changed, effects)
+            if connection is None or connection.sample_count:  # otherwise its first sample may still explain the flag
+                actions.append(flag)
+        yield Outcome(changed, actions)
 
-    def confirmed(self, effect: SetBackup) -> None:
-        self.flags.confirmed(effect)
-        if self._sampled.get(effect.four_tuple) != effect.token:
-            self.flags.leave(effect.four_tuple)  # the subflow is no longer steered
+    def record_done(self, action: SetBackup) -> None:
+        self.flags.record_done(action)
+        if self._sampled.get(action.four_tuple) != action.token:
+            self.flags.stop_explaining(action.four_tuple)  # the subflow is no longer steered
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
         """Take over the flags that an earlier daemon left. Flags that no rule explains are cleared later."""
         self.flags.adopt(subflows)
         for connection in self._connections.values():
-            connection.begin()
+            connection.restart()
 
 
-def steered(verdicts: tuple[Verdict, ...]) -> tuple[Rule | None, dict[FourTuple, str]]:
+def find_steering(verdicts: tuple[Verdict, ...]) -> tuple[Rule | None, dict[FourTuple, str]]:
     """Return the first rule that steers a connection, if any, and the paths of its subflows. Only the first rule
     counts, because a connection's data cannot follow two modes."""
     rule: Rule | None = None

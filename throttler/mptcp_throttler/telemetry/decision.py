@@ -14,64 +14,64 @@ Verdicts = tuple[Verdict, ...]
 
 class Decision(NamedTuple):
     """The verdicts of one connection, and the changes of its caps, per subflow and direction. A new rate of a cap that
-    balances loads does not count as a change, because there are many a minute."""
+    balances loads does not count as a change, because there are many per minute."""
 
     token: int
     connection: Connection | None  # None if the connection has ended
     before: Verdicts
     after: Verdicts
     now: float  # monotonic seconds
-    was_dry: bool  # whether a dry run only named the caps of *before*, and of *after*
-    is_dry: bool
-    got: Sequence[Verdict] = ()  # new caps
+    was_dry: bool  # whether *before* was decided in a dry run, which applies no caps
+    is_dry: bool  # the same for *after*
+    gained: Sequence[Verdict] = ()  # new caps
     changed: Sequence[tuple[Verdict, Verdict]] = ()  # other caps or rates: before and after
     lost: Sequence[tuple[Verdict, Verdict]] = ()  # removed caps: before and after
     ended: Sequence[Verdict] = ()  # verdicts of capped subflows that ended
 
     @property
-    def turns(self) -> bool:
-        """Whether a dry run began or ended. Then all caps count as lost and got: enforced and dry caps differ."""
+    def is_dry_run_change(self) -> bool:
+        """Whether a dry run began or ended. Then all caps count as lost and gained: applied and dry caps differ."""
         return self.was_dry is not self.is_dry
 
 
 class Comparer:
     def __init__(self) -> None:
-        self._dry: set[int] = set()  # connections last decided in a dry run
+        self._dry_tokens: set[int] = set()  # connections last decided in a dry run
 
     def compare(
         self, token: int, connection: Connection | None, before: Verdicts, after: Verdicts, now: float, *, is_dry: bool
     ) -> Decision:
-        was_dry = token in self._dry if before else is_dry
-        (self._dry.add if is_dry and after else self._dry.discard)(token)
+        was_dry = token in self._dry_tokens if before else is_dry
+        (self._dry_tokens.add if is_dry and after else self._dry_tokens.discard)(token)
         decision = Decision(token, connection, before, after, now, was_dry, is_dry)
-        turns = decision.turns
-        if not turns and len(before) == len(after) and all(map(_is_as_before, before, after)):
+        is_dry_run_change = decision.is_dry_run_change
+        if not is_dry_run_change and len(before) == len(after) and all(map(_is_unchanged, before, after)):
             return decision
         old = {(each.four_tuple, each.direction): each for each in before if each.scope}
-        got, changed, lost = [], [], []
+        gained, changed, lost = [], [], []
         for verdict in after:
-            had, scope = old.pop((verdict.four_tuple, verdict.direction), None), verdict.scope
-            if had is not None and (turns or scope is None):
-                lost.append((had, verdict))
+            previous, scope = old.pop((verdict.four_tuple, verdict.direction), None), verdict.scope
+            if previous is not None and (is_dry_run_change or scope is None):
+                lost.append((previous, verdict))
             if scope is None:
                 continue
-            if had is None or turns:
-                got.append(verdict)
-            elif had.scope != scope or (not scope.balances and _rates(had) != _rates(verdict)):
-                changed.append((had, verdict))
-        return decision._replace(got=got, changed=changed, lost=lost, ended=tuple(old.values()))
+            if previous is None or is_dry_run_change:
+                gained.append(verdict)
+            elif previous.scope != scope or (not scope.balances and _rates(previous) != _rates(verdict)):
+                changed.append((previous, verdict))
+        return decision._replace(gained=gained, changed=changed, lost=lost, ended=tuple(old.values()))
 
 
 def without_caps(verdicts: Verdicts) -> Verdicts:
     return tuple([each._replace(scope=None, throttle=None, rests=False) for each in verdicts])
 
 
-def _is_as_before(had: Verdict, verdict: Verdict) -> bool:
+def _is_unchanged(before: Verdict, after: Verdict) -> bool:
     """Return whether two verdicts have the same cap, by identity first: usually the objects are the same."""
     return (
-        had.throttle is verdict.throttle
-        and (had.scope is verdict.scope or had.scope == verdict.scope)
-        and (verdict.scope is None or (had.four_tuple == verdict.four_tuple and had.direction is verdict.direction))
+        before.throttle is after.throttle
+        and (before.scope is after.scope or before.scope == after.scope)
+        and (after.scope is None or (before.four_tuple == after.four_tuple and before.direction is after.direction))
     )
 
 

@@ -18,9 +18,9 @@ from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_EVENTS: Final = 30_000
 """They take up to 19 MB. A connection of two subflows causes eight to ten events."""
-LONGEST_DETAIL: Final = 150  # characters
-CUT: Final = "..."  # End of a shortened detail, in ASCII: a character beyond Latin-1 multiplies the size of the string.
-MAX_REFUSED: Final = 20  # maximum events per minute about refused joins, so that these do not displace all others
+MAX_DETAIL: Final = 150  # characters
+ELLIPSIS: Final = "..."  # in ASCII, because a character beyond Latin-1 would multiply the size of the string
+MAX_REFUSED_JOINS: Final = 20  # maximum events per minute about refused joins, so that these do not displace all others
 
 CONNECTION, SUBFLOW, CLOSED = "connection", "subflow", "closed"
 DECIDED, APPLIED, LIFTED = "decided", "applied", "lifted"
@@ -55,7 +55,7 @@ class RateLimiter:
         return self._count <= self._limit
 
 
-class Happened(NamedTuple):
+class RecordedEvent(NamedTuple):
     sequence: int
     time: float  # seconds since the epoch
     kind: str
@@ -71,7 +71,7 @@ class EventRing:
     """The events of one daemon. Sequence numbers begin at 1 and have no gaps."""
 
     def __init__(self, limit: int = MAX_EVENTS) -> None:
-        self._events: deque[Happened] = deque(maxlen=limit)
+        self._events: deque[RecordedEvent] = deque(maxlen=limit)
         self.last = 0  # sequence number of the latest event; 0 before the first
 
     @property
@@ -91,12 +91,12 @@ class EventRing:
         detail: str = "",
     ) -> None:
         """Add an event; drop the oldest event if the ring is full."""
-        if len(detail) > LONGEST_DETAIL:
-            detail = f"{detail[: LONGEST_DETAIL - len(CUT)]}{CUT}"
+        if len(detail) > MAX_DETAIL:
+            detail = f"{detail[: MAX_DETAIL - len(ELLIPSIS)]}{ELLIPSIS}"
         self.last += 1
-        self._events.append(Happened(self.last, time, kind, token, four_tuple, path, rule, direction, detail))
+        self._events.append(RecordedEvent(self.last, time, kind, token, four_tuple, path, rule, direction, detail))
 
-    def after(self, sequence: int) -> Iterator[Happened]:
+    def after(self, sequence: int) -> Iterator[RecordedEvent]:
         """Return the events after *sequence*, the oldest first."""
         return islice(self._events, max(0, sequence - self.first + 1), None)
 
@@ -104,54 +104,53 @@ class EventRing:
 class EventRecorder:
     """Turns reports of the daemon's parts into events. Times are monotonic seconds, but wall-clock time in the ring."""
 
-    def __init__(self, traffic: Traffic, ahead: Callable[[], float]) -> None:
-        """*ahead* returns how many seconds the wall clock is ahead of the monotonic clock."""
+    def __init__(self, traffic: Traffic, clock_offset: Callable[[], float]) -> None:
+        """*clock_offset* returns by how many seconds the wall clock is ahead of the monotonic clock."""
         self.ring = EventRing()
-        self._ahead = ahead
-        self._traffic = traffic
-        self._refused = RateLimiter(MAX_REFUSED)
+        self._clock_offset, self._traffic = clock_offset, traffic
+        self._refused_joins = RateLimiter(MAX_REFUSED_JOINS)
 
-    def tracked(self, events: Iterable[Event]) -> None:
+    def record_tracker_events(self, events: Iterable[Event]) -> None:
         for event in events:
             if event.kind not in _KINDS:
                 continue
-            if event.kind is EventKind.JOIN_REFUSED and not self._refused.allow(event.time):
+            if event.kind is EventKind.JOIN_REFUSED and not self._refused_joins.allow(event.time):
                 continue
-            (kind, detail), token, at = _KINDS[event.kind], event.token or None, event.time + self._ahead()
+            (kind, detail), token, at = _KINDS[event.kind], event.token or None, event.time + self._clock_offset()
             self.ring.add(at, kind, token, event.four_tuple, detail=detail.format(event.detail))
 
-    def decided(self, decision: Decision) -> None:
+    def record_decision(self, decision: Decision) -> None:
         """Record caps that began, changed or ended."""
-        after = [*decision.got, *(new for _, new in decision.changed)]
-        if not decision.turns:
-            after += [new for _, new in decision.lost]
-        for verdict in after:
+        verdicts = [*decision.gained, *(new for _, new in decision.changed)]
+        if not decision.is_dry_run_change:
+            verdicts += [new for _, new in decision.lost]
+        for verdict in verdicts:
             rule = None if verdict.rule is None else verdict.rule.name
             where = verdict.four_tuple, verdict.path, rule, verdict.direction.value
-            self.ring.add(decision.now + self._ahead(), DECIDED, decision.token, *where, verdict.reason)
+            self.ring.add(decision.now + self._clock_offset(), DECIDED, decision.token, *where, verdict.reason)
 
-    def entries(self, direction: Direction, four_tuples: Collection[FourTuple], there: bool, now: float) -> None:
-        """Record that entries of *four_tuples* were added to the kernel (*there*) or removed."""
+    def record_entries(self, direction: Direction, four_tuples: Collection[FourTuple], added: bool, now: float) -> None:
+        """Record that entries of *four_tuples* were *added* to the kernel, or removed."""
         for four_tuple in four_tuples:
-            known = self._traffic.standing(four_tuple, direction)
-            if known is None:
+            found = self._traffic.find(four_tuple, direction)
+            if found is None:
                 continue  # the subflow has ended; another event reports that
-            token, path, rule = known
+            token, path, rule = found
             # An entry also exempts an uncapped subflow that began in the class of a cap.
-            kind = APPLIED if there and rule is not None else LIFTED
-            self.ring.add(now + self._ahead(), kind, token, four_tuple, path, rule, direction.value)
+            kind = APPLIED if added and rule is not None else LIFTED
+            self.ring.add(now + self._clock_offset(), kind, token, four_tuple, path, rule, direction.value)
 
-    def about(self, now: float, kind: str, detail: str, client: str = "", rule: str | None = None) -> None:
+    def record(self, now: float, kind: str, detail: str, client: str = "", rule: str | None = None) -> None:
         """Record an event that is not about one connection; it may be about all connections of *client*."""
         text = f"client {client}: {detail}" if client else detail
-        self.ring.add(now + self._ahead(), kind, rule=rule, detail=text)
+        self.ring.add(now + self._clock_offset(), kind, rule=rule, detail=text)
 
-    def guard(self, now: float, token: int, rules: Iterable[str], became: str) -> None:
+    def record_guard(self, now: float, token: int, rules: Iterable[str], state: str) -> None:
         """Record a new state of the caps of *rules*: one event per rule, so that a search for a rule finds it."""
         for rule in rules:
-            self.ring.add(now + self._ahead(), GUARD, token, rule=rule, detail=f"caps of rule {rule} {became}")
+            self.ring.add(now + self._clock_offset(), GUARD, token, rule=rule, detail=f"caps of rule {rule} {state}")
 
-    def steering(self, now: float, token: int, four_tuple: FourTuple, rule: str | None, detail: str) -> None:
-        known = self._traffic.standing(four_tuple, Direction.DOWN)
-        path = None if known is None else known[1]
-        self.ring.add(now + self._ahead(), STEERING, token, four_tuple, path, rule, detail=detail)
+    def record_steering(self, now: float, token: int, four_tuple: FourTuple, rule: str | None, detail: str) -> None:
+        found = self._traffic.find(four_tuple, Direction.DOWN)
+        path = None if found is None else found[1]
+        self.ring.add(now + self._clock_offset(), STEERING, token, four_tuple, path, rule, detail=detail)

@@ -17,7 +17,7 @@ CAP_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 
 MAX_CAP_SECONDS: Final = 60.0  # a longer time has another cause than the decision, e.g. a repair
 JOIN_BOUNDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 MAX_JOIN_SECONDS: Final = 10.0  # a later entry has another cause than the join
-MAX_REMEMBERED: Final = 1024  # bound of each table of JoinLatency
+MAX_REMEMBERED: Final = 1024  # maximum size of each table of JoinLatency
 
 
 class LatencyHistogram:
@@ -48,24 +48,24 @@ class JoinLatency(LatencyHistogram):
 
     def __init__(self) -> None:
         super().__init__(JOIN_BOUNDS, MAX_JOIN_SECONDS)
-        # Capture times of joins without a kernel event yet, and by waiting subflow; and when entries were made.
-        self.early, self._waiting, self._made = (TimedTable[FourTuple, float](MAX_REMEMBERED) for _ in range(3))
+        # Capture times of joins without a kernel event, and of subflows without an entry; and times of entries.
+        self.early, self._pending, self._entries = (TimedTable[FourTuple, float](MAX_REMEMBERED) for _ in range(3))
 
-    def joined(self, captured: float, subflows: Iterable[FourTuple], wanted: Container[FourTuple]) -> None:
-        """Note a join to the connection of *subflows*, after the decision on it. *wanted*: subflows, new or older, that
-        still lack their entries."""
+    def record_join(self, captured: float, subflows: Iterable[FourTuple], pending: Container[FourTuple]) -> None:
+        """Record a join to the connection of *subflows*, after the decision on it. *pending*: subflows, new or older,
+        that still lack their entries."""
         for four_tuple in subflows:
-            made = self._made.pop(four_tuple)
-            if made is not None and made >= captured:
-                self.count(made - captured)
-            elif made is None and four_tuple in wanted:
-                self._waiting.put(four_tuple, captured, captured)
+            entry_time = self._entries.pop(four_tuple)
+            if entry_time is not None and entry_time >= captured:
+                self.count(entry_time - captured)
+            elif entry_time is None and four_tuple in pending:
+                self._pending.put(four_tuple, captured, captured)
 
-    def applied(self, four_tuples: Iterable[FourTuple], now: float) -> None:
-        """Note that the kernel has the entries of *four_tuples*."""
+    def record_entries(self, four_tuples: Iterable[FourTuple], now: float) -> None:
+        """Record that the kernel has the entries of *four_tuples*."""
         for four_tuple in four_tuples:
-            captured = self._waiting.pop(four_tuple)
+            captured = self._pending.pop(four_tuple)
             if captured is None:
-                self._made.put(four_tuple, now, now)
+                self._entries.put(four_tuple, now, now)
             else:
                 self.count(max(0.0, now - captured))

@@ -5,7 +5,7 @@ Every decision updates the number of subflows per path, cap and class, so a summ
 connections. A rule's cap on one path may have many classes, and a class may have subflows on several paths.
 
 Each sweep adds the growth of a subflow's counters to the totals of its path and its current cap. The meter of closed
-sockets reports what a subflow carried after its last sample, or in a life between two samples.
+sockets reports what a subflow carried after its last sample, or if it existed only between two samples.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from mptcp_throttler.mptcp.connection_table import TimedTable
-from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow, Sockets
+from mptcp_throttler.mptcp.model import End, FourTuple, KernelSubflow, Sockets, compute_rate
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.stages.stage import Consumer, Samples
 from mptcp_throttler.telemetry.decision import Decision
 
-PERIOD_SECONDS = 1.0
+PERIOD_SECONDS = 1.0  # minimum interval of sweeps for the totals
 SWEEP_SHARE = 0.02  # share of a processor for sweeps that only the totals need
 CLOSED_SECONDS = 120.0  # how long to wait for the meter: a socket that lost its path tries to send for this long
-MAX_CLOSED = 16_384  # maximum closed subflows that wait for the meter, 5 MB; without a meter, all that closed lately
-REPORTED_SECONDS = 10.0  # How long a report waits for the end of its subflow. Most reports are of plain TCP.
+MAX_CLOSED = 16_384  # maximum closed subflows that wait for the meter, 5 MB; without a meter, all recent ones wait
+REPORTED_SECONDS = 10.0  # how long a report waits for the end of its subflow; most reports are of plain TCP
 SLICE = 256  # subflows counted at a time: about 0.2 ms
 MAX_CAPS = 4096  # maximum number of cap totals, including those of former policies
 
@@ -75,23 +75,21 @@ class Rates(NamedTuple):
 NO_RATES: Final = Rates(None, None)
 
 
-class _Standing(NamedTuple):
+class _CapState(NamedTuple):
     """The cap that a subflow has in one direction, if any."""
 
-    since: float  # when it got or lost the cap, or the cap's rate changed; monotonic seconds
+    since: float  # when the subflow got or lost the cap, or the cap's rate changed; monotonic seconds
     cap: CapTotal | None = None
     scope: ScopeKey | None = None  # None after the subflow closed
-    limits: tuple[int, int] | None = (
-        None  # of the class; None for a cap that balances loads, whose limits change all the time
-    )
+    limits: tuple[int, int] | None = None  # of the class; None if the cap balances loads: it changes all the time
 
 
 @dataclass(slots=True, eq=False)
-class _Carried:
+class _Subflow:
     token: int
-    place: PathTotal
-    down: _Standing
-    up: _Standing
+    path_total: PathTotal
+    down: _CapState
+    up: _CapState
     cookie: int | None = None  # None before its first sample
     acked: int = 0
     received: int = 0
@@ -99,17 +97,17 @@ class _Carried:
     rates: Rates = NO_RATES
 
     def count(self, acked: int, received: int) -> None:
-        sent, got = max(0, acked - self.acked), max(0, received - self.received)
+        sent, new_received = max(0, acked - self.acked), max(0, received - self.received)
         self.acked += sent
-        self.received += got
-        self.place.sent += sent
-        self.place.received += got
+        self.received += new_received
+        self.path_total.sent += sent
+        self.path_total.received += new_received
         if self.down.cap is not None:
             self.down.cap.bytes += sent
         if self.up.cap is not None:
-            self.up.cap.bytes += got
+            self.up.cap.bytes += new_received
 
-    def standing(self, direction: Direction) -> _Standing:
+    def cap_state(self, direction: Direction) -> _CapState:
         return self.up if direction is Direction.UP else self.down
 
     @property
@@ -128,37 +126,37 @@ class Traffic(Consumer):
         self.clients: dict[int, bytes] = {}  # by token of the connection
         self.capped = 0  # subflows with a cap, as decided; counted once if both directions have one
         self.classes: dict[ScopeKey, CapClass] = {}
-        self._subflows: dict[FourTuple, _Carried] = {}
-        self._closed: TimedTable[End, _Carried] = TimedTable(MAX_CLOSED)  # subflows that the meter may still report
-        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # early: cookie, sent, received
-        self.counted = clock()  # when all sockets were last counted, monotonic seconds
-        self._due = float("inf")  # when to sweep next; not before :meth:`begin`
+        self._subflows: dict[FourTuple, _Subflow] = {}
+        self._closed: TimedTable[End, _Subflow] = TimedTable(MAX_CLOSED)  # subflows that the meter may still report
+        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # unassigned: cookie, sent, received
+        self.counted_at = clock()  # when all sockets were last counted, monotonic seconds
+        self._next_sweep = float("inf")  # not before :meth:`begin`
         self._clock = clock
         self._sweep_seconds = sweep_seconds
 
     def rates(self, four_tuple: FourTuple) -> Rates:
-        known = self._subflows.get(four_tuple)
-        return NO_RATES if known is None else known.rates
+        subflow = self._subflows.get(four_tuple)
+        return NO_RATES if subflow is None else subflow.rates
 
-    def carried(self, four_tuple: FourTuple) -> tuple[int, int]:
+    def byte_counts(self, four_tuple: FourTuple) -> tuple[int, int]:
         """Return the bytes sent and received as of the subflow's last sample."""
-        known = self._subflows.get(four_tuple)
-        return (0, 0) if known is None else (known.acked, known.received)
+        subflow = self._subflows.get(four_tuple)
+        return (0, 0) if subflow is None else (subflow.acked, subflow.received)
 
-    def since(self, four_tuple: FourTuple, direction: Direction) -> float | None:
-        """Return the time since which a subflow has its cap and rate, enforced or dry, or no cap; None if unknown."""
-        known = self._subflows.get(four_tuple)
-        return None if known is None else known.standing(direction).since
+    def cap_since(self, four_tuple: FourTuple, direction: Direction) -> float | None:
+        """Return the time since which a subflow has its cap and rate, applied or dry, or no cap; None if unknown."""
+        subflow = self._subflows.get(four_tuple)
+        return None if subflow is None else subflow.cap_state(direction).since
 
-    def standing(self, four_tuple: FourTuple, direction: Direction) -> tuple[int, str | None, str | None] | None:
+    def find(self, four_tuple: FourTuple, direction: Direction) -> tuple[int, str | None, str | None] | None:
         """Return a subflow's token, path and the rule of its cap; None if unknown."""
-        known = self._subflows.get(four_tuple)
-        if known is None:
+        subflow = self._subflows.get(four_tuple)
+        if subflow is None:
             return None
-        cap = known.standing(direction).cap
-        return known.token, known.place.key.path, None if cap is None else cap.key.rule
+        cap = subflow.cap_state(direction).cap
+        return subflow.token, subflow.path_total.key.path, None if cap is None else cap.key.rule
 
-    def under(self, rule: str) -> int:
+    def count_capped(self, rule: str) -> int:
         """Return how many subflows have a cap of *rule*, counted once per direction."""
         return sum(cap.subflows for key, cap in self.caps.items() if key.rule == rule)
 
@@ -169,42 +167,42 @@ class Traffic(Consumer):
             if socket is not None:
                 subflow.cookie, subflow.sampled = socket.cookie, socket.read
                 subflow.acked, subflow.received = socket.bytes_acked, socket.bytes_received
-        self._due = 0.0
+        self._next_sweep = 0.0
 
-    def decided(self, decision: Decision) -> None:
+    def record_decision(self, decision: Decision) -> None:
         """Assign the subflows of a connection to the paths and caps of *decision*."""
-        token, connection, now, known = decision.token, decision.connection, decision.now, self._subflows
+        token, connection, now, subflows = decision.token, decision.connection, decision.now, self._subflows
         if connection is None:
             self.clients.pop(token, None)
         else:
             self.clients[token] = connection.client
-        there = () if connection is None else connection.subflows
-        interfaces = {each.four_tuple: each.interface for each in there}
+        tracked = () if connection is None else connection.subflows
+        interfaces = {each.four_tuple: each.interface for each in tracked}
         for verdict in decision.after:
             four_tuple = verdict.four_tuple
-            subflow = known.get(four_tuple)
+            subflow = subflows.get(four_tuple)
             key = PathKey(verdict.path, interfaces.get(four_tuple))
             if subflow is None or subflow.token != token:
                 if subflow is not None:
                     self._close(four_tuple, subflow)
-                place, uncapped = self._place(key), _Standing(now)
-                place.subflows += 1
-                subflow = known[four_tuple] = _Carried(token, place, uncapped, uncapped)
-            elif subflow.place.key != key:
-                subflow.place.subflows -= 1
-                subflow.place = self._place(key)
-                subflow.place.subflows += 1
-            self._stand(subflow, verdict, decision)
+                total, uncapped = self._path_total(key), _CapState(now)
+                total.subflows += 1
+                subflow = subflows[four_tuple] = _Subflow(token, total, uncapped, uncapped)
+            elif subflow.path_total.key != key:
+                subflow.path_total.subflows -= 1
+                subflow.path_total = self._path_total(key)
+                subflow.path_total.subflows += 1
+            self._update_cap(subflow, verdict, decision)
         for four_tuple in {each.four_tuple for each in decision.before} - {each.four_tuple for each in decision.after}:
-            subflow = known.get(four_tuple)
+            subflow = subflows.get(four_tuple)
             if subflow is not None and subflow.token == token:
-                del known[four_tuple]
+                del subflows[four_tuple]
                 self._close(four_tuple, subflow)
         # A policy that no longer covers uploads yields no verdict that would take their cap.
         for verdict in decision.ended:
-            subflow = known.get(verdict.four_tuple)
+            subflow = subflows.get(verdict.four_tuple)
             if subflow is not None and subflow.token == token:
-                self._set(subflow, verdict.direction, _Standing(now))
+                self._set_cap(subflow, verdict.direction, _CapState(now))
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count the lifetime bytes of a socket."""
@@ -218,16 +216,14 @@ class Traffic(Consumer):
             self._forget_old(now)
             self._reported.put(end, (cookie, acked, received), now)
 
-    def closed_told(self) -> None:
+    def note_all_reported(self) -> None:
         """Note that all closed sockets were reported: the totals are complete if nothing is open (nothing sweeps)."""
         if not self._subflows:
-            self.counted = self._clock()
-
-    # A consumer of samples
+            self.counted_at = self._clock()
 
     def watches_any(self) -> bool:
         """Return whether a sweep is due; ``SWEEP_SHARE`` bounds how often."""
-        return bool(self._subflows) and self._clock() >= self._due
+        return bool(self._subflows) and self._clock() >= self._next_sweep
 
     def watched(self) -> Collection[FourTuple]:
         return self._subflows.keys() if self.watches_any() else ()
@@ -237,7 +233,7 @@ class Traffic(Consumer):
         now, sockets, complete, _ = samples
         if not complete:
             return
-        self._due = now + max(PERIOD_SECONDS, self._sweep_seconds() / SWEEP_SHARE)
+        self._next_sweep = now + max(PERIOD_SECONDS, self._sweep_seconds() / SWEEP_SHARE)
         self._forget_old(now)
         for number, (four_tuple, subflow) in enumerate(list(self._subflows.items()), 1):
             if not number % SLICE:
@@ -246,49 +242,47 @@ class Traffic(Consumer):
             # An earlier connection may have had the four-tuple when the sweep read the socket.
             if socket is not None and socket.token == subflow.token:
                 self._sample(subflow, socket)
-        self.counted = now
+        self.counted_at = now
         yield
 
-    # Within
-
     @staticmethod
-    def _sample(subflow: _Carried, socket: KernelSubflow) -> None:
+    def _sample(subflow: _Subflow, socket: KernelSubflow) -> None:
         acked, received = socket.bytes_acked, socket.bytes_received
         if subflow.cookie != socket.cookie:
             subflow.cookie = socket.cookie
             subflow.acked = subflow.received = 0
             subflow.rates = NO_RATES
         elif (span := socket.read - subflow.sampled) > 0:
-            growth = acked - subflow.acked, received - subflow.received
-            subflow.rates = Rates(*(int(8 * max(0, each) / span) for each in growth))
+            pairs = (subflow.acked, acked), (subflow.received, received)
+            subflow.rates = Rates(*(int(compute_rate(before, after, span)) for before, after in pairs))
         subflow.sampled = socket.read
         subflow.count(acked, received)
 
-    def _stand(self, subflow: _Carried, verdict: Verdict, decision: Decision) -> None:
+    def _update_cap(self, subflow: _Subflow, verdict: Verdict, decision: Decision) -> None:
         cap = scope = limits = None
         if verdict.scope is not None and verdict.rule is not None and verdict.throttle is not None:
-            cap, scope = self._cap(CapKey(verdict.rule.name, verdict.path, verdict.direction)), verdict.scope
-            of_class = verdict.throttle.rate, verdict.throttle.ceil
-            self.classes.setdefault(scope, CapClass(of_class)).limits = of_class
-            limits = None if scope.balances else of_class
-        before = subflow.standing(verdict.direction)
-        turns = decision.turns and cap is not None
-        if turns or cap is not before.cap or scope != before.scope or limits != before.limits:
-            self._set(subflow, verdict.direction, _Standing(decision.now, cap, scope, limits))
+            cap, scope = self._cap_total(CapKey(verdict.rule.name, verdict.path, verdict.direction)), verdict.scope
+            class_limits = verdict.throttle.rate, verdict.throttle.ceil
+            self.classes.setdefault(scope, CapClass(class_limits)).limits = class_limits
+            limits = None if scope.balances else class_limits
+        before = subflow.cap_state(verdict.direction)
+        is_changed = decision.is_dry_run_change and cap is not None
+        if is_changed or cap is not before.cap or scope != before.scope or limits != before.limits:
+            self._set_cap(subflow, verdict.direction, _CapState(decision.now, cap, scope, limits))
 
-    def _set(self, subflow: _Carried, direction: Direction, standing: _Standing) -> None:
-        before, was_capped = subflow.standing(direction), subflow.is_capped
-        self._count(standing, 1)
+    def _set_cap(self, subflow: _Subflow, direction: Direction, state: _CapState) -> None:
+        before, was_capped = subflow.cap_state(direction), subflow.is_capped
+        self._count(state, 1)
         self._count(before, -1)
         if direction is Direction.UP:
-            subflow.up = standing
+            subflow.up = state
         else:
-            subflow.down = standing
+            subflow.down = state
         self.capped += subflow.is_capped - was_capped
 
-    def _count(self, standing: _Standing, number: int) -> None:
-        """Add a *number* of subflows to the cap and class of *standing*, if it has them."""
-        cap, scope = standing.cap, standing.scope
+    def _count(self, state: _CapState, number: int) -> None:
+        """Add a *number* of subflows to the cap and class of *state*, if it has them."""
+        cap, scope = state.cap, state.scope
         if cap is None or scope is None:
             return
         cap.subflows += number
@@ -299,11 +293,11 @@ class Traffic(Consumer):
         if not members:
             del self.classes[scope]
 
-    def _close(self, four_tuple: FourTuple, subflow: _Carried) -> None:
+    def _close(self, four_tuple: FourTuple, subflow: _Subflow) -> None:
         """End a subflow; the meter may still report its last bytes."""
-        subflow.place.subflows -= 1
+        subflow.path_total.subflows -= 1
         for direction in Direction:
-            self._set(subflow, direction, subflow.standing(direction)._replace(scope=None))
+            self._set_cap(subflow, direction, subflow.cap_state(direction)._replace(scope=None))
         end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
         report = self._reported.get(end)
         if report is not None and subflow.cookie in (None, report[0]):
@@ -316,10 +310,10 @@ class Traffic(Consumer):
         self._closed.drop_until(now - CLOSED_SECONDS)
         self._reported.drop_until(now - REPORTED_SECONDS)
 
-    def _place(self, key: PathKey) -> PathTotal:
+    def _path_total(self, key: PathKey) -> PathTotal:
         return self.paths.get(key) or self.paths.setdefault(key, PathTotal(key))
 
-    def _cap(self, key: CapKey) -> CapTotal:
+    def _cap_total(self, key: CapKey) -> CapTotal:
         total = self.caps.get(key)
         if total is None:
             if len(self.caps) >= MAX_CAPS:

@@ -55,7 +55,7 @@ def class_answer(planner: Planner, minor: int) -> answers.ClassAnswer:
 
 def _subflows(snapshot: Snapshot, connection: Connection, samples: Sockets) -> Iterator[answers.SubflowAnswer]:
     down, up = by_direction(snapshot.verdicts(connection.token))
-    ahead, paths = snapshot.engine.ahead, snapshot.engine.tunnels.table.paths
+    clock_offset, paths = snapshot.engine.clock_offset, snapshot.engine.tunnels.table.paths
     downloads, uploads = snapshot.planners
     for subflow in connection.subflows:
         four_tuple = subflow.four_tuple
@@ -71,7 +71,7 @@ def _subflows(snapshot: Snapshot, connection: Connection, samples: Sockets) -> I
             "remote_id": subflow.remote_id,
             "backup": subflow.backup,
             "interface": subflow.interface,
-            "since": subflow.since + ahead,
+            "since": subflow.since + clock_offset,
             "path": None if verdict is None else verdict.path,
             **_cap(four_tuple, verdict, downloads),
             "pacing_limit": None if sample is None else sample.tcp.max_pacing_rate,
@@ -119,7 +119,7 @@ def connections(snapshot: Snapshot, request: Arguments) -> answers.ConnectionsAn
 
 
 def _carried(snapshot: Snapshot, connection: Connection) -> int:
-    return sum(sum(snapshot.engine.traffic.carried(each.four_tuple)) for each in connection.subflows)
+    return sum(sum(snapshot.engine.traffic.byte_counts(each.four_tuple)) for each in connection.subflows)
 
 
 def _rate(snapshot: Snapshot, connection: Connection) -> int:
@@ -182,7 +182,7 @@ def _bytes(snapshot: Snapshot, four_tuple: FourTuple, samples: Sockets) -> tuple
     sample = samples.get(four_tuple)
     if sample is not None:
         return sample.bytes_acked, sample.bytes_received
-    return snapshot.engine.traffic.carried(four_tuple)
+    return snapshot.engine.traffic.byte_counts(four_tuple)
 
 
 # client, budgets

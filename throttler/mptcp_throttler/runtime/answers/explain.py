@@ -17,7 +17,7 @@ from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.runtime.decisions import NOT_CAPPED, NOT_STEERED
 from mptcp_throttler.shaping.plan import UNCAPPED
 from mptcp_throttler.telemetry import events as kinds
-from mptcp_throttler.telemetry.events import CUT, Happened
+from mptcp_throttler.telemetry.events import ELLIPSIS, RecordedEvent
 from mptcp_throttler.views.answers import (
     EventAnswer,
     EventsAnswer,
@@ -76,11 +76,11 @@ def _events(snapshot: Snapshot, request: Arguments) -> Iterator[EventAnswer]:
         }
 
 
-def _remote(event: Happened) -> bytes | None:
+def _remote(event: RecordedEvent) -> bytes | None:
     return None if event.four_tuple is None else event.four_tuple.remote
 
 
-def _text(event: Happened, remote: str) -> str:
+def _text(event: RecordedEvent, remote: str) -> str:
     path = "" if event.path is None else f" on path {event.path}"
     upload = "upload of " if event.direction == "up" else ""
     match event.kind:
@@ -129,9 +129,9 @@ class _Explained:
         self._snapshot, self._policy, self._connection = snapshot, policy, connection
         decisions, ring = snapshot.engine.decisions, snapshot.engine.events.ring
         self._steps = [
-            {(each.four_tuple, each.direction): each for each in step} for step in decisions.steps(connection)
+            {(each.four_tuple, each.direction): each for each in step} for step in decisions.verdict_steps(connection)
         ]
-        self._expected = decisions.expected(connection)
+        self._expected = decisions.expected_paths(connection)
         self._events = [each for each in ring.after(0) if each.token in (connection.token, None)]
 
     def answer(self) -> ExplainedConnection:
@@ -154,7 +154,7 @@ class _Explained:
         four_tuple, snapshot = subflow.four_tuple, self._snapshot
         verdict = self._steps[-1][four_tuple, direction]
         throttle = verdict.throttle
-        since = snapshot.engine.traffic.since(four_tuple, direction)
+        since = snapshot.engine.traffic.cap_since(four_tuple, direction)
         note = snapshot.policy.cap_note
         return {
             "remote": end_text(four_tuple.remote, four_tuple.remote_port),
@@ -206,7 +206,7 @@ class _Explained:
         last = next(found, None)
         return None if last is None or (stage == "budgets" and not _says(verdict, last)) else last.time
 
-    def _concerns(self, event: Happened, verdict: Verdict) -> bool:
+    def _concerns(self, event: RecordedEvent, verdict: Verdict) -> bool:
         if event.kind != kinds.BUDGET:
             return event.four_tuple in (None, verdict.four_tuple) and event.token == self._connection.token
         budget = None if verdict.budget is None else verdict.budget.budget
@@ -224,8 +224,8 @@ class _Explained:
         return "in force" if there and not moving else "coming"
 
 
-def _says(verdict: Verdict, event: Happened) -> bool:
+def _says(verdict: Verdict, event: RecordedEvent) -> bool:
     """Return whether *event* reports the state of the budget in *verdict*: the same step and end of period."""
     sentence = event.detail.partition(": ")[2] if event.detail.startswith("client ") else event.detail
     # If another cap is tighter, the reason has only the end of the sentence.
-    return sentence.removesuffix(CUT).rpartition(" exceeds ")[2] in verdict.reason
+    return sentence.removesuffix(ELLIPSIS).rpartition(" exceeds ")[2] in verdict.reason

@@ -53,7 +53,7 @@ class Snapshot:
 
     def wall(self, time: float) -> float:
         """Convert a monotonic *time* to seconds since the epoch."""
-        return time + self.engine.ahead
+        return time + self.engine.clock_offset
 
     def tunnel(self, connection: Connection) -> TunnelName:
         """Return the name of the connection's tunnel for an answer; empty if the connection is not a tunnel."""

@@ -44,7 +44,7 @@ def head(snapshot: Snapshot, _: Arguments) -> answers.HeadAnswer:
         "interfaces": list(settings.interfaces),
         "listen_ports": list(settings.ownership.listen_ports),
         "netfilter": engine.downloads.backend,
-        "paced": engine.paced.possible,
+        "paced": engine.socket_limiter.possible,
         "policy": {
             "source": str(settings.policy),
             "dry_run": snapshot.is_dry,
@@ -107,7 +107,7 @@ def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
         ],
         "subflows": {"active": engine.tracker.table_sizes["subflows"], "pending": pending.total()},
         "clients": len(set(engine.traffic.clients.values())),
-        "counted": snapshot.wall(engine.traffic.counted),
+        "counted": snapshot.wall(engine.traffic.counted_at),
         "paths": [
             {
                 "path": each.key.path,
@@ -123,7 +123,7 @@ def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
         "class_counts": {"down": len(downloads.classes.actual), "up": len(uploads.classes.actual)},
         "budget_totals": budget_totals,
         "budgets": accounts,
-        "guard": {"relaxed": engine.guard.relaxed(), "interventions": engine.guard.counters.relaxations},
+        "guard": {"relaxed": engine.guard.count_relaxed(), "interventions": engine.guard.counters.relaxations},
         "counters": counters(snapshot),
         "loop": snapshot.gauge.as_json(),
         "reaction": cast("answers.HistogramAnswer", engine.join_latency.as_json()),
@@ -133,7 +133,7 @@ def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
         "reloads": snapshot.reloads,
         "ledger_error": snapshot.budgets.trouble,
         "captures": snapshot.observers.capturing(),
-        "bpf": {"pacing": engine.paced.possible, "counting": snapshot.closed_sockets.are_counted},
+        "bpf": {"pacing": engine.socket_limiter.possible, "counting": snapshot.closed_sockets.are_counted},
         "policy": {
             "file": str(snapshot.settings.policy),
             "since": snapshot.taken,
@@ -151,7 +151,7 @@ def _pending(snapshot: Snapshot) -> Iterator[CapKey]:
     """Yield, for each subflow whose cap is not in force yet, the key of that cap."""
     for planner in snapshot.planners:
         for four_tuple in planner.onsets():
-            standing = snapshot.engine.traffic.standing(four_tuple, planner.direction)
+            standing = snapshot.engine.traffic.find(four_tuple, planner.direction)
             if standing is not None and standing[2] is not None:
                 yield CapKey(standing[2], standing[1], planner.direction)
 
@@ -254,7 +254,7 @@ def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
         row = found.get(client) or found.setdefault(client, _unused(client))
         row["connections"] += 1
         for subflow in connection.subflows:
-            rates, (sent, received) = traffic.rates(subflow.four_tuple), traffic.carried(subflow.four_tuple)
+            rates, (sent, received) = traffic.rates(subflow.four_tuple), traffic.byte_counts(subflow.four_tuple)
             owners[subflow.four_tuple.remote] = client
             row["subflows"] += 1
             row["bytes_sent"] += sent
@@ -317,7 +317,7 @@ def _plain_tcp(snapshot: Snapshot, limit: int) -> answers.PlainTcp | None:
     traffic = snapshot.engine.traffic
     ours = (unmapped(FourTuple(*each)) for each in sockets(ESTABLISHED) if each.local_port in ports)
     try:
-        found = Counter(each.remote for each in ours if traffic.standing(each, Direction.DOWN) is None)
+        found = Counter(each.remote for each in ours if traffic.find(each, Direction.DOWN) is None)
     except OSError as error:
         log.warning("%s: %s; an answer does not say who uses plain TCP", error.filename, error.strerror)
         return None

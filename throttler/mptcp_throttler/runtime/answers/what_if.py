@@ -18,7 +18,7 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.model import Budget, Direction, Throttle
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
-from mptcp_throttler.stages.steering import steered
+from mptcp_throttler.stages.steering import find_steering
 from mptcp_throttler.views.answers import Difference, WhatIfAnswer
 from mptcp_throttler.views.requests import Arguments, RequestError
 from mptcp_throttler.views.words import budget_in_words, cap_in_words, end_text
@@ -82,7 +82,7 @@ def what_if(snapshot: Snapshot, request: Arguments) -> WhatIfAnswer:
             done = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
             raise RequestError(f"to decide by this policy takes too long: {done}")
         now = snapshot.verdicts(token)
-        *_, then = decisions.steps(connection)
+        *_, then = decisions.verdict_steps(connection)
         before, after = _treatments(now, snapshot.is_dry), _treatments(then, decisions.is_dry, later)
         verdicts = {(each.four_tuple, each.direction): each for each in (*now, *then)}
         for key in dict.fromkeys([*before, *after]):
@@ -141,7 +141,7 @@ def _treatments(
 def _steering(verdicts: tuple[Verdict, ...], later: str) -> dict[FourTuple, str]:
     """Return the role of each steered subflow, in words. If a rule steers by order, all subflows except those on the
     first existing path are backup. *later* is appended if the role needs a backup flag."""
-    rule, path_of = steered(verdicts)
+    rule, path_of = find_steering(verdicts)
     if rule is None or rule.steer is None:
         return {}
     steer, words = rule.steer, f"steered {rule.steer.mode} by rule {rule.name}"

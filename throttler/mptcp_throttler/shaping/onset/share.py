@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mptcp_throttler.mptcp.model import KernelSubflow
+from mptcp_throttler.mptcp.model import KernelSubflow, compute_rate
 from mptcp_throttler.shaping.cap import Level
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 
@@ -76,7 +76,7 @@ class Demand:
             self.delivered, self.progressed = sample.delivered, now
         if self.counted is None or now - self.counted >= COUNT_SECONDS:
             if self.counted is not None:
-                self.rate = round(8 * max(0, sample.bytes_acked - self.acked) / (now - self.counted))
+                self.rate = round(compute_rate(self.acked, sample.bytes_acked, now - self.counted))
             self.acked, self.counted = sample.bytes_acked, now
         self.waits = tcp.not_sent > 0 or tcp.unacked > 0
         patience = max(SILENT_SECONDS, SILENT_ROUND_TRIPS * 1e-6 * tcp.rtt, SILENT_TURNS * turn)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets
+from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets, compute_rate
 from mptcp_throttler.shaping.model import GENTLE_FALL
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.plan import Planner
@@ -96,9 +96,9 @@ class UploadOnsets:
                 if sample.read >= ramp.began:  # otherwise the sample is older than the cap; another follows soon
                     ramp.began, ramp.received = sample.read, sample.bytes_received
             elif (passed := sample.read - ramp.began) >= MEASURE_SECONDS:
-                octets = max(0, sample.bytes_received - ramp.received)
+                rate = compute_rate(ramp.received, sample.bytes_received, passed)
                 siblings = [each for each in self._subflows(sample.token) if each != four_tuple]
-                ramp.fall_from(round(8 * octets / passed), now, siblings)
+                ramp.fall_from(round(rate), now, siblings)
 
     def step(self, now: float) -> Iterator[bool]:
         """Process the planner's moves and advance all ramps, a slice at a time; yield whether the plan changed."""
@@ -154,7 +154,7 @@ def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
         return  # the reads are too far apart (by a sweep), or so close to the last sample that bursts would count
     octets = sum(max(0, each.bytes_received - ramp.others.get(each.four_tuple, each.bytes_received)) for each in others)
     if ramp.others and passed > 0:
-        ramp.others_rate = max(ramp.others_rate, 8 * octets / passed)
+        ramp.others_rate = max(ramp.others_rate, compute_rate(0, octets, passed))
     ramp.others, ramp.sampled = {each.four_tuple: each.bytes_received for each in others}, read
     if not ramp.others_rate:
         return
