@@ -32,7 +32,7 @@ PREFIX, CLIENT = ip_network("10.1.0.0/16"), ip_network(f"{A}/32")
 def report_event(scene: Scene, kind: KernelEventKind, token: int, client: str) -> None:
     """Let the kernel report an event, and the daemon process it."""
     event = KernelEvent(time.monotonic(), kind, token, four_tuple(client), 0, 0)
-    scene.engine.take_events(scene.engine.tracker.kernel_event(event))
+    scene.engine.take_events(scene.engine.tracker.apply_event(event))
 
 
 def reasons(scene: Scene) -> list[str]:

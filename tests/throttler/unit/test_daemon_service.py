@@ -20,7 +20,7 @@ from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scen
 from test_daemon_births import report_event
 
 from mptcp_common.status_client import ask
-from mptcp_throttler.cli.asking import reload_outcome
+from mptcp_throttler.cli.queries import reload_outcome
 from mptcp_throttler.cli.status import print_status
 from mptcp_throttler.config.files import changed_settings, read_settings
 from mptcp_throttler.mptcp.model import KernelEventKind

@@ -19,7 +19,7 @@ from answering_socket import answering
 
 from mptcp_common import status_client
 from mptcp_throttler.cli import main
-from mptcp_throttler.cli.asking import event_lines, explanation
+from mptcp_throttler.cli.queries import event_lines, explanation
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
 HEAD = {"schema": 2, "time": NOON, "version": "0", "pid": 1}
@@ -152,13 +152,13 @@ def test_explain_accepts_a_client_a_token_or_an_endpoint(
 @pytest.mark.parametrize("which", ["nobody", "10.77.1", "10.77.1.2:port", "10.77.1.2:70000", "4f037d87f", ""])
 def test_explain_refuses_other_words(capsys: pytest.CaptureFixture[str], which: str) -> None:
     assert main(["explain", which]) == 2
-    assert capsys.readouterr().err.startswith(f'mptcp-throttler: "{which}" is neither an address')
+    assert capsys.readouterr().err.startswith(f'mptcp-throttler: "{which}" is not an address')
 
 
 def test_explain_reports_that_no_connection_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with answering(tmp_path / "s", lambda request: {**HEAD, "time_zone": "UTC", "connections": []}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
-    assert capsys.readouterr().out.startswith("no such Multipath TCP connection is open; the throttler neither")
+    assert capsys.readouterr().out.startswith("no such Multipath TCP connection is open; connections of plain")
     with answering(tmp_path / "s", lambda request: {"schema": 2, "error": "one clear line"}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
     assert capsys.readouterr().err == "mptcp-throttler: one clear line\n"

@@ -41,9 +41,9 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
             now += 0.00001
             segment = parse_frame(bytes(data), now, "eth0", ETHERNET, ours)
             assert segment is not None
-            events += kinds(tracker.segment(segment))
+            events += kinds(tracker.apply_segment(segment))
         for kind in (KernelEventKind.SUBFLOW_ESTABLISHED, KernelEventKind.SUBFLOW_CLOSED):
-            events += kinds(tracker.kernel_event(path.kernel(kind, time=now)))
+            events += kinds(tracker.apply_event(path.kernel(kind, time=now)))
     return events, now
 
 

@@ -53,16 +53,16 @@ def test_next_dump_decides_if_another_subflow_may_have_ended(why: str) -> None:
         paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 1))]
         if why == "a reset":
             assert kinds_of_events(tracker, paths[1].rst()) == []
-            assert tracker.questions.pause(0.0) is not None
+            assert tracker.lookups.pause(0.0) is not None
         else:
-            tracker.want_resync()
+            tracker.request_resync()
         assert kinds_of_events(tracker, paths[MOST].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
-        assert tracker.wants_resync
+        assert tracker.needs_resync
         now = host.time + 2 * SMALL.resync_grace
         listed = [path.kernel_subflow() for path in paths if not (ended and path is paths[1])]
         caused = kinds(tracker.resync(listed, now))
         assert (ACTIVE in caused, EXCESS in caused) == (ended, not ended)
-        assert not tracker.wants_resync
+        assert not tracker.needs_resync
 
 
 def test_dump_removes_ended_subflows_before_it_reports_excess() -> None:
@@ -100,7 +100,7 @@ def test_each_subflow_of_the_kernel_is_tracked_or_reported(
             events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
         elif action == "reset":
             events = feed(tracker, path.rst())
-        if action == "dump" or tracker.wants_resync:
+        if action == "dump" or tracker.needs_resync:
             host.time += 2 * SMALL.closed_linger
             events += tracker.resync([each.kernel_subflow() for each in in_kernel.values()], host.time)  # type: ignore[attr-defined]
         tracked = {each.four_tuple for each in tracker.connections[host.token].subflows}

@@ -77,7 +77,7 @@ class TestInterface:
     def test_client_may_use_the_proxys_port(self, tracker: Tracker, host: Host) -> None:
         path = host.initial(port=PORT)
         for segment in path.handshake():
-            tracker.segment(replace(segment, outgoing=segment.source == path.four_tuple.local))
+            tracker.apply_segment(replace(segment, outgoing=segment.source == path.four_tuple.local))
         assert kinds_of_events(tracker, path.kernel(KernelEventKind.CREATED)) == [OPENED, ACTIVE]
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 

@@ -112,7 +112,7 @@ class Kernel(RuleBasedStateMachine):
     def event(self, path: Path, kind: K) -> None:
         self.time += 0.001
         path.host.time = self.time
-        self.receive(self.tracker.kernel_event(path.kernel(kind)))
+        self.receive(self.tracker.apply_event(path.kernel(kind)))
 
     @rule(index=indexes, lost=st.booleans())
     def open(self, index: int, lost: bool) -> None:
@@ -145,7 +145,7 @@ class Kernel(RuleBasedStateMachine):
         self.time += 0.001
         host = PATHS[number * 3].host
         host.time = self.time
-        self.receive(self.tracker.kernel_event(host.closed()))
+        self.receive(self.tracker.apply_event(host.closed()))
 
     def write(self, count: int) -> list[KernelSubflow]:
         before, self.written = self.written, []
@@ -213,10 +213,10 @@ class TestInBetween:
     def test_unfinished_dump_closes_nothing(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         feed(tracker, host.join("203.0.113.7").kernel(K.SUBFLOW_ESTABLISHED, token=77))
-        assert tracker.wants_resync
+        assert tracker.needs_resync
         assert tracker.begin_resync(host.time + 5).add([]) == []
         assert known_subflows(tracker, host) == [path.four_tuple]
-        assert tracker.wants_resync, "a failed dump does not satisfy the request"
+        assert tracker.needs_resync, "a failed dump does not satisfy the request"
         assert tracker.counters.resyncs == 0
 
     def test_subflow_closed_during_a_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
@@ -270,9 +270,9 @@ class TestInBetween:
         resync = tracker.begin_resync(host.time)
         feed(tracker, host.join().kernel(K.SUBFLOW_ESTABLISHED))
         finish(resync)
-        assert tracker.wants_resync
+        assert tracker.needs_resync
         tracker.resync([host.join().kernel_subflow()], host.time)
-        assert not tracker.wants_resync
+        assert not tracker.needs_resync
 
     def test_later_dump_invalidates_an_earlier_one(self, tracker: Tracker, host: Host) -> None:
         path, other = open_connection(tracker, host), host.join()
@@ -349,5 +349,5 @@ class TestFull:
         tracker, (first, _, third), new = self.full_connection()
         resync = tracker.begin_resync(1010.0)
         resync.add([new.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])
-        tracker.kernel_event(replace(new.kernel(K.SUBFLOW_CLOSED), time=1010.5))
+        tracker.apply_event(replace(new.kernel(K.SUBFLOW_CLOSED), time=1010.5))
         assert kinds(finish(resync)) == [DISAGREE, CLOSED]

@@ -18,7 +18,7 @@ from mptcp_dialogue import ACTIVE, CLOSED, OPENED, PORT, Host, Path, feed, kinds
 from mptcp_invariants import SMALL, check_tables
 
 from mptcp_common.netlink import refusal
-from mptcp_throttler.mptcp.limits import Shares
+from mptcp_throttler.mptcp.limits import ConnectionShares
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.actions import MAX_LINES, Actions
@@ -37,44 +37,44 @@ def packed(client: int) -> bytes:
 
 @given(room=st.integers(1, 40), actions=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=200))
 def test_client_may_hold_as_many_connections_as_there_is_room_left(room: int, actions: list[tuple[int, bool]]) -> None:
-    shares, held = Shares(room), Counter[int]()
+    shares, held = ConnectionShares(room), Counter[int]()
     for client, takes in actions:
         left = room - held.total()
         assert shares.allows(packed(client)) is (held[client] < left)
         if takes and shares.allows(packed(client)):
             held[client] += 1
-            shares.take(packed(client))
+            shares.add(packed(client))
         elif not takes and held[client]:
             held[client] -= 1
-            shares.give_back(packed(client))
-        assert (shares.taken, len(shares.held)) == (held.total(), len(+held))
-        assert 0 <= shares.taken <= room
+            shares.release(packed(client))
+        assert (shares.total, len(shares.counts)) == (held.total(), len(+held))
+        assert 0 <= shares.total <= room
 
 
 @given(room=st.integers(1, 300), clients=st.integers(1, 6))
 def test_clients_that_take_all_they_can_leave_room_for_another(room: int, clients: int) -> None:
-    shares = Shares(room)
-    tried = [shares.take(packed(n)) for _ in range(room) for n in range(clients) if shares.allows(packed(n))]
+    shares = ConnectionShares(room)
+    tried = [shares.add(packed(n)) for _ in range(room) for n in range(clients) if shares.allows(packed(n))]
     left = room - len(tried)
     assert left >= room // (clients + 1)
     assert max(Counter(tried).values()) <= left + 1, "the last connection went to a client with no more than was left"
     for _ in range((left + 1) // 2):
         assert shares.allows(packed(99)), "another client finds room for half of the rest"
-        shares.take(packed(99))
+        shares.add(packed(99))
 
 
 def test_ipv6_network_counts_as_one_client() -> None:
-    shares = Shares(4)
+    shares = ConnectionShares(4)
     for host in range(2):
         assert shares.allows(ip_address(f"2001:db8::{host}").packed)
-        shares.take(ip_address(f"2001:db8::{host}").packed)
+        shares.add(ip_address(f"2001:db8::{host}").packed)
     assert not shares.allows(ip_address("2001:db8::77").packed)
-    assert shares.words(ip_address("2001:db8::77").packed) == (
+    assert shares.describe(ip_address("2001:db8::77").packed) == (
         "2001:db8::/64 has 2 connections, and there is room for 2 more of all clients"
     )
     assert shares.allows(ip_address("2001:db8:0:1::").packed)
     assert shares.allows(packed(1))
-    assert shares.words(packed(1)).startswith("192.0.2.1 has 0 connections")
+    assert shares.describe(packed(1)).startswith("192.0.2.1 has 0 connections")
 
 
 # The tracker
@@ -187,13 +187,13 @@ def test_restart_keeps_connections_within_the_rule_in_any_order(
     actions: list[tuple[int, bool]], chance: Random, size: int
 ) -> None:
     """Defect: a client that had filled its share before other clients came seemed to exceed its share."""
-    shares, in_kernel = Shares(ROOM), list[tuple[int, int]]()
+    shares, in_kernel = ConnectionShares(ROOM), list[tuple[int, int]]()
     for number, (client, opens) in enumerate(actions):
         if opens and shares.allows(packed(client)):
-            shares.take(packed(client))
+            shares.add(packed(client))
             in_kernel.append((number, client))
         elif not opens and in_kernel:
-            shares.give_back(packed(in_kernel.pop(0)[1]))
+            shares.release(packed(in_kernel.pop(0)[1]))
     paths = [path_of(number, client) for number, client in in_kernel]
     joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
     dump = [path.kernel_subflow() for path in (*paths, *joins)]
@@ -236,17 +236,17 @@ def test_clients_that_filled_the_table_before_leave_room_for_another() -> None:
 
 @given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4).map(bool)), max_size=90))
 def test_connections_within_the_rule_may_be_older_in_any_order(room: int, actions: list[tuple[int, bool]]) -> None:
-    shares, in_kernel = Shares(room), list[bytes]()
+    shares, in_kernel = ConnectionShares(room), list[bytes]()
     for client, opens in actions:
         if opens and shares.allows(packed(client)):
             assert shares.allows_older(packed(client))
-            in_kernel.append(shares.take(packed(client)))
+            in_kernel.append(shares.add(packed(client)))
         elif not opens and in_kernel:
-            shares.give_back(in_kernel.pop(0))
-    listed = Shares(room)
+            shares.release(in_kernel.pop(0))
+    listed = ConnectionShares(room)
     for client_key in sorted(in_kernel):
         assert listed.allows_older(client_key), "also in the order of a dump"
-        listed.take(client_key)
+        listed.add(client_key)
 
 
 def test_rule_applies_to_new_connections_before_the_first_dump_ends() -> None:
@@ -289,7 +289,7 @@ def test_each_connection_of_the_kernel_is_tracked_or_reported(
         elif action == "waits":
             time += 2 * SMALL.closed_linger
             events = tracker.expire(time)
-        if action == "dump" or tracker.wants_resync:
+        if action == "dump" or tracker.needs_resync:
             time += 2 * SMALL.closed_linger
             events += tracker.resync(
                 [each.kernel_subflow() for paths in in_kernel.values() for each in paths.values()], time

@@ -38,13 +38,13 @@ class TestEvents:
         assert kinds_of_events(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
         assert kinds_of_events(tracker, host.closed()) == [CLOSED, ENDED]
         assert tracker.counters.disagreements == 0
-        assert not tracker.wants_resync
+        assert not tracker.needs_resync
 
     def test_join_to_an_unknown_connection_requests_a_resync(self, tracker: Tracker, host: Host) -> None:
         assert kinds_of_events(tracker, host.join().kernel(K.SUBFLOW_ESTABLISHED)) == [OPENED, ACTIVE]
-        assert tracker.wants_resync
+        assert tracker.needs_resync
         tracker.resync([], host.time)
-        assert not tracker.wants_resync
+        assert not tracker.needs_resync
 
     def test_connections_of_other_programs_are_ignored(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
@@ -74,10 +74,10 @@ class TestEvents:
         for minutes in range(1, 5):
             now = host.time + 60 * minutes
             assert tracker.resync([initial.kernel_subflow()], now) == []
-            assert tracker.questions.take(now + 1) == (path.four_tuple,)
-            assert not tracker.wants_resync
+            assert tracker.lookups.pop_due(now + 1) == (path.four_tuple,)
+            assert not tracker.needs_resync
         found = {path.four_tuple: path.kernel_subflow()} if exists else {}
-        assert kinds(tracker.answer([path.four_tuple], found, now)) == ([] if exists else [CLOSED])
+        assert kinds(tracker.apply_lookup([path.four_tuple], found, now)) == ([] if exists else [CLOSED])
 
     def test_kernel_event_ends_a_connection(self, tracker: Tracker, host: Host) -> None:
         open_connection(tracker, host)

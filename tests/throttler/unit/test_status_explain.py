@@ -17,7 +17,7 @@ from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scen
 from test_status_answers import LTE, WIFI, sweep_and_count
 from test_status_events import VOLUME
 
-from mptcp_throttler.cli.asking import explanation
+from mptcp_throttler.cli.queries import explanation
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.runtime import actions, budgets, daemon, decisions, engine

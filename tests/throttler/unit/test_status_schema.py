@@ -37,7 +37,7 @@ def test_every_definition_is_referenced_and_closed() -> None:
 
 
 def test_inherited_keys_have_their_descriptions() -> None:
-    assert status_schema()["$defs"]["SubflowDetails"]["properties"]["ceil"]["description"] == "At most."
+    assert status_schema()["$defs"]["SubflowDetails"]["properties"]["ceil"]["description"] == "Maximum rate."
 
 
 def conforms(schema: dict[str, Any], value: Any) -> bool:

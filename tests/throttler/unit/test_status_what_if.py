@@ -19,7 +19,7 @@ from mptcp_common import status_client
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.answers.what_if import MAX_LISTED
 from mptcp_throttler.views.answers import WhatIfAnswer
-from mptcp_throttler.views.words import paths_in_words
+from mptcp_throttler.views.text import describe_paths
 
 
 async def ask_what_if(tmp_path: Path, policy: str) -> dict[str, Any]:
@@ -232,7 +232,7 @@ rules: []
 """,
         "p",
     )
-    assert {each["path"]: each["conditions"] for each in paths_in_words(policy)} == {
+    assert {each["path"]: each["conditions"] for each in describe_paths(policy)} == {
         "office": ["interface eth0 or eth1", "clients 10.1.0.0/16, fd77::/16"],
         "many": ["clients 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16 and 2 more"],
         "joined": ["client's address ID 2 or 3", "joined subflows", "backup subflows"],

@@ -408,11 +408,12 @@ def test_user_without_permission_is_told_the_group(
     assert main([*command, "--config", str(settings)]) == FAILED
     group = grp.getgrgid(path.stat().st_gid).gr_name
     assert (
-        capsys.readouterr().err == f"mptcp-throttler: you may not ask {path}: it answers root and the group {group}\n"
+        capsys.readouterr().err
+        == f"mptcp-throttler: permission denied: {path} accepts only root and the group {group}\n"
     )
 
 
-ASKING = """
+QUERYING = """
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -454,10 +455,10 @@ def daemon_that_answers(path: Path, *pieces: bytes) -> Iterator[threading.Event]
 def test_status_is_printed_without_loading_heavy_modules(tmp_path: Path) -> None:
     text = b'{"connections": [' + b" " * 200_000 + b"]}\n"
     with daemon_that_answers(tmp_path / "s", text[:150_000], text[150_000:]) as go:
-        command = [sys.executable, "-c", ASKING, str(tmp_path / "s")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as asking:
+        command = [sys.executable, "-c", QUERYING, str(tmp_path / "s")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as querying:
             go.set()
-            printed, _ = asking.communicate()
+            printed, _ = querying.communicate()
     assert printed == text + b"0 []\n"
 
 
@@ -467,11 +468,11 @@ def test_status_is_printed_without_loading_heavy_modules(tmp_path: Path) -> None
 def test_incomplete_status_answer_is_an_error(tmp_path: Path, pieces: list[bytes]) -> None:
     with daemon_that_answers(tmp_path / "s", *pieces) as go:
         go.set()
-        command = [sys.executable, "-c", ASKING, str(tmp_path / "s")]
+        command = [sys.executable, "-c", QUERYING, str(tmp_path / "s")]
         done = subprocess.run(command, capture_output=True, check=True)
     assert done.stdout.endswith(b"1 []\n")
     words = "the answer ended too early, or the daemon is older than this command; then restart it"
-    assert done.stderr.decode() == f"mptcp-throttler: ask {tmp_path / 's'}: {words}\n"
+    assert done.stderr.decode() == f"mptcp-throttler: query {tmp_path / 's'}: {words}\n"
 
 
 def test_kernel_error_is_printed_in_one_line(

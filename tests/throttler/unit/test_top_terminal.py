@@ -184,7 +184,7 @@ def test_top_can_be_ended_while_the_daemon_hangs(tmp_path: Path) -> None:
         return answer_pages_of(1)(request)
 
     with running_top(tmp_path, hang) as (terminal, requests):
-        terminal.wait_for("asking")
+        terminal.wait_for("querying")
         deadline = time.monotonic() + PATIENCE
         while not requests:
             assert time.monotonic() < deadline

@@ -22,7 +22,7 @@ from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.mptcp import tunnels as tunnels_module
 from mptcp_throttler.mptcp.model import EventKind, FourTuple, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
+from mptcp_throttler.mptcp.tunnels import PATH_TIMEOUT, TunnelTable
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.runtime import tunnels as component
 from mptcp_throttler.shaping.model import FIRST_MINOR, class_spec
@@ -92,14 +92,14 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
             events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
         else:
             try:
-                kernel_events = table.take(step, now)
+                kernel_events = table.update(step, now)
             except ValueError:
                 kernel_events = []
             else:
                 lived = dict(_lived(step, lived, now))
                 last = dict(_shown(step, lived, now))
-            events += [each for event in kernel_events for each in tracker.kernel_event(event)]
-            if tracker.wants_resync:
+            events += [each for event in kernel_events for each in tracker.apply_event(event)]
+            if tracker.needs_resync:
                 events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
         assert EventKind.DISAGREEMENT not in {each.kind for each in events}
         tunnels = [each for each in tracker.connections.values() if each.is_tunnel]
@@ -130,7 +130,7 @@ def _shown(
 ) -> Iterator[tuple[FourTuple, tuple[str, int]]]:
     for tunnel in answer["tunnels"][1:]:
         for path in sorted(tunnel["paths"], key=lambda each: int(each["number"])):
-            if path["local_port"] == PORT and now - lived[path["id"]][1] < GONE_SECONDS:
+            if path["local_port"] == PORT and now - lived[path["id"]][1] < PATH_TIMEOUT:
                 yield udp(path["remote"])._replace(remote_port=path["remote_port"]), (tunnel["name"], path["number"])
 
 
@@ -288,7 +288,7 @@ async def test_paths_of_a_missing_daemon_end_after_a_while_and_return(
         await asyncio.sleep(0.05)
         assert tunnel_of(scene)["subflows"], "the paths stay for a while"
         assert kernel.tunnels.requests == requests
-        monkeypatch.setattr(component, "GONE_SECONDS", 0.0)
+        monkeypatch.setattr(component, "PATH_TIMEOUT", 0.0)
         await until(lambda: len(scene.engine.tracker.connections) == 1)
         kernel.tunnels.is_running = True
         await until(lambda: kernel.tunnels.classes)
@@ -326,4 +326,4 @@ def test_tunnel_daemon_is_not_asked_without_tunnel_ports(tmp_path: Path) -> None
         return kernel.tunnels.requests
 
     assert asyncio.run(count_requests()) == 0
-    assert tunnels_module.GONE_SECONDS > component.ASK_SECONDS
+    assert tunnels_module.PATH_TIMEOUT > component.ASK_SECONDS

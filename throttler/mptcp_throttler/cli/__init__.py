@@ -14,7 +14,7 @@ from pathlib import Path
 from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.cli.shared import Unanswered
+from mptcp_throttler.cli.shared import QueryError
 from mptcp_throttler.config import DEFAULT_SETTINGS
 
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The function is named after the command.
         lambda: int(getattr(import_module(f"mptcp_throttler.cli.{options.module}"), options.command)(options)),
         is_daemon=options.command == "run",
-        refusals=lambda: (Unanswered, KernelError),
+        refusals=lambda: (QueryError, KernelError),
     )
 
 
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     check = add("check", "files", "Check settings and policy and print every problem; change nothing.")
     check.add_argument("--policy", type=Path, metavar="FILE", help="check only this policy file")
 
-    add("reload", "asking", "Make the running daemon read its policy again, wait, and report the result.")
+    add("reload", "queries", "Make the running daemon read its policy again, wait, and report the result.")
 
     text = "Print the changes to the kernel, as commands of tc, ipset, iptables or nft, without making them."
     plan = add("plan", "files", text)
@@ -74,12 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument("--brief", action="store_true", help="with --json: no connections, classes and counters")
 
     text = "Show which rules were tried for a client or connection, which match, and what changes next."
-    explain = add("explain", "asking", text)
+    explain = add("explain", "queries", text)
     explain.add_argument("which", metavar="CLIENT|CONNECTION", help="an address, a token, or ADDR:PORT of a client")
     add_output(explain)
 
     text = "Show recent events: what the daemon saw, decided and changed in the kernel, and by which rule."
-    events = add("events", "asking", text)
+    events = add("events", "queries", text)
     events.add_argument("--follow", action="store_true", help="also show new events, until interrupted")
     events.add_argument("--client", metavar="ADDRESS", help="only events of this client")
     events.add_argument("--token", metavar="TOKEN", help="only events of this connection")

@@ -11,7 +11,7 @@ from functools import partial
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError
 from mptcp_common.single_daemon import AlreadyRunning
-from mptcp_throttler.cli.shared import complain, policy_with_warnings, say_problems
+from mptcp_throttler.cli.shared import policy_with_warnings, print_error, print_problems
 from mptcp_throttler.config.files import changed_settings, read_settings
 from mptcp_throttler.config.host import host_problems, stacked_interfaces
 from mptcp_throttler.config.settings import with_announced_ports
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     policy = read_policy()
     if problems := list(host_problems(settings, as_daemon=True)):
         raise DocumentError(problems)
-    say_problems(stacked_interfaces(settings, stands_on()))
+    print_problems(stacked_interfaces(settings, stands_on()))
     log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
     changes = partial(changed_settings, options.config, from_file)
 
@@ -48,6 +48,6 @@ def cleanup(options: argparse.Namespace) -> int:
         for line in asyncio.run(clean_up(settings)):
             print(line)
     except AlreadyRunning as error:
-        complain(f"{error}; stop it instead, it cleans up itself")
+        print_error(f"{error}; stop it instead, it cleans up itself")
         return FAILED
     return DONE

@@ -163,7 +163,7 @@ class TcpInfo(NamedTuple):
     congestion_window: int = 0  # segments
 
 
-NOTHING_SENT = TcpInfo(0, 0, 0, 0, 0, None, 0, 0)  # used for subflows from a capture, which have no sockets
+EMPTY_TCP_INFO = TcpInfo(0, 0, 0, 0, 0, None, 0, 0)  # used for subflows from a capture, which have no sockets
 
 
 class KernelSubflow(NamedTuple):
@@ -179,7 +179,7 @@ class KernelSubflow(NamedTuple):
     bytes_acked: int = 0  # payload that the peer acknowledged, each byte once
     bytes_received: int = 0
     cookie: int = 0  # the kernel's number of the socket, unique while the host is up; 0 while unknown
-    tcp: TcpInfo = NOTHING_SENT
+    tcp: TcpInfo = EMPTY_TCP_INFO
     made_backup: bool = False  # whether this host made the subflow backup, whatever the client asked (RFC 8684, 3.3.8)
     data_sequence: int = 0  # data sequence number where the last mapping received in order begins (RFC 8684, 3.3.1)
 

@@ -161,7 +161,7 @@ class Engine:
         self.follow()
 
     def take_kernel_events(self, reported: Iterable[KernelEvent]) -> None:
-        self.take_events([each for event in reported for each in self.tracker.kernel_event(event)])
+        self.take_events([each for event in reported for each in self.tracker.apply_event(event)])
 
     def take_events(self, events: Collection[Event]) -> None:
         """Decide again about every connection that *events* name."""

@@ -27,7 +27,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.telemetry.decision import Decision
-from mptcp_throttler.views.words import address_text
+from mptcp_throttler.views.text import address_text
 
 ALREADY_AN_EVENT: Final = {"is_event": True}  # pass this as ``extra`` if the line was already reported as an event
 log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 tracker.
 
 A sweep of the existing sockets replaces lost events; other changes that no event reports are looked up
-(``mptcp.questions``). If an observer fails, it is reopened until that succeeds; the other observers continue.
+(``mptcp.lookups``). If an observer fails, it is reopened until that succeeds; the other observers continue.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Observers:
         while True:
             await asyncio.sleep(SUPERVISE_SECONDS)
             if self._read_losses() or self._events is None:
-                self._tracker.want_resync()  # stays wanted until a resync succeeds: a sweep may fail
+                self._tracker.request_resync()  # stays wanted until a resync succeeds: a sweep may fail
             if self._events is None:
                 self._try_events()
             self.ask_soon()
@@ -126,7 +126,7 @@ class Observers:
                 log.info("capturing again on %s", ", ".join(returned))
                 await self._interface_returned()
             due = time.monotonic() - self._resynced > RESYNC_INTERVALS * self._settings.verify_interval
-            if due or self._tracker.wants_resync:
+            if due or self._tracker.needs_resync:
                 try:
                     await self.resync(gently=True)
                 except KernelError as error:  # the next resync may succeed
@@ -175,19 +175,19 @@ class Observers:
         """Look up the sockets that the tracker requests, when that is due."""
         if self._asking is not None:
             return
-        if (pause := self._tracker.questions.pause(time.monotonic())) is not None:
+        if (pause := self._tracker.lookups.pause(time.monotonic())) is not None:
             self._asking = self._loop.call_later(pause, self._ask)
 
     def _ask(self) -> None:
         self._asking = None
-        if asked := self._tracker.questions.take(time.monotonic()):
+        if asked := self._tracker.lookups.pop_due(time.monotonic()):
             self.counters.questions += len(asked)
             try:
-                events = self._tracker.answer(asked, self._engine.sockets.look_up(asked), time.monotonic())
+                events = self._tracker.apply_lookup(asked, self._engine.sockets.look_up(asked), time.monotonic())
             except KernelError as error:
                 log.debug("%s", error)
                 for each in asked:
-                    self._tracker.questions.ask(each, time.monotonic())
+                    self._tracker.lookups.add(each, time.monotonic())
             else:
                 self._engine.take_events(events)
         self.ask_soon()
@@ -211,7 +211,7 @@ class Observers:
         try:
             for segment in capture.read(_BATCH):
                 self.counters.segments += 1
-                events += self._tracker.segment(segment)
+                events += self._tracker.apply_segment(segment)
                 if segment.options and type(segment.options[0]) is MpJoinAck:
                     joins.append(segment)
         except KernelError as error:
@@ -229,7 +229,7 @@ class Observers:
         try:
             for event in self._events.read(_BATCH):
                 self.counters.kernel_events += 1
-                events += self._tracker.kernel_event(event)
+                events += self._tracker.apply_event(event)
         except OSError as error:
             log.warning("path-manager events: %s; opening them again", error)
             self._close_events()

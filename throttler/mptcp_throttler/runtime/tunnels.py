@@ -19,7 +19,7 @@ from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets, Netfilter
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelSubflow, Sockets
-from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
+from mptcp_throttler.mptcp.tunnels import PATH_TIMEOUT, TunnelTable
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.event_loop import wait_at_most
@@ -119,21 +119,21 @@ class Tunnels(Component):
         for four_tuple, target in self.wanted.items():
             if (path := self.table.paths.get(four_tuple)) is not None:
                 spec = self.classes.get(target.minor)
-                found[str(path.number)] = [major << 16 | target.minor, 0 if spec is None else spec.ceil]
+                found[str(path.path_id)] = [major << 16 | target.minor, 0 if spec is None else spec.ceil]
         return found
 
     async def _exchange(self, request: Mapping[str, object]) -> list[KernelEvent]:
         now, socket = time.monotonic(), self._settings.tunnel_socket
-        before, ignored = {path.number for path in self.table.paths.values()}, frozenset(self.table.ignored)
+        before, ignored = {path.path_id for path in self.table.paths.values()}, frozenset(self.table.ignored)
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                events = self.table.take(await self._ask(socket, request), time.monotonic())
+                events = self.table.update(await self._ask(socket, request), time.monotonic())
         except (OSError, ValueError) as error:
             if self._answers:
                 log.warning("tunnels: %s: %s; asking again each second", socket, str(error) or "no answer")
             self._answers = False
             # Packets still flow while the tunnel daemon is down, so its last answer stays valid for a while.
-            return self.table.take({"tunnels": ()}, now) if now - self._heard > GONE_SECONDS else []
+            return self.table.update({"tunnels": ()}, now) if now - self._heard > PATH_TIMEOUT else []
         if not self._answers:
             log.info("tunnels: %s answers", socket)
         self._answers, self._heard = True, now
@@ -145,11 +145,11 @@ class Tunnels(Component):
     def _count_from_here(self, before: Set[int]) -> None:
         """Exclude the bytes that a path carried before this daemon began, or before the path came back, unless the
         ledger still has the path's counters. *before*: numbers of the paths known until now."""
-        new = [path for path in self.table.paths.values() if path.number not in before]
+        new = [path for path in self.table.paths.values() if path.path_id not in before]
         for path in new:
-            if path.number <= self._newest:
+            if path.path_id <= self._newest:
                 self._counted(path.socket.cookie, path.socket.bytes_acked, path.socket.bytes_received)
-        self._newest = max([self._newest, *(path.number for path in new)])
+        self._newest = max([self._newest, *(path.path_id for path in new)])
 
 
 class _SocketsAndPaths:

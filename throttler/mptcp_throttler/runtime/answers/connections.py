@@ -20,7 +20,7 @@ from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budgets_of
 from mptcp_throttler.views.requests import Arguments
-from mptcp_throttler.views.words import address_text, end_text
+from mptcp_throttler.views.text import address_text, end_text
 
 # status
 

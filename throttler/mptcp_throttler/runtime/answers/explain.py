@@ -24,10 +24,10 @@ from mptcp_throttler.views.answers import (
     ExplainAnswer,
     ExplainedConnection,
     ExplainedSubflow,
-    StageWords,
+    StageText,
 )
 from mptcp_throttler.views.requests import Arguments
-from mptcp_throttler.views.words import address_text, end_text
+from mptcp_throttler.views.text import address_text, end_text
 
 MAX_CONNECTIONS: Final = 50  # maximum number of explained connections; if a client has more, the latest are explained
 StageName = Literal["budgets", "grants", "guard", "steering", "rest"]
@@ -190,7 +190,7 @@ class _Explained:
                 return NOT_CAPPED
         return tried.failed
 
-    def _stages(self, four_tuple: FourTuple, direction: Direction) -> Iterator[StageWords]:
+    def _stages(self, four_tuple: FourTuple, direction: Direction) -> Iterator[StageText]:
         """Yield what each stage added to the reason, or replaced it with."""
         reasons = [step[four_tuple, direction].reason for step in self._steps]
         for stage, step, before, after in zip(_STAGES, self._steps[1:], reasons[:-1], reasons[1:], strict=True):

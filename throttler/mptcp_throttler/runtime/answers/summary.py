@@ -26,7 +26,7 @@ from mptcp_throttler.telemetry.traffic import CapKey, CapTotal
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
 from mptcp_throttler.views.requests import Arguments
-from mptcp_throttler.views.words import address_text, paths_in_words, rules_in_words
+from mptcp_throttler.views.text import address_text, describe_paths, describe_rules
 
 log = logging.getLogger(__name__)
 
@@ -140,8 +140,8 @@ def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
             "dry_run": snapshot.is_dry,
             "time_zone": str(policy.time_zone),
             "rules": [rule.name for rule in policy.rules],
-            "paths_in_words": paths_in_words(policy),
-            "rules_in_words": rules_in_words(policy),
+            "paths_in_words": describe_paths(policy),
+            "rules_in_words": describe_rules(policy),
         },
         "last_event": engine.events.ring.last,
     }

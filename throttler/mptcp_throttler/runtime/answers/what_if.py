@@ -21,7 +21,7 @@ from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.stages.steering import steered
 from mptcp_throttler.views.answers import Difference, WhatIfAnswer
 from mptcp_throttler.views.requests import Arguments, RequestError
-from mptcp_throttler.views.words import budget_in_words, cap_in_words, end_text
+from mptcp_throttler.views.text import describe_budget, describe_cap, end_text
 
 MAX_LISTED: Final = 200  # maximum number of subflows listed as changed, and of those listed as capped without a change
 MAX_SECONDS: Final = 2.5  # maximum duration of the query, because the console waits for 3 s
@@ -46,12 +46,12 @@ class _Treatment:
         """Return the treatment in words, without the budget if *other* has the same budget."""
         parts = ["not capped"]
         if self.cap is not None:
-            rule, cap = self.cap[0], cap_in_words(self.cap[1])
+            rule, cap = self.cap[0], describe_cap(self.cap[1])
             parts = [f"capped at {cap}{',' if ',' in cap else ''} by rule {rule}"]
         if self.steering or other.steering:
             parts.append(self.steering or "not steered")
         if self.budget != other.budget:
-            parts.append("no budget" if self.budget is None else budget_in_words(self.budget))
+            parts.append("no budget" if self.budget is None else describe_budget(self.budget))
         return f"{'; '.join(parts)}{' (dry run)' if self.dry_run else ''}"
 
 
