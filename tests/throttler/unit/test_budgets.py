@@ -109,7 +109,7 @@ class Host:
         await self.tick()
 
     async def tick(self) -> None:
-        await self.closed.tell()
+        await self.closed.report()
         await self.budgets.tick(self.clock)
 
     async def stop(self) -> None:
@@ -280,13 +280,13 @@ def test_failed_write_is_repeated_without_loss_or_double_count(
         for trouble in ("disk full", "disk full", None):
             host.acked += 1000
             await host.count()
-            assert host.budgets.trouble == trouble
+            assert host.budgets.write_error == trouble
 
     with caplog.at_level(logging.INFO):
         assert play_and_kill(path, play).used() == 3000
     assert [record.message for record in caplog.records] == [
-        "disk full; what budgets count is written later",
-        f"ledger {path}: what budgets count is written again",
+        "disk full; the counts of budgets are written later",
+        f"ledger {path}: the counts of budgets are written again",
     ]
 
 

@@ -10,7 +10,7 @@ from short_budgets import at
 from test_budgets import BOOT, Host, play_and_kill, usage
 
 from mptcp_throttler.policy.budget import Account
-from mptcp_throttler.runtime.budgets import SURE_SECONDS
+from mptcp_throttler.runtime.budgets import CLOCK_STABLE_SECONDS
 from mptcp_throttler.storage import Ledger
 
 DAY = 86_400
@@ -44,7 +44,7 @@ def test_clock_that_is_far_ahead_for_a_while_deletes_no_accounts(tmp_path: Path,
         await pass_time(host, 1)
         host.decide()
         assert host.verdict.throttle is not None, "the usage still counts"
-        await pass_time(host, SURE_SECONDS - 2)
+        await pass_time(host, CLOCK_STABLE_SECONDS - 2)
         assert accounts_in_ledger() == {USED, OLD}
         await pass_time(host, 2)
         assert accounts_in_ledger() == {USED}

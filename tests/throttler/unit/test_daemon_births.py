@@ -19,7 +19,7 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind
 from mptcp_throttler.policy.anticipation import KEPT_SECONDS
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import engine
-from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE
+from mptcp_throttler.runtime.pacing import OPTIONS_BATCH
 from mptcp_throttler.shaping.initial_options import UNANTICIPATED, under_cap
 from mptcp_throttler.shaping.model import InitialOptions, SocketLimit, Target
 
@@ -165,7 +165,7 @@ def connect_between_changes(scene: Scene, seen: list[dict[FourTuple, Target]]) -
         seen.append(dict(scene.kernel.netfilter.entries))
 
     def noted(changes: Mapping[Network, InitialOptions | None]) -> None:
-        if len(changes) == BIRTHS_AT_ONCE and not seen:
+        if len(changes) == OPTIONS_BATCH and not seen:
             asyncio.get_running_loop().call_soon(begin)
         set_births(changes)
 

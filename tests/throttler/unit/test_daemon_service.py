@@ -25,7 +25,7 @@ from mptcp_throttler.cli.status import print_status
 from mptcp_throttler.config.files import changed_settings, read_settings
 from mptcp_throttler.mptcp.model import KernelEventKind
 from mptcp_throttler.runtime import logs
-from mptcp_throttler.runtime.logs import Lines
+from mptcp_throttler.runtime.logs import LineFormatter
 from mptcp_throttler.shaping.model import Target
 
 BROKEN = PATHS + "rules: [{name: cap-a, paths: [c], throttle: {rate: fast}}]\n"
@@ -196,13 +196,13 @@ def test_status_shows_a_ledger_that_cannot_be_written(tmp_path: Path, capsys: py
         async with running(path, CAPPED) as scene:
             assert scene.status()["ledger_error"] is None
             assert scene.ask(query="summary")["ledger_error"] is None
-            scene.daemon._budgets.trouble = "ledger l: disk full"
+            scene.daemon._budgets.write_error = "ledger l: disk full"
             assert scene.status()["ledger_error"] == "ledger l: disk full"
             assert scene.ask(query="summary")["ledger_error"] == "ledger l: disk full"
             assert "BUDGETS NOT WRITTEN: ledger l: disk full" in scene.daemon._summary()
             print_status(scene.status())
             assert "BUDGETS NOT WRITTEN: ledger l: disk full; caps hold" in capsys.readouterr().out
-            scene.daemon._budgets.trouble = None
+            scene.daemon._budgets.write_error = None
             print_status(scene.status())
             assert "NOT WRITTEN" not in capsys.readouterr().out + scene.daemon._summary()
 
@@ -304,8 +304,8 @@ def test_incomplete_answer_is_an_error(tmp_path: Path) -> None:
 
 def log_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Log caps without the pauses in which changes are collected."""
-    monkeypatch.setattr(logs, "FIRST_DELAY", 0.0)
-    monkeypatch.setattr(logs, "REPEAT_INTERVAL", 0.01)
+    monkeypatch.setattr(logs, "CAP_LOG_DELAY", 0.0)
+    monkeypatch.setattr(logs, "CAP_LOG_INTERVAL", 0.01)
 
 
 def three_connected() -> FakeKernel:
@@ -399,7 +399,7 @@ def test_number_of_capped_subflows_follows_a_renamed_rule(
 def test_thousands_of_caps_are_one_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(logs, "CAP_LOG_DELAY", 0.0)
     caplog.set_level(logging.INFO)
 
     @scenario
@@ -429,7 +429,7 @@ def test_thousands_of_caps_are_one_log_line(
 def test_each_log_line_has_its_priority(level: int, for_journal: bool, printed: str) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(Lines(for_journal))
+    handler.setFormatter(LineFormatter(for_journal))
     handler.handle(logging.LogRecord("x", level, "x.py", 1, "one\ntwo", None, None))
     assert stream.getvalue() == printed
 

@@ -18,7 +18,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.notices import UNKNOWN, KernelChange, NoticeSource
 from mptcp_throttler.runtime import drift
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.runtime.drift import FREE_REPAIRS, DriftMonitor
+from mptcp_throttler.runtime.drift import MAX_PROMPT_REPAIRS, DriftMonitor
 
 
 class Source(NoticeSource):
@@ -152,7 +152,7 @@ def test_change_without_a_notice_is_found_periodically(caplog: pytest.LogCapture
         await until(lambda: bench.monitor.counters.repaired)
 
     with_bench(test, interval=0.02)
-    assert "it was changed by somebody else; the kernel does not tell who" in caplog.text
+    assert "it was changed by another program; the kernel does not report which" in caplog.text
 
 
 def test_failed_repair_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,25 +187,25 @@ def test_notice_source_that_cannot_be_opened_is_logged(caplog: pytest.LogCapture
     assert "Operation not permitted; they are found within 30 s" in caplog.text
 
 
-def test_object_that_is_changed_again_and_again_waits_for_the_periodic_comparison(
+def test_object_that_keeps_being_changed_waits_for_the_periodic_comparison(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(drift, "REST", 0)
-    monkeypatch.setattr(drift, "TOGETHER_SECONDS", 0.001)
+    monkeypatch.setattr(drift, "PAUSE_RATIO", 0)
+    monkeypatch.setattr(drift, "GROUPING_SECONDS", 0.001)
 
     async def test(bench: Bench) -> None:
         bench.broken = 1
-        for number in range(FREE_REPAIRS):
+        for number in range(MAX_PROMPT_REPAIRS):
             bench.source.report("root qdisc of wan0")
             await until(lambda: bench.monitor.counters.repaired > number)  # noqa: B023 - awaited in the iteration
         bench.source.report("root qdisc of wan0")
-        await until(lambda: "again and again; looking in 300 s" in caplog.text)
-        assert len(bench.compared) == FREE_REPAIRS
+        await until(lambda: "keeps changing" in caplog.text)
+        assert len(bench.compared) == MAX_PROMPT_REPAIRS
         bench.source.report("table mptcp_throttler")
-        await until(lambda: len(bench.compared) > FREE_REPAIRS)
-        monkeypatch.setattr(drift, "FORGET_SECONDS", 0.0)
+        await until(lambda: len(bench.compared) > MAX_PROMPT_REPAIRS)
+        monkeypatch.setattr(drift, "REPAIR_WINDOW_SECONDS", 0.0)
         bench.source.report("root qdisc of wan0")
-        await until(lambda: len(bench.compared) > FREE_REPAIRS + 1)
+        await until(lambda: len(bench.compared) > MAX_PROMPT_REPAIRS + 1)
 
     with_bench(test)
 

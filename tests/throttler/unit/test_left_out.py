@@ -128,7 +128,7 @@ async def run_loop() -> None:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[Bench], Awaitable[None]]], None]:
     """Run a scenario with a reconciler that has taken both interfaces and does not retry after a refusal."""
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 3600.0)
 
     async def scene(scenario: Callable[[Bench], Awaitable[None]]) -> None:
         bench = Bench(monkeypatch, tmp_path / "state")
@@ -181,7 +181,7 @@ def test_class_refused_before_a_comparison_is_made_at_the_next_attempt(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the class counted as missing on all interfaces, because each retry was refused, too."""
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
 
     async def scenario(bench: Bench) -> None:
         bench.tree.set_foreign_root("wan1", FOREIGN)

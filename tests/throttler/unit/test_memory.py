@@ -12,14 +12,14 @@ BIG = 4 << 20
 """Size in bytes. Without the setting, the C library puts objects up to this size on its heap after one was freed."""
 HEAP_GROWS = f"""
 import re
-from mptcp_throttler.runtime.event_loop import keep_large_objects_apart
+from mptcp_throttler.runtime.event_loop import map_large_objects_separately
 
 def heap():
     begin, end = re.search(r"([0-9a-f]+)-([0-9a-f]+) .*\\[heap\\]", open("/proc/self/maps").read()).groups()
     return int(end, 16) - int(begin, 16)
 
 if {{kept}}:
-    keep_large_objects_apart()
+    map_large_objects_separately()
 bytearray({BIG})
 before = heap()
 large = bytearray({BIG} // 2)
@@ -41,9 +41,9 @@ TABLE = 132 * 1024
 """Size in bytes of a table in libnftables, which creates some such tables for each entry."""
 ON_HEAP = f"""
 import ctypes, re
-from mptcp_throttler.runtime.event_loop import keep_large_objects_apart
+from mptcp_throttler.runtime.event_loop import map_large_objects_separately
 
-keep_large_objects_apart()
+map_large_objects_separately()
 malloc = ctypes.CDLL(None).malloc
 malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 address = malloc({TABLE})

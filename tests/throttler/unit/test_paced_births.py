@@ -20,7 +20,7 @@ from mptcp_throttler.kernel import scheduling
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import pacing as pacing_module
-from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE, SocketLimiter
+from mptcp_throttler.runtime.pacing import OPTIONS_BATCH, SocketLimiter
 from mptcp_throttler.shaping.initial_options import AS_USUAL, UNANTICIPATED, under_cap
 from mptcp_throttler.shaping.model import InitialOptions, Ownership
 from mptcp_throttler.shaping.plan import Planner
@@ -122,8 +122,8 @@ def test_births_of_single_clients_are_written_while_the_loop_runs(scene: Scene) 
             before = turns
             await scene.paced.set_births(births)
             calls = scene.kernel.take_calls()
-            assert max(map(len, calls)) == BIRTHS_AT_ONCE
-            assert turns - before >= len(calls) - 1 > CLIENTS / BIRTHS_AT_ONCE - 1
+            assert max(map(len, calls)) == OPTIONS_BATCH
+            assert turns - before >= len(calls) - 1 > CLIENTS / OPTIONS_BATCH - 1
             assert len(scene.kernel.births) == (CLIENTS + 1 if births else 0)
         other_task.cancel()
 
@@ -159,9 +159,9 @@ def test_birth_from_the_policy_returns_when_a_client_is_forgotten(scene: Scene) 
 
 def test_classes_of_old_and_new_births_are_known_during_a_change(scene: Scene) -> None:
     async def reload() -> None:
-        await scene.paced.set_births(prefixes(BIRTHS_AT_ONCE))
+        await scene.paced.set_births(prefixes(OPTIONS_BATCH))
         assert set(scene.planner.initial_classes) == {CLASS}
-        setting = asyncio.create_task(scene.paced.set_births(prefixes(2 * BIRTHS_AT_ONCE, OTHER)))
+        setting = asyncio.create_task(scene.paced.set_births(prefixes(2 * OPTIONS_BATCH, OTHER)))
         await asyncio.sleep(0)
         assert not setting.done()
         assert set(scene.planner.initial_classes) == {CLASS, OTHER_CLASS}
@@ -174,7 +174,7 @@ def test_classes_of_old_and_new_births_are_known_during_a_change(scene: Scene) -
 def test_no_class_counts_if_the_kernel_cannot_set_births(scene: Scene) -> None:
     async def reload() -> None:
         scene.kernel.sets_births = False
-        for count in (1, 2 * BIRTHS_AT_ONCE):
+        for count in (1, 2 * OPTIONS_BATCH):
             setting = asyncio.create_task(scene.paced.set_births(prefixes(count)))
             await asyncio.sleep(0)
             assert not scene.planner.initial_classes
@@ -263,5 +263,5 @@ def test_last_birth_of_each_network_holds_after_concurrent_changes(
         assert set(scene.planner.initial_classes) == classes
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pacing_module, "BIRTHS_AT_ONCE", 1)
+        patch.setattr(pacing_module, "OPTIONS_BATCH", 1)
         asyncio.run(run())

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_throttler.runtime.observe import (
-    READING_BURST_SECONDS,
-    READING_SHARE,
+    MAX_READING_BURST_SECONDS,
+    MAX_READING_SHARE,
     ReadingShare,
 )
 
@@ -25,7 +25,7 @@ def test_continuous_reading_takes_its_share(batch: float, captures: int) -> None
         now = max(now, next_turns[first]) + batch
         worked += batch
         next_turns[first] = now + reading.pause(now, batch)
-    assert worked / now == pytest.approx(READING_SHARE, abs=0.05)
+    assert worked / now == pytest.approx(MAX_READING_SHARE, abs=0.05)
 
 
 def test_burst_is_read_at_once_and_again_after_a_while() -> None:
@@ -34,13 +34,13 @@ def test_burst_is_read_at_once_and_again_after_a_while() -> None:
         worked = 0.0
         while not (pause := reading.pause(now := now + 0.008, 0.008)):
             worked += 0.008
-        assert READING_BURST_SECONDS <= worked < 2.1 * READING_BURST_SECONDS
-        now += pause + READING_BURST_SECONDS / READING_SHARE
+        assert MAX_READING_BURST_SECONDS <= worked < 2.1 * MAX_READING_BURST_SECONDS
+        now += pause + MAX_READING_BURST_SECONDS / MAX_READING_SHARE
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 0.1))))
 def test_reading_below_the_share_never_rests(turns: list[tuple[float, float]]) -> None:
     reading, now = ReadingShare(0.0), 0.0
     for gap, worked in turns:
-        now += gap + worked / READING_SHARE + 1e-9
+        now += gap + worked / MAX_READING_SHARE + 1e-9
         assert reading.pause(now, worked) == 0

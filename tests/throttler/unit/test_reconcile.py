@@ -184,7 +184,7 @@ def test_no_change_is_made_twice() -> None:
 
 
 def test_refused_change_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
 
     async def scenario() -> Bench:
         bench = Bench()
@@ -248,7 +248,7 @@ def test_failed_removal_of_sets_does_not_prevent_restoring_the_root() -> None:
 
 @pytest.mark.parametrize("what", ["verify", "apply", "retry"])
 def test_work_that_waited_for_a_removal_makes_no_changes(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
 
     async def scenario() -> Bench:
         bench = Bench()

@@ -107,8 +107,8 @@ def test_refused_change_of_the_reconciler_leaves_no_cycle(
 
     The cause was an error whose traceback had a frame that referred to the error.
     """
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MAX_PAUSE", 0.0)
     caplog.set_level(logging.CRITICAL, reconcile.log.name)  # pytest would keep each logged error
 
     async def scenario() -> None:

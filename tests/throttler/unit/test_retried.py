@@ -21,13 +21,13 @@ from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
 
-PAUSES = (reconcile._FIRST_PAUSE, reconcile._LONGEST_PAUSE)
+PAUSES = (reconcile._MIN_PAUSE, reconcile._MAX_PAUSE)
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MAX_PAUSE", 0.0)
 
 
 class RefusingNetfilter(FakeNetfilter):
@@ -91,8 +91,8 @@ def test_retries_follow_within_two_seconds_however_long_a_refusal_lasts(monkeypa
         while bench.tc.gso != 3028:
             await sleep(0)
 
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", PAUSES[0])
-    monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", PAUSES[1])
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", PAUSES[0])
+    monkeypatch.setattr(reconcile, "_MAX_PAUSE", PAUSES[1])
     run_with_reconciler(scenario)
     waited = [seconds for seconds in pauses if seconds]
     assert len(waited) > 8

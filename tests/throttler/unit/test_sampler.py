@@ -210,10 +210,10 @@ def test_failed_sweep_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture
 
 def test_gauge_keeps_the_longest_and_the_recent_delay() -> None:
     gauge = LoopDelayMeter()
-    gauge.note(1.0, 2 * LATE_SECONDS)
-    gauge.note(2.0, 0.001)
+    gauge.record(1.0, 2 * LATE_SECONDS)
+    gauge.record(2.0, 0.001)
     assert gauge.as_json() == {"longest": 0.1, "recent": 0.1, "late": 1}
-    gauge.note(1.5 + RECENT_SECONDS, 0.002)
+    gauge.record(1.5 + RECENT_SECONDS, 0.002)
     assert gauge.as_json() == {"longest": 0.1, "recent": 0.002, "late": 1}
 
 

@@ -225,7 +225,7 @@ async def test_connections_shorter_than_a_sweep_interval_are_counted(tmp_path: P
         kernel.sockets.carry(four_tuple(WIFI, 50_000), 500)
         kernel.sockets.disconnect(kernel.meter, four_tuple(WIFI, 50_000))
         resync(scene, later=5.0)
-        await scene.daemon._closed_sockets.tell()
+        await scene.daemon._closed_sockets.report()
         found = scene.ask(query="summary")
         assert (path_of(found, "a")["bytes_sent"], path_of(found, "a")["bytes_received"]) == (3_001_500, 30_000)
         assert (path_of(found, "b")["bytes_sent"], path_of(found, "b")["bytes_received"]) == (7_000_000, 30_000)

@@ -21,7 +21,7 @@ import pytest
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.runtime import status
-from mptcp_throttler.runtime.status import MAX_ANSWERS, SILENT_SECONDS, StatusServer
+from mptcp_throttler.runtime.status import MAX_ANSWERS, REQUEST_TIMEOUT, StatusServer
 from mptcp_throttler.views.requests import MAX_REQUEST
 
 MANY = 20_000_000
@@ -35,7 +35,7 @@ LONG = 60.0
 @pytest.fixture(autouse=True)
 def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the time to wait for a request, because most clients here send none."""
-    monkeypatch.setattr(status, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT", 0.1)
 
 
 @asynccontextmanager
@@ -83,8 +83,8 @@ def test_each_client_gets_the_whole_document(tmp_path: Path) -> None:
 
 
 def test_client_that_sends_its_request_late_gets_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert SILENT_SECONDS >= 2
-    monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
+    assert REQUEST_TIMEOUT >= 2
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG)
 
     async def scenario() -> str:
         server = StatusServer(tmp_path / "s", lambda line: iter([line]))
@@ -217,7 +217,7 @@ def test_server_continues_if_no_child_can_be_made(
             return first, await answer(tmp_path / "s")
 
     assert asyncio.run(scenario()) == ("", "well.")
-    assert "make a child: Resource temporarily unavailable" in caplog.text
+    assert "fork: Resource temporarily unavailable" in caplog.text
 
 
 def test_other_file_at_the_sockets_path_is_an_error(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_other_file_at_the_sockets_path_is_an_error(tmp_path: Path) -> None:
         async with serving(tmp_path / "s", ""):
             pass
 
-    with pytest.raises(KernelError, match="there is something else of that name"):
+    with pytest.raises(KernelError, match="a file with this name exists"):
         asyncio.run(scenario())
     assert (tmp_path / "s").read_text() == "mine"
 
@@ -336,7 +336,7 @@ def test_request_is_the_first_line_or_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], end: bool, line: str
 ) -> None:
     if pieces or end:
-        monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
+        monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG)
 
     async def scenario() -> str:
         async with echoing(tmp_path / "s"):
@@ -347,7 +347,7 @@ def test_request_is_the_first_line_or_empty(
 
 def test_silent_client_does_not_delay_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child process waits for the client, while the event loop answers others."""
-    monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG)
 
     async def scenario() -> str:
         async with echoing(tmp_path / "s") as server:
@@ -361,7 +361,7 @@ def test_silent_client_does_not_delay_others(tmp_path: Path, monkeypatch: pytest
 
 
 def test_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG)
 
     async def scenario() -> str:
         server = StatusServer(tmp_path / "s", lambda line: iter([str(len(line)).encode()]))

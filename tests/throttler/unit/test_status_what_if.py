@@ -60,7 +60,7 @@ async def test_policy_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
         patch.setattr("mptcp_throttler.runtime.answers.what_if.MAX_SECONDS", 0)
         async with running(tmp_path, CAPPED, kernel):
             found = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": CAPPED}, 60.0)
-    assert found["error"] == "to decide by this policy takes too long: 0 of 1 connections in 0 s"
+    assert found["error"] == "the evaluation of this policy takes too long: 0 of 1 connections in 0 s"
 
 
 @scenario

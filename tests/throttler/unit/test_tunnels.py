@@ -140,7 +140,7 @@ def _shown(
 def scenario(test: Callable[[Path, pytest.MonkeyPatch], Awaitable[None]]) -> Callable[[Path, pytest.MonkeyPatch], None]:
     @wraps(test)
     def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(component, "ASK_SECONDS", 0.01)
+        monkeypatch.setattr(component, "QUERY_SECONDS", 0.01)
         asyncio.run(test(tmp_path, monkeypatch))  # type: ignore[arg-type]
 
     return wrapped
@@ -292,7 +292,7 @@ async def test_paths_of_a_missing_daemon_end_after_a_while_and_return(
         await until(lambda: len(scene.engine.tracker.connections) == 1)
         kernel.tunnels.is_running = True
         await until(lambda: kernel.tunnels.classes)
-        monkeypatch.setattr(component, "ASK_SECONDS", 3600.0)
+        monkeypatch.setattr(component, "QUERY_SECONDS", 3600.0)
         await until(lambda: not scene.engine.tunnels._wake.is_set())
         for number, each in enumerate(kernel.tunnels.tunnels["home"]):
             each["id"] = (1 << 61) + 500 + number
@@ -326,4 +326,4 @@ def test_tunnel_daemon_is_not_asked_without_tunnel_ports(tmp_path: Path) -> None
         return kernel.tunnels.requests
 
     assert asyncio.run(count_requests()) == 0
-    assert tunnels_module.PATH_TIMEOUT > component.ASK_SECONDS
+    assert tunnels_module.PATH_TIMEOUT > component.QUERY_SECONDS

@@ -19,12 +19,12 @@ from mptcp_throttler.kernel.mptcp_pm.family import announced_ports
 from mptcp_throttler.kernel.tc.link import stands_on
 from mptcp_throttler.runtime.cleanup import cleanup as clean_up
 from mptcp_throttler.runtime.daemon import Daemon
-from mptcp_throttler.runtime.event_loop import keep_large_objects_apart
+from mptcp_throttler.runtime.event_loop import map_large_objects_separately
 from mptcp_throttler.runtime.logs import log_to_stderr
 
 
 def run(options: argparse.Namespace) -> int:
-    keep_large_objects_apart()
+    map_large_objects_separately()
     from_file = read_settings(options.config)
     settings = with_announced_ports(from_file, announced_ports())
     read_policy = partial(policy_with_warnings, settings.policy, settings)

@@ -246,8 +246,8 @@ class Tracker:
 
 
 def _is_initial(record: KernelRecord) -> bool:
-    listed = isinstance(record, KernelSubflow)
-    return record.initial if listed else record.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
+    joined = KernelEventKind.SUBFLOW_ESTABLISHED
+    return record.initial if isinstance(record, KernelSubflow) else record.kind is not joined
 
 
 FINISH_STEP: Final = 500  # subflows per step of :meth:`Resync.finish`: about 5 ms if all must be closed

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple
-from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
+from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, log_fields
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.budget import Reached
 from mptcp_throttler.stages.guard import Relaxed
@@ -56,7 +56,7 @@ class Actions:
                     self._events.guard(time.monotonic(), token, rules, f"relaxed: {reason}")
                 case Reached(budget, client, sentence, rule):
                     whose = f"client {client}: " if client else ""
-                    log.info("%s%s", whose, sentence, extra=about(client=client or None, rule=rule))
+                    log.info("%s%s", whose, sentence, extra=log_fields(client=client or None, rule=rule))
                     self._events.about(time.monotonic(), BUDGET, sentence, client, budget)
                 case SetBackup():
                     self._set_backup(effect)
@@ -80,7 +80,7 @@ class Actions:
         self._steering.confirmed(effect)
 
     def _about(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:
-        return about(self._connections.get(token), token=token, rule=rule)
+        return log_fields(self._connections.get(token), token=token, rule=rule)
 
     def close_excess(self, events: Iterable[Event], *, is_dry_run: bool) -> None:
         """Close the subflows and connections that *events* report as excess, because no cap would limit them; log those
@@ -103,6 +103,6 @@ class Actions:
         for four_tuple, event in excess.items():
             if self._lines[event.kind].allow(event.time):
                 outcome = f"{stayed[four_tuple]}; nothing caps it" if four_tuple in stayed else "closed"
-                fields = about(self._connections.get(event.token), token=event.token, subflow=four_tuple)
+                fields = log_fields(self._connections.get(event.token), token=event.token, subflow=four_tuple)
                 text = "%s: too many %s: %s: %s"
                 log.warning(text, four_tuple, _EXCESS[event.kind], event.detail, outcome, extra=fields)

@@ -27,7 +27,7 @@ from mptcp_throttler.runtime.actions import Actions
 from mptcp_throttler.runtime.decisions import Decisions
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.event_loop import wait_at_most
-from mptcp_throttler.runtime.logs import CapLog, about
+from mptcp_throttler.runtime.logs import CapLog, log_fields
 from mptcp_throttler.runtime.pacing import SocketLimiter
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.sampler import Sampler
@@ -173,7 +173,8 @@ class Engine:
             limiter = self._logged.get(event.kind)
             level = logging.INFO if limiter is not None and limiter.allow(event.time) else logging.DEBUG
             if log.isEnabledFor(level):
-                fields = about(self.tracker.connections.get(event.token), token=event.token, subflow=event.four_tuple)
+                connection = self.tracker.connections.get(event.token)
+                fields = log_fields(connection, token=event.token, subflow=event.four_tuple)
                 words = event.kind.value, event.token, event.four_tuple, event.detail
                 log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
         self.decisions.decide({event.token for event in events})
