@@ -454,7 +454,7 @@ def test_only_the_owner_can_read_the_ledger(path: Path) -> None:
         os.umask(before)
 
 
-def test_file_that_is_no_database_is_reported(path: Path) -> None:
+def test_file_that_is_not_a_database_is_reported(path: Path) -> None:
     path.parent.mkdir()
     path.write_text("no database, long enough to be looked at" * 40)
     with pytest.raises(KernelError, match="file is not a database"):

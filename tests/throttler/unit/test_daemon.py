@@ -85,15 +85,15 @@ async def running(
     text = f"interfaces: [w0]\npolicy: p.yaml\nstate_directory: {tmp_path}\nstatus_socket: {tmp_path}/s\n"
     text += f"ledger: {tmp_path}/ledger.sqlite\n{settings_text}"
     settings = load_settings(text, str(tmp_path / "throttler.yaml"))
-    given = [policy]
+    policy_text = [policy]
     kernel = kernel or FakeKernel()
-    daemon = Daemon(settings, load_policy(policy, "p"), lambda: load_policy(given[0], "p"), kernel.access)
+    daemon = Daemon(settings, load_policy(policy, "p"), lambda: load_policy(policy_text[0], "p"), kernel.access)
     serving = asyncio.create_task(daemon.serve())
     try:
         await until(lambda: serving.done() or (tmp_path / "s").exists())
         if serving.done():
             serving.result()
-        yield Scene(kernel, daemon, given)
+        yield Scene(kernel, daemon, policy_text)
     finally:
         daemon.stop.set()
         await serving
@@ -136,18 +136,18 @@ async def test_stop_with_outstanding_onsets_does_not_call_follow_repeatedly(tmp_
         planner._mark_moved(list(planner.members))
         assert planner.moved
         scene.engine.paced.possible = False
-        loop, soon = asyncio.get_running_loop(), list[object]()
+        loop, scheduled = asyncio.get_running_loop(), list[object]()
         call_soon = loop.call_soon
 
         def record_callback(callback: Callable[..., object], *args: Any, **context: Any) -> asyncio.Handle:
-            soon.append(callback)
+            scheduled.append(callback)
             return call_soon(callback, *args, **context)
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(loop, "call_soon", record_callback)
             scene.engine.follow()
         scene.engine.paced.possible = True
-        assert scene.engine.follow not in soon
+        assert scene.engine.follow not in scheduled
 
 
 @scenario
@@ -197,8 +197,8 @@ async def test_subflow_at_another_port_is_not_shown_as_capped(tmp_path: Path) ->
         shown = {each["local"]: (each["rate"], each["reason"]) for each in connection["subflows"]}
         assert shown["10.77.0.1:4000"] == (None, "its local port 4000 is not among listen_ports")
         (explained,) = scene.ask(query="explain", token="00000007")["connections"]
-        (why,) = (each["reason"] for each in explained["subflows"] if each["local"] == "10.77.0.1:4000")
-        assert why == "its local port 4000 is not among listen_ports"
+        (reason,) = (each["reason"] for each in explained["subflows"] if each["local"] == "10.77.0.1:4000")
+        assert reason == "its local port 4000 is not among listen_ports"
 
 
 @scenario
@@ -227,11 +227,11 @@ async def test_dry_run_closes_no_connection(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_reload_that_caps_thousands_lets_the_loop_run_between(tmp_path: Path) -> None:
+async def test_reload_that_caps_thousands_lets_the_event_loop_run(tmp_path: Path) -> None:
     await reload_that_caps(1_000, tmp_path, at_once=AT_ONCE)
 
 
-def test_reload_lets_the_loop_run_between_on_a_slow_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reload_lets_the_event_loop_run_on_a_slow_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each decision takes longer than a slice may take."""
     monkeypatch.setattr("mptcp_throttler.runtime.decisions.SLICE_SECONDS", -1.0)
 
@@ -272,7 +272,7 @@ async def reload_that_caps(count: int, tmp_path: Path, at_once: int) -> None:
 
 
 @scenario
-async def test_loop_runs_between_a_new_policy_and_the_first_decisions(tmp_path: Path) -> None:
+async def test_event_loop_runs_between_a_new_policy_and_its_decisions(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, UNCAPPED, kernel) as scene:
@@ -484,10 +484,10 @@ async def test_status_socket_sends_its_answer_in_pieces(tmp_path: Path) -> None:
 @scenario
 async def test_stop_during_a_reload_restores_the_root_qdisc(tmp_path: Path) -> None:
     kernel = FakeKernel()
-    made = asyncio.Event()
+    was_created = asyncio.Event()
 
     async def block_forever() -> tuple[list[str], dict[Any, Any]]:
-        made.set()
+        was_created.set()
         await asyncio.Event().wait()
         return [], {}
 
@@ -495,7 +495,7 @@ async def test_stop_during_a_reload_restores_the_root_qdisc(tmp_path: Path) -> N
         kernel.upload_traffic_control.read = block_forever  # type: ignore[method-assign]
         scene.policy[0] = BOTH_WAYS
         scene.daemon.reload()
-        await made.wait()
+        await was_created.wait()
     assert kernel.upload_traffic_control.log[-1] == "restore root qdisc"
 
 

@@ -19,7 +19,7 @@ from test_daemon import CAPPED, running, scenario, until
 from mptcp_throttler.runtime.engine import MAX_LINES
 from mptcp_throttler.runtime.observe import ReadingShare
 
-LONG = 3600.0
+LONG_SECONDS = 3600.0
 """Length of a rest in seconds. The test itself ends this rest."""
 
 
@@ -44,9 +44,9 @@ def test_refused_joins_are_logged_a_few_times_a_minute(tmp_path: Path, caplog: p
     assert sum("join-refused" in each.message for each in caplog.records) == MAX_LINES
 
 
-def test_only_the_flooded_capture_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_flooded_capture_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon still reads the other captures. It reads a resting capture after the rest, unless it was closed."""
-    pauses, rests, failed = [LONG], list[Callable[[], object]](), list[object]()
+    pauses, rests, failed = [LONG_SECONDS], list[Callable[[], object]](), list[object]()
     monkeypatch.setattr(ReadingShare, "pause", lambda *_: pauses.pop() if pauses else 0.0)
 
     @scenario
@@ -56,7 +56,7 @@ def test_only_the_flooded_capture_rests(tmp_path: Path, monkeypatch: pytest.Monk
         original = loop.call_later
 
         def call_later(delay: float, callback: Callable[..., object], *arguments: Any, **more: Any) -> Any:
-            if delay != LONG:
+            if delay != LONG_SECONDS:
                 return original(delay, callback, *arguments, **more)
             rests.append(partial(callback, *arguments))
             return None
@@ -74,7 +74,7 @@ def test_only_the_flooded_capture_rests(tmp_path: Path, monkeypatch: pytest.Monk
             assert first.waits
             rests.pop()()
             await until(lambda: not first.waits)
-            pauses.append(LONG)
+            pauses.append(LONG_SECONDS)
             first.give(forged(6).syn())
             await until(lambda: rests)
             scene.daemon._observers._close_capture("w0")

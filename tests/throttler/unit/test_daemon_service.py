@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from fake_kernel import FakeKernel
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
-from test_daemon_births import report_event
+from test_daemon_initial_options import report_event
 
 from mptcp_common.status_client import ask
 from mptcp_throttler.cli.queries import reload_outcome

@@ -31,8 +31,8 @@ class Source(NoticeSource):
         self.fails = False
         self.closed = False
 
-    def report(self, what: str, who: str = "process 7 (tc)") -> None:
-        self.changes.append(KernelChange(what, who))
+    def report(self, subject: str, author: str = "process 7 (tc)") -> None:
+        self.changes.append(KernelChange(subject, author))
         os.write(self._ends[1], b".")
 
     def fileno(self) -> int:
@@ -103,7 +103,7 @@ def test_foreign_change_is_compared_at_once_and_logged_with_its_author(caplog: p
     assert expected in caplog.text
 
 
-def test_author_of_a_change_during_a_comparison_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_author_of_a_change_during_a_comparison_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """While one change is repaired, the kernel reports a second one with its author. The message must name both."""
 
     class LateNotice(Bench):
@@ -155,7 +155,7 @@ def test_change_without_a_notice_is_found_periodically(caplog: pytest.LogCapture
     assert "it was changed by another program; the kernel does not report which" in caplog.text
 
 
-def test_failed_repair_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_repair_is_retried_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drift, "RETRY_SECONDS", 0.01)
 
     async def test(bench: Bench) -> None:

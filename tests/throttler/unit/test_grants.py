@@ -79,8 +79,8 @@ def test_grant_command_adds_lists_and_ends(tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
     assert main(command) == DONE
     assert [each.partition(":")[0] for each in capsys.readouterr().out.splitlines()] == ["10.3.0.0/24", CLIENT]
-    (found,) = (each for each in read_grants(tmp_path / GRANTS) if each.client == CLIENT)
-    assert found.until - found.since == 3600
+    (grant,) = (each for each in read_grants(tmp_path / GRANTS) if each.client == CLIENT)
+    assert grant.until - grant.since == 3600
     assert main([*command, CLIENT, "end"]) == DONE
     assert main([*command, CLIENT, "end"]) == FAILED
     assert len(read_grants(tmp_path / GRANTS)) == 1
@@ -103,7 +103,7 @@ def test_grant_command_adds_lists_and_ends(tmp_path: Path, capsys: pytest.Captur
         ["all", "+5 GB"],
     ],
 )
-def test_mistake_in_grant_is_one_line_and_grants_nothing(
+def test_invalid_grant_prints_one_line_and_grants_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     settings = settings_of(tmp_path, BUDGET)

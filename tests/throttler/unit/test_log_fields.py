@@ -49,7 +49,7 @@ class Journal:
 
 def fields(datagram: bytes) -> dict[str, str]:
     """Return the fields of an entry in the format of systemd.io/JOURNAL_NATIVE_PROTOCOL."""
-    found = {}
+    fields_found = {}
     while datagram:
         head, _, rest = datagram.partition(b"\n")
         name, equals, value = head.partition(b"=")
@@ -59,8 +59,8 @@ def fields(datagram: bytes) -> dict[str, str]:
             assert end == b"\n"
         else:
             datagram = rest
-        found[name.decode()] = value.decode()
-    return found
+        fields_found[name.decode()] = value.decode()
+    return fields_found
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def expire_and_measure(tracker: Tracker, now: float) -> tuple[dict[str, int], in
     return dict(tracker.table_sizes), sys.getallocatedblocks()
 
 
-def test_each_subflow_is_noticed_and_none_is_kept() -> None:
+def test_each_subflow_is_tracked_and_later_forgotten() -> None:
     tracker = Tracker([PORT])
     _, now = churn(tracker, 1_000, "before", 1000.0)
     sizes, blocks = expire_and_measure(tracker, now)

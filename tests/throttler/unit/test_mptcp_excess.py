@@ -17,7 +17,7 @@ from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEvent
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.actions import MAX_LINES, Actions
 
-MOST = SMALL.max_subflows_per_connection
+MAX_SUBFLOWS = SMALL.max_subflows_per_connection
 EXCESS = "subflow-excess"
 
 
@@ -25,38 +25,40 @@ def full_connection() -> tuple[Tracker, Host]:
     """Return a tracker with one connection that has the maximum number of subflows."""
     tracker, host = Tracker([PORT], SMALL), Host()
     feed(tracker, *host.initial().established())
-    feed(tracker, *(host.join(port=port).kernel(KernelEventKind.SUBFLOW_ESTABLISHED) for port in range(1, MOST)))
-    assert len(tracker.connections[host.token].subflows) == MOST
+    feed(
+        tracker, *(host.join(port=port).kernel(KernelEventKind.SUBFLOW_ESTABLISHED) for port in range(1, MAX_SUBFLOWS))
+    )
+    assert len(tracker.connections[host.token].subflows) == MAX_SUBFLOWS
     return tracker, host
 
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_subflow_beyond_the_maximum_is_reported(captured: bool) -> None:
     tracker, host = full_connection()
-    more = host.join(port=MOST)
+    excess = host.join(port=MAX_SUBFLOWS)
     if captured:
-        assert kinds_of_events(tracker, *more.handshake()) == []
-    (event,) = feed(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
-    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, host.token, more.four_tuple)
+        assert kinds_of_events(tracker, *excess.handshake()) == []
+    (event,) = feed(tracker, excess.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, host.token, excess.four_tuple)
     check_tables(tracker, SMALL)
     feed(tracker, host.join(port=1).kernel(KernelEventKind.SUBFLOW_CLOSED))
-    assert kinds_of_events(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], (
+    assert kinds_of_events(tracker, excess.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], (
         "the subflow is tracked when another has closed"
     )
 
 
-@pytest.mark.parametrize("why", ["a reset", "a dump is wanted"])
-def test_next_dump_decides_if_another_subflow_may_have_ended(why: str) -> None:
+@pytest.mark.parametrize("reason", ["a reset", "a dump is wanted"])
+def test_next_dump_decides_if_another_subflow_may_have_ended(reason: str) -> None:
     """Defect: a real subflow was closed for lack of room, although the tracker still had ended ones."""
     for ended in (True, False):
         tracker, host = full_connection()
-        paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 1))]
-        if why == "a reset":
+        paths = [host.initial(), *(host.join(port=port) for port in range(1, MAX_SUBFLOWS + 1))]
+        if reason == "a reset":
             assert kinds_of_events(tracker, paths[1].rst()) == []
             assert tracker.lookups.pause(0.0) is not None
         else:
             tracker.request_resync()
-        assert kinds_of_events(tracker, paths[MOST].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
+        assert kinds_of_events(tracker, paths[MAX_SUBFLOWS].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
         assert tracker.needs_resync
         now = host.time + 2 * SMALL.resync_grace
         listed = [path.kernel_subflow() for path in paths if not (ended and path is paths[1])]
@@ -67,9 +69,9 @@ def test_next_dump_decides_if_another_subflow_may_have_ended(why: str) -> None:
 
 def test_dump_removes_ended_subflows_before_it_reports_excess() -> None:
     tracker, host = full_connection()
-    paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 2))]
+    paths = [host.initial(), *(host.join(port=port) for port in range(1, MAX_SUBFLOWS + 2))]
     now = host.time + 10
-    one_ended = [path.kernel_subflow() for path in paths[: MOST + 1] if path is not paths[2]]
+    one_ended = [path.kernel_subflow() for path in paths[: MAX_SUBFLOWS + 1] if path is not paths[2]]
     caused = kinds(tracker.resync(reversed(one_ended), now))
     assert ("subflow-closed" in caused, ACTIVE in caused, EXCESS in caused) == (True, True, False)
     two_more = [path.kernel_subflow() for path in paths]
@@ -107,7 +109,7 @@ def test_each_subflow_of_the_kernel_is_tracked_or_reported(
         for event in events:
             if event.kind is EventKind.SUBFLOW_EXCESS:
                 assert event.four_tuple in in_kernel
-                assert len(tracked & in_kernel.keys()) == MOST, "the tracker has only subflows that exist"
+                assert len(tracked & in_kernel.keys()) == MAX_SUBFLOWS, "the tracker has only subflows that exist"
                 del in_kernel[event.four_tuple]
         events = []
         assert in_kernel.keys() <= tracked
@@ -133,7 +135,7 @@ class Sockets:
 
 def excess_events(time: float = 60.0) -> list[Event]:
     tracker, host = full_connection()
-    events = feed(tracker, host.join(port=MOST).kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+    events = feed(tracker, host.join(port=MAX_SUBFLOWS).kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
     return [replace(event, time=time) for event in events]
 
 

@@ -180,9 +180,9 @@ def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
                 resync = None
         if fed % 50 == 0:
             events += tracker.expire(time)
-            asked = tracker.lookups.pop_due(time)
-            listed = [rng.choice(paths).kernel_subflow(four_tuple=each) for each in asked if rng.random() < 0.5]
-            events += tracker.apply_lookup(asked, {each.four_tuple: each for each in listed}, time)
+            requested = tracker.lookups.pop_due(time)
+            listed = [rng.choice(paths).kernel_subflow(four_tuple=each) for each in requested if rng.random() < 0.5]
+            events += tracker.apply_lookup(requested, {each.four_tuple: each for each in listed}, time)
         subscriber.receive(events)
         events_seen += len(events)
         if fed % 100 == 0:
@@ -203,7 +203,7 @@ def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(data=st.binary(max_size=120), link=st.sampled_from([ETHERNET, RAW_IP, LINUX_COOKED, 4, 300]))
-def test_any_bytes_are_no_frame_or_a_segment(data: bytes, link: int) -> None:
+def test_any_frame_is_parsed_without_an_exception(data: bytes, link: int) -> None:
     segment = parse_frame(data, 0.0, "eth0", link)
     assert segment is None or len(segment.source) in {4, 16}
 

@@ -41,11 +41,11 @@ def four_tuples(count: int) -> list[FourTuple]:
 
 class TestLookupQueue:
     def test_each_subflow_is_looked_up_twice_a_second_however_often_requested(self) -> None:
-        lookups, (one,) = SocketLookupQueue(), four_tuples(1)
+        lookups, (subflow,) = SocketLookupQueue(), four_tuples(1)
         requested = []
         for step in range(2000):
             if step < 900:
-                lookups.add(one, step / 1000)
+                lookups.add(subflow, step / 1000)
             requested += [step for _ in lookups.pop_due(step / 1000)]
         assert requested == [500, 1001]
         assert lookups.pause(2.0) is None
@@ -73,23 +73,23 @@ class TestLookupQueue:
         assert pause == pytest.approx(1 / MAX_RATE)
         assert len(lookups.pop_due(5.6 + pause + 1e-6)) == 1
 
-    @given(claims=st.lists(st.tuples(st.sampled_from("adt"), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.5)))))
-    def test_look_ups_are_due_as_in_the_simple_model(self, claims: list[tuple[str, int, float]]) -> None:
+    @given(actions=st.lists(st.tuples(st.sampled_from("adt"), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.5)))))
+    def test_look_ups_are_due_as_in_the_simple_model(self, actions: list[tuple[str, int, float]]) -> None:
         """With ten subflows, no look-up ever waits because of the limit."""
         lookups, each = SocketLookupQueue(), four_tuples(10)
         now, waiting = 0.0, dict[FourTuple, float]()
-        for what, which, after in claims:
-            now += after
-            if what == "t":
-                due = [one for one, at in waiting.items() if at <= now]
+        for action, index, seconds in actions:
+            now += seconds
+            if action == "t":
+                due = [subflow for subflow, lookup_time in waiting.items() if lookup_time <= now]
                 assert sorted(lookups.pop_due(now)) == sorted(due)
-                waiting = {one: at for one, at in waiting.items() if at > now}
-            elif what == "a":
-                lookups.add(each[which], now)
-                waiting.setdefault(each[which], now + 0.5)
+                waiting = {subflow: lookup_time for subflow, lookup_time in waiting.items() if lookup_time > now}
+            elif action == "a":
+                lookups.add(each[index], now)
+                waiting.setdefault(each[index], now + 0.5)
             else:
-                lookups.pop(each[which], None)
-                waiting.pop(each[which], None)
+                lookups.pop(each[index], None)
+                waiting.pop(each[index], None)
             assert len(lookups) == len(waiting)
             assert lookups.pause(now) == (max(0.0, min(waiting.values()) - now) if waiting else None)
 
@@ -134,8 +134,8 @@ def test_subflow_is_looked_up_after_a_reset(tracker: Tracker, host: Host, exists
     assert kinds_of_events(tracker, path.rst()) == []
     requested = tracker.lookups.pop_due(host.time + 0.6)
     assert requested == (path.four_tuple,)
-    found = {path.four_tuple: path.kernel_subflow(backup=True)} if exists else {}
-    events = tracker.apply_lookup(requested, found, host.time + 0.6)
+    sockets = {path.four_tuple: path.kernel_subflow(backup=True)} if exists else {}
+    events = tracker.apply_lookup(requested, sockets, host.time + 0.6)
     assert [(each.kind.value, each.detail) for each in events] == [
         (CHANGED, "backup flag from the kernel") if exists else (CLOSED, "the kernel has no such subflow")
     ]

@@ -62,7 +62,7 @@ indexes = st.integers(0, len(PATHS) - 1)
     cuts=st.sets(st.integers(0, 12)),
     limit=st.integers(1, 5),
 )
-def test_resync_gives_the_same_result_however_the_dump_is_cut(
+def test_result_of_a_resync_does_not_depend_on_the_pieces_of_the_dump(
     known: list[tuple[int, int]], listed: list[tuple[int, bool]], cuts: set[int], limit: int
 ) -> None:
     items = [item for index, count in known if index % 3 < 2 for item in PATHS[index].established()[-count:]]
@@ -300,7 +300,7 @@ class TestInBetween:
 
 
 class TestUnchanged:
-    def test_unchanged_subflow_makes_no_new_snapshot(self, tracker: Tracker, host: Host) -> None:
+    def test_unchanged_subflow_keeps_its_snapshot(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         tracker.resync([path.kernel_subflow()], host.time)
         before = tracker.connections[host.token]
@@ -308,7 +308,9 @@ class TestUnchanged:
         assert tracker.connections[host.token] is before
 
     @pytest.mark.parametrize("changes", [{"backup": True}, {"remote_id": 9}, {"local_id": 9}, {"token": 9}])
-    def test_each_difference_is_noticed(self, tracker: Tracker, host: Host, changes: dict[str, int]) -> None:
+    def test_each_difference_to_the_dump_is_applied(
+        self, tracker: Tracker, host: Host, changes: dict[str, int]
+    ) -> None:
         path = open_connection(tracker, host)
         tracker.resync([path.kernel_subflow()], host.time + 5)
         assert tracker.resync([path.kernel_subflow(**changes)], host.time + 10)

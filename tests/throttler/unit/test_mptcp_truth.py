@@ -275,19 +275,19 @@ class Wire(RuleBasedStateMachine):
     def questions_are_answered(self) -> None:
         self.events_are_read(100)
         self.time += 0.5
-        asked = self.tracker.lookups.pop_due(self.time)
+        requested = self.tracker.lookups.pop_due(self.time)
         in_kernel = {each.path.four_tuple: each for each in self._all()}
-        found = {
+        sockets = {
             each: in_kernel[each].path.kernel_subflow(backup=in_kernel[each].backup)
-            for each in asked
+            for each in requested
             if each in in_kernel
         }
-        self.receive(self.tracker.apply_lookup(asked, found, self.time))
-        for four_tuple in asked:
+        self.receive(self.tracker.apply_lookup(requested, sockets, self.time))
+        for four_tuple in requested:
             for subflows in self.reported.values():
                 subflows.pop(four_tuple, None)
-            if four_tuple in found:
-                self.reported.setdefault(found[four_tuple].token, {})[four_tuple] = in_kernel[four_tuple]
+            if four_tuple in sockets:
+                self.reported.setdefault(sockets[four_tuple].token, {})[four_tuple] = in_kernel[four_tuple]
 
     @rule(seconds=st.sampled_from((0.2, 2.0, 9.0, 20.0)))
     def time_passes(self, seconds: float) -> None:

@@ -39,7 +39,7 @@ SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
         (ACK, "1e02", "invalid MPTCP option: no subtype"),
     ],
 )
-def test_option_is_described_in_words(flags: int, options: str, words: str) -> None:
+def test_option_is_described(flags: int, options: str, words: str) -> None:
     assert "; ".join(map(describe_option, parse_options(bytes.fromhex(options), flags))) == words
 
 

@@ -16,7 +16,7 @@ from mptcp_throttler.runtime.observe import (
 
 @pytest.mark.parametrize("captures", [1, 3])
 @pytest.mark.parametrize("batch", [0.0005, 0.008, 0.1])
-def test_continuous_reading_takes_its_share(batch: float, captures: int) -> None:
+def test_continuous_reading_is_limited_to_its_share(batch: float, captures: int) -> None:
     """All *captures* always have more segments to read, and rest as long as the limit demands."""
     reading, now, worked = ReadingShare(0.0), 0.0, 0.0
     next_turns = [0.0] * captures
@@ -39,7 +39,7 @@ def test_burst_is_read_at_once_and_again_after_a_while() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 0.1))))
-def test_reading_below_the_share_never_rests(turns: list[tuple[float, float]]) -> None:
+def test_reading_below_the_share_never_pauses(turns: list[tuple[float, float]]) -> None:
     reading, now = ReadingShare(0.0), 0.0
     for gap, worked in turns:
         now += gap + worked / MAX_READING_SHARE + 1e-9

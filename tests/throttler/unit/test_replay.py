@@ -77,13 +77,13 @@ def test_interface_names_in_pcapng_determine_paths(replay: Run) -> None:
 
 
 def test_json_has_the_same_events_in_one_object_per_line(replay: Run) -> None:
-    found = entries(replay(pcapng(BOTH[:11]), "--json")[1])
-    assert [each["kind"] for each in found] == [
+    found_code = entries(replay(pcapng(BOTH[:11]), "--json")[1])
+    assert [each["kind"] for each in found_code] == [
         *("segment", "segment", "segment", "connection", "subflow", "decided", "segment"),
         *("segment", "segment", "segment", "subflow", "lifted", "decided"),
         *("segment", "segment", "segment", "closed", "segment", "closed", "summary"),
     ]
-    assert found[5] == {
+    assert found_code[5] == {
         "time": START + 0.000032,
         "kind": "decided",
         "token": "d1ecc642",
@@ -96,8 +96,8 @@ def test_json_has_the_same_events_in_one_object_per_line(replay: Run) -> None:
         "direction": "down",
         "text": "capped: rule spare caps path first at 5 Mbit/s: 1 subflow active, 2 anticipated",
     }
-    assert found[-1]["connections"] == 1
-    assert found[-1]["notes"] == []
+    assert found_code[-1]["connections"] == 1
+    assert found_code[-1]["notes"] == []
 
 
 def test_truncated_headers_are_counted(replay: Run) -> None:
@@ -192,11 +192,11 @@ def test_version_0_dialogue_is_described_without_keys(replay: Run, form: tuple[s
     assert "1 SYN for MPTCP version 0 (RFC 6824), which is not tracked" in out + err
     assert "not read" not in out + err
     if form:
-        found = entries(out)
-        segments = [(each["from"] == "client", each["text"]) for each in found if each["kind"] == "segment"]
-        rest = [each["kind"] for each in found if each["kind"] != "segment"]
+        found_code = entries(out)
+        segments = [(each["from"] == "client", each["text"]) for each in found_code if each["kind"] == "segment"]
+        rest = [each["kind"] for each in found_code if each["kind"] != "segment"]
         assert rest == ["summary"], "there are no events of connections, subflows or caps"
-        assert (found[-1]["connections"], found[-1]["segments"]) == (0, len(VERSION_0))
+        assert (found_code[-1]["connections"], found_code[-1]["segments"]) == (0, len(VERSION_0))
     else:
         lines = [line.partition("10.77.0.1:48830 ")[2] for line in out.splitlines() if line.startswith("22:")]
         segments = [(line[0] == ">", line[2:]) for line in lines]
@@ -248,8 +248,8 @@ def test_missing_segments_of_the_given_ports_are_reported(replay: Run) -> None:
     ],
 )
 def test_damaged_capture_is_reported_in_one_line(replay: Run, capture: bytes, code: int, message: str) -> None:
-    found, _, err = replay(capture, "--interface", "v1")
-    assert found == code
+    found_code, _, err = replay(capture, "--interface", "v1")
+    assert found_code == code
     assert err.startswith(message)
     assert all(line.startswith(("note: ", "mptcp-throttler: ")) for line in err.splitlines())
 

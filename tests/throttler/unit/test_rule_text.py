@@ -126,11 +126,11 @@ async def test_summary_describes_rules_and_lists_all_paths_of_a_rule(tmp_path: P
     """Defect: a rule without paths had no metric until a subflow had its cap."""
     policy = PATHS + "rules: [{name: all, throttle: {rate: 5 Mbit/s}}]\n"
     async with running(tmp_path, policy) as scene:
-        found = scene.ask(query="summary")
-        assert found["policy"]["rules_in_words"] == [
+        answer = scene.ask(query="summary")
+        assert answer["policy"]["rules_in_words"] == [
             {"rule": "all", "conditions": [], "does": [f"cap of 5 Mbit/s{SECOND}"]}
         ]
-        assert [(each["path"], each["capped"], each["rate"]) for each in found["rules"]] == [
+        assert [(each["path"], each["capped"], each["rate"]) for each in answer["rules"]] == [
             (None, 0, 5_000_000),
             ("a", 0, 5_000_000),
             ("b", 0, 5_000_000),

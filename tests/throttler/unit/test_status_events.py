@@ -21,8 +21,8 @@ from mptcp_throttler.stages.steering import SetBackup
 
 
 def events_of(scene: Scene, **request: object) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = scene.ask(query="events", **request)["events"]
-    return found
+    events: list[dict[str, Any]] = scene.ask(query="events", **request)["events"]
+    return events
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
@@ -35,27 +35,27 @@ async def test_events_of_a_connections_life(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         start = time.time()
-        found = events_of(scene)
-        assert kinds(found) == ["connection", "subflow", "subflow", "decided", "applied"]
-        assert {each["token"] for each in found} == {"00000007"}
-        assert {each["client"] for each in found} == {WIFI}
-        decided, applied = found[3:]
+        events = events_of(scene)
+        assert kinds(events) == ["connection", "subflow", "subflow", "decided", "applied"]
+        assert {each["token"] for each in events} == {"00000007"}
+        assert {each["client"] for each in events} == {WIFI}
+        decided, applied = events[3:]
         assert (decided["remote"], decided["local"]) == ("10.1.0.1:40000", "10.77.0.1:3128")
         assert (decided["path"], decided["rule"], decided["direction"]) == ("a", "cap-a", "down")
         assert "rule cap-a caps path a at 5 Mbit/s" in decided["text"]
         assert applied["text"] == "10.1.0.1:40000 on path a: cap of rule cap-a in force"
-        assert all(start - 10 < each["time"] <= time.time() for each in found)
+        assert all(start - 10 < each["time"] <= time.time() for each in events)
         await scene.reload(UNCAPPED)
         kernel.sockets.by_four_tuple.clear()
         resync(scene, later=5.0)
-        more = events_of(scene, after=found[-1]["seq"])
+        more = events_of(scene, after=events[-1]["seq"])
         assert kinds(more)[:3] == ["decided", "lifted", "reload"]
         assert sorted(kinds(more)[3:]) == ["closed", "closed", "fault", "fault"]
         assert {each["text"].partition(": ")[2] for each in more if each["kind"] == "fault"} == {
             "the kernel's records disagree: no end was reported, but the kernel does not list it"
         }
         assert more[1]["text"] == "10.1.0.1:40000 on path a: no cap in force any more"
-        assert [each["seq"] for each in more] == list(range(found[-1]["seq"] + 1, found[-1]["seq"] + 8))
+        assert [each["seq"] for each in more] == list(range(events[-1]["seq"] + 1, events[-1]["seq"] + 8))
         assert scene.ask(query="summary")["last_event"] == more[-1]["seq"]
 
 
@@ -86,14 +86,14 @@ async def test_reloads_faults_and_the_guard_cause_one_event_each(tmp_path: Path)
         logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
         scene.engine.actions.carry_out([Relaxed(9, ("cap-a",), "it got too little")])
         await scene.reload(UNCAPPED)
-        found = events_of(scene, after=before)
-        assert sorted((each["kind"], each["text"]) for each in found) == [
+        events = events_of(scene, after=before)
+        assert sorted((each["kind"], each["text"]) for each in events) == [
             ("fault", "tc: gone of us"),
             ("guard", "caps of rule cap-a relaxed: it got too little"),
-            ("reload", found[0]["text"]),
+            ("reload", events[0]["text"]),
             ("reload", "policy reloaded: 0 rules"),
         ]
-        assert re.fullmatch(r'policy not reloaded: p:2: rules\[0\].paths.*"c".*', found[0]["text"])
+        assert re.fullmatch(r'policy not reloaded: p:2: rules\[0\].paths.*"c".*', events[0]["text"])
     logging.getLogger("mptcp_throttler.kernel").warning("nobody listens any more")
 
 
@@ -139,15 +139,15 @@ async def test_guard_event_of_two_rules_is_logged_once_and_found_by_each(tmp_pat
 @contextmanager
 def logged_fields() -> Iterator[list[dict[str, str | tuple[str, ...]]]]:
     """Collect the fields of log records about effects."""
-    found: list[dict[str, str | tuple[str, ...]]] = []
+    fields: list[dict[str, str | tuple[str, ...]]] = []
     handler = logging.Handler()
-    handler.emit = lambda record: found.append(record.fields)  # type: ignore[attr-defined, method-assign]
+    handler.emit = lambda record: fields.append(record.fields)  # type: ignore[attr-defined, method-assign]
     logger = logging.getLogger("mptcp_throttler.runtime.actions")
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     try:
-        yield found
+        yield fields
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
@@ -172,8 +172,8 @@ async def test_used_up_budget_causes_an_event(tmp_path: Path) -> None:
         with logged_fields() as fields:
             await sweep_and_count(scene)
         assert fields == [{"MPTCP_CLIENT": LTE, "MPTCP_RULE": "volume"}]
-        found = events_of(scene, after=before)
-        (budget,) = [each for each in found if each["kind"] == "budget"]
+        events = events_of(scene, after=before)
+        (budget,) = [each for each in events if each["kind"] == "budget"]
         assert (budget["rule"], budget["token"]) == ("volume", None)
         assert budget["text"].startswith("client 10.2.0.1: rule volume caps what exceeds 1.00 MB until ")
 
@@ -188,14 +188,14 @@ async def test_owner_of_a_connection_sees_only_that_connection(tmp_path: Path) -
         kernel.sockets.carry(four_tuple(LTE), 200_000, 50)
         kernel.sockets.carry(four_tuple("10.2.0.8"), 900_000)
         await sweep_and_count(scene)
-        found = scene.ask(query="client", endpoint="10.2.0.1:40000")
-        assert found["multipath"] is True
-        assert [(each["path"], each["address"], each["capped"], each["rate"]) for each in found["subflows"]] == [
+        answer = scene.ask(query="client", endpoint="10.2.0.1:40000")
+        assert answer["multipath"] is True
+        assert [(each["path"], each["address"], each["capped"], each["rate"]) for each in answer["subflows"]] == [
             ("a", WIFI, True, 5_000_000),
             ("b", LTE, False, None),
         ]
-        assert found["subflows"][1]["bytes"] == 200_050
-        (budget,) = found["budgets"]
+        assert answer["subflows"][1]["bytes"] == 200_050
+        (budget,) = answer["budgets"]
         assert (budget["name"], budget["used"], budget["volume"], budget["left"], budget["shared"]) == (
             "volume",
             200_050,
@@ -203,8 +203,8 @@ async def test_owner_of_a_connection_sees_only_that_connection(tmp_path: Path) -
             799_950,
             False,
         )
-        assert "10.1.0.8" not in str(found)
-        assert "10.2.0.8" not in str(found)
+        assert "10.1.0.8" not in str(answer)
+        assert "10.2.0.8" not in str(answer)
 
 
 @scenario
@@ -215,10 +215,10 @@ async def test_clients_behind_one_nat_see_their_own_connections(tmp_path: Path) 
     kernel.sockets.connect(8, WIFI, proxy=ip_address("10.77.0.9").packed)
     async with running(tmp_path, VOLUME, kernel) as scene:
 
-        def addresses(**which: str) -> list[str]:
-            found = scene.ask(query="client", endpoint=f"{WIFI}:40000", **which)
-            assert found["multipath"] == bool(found["subflows"])
-            return [each["address"] for each in found["subflows"]]
+        def addresses(**arguments: str) -> list[str]:
+            answer = scene.ask(query="client", endpoint=f"{WIFI}:40000", **arguments)
+            assert answer["multipath"] == bool(answer["subflows"])
+            return [each["address"] for each in answer["subflows"]]
 
         assert addresses(local="10.77.0.1:3128") == addresses(token="7") == [WIFI, LTE]
         assert addresses(local="10.77.0.9:3128") == addresses(local="[::ffff:10.77.0.9]:3128") == [WIFI]
@@ -236,8 +236,8 @@ async def test_owner_of_a_connection_sees_no_cap_in_a_dry_run(tmp_path: Path) ->
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, BOTH_WAYS + "dry_run: true\n", kernel) as scene:
         assert scene.ask(query="summary")["rules"][0]["capped"] == 1, "the summary counts caps of a dry run"
-        found = scene.ask(query="client", endpoint="10.1.0.1:40000")["subflows"]
-        caps = [[each[key] for key in ("path", "capped", "rate", "rule", "upload_rate")] for each in found]
+        answer = scene.ask(query="client", endpoint="10.1.0.1:40000")["subflows"]
+        caps = [[each[key] for key in ("path", "capped", "rate", "rule", "upload_rate")] for each in answer]
         assert caps == [["a", False, None, None, None], ["b", False, None, None, None]]
         await scene.reload(BOTH_WAYS)
         first = scene.ask(query="client", endpoint="10.1.0.1:40000")["subflows"][0]
@@ -250,5 +250,5 @@ async def test_plain_tcp_is_reported_as_not_multipath(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
         for endpoint in ("10.1.0.1:40001", "10.3.0.1:40000", "[2001:db8::1]:40000"):
-            found = scene.ask(query="client", endpoint=endpoint)
-            assert (found["multipath"], found["subflows"], found["budgets"]) == (False, [], [])
+            answer = scene.ask(query="client", endpoint=endpoint)
+            assert (answer["multipath"], answer["subflows"], answer["budgets"]) == (False, [], [])

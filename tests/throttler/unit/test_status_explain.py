@@ -76,8 +76,8 @@ async def test_connections_are_found_by_client_token_or_endpoint(tmp_path: Path)
         assert tokens(token="9") == set()
         assert tokens(endpoint="10.2.0.1:40001") == {"00000008"}
         assert tokens(endpoint="10.2.0.1:40002") == set()
-        found = explained_subflows(scene, token="7")
-        assert [(each["remote"], each["direction"], each["verdict"]) for each in found] == [
+        explained = explained_subflows(scene, token="7")
+        assert [(each["remote"], each["direction"], each["verdict"]) for each in explained] == [
             ("10.1.0.1:40000", "down", "capped at 5 Mbit/s"),
             ("10.1.0.1:40000", "up", "capped at 5 Mbit/s"),
             ("10.2.0.1:40000", "down", "not capped"),
@@ -226,8 +226,8 @@ async def test_cap_in_a_transition_is_coming(tmp_path: Path) -> None:
     async with running(tmp_path, UNCAPPED, kernel) as scene:
         await scene.reload(CAPPED)
         assert explained_subflows(scene, token="7")[0]["cap_state"] == "coming"
-        found = scene.ask(query="summary")
-        assert (found["rules"][0]["landing"], found["subflows"]["pending"]) == (1, 1)
+        explained = scene.ask(query="summary")
+        assert (explained["rules"][0]["landing"], explained["subflows"]["pending"]) == (1, 1)
         await until(lambda: explained_subflows(scene, token="7")[0]["cap_state"] == "in force")
         assert scene.ask(query="summary")["rules"][0]["landing"] == 0
 

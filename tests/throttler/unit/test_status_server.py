@@ -24,11 +24,11 @@ from mptcp_throttler.runtime import status
 from mptcp_throttler.runtime.status import MAX_ANSWERS, REQUEST_TIMEOUT, StatusServer
 from mptcp_throttler.views.requests import MAX_REQUEST
 
-MANY = 20_000_000
+LARGE = 20_000_000
 """Bytes: more than a Unix socket holds while nobody reads."""
 
 
-LONG = 60.0
+LONG_SECONDS = 60.0
 """Seconds: so long that even on a slow machine, a client that has something to send does not count as silent."""
 
 
@@ -60,9 +60,9 @@ def connect_client(path: Path) -> socket.socket:
 
 async def answer(path: Path) -> str:
     reader, writer = await asyncio.open_unix_connection(str(path))
-    found = (await reader.read()).decode()
+    received = (await reader.read()).decode()
     writer.close()
-    return found
+    return received
 
 
 async def children_of(server: StatusServer, count: int) -> list[int]:
@@ -84,7 +84,7 @@ def test_each_client_gets_the_whole_document(tmp_path: Path) -> None:
 
 def test_client_that_sends_its_request_late_gets_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert REQUEST_TIMEOUT >= 2
-    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG)
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG_SECONDS)
 
     async def scenario() -> str:
         server = StatusServer(tmp_path / "s", lambda line: iter([line]))
@@ -92,10 +92,10 @@ def test_client_that_sends_its_request_late_gets_an_answer(monkeypatch: pytest.M
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
         await children_of(server, 1)
         writer.write(b"summary\n")
-        found = (await reader.read()).decode()
+        received = (await reader.read()).decode()
         writer.close()
         await server.close()
-        return found
+        return received
 
     assert asyncio.run(scenario()) == "summary"
 
@@ -104,20 +104,20 @@ def test_answer_has_the_state_at_the_time_of_the_request(tmp_path: Path) -> None
     async def scenario() -> str:
         known = [1, 2]
         server = StatusServer(
-            tmp_path / "s", lambda _: iter([f"{len(known)} connections {' ' * MANY}{known}".encode()])
+            tmp_path / "s", lambda _: iter([f"{len(known)} connections {' ' * LARGE}{known}".encode()])
         )
         await server.open()
         client = connect_client(tmp_path / "s")
         await children_of(server, 1)
         known.append(3)
-        found = await asyncio.to_thread(lambda: b"".join(iter(lambda: client.recv(1 << 20), b"")).decode())
+        received = await asyncio.to_thread(lambda: b"".join(iter(lambda: client.recv(1 << 20), b"")).decode())
         client.close()
         await server.close()
-        return found
+        return received
 
-    found = asyncio.run(scenario())
-    assert found.startswith("2 connections")
-    assert found.endswith("[1, 2]")
+    received = asyncio.run(scenario())
+    assert received.startswith("2 connections")
+    assert received.endswith("[1, 2]")
 
 
 def test_first_part_of_an_answer_is_sent_at_once(tmp_path: Path) -> None:
@@ -133,17 +133,17 @@ def test_first_part_of_an_answer_is_sent_at_once(tmp_path: Path) -> None:
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
         first = await reader.readexactly(4)
         (tmp_path / "go").touch()
-        found = first + await reader.read()
+        received = first + await reader.read()
         writer.close()
         await server.close()
-        return found
+        return received
 
     assert asyncio.run(asyncio.wait_for(scenario(), 60)) == b"headrest"
 
 
 def test_children_of_clients_that_do_not_read_end_with_the_server(tmp_path: Path) -> None:
     async def scenario() -> list[int]:
-        async with serving(tmp_path / "s", " " * MANY) as server:
+        async with serving(tmp_path / "s", " " * LARGE) as server:
             clients = [connect_client(tmp_path / "s") for _ in range(MAX_ANSWERS + 1)]
             children = await children_of(server, MAX_ANSWERS)
             for child in children:
@@ -184,7 +184,7 @@ def test_failing_child_does_not_end_the_server(tmp_path: Path) -> None:
     assert asyncio.run(scenario()) == ("", "well")
 
 
-def test_accepting_is_tried_again_later_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accept_is_retried_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "RETRY_SECONDS", 0.01)
     real, tries = socket.socket.accept, []
 
@@ -203,7 +203,7 @@ def test_accepting_is_tried_again_later_after_an_error(tmp_path: Path, monkeypat
     assert len(tries) == 4
 
 
-def test_server_continues_if_no_child_can_be_made(
+def test_server_continues_after_a_failed_fork(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused() -> int:
@@ -232,7 +232,7 @@ def test_other_file_at_the_sockets_path_is_an_error(tmp_path: Path) -> None:
     assert (tmp_path / "s").read_text() == "mine"
 
 
-def test_socket_removed_as_soon_as_it_is_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_removed_after_its_creation_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the daemon ended if a comparison was creating the socket again at that moment."""
 
     async def test() -> None:
@@ -258,13 +258,13 @@ def test_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
         group = grp.getgrgid(os.getgid()).gr_name
         server = StatusServer(tmp_path / "s", lambda _: iter([b"."]), group)
         await server.open()
-        found = (tmp_path / "s").stat()
+        received = (tmp_path / "s").stat()
         await server.close()
-        return found
+        return received
 
-    found = asyncio.run(scenario())
-    assert stat.S_IMODE(found.st_mode) == 0o660
-    assert found.st_gid == os.getgid()
+    received = asyncio.run(scenario())
+    assert stat.S_IMODE(received.st_mode) == 0o660
+    assert received.st_gid == os.getgid()
 
 
 @pytest.mark.parametrize(
@@ -315,9 +315,9 @@ async def request(path: Path, *pieces: bytes, end: bool = False) -> str:
         await wait_until_read(writer)
     if end:
         writer.write_eof()
-    found = (await reader.read()).decode()
+    received = (await reader.read()).decode()
     writer.close()
-    return found
+    return received
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_request_is_the_first_line_or_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], end: bool, line: str
 ) -> None:
     if pieces or end:
-        monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG)
+        monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG_SECONDS)
 
     async def scenario() -> str:
         async with echoing(tmp_path / "s"):
@@ -347,21 +347,21 @@ def test_request_is_the_first_line_or_empty(
 
 def test_silent_client_does_not_delay_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child process waits for the client, while the event loop answers others."""
-    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG)
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG_SECONDS)
 
     async def scenario() -> str:
         async with echoing(tmp_path / "s") as server:
             client = connect_client(tmp_path / "s")
             await children_of(server, 1)
-            found = await request(tmp_path / "s", b"hello\n")
+            received = await request(tmp_path / "s", b"hello\n")
             client.close()
-            return found
+            return received
 
     assert asyncio.run(asyncio.wait_for(scenario(), 60)) == "request: hello"
 
 
 def test_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG)
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG_SECONDS)
 
     async def scenario() -> str:
         server = StatusServer(tmp_path / "s", lambda line: iter([str(len(line)).encode()]))
@@ -369,10 +369,10 @@ def test_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         client = connect_client(tmp_path / "s")
         client.settimeout(60)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            await asyncio.to_thread(client.sendall, b" " * MANY)
-        found = await asyncio.to_thread(client.recv, 100)
+            await asyncio.to_thread(client.sendall, b" " * LARGE)
+        received = await asyncio.to_thread(client.recv, 100)
         client.close()
         await server.close()
-        return found.decode()
+        return received.decode()
 
     assert MAX_REQUEST < int(asyncio.run(scenario())) <= 2 * MAX_REQUEST

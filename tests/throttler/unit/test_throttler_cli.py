@@ -80,8 +80,8 @@ def test_plan_prints_commands_of_the_backend_that_auto_would_choose(
     backend: str,
 ) -> None:
     """Defect: under ``netfilter: auto``, plan printed the commands for iptables on every host."""
-    there = throttler_needs.BACKENDS if legacy else ("nftables",)
-    monkeypatch.setattr(backends, "backends_without_modules", lambda: there)
+    available = throttler_needs.BACKENDS if legacy else ("nftables",)
+    monkeypatch.setattr(backends, "backends_without_modules", lambda: available)
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     assert capsys.readouterr().out == (GOLDEN / f"plan-{backend}.txt").read_text()
 
@@ -390,7 +390,7 @@ def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("command", [["status"], ["reload"]])
-def test_user_without_permission_is_told_the_group(
+def test_message_for_a_user_without_permission_names_the_group(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -469,10 +469,10 @@ def test_incomplete_status_answer_is_an_error(tmp_path: Path, pieces: list[bytes
     with daemon_that_answers(tmp_path / "s", *pieces) as go:
         go.set()
         command = [sys.executable, "-c", QUERYING, str(tmp_path / "s")]
-        done = subprocess.run(command, capture_output=True, check=True)
-    assert done.stdout.endswith(b"1 []\n")
+        completed = subprocess.run(command, capture_output=True, check=True)
+    assert completed.stdout.endswith(b"1 []\n")
     words = "the answer ended too early, or the daemon is older than this command; then restart it"
-    assert done.stderr.decode() == f"mptcp-throttler: query {tmp_path / 's'}: {words}\n"
+    assert completed.stderr.decode() == f"mptcp-throttler: query {tmp_path / 's'}: {words}\n"
 
 
 def test_kernel_error_is_printed_in_one_line(

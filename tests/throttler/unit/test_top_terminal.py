@@ -143,7 +143,7 @@ def test_top_updates_once_a_second(tmp_path: Path) -> None:
         (signal.SIGQUIT, 128 + signal.SIGQUIT),
     ],
 )
-def test_terminal_is_restored_at_every_end(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
+def test_terminal_is_restored_on_every_exit(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
     with running_top(tmp_path) as (terminal, _):
         terminal.wait_for("10000 connections")
         assert terminal.modes != terminal.before

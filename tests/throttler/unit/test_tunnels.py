@@ -65,11 +65,11 @@ def with_unique_ids(name: str, paths: list[dict[str, Any]]) -> list[dict[str, An
     return [each | {"id": 100 * each["id"] + 10 * each["number"] + len(name)} for each in paths]
 
 
-OF_RELAY = {"name": "far", "role": "relay", "paths": [{"path": "dsl", "number": 0, "id": 0, "local": None}]}
+RELAY_TUNNEL = {"name": "far", "role": "relay", "paths": [{"path": "dsl", "number": 0, "id": 0, "local": None}]}
 answers = st.dictionaries(st.sampled_from(("home", "office")), paths).map(
     lambda given: {
         "tunnels": [
-            OF_RELAY,
+            RELAY_TUNNEL,
             *({"name": name, "role": "proxy", "paths": with_unique_ids(name, each)} for name, each in given.items()),
         ]
     }
@@ -179,15 +179,15 @@ async def test_tunnel_path_shares_the_class_of_its_cap_and_is_not_paced(
         assert (four_tuple("10.2.0.1") in guarded, udp("10.2.0.9") in guarded) == (True, False)
         await scene.reload(PATHS + "rules: [{name: halves, steer: {mode: load-balancing, weights: {a: 1, b: 1}}}]\n")
         await until(lambda: not kernel.tunnels.classes)
-        why = {each["token"]: each["subflows"][0]["reason"] for each in scene.status()["connections"]}
-        assert ["steered" in each for each in why.values()] == [True, False]
+        reasons = {each["token"]: each["subflows"][0]["reason"] for each in scene.status()["connections"]}
+        assert ["steered" in each for each in reasons.values()] == [True, False]
         await scene.reload(CAPPED)
         await until(lambda: kernel.tunnels.classes)
     assert kernel.tunnels.classes == {}
 
 
 @scenario
-async def test_tunnel_is_shown_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tunnel_is_shown_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = kernel_with_tunnel()
     kernel.tunnels.tunnels["home"][1] |= {"bytes_sent": 700, "bytes_received": 11}
     async with running(tmp_path, BOTH_WAYS, kernel, TUNNELS) as scene:
@@ -275,7 +275,7 @@ async def test_path_that_returns_after_it_was_forgotten_is_counted_once(
 
 
 @scenario
-async def test_paths_of_a_missing_daemon_end_after_a_while_and_return(
+async def test_paths_of_a_stopped_daemon_end_after_the_timeout_and_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = kernel_with_tunnel()
@@ -318,7 +318,7 @@ def test_tunnel_port_must_differ_from_the_proxys() -> None:
     assert str(caught.value).startswith("throttler.yaml:3: tunnel_ports[1]: 3128 is among listen_ports")
 
 
-def test_tunnel_daemon_is_not_asked_without_tunnel_ports(tmp_path: Path) -> None:
+def test_tunnel_daemon_is_not_queried_without_tunnel_ports(tmp_path: Path) -> None:
     async def count_requests() -> int:
         kernel = kernel_with_tunnel()
         async with running(tmp_path, CAPPED, kernel):

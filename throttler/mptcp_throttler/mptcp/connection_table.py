@@ -70,12 +70,12 @@ class TimedTable(Generic[K, V]):
 
     def put(self, key: K, value: V, time: float) -> bool:
         """Add *key*, or move it to the end. Return whether another entry was evicted."""
-        if evicts := len(self._entries) >= self._limit and key not in self._entries:
+        if is_full := len(self._entries) >= self._limit and key not in self._entries:
             self._entries.popitem(last=False)
         self._latest = max(self._latest, time)
         self._entries[key] = (self._latest, value)
         self._entries.move_to_end(key)
-        return evicts
+        return is_full
 
     def get(self, key: K) -> V | None:
         return self._entries.get(key, (0.0, None))[1]

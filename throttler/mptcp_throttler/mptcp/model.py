@@ -184,7 +184,7 @@ class KernelSubflow(NamedTuple):
     data_sequence: int = 0  # data sequence number where the last mapping received in order begins (RFC 8684, 3.3.1)
 
     @property
-    def is_of_tunnel(self) -> bool:
+    def is_tunnel_path(self) -> bool:
         return self.token > MAX_TOKEN
 
     @property

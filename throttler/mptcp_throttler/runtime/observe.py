@@ -41,10 +41,10 @@ class ReadingShare:
     def __init__(self, now: float) -> None:
         self._allowed, self._updated = MAX_READING_BURST_SECONDS, now
 
-    def pause(self, now: float, worked: float) -> float:
-        """Return how long to pause after reading that took *worked* seconds of a processor, until *now*."""
+    def pause(self, now: float, work_seconds: float) -> float:
+        """Return how long to pause after reading that took *work_seconds* of processor time and ended at *now*."""
         refilled = self._allowed + MAX_READING_SHARE * (now - self._updated)
-        self._allowed = min(MAX_READING_BURST_SECONDS, refilled) - worked
+        self._allowed = min(MAX_READING_BURST_SECONDS, refilled) - work_seconds
         self._updated = now
         return max(0.0, -self._allowed / MAX_READING_SHARE)
 

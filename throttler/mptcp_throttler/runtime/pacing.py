@@ -84,7 +84,7 @@ class SocketLimiter(Component, Consumer):
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
         """Lift the limits that a killed daemon left on sockets without a soft cap; the first samples set the others.
         Raises KernelError."""
-        sockets = [each for each in subflows if each.cookie and not each.is_of_tunnel]
+        sockets = [each for each in subflows if each.cookie and not each.is_tunnel_path]
         uncapped = [each.cookie for each in sockets if self._planner.soft_cap(each.four_tuple) is None]
         if self.possible and uncapped:
             self._pacing.limit(dict.fromkeys(uncapped, NO_LIMIT))

@@ -149,7 +149,7 @@ def _details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Con
             _subflows(snapshot, connection, samples), four_tuples, rates, weights, strict=True
         ):
             sample = samples.get(four_tuple)
-            tcp = None if sample is None or sample.is_of_tunnel else sample.tcp
+            tcp = None if sample is None or sample.is_tunnel_path else sample.tcp
             subflows.append(
                 {
                     **answer,
@@ -253,8 +253,8 @@ def budgets(snapshot: Snapshot, request: Arguments) -> answers.BudgetsAnswer:
         if each.per_client and each.name in names
     }
     rows = budgets_of(policy, unused | dict(snapshot.engine.budget_stage.accounts.used), snapshot.now, {text})
-    shown = [_own_budget(each) for each in rows if each["client"] is not None or each["name"] in names]
-    return {**snapshot.common_keys, "budgets": shown}
+    own_budgets = [_own_budget(each) for each in rows if each["client"] is not None or each["name"] in names]
+    return {**snapshot.common_keys, "budgets": own_budgets}
 
 
 def _potential_budgets(snapshot: Snapshot, address: bytes) -> set[str]:
@@ -271,5 +271,5 @@ def _budget_names(verdicts: Iterable[Verdict]) -> set[str]:
 
 
 def _own_budget(row: answers.AccountAnswer) -> answers.OwnBudget:
-    own = {key: value for key, value in row.items() if key != "rule"}
-    return cast("answers.OwnBudget", {**own, "shared": row["client"] is None})
+    without_rule = {key: value for key, value in row.items() if key != "rule"}
+    return cast("answers.OwnBudget", {**without_rule, "shared": row["client"] is None})

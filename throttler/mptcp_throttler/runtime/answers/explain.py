@@ -50,14 +50,14 @@ def _events(snapshot: Snapshot, request: Arguments) -> Iterator[EventAnswer]:
     for event in ring.after(0):
         if event.token is not None and event.four_tuple is not None:
             clients.setdefault(event.token, event.four_tuple.remote)
-    found = (
+    matching = (
         event
         for event in ring.after(after or 0)
         if token in (None, event.token)
         and rule in (None, event.rule)
         and client in (None, _remote(event), clients.get(event.token or 0))
     )
-    for event in deque(found, limit) if after is None else islice(found, limit):
+    for event in deque(matching, limit) if after is None else islice(matching, limit):
         four_tuple = event.four_tuple
         remote = "" if four_tuple is None else end_text(four_tuple.remote, four_tuple.remote_port)
         address = _remote(event) if event.token is None else clients.get(event.token)
@@ -201,8 +201,8 @@ class _Explanation:
         """Return the time of the last event by which the stage acted on the subflow; None without one, or if the state
         of the budget has changed since, with its period or with the policy."""
         kind = _EVENTS.get(stage)
-        found = (each for each in reversed(self._events) if each.kind == kind and self._concerns(each, verdict))
-        last = next(found, None)
+        matching = (each for each in reversed(self._events) if each.kind == kind and self._concerns(each, verdict))
+        last = next(matching, None)
         return None if last is None or (stage == "budgets" and not _matches_budget_state(verdict, last)) else last.time
 
     def _concerns(self, event: Happened, verdict: Verdict) -> bool:

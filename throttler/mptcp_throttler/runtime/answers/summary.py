@@ -152,9 +152,9 @@ def _pending(snapshot: Snapshot) -> Iterator[CapKey]:
     """Yield, for each subflow whose cap is not in force yet, the key of that cap."""
     for planner in snapshot.planners:
         for four_tuple in planner.onsets():
-            standing = snapshot.engine.traffic.standing(four_tuple, planner.direction)
-            if standing is not None and standing[2] is not None:
-                yield CapKey(standing[2], standing[1], planner.direction)
+            state = snapshot.engine.traffic.standing(four_tuple, planner.direction)
+            if state is not None and state[2] is not None:
+                yield CapKey(state[2], state[1], planner.direction)
 
 
 def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answers.RuleTotals]:

@@ -83,7 +83,7 @@ def scene() -> Scene:
     return found
 
 
-def test_unchanged_births_are_not_written_again(scene: Scene) -> None:
+def test_unchanged_initial_options_are_not_written_again(scene: Scene) -> None:
     """Defect: a reload wrote all prefixes and all single clients again.
 
     For 100 ms, the daemon answered nothing else.
@@ -106,7 +106,7 @@ def test_unchanged_births_are_not_written_again(scene: Scene) -> None:
     asyncio.run(reload())
 
 
-def test_births_of_single_clients_are_written_while_the_loop_runs(scene: Scene) -> None:
+def test_options_of_single_clients_are_written_while_the_loop_runs(scene: Scene) -> None:
     turns = 0
 
     async def others() -> None:
@@ -146,7 +146,7 @@ def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypa
     asyncio.run(go())
 
 
-def test_birth_from_the_policy_returns_when_a_client_is_forgotten(scene: Scene) -> None:
+def test_options_of_the_policy_return_when_a_client_is_forgotten(scene: Scene) -> None:
     async def reload() -> None:
         scene.remember_clients(1)
         await scene.paced.set_births(prefixes(1) | {client(0): CAPPED})
@@ -157,7 +157,7 @@ def test_birth_from_the_policy_returns_when_a_client_is_forgotten(scene: Scene) 
     asyncio.run(reload())
 
 
-def test_classes_of_old_and_new_births_are_known_during_a_change(scene: Scene) -> None:
+def test_classes_of_old_and_new_options_are_known_during_a_change(scene: Scene) -> None:
     async def reload() -> None:
         await scene.paced.set_births(prefixes(OPTIONS_BATCH))
         assert set(scene.planner.initial_classes) == {CLASS}
@@ -171,7 +171,7 @@ def test_classes_of_old_and_new_births_are_known_during_a_change(scene: Scene) -
     asyncio.run(reload())
 
 
-def test_no_class_counts_if_the_kernel_cannot_set_births(scene: Scene) -> None:
+def test_no_class_counts_if_the_kernel_cannot_set_initial_options(scene: Scene) -> None:
     async def reload() -> None:
         scene.kernel.sets_births = False
         for count in (1, 2 * OPTIONS_BATCH):
@@ -184,7 +184,9 @@ def test_no_class_counts_if_the_kernel_cannot_set_births(scene: Scene) -> None:
     asyncio.run(reload())
 
 
-def test_refused_births_are_logged_once_and_written_again_later(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_options_are_logged_once_and_written_again_later(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     async def reload() -> None:
         scene.remember_clients(CLIENTS)
         scene.kernel.refusal = "the BPF map is full"
@@ -232,7 +234,7 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(400), deadline=None)
 @given(STEPS)
-def test_last_birth_of_each_network_holds_after_concurrent_changes(
+def test_last_options_of_each_network_apply_after_concurrent_changes(
     steps: list[dict[Network, InitialOptions] | dict[int, bool] | None],
 ) -> None:
     """The steps are new births, changes of single clients, and turns of the loop."""
