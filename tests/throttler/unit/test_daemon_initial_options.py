@@ -188,7 +188,7 @@ async def test_connection_accepted_while_initial_options_change_is_capped(tmp_pa
 
 @scenario
 async def test_class_is_created_before_its_initial_options_are_set(tmp_path: Path) -> None:
-    """Defect: the class was created only after all births were set. Until then, connections bypassed the class."""
+    """Defect: the class was created only after all initial options were set. Until then, connections bypassed it."""
     async with running(tmp_path, NO_RULES) as scene:
         pacing, classes = scene.kernel.pacing, scene.kernel.traffic_control.classes
         set_births, class_exists = pacing.set_births, list[bool]()

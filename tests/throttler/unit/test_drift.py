@@ -58,7 +58,7 @@ class Bench(Component):
     def __init__(self, interval: float = 300.0) -> None:
         self.source = Source()
         self.compared: list[float] = []
-        self.broken = 0
+        self.repairs_needed = 0
         """Number of repairs that each of the next comparisons makes."""
         self.fails = False
         self.monitor = DriftMonitor([self], interval)
@@ -66,7 +66,7 @@ class Bench(Component):
 
     async def verify(self) -> None:
         self.compared.append(time.monotonic())
-        self.repairs += self.broken
+        self.repairs += self.repairs_needed
         if self.fails:
             raise KernelError("cannot be repaired")
 
@@ -89,7 +89,7 @@ def with_bench(test: Callable[[Bench], Awaitable[None]], interval: float = 300.0
 
 def test_foreign_change_is_compared_at_once_and_logged_with_its_author(caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
-        bench.broken = 1
+        bench.repairs_needed = 1
         bench.source.report("root qdisc of wan0")
         bench.source.report("class 4d50:10 of wan0")
         await until(lambda: bench.compared)
@@ -110,9 +110,9 @@ def test_author_of_a_change_during_a_comparison_is_logged(caplog: pytest.LogCapt
         async def verify(self) -> None:
             if not self.compared:
                 self.source.report("rule of table mptcp_throttler", "process 8 (nft)")
-                self.broken = 1
+                self.repairs_needed = 1
             await super().verify()
-            self.broken = 0
+            self.repairs_needed = 0
 
     async def scenario() -> None:
         bench = LateNotice()
@@ -148,7 +148,7 @@ def test_comparisons_are_periodic_if_there_are_no_changes(monkeypatch: pytest.Mo
 
 def test_change_without_a_notice_is_found_periodically(caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
-        bench.broken = 1
+        bench.repairs_needed = 1
         await until(lambda: bench.monitor.counters.repaired)
 
     with_bench(test, interval=0.02)
@@ -177,11 +177,11 @@ def test_failing_notice_source_is_closed_and_logged(caplog: pytest.LogCaptureFix
 
 
 def test_notice_source_that_cannot_be_opened_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def refused() -> Source:
-        raise KernelError("listen to what others change: Operation not permitted")
+    def refuse() -> Source:
+        raise KernelError("listen to kernel notices: Operation not permitted")
 
     async def scenario() -> None:
-        DriftMonitor((), 30).open([refused])
+        DriftMonitor((), 30).open([refuse])
 
     asyncio.run(scenario())
     assert "Operation not permitted; they are found within 30 s" in caplog.text
@@ -194,7 +194,7 @@ def test_object_that_keeps_being_changed_waits_for_the_periodic_comparison(
     monkeypatch.setattr(drift, "GROUPING_SECONDS", 0.001)
 
     async def test(bench: Bench) -> None:
-        bench.broken = 1
+        bench.repairs_needed = 1
         for number in range(MAX_PROMPT_REPAIRS):
             bench.source.report("root qdisc of wan0")
             await until(lambda: bench.monitor.counters.repaired > number)  # noqa: B023 - awaited in the iteration

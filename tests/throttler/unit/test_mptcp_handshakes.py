@@ -82,27 +82,27 @@ class TestInterface:
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
 
-Answer = Callable[[Path], Segment]
+Reply = Callable[[Path], Segment]
 
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("answer", "detail"),
+        ("reply", "detail"),
         [
             (lambda path: path.proxy_rst(), "RST from the proxy"),
             (lambda path: path.proxy_rst(MpTcprst(0, 2)), "RST from the proxy, MP_TCPRST reason 2"),
             (lambda path: path.plain_syn_ack(), "the proxy's SYN/ACK has no MP_JOIN"),
         ],
     )
-    def test_join_is_refused_by_the_proxys_answer(
-        self, tracker: Tracker, host: Host, answer: Answer, detail: str
+    def test_join_counts_as_refused_after_a_rst_or_a_plain_syn_ack(
+        self, tracker: Tracker, host: Host, reply: Reply, detail: str
     ) -> None:
         open_connection(tracker, host)
         path = host.join()
-        (event,) = feed(tracker, path.syn(), answer(path))
+        (event,) = feed(tracker, path.syn(), reply(path))
         assert (event.kind.value, event.token, event.four_tuple) == (REFUSED, host.token, path.four_tuple)
         assert event.detail == detail
-        assert kinds_of_events(tracker, path.syn(), answer(path)) == [], "a repeated answer is not reported again"
+        assert kinds_of_events(tracker, path.syn(), reply(path)) == [], "a repeated reply is not reported again"
         assert tracker.counters.joins_refused == 2
 
     def test_join_is_refused_for_an_unknown_token_or_a_wrong_hmac(self, tracker: Tracker, host: Host) -> None:
@@ -181,7 +181,7 @@ def test_packets_do_not_change_subflows_that_the_kernel_reported(tracker: Tracke
     first, second = open_connection(tracker, host), host.join()
     feed(tracker, *second.established())
     other = Host("other", host.time).initial().retried()
-    claims = [
+    packets = [
         *(first.fin(), first.proxy_fin(), first.rst(), second.proxy_rst()),
         *(first.from_client(ACK, MpPrio(True)), first.from_client(ACK, RemoveAddr((0, second.remote_id)))),
         first.from_client(ACK, MpFastclose(host.proxy_key)),
@@ -193,6 +193,6 @@ def test_packets_do_not_change_subflows_that_the_kernel_reported(tracker: Tracke
         ),
     ]
     before = tracker.connections[host.token]
-    assert kinds_of_events(tracker, *claims) == []
+    assert kinds_of_events(tracker, *packets) == []
     assert tracker.connections[host.token] is before
     assert known_subflows(tracker, host) == [first.four_tuple, second.four_tuple]

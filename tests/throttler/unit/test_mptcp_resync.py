@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a resync in pieces: the pieces' size does not matter, and changes between them lose no live subflow."""
+"""Tests for a resync in pieces: its result does not depend on their sizes, and concurrent changes lose no subflow."""
 
 from __future__ import annotations
 
@@ -57,34 +57,34 @@ indexes = st.integers(0, len(PATHS) - 1)
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
-    known=st.lists(st.tuples(indexes, st.integers(1, 3)), max_size=8),
+    tracked=st.lists(st.tuples(indexes, st.integers(1, 3)), max_size=8),
     listed=st.lists(st.tuples(indexes, st.booleans()), max_size=12),
     cuts=st.sets(st.integers(0, 12)),
     limit=st.integers(1, 5),
 )
 def test_result_of_a_resync_does_not_depend_on_the_pieces_of_the_dump(
-    known: list[tuple[int, int]], listed: list[tuple[int, bool]], cuts: set[int], limit: int
+    tracked: list[tuple[int, int]], listed: list[tuple[int, bool]], cuts: set[int], limit: int
 ) -> None:
-    items = [item for index, count in known if index % 3 < 2 for item in PATHS[index].established()[-count:]]
+    items = [item for index, count in tracked if index % 3 < 2 for item in PATHS[index].established()[-count:]]
     time = max((item.time for item in items), default=1000.0) + 5
     dump = [PATHS[index].kernel_subflow(backup=backup) for index, backup in listed]
-    undivided, cut = Tracker([PORT], LIMITS), Tracker([PORT], LIMITS)
+    undivided, divided = Tracker([PORT], LIMITS), Tracker([PORT], LIMITS)
     feed(undivided, *items)
-    feed(cut, *items)
+    feed(divided, *items)
     expected = undivided.resync(dump, time)
-    resync = cut.begin_resync(time)
+    resync = divided.begin_resync(time)
     edges = [0, *sorted(cuts), len(dump)]
     events = [event for start, end in pairwise(edges) for event in resync.add(dump[start:end])] + finish(resync, limit)
     assert events == expected
-    assert dict(cut.connections) == dict(undivided.connections)
-    assert cut.table_sizes == undivided.table_sizes
-    check_tables(cut, LIMITS)
+    assert dict(divided.connections) == dict(undivided.connections)
+    assert divided.table_sizes == undivided.table_sizes
+    check_tables(divided, LIMITS)
 
 
 class Kernel(RuleBasedStateMachine):
     """Sockets open and close while a dump is read. Each piece was written before the latest changes.
 
-    The dump goes through the places of a hash table in order, as in the kernel. An event may be lost.
+    The dump visits the slots of a hash table in order, as in the kernel. An event may be lost.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Kernel(RuleBasedStateMachine):
         self.reported_closed: set[FourTuple] = set()
         """Closed subflows whose end an event reported."""
         self.resync: Resync | None = None
-        self.place = 0
+        self.position = 0
         self.written: list[KernelSubflow] = []
 
     def receive(self, events: Sequence[Event]) -> None:
@@ -149,16 +149,16 @@ class Kernel(RuleBasedStateMachine):
 
     def write(self, count: int) -> list[KernelSubflow]:
         before, self.written = self.written, []
-        for index in range(self.place, min(self.place + count, len(PATHS))):
+        for index in range(self.position, min(self.position + count, len(PATHS))):
             if index in self.alive:
                 self.written.append(PATHS[index].kernel_subflow())
-        self.place += count
+        self.position += count
         return before
 
     @rule(count=st.integers(1, 6))
     def begin(self, count: int) -> None:
         self.time += 0.001
-        self.place = 0
+        self.position = 0
         self.resync, self.written = self.tracker.begin_resync(self.time), []
         self.write(count)
 
@@ -168,7 +168,7 @@ class Kernel(RuleBasedStateMachine):
         assert self.resync is not None
         self.receive(self.resync.add(self.write(count)))
 
-    @precondition(lambda self: self.resync is not None and self.place >= len(PATHS))
+    @precondition(lambda self: self.resync is not None and self.position >= len(PATHS))
     @rule(limit=st.integers(1, 4))
     def finish(self, limit: int) -> None:
         resync, self.resync = self.resync, None

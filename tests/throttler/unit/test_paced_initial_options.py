@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for writing births into the kernel: only differences, while the event loop keeps running."""
+"""Tests for writing initial socket options to the kernel: only differences, while the event loop keeps running."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def client(number: int) -> Network:
     return ip_network((address(number), 32))
 
 
-def prefixes(count: int, birth: InitialOptions = CAPPED) -> dict[Network, InitialOptions]:
-    """Return births of *count* prefixes. With each call they are equal, but not identical, as after a reload."""
-    return {ip_network(((172 << 24) + number * 256, 24)): birth for number in range(count)}
+def prefixes(count: int, each: InitialOptions = CAPPED) -> dict[Network, InitialOptions]:
+    """Return initial options of *count* prefixes. Each call returns equal, but not identical objects."""
+    return {ip_network(((172 << 24) + number * 256, 24)): each for number in range(count)}
 
 
 class CountingPacing(FakePacing):
@@ -91,14 +91,14 @@ def test_unchanged_initial_options_are_not_written_again(scene: Scene) -> None:
 
     async def reload() -> None:
         scene.remember_clients(CLIENTS)
-        assert scene.kernel.take_calls() == [], "no births are written while nothing is capped"
-        await scene.paced.set_births(prefixes(300))
+        assert scene.kernel.take_calls() == [], "no options are written while nothing is capped"
+        await scene.paced.set_initial_options(prefixes(300))
         assert scene.kernel.births == prefixes(300) | {client(number): UNANTICIPATED for number in range(CLIENTS)}
         scene.kernel.take_calls()
-        await scene.paced.set_births(prefixes(300))
+        await scene.paced.set_initial_options(prefixes(300))
         assert scene.kernel.take_calls() == []
         changed = prefixes(299) | prefixes(1, OTHER)
-        await scene.paced.set_births(changed)
+        await scene.paced.set_initial_options(changed)
         removed = [*prefixes(300)][-1]
         assert scene.kernel.take_calls() == [prefixes(1, OTHER) | {removed: None}]
         assert set(scene.planner.initial_classes) == {CLASS, OTHER_CLASS}
@@ -118,26 +118,26 @@ def test_options_of_single_clients_are_written_while_the_loop_runs(scene: Scene)
     async def reload_twice() -> None:
         scene.remember_clients(CLIENTS)
         other_task = asyncio.create_task(others())
-        for births in (prefixes(1), {}):
+        for options in (prefixes(1), {}):
             before = turns
-            await scene.paced.set_births(births)
+            await scene.paced.set_initial_options(options)
             calls = scene.kernel.take_calls()
             assert max(map(len, calls)) == OPTIONS_BATCH
             assert turns - before >= len(calls) - 1 > CLIENTS / OPTIONS_BATCH - 1
-            assert len(scene.kernel.births) == (CLIENTS + 1 if births else 0)
+            assert len(scene.kernel.births) == (CLIENTS + 1 if options else 0)
         other_task.cancel()
 
     asyncio.run(reload_twice())
 
 
 def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the client kept its entry, and began without the cap when the births were set again."""
+    """Defect: the client kept its entry, and began without the cap when the options were set again."""
     monkeypatch.setattr(scheduling, "TURN_SECONDS", 0.0)
 
     async def go() -> None:
         scene.remember_clients(3)
-        await scene.paced.set_births(prefixes(300))
-        going = asyncio.create_task(scene.paced.set_births({}))
+        await scene.paced.set_initial_options(prefixes(300))
+        going = asyncio.create_task(scene.paced.set_initial_options({}))
         await asyncio.sleep(0)
         scene.paced.set_clients({address(1): False})
         await going
@@ -149,7 +149,7 @@ def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypa
 def test_options_of_the_policy_return_when_a_client_is_forgotten(scene: Scene) -> None:
     async def reload() -> None:
         scene.remember_clients(1)
-        await scene.paced.set_births(prefixes(1) | {client(0): CAPPED})
+        await scene.paced.set_initial_options(prefixes(1) | {client(0): CAPPED})
         assert scene.kernel.births[client(0)] == UNANTICIPATED
         scene.paced.set_clients({address(0): False})
         assert scene.kernel.births[client(0)] == CAPPED
@@ -159,9 +159,9 @@ def test_options_of_the_policy_return_when_a_client_is_forgotten(scene: Scene) -
 
 def test_classes_of_old_and_new_options_are_known_during_a_change(scene: Scene) -> None:
     async def reload() -> None:
-        await scene.paced.set_births(prefixes(OPTIONS_BATCH))
+        await scene.paced.set_initial_options(prefixes(OPTIONS_BATCH))
         assert set(scene.planner.initial_classes) == {CLASS}
-        setting = asyncio.create_task(scene.paced.set_births(prefixes(2 * OPTIONS_BATCH, OTHER)))
+        setting = asyncio.create_task(scene.paced.set_initial_options(prefixes(2 * OPTIONS_BATCH, OTHER)))
         await asyncio.sleep(0)
         assert not setting.done()
         assert set(scene.planner.initial_classes) == {CLASS, OTHER_CLASS}
@@ -175,7 +175,7 @@ def test_no_class_counts_if_the_kernel_cannot_set_initial_options(scene: Scene) 
     async def reload() -> None:
         scene.kernel.sets_births = False
         for count in (1, 2 * OPTIONS_BATCH):
-            setting = asyncio.create_task(scene.paced.set_births(prefixes(count)))
+            setting = asyncio.create_task(scene.paced.set_initial_options(prefixes(count)))
             await asyncio.sleep(0)
             assert not scene.planner.initial_classes
             await setting
@@ -191,16 +191,16 @@ def test_refused_options_are_logged_once_and_written_again_later(
         scene.remember_clients(CLIENTS)
         scene.kernel.refusal = "the BPF map is full"
         with caplog.at_level(logging.ERROR):
-            await scene.paced.set_births(prefixes(1))
+            await scene.paced.set_initial_options(prefixes(1))
         tried = [network for changes in scene.kernel.take_calls() for network in changes]
         assert sorted(tried) == sorted({*prefixes(1), *map(client, range(CLIENTS))}), "each once"
         assert caplog.messages == ["the BPF map is full"]
         scene.kernel.refusal = ""
-        await scene.paced.set_births(prefixes(1))
+        await scene.paced.set_initial_options(prefixes(1))
         tried_again = {network for changes in scene.kernel.take_calls() for network in changes}
         assert tried_again == {*prefixes(1), *map(client, range(CLIENTS))}
         assert set(scene.planner.initial_classes) == {CLASS}
-        await scene.paced.set_births(prefixes(1))
+        await scene.paced.set_initial_options(prefixes(1))
         assert scene.kernel.take_calls() == []
 
     asyncio.run(reload())
@@ -208,7 +208,7 @@ def test_refused_options_are_logged_once_and_written_again_later(
 
 def test_refused_clients_are_written_again_by_the_next_comparison(scene: Scene) -> None:
     async def scenario() -> None:
-        await scene.paced.set_births(prefixes(1))
+        await scene.paced.set_initial_options(prefixes(1))
         scene.kernel.refusal = "the BPF map is full"
         scene.remember_clients(1)
         scene.kernel.refusal = ""
@@ -237,12 +237,12 @@ STEPS = st.lists(
 def test_last_options_of_each_network_apply_after_concurrent_changes(
     steps: list[dict[Network, InitialOptions] | dict[int, bool] | None],
 ) -> None:
-    """The steps are new births, changes of single clients, and turns of the loop."""
+    """The steps are new options, changes of single clients, and turns of the loop."""
 
     async def run() -> None:
         scene = Scene()
         await scene.begin()
-        births: dict[Network, InitialOptions] = {}
+        options: dict[Network, InitialOptions] = {}
         single: dict[Network, InitialOptions] = {}
         tasks = []
         for step in steps:
@@ -256,12 +256,12 @@ def test_last_options_of_each_network_apply_after_concurrent_changes(
                         single[client(number)] = UNANTICIPATED
                 scene.paced.set_clients({address(number): is_single for number, is_single in clients.items()})
             else:
-                births = cast(dict[Network, InitialOptions], step)
-                tasks.append(asyncio.create_task(scene.paced.set_births(births)))
+                options = cast(dict[Network, InitialOptions], step)
+                tasks.append(asyncio.create_task(scene.paced.set_initial_options(options)))
                 await asyncio.sleep(0)
         await asyncio.gather(*tasks)
-        assert scene.kernel.births == ({**births, **single} if births else {})
-        classes = {birth.class_id for birth in births.values()} - {None}
+        assert scene.kernel.births == ({**options, **single} if options else {})
+        classes = {each.class_id for each in options.values()} - {None}
         assert set(scene.planner.initial_classes) == classes
 
     with pytest.MonkeyPatch.context() as patch:

@@ -266,8 +266,8 @@ def test_work_that_waited_for_a_removal_makes_no_changes(action: str, monkeypatc
         bench.tc.problems = ["the IFB device mptcp-up is gone"]
         bench.tc.refusals = 1 if action == "retry" else 0
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
-        waits = {"verify": bench.reconciler.verify, "apply": bench.reconciler.apply, "retry": bench.reconciler.run}
-        task = asyncio.create_task(waits[action]())
+        calls = {"verify": bench.reconciler.verify, "apply": bench.reconciler.apply, "retry": bench.reconciler.run}
+        task = asyncio.create_task(calls[action]())
         bench.reconciler.wake()
         for _ in range(10):
             await asyncio.sleep(0)

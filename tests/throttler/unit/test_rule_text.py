@@ -126,7 +126,7 @@ async def test_summary_describes_rules_and_lists_all_paths_of_a_rule(tmp_path: P
     """Defect: a rule without paths had no metric until a subflow had its cap."""
     policy = PATHS + "rules: [{name: all, throttle: {rate: 5 Mbit/s}}]\n"
     async with running(tmp_path, policy) as scene:
-        answer = scene.ask(query="summary")
+        answer = scene.request(query="summary")
         assert answer["policy"]["rules_in_words"] == [
             {"rule": "all", "conditions": [], "does": [f"cap of 5 Mbit/s{SECOND}"]}
         ]

@@ -70,7 +70,7 @@ async def test_every_answer_is_one_line(tmp_path: Path) -> None:
 @scenario
 async def test_request_with_a_lone_surrogate_gets_an_error(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
-        assert "udc00" in scene.ask(query="\udc00")["error"]
+        assert "udc00" in scene.request(query="\udc00")["error"]
 
 
 @scenario
@@ -87,9 +87,9 @@ async def test_summary_reads_no_connection(tmp_path: Path) -> None:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Connection, "__getattribute__", noted)
-            answer = scene.ask(query="summary")
+            answer = scene.request(query="summary")
             assert not read_tokens, "a summary must not depend on the number of connections"
-            assert len(scene.ask(query="connections")["connections"]) == len(read_tokens) == 20
+            assert len(scene.request(query="connections")["connections"]) == len(read_tokens) == 20
         assert (answer["connections"], answer["clients"]) == (20, 10)
 
 
@@ -108,8 +108,8 @@ async def test_summary_agrees_with_the_list_of_connections(tmp_path: Path) -> No
             resync(scene, 3.0 * turn)
             if turn % 10 == 9:
                 await scene.reload(policies[turn // 10 % len(policies)])
-            answer = scene.ask(query="summary")
-            status = scene.ask(query="status")["connections"]
+            answer = scene.request(query="summary")
+            status = scene.request(query="status")["connections"]
             assert answer["connections"] == len(status)
             subflows = [each for connection in status for each in connection["subflows"]]
             assert answer["subflows"]["active"] == len(subflows)
@@ -143,7 +143,7 @@ async def test_summary_has_totals(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED, kernel) as scene:
         (minor,) = kernel.traffic_control.classes
         kernel.class_counters[minor] = ClassCounters(5_000, 40, 2)
-        answer = scene.ask(query="summary")
+        answer = scene.request(query="summary")
         assert answer["connections"] == 3
         assert answer["clients"] == 2
         assert answer["subflows"] == {"active": 5, "pending": 0}
@@ -178,7 +178,7 @@ async def test_byte_totals_only_grow(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.carry(four_tuple(WIFI), 1_000_000, 70)
     async with running(tmp_path, BOTH_WAYS, kernel) as scene:
-        before = scene.ask(query="summary")
+        before = scene.request(query="summary")
         assert path_of(before, "a")["bytes_sent"] == 0, "bytes from before the start do not count"
         kernel.sockets.carry(four_tuple(WIFI), 3_000, 200)
         kernel.sockets.carry(four_tuple(LTE), 10, 1)
@@ -187,7 +187,7 @@ async def test_byte_totals_only_grow(tmp_path: Path) -> None:
         await sweep_and_count(scene)
         kernel.sockets.by_four_tuple.clear()
         resync(scene, later=5.0)
-        assert not scene.ask(query="summary")["subflows"]["active"]
+        assert not scene.request(query="summary")["subflows"]["active"]
         kernel.sockets.connect(8, WIFI)  # the port is used again: another socket has the same four-tuple
         kernel.sockets.by_four_tuple[four_tuple(WIFI)] = kernel.sockets.by_four_tuple[four_tuple(WIFI)]._replace(
             cookie=99
@@ -195,7 +195,7 @@ async def test_byte_totals_only_grow(tmp_path: Path) -> None:
         kernel.sockets.carry(four_tuple(WIFI), 40, 4)
         resync(scene, later=10.0)
         await sweep_and_count(scene)
-        after = scene.ask(query="summary")
+        after = scene.request(query="summary")
         assert {key: path_of(after, "a")[key] for key in ("bytes_sent", "bytes_received", "subflows")} == {
             "bytes_sent": 3_540,
             "bytes_received": 224,
@@ -227,7 +227,7 @@ async def test_connections_shorter_than_a_sweep_interval_are_counted(tmp_path: P
         kernel.sockets.disconnect(kernel.meter, four_tuple(WIFI, 50_000))
         resync(scene, later=5.0)
         await scene.daemon._closed_sockets.report()
-        answer = scene.ask(query="summary")
+        answer = scene.request(query="summary")
         assert (path_of(answer, "a")["bytes_sent"], path_of(answer, "a")["bytes_received"]) == (3_001_500, 30_000)
         assert (path_of(answer, "b")["bytes_sent"], path_of(answer, "b")["bytes_received"]) == (7_000_000, 30_000)
         assert [each["bytes"] for each in answer["rules"]] == [3_001_500]
@@ -242,9 +242,9 @@ async def test_rules_of_earlier_policies_keep_their_bytes(tmp_path: Path) -> Non
     async with running(tmp_path, CAPPED, kernel) as scene:
         kernel.sockets.carry(four_tuple(WIFI), 3_000)
         await sweep_and_count(scene)
-        since = scene.ask(query="summary")["policy"]["since"]
+        since = scene.request(query="summary")["policy"]["since"]
         await scene.reload(UNCAPPED)
-        answer = scene.ask(query="summary")
+        answer = scene.request(query="summary")
         assert [(each["rule"], each["bytes"], each["capped"], each["rate"]) for each in answer["rules"]] == [
             ("cap-a", 3_000, 0, None)
         ]
@@ -263,7 +263,7 @@ async def test_connections_are_filtered_and_sorted(tmp_path: Path) -> None:
         await sweep_and_count(scene)
 
         def tokens(**request: object) -> list[int]:
-            answer = scene.ask(query="connections", **request)
+            answer = scene.request(query="connections", **request)
             return [int(each["token"], 16) for each in answer["connections"]]
 
         assert sorted(tokens()) == [7, 8, 9]
@@ -276,7 +276,7 @@ async def test_connections_are_filtered_and_sorted(tmp_path: Path) -> None:
         assert tokens(sort="bytes") == [7, 9, 8]
         assert tokens(sort="client") == [7, 8, 9]
         assert tokens(sort="client", offset=1, limit=1) == [8]
-        assert scene.ask(query="connections", limit=1)["total"] == 3
+        assert scene.request(query="connections", limit=1)["total"] == 3
 
 
 @scenario
@@ -284,7 +284,7 @@ async def test_connection_has_the_values_of_its_sockets(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        (fresh,) = scene.ask(query="connections")["connections"]
+        (fresh,) = scene.request(query="connections")["connections"]
         # A rate needs two samples. On a busy machine, the sampler may already have taken both.
         assert not any(each["rate_sent"] for each in fresh["subflows"])
         assert [each["share"] for each in fresh["subflows"]] == [None, None]
@@ -293,7 +293,7 @@ async def test_connection_has_the_values_of_its_sockets(tmp_path: Path) -> None:
         kernel.sockets.carry(four_tuple(WIFI), 30_000, 100)
         kernel.sockets.carry(four_tuple(LTE), 10_000)
         await sweep_and_count(scene)
-        (answer,) = scene.ask(query="connections")["connections"]
+        (answer,) = scene.request(query="connections")["connections"]
         wifi, lte = answer["subflows"]
         (status,) = scene.status()["connections"]
         assert {key: wifi[key] for key in status["subflows"][0]} == status["subflows"][0], (
@@ -317,7 +317,7 @@ async def test_values_that_the_kernel_does_not_report_are_null(tmp_path: Path) -
             raise KernelError("look up TCP sockets: refused")
 
         kernel.sockets.look_up = refused  # type: ignore[method-assign]
-        (answer,) = scene.ask(query="connections")["connections"]
+        (answer,) = scene.request(query="connections")["connections"]
         assert [each["rtt"] for each in answer["subflows"]] == [None, None]
         assert [each["rate"] for each in answer["subflows"]] == [5_000_000, None]
 
@@ -336,14 +336,14 @@ async def test_budgets_are_sorted_by_usage(tmp_path: Path) -> None:
         kernel.sockets.carry(four_tuple(WIFI), 250_000)
         kernel.sockets.carry(four_tuple(LTE), 1_500_000)
         await sweep_and_count(scene)
-        answer = scene.ask(query="summary")["budgets"]
+        answer = scene.request(query="summary")["budgets"]
         assert [(each["client"], each["used"], each["volume"], each["left"]) for each in answer] == [
             (LTE, 1_500_000, 1_000_000, 0),
             (WIFI, 250_000, 1_000_000, 750_000),
         ]
         assert {(each["name"], each["rule"]) for each in answer} == {("volume", "volume")}
-        assert answer[0]["until"] > scene.ask(query="summary")["time"]
-        (total,) = scene.ask(query="summary")["budget_totals"]
+        assert answer[0]["until"] > scene.request(query="summary")["time"]
+        (total,) = scene.request(query="summary")["budget_totals"]
         assert total == {
             "name": "volume",
             "per": "client",
@@ -376,7 +376,7 @@ async def test_summary_contains_each_budget_in_spite_of_many_accounts(tmp_path: 
             kernel.sockets.carry(four_tuple(client), 900_000 + 1_000 * number)
         kernel.sockets.carry(four_tuple(LTE), 5_000)
         await sweep_and_count(scene)
-        answer = scene.ask(query="summary")
+        answer = scene.request(query="summary")
         totals = {each["name"]: each for each in answer["budget_totals"]}
         assert list(totals) == ["crowded", "calm", "shared"]
         crowded, calm, shared = totals.values()
@@ -406,7 +406,7 @@ async def test_size_of_a_summary_does_not_grow_with_connections(tmp_path: Path) 
         kernel.sockets.connect(number + 1, f"10.1.{number >> 8}.{number & 255}", f"10.2.{number >> 8}.{number & 255}")
     async with running(tmp_path, policy, kernel) as scene:
         await until(lambda: len(kernel.traffic_control.classes) == count)
-        answer = scene.ask(query="summary")
+        answer = scene.request(query="summary")
         assert answer["connections"] == answer["clients"] == answer["rules"][0]["capped"] == count
         assert (len(answer["classes"]), answer["class_counts"]) == (MAX_CLASSES, {"down": count, "up": 0})
         assert len(answer["budgets"]) == MAX_BUDGETS

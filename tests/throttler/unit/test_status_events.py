@@ -21,7 +21,7 @@ from mptcp_throttler.stages.steering import SetBackup
 
 
 def events_of(scene: Scene, **request: object) -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = scene.ask(query="events", **request)["events"]
+    events: list[dict[str, Any]] = scene.request(query="events", **request)["events"]
     return events
 
 
@@ -56,7 +56,7 @@ async def test_events_of_a_connections_life(tmp_path: Path) -> None:
         }
         assert more[1]["text"] == "10.1.0.1:40000 on path a: no cap in force any more"
         assert [each["seq"] for each in more] == list(range(events[-1]["seq"] + 1, events[-1]["seq"] + 8))
-        assert scene.ask(query="summary")["last_event"] == more[-1]["seq"]
+        assert scene.request(query="summary")["last_event"] == more[-1]["seq"]
 
 
 @scenario
@@ -73,14 +73,14 @@ async def test_events_are_filtered(tmp_path: Path) -> None:
         assert events_of(scene, limit=2) == whole[-2:], "the latest"
         assert events_of(scene, after=0, limit=3) == whole[:3], "from the beginning"
         assert events_of(scene, after=whole[-1]["seq"]) == []
-        answer = scene.ask(query="events")
+        answer = scene.request(query="events")
         assert (answer["first"], answer["last"]) == (1, whole[-1]["seq"])
 
 
 @scenario
 async def test_reloads_faults_and_the_guard_cause_one_event_each(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
-        before = scene.ask(query="summary")["last_event"]
+        before = scene.request(query="summary")["last_event"]
         scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
         await scene.daemon._reload()
         logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
@@ -103,7 +103,7 @@ async def test_events_of_guard_and_steering_name_their_rule(tmp_path: Path) -> N
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        before = scene.ask(query="summary")["last_event"]
+        before = scene.request(query="summary")["last_event"]
         effects = scene.engine.actions
         scene.engine.path_manager.commands.set_backup = lambda *_: None  # type: ignore[method-assign]
         with logged_fields() as fields:
@@ -124,7 +124,7 @@ async def test_guard_event_of_two_rules_is_logged_once_and_found_by_each(tmp_pat
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        before = scene.ask(query="summary")["last_event"]
+        before = scene.request(query="summary")["last_event"]
         rules = "cap-a", "cap-b"
         with logged_fields() as fields:
             scene.engine.actions.carry_out([Relaxed(7, rules, "it got too little"), Relaxed(7, rules)])
@@ -166,7 +166,7 @@ async def test_used_up_budget_causes_an_event(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
-        before = scene.ask(query="summary")["last_event"]
+        before = scene.request(query="summary")["last_event"]
         await sweep_and_count(scene)
         kernel.sockets.carry(four_tuple(LTE), 1_200_000)
         with logged_fields() as fields:
@@ -188,7 +188,7 @@ async def test_owner_of_a_connection_sees_only_that_connection(tmp_path: Path) -
         kernel.sockets.carry(four_tuple(LTE), 200_000, 50)
         kernel.sockets.carry(four_tuple("10.2.0.8"), 900_000)
         await sweep_and_count(scene)
-        answer = scene.ask(query="client", endpoint="10.2.0.1:40000")
+        answer = scene.request(query="client", endpoint="10.2.0.1:40000")
         assert answer["multipath"] is True
         assert [(each["path"], each["address"], each["capped"], each["rate"]) for each in answer["subflows"]] == [
             ("a", WIFI, True, 5_000_000),
@@ -216,7 +216,7 @@ async def test_clients_behind_one_nat_see_their_own_connections(tmp_path: Path) 
     async with running(tmp_path, VOLUME, kernel) as scene:
 
         def addresses(**arguments: str) -> list[str]:
-            answer = scene.ask(query="client", endpoint=f"{WIFI}:40000", **arguments)
+            answer = scene.request(query="client", endpoint=f"{WIFI}:40000", **arguments)
             assert answer["multipath"] == bool(answer["subflows"])
             return [each["address"] for each in answer["subflows"]]
 
@@ -226,7 +226,7 @@ async def test_clients_behind_one_nat_see_their_own_connections(tmp_path: Path) 
         assert addresses(local="10.77.0.1:3129") == addresses(local="10.77.0.8:3128") == addresses(token="9") == []
         assert addresses() == [], "the endpoint without the token does not identify the connection"
         # The operator of the proxy sees both connections.
-        explained = scene.ask(query="explain", endpoint=f"{WIFI}:40000")
+        explained = scene.request(query="explain", endpoint=f"{WIFI}:40000")
         assert {each["token"] for each in explained["connections"]} == {"00000007", "00000008"}
 
 
@@ -235,12 +235,12 @@ async def test_owner_of_a_connection_sees_no_cap_in_a_dry_run(tmp_path: Path) ->
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, BOTH_WAYS + "dry_run: true\n", kernel) as scene:
-        assert scene.ask(query="summary")["rules"][0]["capped"] == 1, "the summary counts caps of a dry run"
-        answer = scene.ask(query="client", endpoint="10.1.0.1:40000")["subflows"]
+        assert scene.request(query="summary")["rules"][0]["capped"] == 1, "the summary counts caps of a dry run"
+        answer = scene.request(query="client", endpoint="10.1.0.1:40000")["subflows"]
         caps = [[each[key] for key in ("path", "capped", "rate", "rule", "upload_rate")] for each in answer]
         assert caps == [["a", False, None, None, None], ["b", False, None, None, None]]
         await scene.reload(BOTH_WAYS)
-        first = scene.ask(query="client", endpoint="10.1.0.1:40000")["subflows"][0]
+        first = scene.request(query="client", endpoint="10.1.0.1:40000")["subflows"][0]
         assert (first["capped"], first["rate"], first["upload_rate"]) == (True, 5_000_000, 5_000_000)
 
 
@@ -250,5 +250,5 @@ async def test_plain_tcp_is_reported_as_not_multipath(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
         for endpoint in ("10.1.0.1:40001", "10.3.0.1:40000", "[2001:db8::1]:40000"):
-            answer = scene.ask(query="client", endpoint=endpoint)
+            answer = scene.request(query="client", endpoint=endpoint)
             assert (answer["multipath"], answer["subflows"], answer["budgets"]) == (False, [], [])

@@ -33,7 +33,7 @@ LONG_SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)
-def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the time to wait for a request, because most clients here send none."""
     monkeypatch.setattr(status, "REQUEST_TIMEOUT", 0.1)
 
@@ -58,16 +58,16 @@ def connect_client(path: Path) -> socket.socket:
     return client
 
 
-async def answer(path: Path) -> str:
+async def receive_answer(path: Path) -> str:
     reader, writer = await asyncio.open_unix_connection(str(path))
     received = (await reader.read()).decode()
     writer.close()
     return received
 
 
-async def children_of(server: StatusServer, count: int) -> list[int]:
+async def wait_for_children(server: StatusServer, count: int) -> list[int]:
     async with asyncio.timeout(60):
-        while len(server._children) != count:  # noqa: ASYNC110 - nothing else says so
+        while len(server._children) != count:  # noqa: ASYNC110 - there is no event for this
             await asyncio.sleep(0.001)
     return list(server._children.values())
 
@@ -75,9 +75,9 @@ async def children_of(server: StatusServer, count: int) -> list[int]:
 def test_each_client_gets_the_whole_document(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path / "s", "abc" * 100_000) as server:
-            answers = await asyncio.gather(*(answer(tmp_path / "s") for _ in range(3 * MAX_ANSWERS)))
+            answers = await asyncio.gather(*(receive_answer(tmp_path / "s") for _ in range(3 * MAX_ANSWERS)))
             assert answers == ["abc" * 100_000 + "."] * (3 * MAX_ANSWERS)
-            await children_of(server, 0)
+            await wait_for_children(server, 0)
 
     asyncio.run(scenario())
 
@@ -90,7 +90,7 @@ def test_client_that_sends_its_request_late_gets_an_answer(monkeypatch: pytest.M
         server = StatusServer(tmp_path / "s", lambda line: iter([line]))
         await server.open()
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
-        await children_of(server, 1)
+        await wait_for_children(server, 1)
         writer.write(b"summary\n")
         received = (await reader.read()).decode()
         writer.close()
@@ -102,14 +102,14 @@ def test_client_that_sends_its_request_late_gets_an_answer(monkeypatch: pytest.M
 
 def test_answer_has_the_state_at_the_time_of_the_request(tmp_path: Path) -> None:
     async def scenario() -> str:
-        known = [1, 2]
+        tokens = [1, 2]
         server = StatusServer(
-            tmp_path / "s", lambda _: iter([f"{len(known)} connections {' ' * LARGE}{known}".encode()])
+            tmp_path / "s", lambda _: iter([f"{len(tokens)} connections {' ' * LARGE}{tokens}".encode()])
         )
         await server.open()
         client = connect_client(tmp_path / "s")
-        await children_of(server, 1)
-        known.append(3)
+        await wait_for_children(server, 1)
+        tokens.append(3)
         received = await asyncio.to_thread(lambda: b"".join(iter(lambda: client.recv(1 << 20), b"")).decode())
         client.close()
         await server.close()
@@ -145,7 +145,7 @@ def test_children_of_clients_that_do_not_read_end_with_the_server(tmp_path: Path
     async def scenario() -> list[int]:
         async with serving(tmp_path / "s", " " * LARGE) as server:
             clients = [connect_client(tmp_path / "s") for _ in range(MAX_ANSWERS + 1)]
-            children = await children_of(server, MAX_ANSWERS)
+            children = await wait_for_children(server, MAX_ANSWERS)
             for child in children:
                 async with asyncio.timeout(60):
                     while len(os.listdir(f"/proc/{child}/fd")) > 4:  # noqa: ASYNC110 - standard streams and the client
@@ -155,7 +155,7 @@ def test_children_of_clients_that_do_not_read_end_with_the_server(tmp_path: Path
             async with asyncio.timeout(60):
                 while set(server._children.values()) == set(children):  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0.001)
-            children += await children_of(server, MAX_ANSWERS)
+            children += await wait_for_children(server, MAX_ANSWERS)
         for client in clients:
             client.close()
         return children
@@ -170,14 +170,14 @@ def test_failing_child_does_not_end_the_server(tmp_path: Path) -> None:
 
         def document(_: bytes) -> Iterator[bytes]:
             if broken[0]:
-                raise ValueError("no such thing")
+                raise ValueError("cannot answer")
             yield b"well"
 
         server = StatusServer(tmp_path / "s", document)
         await server.open()
-        first = await answer(tmp_path / "s")
+        first = await receive_answer(tmp_path / "s")
         broken[0] = False
-        second = await answer(tmp_path / "s")
+        second = await receive_answer(tmp_path / "s")
         await server.close()
         return first, second
 
@@ -186,21 +186,21 @@ def test_failing_child_does_not_end_the_server(tmp_path: Path) -> None:
 
 def test_accept_is_retried_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "RETRY_SECONDS", 0.01)
-    real, tries = socket.socket.accept, []
+    real, attempts = socket.socket.accept, []
 
     def accept(self: socket.socket) -> tuple[socket.socket, object]:
-        tries.append(1)
-        if len(tries) < 4:
+        attempts.append(1)
+        if len(attempts) < 4:
             raise OSError(errno.EMFILE, "Too many open files")
         return real(self)
 
     async def scenario() -> str:
         async with serving(tmp_path / "s", "well"):
             monkeypatch.setattr(socket.socket, "accept", accept)
-            return await answer(tmp_path / "s")
+            return await receive_answer(tmp_path / "s")
 
     assert asyncio.run(scenario()) == "well."
-    assert len(tries) == 4
+    assert len(attempts) == 4
 
 
 def test_server_continues_after_a_failed_fork(
@@ -213,8 +213,8 @@ def test_server_continues_after_a_failed_fork(
         async with serving(tmp_path / "s", "well"):
             with monkeypatch.context() as patched:
                 patched.setattr(os, "fork", refused)
-                first = await answer(tmp_path / "s")
-            return first, await answer(tmp_path / "s")
+                first = await receive_answer(tmp_path / "s")
+            return first, await receive_answer(tmp_path / "s")
 
     assert asyncio.run(scenario()) == ("", "well.")
     assert "fork: Resource temporarily unavailable" in caplog.text
@@ -258,13 +258,13 @@ def test_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
         group = grp.getgrgid(os.getgid()).gr_name
         server = StatusServer(tmp_path / "s", lambda _: iter([b"."]), group)
         await server.open()
-        received = (tmp_path / "s").stat()
+        socket_status = (tmp_path / "s").stat()
         await server.close()
-        return received
+        return socket_status
 
-    received = asyncio.run(scenario())
-    assert stat.S_IMODE(received.st_mode) == 0o660
-    assert received.st_gid == os.getgid()
+    socket_status = asyncio.run(scenario())
+    assert stat.S_IMODE(socket_status.st_mode) == 0o660
+    assert socket_status.st_gid == os.getgid()
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_silent_client_does_not_delay_others(tmp_path: Path, monkeypatch: pytest
     async def scenario() -> str:
         async with echoing(tmp_path / "s") as server:
             client = connect_client(tmp_path / "s")
-            await children_of(server, 1)
+            await wait_for_children(server, 1)
             received = await request(tmp_path / "s", b"hello\n")
             client.close()
             return received

@@ -211,12 +211,12 @@ async def test_policy_query_returns_the_text_in_force(tmp_path: Path) -> None:
     """Defect: to try a change, the policy's file was needed, which may differ from the policy in force."""
     text = f"# for the office\n{CAPPED}"
     async with running(tmp_path, text) as scene:
-        first = scene.ask(query="policy")
+        first = scene.request(query="policy")
         assert (first["text"], first["dry_run"]) == (text, False)
         await scene.reload("version: 1\nrules: [nothing]\n")
-        assert scene.ask(query="policy")["text"] == text, "a refused policy is not in force"
+        assert scene.request(query="policy")["text"] == text, "a refused policy is not in force"
         await scene.reload(UNCAPPED + "dry_run: true\n")
-        answer = scene.ask(query="policy")
+        answer = scene.request(query="policy")
         assert (answer["text"], answer["dry_run"]) == (UNCAPPED + "dry_run: true\n", True)
         assert answer["since"] > first["since"]
 
@@ -245,7 +245,7 @@ rules: []
 @scenario
 async def test_summary_describes_the_paths(tmp_path: Path) -> None:
     async with running(tmp_path, PATHS + "rules: []\n") as scene:
-        assert scene.ask(query="summary")["policy"]["paths_in_words"] == [
+        assert scene.request(query="summary")["policy"]["paths_in_words"] == [
             {"path": "a", "conditions": ["clients 10.1.0.0/16"]},
             {"path": "b", "conditions": ["clients 10.2.0.0/16"]},
         ]

@@ -23,7 +23,7 @@ def policy(share: str, paths: str = "[a, b]", throttle: str = "rate: 5 Mbit/s, c
 
 
 def caps(scene: Scene, *keys: str, direction: str = "down") -> dict[str, tuple[int, ...]]:
-    rules = scene.ask(query="summary")["rules"]
+    rules = scene.request(query="summary")["rules"]
     return {each["path"]: tuple(each[key] for key in keys) for each in rules if each["direction"] == direction}
 
 

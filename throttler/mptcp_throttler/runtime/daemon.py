@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Wiring of one daemon, and its life from start to stop.
+"""Creates the components of one daemon, and runs them from start to stop.
 
-The :mod:`~mptcp_throttler.runtime.engine` has the parts that a change passes, in order. A part with state in the kernel
+The :mod:`~mptcp_throttler.runtime.engine` has the parts that process a change. A part with state in the kernel
 or on disk is a component (``component``): all are prepared for a policy, then committed. Everything runs on one event
 loop, and nothing blocks it for long.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel side of each direction: a planner and the reconciler that follows it.
+"""The kernel objects of each direction: a planner, and the reconciler that applies its plan.
 
 *Downloads*: HTB on the interfaces, netfilter on egress. *Uploads*, only while the policy has rules for them: HTB on an
 IFB device, nftables at ingress.

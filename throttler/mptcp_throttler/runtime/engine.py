@@ -137,7 +137,7 @@ class Engine:
         # Read the policy again: another one may be in force now, and other rules may be open.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
         found = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
-        await self.paced.set_births(with_exceptions(found, [each.network for each in self.grants.in_force]))
+        await self.paced.set_initial_options(with_exceptions(found, [each.network for each in self.grants.in_force]))
 
     async def follow_grants(self, tokens: Collection[int]) -> None:
         """Apply the grants in force to the connections of *tokens* and to the initial options of new connections."""

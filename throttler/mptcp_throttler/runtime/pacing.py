@@ -91,7 +91,7 @@ class SocketLimiter(Component, Consumer):
             if await asyncio.to_thread(self._pacing.limit_at_once):
                 self._pacing.forget(uncapped)
 
-    async def set_births(self, options: Mapping[Network, InitialOptions]) -> None:
+    async def set_initial_options(self, options: Mapping[Network, InitialOptions]) -> None:
         """Set the initial options of subflows accepted from now on, by the client's prefix.
 
         Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. The event loop
