@@ -218,7 +218,7 @@ def test_plan_of_a_dry_run_prints_only_comments(settings: Path, capsys: pytest.C
     policy.write_text(policy.read_text() + "\ndry_run: true\n")
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "# dry run: nothing would be done to the kernel"
+    assert lines[-1] == "# dry run: the kernel would not be changed"
     assert all(line.startswith("#") for line in lines)
 
 

@@ -48,6 +48,6 @@ def cleanup(options: argparse.Namespace) -> int:
         for line in asyncio.run(clean_up(settings)):
             print(line)
     except AlreadyRunning as error:
-        print_error(f"{error}; stop it instead, it cleans up itself")
+        print_error(f"{error}; stop the daemon instead; it removes its objects itself")
         return FAILED
     return DONE

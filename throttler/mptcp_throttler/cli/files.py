@@ -153,7 +153,7 @@ def _plan_lines(
         except PlanError as error:
             yield f"# {error}"
     if policy.dry_run:
-        yield "# dry run: nothing would be done to the kernel"
+        yield "# dry run: the kernel would not be changed"
         return
     ownership, size = settings.ownership, settings.gso_max_size
     for interface in settings.interfaces if size != "keep" else ():

@@ -100,7 +100,7 @@ def _subflow(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
     for rule in subflow["tried"]:
         yield f"    {_rule(rule, clock)}"
     if not subflow["tried"]:
-        yield "    no rule is for this direction"
+        yield "    no rule applies to this direction"
     for stage in subflow["stages"]:
         since = "" if stage["since"] is None else f", since {clock.past(stage['since'])}"
         yield f"    then {stage['stage']}: {stage['what']}{since}"

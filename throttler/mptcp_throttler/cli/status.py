@@ -18,7 +18,7 @@ from mptcp_throttler.config import status_socket
 
 def status(options: argparse.Namespace) -> int:
     if options.brief and not options.json:
-        print_error("--brief is for --json")
+        print_error("--brief requires --json")
         return USAGE
     path = options.socket or status_socket(options.config)
     with translate_socket_errors(path):

@@ -90,7 +90,7 @@ class Subflow:
     initial: bool  # whether the subflow opened the connection (MP_CAPABLE); otherwise it joined (MP_JOIN)
     local_id: int | None
     remote_id: int | None  # address identifiers (RFC 8684, 3.2), 0 for the initial subflow; None while unknown
-    backup: bool  # the peer asked to use this subflow only if no other is left (MP_JOIN 'B' bit, MP_PRIO)
+    backup: bool  # the peer requested to use this subflow only if no other is left (MP_JOIN 'B' bit, MP_PRIO)
     interface: str | None  # the proxy's interface that carries the subflow; None while unknown
     since: float  # when the tracker learned of the subflow
 
@@ -180,7 +180,7 @@ class KernelSubflow(NamedTuple):
     bytes_received: int = 0
     cookie: int = 0  # the kernel's number of the socket, unique while the host is up; 0 while unknown
     tcp: TcpInfo = EMPTY_TCP_INFO
-    made_backup: bool = False  # whether this host made the subflow backup, whatever the client asked (RFC 8684, 3.3.8)
+    made_backup: bool = False  # whether this host itself made the subflow backup (RFC 8684, 3.3.8)
     data_sequence: int = 0  # data sequence number where the last mapping received in order begins (RFC 8684, 3.3.1)
 
     @property

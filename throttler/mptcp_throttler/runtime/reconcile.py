@@ -139,7 +139,7 @@ class Reconciler:
             self.counters.failures += len(self._tc.left_out)
         if changed:
             self.counters.repairs += changed
-            log.warning("%d kernel objects were changed by another program; repairing them", changed)
+            log.warning("%d kernel objects were changed or removed; repairing them", changed)
         await self.apply()
 
     async def close(self) -> None:

@@ -106,7 +106,7 @@ def describe_budget(budget: Budget) -> str:
         for step in budget.steps
     )
     clients = "each client" if budget.per_client else "all clients together"
-    directions = "" if len(budget.count) == len(Direction) else f" ({_COUNTED[next(iter(budget.count))]} alone)"
+    directions = "" if len(budget.count) == len(Direction) else f" (only {_COUNTED[next(iter(budget.count))]})"
     return f"{budget.title}, by {budget.period}{_period_start(budget)} for {clients}{directions}: {', '.join(steps)}"
 
 
