@@ -105,9 +105,9 @@ class DriftMonitor:
     async def _compare(self) -> bool:
         changes, self._changes, self._next_comparison = self._changes, {}, math.inf
         self.counters.comparisons += bool(changes)
-        before = self._repairs()
+        before = self._count_repairs()
         succeeded = await self.verify()
-        if self._repairs() != before:
+        if self._count_repairs() != before:
             self.counters.repaired += 1
             self._recent_repairs.update(changes.keys())
             # Other objects may have been changed and repaired, too; the kernel has now reported these changes.
@@ -117,7 +117,7 @@ class DriftMonitor:
             log.warning("it was changed by %s", words or "another program; the kernel does not report which")
         return succeeded
 
-    def _repairs(self) -> int:
+    def _count_repairs(self) -> int:
         return sum(component.repairs for component in self._components)
 
     def _read(self, source: NoticeSource) -> None:

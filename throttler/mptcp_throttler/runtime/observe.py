@@ -102,7 +102,7 @@ class Observers:
         if self._routes is not None:
             self._routes.close()
 
-    def capturing(self) -> dict[str, bool]:
+    def capture_states(self) -> dict[str, bool]:
         """Return for each interface whether its segments are captured."""
         return {interface: interface in self._captures for interface in self._settings.interfaces}
 

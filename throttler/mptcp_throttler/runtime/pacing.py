@@ -79,7 +79,7 @@ class SocketLimiter(Component, Consumer):
     def follow(self) -> None:
         """Set the socket limits for the planner's recent changes, and those that depend on the time."""
         if self.possible:
-            self._set(self._onsets.follow(time.monotonic()))
+            self._set_limits(self._onsets.follow(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
         """Lift the limits that a killed daemon left on sockets without a soft cap; the first samples set the others.
@@ -202,10 +202,10 @@ class SocketLimiter(Component, Consumer):
         self._pacing.close()
 
     def _apply(self, limits: SocketChanges) -> None:
-        if self._set(limits):
+        if self._set_limits(limits):
             self._on_plan_change()
 
-    def _set(self, limits: SocketChanges) -> bool:
+    def _set_limits(self, limits: SocketChanges) -> bool:
         """Set *limits* on the sockets; return whether the plan changed."""
         try:
             if limits.wanted:

@@ -77,7 +77,7 @@ class Reconciler:
         # A joining subflow gets its entry without a wait for the event loop; its class usually exists.
         ready = {key: target for key, target in entries.upserts.items() if target.minor not in classes.upserts}
         try:
-            with self._changing(ready):
+            with self._mark_changing(ready):
                 if ready and self._netfilter.upsert_at_once(ready):
                     entries.upserted(ready)
                     self.counters.entries_upserted += len(ready)
@@ -166,7 +166,7 @@ class Reconciler:
         ) -> int:
             """Make a change, then *record* what it *changed*; return the number of objects, 0 after a refusal."""
             try:
-                with self._changing(changed):
+                with self._mark_changing(changed):
                     await change
             except KernelError as error:
                 if not refused:
@@ -201,7 +201,7 @@ class Reconciler:
             raise refused.pop()
 
     @contextmanager
-    def _changing(self, changed: Collection[int | FourTuple]) -> Iterator[None]:
+    def _mark_changing(self, changed: Collection[int | FourTuple]) -> Iterator[None]:
         """Mark classes and entries as being changed, so that a concurrent comparison ignores them."""
         self._changing_now = set(changed)
         if self._changed_since_read is not None:

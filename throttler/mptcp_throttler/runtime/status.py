@@ -104,7 +104,7 @@ class StatusServer(Component):
         for descriptor, child in list(self._children.items()):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-            self._end(descriptor)
+            self._clean_up_child(descriptor)
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -147,9 +147,9 @@ class StatusServer(Component):
             _reap(child)
             raise
         self._children[descriptor] = child
-        self._loop.add_reader(descriptor, self._end, descriptor)
+        self._loop.add_reader(descriptor, self._clean_up_child, descriptor)
 
-    def _end(self, descriptor: int) -> None:
+    def _clean_up_child(self, descriptor: int) -> None:
         """Clean up after the child of *descriptor*, which has ended or is ending."""
         self._loop.remove_reader(descriptor)
         os.close(descriptor)
@@ -211,9 +211,9 @@ def answer(snapshot: Snapshot, line: bytes) -> Iterator[bytes]:
         if query == STATUS:
             yield from _status(snapshot)
         else:
-            yield _encoded(_ANSWERS[query](snapshot, arguments))
+            yield _encode(_ANSWERS[query](snapshot, arguments))
     except RequestError as error:
-        yield _encoded({"schema": SCHEMA, "error": str(error)})
+        yield _encode({"schema": SCHEMA, "error": str(error)})
     yield b"\n"
 
 
@@ -233,16 +233,16 @@ _ANSWERS: Final[Mapping[str, Callable[[Snapshot, Arguments], Mapping[str, object
 
 def _status(snapshot: Snapshot) -> Iterator[bytes]:
     """Yield the status in pieces, because it has 10 MB with 10,000 connections."""
-    yield _encoded(summary.head(snapshot, {}))[:-1] + b',"connections":['
+    yield _encode(summary.head(snapshot, {}))[:-1] + b',"connections":['
     separator = b""
-    for each in connections.every_connection(snapshot):
-        yield separator + _encoded(each)
+    for each in connections.all_connections(snapshot):
+        yield separator + _encode(each)
         separator = b","
     rest = {"classes": connections.classes(snapshot), "counters": summary.counters(snapshot)}
-    yield b"]," + _encoded(rest)[1:]
+    yield b"]," + _encode(rest)[1:]
 
 
-def _encoded(value: object) -> bytes:
+def _encode(value: object) -> bytes:
     try:
         return encode(value)
     except UnicodeEncodeError:  # a file's name that is not UTF-8: send it escaped

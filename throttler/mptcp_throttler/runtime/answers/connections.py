@@ -15,7 +15,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets, Subflow
 from mptcp_throttler.policy.budget import Account, period
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.verdict import Verdict
-from mptcp_throttler.runtime.answers.snapshot import Snapshot, by_direction
+from mptcp_throttler.runtime.answers.snapshot import Snapshot, split_by_direction
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budgets_of
@@ -25,7 +25,7 @@ from mptcp_throttler.views.text import address_text, end_text
 # status
 
 
-def every_connection(snapshot: Snapshot) -> Iterator[answers.StatusConnection]:
+def all_connections(snapshot: Snapshot) -> Iterator[answers.StatusConnection]:
     """Yield every connection, one at a time, because there may be ten thousand."""
     samples = snapshot.latest_samples()
     for connection in list(snapshot.connections.values()):
@@ -35,7 +35,7 @@ def every_connection(snapshot: Snapshot) -> Iterator[answers.StatusConnection]:
             "since": snapshot.to_wall_clock(connection.since),
             "relaxed": snapshot.engine.guard.reason(connection.token),
             "subflows": list(_subflows(snapshot, connection, samples)),
-            **snapshot.tunnel(connection),
+            **snapshot.tunnel_name(connection),
         }
 
 
@@ -54,7 +54,7 @@ def class_answer(planner: Planner, minor: int) -> answers.ClassAnswer:
 
 
 def _subflows(snapshot: Snapshot, connection: Connection, samples: Sockets) -> Iterator[answers.SubflowAnswer]:
-    down, up = by_direction(snapshot.verdicts(connection.token))
+    down, up = split_by_direction(snapshot.verdicts(connection.token))
     ahead, paths = snapshot.engine.ahead, snapshot.engine.tunnels.table.paths
     downloads, uploads = snapshot.planners
     for subflow in connection.subflows:
@@ -173,7 +173,7 @@ def _details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Con
             "bytes_sent": sum(sent for sent, _ in carried),
             "bytes_received": sum(received for _, received in carried),
             "subflows": subflows,
-            **snapshot.tunnel(connection),
+            **snapshot.tunnel_name(connection),
         }
 
 
@@ -211,7 +211,7 @@ def client(snapshot: Snapshot, request: Arguments) -> answers.ClientAnswer:
 def _own_subflows(snapshot: Snapshot, connection: Connection) -> Iterator[answers.OwnSubflow]:
     """Yield the active subflows of *connection* as its owner may see them. Caps of a dry run do not count."""
     verdicts = snapshot.applied_verdicts(connection.token)
-    down, up = by_direction(each for each in verdicts if each.throttle is not None)
+    down, up = split_by_direction(each for each in verdicts if each.throttle is not None)
     paths = {each.four_tuple: each.path for each in verdicts}
     samples = snapshot.look_up([each.four_tuple for each in connection.subflows])
     for four_tuple in (each.four_tuple for each in connection.subflows):

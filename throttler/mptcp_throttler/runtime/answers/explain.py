@@ -140,7 +140,7 @@ class _Explanation:
             "token": f"{connection.token:08x}",
             "client": address_text(connection.client),
             "since": snapshot.to_wall_clock(connection.since),
-            **snapshot.tunnel(connection),
+            **snapshot.tunnel_name(connection),
             "subflows": [
                 self._subflow(subflow, direction)
                 for subflow in connection.subflows
@@ -172,7 +172,7 @@ class _Explanation:
                     "rule": each.rule,
                     "kind": each.kind,
                     "matched": each.matched,
-                    "failed": self._failed(each, direction),
+                    "failed": self._failed_condition(each, direction),
                     "until": each.until,
                 }
                 for each in self._policy.tried(self._connection, subflow, direction, snapshot.now, self._expected)
@@ -181,7 +181,7 @@ class _Explanation:
             "cap_state": self._cap_state(verdict),
         }
 
-    def _failed(self, tried: Tried, direction: Direction) -> str | None:
+    def _failed_condition(self, tried: Tried, direction: Direction) -> str | None:
         if self._connection.is_tunnel and tried.matched:
             if tried.kind is Kind.STEER:
                 return NOT_STEERED

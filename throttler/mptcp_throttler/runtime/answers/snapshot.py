@@ -55,7 +55,7 @@ class Snapshot:
         """Convert a monotonic *time* to seconds since the epoch."""
         return time + self.engine.ahead
 
-    def tunnel(self, connection: Connection) -> TunnelName:
+    def tunnel_name(self, connection: Connection) -> TunnelName:
         """Return the name of the connection's tunnel for an answer; empty if the connection is not a tunnel."""
         if not connection.is_tunnel:
             return {}
@@ -104,7 +104,7 @@ class Snapshot:
             return {}
 
 
-def by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:
+def split_by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:
     """Return the verdicts on downloads and on uploads, each by subflow."""
     down: dict[FourTuple, Verdict] = {}
     up: dict[FourTuple, Verdict] = {}

@@ -89,7 +89,7 @@ def policy(snapshot: Snapshot, _: Arguments) -> answers.PolicyAnswer:
 def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
     engine, policy = snapshot.engine, snapshot.policy
     downloads, uploads = snapshot.planners
-    pending = Counter(_pending(snapshot))
+    pending = Counter(_pending_caps(snapshot))
     budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts.used, snapshot.now, MAX_BUDGETS)
     paths = sorted(engine.traffic.paths.values(), key=lambda each: (each.key.path or "", each.key.interface or ""))
     return {
@@ -133,7 +133,7 @@ def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
         ),
         "reloads": snapshot.reloads,
         "ledger_error": snapshot.budgets.write_error,
-        "captures": snapshot.observers.capturing(),
+        "captures": snapshot.observers.capture_states(),
         "bpf": {"pacing": engine.paced.possible, "counting": snapshot.closed_sockets.are_counted},
         "policy": {
             "file": str(snapshot.settings.policy),
@@ -148,7 +148,7 @@ def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
     }
 
 
-def _pending(snapshot: Snapshot) -> Iterator[CapKey]:
+def _pending_caps(snapshot: Snapshot) -> Iterator[CapKey]:
     """Yield, for each subflow whose cap is not in force yet, the key of that cap."""
     for planner in snapshot.planners:
         for four_tuple in planner.onsets():
@@ -161,7 +161,7 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
     """Yield each rule of the policy with a cap on each of its paths, and all other caps that are or were in force.
     The limits are taken from the existing class; if no subflow has the cap, from the class that it would get."""
     rules, traffic = snapshot.policy.rules, snapshot.engine.traffic
-    throttles = {key: rule.throttle for rule in rules for key in _keys(rule, snapshot.policy)}
+    throttles = {key: rule.throttle for rule in rules for key in _cap_keys(rule, snapshot.policy)}
     positions = {rule.name: index for index, rule in enumerate(rules)}
     limits_by_key: dict[CapKey, list[tuple[int, int, Share]]] = defaultdict(list)  # of its classes: rate, ceil, share
     shared = Counter[CapKey]()
@@ -196,7 +196,7 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
         }
 
 
-def _keys(rule: Rule, policy: Policy) -> Iterator[CapKey]:
+def _cap_keys(rule: Rule, policy: Policy) -> Iterator[CapKey]:
     """Yield the keys under which the cap of *rule*, if it has one, may be counted."""
     if rule.throttle is None:
         return

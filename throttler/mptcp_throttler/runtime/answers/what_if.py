@@ -75,14 +75,14 @@ def what_if(snapshot: Snapshot, request: Arguments) -> WhatIfAnswer:
     decisions, connections = snapshot.engine.decisions, snapshot.connections
     decisions.set_policy(policy)
     # The kernel's path manager can make only the subflows of new connections backup.
-    later = "" if snapshot.engine.path_manager.in_force or decisions.is_dry else ", from the next connection on"
+    note = "" if snapshot.engine.path_manager.in_force or decisions.is_dry else ", from the next connection on"
     for number, (token, connection) in enumerate(connections.items()):
         if time.monotonic() > deadline:
             progress = f"{number:,} of {len(connections):,} connections in {MAX_SECONDS:g} s"
             raise RequestError(f"the evaluation of this policy takes too long: {progress}")
         now = snapshot.verdicts(token)
         *_, planned = decisions.steps(connection)
-        before, after = _treatments(now, snapshot.is_dry), _treatments(planned, decisions.is_dry, later)
+        before, after = _treatments(now, snapshot.is_dry), _treatments(planned, decisions.is_dry, note)
         verdicts = {(each.four_tuple, each.direction): each for each in (*now, *planned)}
         for key in dict.fromkeys([*before, *after]):
             old, new = before.get(key, _Treatment()), after.get(key, _Treatment())
@@ -124,26 +124,26 @@ def what_if(snapshot: Snapshot, request: Arguments) -> WhatIfAnswer:
 
 
 def _treatments(
-    verdicts: tuple[Verdict, ...], dry_run: bool, later: str = ""
+    verdicts: tuple[Verdict, ...], dry_run: bool, note: str = ""
 ) -> dict[tuple[FourTuple, Direction], _Treatment]:
-    steering = _steering(verdicts, later)
+    steering = _steering_roles(verdicts, note)
     treatments = {}
     for each in verdicts:
         cap = None if each.throttle is None or each.rule is None else (each.rule.name, each.throttle)
-        part = steering.get(each.four_tuple, "") if each.direction is Direction.DOWN else ""
+        role = steering.get(each.four_tuple, "") if each.direction is Direction.DOWN else ""
         budget = None if each.budget is None else each.budget.budget
         # Budgets also meter in a dry run.
-        treatments[each.four_tuple, each.direction] = _Treatment(cap, part, budget, dry_run and bool(cap or part))
+        treatments[each.four_tuple, each.direction] = _Treatment(cap, role, budget, dry_run and bool(cap or role))
     return treatments
 
 
-def _steering(verdicts: tuple[Verdict, ...], later: str) -> dict[FourTuple, str]:
+def _steering_roles(verdicts: tuple[Verdict, ...], note: str) -> dict[FourTuple, str]:
     """Return the role of each steered subflow, in words. If a rule steers by order, all subflows except those on the
-    first existing path are backup. *later* is appended if the role needs a backup flag."""
+    first existing path are backup. *note* is appended if the role needs a backup flag."""
     rule, path_of = steered(verdicts)
     if rule is None or rule.steer is None:
         return {}
     steer, words = rule.steer, f"steered {rule.steer.mode} by rule {rule.name}"
     first = min(path_of.values(), key=steer.paths.index)
-    later = later if steer.kind.sets_backup else ""
-    return {each: f"{words}, {steer.part(path, first)}{later}" for each, path in path_of.items()}
+    note = note if steer.kind.sets_backup else ""
+    return {each: f"{words}, {steer.part(path, first)}{note}" for each, path in path_of.items()}
