@@ -55,7 +55,7 @@ def test_all_limits_are_lifted_and_limited_sockets_counted(sockets: FakeSockets,
     assert pacing.limits == dict.fromkeys((1, 2, 3), NO_LIMIT), "the limits of all listed sockets are lifted"
 
 
-def test_sockets_that_keep_their_limit_are_returned_after_a_while(sockets: FakeSockets, pacing: Pacing) -> None:
+def test_sockets_that_keep_their_limit_are_returned_after_the_timeout(sockets: FakeSockets, pacing: Pacing) -> None:
     pacing.at_once, pacing.idle = False, frozenset({3})
     count, limited = asyncio.run(lift_all(pacing, sockets, 0.0))
     assert count == 2

@@ -91,10 +91,10 @@ def log(journald: Journal, stderr: io.StringIO) -> Iterator[logging.Logger]:
     st.text(alphabet=st.characters(codec="utf-8")),
     st.dictionaries(st.from_regex("[A-Z][A-Z0-9_]{0,9}", fullmatch=True), st.text()),
 )
-def test_entry_is_read_as_it_was_written(text: str, more: dict[str, str]) -> None:
-    clean = {name: value.encode(errors="replace").decode() for name, value in more.items()}
+def test_entry_is_read_as_it_was_written(text: str, extra_fields: dict[str, str]) -> None:
+    clean = {name: value.encode(errors="replace").decode() for name, value in extra_fields.items()}
     expected = {"MESSAGE": text, "PRIORITY": "6", **clean}
-    assert fields(journal.entry(text, 6, more)) == expected
+    assert fields(journal.entry(text, 6, extra_fields)) == expected
 
 
 def test_field_with_several_values_is_repeated() -> None:
@@ -133,11 +133,11 @@ def test_entries_that_the_journal_refuses_become_lines(
 ) -> None:
     for number in range(10_000):
         log.info("number %d", number)
-    taken = [each["MESSAGE"] for each in journald.entries()]
+    accepted = [each["MESSAGE"] for each in journald.entries()]
     lines = [line.removeprefix("<6>") for line in stderr.getvalue().splitlines()]
-    assert taken, "the journal takes as many entries as its socket holds"
+    assert accepted, "the journal accepts as many entries as its socket holds"
     assert lines, "the others become lines, because the log does not wait for the journal"
-    assert taken + lines == [f"INFO: number {number}" for number in range(10_000)]
+    assert accepted + lines == [f"INFO: number {number}" for number in range(10_000)]
 
 
 def test_entry_too_long_for_a_datagram_becomes_a_line(

@@ -34,7 +34,7 @@ def test_large_object_is_not_on_the_heap(is_kept: bool) -> None:
     if is_kept:
         assert int(completed.stdout) < LARGE_BYTES // 4
     elif int(completed.stdout) < LARGE_BYTES // 4:
-        pytest.skip("this C library keeps them apart by itself")
+        pytest.skip("this C library maps large objects separately by default")
 
 
 TABLE_BYTES = 132 * 1024

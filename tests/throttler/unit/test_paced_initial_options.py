@@ -38,9 +38,9 @@ def client(number: int) -> Network:
     return ip_network((address(number), 32))
 
 
-def prefixes(count: int, each: InitialOptions = CAPPED) -> dict[Network, InitialOptions]:
+def prefixes(count: int, options: InitialOptions = CAPPED) -> dict[Network, InitialOptions]:
     """Return initial options of *count* prefixes. Each call returns equal, but not identical objects."""
-    return {ip_network(((172 << 24) + number * 256, 24)): each for number in range(count)}
+    return {ip_network(((172 << 24) + number * 256, 24)): options for number in range(count)}
 
 
 class CountingPacing(FakePacing):
@@ -78,9 +78,9 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    found = Scene()
-    asyncio.run(found.begin())
-    return found
+    prepared = Scene()
+    asyncio.run(prepared.begin())
+    return prepared
 
 
 def test_unchanged_initial_options_are_not_written_again(scene: Scene) -> None:
@@ -107,23 +107,23 @@ def test_unchanged_initial_options_are_not_written_again(scene: Scene) -> None:
 
 
 def test_options_of_single_clients_are_written_while_the_loop_runs(scene: Scene) -> None:
-    turns = 0
+    iterations = 0
 
-    async def others() -> None:
-        nonlocal turns
+    async def count_iterations() -> None:
+        nonlocal iterations
         while True:
-            turns += 1
+            iterations += 1
             await asyncio.sleep(0)
 
     async def reload_twice() -> None:
         scene.remember_clients(CLIENTS)
-        other_task = asyncio.create_task(others())
+        other_task = asyncio.create_task(count_iterations())
         for options in (prefixes(1), {}):
-            before = turns
+            before = iterations
             await scene.paced.set_initial_options(options)
             calls = scene.kernel.take_calls()
             assert max(map(len, calls)) == OPTIONS_BATCH
-            assert turns - before >= len(calls) - 1 > CLIENTS / OPTIONS_BATCH - 1
+            assert iterations - before >= len(calls) - 1 > CLIENTS / OPTIONS_BATCH - 1
             assert len(scene.kernel.births) == (CLIENTS + 1 if options else 0)
         other_task.cancel()
 
@@ -134,16 +134,16 @@ def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypa
     """Defect: the client kept its entry, and began without the cap when the options were set again."""
     monkeypatch.setattr(scheduling, "TURN_SECONDS", 0.0)
 
-    async def go() -> None:
+    async def remove_options() -> None:
         scene.remember_clients(3)
         await scene.paced.set_initial_options(prefixes(300))
-        going = asyncio.create_task(scene.paced.set_initial_options({}))
+        removal = asyncio.create_task(scene.paced.set_initial_options({}))
         await asyncio.sleep(0)
         scene.paced.set_clients({address(1): False})
-        await going
+        await removal
         assert scene.kernel.births == {}
 
-    asyncio.run(go())
+    asyncio.run(remove_options())
 
 
 def test_options_of_the_policy_return_when_a_client_is_forgotten(scene: Scene) -> None:
@@ -237,7 +237,7 @@ STEPS = st.lists(
 def test_last_options_of_each_network_apply_after_concurrent_changes(
     steps: list[dict[Network, InitialOptions] | dict[int, bool] | None],
 ) -> None:
-    """The steps are new options, changes of single clients, and turns of the loop."""
+    """The steps are new options, changes of single clients, and iterations of the event loop."""
 
     async def run() -> None:
         scene = Scene()

@@ -126,14 +126,14 @@ def test_failed_repair_is_retried_without_other_changes() -> None:
 def test_component_that_cannot_repair_does_not_prevent_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pauses_seen = []
+    verified = []
 
     class Owner(Component):
         def __init__(self, fails: bool) -> None:
             self.fails = fails
 
         async def verify(self) -> None:
-            pauses_seen.append(self)
+            verified.append(self)
             if self.fails:
                 raise KernelError("no")
 
@@ -142,7 +142,7 @@ def test_component_that_cannot_repair_does_not_prevent_the_others(
         monitor = DriftMonitor(owners, 30)
         for _ in range(2):
             assert not await monitor.verify()
-        assert len(pauses_seen) == 4
+        assert len(verified) == 4
         assert caplog.messages == ["verify: no"], "the failure is logged once"
         owners[0].fails = False
         assert await monitor.verify()
@@ -156,15 +156,15 @@ def test_sysctls_and_their_file_are_compared(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(sysctl, "_write", values.__setitem__)
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
-    owned, values_wanted = OwnedSysctls(state), {"net.mptcp.pm_type": "1", "net.mptcp.stale_loss_cnt": "1"}
-    owned.hold(values_wanted)
-    assert owned.check(values_wanted) == []
+    owned, required = OwnedSysctls(state), {"net.mptcp.pm_type": "1", "net.mptcp.stale_loss_cnt": "1"}
+    owned.hold(required)
+    assert owned.check(required) == []
     values["net.mptcp.pm_type"] = "0"
     (state / NOTE).unlink()
-    assert len(owned.check(values_wanted)) == 2
-    owned.hold(values_wanted)
-    assert owned.check(values_wanted) == []
-    assert values == values_wanted
+    assert len(owned.check(required)) == 2
+    owned.hold(required)
+    assert owned.check(required) == []
+    assert values == required
     owned.restore()
     assert values == {"net.mptcp.pm_type": "0", "net.mptcp.stale_loss_cnt": "4"}, (
         "the values from before are restored, not those in between"
