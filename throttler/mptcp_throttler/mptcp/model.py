@@ -26,7 +26,7 @@ def unmap(address: bytes) -> bytes:
     return address[12:] if len(address) == 16 and address.startswith(_V4_MAPPED) else address
 
 
-def mapped(address: bytes) -> bytes:
+def map_to_ipv6(address: bytes) -> bytes:
     """Return the 4-byte *address* as an IPv4-mapped IPv6 address."""
     return _V4_MAPPED + address
 
@@ -54,7 +54,7 @@ class FourTuple(NamedTuple):
         return f"{end(self.local, self.local_port)}-{end(self.remote, self.remote_port)}"
 
 
-def unmapped(four_tuple: FourTuple) -> FourTuple:
+def unmap_endpoints(four_tuple: FourTuple) -> FourTuple:
     """Return *four_tuple* with IPv4-mapped addresses cut to 4 bytes."""
     if len(four_tuple.remote) != 16:
         return four_tuple

@@ -41,7 +41,7 @@ from mptcp_throttler.mptcp.model import (
     Segment,
     Sockets,
     Subflow,
-    unmapped,
+    unmap_endpoints,
 )
 from mptcp_throttler.mptcp.wire_observer import WireObserver
 
@@ -74,7 +74,7 @@ class Tracker:
             return table.close(connection, event.time, event.detail or "closed by the kernel")
         if four_tuple is None:
             return self._ignore()
-        four_tuple = unmapped(four_tuple)
+        four_tuple = unmap_endpoints(four_tuple)
         if event.kind in _ESTABLISHING:
             if connection is None and four_tuple.local_port not in table.listen_ports:
                 return self._ignore()
@@ -154,15 +154,15 @@ class Tracker:
         events += self._correct_ids(record, event, event.time)
         return events if initial else events + self._set_priority(record, event.backup, event.time)
 
-    def apply_socket(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read: float) -> list[Event]:
-        """Apply one socket that differs from the tracked state; a dump that began at *time* read it at *read*."""
+    def apply_socket(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read_time: float) -> list[Event]:
+        """Apply one socket that differs from the tracked state; a dump that began at *time* read it at *read_time*."""
         table = self.table
         record, ended = table.subflows.get(four_tuple), table.ended.get(four_tuple)
         if table.has_ended(four_tuple, entry.token, time) if record is None else record.subflow.since > time:
             return []
         record, events = self._tracked_record(four_tuple, entry.token, entry.initial, time)
         if record is None:
-            events += self._track(four_tuple, entry, self._find_interface(four_tuple), read)
+            events += self._track(four_tuple, entry, self._find_interface(four_tuple), read_time)
             if (entered := table.subflows.get(four_tuple)) is not None and ended is not None:
                 detail = "its end was reported, but the kernel still has it"
                 events.append(table.record_disagreement(entered, time, detail))
@@ -270,9 +270,9 @@ class Resync:
         """Sockets of connections with too many subflows, joins of unknown connections, each with its reading time. The
         rest of the dump may show that other subflows ended, or the initial subflow, which identifies the client."""
 
-    def add(self, piece: Iterable[KernelSubflow], read: float | None = None) -> list[Event]:
-        """Apply some sockets of the dump, in any order. New subflows date from *read* (default: the dump's start), when
-        the kernel read them: their handshakes came before, no matter when the packets are read."""
+    def add(self, piece: Iterable[KernelSubflow], read_time: float | None = None) -> list[Event]:
+        """Apply some sockets of the dump, in any order. New subflows date from *read_time*, when the kernel read them
+        (default: the dump's start): their handshakes came before, no matter when the packets are read."""
         if self._is_void():
             return []
         subflows, ports, connections = self._table.subflows, self._table.listen_ports, self._table.connections
@@ -284,7 +284,7 @@ class Resync:
             if record is not None and record.subflow.since <= time and record.agrees_with(entry):
                 record.last_dump = number  # the common case: nothing has changed
             elif four_tuple.local_port in ports or entry.token in connections:
-                events += self._add_socket(entry, time if read is None else read)
+                events += self._add_socket(entry, time if read_time is None else read_time)
         return events
 
     def finish(self, limit: int = FINISH_STEP) -> Iterator[list[Event]]:
@@ -294,7 +294,7 @@ class Resync:
         for records in self._batches(oldest, limit):
             yield [event for record in records for event in self._close_if_missing(record)]
         for batch in self._batches(self._postponed, limit):
-            yield [event for entry, read in batch for event in self._add_postponed(entry, read)]
+            yield [event for entry, read_time in batch for event in self._add_postponed(entry, read_time)]
         if not self._is_void():
             self._table.dump_began = None
             self._table.dumps_served = self._requests
@@ -308,22 +308,22 @@ class Resync:
     def _is_void(self) -> bool:
         return self._table.dumps != self._dump_number
 
-    def _add_socket(self, entry: KernelSubflow, read: float) -> list[Event]:
-        connections, four_tuple, token = self._table.connections, unmapped(entry.four_tuple), entry.token
+    def _add_socket(self, entry: KernelSubflow, read_time: float) -> list[Event]:
+        connections, four_tuple, token = self._table.connections, unmap_endpoints(entry.four_tuple), entry.token
         is_postponed = token not in connections and not entry.initial
-        events = [] if is_postponed else self._tracker.apply_socket(four_tuple, entry, self._time, read)
+        events = [] if is_postponed else self._tracker.apply_socket(four_tuple, entry, self._time, read_time)
         record = self._table.subflows.get(four_tuple)
         if record is not None:
             record.last_dump = self._dump_number
         if is_postponed or (record is None and token in connections):
-            self._postponed.append((entry, read))
+            self._postponed.append((entry, read_time))
         return events
 
-    def _add_postponed(self, entry: KernelSubflow, read: float) -> list[Event]:
-        tracker, four_tuple, token = self._tracker, unmapped(entry.four_tuple), entry.token
+    def _add_postponed(self, entry: KernelSubflow, read_time: float) -> list[Event]:
+        tracker, four_tuple, token = self._tracker, unmap_endpoints(entry.four_tuple), entry.token
         has_ended = self._table.has_ended(four_tuple, token, self._time)  # perhaps after its socket was read
-        events = tracker.apply_socket(four_tuple, entry, self._time, read)
-        return events if has_ended else events + tracker.report_excess(four_tuple, token, read)
+        events = tracker.apply_socket(four_tuple, entry, self._time, read_time)
+        return events if has_ended else events + tracker.report_excess(four_tuple, token, read_time)
 
     def _close_if_missing(self, record: SubflowRecord) -> list[Event]:
         table, subflow = self._table, record.subflow

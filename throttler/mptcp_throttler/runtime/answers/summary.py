@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Final, cast
 
 from mptcp_common.tcp_table import ESTABLISHED, sockets
-from mptcp_throttler.mptcp.model import FourTuple, unmapped
+from mptcp_throttler.mptcp.model import FourTuple, unmap_endpoints
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
@@ -316,7 +316,7 @@ def _plain_tcp(snapshot: Snapshot, limit: int) -> answers.PlainTcp | None:
     connection that began in the last milliseconds may be counted by mistake."""
     ports = frozenset(snapshot.settings.ownership.listen_ports)
     traffic = snapshot.engine.traffic
-    four_tuples = (unmapped(FourTuple(*each)) for each in sockets(ESTABLISHED) if each.local_port in ports)
+    four_tuples = (unmap_endpoints(FourTuple(*each)) for each in sockets(ESTABLISHED) if each.local_port in ports)
     try:
         counts = Counter(each.remote for each in four_tuples if traffic.standing(each, Direction.DOWN) is None)
     except OSError as error:
