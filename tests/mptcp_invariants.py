@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mptcp_throttler.mptcp.limits import TrackerLimits
+from mptcp_throttler.mptcp.lookups import MAX_WAITING
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple
-from mptcp_throttler.mptcp.questions import MAX_WAITING
 from mptcp_throttler.mptcp.tracker import Tracker
 
 SMALL = TrackerLimits(
@@ -36,7 +36,7 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
             assert table.subflows[subflow.four_tuple].token == token
     assert attached == size["subflows"]
     holders = Counter(each.holder for each in table.connections.values())
-    assert (table.shares.taken, len(table.shares.held)) == (holders.total(), len(holders))
+    assert (table.shares.total, len(table.shares.counts)) == (holders.total(), len(holders))
 
 
 class Subscriber:

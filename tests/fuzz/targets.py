@@ -86,13 +86,13 @@ def packets(data: bytes) -> None:
         if segment is None:
             continue
         assert len(segment.source) == len(segment.destination) in (4, 16)
-        events = tracker.segment(segment)
+        events = tracker.apply_segment(segment)
         assert {event.kind for event in events} <= {EventKind.SUBFLOW_CHANGED, EventKind.JOIN_REFUSED}
         inward = FourTuple(segment.destination, segment.destination_port, segment.source, segment.source_port)
         outward = FourTuple(segment.source, segment.source_port, segment.destination, segment.destination_port)
         from_client = segment.destination_port == PORT
-        for reported in endpoint.take(segment, inward if from_client else outward, from_client):
-            events += tracker.kernel_event(reported)
+        for reported in endpoint.process(segment, inward if from_client else outward, from_client):
+            events += tracker.apply_event(reported)
         events += tracker.expire(time)
         for event in events:
             if event.kind is EventKind.CONNECTION_CLOSED:
@@ -101,7 +101,7 @@ def packets(data: bytes) -> None:
         check_tables(tracker, SMALL)
     subscriber.agrees_with(tracker)
     subscriber.receive(tracker.resync([], time + 1e6))
-    subscriber.receive(tracker.answer(list(tracker.table.subflows), {}, time + 1e6))
+    subscriber.receive(tracker.apply_lookup(list(tracker.table.subflows), {}, time + 1e6))
     subscriber.receive(tracker.expire(time + 2e6))
     assert subscriber.live == {}
     assert not any(tracker.table_sizes.values())

@@ -39,7 +39,7 @@ TEXT_SOURCES: Final = {
     "budgets.py:verify": ("bpf.py:check",),
     "listeners_watch.py:_log_changes": ("listeners_watch.py:_missing_listeners",),
     "pacing.py:verify": ("bpf.py:check",),
-    "pacing.py:_set_those_that_differ": (),  # the text of a KernelError
+    "pacing.py:_write_outdated": (),  # the text of a KernelError
     "pacing.py:set_clients": (),  # the same
     "observe.py:open": ("sysctl.py:mptcp_missing",),
     "path_manager.py:_verify": ("sysctl.py:check", "path_manager.py:_verify"),

@@ -65,5 +65,5 @@ def read_capture(data: bytes, name: str = "capture") -> Iterator[Packet]:
         raise CaptureError(str(error)) from error
     if file.damage is not None:
         raise CaptureError(file.damage)
-    if file.foreign:
-        raise CaptureError(f"{name}: link type {next(iter(file.foreign))}; known are {capture.KNOWN_LINK_TYPES}")
+    if file.unsupported:
+        raise CaptureError(f"{name}: link type {next(iter(file.unsupported))}; known are {capture.KNOWN_LINK_TYPES}")

@@ -17,7 +17,7 @@ from mptcp_common.units import counted
 from mptcp_common.yaml_document import parse_document
 
 _SETTINGS, _DAEMON, _PORTS, _BPF = "throttler settings", "throttler", "throttled ports", "BPF"
-_HIDDEN = ("Permission denied", "you may not ask")
+_HIDDEN = ("Permission denied", "permission denied")
 _START = "systemctl enable --now mptcp-throttler; journalctl -u mptcp-throttler -p warning"
 
 

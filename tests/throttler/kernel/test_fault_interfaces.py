@@ -18,7 +18,7 @@ from mptcp_lab.testbed.services import Throttler, write_throttler_config
 
 pytestmark = pytest.mark.kernel
 
-DOWN_AGAIN = "capture on extra0: the interface is down; capturing when it is up"
+DOWN_AGAIN = "capture on extra0: the interface is down; capturing when the interface is up"
 GONE = "there is no interface extra0"
 
 

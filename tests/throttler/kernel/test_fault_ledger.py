@@ -154,8 +154,8 @@ def test_full_disk_keeps_caps_and_usage_is_written_later(site: Site, ledger_disk
         until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=GENEROUS)
         # Each message appears once, however often the throttler tried to write in between.
         output = throttler.process.output()
-        assert output.count("what budgets count is written later") == 1, output
-        assert output.count("what budgets count is written again") == 1, output
+        assert output.count("the counts of budgets are written later") == 1, output
+        assert output.count("the counts of budgets are written again") == 1, output
         # The entry of an ended connection is removed later.
         assert "10.77.1.2" in clients(site.entries())
         assert used(site) < last_written + 3 * AMOUNT, "nothing counts twice"
@@ -245,11 +245,11 @@ def test_usage_is_reported_lost_if_the_disk_becomes_read_only(site: Site, failin
         until(lambda: "policy not reloaded" in throttler.process.output(), timeout=GENEROUS)
         assert "10.77.1.2" in clients(site.entries())
         output = throttler.process.output()
-        assert output.count("what budgets count is written later") == 1, output
+        assert output.count("the counts of budgets are written later") == 1, output
         throttler.process.signal(signal.SIGTERM)
         assert throttler.process.wait(60) == 1
         output = throttler.process.output()
-        assert "what budgets counted last is lost" in output, output
+        assert "the last counts of budgets are lost" in output, output
         assert "Traceback" not in output, output
     assert "4d50" not in site.proxy.run(["tc", "qdisc", "show"]).stdout, "the throttler still removes its qdiscs"
 
@@ -316,7 +316,7 @@ def test_damaged_pages_keep_caps_and_usage_is_written_after_repair(site: Site, l
         until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=GENEROUS)
         until(lambda: used(site) >= last_written + AMOUNT, timeout=GENEROUS)
         output = throttler.process.output()
-        assert output.count("what budgets count is written later") == 1, output
+        assert output.count("the counts of budgets are written later") == 1, output
         assert used(site) < last_written + 2 * AMOUNT, "nothing counts twice"
 
 

@@ -22,13 +22,13 @@ pytestmark = [
 ]
 
 SENT = 3_000_000
-ANSWER_SECONDS = 60.0
+ANSWER_TIMEOUT = 60.0
 SLOW = 60.0
 """Time limit in seconds, for a busy machine."""
 
 
 def query(throttler: Throttler, name: str, **arguments: object) -> dict[str, Any]:
-    found = ask(throttler.socket, {"query": name} | arguments, ANSWER_SECONDS)
+    found = ask(throttler.socket, {"query": name} | arguments, ANSWER_TIMEOUT)
     assert "error" not in found
     return found
 

@@ -103,7 +103,7 @@ def test_log_names_caps_that_were_set(site: Site) -> None:
 def test_interface_that_was_down_is_captured_and_shaped_again(site: Site) -> None:
     with running(site) as throttler:
         with site.proxy.link_down("wan0"):
-            until(lambda: "capturing again when it is there and up" in throttler.process.output())
+            until(lambda: "capturing again when the interface is up" in throttler.process.output())
         until(lambda: "capturing again on wan0" in throttler.process.output())
         with connection(site):
             until(lambda: clients(site.entries()) == ["10.77.1.2"])

@@ -195,7 +195,7 @@ class Path:
 def feed(tracker: Tracker, *items: Segment | KernelEvent) -> list[Event]:
     events = []
     for item in items:
-        events += tracker.segment(item) if isinstance(item, Segment) else tracker.kernel_event(item)
+        events += tracker.apply_segment(item) if isinstance(item, Segment) else tracker.apply_event(item)
     return events
 
 

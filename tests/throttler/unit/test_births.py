@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from policy_values import a_path, a_policy, a_rule, a_throttle, replace
 
 from mptcp_throttler.kernel.bpf import _prefix
-from mptcp_throttler.mptcp.model import mapped
+from mptcp_throttler.mptcp.model import map_to_ipv6
 from mptcp_throttler.policy.conditions import PathMatch
 from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share
 from mptcp_throttler.policy.values import Network
@@ -190,7 +190,7 @@ CLIENTS = st.lists(PREFIXES, min_size=1, max_size=4).map(tuple)
 
 def lookup(given_births: Mapping[Network, InitialOptions], address: IPv4Address | IPv6Address) -> InitialOptions:
     """Return the map's entry for *address*: the one with the longest prefix, as the kernel looks it up."""
-    packed = mapped(address.packed) if address.version == 4 else address.packed
+    packed = map_to_ipv6(address.packed) if address.version == 4 else address.packed
     number, longest = int.from_bytes(packed, "big"), (-1, AS_USUAL)
     for network, birth in given_births.items():
         key = _prefix(network)

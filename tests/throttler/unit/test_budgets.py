@@ -109,7 +109,7 @@ class Host:
         await self.tick()
 
     async def tick(self) -> None:
-        await self.closed.tell()
+        await self.closed.report()
         await self.budgets.tick(self.clock)
 
     async def stop(self) -> None:
@@ -170,11 +170,11 @@ def test_event_loop_thread_never_uses_the_ledger(path: Path, monkeypatch: pytest
     for name in ("__init__", "write", "used", "counters", "prune", "changed_by_others", "close"):
         original = getattr(Ledger, name)
 
-        def noted(*arguments: Any, _name: str = name, _call: Any = original, **more: Any) -> Any:
+        def record_thread(*arguments: Any, _name: str = name, _call: Any = original, **keywords: Any) -> Any:
             threads.setdefault(_name, set()).add(threading.current_thread().name)
-            return _call(*arguments, **more)
+            return _call(*arguments, **keywords)
 
-        monkeypatch.setattr(Ledger, name, noted)
+        monkeypatch.setattr(Ledger, name, record_thread)
 
     async def play(host: Host) -> None:
         host.acked = 1000
@@ -188,11 +188,11 @@ def test_event_loop_thread_never_uses_the_ledger(path: Path, monkeypatch: pytest
     reads: dict[str, int] = {}
     used = Ledger.used
 
-    def counted(self: Ledger, periods: Any) -> Any:
+    def count_read(self: Ledger, periods: Any) -> Any:
         reads["used"] = reads.get("used", 0) + 1
         return used(self, periods)
 
-    monkeypatch.setattr(Ledger, "used", counted)
+    monkeypatch.setattr(Ledger, "used", count_read)
     play_and_kill(path, play)
     assert set.union(*threads.values()) == {"ledger_0"}
 
@@ -277,16 +277,16 @@ def test_failed_write_is_repeated_without_loss_or_double_count(
             write(ledger, boot, usage)
 
         monkeypatch.setattr(Ledger, "write", failing)
-        for trouble in ("disk full", "disk full", None):
+        for error in ("disk full", "disk full", None):
             host.acked += 1000
             await host.count()
-            assert host.budgets.trouble == trouble
+            assert host.budgets.write_error == error
 
     with caplog.at_level(logging.INFO):
         assert play_and_kill(path, play).used() == 3000
     assert [record.message for record in caplog.records] == [
-        "disk full; what budgets count is written later",
-        f"ledger {path}: what budgets count is written again",
+        "disk full; the counts of budgets are written later",
+        f"ledger {path}: the counts of budgets are written again",
     ]
 
 
@@ -312,11 +312,11 @@ def test_policy_with_a_budget_is_refused_while_writing_fails(path: Path, monkeyp
 
 def test_write_interrupted_by_the_stop_counts_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(host: Host) -> None:
-        write, started, go = Ledger.write, threading.Event(), threading.Event()
+        write, started, may_continue = Ledger.write, threading.Event(), threading.Event()
 
         def write_slowly(ledger: Ledger, boot: str, usage: Usage) -> None:
             started.set()
-            go.wait(10)
+            may_continue.wait(10)
             write(ledger, boot, usage)
 
         monkeypatch.setattr(Ledger, "write", write_slowly)
@@ -325,7 +325,7 @@ def test_write_interrupted_by_the_stop_counts_once(path: Path, monkeypatch: pyte
         await asyncio.get_running_loop().run_in_executor(None, started.wait)
         counting.cancel()
         await asyncio.gather(counting, return_exceptions=True)
-        go.set()
+        may_continue.set()
         host.acked += 1
         host.sample()
         await host.stop()

@@ -10,23 +10,23 @@ from short_budgets import at
 from test_budgets import BOOT, Host, play_and_kill, usage
 
 from mptcp_throttler.policy.budget import Account
-from mptcp_throttler.runtime.budgets import SURE_SECONDS
+from mptcp_throttler.runtime.budgets import CLOCK_STABLE_SECONDS
 from mptcp_throttler.storage import Ledger
 
 DAY = 86_400
-USED = Account("lte", "10.77.1.2", int(at("2026-11-01 00:00")))
-OLD = Account("lte", "10.77.1.2", int(at("2025-10-01 00:00")))
+ACCOUNT = Account("lte", "10.77.1.2", int(at("2026-11-01 00:00")))
+OLD_ACCOUNT = Account("lte", "10.77.1.2", int(at("2025-10-01 00:00")))
 
 
 @pytest.mark.parametrize("setting", [0, 1], ids=["at the start", "later"])
-def test_clock_that_is_far_ahead_for_a_while_deletes_no_accounts(tmp_path: Path, setting: int) -> None:
+def test_clock_that_is_temporarily_far_ahead_deletes_no_accounts(tmp_path: Path, setting: int) -> None:
     """Defect: the first tick after the start deleted accounts that seemed old by a wrong clock, so usage was lost."""
     path = tmp_path / "lib" / "ledger.sqlite"
     ledger = Ledger(path)
-    ledger.write(BOOT, usage({USED: 2_000_000, OLD: 5}))
+    ledger.write(BOOT, usage({ACCOUNT: 2_000_000, OLD_ACCOUNT: 5}))
 
     def accounts_in_ledger() -> set[Account]:
-        return set(ledger.used([(each.budget, each.start) for each in (USED, OLD)]))
+        return set(ledger.used([(each.budget, each.start) for each in (ACCOUNT, OLD_ACCOUNT)]))
 
     async def pass_time(host: Host, seconds: float) -> None:
         host.now += seconds
@@ -44,15 +44,15 @@ def test_clock_that_is_far_ahead_for_a_while_deletes_no_accounts(tmp_path: Path,
         await pass_time(host, 1)
         host.decide()
         assert host.verdict.throttle is not None, "the usage still counts"
-        await pass_time(host, SURE_SECONDS - 2)
-        assert accounts_in_ledger() == {USED, OLD}
+        await pass_time(host, CLOCK_STABLE_SECONDS - 2)
+        assert accounts_in_ledger() == {ACCOUNT, OLD_ACCOUNT}
         await pass_time(host, 2)
-        assert accounts_in_ledger() == {USED}
-        ledger.write(BOOT, usage({OLD: 5}))
+        assert accounts_in_ledger() == {ACCOUNT}
+        ledger.write(BOOT, usage({OLD_ACCOUNT: 5}))
         await pass_time(host, DAY - 1)
-        assert accounts_in_ledger() == {USED, OLD}, "old accounts are deleted once a day"
+        assert accounts_in_ledger() == {ACCOUNT, OLD_ACCOUNT}, "old accounts are deleted once a day"
         await pass_time(host, 1)
-        assert accounts_in_ledger() == {USED}
+        assert accounts_in_ledger() == {ACCOUNT}
         # The clock of a daemon that has run for days jumps to another day, and back.
         await pass_time(host, DAY - 2)
         host.now += 500 * DAY
@@ -60,7 +60,7 @@ def test_clock_that_is_far_ahead_for_a_while_deletes_no_accounts(tmp_path: Path,
         await pass_time(host, 1)
         host.now -= 500 * DAY
         await pass_time(host, 1)
-        assert accounts_in_ledger() == {USED}
+        assert accounts_in_ledger() == {ACCOUNT}
 
     play_and_kill(path, play, "period: month")
     ledger.close()

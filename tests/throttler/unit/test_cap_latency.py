@@ -254,14 +254,14 @@ async def test_summary_has_times_of_downloads_and_uploads(tmp_path: Path) -> Non
     async with running(tmp_path, UNCAPPED, kernel) as scene:
 
         def effect(direction: str) -> tuple[int, float]:
-            found = scene.ask(query="summary")["effect"][direction]
+            found = scene.request(query="summary")["effect"][direction]
             return found["total"], found["sum"]
 
         assert effect("down") == effect("up") == (0, 0)
         await scene.reload(CAPPED)
         await until(lambda: effect("down")[0] == 1)
         assert effect("down")[1] > 0.2, "a transition takes a while"
-        assert scene.ask(query="summary")["reaction"]["total"] == 0, "there was no join"
+        assert scene.request(query="summary")["reaction"]["total"] == 0, "there was no join"
         await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
         await until(lambda: effect("up")[0] == 1)
         assert effect("down")[0] == 1

@@ -27,12 +27,12 @@ class Scene:
         """Decide about two subflows of each connection. Return the resulting lines."""
         for token in tokens:
             names = (10 * token, 10 * token + 1)
-            self.take(
+            self.apply(
                 token, *([] if ended else [verdict(each, RULE) if capped else uncapped(each, RULE) for each in names])
             )
         return [line for line, _ in self.log.lines()]
 
-    def take(self, token: int, *after: Verdict) -> None:
+    def apply(self, token: int, *after: Verdict) -> None:
         before = self.verdicts.get(token, ())
         decision = self.comparer.compare(token, None, before, after, 0.0, is_dry=self.dry)
         self.traffic.record_decision(decision)
@@ -78,7 +78,7 @@ def test_lines_about_single_subflows_name_the_dry_run() -> None:
     none = uncapped(1, RULE)._replace(reason="no rule")
 
     def line_about(*after: Verdict) -> str:
-        scene.take(1, *after)
+        scene.apply(1, *after)
         ((line, _),) = scene.log.lines()
         return line.partition(": ")[2]
 

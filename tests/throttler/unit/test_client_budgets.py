@@ -29,7 +29,7 @@ OTHERS = PATHS.replace("b: {", "c: {interfaces: [w1]}\n  d: {interfaces: [w0]}\n
 
 
 def budgets_of(scene: Scene, client: str) -> dict[str, tuple[Any, ...]]:
-    found = scene.ask(query="budgets", client=client)["budgets"]
+    found = scene.request(query="budgets", client=client)["budgets"]
     return {each["name"]: (each["client"], each["used"], each["left"], each["shared"]) for each in found}
 
 
@@ -44,7 +44,7 @@ async def test_address_gets_its_own_volume_and_not_that_of_its_other_path(tmp_pa
         assert budgets_of(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
         assert budgets_of(scene, LTE) == {"lte": (LTE, 2 * MB, 0, False)}
         # As parts of one connection, both addresses belong to its owner.
-        found = scene.ask(query="client", endpoint=f"{WIFI}:40000")["budgets"]
+        found = scene.request(query="client", endpoint=f"{WIFI}:40000")["budgets"]
         assert {each["client"] for each in found} == {WIFI, LTE}
 
 
@@ -64,7 +64,7 @@ async def test_owner_sees_no_shared_volume_that_only_others_use(tmp_path: Path) 
     async with running(tmp_path, SHARED, kernel) as scene:
         kernel.sockets.carry(four_tuple(LTE), 2 * MB)
         await sweep_and_count(scene)
-        found = scene.ask(query="client", endpoint=f"{WIFI}:40000")["budgets"]
+        found = scene.request(query="client", endpoint=f"{WIFI}:40000")["budgets"]
         assert [each["name"] for each in found] == ["mine"]
 
 
@@ -75,10 +75,10 @@ async def test_answer_has_the_connections_age_and_the_policys_time_zone(tmp_path
     start = time.time()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, OF_EACH + "time_zone: Europe/Athens\n", kernel) as scene:
-        found = scene.ask(query="client", endpoint=f"{WIFI}:40000")
+        found = scene.request(query="client", endpoint=f"{WIFI}:40000")
         assert found["time_zone"] == "Europe/Athens"
         assert start - 1 <= found["since"] <= found["time"]
-        unknown = scene.ask(query="client", endpoint=f"{WIFI}:9")
+        unknown = scene.request(query="client", endpoint=f"{WIFI}:9")
         assert (unknown["since"], unknown["time_zone"]) == (None, "Europe/Athens")
 
 
@@ -95,7 +95,7 @@ async def test_remaining_volume_is_known_before_and_after_a_connection(tmp_path:
         kernel.sockets.by_four_tuple.clear()
     kernel = FakeKernel()
     async with running(tmp_path, OF_EACH, kernel) as scene:
-        assert not scene.ask(query="connections")["connections"]
+        assert not scene.request(query="connections")["connections"]
         assert budgets_of(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
         assert budgets_of(scene, "10.1.0.77") == {"wifi": ("10.1.0.77", 0, 5 * MB, False)}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the whole daemon with a fake kernel: start, reloads, stop, and the status in between."""
+"""Tests for the whole daemon with a fake kernel: start, reloads, status and stop."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ class Scene:
         await self.daemon._reload()
 
     def status(self) -> dict[str, Any]:
-        return self.ask(query="status")
+        return self.request(query="status")
 
-    def ask(self, **request: object) -> dict[str, Any]:
+    def request(self, **arguments: object) -> dict[str, Any]:
         """Return the answer to a query, without the child process. Check that it conforms to the JSON Schema."""
-        text = b"".join(self.daemon._answer(json.dumps(request).encode()))
-        shown: dict[str, Any] = json.loads(text)
-        answer = ErrorAnswer if "error" in shown else ANSWERS[str(request["query"])]
+        text = b"".join(self.daemon._answer(json.dumps(arguments).encode()))
+        document: dict[str, Any] = json.loads(text)
+        answer = ErrorAnswer if "error" in document else ANSWERS[str(arguments["query"])]
         _adapter(answer).validate_json(text)
-        return shown
+        return document
 
 
 @cache
@@ -85,15 +85,15 @@ async def running(
     text = f"interfaces: [w0]\npolicy: p.yaml\nstate_directory: {tmp_path}\nstatus_socket: {tmp_path}/s\n"
     text += f"ledger: {tmp_path}/ledger.sqlite\n{settings_text}"
     settings = load_settings(text, str(tmp_path / "throttler.yaml"))
-    given = [policy]
+    policy_text = [policy]
     kernel = kernel or FakeKernel()
-    daemon = Daemon(settings, load_policy(policy, "p"), lambda: load_policy(given[0], "p"), kernel.access)
+    daemon = Daemon(settings, load_policy(policy, "p"), lambda: load_policy(policy_text[0], "p"), kernel.access)
     serving = asyncio.create_task(daemon.serve())
     try:
         await until(lambda: serving.done() or (tmp_path / "s").exists())
         if serving.done():
             serving.result()
-        yield Scene(kernel, daemon, given)
+        yield Scene(kernel, daemon, policy_text)
     finally:
         daemon.stop.set()
         await serving
@@ -117,14 +117,14 @@ def scenario(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
 @scenario
 async def test_start_times_are_the_same_in_each_answer(tmp_path: Path) -> None:
     """Defect: each answer read the two clocks one after the other, so the start time varied as after a restart."""
-    late = iter((0.0, 0.0005) * 20)
+    delays = iter((0.0, 0.0005) * 20)
     async with running(tmp_path, CAPPED) as scene:
         with pytest.MonkeyPatch.context() as patched:
-            jitters = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() - next(late))
+            jittering_time = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() - next(delays))
             for module in (daemon_module, engine_module):
-                patched.setattr(module, "time", jitters)
-            shown = [scene.ask(query="summary") for _ in range(4)]
-        assert len({(each["started"], each["policy"]["since"]) for each in shown}) == 1
+                patched.setattr(module, "time", jittering_time)
+            status = [scene.request(query="summary") for _ in range(4)]
+        assert len({(each["started"], each["policy"]["since"]) for each in status}) == 1
 
 
 @scenario
@@ -136,18 +136,18 @@ async def test_stop_with_outstanding_onsets_does_not_apply_the_plan_repeatedly(t
         planner._mark_moved(list(planner.members))
         assert planner.moved
         scene.engine.socket_limiter.possible = False
-        loop, soon = asyncio.get_running_loop(), list[object]()
+        loop, scheduled = asyncio.get_running_loop(), list[object]()
         call_soon = loop.call_soon
 
         def record_callback(callback: Callable[..., object], *args: Any, **context: Any) -> asyncio.Handle:
-            soon.append(callback)
+            scheduled.append(callback)
             return call_soon(callback, *args, **context)
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(loop, "call_soon", record_callback)
             scene.engine.apply_plan()
         scene.engine.socket_limiter.possible = True
-        assert scene.engine.apply_plan not in soon
+        assert scene.engine.apply_plan not in scheduled
 
 
 @scenario
@@ -188,17 +188,17 @@ async def test_subflow_at_another_port_is_not_shown_as_capped(tmp_path: Path) ->
     """Defect: the status showed a rate for such a subflow, but it had no cap."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1", "10.1.0.2")
-    known = four_tuple("10.1.0.2")
-    elsewhere = known._replace(local_port=4000)
-    kernel.sockets.by_four_tuple[elsewhere] = kernel.sockets.by_four_tuple.pop(known)._replace(four_tuple=elsewhere)
+    original = four_tuple("10.1.0.2")
+    elsewhere = original._replace(local_port=4000)
+    kernel.sockets.by_four_tuple[elsewhere] = kernel.sockets.by_four_tuple.pop(original)._replace(four_tuple=elsewhere)
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")}
         (connection,) = scene.status()["connections"]
-        shown = {each["local"]: (each["rate"], each["reason"]) for each in connection["subflows"]}
-        assert shown["10.77.0.1:4000"] == (None, "its local port 4000 is not among listen_ports")
-        (explained,) = scene.ask(query="explain", token="00000007")["connections"]
-        (why,) = (each["reason"] for each in explained["subflows"] if each["local"] == "10.77.0.1:4000")
-        assert why == "its local port 4000 is not among listen_ports"
+        status = {each["local"]: (each["rate"], each["reason"]) for each in connection["subflows"]}
+        assert status["10.77.0.1:4000"] == (None, "its local port 4000 is not among listen_ports")
+        (explained,) = scene.request(query="explain", token="00000007")["connections"]
+        (reason,) = (each["reason"] for each in explained["subflows"] if each["local"] == "10.77.0.1:4000")
+        assert reason == "its local port 4000 is not among listen_ports"
 
 
 @scenario
@@ -210,9 +210,11 @@ async def test_client_gets_no_more_than_its_share_of_connections(tmp_path: Path)
     kernel.sockets.connect(9, "10.1.0.2")
     capped = CAPPED.replace("throttle:", "lift_last: false, when: {min_subflows: 1}, throttle:")
     async with running(tmp_path, capped, kernel, "max_connections: 6\n") as scene:
-        shown = [each["token"] for each in scene.status()["connections"]]
-        assert sorted(shown) == ["00000001", "00000002", "00000003", "00000009"]
-        tracked = {each.four_tuple for one in scene.engine.tracker.connections.values() for each in one.subflows}
+        status = [each["token"] for each in scene.status()["connections"]]
+        assert sorted(status) == ["00000001", "00000002", "00000003", "00000009"]
+        tracked = {
+            each.four_tuple for connection in scene.engine.tracker.connections.values() for each in connection.subflows
+        }
         assert set(kernel.sockets.by_four_tuple) == tracked, "connections without a cap are closed"
         assert {each.remote for each in kernel.netfilter.entries} == {b"\x0a\x01\0\1", b"\x0a\x01\0\2"}
 
@@ -227,11 +229,11 @@ async def test_dry_run_closes_no_connection(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_reload_that_caps_thousands_lets_the_loop_run_between(tmp_path: Path) -> None:
+async def test_reload_that_caps_thousands_lets_the_event_loop_run(tmp_path: Path) -> None:
     await reload_that_caps(1_000, tmp_path, at_once=MAX_AT_ONCE)
 
 
-def test_reload_lets_the_loop_run_between_on_a_slow_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reload_lets_the_event_loop_run_on_a_slow_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each decision takes longer than a slice may take."""
     monkeypatch.setattr("mptcp_throttler.runtime.decisions.SLICE_SECONDS", -1.0)
 
@@ -248,49 +250,49 @@ async def reload_that_caps(count: int, tmp_path: Path, at_once: int) -> None:
         host = f"{number >> 8}.{number & 255}"
         kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        decisions, since_turn, most = scene.engine.decisions, 0, 0
+        decisions, since_last_turn, longest_run = scene.engine.decisions, 0, 0
         decide = decisions._decide
 
-        def counted(token: int, now: float) -> None:
-            nonlocal since_turn, most
-            since_turn += 1
-            most = max(most, since_turn)
+        def count_decision(token: int, now: float) -> None:
+            nonlocal since_last_turn, longest_run
+            since_last_turn += 1
+            longest_run = max(longest_run, since_last_turn)
             decide(token, now)
 
         async def take_turns() -> None:
-            nonlocal since_turn
+            nonlocal since_last_turn
             while True:
                 await asyncio.sleep(0)
-                since_turn = 0
+                since_last_turn = 0
 
-        decisions._decide = counted  # type: ignore[method-assign]
+        decisions._decide = count_decision  # type: ignore[method-assign]
         turns = asyncio.create_task(take_turns())
         await scene.reload(CAPPED)
         await until(lambda: len(kernel.netfilter.entries) == count)
         turns.cancel()
-        assert 0 < most <= at_once, "connections decided without a turn in between"
+        assert 0 < longest_run <= at_once, "connections decided in a row, without other tasks in between"
 
 
 @scenario
-async def test_loop_runs_between_a_new_policy_and_the_first_decisions(tmp_path: Path) -> None:
+async def test_event_loop_runs_between_a_new_policy_and_its_decisions(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        decisions, done = scene.engine.decisions, list[str]()
+        decisions, steps = scene.engine.decisions, list[str]()
         set_policy, decide = decisions.set_policy, decisions._decide
 
-        def noted_policy(policy: Policy) -> None:
+        def record_policy(policy: Policy) -> None:
             set_policy(policy)
-            done.append("policy")
-            asyncio.get_running_loop().call_soon(done.append, "turn")
+            steps.append("policy")
+            asyncio.get_running_loop().call_soon(steps.append, "turn")
 
         def record_callback(token: int, now: float) -> None:
-            done.append("decided")
+            steps.append("decided")
             decide(token, now)
 
-        decisions.set_policy, decisions._decide = noted_policy, record_callback  # type: ignore[method-assign]
+        decisions.set_policy, decisions._decide = record_policy, record_callback  # type: ignore[method-assign]
         await scene.reload(CAPPED)
-        assert done[:3] == ["policy", "turn", "decided"]
+        assert steps[:3] == ["policy", "turn", "decided"]
 
 
 @pytest.mark.parametrize("name", ["daemon.rest_when_busy", "daemon.collect_garbage"])
@@ -373,7 +375,7 @@ async def test_plain_tcp_is_classified_only_while_a_rule_caps_it(tmp_path: Path)
         assert not kernel.nftables.table
         kernel.nftables.refuses = False
         await scene.daemon._plain_tcp.verify()
-        assert kernel.nftables.table, "the refused change is tried again"
+        assert kernel.nftables.table, "the refused change is retried"
     assert not kernel.nftables.table
 
 
@@ -449,7 +451,7 @@ async def test_comparison_during_a_preparation_removes_nothing(tmp_path: Path) -
     async def refuse() -> None:
         raise KernelError("make the IFB device: no")
 
-    async def compare_meanwhile() -> None:
+    async def compare_concurrently() -> None:
         compared.append(asyncio.create_task(scene.daemon._drift.verify()))
         for _ in range(20):
             await asyncio.sleep(0)
@@ -460,7 +462,7 @@ async def test_comparison_during_a_preparation_removes_nothing(tmp_path: Path) -
         kernel.upload_netfilter.refuses_removal = True
         await scene.reload(BOTH_WAYS)
         kernel.upload_netfilter.refuses_removal = False
-        kernel.upload_traffic_control.prepare = compare_meanwhile  # type: ignore[method-assign]
+        kernel.upload_traffic_control.prepare = compare_concurrently  # type: ignore[method-assign]
         await scene.reload(BOTH_WAYS)
         assert await compared[0]
         assert scene.engine.uploads.in_force
@@ -474,20 +476,20 @@ async def test_status_socket_sends_its_answer_in_pieces(tmp_path: Path) -> None:
         kernel.sockets.connect(number + 1, f"10.1.{number >> 8}.{number & 255}", port=50_000)
     async with running(tmp_path, UNCAPPED, kernel):
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
-        shown = json.loads(await reader.read())
+        status = json.loads(await reader.read())
         writer.close()
-        assert len(shown["connections"]) == 500
-        assert shown["counters"]["loop"].keys() == {"longest", "recent", "late"}
-        assert shown["now"] <= time.time()
+        assert len(status["connections"]) == 500
+        assert status["counters"]["loop"].keys() == {"longest", "recent", "late"}
+        assert status["now"] <= time.time()
 
 
 @scenario
 async def test_stop_during_a_reload_restores_the_root_qdisc(tmp_path: Path) -> None:
     kernel = FakeKernel()
-    made = asyncio.Event()
+    is_reading = asyncio.Event()
 
     async def block_forever() -> tuple[list[str], dict[Any, Any]]:
-        made.set()
+        is_reading.set()
         await asyncio.Event().wait()
         return [], {}
 
@@ -495,7 +497,7 @@ async def test_stop_during_a_reload_restores_the_root_qdisc(tmp_path: Path) -> N
         kernel.upload_traffic_control.read = block_forever  # type: ignore[method-assign]
         scene.policy[0] = BOTH_WAYS
         scene.daemon.reload()
-        await made.wait()
+        await is_reading.wait()
     assert kernel.upload_traffic_control.log[-1] == "restore root qdisc"
 
 
@@ -505,15 +507,15 @@ async def test_status_is_answered_if_sockets_cannot_be_listed(tmp_path: Path) ->
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
 
-        def broken() -> Any:
+        def refuse() -> Any:
             raise KernelError("list TCP sockets: no")
 
-        kernel.sockets.pieces = broken  # type: ignore[method-assign]
+        kernel.sockets.pieces = refuse  # type: ignore[method-assign]
         scene.engine.sampler.latest_time = float("-inf")
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
-        shown = json.loads(await reader.read())
+        status = json.loads(await reader.read())
         writer.close()
-        assert len(shown["connections"]) == 1
+        assert len(status["connections"]) == 1
 
 
 def test_policy_comes_into_force_although_no_class_is_left(
@@ -529,8 +531,8 @@ def test_policy_comes_into_force_although_no_class_is_left(
         async with running(tmp_path, f"{PATHS}rules: [{rules}]\n", kernel) as scene:
             before = dict(kernel.netfilter.entries)
             assert len(before) == 1
-            more = CAPPED.replace("[{", f"[{rules}, {{")
-            await scene.reload(more.replace("paths: [a]", "when: {min_subflows: 3}, paths: [a]"))
+            rules_text = CAPPED.replace("[{", f"[{rules}, {{")
+            await scene.reload(rules_text.replace("paths: [a]", "when: {min_subflows: 3}, paths: [a]"))
             assert kernel.netfilter.entries == before
             assert scene.status()["policy"]["rules"] == ["b", "cap-a"]
 

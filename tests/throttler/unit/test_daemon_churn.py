@@ -24,9 +24,9 @@ from mptcp_throttler.runtime import decisions, engine, observe
 CLIENTS, BATCH = 8, 50
 WARM_UP, COUNT, ROUNDS = 300, 1_000, 3
 """Number of connections (with two subflows each) before the first round and in each round, and number of rounds."""
-OVER = 60.0
+FORGET_AFTER = 60.0
 """Seconds after which every part of the daemon has forgotten an ended connection, including its entries."""
-MOST_KEPT = 0.1
+MAX_LEFT = 0.1
 """Maximum memory blocks kept per connection. An entry of a dictionary with its key would need one or two."""
 
 
@@ -65,7 +65,7 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
         await asyncio.sleep(0.01)
         # Entries that are kept for a while are freed in slices.
         for _ in range(3):
-            clock.now += OVER / 2
+            clock.now += FORGET_AFTER / 2
             scene.engine.tick()
             await asyncio.sleep(0.005)
 
@@ -104,10 +104,10 @@ def test_no_memory_is_kept_for_ended_connections(tmp_path: Path, monkeypatch: py
             for first in range(WARM_UP, WARM_UP + ROUNDS * COUNT, COUNT):
                 await churn(scene, clock, first, COUNT)
                 counts.append(await blocks(scene, clock))
-            kept = [after - before for before, after in itertools.pairwise(counts)]
-            print(f"blocks more after {COUNT} connections, by round: {kept}")
+            blocks_left = [after - before for before, after in itertools.pairwise(counts)]
+            print(f"blocks more after {COUNT} connections, by round: {blocks_left}")
             # Memory that is kept for connections grows in each round. Memory of unfinished work does not.
-            assert min(kept) < MOST_KEPT * COUNT
+            assert min(blocks_left) < MAX_LEFT * COUNT
 
     asyncio.run(scenario())
 
@@ -120,9 +120,9 @@ def cyclic_garbage() -> Counter[str]:
     """Return, by class, the number of objects of our own classes that only reference cycles keep alive."""
     gc.unfreeze()
     gc.collect()
-    found = Counter(type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("mptcp_"))
+    leaked = Counter(type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("mptcp_"))
     gc.garbage.clear()
-    return found
+    return leaked
 
 
 async def next_sample(scene: Scene) -> None:

@@ -19,8 +19,8 @@ from test_daemon import CAPPED, running, scenario, until
 from mptcp_throttler.runtime.engine import MAX_LINES
 from mptcp_throttler.runtime.observe import ReadingShare
 
-LONG = 3600.0
-"""Length of a rest in seconds. The test itself ends this rest."""
+PAUSE_SECONDS = 3600.0
+"""Length of a pause. The test itself ends this pause."""
 
 
 def forged(number: int, interface: str = "w0") -> Subflow:
@@ -44,9 +44,9 @@ def test_refused_joins_are_logged_a_few_times_a_minute(tmp_path: Path, caplog: p
     assert sum("join-refused" in each.message for each in caplog.records) == MAX_LINES
 
 
-def test_only_the_flooded_capture_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon still reads the other captures. It reads a resting capture after the rest, unless it was closed."""
-    pauses, rests, failed = [LONG], list[Callable[[], object]](), list[object]()
+def test_only_the_flooded_capture_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon still reads the other captures. It reads the paused capture after the pause, unless it was closed."""
+    pauses, resumptions, failed = [PAUSE_SECONDS], list[Callable[[], object]](), list[object]()
     monkeypatch.setattr(ReadingShare, "pause", lambda *_: pauses.pop() if pauses else 0.0)
 
     @scenario
@@ -55,10 +55,10 @@ def test_only_the_flooded_capture_rests(tmp_path: Path, monkeypatch: pytest.Monk
         loop.set_exception_handler(lambda _, context: failed.append(context))
         original = loop.call_later
 
-        def call_later(delay: float, callback: Callable[..., object], *arguments: Any, **more: Any) -> Any:
-            if delay != LONG:
-                return original(delay, callback, *arguments, **more)
-            rests.append(partial(callback, *arguments))
+        def call_later(delay: float, callback: Callable[..., object], *arguments: Any, **keywords: Any) -> Any:
+            if delay != PAUSE_SECONDS:
+                return original(delay, callback, *arguments, **keywords)
+            resumptions.append(partial(callback, *arguments))
             return None
 
         monkeypatch.setattr(loop, "call_later", call_later)
@@ -66,19 +66,19 @@ def test_only_the_flooded_capture_rests(tmp_path: Path, monkeypatch: pytest.Monk
             scene.daemon._observers._open_capture("w1")
             first, second = scene.kernel.captures["w0"], scene.kernel.captures["w1"]
             first.give(forged(1).syn())
-            await until(lambda: rests)
+            await until(lambda: resumptions)
             first.give(forged(2).syn())
             for number in range(3, 6):
                 second.give(forged(number, "w1").syn())
                 await until(lambda: not second.waits)
             assert first.waits
-            rests.pop()()
+            resumptions.pop()()
             await until(lambda: not first.waits)
-            pauses.append(LONG)
+            pauses.append(PAUSE_SECONDS)
             first.give(forged(6).syn())
-            await until(lambda: rests)
+            await until(lambda: resumptions)
             scene.daemon._observers._close_capture("w0")
-            rests.pop()()
+            resumptions.pop()()
 
     flooded(tmp_path)
     assert not failed

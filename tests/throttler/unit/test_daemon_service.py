@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for what the daemon reports: to the service manager, after a reload, and in its log about caps."""
+"""Tests for the reports of the daemon: to the service manager, after a reload, and in its log of caps."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from pathlib import Path
 import pytest
 from fake_kernel import FakeKernel
 from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scenario, until
-from test_daemon_births import report_event
+from test_daemon_initial_options import report_event
 
 from mptcp_common.status_client import ask
-from mptcp_throttler.cli.asking import reload_outcome
+from mptcp_throttler.cli.queries import reload_outcome
 from mptcp_throttler.cli.status import print_status
 from mptcp_throttler.config.files import changed_settings, read_settings
 from mptcp_throttler.mptcp.model import KernelEventKind
 from mptcp_throttler.runtime import logs
-from mptcp_throttler.runtime.logs import Lines
+from mptcp_throttler.runtime.logs import LineFormatter
 from mptcp_throttler.shaping.model import Target
 
 BROKEN = PATHS + "rules: [{name: cap-a, paths: [c], throttle: {rate: fast}}]\n"
@@ -119,7 +119,7 @@ def test_only_subflows_with_a_cap_are_counted_as_capped(tmp_path: Path, capsys: 
 
 def test_subflow_with_two_caps_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: a subflow with a cap only on its upload was not counted."""
-    of_upload = CAPPED.replace("paths: [a],", "paths: [a], direction: up,")
+    upload_capped = CAPPED.replace("paths: [a],", "paths: [a], direction: up,")
 
     @scenario
     async def test(path: Path) -> None:
@@ -129,8 +129,8 @@ def test_subflow_with_two_caps_counts_once(tmp_path: Path, capsys: pytest.Captur
             for policy, capped in (
                 (BOTH_WAYS, "1 capped subflow"),
                 (BOTH_WAYS.replace("[a]", "[a, b]"), "2 capped subflows"),
-                (of_upload, "1 capped subflow"),
-                (of_upload + "dry_run: true\n", "0 capped subflows"),
+                (upload_capped, "1 capped subflow"),
+                (upload_capped + "dry_run: true\n", "0 capped subflows"),
                 (CAPPED, "1 capped subflow"),
                 (UNCAPPED, "0 capped subflows"),
             ):
@@ -144,14 +144,14 @@ def test_summary_shows_captures_and_bpf_programs(tmp_path: Path) -> None:
     @scenario
     async def test(path: Path) -> None:
         async with running(path, CAPPED) as scene:
-            assert scene.ask(query="summary")["captures"] == {"w0": True}
-            assert scene.ask(query="summary")["bpf"] == {"pacing": True, "counting": True}
+            assert scene.request(query="summary")["captures"] == {"w0": True}
+            assert scene.request(query="summary")["bpf"] == {"pacing": True, "counting": True}
             scene.daemon._observers._close_capture("w0")  # This simulates a failed reading.
-            assert scene.ask(query="summary")["captures"] == {"w0": False}
-        without = FakeKernel()
-        without.pacing = without.meter = None  # type: ignore[assignment]
-        async with running(path, CAPPED, without) as scene:
-            assert scene.ask(query="summary")["bpf"] == {"pacing": False, "counting": False}
+            assert scene.request(query="summary")["captures"] == {"w0": False}
+        kernel_without_bpf = FakeKernel()
+        kernel_without_bpf.pacing = kernel_without_bpf.meter = None  # type: ignore[assignment]
+        async with running(path, CAPPED, kernel_without_bpf) as scene:
+            assert scene.request(query="summary")["bpf"] == {"pacing": False, "counting": False}
 
     test(tmp_path)
 
@@ -159,7 +159,7 @@ def test_summary_shows_captures_and_bpf_programs(tmp_path: Path) -> None:
 @scenario
 async def test_head_has_the_listening_ports(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
-        assert scene.ask(query="head")["listen_ports"] == [3128]
+        assert scene.request(query="head")["listen_ports"] == [3128]
 
 
 def test_ipv6_addresses_are_printed_completely(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,9 +171,9 @@ def test_ipv6_addresses_are_printed_completely(tmp_path: Path, capsys: pytest.Ca
         kernel.sockets.connect(7, "fd77:1::2", "2001:db8:a:1::2")
         async with running(path, CAPPED.replace("10.1.0.0/16", "fd77:1::/64"), kernel) as scene:
             print_status(scene.status())
-            shown = capsys.readouterr().out
-            assert " [fd77:1::2]:40000 " in shown
-            assert " [2001:db8:a:1::2]:40000 " in shown
+            output = capsys.readouterr().out
+            assert " [fd77:1::2]:40000 " in output
+            assert " [2001:db8:a:1::2]:40000 " in output
 
     test(tmp_path)
 
@@ -195,14 +195,14 @@ def test_status_shows_a_ledger_that_cannot_be_written(tmp_path: Path, capsys: py
     async def test(path: Path) -> None:
         async with running(path, CAPPED) as scene:
             assert scene.status()["ledger_error"] is None
-            assert scene.ask(query="summary")["ledger_error"] is None
-            scene.daemon._budgets.trouble = "ledger l: disk full"
+            assert scene.request(query="summary")["ledger_error"] is None
+            scene.daemon._budgets.write_error = "ledger l: disk full"
             assert scene.status()["ledger_error"] == "ledger l: disk full"
-            assert scene.ask(query="summary")["ledger_error"] == "ledger l: disk full"
+            assert scene.request(query="summary")["ledger_error"] == "ledger l: disk full"
             assert "BUDGETS NOT WRITTEN: ledger l: disk full" in scene.daemon._summary()
             print_status(scene.status())
             assert "BUDGETS NOT WRITTEN: ledger l: disk full; caps hold" in capsys.readouterr().out
-            scene.daemon._budgets.trouble = None
+            scene.daemon._budgets.write_error = None
             print_status(scene.status())
             assert "NOT WRITTEN" not in capsys.readouterr().out + scene.daemon._summary()
 
@@ -220,8 +220,8 @@ def test_refused_reload_is_shown_until_one_succeeds(
             await scene.reload(BROKEN)
             lines = manager.new_lines()
             # A separate task also sends the status text, at any time.
-            begun, when, ready = (line for line in lines if not line.startswith("STATUS="))
-            assert (begun, when[:15], ready) == ("RELOADING=1", "MONOTONIC_USEC=", "READY=1")
+            started, when, ready = (line for line in lines if not line.startswith("STATUS="))
+            assert (started, when[:15], ready) == ("RELOADING=1", "MONOTONIC_USEC=", "READY=1")
             assert "RELOAD REFUSED" in lines[lines.index(ready) + 1], "Defect: the text was sent five seconds later"
             reloads = scene.status()["reloads"]
             assert (reloads["accepted"], reloads["refused"]) == (0, 1)
@@ -230,9 +230,9 @@ def test_refused_reload_is_shown_until_one_succeeds(
             assert reloads["last_refused"]["errors"][0].startswith("p:5: rules[0].paths[0]")
             assert "RELOAD REFUSED: p:5: " in scene.daemon._summary()
             print_status(scene.status())
-            shown = capsys.readouterr().out
-            assert "RELOAD REFUSED at 2" in shown
-            assert "  p:5: rules[0].throttle.rate: " in shown
+            output = capsys.readouterr().out
+            assert "RELOAD REFUSED at 2" in output
+            assert "  p:5: rules[0].throttle.rate: " in output
 
             await scene.reload(UNCAPPED)
             assert scene.status()["reloads"] == {"accepted": 1, "refused": 1, "last_refused": None, "settings": []}
@@ -304,8 +304,8 @@ def test_incomplete_answer_is_an_error(tmp_path: Path) -> None:
 
 def log_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Log caps without the pauses in which changes are collected."""
-    monkeypatch.setattr(logs, "FIRST_DELAY", 0.0)
-    monkeypatch.setattr(logs, "REPEAT_INTERVAL", 0.01)
+    monkeypatch.setattr(logs, "CAP_LOG_DELAY", 0.0)
+    monkeypatch.setattr(logs, "CAP_LOG_INTERVAL", 0.01)
 
 
 def three_connected() -> FakeKernel:
@@ -332,9 +332,9 @@ def test_caps_are_logged_when_decided_and_when_lifted(
         kernel = FakeKernel()
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
         async with running(path, borrowing, kernel) as scene:
-            why = "rule cap-a caps path a at 5 Mbit/s, up to 10 Mbit/s: 2 subflows active"
-            begun = f"10.77.0.1:3128-10.1.0.1:40000 (10 Mbit/s): {why}"
-            await until(lambda: begun in caplog.messages)
+            reason = "rule cap-a caps path a at 5 Mbit/s, up to 10 Mbit/s: 2 subflows active"
+            started = f"10.77.0.1:3128-10.1.0.1:40000 (10 Mbit/s): {reason}"
+            await until(lambda: started in caplog.messages)
             print_status(scene.status())
             assert " 10 Mbit/s │ 4d50:" in capsys.readouterr().out
             await scene.reload(UNCAPPED)
@@ -358,11 +358,11 @@ def test_dry_run_logs_no_caps_until_it_ends(
         async with running(path, CAPPED + "dry_run: true\n", kernel) as scene:
 
             def since() -> float:
-                (connection,) = scene.ask(query="explain", token="00000001")["connections"]
+                (connection,) = scene.request(query="explain", token="00000001")["connections"]
                 return next(float(each["since"]) for each in connection["subflows"] if each["rule"] == "cap-a")
 
-            would = "rule cap-a: 3 would be capped; 3 subflows would be capped now (dry run)"
-            await until(lambda: would in caplog.messages)
+            would_be_capped = "rule cap-a: 3 would be capped; 3 subflows would be capped now (dry run)"
+            await until(lambda: would_be_capped in caplog.messages)
             ended = time.time()
             assert since() < ended
             await scene.reload(CAPPED)
@@ -399,7 +399,7 @@ def test_number_of_capped_subflows_follows_a_renamed_rule(
 def test_thousands_of_caps_are_one_log_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(logs, "CAP_LOG_DELAY", 0.0)
     caplog.set_level(logging.INFO)
 
     @scenario
@@ -429,7 +429,7 @@ def test_thousands_of_caps_are_one_log_line(
 def test_each_log_line_has_its_priority(level: int, for_journal: bool, printed: str) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(Lines(for_journal))
+    handler.setFormatter(LineFormatter(for_journal))
     handler.handle(logging.LogRecord("x", level, "x.py", 1, "one\ntwo", None, None))
     assert stream.getvalue() == printed
 
@@ -437,9 +437,9 @@ def test_each_log_line_has_its_priority(level: int, for_journal: bool, printed: 
 @scenario
 async def test_status_names_the_path_manager(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
-        shown = scene.status()
-        assert shown["path_manager"] == "kernel"
+        status = scene.status()
+        assert status["path_manager"] == "kernel"
         scene.daemon._engine.path_manager.in_force = True
         assert scene.status()["path_manager"] == "user space"
         scene.daemon._engine.path_manager.in_force = False
-        assert json.dumps(shown["pid"]).isdigit()
+        assert json.dumps(status["pid"]).isdigit()

@@ -18,7 +18,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.notices import UNKNOWN, KernelChange, NoticeSource
 from mptcp_throttler.runtime import drift
 from mptcp_throttler.runtime.component import Component
-from mptcp_throttler.runtime.drift import FREE_REPAIRS, DriftMonitor
+from mptcp_throttler.runtime.drift import MAX_PROMPT_REPAIRS, DriftMonitor
 
 
 class Source(NoticeSource):
@@ -31,8 +31,8 @@ class Source(NoticeSource):
         self.fails = False
         self.closed = False
 
-    def report(self, what: str, who: str = "process 7 (tc)") -> None:
-        self.changes.append(KernelChange(what, who))
+    def report(self, subject: str, author: str = "process 7 (tc)") -> None:
+        self.changes.append(KernelChange(subject, author))
         os.write(self._ends[1], b".")
 
     def fileno(self) -> int:
@@ -58,7 +58,7 @@ class Bench(Component):
     def __init__(self, interval: float = 300.0) -> None:
         self.source = Source()
         self.compared: list[float] = []
-        self.broken = 0
+        self.repairs_needed = 0
         """Number of repairs that each of the next comparisons makes."""
         self.fails = False
         self.monitor = DriftMonitor([self], interval)
@@ -66,7 +66,7 @@ class Bench(Component):
 
     async def verify(self) -> None:
         self.compared.append(time.monotonic())
-        self.repairs += self.broken
+        self.repairs += self.repairs_needed
         if self.fails:
             raise KernelError("cannot be repaired")
 
@@ -89,7 +89,7 @@ def with_bench(test: Callable[[Bench], Awaitable[None]], interval: float = 300.0
 
 def test_foreign_change_is_compared_at_once_and_logged_with_its_author(caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
-        bench.broken = 1
+        bench.repairs_needed = 1
         bench.source.report("root qdisc of wan0")
         bench.source.report("class 4d50:10 of wan0")
         await until(lambda: bench.compared)
@@ -103,16 +103,16 @@ def test_foreign_change_is_compared_at_once_and_logged_with_its_author(caplog: p
     assert expected in caplog.text
 
 
-def test_author_of_a_change_during_a_comparison_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_author_of_a_change_during_a_comparison_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """While one change is repaired, the kernel reports a second one with its author. The message must name both."""
 
     class LateNotice(Bench):
         async def verify(self) -> None:
             if not self.compared:
                 self.source.report("rule of table mptcp_throttler", "process 8 (nft)")
-                self.broken = 1
+                self.repairs_needed = 1
             await super().verify()
-            self.broken = 0
+            self.repairs_needed = 0
 
     async def scenario() -> None:
         bench = LateNotice()
@@ -148,14 +148,14 @@ def test_comparisons_are_periodic_if_there_are_no_changes(monkeypatch: pytest.Mo
 
 def test_change_without_a_notice_is_found_periodically(caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
-        bench.broken = 1
+        bench.repairs_needed = 1
         await until(lambda: bench.monitor.counters.repaired)
 
     with_bench(test, interval=0.02)
-    assert "it was changed by somebody else; the kernel does not tell who" in caplog.text
+    assert "it was changed by another program; the kernel does not report which" in caplog.text
 
 
-def test_failed_repair_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_repair_is_retried_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drift, "RETRY_SECONDS", 0.01)
 
     async def test(bench: Bench) -> None:
@@ -177,35 +177,35 @@ def test_failing_notice_source_is_closed_and_logged(caplog: pytest.LogCaptureFix
 
 
 def test_notice_source_that_cannot_be_opened_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def refused() -> Source:
-        raise KernelError("listen to what others change: Operation not permitted")
+    def refuse() -> Source:
+        raise KernelError("listen to kernel notices: Operation not permitted")
 
     async def scenario() -> None:
-        DriftMonitor((), 30).open([refused])
+        DriftMonitor((), 30).open([refuse])
 
     asyncio.run(scenario())
     assert "Operation not permitted; they are found within 30 s" in caplog.text
 
 
-def test_object_that_is_changed_again_and_again_waits_for_the_periodic_comparison(
+def test_object_that_keeps_being_changed_waits_for_the_periodic_comparison(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(drift, "REST", 0)
-    monkeypatch.setattr(drift, "TOGETHER_SECONDS", 0.001)
+    monkeypatch.setattr(drift, "PAUSE_RATIO", 0)
+    monkeypatch.setattr(drift, "GROUPING_SECONDS", 0.001)
 
     async def test(bench: Bench) -> None:
-        bench.broken = 1
-        for number in range(FREE_REPAIRS):
+        bench.repairs_needed = 1
+        for number in range(MAX_PROMPT_REPAIRS):
             bench.source.report("root qdisc of wan0")
             await until(lambda: bench.monitor.counters.repaired > number)  # noqa: B023 - awaited in the iteration
         bench.source.report("root qdisc of wan0")
-        await until(lambda: "again and again; looking in 300 s" in caplog.text)
-        assert len(bench.compared) == FREE_REPAIRS
+        await until(lambda: "keeps changing" in caplog.text)
+        assert len(bench.compared) == MAX_PROMPT_REPAIRS
         bench.source.report("table mptcp_throttler")
-        await until(lambda: len(bench.compared) > FREE_REPAIRS)
-        monkeypatch.setattr(drift, "FORGET_SECONDS", 0.0)
+        await until(lambda: len(bench.compared) > MAX_PROMPT_REPAIRS)
+        monkeypatch.setattr(drift, "REPAIR_WINDOW_SECONDS", 0.0)
         bench.source.report("root qdisc of wan0")
-        await until(lambda: len(bench.compared) > FREE_REPAIRS + 1)
+        await until(lambda: len(bench.compared) > MAX_PROMPT_REPAIRS + 1)
 
     with_bench(test)
 

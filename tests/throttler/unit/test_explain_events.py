@@ -19,7 +19,7 @@ from answering_socket import answering
 
 from mptcp_common import status_client
 from mptcp_throttler.cli import main
-from mptcp_throttler.cli.asking import event_lines, explanation
+from mptcp_throttler.cli.queries import event_lines, explanation
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC).timestamp()
 HEAD = {"schema": 2, "time": NOON, "version": "0", "pid": 1}
@@ -87,7 +87,7 @@ def test_explanation_lists_rules_in_order_and_until_when() -> None:
         ({"path": None, "interface": None}, "10.77.1.2:53912, on no path, download:"),
     ],
 )
-def test_verdict_in_words(changes: dict[str, Any], words: str) -> None:
+def test_verdict_is_described(changes: dict[str, Any], words: str) -> None:
     assert words in list(explanation(explain_answer(**changes)))[1]
 
 
@@ -127,7 +127,7 @@ def test_explanation_names_the_kind_of_each_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("which", "request_"),
+    ("argument", "request_"),
     [
         ("10.77.1.2", {"client": "10.77.1.2"}),
         ("fd77::2", {"client": "fd77::2"}),
@@ -138,27 +138,27 @@ def test_explanation_names_the_kind_of_each_rule() -> None:
     ],
 )
 def test_explain_accepts_a_client_a_token_or_an_endpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str, request_: dict[str, str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argument: str, request_: dict[str, str]
 ) -> None:
     with answering(tmp_path / "s", lambda request: explain_answer()) as requests:
-        assert main(["explain", which, "--socket", str(tmp_path / "s")]) == 0
-        assert main(["explain", which, "--json", "--socket", str(tmp_path / "s")]) == 0
+        assert main(["explain", argument, "--socket", str(tmp_path / "s")]) == 0
+        assert main(["explain", argument, "--json", "--socket", str(tmp_path / "s")]) == 0
     assert requests[0][1] == {"query": "explain", **request_}
     lines = capsys.readouterr().out.splitlines()
     assert lines[3] == "    rule few: does not match: at most 1 active subflow"
     assert json.loads(lines[-1]) == explain_answer()
 
 
-@pytest.mark.parametrize("which", ["nobody", "10.77.1", "10.77.1.2:port", "10.77.1.2:70000", "4f037d87f", ""])
-def test_explain_refuses_other_words(capsys: pytest.CaptureFixture[str], which: str) -> None:
-    assert main(["explain", which]) == 2
-    assert capsys.readouterr().err.startswith(f'mptcp-throttler: "{which}" is neither an address')
+@pytest.mark.parametrize("argument", ["nobody", "10.77.1", "10.77.1.2:port", "10.77.1.2:70000", "4f037d87f", ""])
+def test_explain_rejects_other_arguments(capsys: pytest.CaptureFixture[str], argument: str) -> None:
+    assert main(["explain", argument]) == 2
+    assert capsys.readouterr().err.startswith(f'mptcp-throttler: "{argument}" is not an address')
 
 
 def test_explain_reports_that_no_connection_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with answering(tmp_path / "s", lambda request: {**HEAD, "time_zone": "UTC", "connections": []}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
-    assert capsys.readouterr().out.startswith("no such Multipath TCP connection is open; the throttler neither")
+    assert capsys.readouterr().out.startswith("no such Multipath TCP connection is open; connections of plain")
     with answering(tmp_path / "s", lambda request: {"schema": 2, "error": "one clear line"}):
         assert main(["explain", "10.0.0.1", "--socket", str(tmp_path / "s")]) == 1
     assert capsys.readouterr().err == "mptcp-throttler: one clear line\n"
@@ -287,11 +287,11 @@ def test_follow_fails_at_once_if_no_daemon_answers(tmp_path: Path, capsys: pytes
     assert "no daemon answers" in capsys.readouterr().err
 
 
-def test_closed_output_pipe_is_no_error(tmp_path: Path) -> None:
+def test_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
     ring = Ring()
     ring.last = 100_000
     command = f"{sys.executable} -m mptcp_throttler.cli events --limit 9000 --socket {tmp_path / 's'} | head -1"
     with answering(tmp_path / "s", ring):
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
-    assert done.stdout.count("\n") == 1
-    assert done.stderr == ""
+        completed = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert completed.stdout.count("\n") == 1
+    assert completed.stderr == ""

@@ -18,14 +18,14 @@ log = logging.getLogger("mptcp_throttler.somewhere")
 
 def recorded_faults(act: Callable[[], None]) -> list[str]:
     async def scenario() -> list[str]:
-        found: list[str] = []
-        with forward_faults(lambda _, text: found.append(text)):
+        faults: list[str] = []
+        with forward_faults(lambda _, text: faults.append(text)):
             act()
             for _ in range(3):
                 await asyncio.sleep(0)
         log.error("afterwards")
         await asyncio.sleep(0)
-        return found
+        return faults
 
     return asyncio.run(scenario())
 

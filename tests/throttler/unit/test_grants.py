@@ -46,7 +46,7 @@ async def test_grant_lifts_caps_and_ends_in_time(tmp_path: Path) -> None:
             "new connections of the granted clients begin without a cap"
         )
         assert births[ip_network("10.1.0.0/16")] != AS_USUAL
-        explained = scene.ask(query="explain", token="7")["connections"][0]["subflows"][0]
+        explained = scene.request(query="explain", token="7")["connections"][0]["subflows"][0]
         assert [each["stage"] for each in explained["stages"]] == ["grants"]
         assert "alice" in explained["reason"]
         now = int(time.time())
@@ -55,7 +55,7 @@ async def test_grant_lifts_caps_and_ends_in_time(tmp_path: Path) -> None:
         await until(lambda: scene.engine.capped == 1)
         await until(lambda: scene.engine.capped == 0)
         await until(lambda: scene.engine.capped == 1)
-        texts = [each["text"] for each in scene.ask(query="events")["events"] if each["kind"] == "grant"]
+        texts = [each["text"] for each in scene.request(query="events")["events"] if each["kind"] == "grant"]
         assert f"client {CLIENT}: caps again" in texts, "the grant ends in time, although it began later"
         assert "client 10.1.0.2: caps again" not in texts, "the longer grant has not ended"
         assert any("bob" in each for each in texts)
@@ -79,8 +79,8 @@ def test_grant_command_adds_lists_and_ends(tmp_path: Path, capsys: pytest.Captur
     capsys.readouterr()
     assert main(command) == DONE
     assert [each.partition(":")[0] for each in capsys.readouterr().out.splitlines()] == ["10.3.0.0/24", CLIENT]
-    (found,) = (each for each in read_grants(tmp_path / GRANTS) if each.client == CLIENT)
-    assert found.until - found.since == 3600
+    (grant,) = (each for each in read_grants(tmp_path / GRANTS) if each.client == CLIENT)
+    assert grant.until - grant.since == 3600
     assert main([*command, CLIENT, "end"]) == DONE
     assert main([*command, CLIENT, "end"]) == FAILED
     assert len(read_grants(tmp_path / GRANTS)) == 1
@@ -103,7 +103,7 @@ def test_grant_command_adds_lists_and_ends(tmp_path: Path, capsys: pytest.Captur
         ["all", "+5 GB"],
     ],
 )
-def test_mistake_in_grant_is_one_line_and_grants_nothing(
+def test_invalid_grant_prints_one_line_and_grants_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     settings = settings_of(tmp_path, BUDGET)
@@ -128,9 +128,9 @@ def test_added_volume_applies_to_the_current_period(tmp_path: Path, capsys: pyte
             await until(lambda: is_capped(scene))
             assert await asyncio.to_thread(main, ["grant", "--config", str(settings), CLIENT, "+2", "GB"]) == DONE
             await until(lambda: not is_capped(scene))
-            (row,) = (each for each in scene.ask(query="budgets", client=CLIENT)["budgets"] if each["client"])
+            (row,) = (each for each in scene.request(query="budgets", client=CLIENT)["budgets"] if each["client"])
             assert row["used"] == 0
-            await until(lambda: [each for each in scene.ask(query="events")["events"] if each["kind"] == "grant"])
+            await until(lambda: [each for each in scene.request(query="events")["events"] if each["kind"] == "grant"])
         capsys.readouterr()
         assert main(["quota", "show", "--config", str(settings), "--json"]) == DONE
         assert [each["used"] for each in json.loads(capsys.readouterr().out)] == [0]

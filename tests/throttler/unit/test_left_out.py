@@ -28,7 +28,7 @@ from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
 LINKS = {"wan0": Link("wan0", 1, {"gso_max_size": 65_536}), "wan1": Link("wan1", 2, {"gso_max_size": 65_536})}
 PATH = a_rule("path", None, a_throttle(9_000_000, 9_000_000, None, Share.PATH))
-OURS, FOREIGN = "ours", "pfifo_head_drop"
+OWN_TREE, FOREIGN = "ours", "pfifo_head_drop"
 
 
 class FakeTree:
@@ -46,12 +46,12 @@ class FakeTree:
         self.classes[name].clear()
 
     def is_ours(self, link: Link) -> bool:
-        return self.roots[link.name] == OURS
+        return self.roots[link.name] == OWN_TREE
 
     async def make_root(self, link: Link) -> None:
         if link.name == self.refused:
             raise KernelError(f"put HTB at the root of {link.name}: Invalid argument")
-        self.roots[link.name] = OURS
+        self.roots[link.name] = OWN_TREE
 
     async def read(self, link: Link) -> tuple[list[str], dict[int, ClassSpec]]:
         problems = [] if self.is_ours(link) else [f"our root qdisc is not on {link.name}"]
@@ -96,8 +96,8 @@ class Bench:
     def _set(self, name: str, root: str) -> None:
         self.tree.set_foreign_root(name, root)
 
-    def _find(self, which: str | int) -> Link | None:
-        name = next(name for name, link in LINKS.items() if which in (name, link.index))
+    def _find(self, selected: str | int) -> Link | None:
+        name = next(name for name, link in LINKS.items() if selected in (name, link.index))
         if name in self.missing:
             return None
         return replace(LINKS[name], gso=self.gso.get(name, LINKS[name].gso))
@@ -128,7 +128,7 @@ async def run_loop() -> None:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[Bench], Awaitable[None]]], None]:
     """Run a scenario with a reconciler that has taken both interfaces and does not retry after a refusal."""
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 3600.0)
 
     async def scene(scenario: Callable[[Bench], Awaitable[None]]) -> None:
         bench = Bench(monkeypatch, tmp_path / "state")
@@ -157,12 +157,12 @@ async def compare_after_notice(bench: Bench) -> None:
     await run_loop()
 
 
-@pytest.mark.parametrize("why", ["cannot be restored", "the kernel refuses ours"])
-def test_new_caps_are_made_on_the_other_interface(run: Run, why: str) -> None:
+@pytest.mark.parametrize("reason", ["cannot be restored", "the kernel refuses ours"])
+def test_new_caps_are_created_on_the_other_interface(run: Run, reason: str) -> None:
     """Defect: a class that one interface lacked counted as missing on all, and its entries were never added."""
 
     async def scenario(bench: Bench) -> None:
-        bench.tree.set_foreign_root("wan1", FOREIGN if why == "cannot be restored" else "pfifo")
+        bench.tree.set_foreign_root("wan1", FOREIGN if reason == "cannot be restored" else "pfifo")
         bench.tree.refused = "wan1"
         await compare_after_notice(bench)
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
@@ -172,16 +172,16 @@ def test_new_caps_are_made_on_the_other_interface(run: Run, why: str) -> None:
         assert {2004, 3000} <= bench.capped()
         assert len(bench.minors("wan0")) == 3
         assert not bench.minors("wan1")
-        assert bench.tree.roots["wan0"] == OURS
+        assert bench.tree.roots["wan0"] == OWN_TREE
 
     run(scenario)
 
 
-def test_class_refused_before_a_comparison_is_made_at_the_next_attempt(
+def test_class_refused_before_a_comparison_is_created_at_the_next_attempt(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the class counted as missing on all interfaces, because each retry was refused, too."""
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
 
     async def scenario(bench: Bench) -> None:
         bench.tree.set_foreign_root("wan1", FOREIGN)
@@ -230,7 +230,7 @@ def test_damage_to_the_remaining_interface_is_repaired(run: Run) -> None:
         before = bench.minors("wan0")
         bench.tree.set_foreign_root("wan0", "")
         await compare_after_notice(bench)
-        assert bench.tree.roots == {"wan0": OURS, "wan1": FOREIGN}
+        assert bench.tree.roots == {"wan0": OWN_TREE, "wan1": FOREIGN}
         assert bench.minors("wan0") == before
 
     run(scenario)
@@ -271,7 +271,7 @@ def test_removed_interface_no_longer_counts_as_left_out(run: Run, caplog: pytest
     run(scenario)
 
 
-def test_no_class_counts_as_made_if_no_interface_can_be_taken(run: Run) -> None:
+def test_no_class_counts_as_created_if_no_interface_is_usable(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         for name in LINKS:
             bench.tree.set_foreign_root(name, FOREIGN)

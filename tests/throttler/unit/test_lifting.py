@@ -26,8 +26,8 @@ class Pacing(FakePacing):
     idle: frozenset[int] = frozenset()
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
-        taken = limits if self.at_once else {each: limit for each, limit in limits.items() if each not in self.idle}
-        super().limit(taken)
+        applied = limits if self.at_once else {each: limit for each, limit in limits.items() if each not in self.idle}
+        super().limit(applied)
         self.limits.update(limits)
 
     def limit_at_once(self) -> bool:
@@ -50,19 +50,19 @@ def pacing(sockets: FakeSockets) -> Pacing:
 
 
 def test_all_limits_are_lifted_and_limited_sockets_counted(sockets: FakeSockets, pacing: Pacing) -> None:
-    limited, kept = asyncio.run(lift_all(pacing, sockets, 1.0))
-    assert (limited, list(kept)) == (2, [])
+    count, limited = asyncio.run(lift_all(pacing, sockets, 1.0))
+    assert (count, list(limited)) == (2, [])
     assert pacing.limits == dict.fromkeys((1, 2, 3), NO_LIMIT), "the limits of all listed sockets are lifted"
 
 
-def test_sockets_that_keep_their_limit_are_returned_after_a_while(sockets: FakeSockets, pacing: Pacing) -> None:
+def test_sockets_that_keep_their_limit_are_returned_after_the_timeout(sockets: FakeSockets, pacing: Pacing) -> None:
     pacing.at_once, pacing.idle = False, frozenset({3})
-    limited, kept = asyncio.run(lift_all(pacing, sockets, 0.0))
-    assert limited == 2
-    assert [(each.token, each.four_tuple) for each in kept] == [(2, four_tuple("10.1.0.2"))]
+    count, limited = asyncio.run(lift_all(pacing, sockets, 0.0))
+    assert count == 2
+    assert [(each.token, each.four_tuple) for each in limited] == [(2, four_tuple("10.1.0.2"))]
 
 
-def test_closed_socket_is_not_waited_for(sockets: FakeSockets, pacing: Pacing) -> None:
+def test_closed_sockets_do_not_delay_the_return(sockets: FakeSockets, pacing: Pacing) -> None:
     class Closing(FakeSockets):
         def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
             return super().look_up([each for each in four_tuples if each != four_tuple("10.1.0.2")])
@@ -70,8 +70,8 @@ def test_closed_socket_is_not_waited_for(sockets: FakeSockets, pacing: Pacing) -
     pacing.at_once, pacing.idle = False, frozenset({3})
     closing = Closing()
     closing.by_four_tuple = sockets.by_four_tuple
-    limited, kept = asyncio.run(lift_all(pacing, closing, 60.0))
-    assert (limited, list(kept)) == (2, [])
+    count, limited = asyncio.run(lift_all(pacing, closing, 60.0))
+    assert (count, list(limited)) == (2, [])
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -20,7 +20,7 @@ from test_daemon import CAPPED, running, scenario, until
 from mptcp_common import journal
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime import logs
-from mptcp_throttler.runtime.logs import Entries, Lines, about
+from mptcp_throttler.runtime.logs import JournalHandler, LineFormatter, log_fields
 
 
 class Journal:
@@ -49,7 +49,7 @@ class Journal:
 
 def fields(datagram: bytes) -> dict[str, str]:
     """Return the fields of an entry in the format of systemd.io/JOURNAL_NATIVE_PROTOCOL."""
-    found = {}
+    fields_found = {}
     while datagram:
         head, _, rest = datagram.partition(b"\n")
         name, equals, value = head.partition(b"=")
@@ -59,8 +59,8 @@ def fields(datagram: bytes) -> dict[str, str]:
             assert end == b"\n"
         else:
             datagram = rest
-        found[name.decode()] = value.decode()
-    return found
+        fields_found[name.decode()] = value.decode()
+    return fields_found
 
 
 @pytest.fixture
@@ -78,9 +78,9 @@ def stderr() -> io.StringIO:
 @pytest.fixture
 def log(journald: Journal, stderr: io.StringIO) -> Iterator[logging.Logger]:
     """A logger like the daemon's that writes to that journal and that standard error."""
-    handler = Entries(str(journald.path))
+    handler = JournalHandler(str(journald.path))
     handler.setStream(stderr)
-    handler.setFormatter(Lines(for_journal=True))
+    handler.setFormatter(LineFormatter(for_journal=True))
     logger = logging.Logger("fields", logging.DEBUG)
     logger.addHandler(handler)
     yield logger
@@ -91,14 +91,14 @@ def log(journald: Journal, stderr: io.StringIO) -> Iterator[logging.Logger]:
     st.text(alphabet=st.characters(codec="utf-8")),
     st.dictionaries(st.from_regex("[A-Z][A-Z0-9_]{0,9}", fullmatch=True), st.text()),
 )
-def test_entry_is_read_as_it_was_written(text: str, more: dict[str, str]) -> None:
-    clean = {name: value.encode(errors="replace").decode() for name, value in more.items()}
+def test_entry_is_read_as_it_was_written(text: str, extra_fields: dict[str, str]) -> None:
+    clean = {name: value.encode(errors="replace").decode() for name, value in extra_fields.items()}
     expected = {"MESSAGE": text, "PRIORITY": "6", **clean}
-    assert fields(journal.entry(text, 6, more)) == expected
+    assert fields(journal.entry(text, 6, extra_fields)) == expected
 
 
 def test_field_with_several_values_is_repeated() -> None:
-    entry = journal.entry("x", 6, about(rule=("one", "two"))["fields"])
+    entry = journal.entry("x", 6, log_fields(rule=("one", "two"))["fields"])
     assert entry == b"MESSAGE=x\nPRIORITY=6\nMPTCP_RULE=one\nMPTCP_RULE=two\n"
 
 
@@ -108,7 +108,7 @@ def test_log_entry_has_the_fields_of_its_connection(
     tracker, host = Tracker([3128]), Host()
     open_connection(tracker, host)
     feed(tracker, *host.join().handshake())
-    extra = about(tracker.connections.get(host.token), rule="spare", path="wifi")
+    extra = log_fields(tracker.connections.get(host.token), rule="spare", path="wifi")
     log.warning("capped: %s", "why", extra=extra)
     log.info("policy reloaded")
     log.error("two\nlines")
@@ -133,11 +133,11 @@ def test_entries_that_the_journal_refuses_become_lines(
 ) -> None:
     for number in range(10_000):
         log.info("number %d", number)
-    taken = [each["MESSAGE"] for each in journald.entries()]
+    accepted = [each["MESSAGE"] for each in journald.entries()]
     lines = [line.removeprefix("<6>") for line in stderr.getvalue().splitlines()]
-    assert taken, "the journal takes as many entries as its socket holds"
+    assert accepted, "the journal accepts as many entries as its socket holds"
     assert lines, "the others become lines, because the log does not wait for the journal"
-    assert taken + lines == [f"INFO: number {number}" for number in range(10_000)]
+    assert accepted + lines == [f"INFO: number {number}" for number in range(10_000)]
 
 
 def test_entry_too_long_for_a_datagram_becomes_a_line(
@@ -159,7 +159,7 @@ def test_restarted_journal_gets_entries_again(log: logging.Logger, journald: Jou
 def test_child_process_writes_lines(log: logging.Logger, journald: Journal, tmp_path: Path) -> None:
     """The child process that answers status requests has closed the descriptor, or uses its number for another file."""
     handler = log.handlers[0]
-    assert isinstance(handler, Entries)
+    assert isinstance(handler, JournalHandler)
     child = os.fork()
     if child == 0:
         lines = io.StringIO()
@@ -179,14 +179,14 @@ def test_entries_are_used_only_if_stderr_is_the_journal(
     monkeypatch.setattr(journal, "is_journal", lambda: stream)
     monkeypatch.setattr(journal, "SOCKET", str(journald.path) if journal_exists else "/nowhere/journal")
     handler = logs._handler()
-    assert isinstance(handler, Entries) is (stream and journal_exists)
+    assert isinstance(handler, JournalHandler) is (stream and journal_exists)
     handler.close()
 
 
 def test_daemon_logs_the_connection_of_a_cap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(logs, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(logs, "CAP_LOG_DELAY", 0.0)
     caplog.set_level(logging.INFO)
 
     @scenario

@@ -41,9 +41,9 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
             now += 0.00001
             segment = parse_frame(bytes(data), now, "eth0", ETHERNET, ours)
             assert segment is not None
-            events += kinds(tracker.segment(segment))
+            events += kinds(tracker.apply_segment(segment))
         for kind in (KernelEventKind.SUBFLOW_ESTABLISHED, KernelEventKind.SUBFLOW_CLOSED):
-            events += kinds(tracker.kernel_event(path.kernel(kind, time=now)))
+            events += kinds(tracker.apply_event(path.kernel(kind, time=now)))
     return events, now
 
 
@@ -55,7 +55,7 @@ def expire_and_measure(tracker: Tracker, now: float) -> tuple[dict[str, int], in
     return dict(tracker.table_sizes), sys.getallocatedblocks()
 
 
-def test_each_subflow_is_noticed_and_none_is_kept() -> None:
+def test_each_subflow_is_tracked_and_later_forgotten() -> None:
     tracker = Tracker([PORT])
     _, now = churn(tracker, 1_000, "before", 1000.0)
     sizes, blocks = expire_and_measure(tracker, now)

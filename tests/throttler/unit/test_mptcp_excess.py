@@ -17,7 +17,7 @@ from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEvent
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.actions import MAX_LINES, ActionRunner
 
-MOST = SMALL.max_subflows_per_connection
+MAX_SUBFLOWS = SMALL.max_subflows_per_connection
 EXCESS = "subflow-excess"
 
 
@@ -25,53 +25,55 @@ def full_connection() -> tuple[Tracker, Host]:
     """Return a tracker with one connection that has the maximum number of subflows."""
     tracker, host = Tracker([PORT], SMALL), Host()
     feed(tracker, *host.initial().established())
-    feed(tracker, *(host.join(port=port).kernel(KernelEventKind.SUBFLOW_ESTABLISHED) for port in range(1, MOST)))
-    assert len(tracker.connections[host.token].subflows) == MOST
+    feed(
+        tracker, *(host.join(port=port).kernel(KernelEventKind.SUBFLOW_ESTABLISHED) for port in range(1, MAX_SUBFLOWS))
+    )
+    assert len(tracker.connections[host.token].subflows) == MAX_SUBFLOWS
     return tracker, host
 
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_subflow_beyond_the_maximum_is_reported(captured: bool) -> None:
     tracker, host = full_connection()
-    more = host.join(port=MOST)
+    excess_subflow = host.join(port=MAX_SUBFLOWS)
     if captured:
-        assert kinds_of_events(tracker, *more.handshake()) == []
-    (event,) = feed(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
-    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, host.token, more.four_tuple)
+        assert kinds_of_events(tracker, *excess_subflow.handshake()) == []
+    (event,) = feed(tracker, excess_subflow.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, host.token, excess_subflow.four_tuple)
     check_tables(tracker, SMALL)
     feed(tracker, host.join(port=1).kernel(KernelEventKind.SUBFLOW_CLOSED))
-    assert kinds_of_events(tracker, more.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], (
+    assert kinds_of_events(tracker, excess_subflow.kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == [ACTIVE], (
         "the subflow is tracked when another has closed"
     )
 
 
-@pytest.mark.parametrize("why", ["a reset", "a dump is wanted"])
-def test_next_dump_decides_if_another_subflow_may_have_ended(why: str) -> None:
+@pytest.mark.parametrize("reason", ["a reset", "a dump is requested"])
+def test_next_dump_decides_if_another_subflow_may_have_ended(reason: str) -> None:
     """Defect: a real subflow was closed for lack of room, although the tracker still had ended ones."""
     for ended in (True, False):
         tracker, host = full_connection()
-        paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 1))]
-        if why == "a reset":
+        paths = [host.initial(), *(host.join(port=port) for port in range(1, MAX_SUBFLOWS + 1))]
+        if reason == "a reset":
             assert kinds_of_events(tracker, paths[1].rst()) == []
-            assert tracker.questions.pause(0.0) is not None
+            assert tracker.lookups.pause(0.0) is not None
         else:
-            tracker.want_resync()
-        assert kinds_of_events(tracker, paths[MOST].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
-        assert tracker.wants_resync
+            tracker.request_resync()
+        assert kinds_of_events(tracker, paths[MAX_SUBFLOWS].kernel(KernelEventKind.SUBFLOW_ESTABLISHED)) == []
+        assert tracker.needs_resync
         now = host.time + 2 * SMALL.resync_grace
         listed = [path.kernel_subflow() for path in paths if not (ended and path is paths[1])]
-        caused = kinds(tracker.resync(listed, now))
-        assert (ACTIVE in caused, EXCESS in caused) == (ended, not ended)
-        assert not tracker.wants_resync
+        kinds_caused = kinds(tracker.resync(listed, now))
+        assert (ACTIVE in kinds_caused, EXCESS in kinds_caused) == (ended, not ended)
+        assert not tracker.needs_resync
 
 
 def test_dump_removes_ended_subflows_before_it_reports_excess() -> None:
     tracker, host = full_connection()
-    paths = [host.initial(), *(host.join(port=port) for port in range(1, MOST + 2))]
+    paths = [host.initial(), *(host.join(port=port) for port in range(1, MAX_SUBFLOWS + 2))]
     now = host.time + 10
-    one_ended = [path.kernel_subflow() for path in paths[: MOST + 1] if path is not paths[2]]
-    caused = kinds(tracker.resync(reversed(one_ended), now))
-    assert ("subflow-closed" in caused, ACTIVE in caused, EXCESS in caused) == (True, True, False)
+    one_ended = [path.kernel_subflow() for path in paths[: MAX_SUBFLOWS + 1] if path is not paths[2]]
+    kinds_caused = kinds(tracker.resync(reversed(one_ended), now))
+    assert ("subflow-closed" in kinds_caused, ACTIVE in kinds_caused, EXCESS in kinds_caused) == (True, True, False)
     two_more = [path.kernel_subflow() for path in paths]
     events = [event for event in tracker.resync(two_more, now + 10) if event.kind is EventKind.SUBFLOW_EXCESS]
     assert [event.four_tuple for event in events] == [paths[2].four_tuple, paths[-1].four_tuple]
@@ -100,14 +102,14 @@ def test_each_subflow_of_the_kernel_is_tracked_or_reported(
             events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
         elif action == "reset":
             events = feed(tracker, path.rst())
-        if action == "dump" or tracker.wants_resync:
+        if action == "dump" or tracker.needs_resync:
             host.time += 2 * SMALL.closed_linger
             events += tracker.resync([each.kernel_subflow() for each in in_kernel.values()], host.time)  # type: ignore[attr-defined]
         tracked = {each.four_tuple for each in tracker.connections[host.token].subflows}
         for event in events:
             if event.kind is EventKind.SUBFLOW_EXCESS:
                 assert event.four_tuple in in_kernel
-                assert len(tracked & in_kernel.keys()) == MOST, "the tracker has only subflows that exist"
+                assert len(tracked & in_kernel.keys()) == MAX_SUBFLOWS, "the tracker has only subflows that exist"
                 del in_kernel[event.four_tuple]
         events = []
         assert in_kernel.keys() <= tracked
@@ -133,17 +135,17 @@ class Sockets:
 
 def excess_events(time: float = 60.0) -> list[Event]:
     tracker, host = full_connection()
-    events = feed(tracker, host.join(port=MOST).kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+    events = feed(tracker, host.join(port=MAX_SUBFLOWS).kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
     return [replace(event, time=time) for event in events]
 
 
-def closing(sockets: Sockets, *, in_force: bool = True) -> ActionRunner:
+def actions_with(sockets: Sockets, *, in_force: bool = True) -> ActionRunner:
     return ActionRunner(PathManager(in_force=in_force), {}, sockets, None, None)  # type: ignore[arg-type]
 
 
 def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     sockets, events = Sockets(), excess_events()
-    closing(sockets).close_excess(events, is_dry_run=False)
+    actions_with(sockets).close_excess(events, is_dry_run=False)
     assert sockets.closed == [events[0].four_tuple]
     (line,) = caplog.records
     assert line.levelno == logging.WARNING
@@ -153,7 +155,7 @@ def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -
 def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.LogCaptureFixture) -> None:
     """Defect: such subflows were closed even in a dry run, or if another program was the user-space path manager."""
     sockets = Sockets()
-    closing(sockets, in_force=False).close_excess(excess_events(), is_dry_run=False)
+    actions_with(sockets, in_force=False).close_excess(excess_events(), is_dry_run=False)
     assert sockets.closed == []
     (line,) = caplog.records
     assert "too many subflows: its connection has 4 others: left open: " in line.getMessage()
@@ -161,10 +163,10 @@ def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.L
 
 
 def test_refused_closings_are_logged_a_few_times_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    excess = closing(Sockets("close TCP sockets: EPERM"))
+    excess_subflow = actions_with(Sockets("close TCP sockets: EPERM"))
     for _ in range(100):
-        excess.close_excess(excess_events(), is_dry_run=False)
+        excess_subflow.close_excess(excess_events(), is_dry_run=False)
     assert len(caplog.records) == MAX_LINES
-    assert "EPERM; it is not capped" in caplog.text
-    excess.close_excess(excess_events(120.0), is_dry_run=False)
+    assert "EPERM; nothing caps it" in caplog.text
+    excess_subflow.close_excess(excess_events(120.0), is_dry_run=False)
     assert len(caplog.records) == MAX_LINES + 1

@@ -160,14 +160,14 @@ def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
             time += SMALL.handshake_timeout
         direction = None if rng.random() < 0.9 else rng.random() < 0.5
         segment = parse_frame(data, time, rng.choice(("eth0", "wlan0")), outgoing=direction)
-        events = tracker.segment(segment) if segment is not None else []
+        events = tracker.apply_segment(segment) if segment is not None else []
         if fed % 5 == 0:
             path = rng.choice(paths if rng.random() < 0.5 else paths[3:9])  # Host 1 has too many subflows.
             kind = rng.choice(list(KernelEventKind))
             token = path.host.token if rng.random() < 0.9 else rng.getrandbits(32)
             four_tuple = path.four_tuple if rng.random() < 0.95 else None
             ids = (rng.choice((None, 0, 3)), rng.choice((None, path.remote_id, 9)))
-            events += tracker.kernel_event(KernelEvent(time, kind, token, four_tuple, *ids, rng.random() < 0.5))
+            events += tracker.apply_event(KernelEvent(time, kind, token, four_tuple, *ids, rng.random() < 0.5))
         if fed % 500 == 0:
             dump = [path.kernel_subflow(backup=rng.random() < 0.5) for path in rng.sample(paths, rng.randrange(30))]
             pieces = [dump[start : start + 7] for start in range(0, len(dump), 7)]
@@ -180,9 +180,9 @@ def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
                 resync = None
         if fed % 50 == 0:
             events += tracker.expire(time)
-            asked = tracker.questions.take(time)
-            listed = [rng.choice(paths).kernel_subflow(four_tuple=each) for each in asked if rng.random() < 0.5]
-            events += tracker.answer(asked, {each.four_tuple: each for each in listed}, time)
+            requested = tracker.lookups.pop_due(time)
+            listed = [rng.choice(paths).kernel_subflow(four_tuple=each) for each in requested if rng.random() < 0.5]
+            events += tracker.apply_lookup(requested, {each.four_tuple: each for each in listed}, time)
         subscriber.receive(events)
         events_seen += len(events)
         if fed % 100 == 0:
@@ -195,7 +195,7 @@ def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
     assert silent == set()
     assert events_seen > SEGMENTS / 12
     subscriber.receive(tracker.resync([], time + 1e6))
-    subscriber.receive(tracker.answer(list(tracker.table.subflows), {}, time + 1e6))
+    subscriber.receive(tracker.apply_lookup(list(tracker.table.subflows), {}, time + 1e6))
     subscriber.receive(tracker.expire(time + 2e6))
     assert not any(tracker.table_sizes.values())
     assert subscriber.live == {}
@@ -203,7 +203,7 @@ def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(data=st.binary(max_size=120), link=st.sampled_from([ETHERNET, RAW_IP, LINUX_COOKED, 4, 300]))
-def test_any_bytes_are_no_frame_or_a_segment(data: bytes, link: int) -> None:
+def test_any_frame_is_parsed_without_an_exception(data: bytes, link: int) -> None:
     segment = parse_frame(data, 0.0, "eth0", link)
     assert segment is None or len(segment.source) in {4, 16}
 
@@ -234,6 +234,6 @@ def test_segments_in_any_order_keep_the_tracker_consistent(frames: Sequence[byte
     for number, data in enumerate(frames):
         segment = parse_frame(data, 1000.0 + number * 0.01, "eth0")
         if segment is not None:
-            subscriber.receive(tracker.segment(segment))
+            subscriber.receive(tracker.apply_segment(segment))
             check_tables(tracker, SMALL)
     subscriber.agrees_with(tracker)

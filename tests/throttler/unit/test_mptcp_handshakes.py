@@ -35,7 +35,7 @@ K = KernelEventKind
 
 
 class TestInterface:
-    def test_interface_is_that_of_the_proxys_answer(self, tracker: Tracker, host: Host) -> None:
+    def test_interface_is_taken_from_the_syn_ack(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
         feed(tracker, path.syn(), replace(path.syn_ack(), interface="eth7"), path.ack(), path.kernel(K.CREATED))
         assert tracker.connections[host.token].subflows[0].interface == "eth7"
@@ -47,7 +47,7 @@ class TestInterface:
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
         assert not tracker.table_sizes["handshakes"]
 
-    def test_interface_comes_from_the_route_without_an_answer(self, tracker: Tracker, host: Host) -> None:
+    def test_without_a_syn_ack_the_interface_is_looked_up_in_the_routes(self, tracker: Tracker, host: Host) -> None:
         """Any host can send a SYN, or a packet that looks like the SYN/ACK, so an incoming SYN/ACK does not count."""
         path = host.initial()
         tracker.interface_of = {path.four_tuple: "wlan0"}.get
@@ -62,7 +62,7 @@ class TestInterface:
         feed(tracker, syn, syn_ack, path.syn(), path.kernel(K.CREATED))
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
-    def test_answer_to_a_later_attempt_changes_nothing(self, tracker: Tracker, host: Host) -> None:
+    def test_syn_ack_of_a_later_attempt_changes_nothing(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host).retried()
         assert kinds_of_events(tracker, path.syn(), replace(path.syn_ack(), interface="eth7")) == []
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
@@ -77,35 +77,35 @@ class TestInterface:
     def test_client_may_use_the_proxys_port(self, tracker: Tracker, host: Host) -> None:
         path = host.initial(port=PORT)
         for segment in path.handshake():
-            tracker.segment(replace(segment, outgoing=segment.source == path.four_tuple.local))
+            tracker.apply_segment(replace(segment, outgoing=segment.source == path.four_tuple.local))
         assert kinds_of_events(tracker, path.kernel(KernelEventKind.CREATED)) == [OPENED, ACTIVE]
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
 
-Answer = Callable[[Path], Segment]
+Reply = Callable[[Path], Segment]
 
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("answer", "detail"),
+        ("reply", "detail"),
         [
             (lambda path: path.proxy_rst(), "RST from the proxy"),
             (lambda path: path.proxy_rst(MpTcprst(0, 2)), "RST from the proxy, MP_TCPRST reason 2"),
             (lambda path: path.plain_syn_ack(), "the proxy's SYN/ACK has no MP_JOIN"),
         ],
     )
-    def test_join_is_refused_by_the_proxys_answer(
-        self, tracker: Tracker, host: Host, answer: Answer, detail: str
+    def test_join_counts_as_refused_after_a_rst_or_a_plain_syn_ack(
+        self, tracker: Tracker, host: Host, reply: Reply, detail: str
     ) -> None:
         open_connection(tracker, host)
         path = host.join()
-        (event,) = feed(tracker, path.syn(), answer(path))
+        (event,) = feed(tracker, path.syn(), reply(path))
         assert (event.kind.value, event.token, event.four_tuple) == (REFUSED, host.token, path.four_tuple)
         assert event.detail == detail
-        assert kinds_of_events(tracker, path.syn(), answer(path)) == [], "a repeated answer is not reported again"
+        assert kinds_of_events(tracker, path.syn(), reply(path)) == [], "a repeated reply is not reported again"
         assert tracker.counters.joins_refused == 2
 
-    def test_join_is_refused_by_its_token_or_its_hmac(self, tracker: Tracker, host: Host) -> None:
+    def test_join_is_refused_for_an_unknown_token_or_a_wrong_hmac(self, tracker: Tracker, host: Host) -> None:
         path = host.join()
         (event,) = feed(tracker, path.syn(), path.proxy_rst())
         assert (event.token, event.detail) == (host.token, "unknown token")
@@ -171,17 +171,17 @@ class TestCounted:
         assert tracker.counters.expired == SMALL.max_remembered
 
 
-def test_handshakes_alone_create_no_subflow(tracker: Tracker, host: Host) -> None:
+def test_handshakes_without_a_kernel_event_create_no_subflow(tracker: Tracker, host: Host) -> None:
     first, second = host.initial(), host.join()
     assert kinds_of_events(tracker, *first.handshake(), *second.handshake()) == []
     assert not tracker.connections
 
 
-def test_packets_do_not_change_the_subflows_of_the_kernel(tracker: Tracker, host: Host) -> None:
+def test_packets_do_not_change_subflows_that_the_kernel_reported(tracker: Tracker, host: Host) -> None:
     first, second = open_connection(tracker, host), host.join()
     feed(tracker, *second.established())
     other = Host("other", host.time).initial().retried()
-    claims = [
+    packets = [
         *(first.fin(), first.proxy_fin(), first.rst(), second.proxy_rst()),
         *(first.from_client(ACK, MpPrio(True)), first.from_client(ACK, RemoveAddr((0, second.remote_id)))),
         first.from_client(ACK, MpFastclose(host.proxy_key)),
@@ -193,6 +193,6 @@ def test_packets_do_not_change_the_subflows_of_the_kernel(tracker: Tracker, host
         ),
     ]
     before = tracker.connections[host.token]
-    assert kinds_of_events(tracker, *claims) == []
+    assert kinds_of_events(tracker, *packets) == []
     assert tracker.connections[host.token] is before
     assert known_subflows(tracker, host) == [first.four_tuple, second.four_tuple]

@@ -187,10 +187,10 @@ def test_options_of_real_frames_are_rebuilt() -> None:
         ether = Ether(frame)
         segment = parse_frame(frame, 0.0, "v0")
         assert segment is not None
-        found = layers.mptcp_options(bytes(ether[TCP])[: ether[TCP].dataofs * 4])
-        assert tuple(value_of(layer) for layer in found) == segment.options
+        options = layers.mptcp_options(bytes(ether[TCP])[: ether[TCP].dataofs * 4])
+        assert tuple(value_of(layer) for layer in options) == segment.options
         rebuilt = [
-            layers.tcp_option(found.pop(0)) if kind == 30 else (kind, value) for kind, value in ether[TCP].options
+            layers.tcp_option(options.pop(0)) if kind == 30 else (kind, value) for kind, value in ether[TCP].options
         ]
         ether[TCP].options = rebuilt
         assert bytes(ether) == frame

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a resync in pieces: the pieces' size does not matter, and changes between them lose no live subflow."""
+"""Tests for a resync in pieces: its result does not depend on their sizes, and concurrent changes lose no subflow."""
 
 from __future__ import annotations
 
@@ -57,34 +57,34 @@ indexes = st.integers(0, len(PATHS) - 1)
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
-    known=st.lists(st.tuples(indexes, st.integers(1, 3)), max_size=8),
+    tracked=st.lists(st.tuples(indexes, st.integers(1, 3)), max_size=8),
     listed=st.lists(st.tuples(indexes, st.booleans()), max_size=12),
     cuts=st.sets(st.integers(0, 12)),
     limit=st.integers(1, 5),
 )
-def test_resync_gives_the_same_result_however_the_dump_is_cut(
-    known: list[tuple[int, int]], listed: list[tuple[int, bool]], cuts: set[int], limit: int
+def test_result_of_a_resync_does_not_depend_on_the_pieces_of_the_dump(
+    tracked: list[tuple[int, int]], listed: list[tuple[int, bool]], cuts: set[int], limit: int
 ) -> None:
-    items = [item for index, count in known if index % 3 < 2 for item in PATHS[index].established()[-count:]]
+    items = [item for index, count in tracked if index % 3 < 2 for item in PATHS[index].established()[-count:]]
     time = max((item.time for item in items), default=1000.0) + 5
     dump = [PATHS[index].kernel_subflow(backup=backup) for index, backup in listed]
-    undivided, cut = Tracker([PORT], LIMITS), Tracker([PORT], LIMITS)
+    undivided, divided = Tracker([PORT], LIMITS), Tracker([PORT], LIMITS)
     feed(undivided, *items)
-    feed(cut, *items)
+    feed(divided, *items)
     expected = undivided.resync(dump, time)
-    resync = cut.begin_resync(time)
+    resync = divided.begin_resync(time)
     edges = [0, *sorted(cuts), len(dump)]
     events = [event for start, end in pairwise(edges) for event in resync.add(dump[start:end])] + finish(resync, limit)
     assert events == expected
-    assert dict(cut.connections) == dict(undivided.connections)
-    assert cut.table_sizes == undivided.table_sizes
-    check_tables(cut, LIMITS)
+    assert dict(divided.connections) == dict(undivided.connections)
+    assert divided.table_sizes == undivided.table_sizes
+    check_tables(divided, LIMITS)
 
 
 class Kernel(RuleBasedStateMachine):
     """Sockets open and close while a dump is read. Each piece was written before the latest changes.
 
-    The dump goes through the places of a hash table in order, as in the kernel. An event may be lost.
+    The dump visits the slots of a hash table in order, as in the kernel. An event may be lost.
     """
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Kernel(RuleBasedStateMachine):
         self.reported_closed: set[FourTuple] = set()
         """Closed subflows whose end an event reported."""
         self.resync: Resync | None = None
-        self.place = 0
+        self.position = 0
         self.written: list[KernelSubflow] = []
 
     def receive(self, events: Sequence[Event]) -> None:
@@ -112,7 +112,7 @@ class Kernel(RuleBasedStateMachine):
     def event(self, path: Path, kind: K) -> None:
         self.time += 0.001
         path.host.time = self.time
-        self.receive(self.tracker.kernel_event(path.kernel(kind)))
+        self.receive(self.tracker.apply_event(path.kernel(kind)))
 
     @rule(index=indexes, lost=st.booleans())
     def open(self, index: int, lost: bool) -> None:
@@ -145,20 +145,20 @@ class Kernel(RuleBasedStateMachine):
         self.time += 0.001
         host = PATHS[number * 3].host
         host.time = self.time
-        self.receive(self.tracker.kernel_event(host.closed()))
+        self.receive(self.tracker.apply_event(host.closed()))
 
     def write(self, count: int) -> list[KernelSubflow]:
         before, self.written = self.written, []
-        for index in range(self.place, min(self.place + count, len(PATHS))):
+        for index in range(self.position, min(self.position + count, len(PATHS))):
             if index in self.alive:
                 self.written.append(PATHS[index].kernel_subflow())
-        self.place += count
+        self.position += count
         return before
 
     @rule(count=st.integers(1, 6))
     def begin(self, count: int) -> None:
         self.time += 0.001
-        self.place = 0
+        self.position = 0
         self.resync, self.written = self.tracker.begin_resync(self.time), []
         self.write(count)
 
@@ -168,7 +168,7 @@ class Kernel(RuleBasedStateMachine):
         assert self.resync is not None
         self.receive(self.resync.add(self.write(count)))
 
-    @precondition(lambda self: self.resync is not None and self.place >= len(PATHS))
+    @precondition(lambda self: self.resync is not None and self.position >= len(PATHS))
     @rule(limit=st.integers(1, 4))
     def finish(self, limit: int) -> None:
         resync, self.resync = self.resync, None
@@ -213,10 +213,10 @@ class TestInBetween:
     def test_unfinished_dump_closes_nothing(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         feed(tracker, host.join("203.0.113.7").kernel(K.SUBFLOW_ESTABLISHED, token=77))
-        assert tracker.wants_resync
+        assert tracker.needs_resync
         assert tracker.begin_resync(host.time + 5).add([]) == []
         assert known_subflows(tracker, host) == [path.four_tuple]
-        assert tracker.wants_resync, "a failed dump does not satisfy the request"
+        assert tracker.needs_resync, "a failed dump does not satisfy the request"
         assert tracker.counters.resyncs == 0
 
     def test_subflow_closed_during_a_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
@@ -270,9 +270,9 @@ class TestInBetween:
         resync = tracker.begin_resync(host.time)
         feed(tracker, host.join().kernel(K.SUBFLOW_ESTABLISHED))
         finish(resync)
-        assert tracker.wants_resync
+        assert tracker.needs_resync
         tracker.resync([host.join().kernel_subflow()], host.time)
-        assert not tracker.wants_resync
+        assert not tracker.needs_resync
 
     def test_later_dump_invalidates_an_earlier_one(self, tracker: Tracker, host: Host) -> None:
         path, other = open_connection(tracker, host), host.join()
@@ -300,7 +300,7 @@ class TestInBetween:
 
 
 class TestUnchanged:
-    def test_unchanged_subflow_makes_no_new_snapshot(self, tracker: Tracker, host: Host) -> None:
+    def test_unchanged_subflow_keeps_its_snapshot(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         tracker.resync([path.kernel_subflow()], host.time)
         before = tracker.connections[host.token]
@@ -308,7 +308,9 @@ class TestUnchanged:
         assert tracker.connections[host.token] is before
 
     @pytest.mark.parametrize("changes", [{"backup": True}, {"remote_id": 9}, {"local_id": 9}, {"token": 9}])
-    def test_each_difference_is_noticed(self, tracker: Tracker, host: Host, changes: dict[str, int]) -> None:
+    def test_each_difference_to_the_dump_is_applied(
+        self, tracker: Tracker, host: Host, changes: dict[str, int]
+    ) -> None:
         path = open_connection(tracker, host)
         tracker.resync([path.kernel_subflow()], host.time + 5)
         assert tracker.resync([path.kernel_subflow(**changes)], host.time + 10)
@@ -349,5 +351,5 @@ class TestFull:
         tracker, (first, _, third), new = self.full_connection()
         resync = tracker.begin_resync(1010.0)
         resync.add([new.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])
-        tracker.kernel_event(replace(new.kernel(K.SUBFLOW_CLOSED), time=1010.5))
+        tracker.apply_event(replace(new.kernel(K.SUBFLOW_CLOSED), time=1010.5))
         assert kinds(finish(resync)) == [DISAGREE, CLOSED]

@@ -12,9 +12,9 @@ from mptcp_invariants import SMALL, Subscriber, check_tables
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
 
-ROOM = SMALL.max_connections
+MAX_CONNECTIONS = SMALL.max_connections
 CREATED, JOINED = KernelEventKind.CREATED, KernelEventKind.SUBFLOW_ESTABLISHED
-ENDS = KernelEventKind.SUBFLOW_CLOSED
+SUBFLOW_CLOSED = KernelEventKind.SUBFLOW_CLOSED
 EXCESS = "connection-excess"
 
 
@@ -24,7 +24,7 @@ def path_of(client: int, number: int = 0) -> Path:
 
 def full_tracker() -> tuple[Tracker, list[Path]]:
     """Return a full tracker, in which each client has one connection."""
-    tracker, paths = Tracker([PORT], SMALL), [path_of(client) for client in range(ROOM)]
+    tracker, paths = Tracker([PORT], SMALL), [path_of(client) for client in range(MAX_CONNECTIONS)]
     for path in paths:
         assert kinds_of_events(tracker, path.kernel(CREATED)) == [OPENED, ACTIVE]
     return tracker, paths
@@ -32,11 +32,11 @@ def full_tracker() -> tuple[Tracker, list[Path]]:
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_roaming_client_keeps_its_connection_in_a_full_table(captured: bool) -> None:
-    """Defect: any new connection displaced it. When the client came back, the kernel had to close its connection."""
+    """Defect: any new connection displaced it. When the client returned, the kernel had to close its connection."""
     tracker, paths = full_tracker()
     roaming = paths[0]
     before = tracker.connections[roaming.host.token].since
-    assert kinds_of_events(tracker, roaming.kernel(ENDS)) == [CLOSED]
+    assert kinds_of_events(tracker, roaming.kernel(SUBFLOW_CLOSED)) == [CLOSED]
     assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS]
     join = roaming.host.join("203.0.113.7")
     events = feed(tracker, *(join.handshake() if captured else ()), join.kernel(JOINED))
@@ -49,7 +49,7 @@ def test_roaming_client_keeps_its_connection_in_a_full_table(captured: bool) -> 
 def test_join_is_added_although_syns_evicted_its_handshake() -> None:
     tracker, paths = full_tracker()
     roaming = paths[0]
-    feed(tracker, roaming.kernel(ENDS))
+    feed(tracker, roaming.kernel(SUBFLOW_CLOSED))
     join = roaming.host.join("203.0.113.7")
     feed(tracker, join.syn(), join.syn_ack())
     for number in range(2 * SMALL.max_remembered):
@@ -60,7 +60,7 @@ def test_join_is_added_although_syns_evicted_its_handshake() -> None:
 
 
 ACTIONS = st.tuples(
-    st.sampled_from(["opens", "opens", "roams", "comes back", "ends", "syn", "handshake", "join syn"]),
+    st.sampled_from(["opens", "opens", "roams", "returns", "ends", "syn", "handshake", "join syn"]),
     st.integers(0, 20),
     st.integers(0, 3),
 )
@@ -76,25 +76,25 @@ def test_roaming_clients_keep_their_connections_in_any_flood(actions: list[tuple
         host = path.host
         host.time = time = time + 0.01
         events: list[Event] = []
-        known = in_kernel.get(host.token)
-        if action == "opens" and known is None:
+        entry = in_kernel.get(host.token)
+        if action == "opens" and entry is None:
             events = feed(tracker, path.kernel(CREATED))
             in_kernel[host.token] = host.time, path.four_tuple
-        elif action == "roams" and known is not None and known[1] is not None:
-            events = feed(tracker, path.kernel(ENDS, four_tuple=known[1]))
-            in_kernel[host.token] = known[0], None
-        elif action == "comes back" and known is not None and known[1] is None:
+        elif action == "roams" and entry is not None and entry[1] is not None:
+            events = feed(tracker, path.kernel(SUBFLOW_CLOSED, four_tuple=entry[1]))
+            in_kernel[host.token] = entry[0], None
+        elif action == "returns" and entry is not None and entry[1] is None:
             join = host.join(f"203.0.113.{client}", 2000 + number)
             events = feed(tracker, *(join.handshake() if port % 2 else ()), join.kernel(JOINED))
-            in_kernel[host.token] = known[0], join.four_tuple
-        elif action == "ends" and known is not None:
+            in_kernel[host.token] = entry[0], join.four_tuple
+        elif action == "ends" and entry is not None:
             events = feed(tracker, host.closed())
             del in_kernel[host.token]
         elif action == "syn":
             events = feed(tracker, *(path_of(100 + client, each).syn() for each in range(20)))
         elif action == "handshake":
             events = feed(tracker, *path_of(100 + client, port).handshake())
-        elif action == "join syn" and known is not None:
+        elif action == "join syn" and entry is not None:
             events = feed(tracker, *(host.join(f"203.0.113.{100 + client}", each).syn() for each in range(6)))
         subscriber.receive(each for each in events if each.kind is not EventKind.CONNECTION_EXCESS)
         for event in events:

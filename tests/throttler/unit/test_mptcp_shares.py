@@ -18,12 +18,12 @@ from mptcp_dialogue import ACTIVE, CLOSED, OPENED, PORT, Host, Path, feed, kinds
 from mptcp_invariants import SMALL, check_tables
 
 from mptcp_common.netlink import refusal
-from mptcp_throttler.mptcp.limits import Shares
+from mptcp_throttler.mptcp.limits import ConnectionShares
 from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, KernelEventKind
 from mptcp_throttler.mptcp.tracker import Tracker
 from mptcp_throttler.runtime.actions import MAX_LINES, ActionRunner
 
-ROOM = SMALL.max_connections
+MAX_CONNECTIONS = SMALL.max_connections
 EXCESS = "connection-excess"
 CREATED, JOINED = KernelEventKind.CREATED, KernelEventKind.SUBFLOW_ESTABLISHED
 
@@ -36,45 +36,45 @@ def packed(client: int) -> bytes:
 
 
 @given(room=st.integers(1, 40), actions=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=200))
-def test_client_may_hold_as_many_connections_as_there_is_room_left(room: int, actions: list[tuple[int, bool]]) -> None:
-    shares, held = Shares(room), Counter[int]()
+def test_client_may_have_as_many_connections_as_are_free(room: int, actions: list[tuple[int, bool]]) -> None:
+    shares, counts = ConnectionShares(room), Counter[int]()
     for client, takes in actions:
-        left = room - held.total()
-        assert shares.allows(packed(client)) is (held[client] < left)
+        free = room - counts.total()
+        assert shares.allows(packed(client)) is (counts[client] < free)
         if takes and shares.allows(packed(client)):
-            held[client] += 1
-            shares.take(packed(client))
-        elif not takes and held[client]:
-            held[client] -= 1
-            shares.give_back(packed(client))
-        assert (shares.taken, len(shares.held)) == (held.total(), len(+held))
-        assert 0 <= shares.taken <= room
+            counts[client] += 1
+            shares.add(packed(client))
+        elif not takes and counts[client]:
+            counts[client] -= 1
+            shares.release(packed(client))
+        assert (shares.total, len(shares.counts)) == (counts.total(), len(+counts))
+        assert 0 <= shares.total <= room
 
 
 @given(room=st.integers(1, 300), clients=st.integers(1, 6))
-def test_clients_that_take_all_they_can_leave_room_for_another(room: int, clients: int) -> None:
-    shares = Shares(room)
-    tried = [shares.take(packed(n)) for _ in range(room) for n in range(clients) if shares.allows(packed(n))]
-    left = room - len(tried)
-    assert left >= room // (clients + 1)
-    assert max(Counter(tried).values()) <= left + 1, "the last connection went to a client with no more than was left"
-    for _ in range((left + 1) // 2):
+def test_clients_at_their_limits_leave_room_for_another_client(room: int, clients: int) -> None:
+    shares = ConnectionShares(room)
+    tried = [shares.add(packed(n)) for _ in range(room) for n in range(clients) if shares.allows(packed(n))]
+    free = room - len(tried)
+    assert free >= room // (clients + 1)
+    assert max(Counter(tried).values()) <= free + 1, "the last connection went to a client with no more than was left"
+    for _ in range((free + 1) // 2):
         assert shares.allows(packed(99)), "another client finds room for half of the rest"
-        shares.take(packed(99))
+        shares.add(packed(99))
 
 
 def test_ipv6_network_counts_as_one_client() -> None:
-    shares = Shares(4)
+    shares = ConnectionShares(4)
     for host in range(2):
         assert shares.allows(ip_address(f"2001:db8::{host}").packed)
-        shares.take(ip_address(f"2001:db8::{host}").packed)
+        shares.add(ip_address(f"2001:db8::{host}").packed)
     assert not shares.allows(ip_address("2001:db8::77").packed)
-    assert shares.words(ip_address("2001:db8::77").packed) == (
+    assert shares.describe(ip_address("2001:db8::77").packed) == (
         "2001:db8::/64 has 2 connections, and there is room for 2 more of all clients"
     )
     assert shares.allows(ip_address("2001:db8:0:1::").packed)
     assert shares.allows(packed(1))
-    assert shares.words(packed(1)).startswith("192.0.2.1 has 0 connections")
+    assert shares.describe(packed(1)).startswith("192.0.2.1 has 0 connections")
 
 
 # The tracker
@@ -88,7 +88,7 @@ def path_of(number: int, client: int = 0) -> Path:
 def tracker_with_full_share() -> tuple[Tracker, list[Path]]:
     """Return a tracker in which one client has its maximum of connections: half of the room."""
     tracker = Tracker([PORT], SMALL)
-    paths = [path_of(number) for number in range(ROOM // 2)]
+    paths = [path_of(number) for number in range(MAX_CONNECTIONS // 2)]
     for path in paths:
         assert kinds_of_events(tracker, *path.established()) == [OPENED, ACTIVE]
     return tracker, paths
@@ -101,7 +101,7 @@ def test_connection_beyond_a_share_is_reported_and_another_client_has_room(captu
     (event,) = feed(tracker, *(more.handshake() if captured else ()), more.kernel(CREATED))
     assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, more.host.token, more.four_tuple)
     assert event.detail == "192.0.2.0 has 6 connections, and there is room for 6 more of all clients"
-    assert len(tracker.connections) == ROOM // 2, "the earlier connections stay"
+    assert len(tracker.connections) == MAX_CONNECTIONS // 2, "the earlier connections stay"
     assert tracker.counters.connections_refused == 1
     assert kinds_of_events(tracker, path_of(1, client=1).kernel(CREATED)) == [OPENED, ACTIVE]
     check_tables(tracker, SMALL)
@@ -120,12 +120,12 @@ def test_join_of_a_refused_connection_takes_no_share(captured: bool) -> None:
     tracker, _ = tracker_with_full_share()
     more = path_of(99)
     feed(tracker, more.kernel(CREATED))
-    join, taken = more.host.join(port=7), len(tracker.connections)
+    join, count = more.host.join(port=7), len(tracker.connections)
     if captured:
         feed(tracker, *join.handshake())
     event = feed(tracker, join.kernel(JOINED))[-1]
     assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, more.host.token, join.four_tuple)
-    assert len(tracker.connections) == taken
+    assert len(tracker.connections) == count
     assert tracker.counters.connections_refused == 1, "a refused connection is counted once"
     check_tables(tracker, SMALL)
 
@@ -161,13 +161,13 @@ def test_connection_whose_end_was_lost_keeps_its_share_while_it_lingers() -> Non
 def test_dump_counts_a_connection_for_its_first_subflows_client(backwards: bool) -> None:
     """The order of the dump does not matter. All subflows of an excess connection are reported."""
     tracker = Tracker([PORT], SMALL)
-    paths = [path_of(number) for number in range(ROOM // 2 + 2)]
+    paths = [path_of(number) for number in range(MAX_CONNECTIONS // 2 + 2)]
     joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
     dump = [each.kernel_subflow() for pair in zip(paths, joins, strict=True) for each in pair]
     events = tracker.resync(reversed(dump) if backwards else dump, 2000.0)
     excess_events = {event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS}
     tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.subflows}
-    assert len(tracker.connections) == ROOM // 2
+    assert len(tracker.connections) == MAX_CONNECTIONS // 2
     assert tracked | excess_events == {entry.four_tuple for entry in dump}
     assert len(excess_events) == 4
     assert tracker.counters.connections_refused == 2
@@ -182,18 +182,18 @@ def test_dump_counts_a_connection_for_its_first_subflows_client(backwards: bool)
     st.randoms(),
     st.integers(1, 5),
 )
-@example([(0, True)] * (ROOM // 2) + [(1, True)] * (ROOM // 4), Random(1), 5)
+@example([(0, True)] * (MAX_CONNECTIONS // 2) + [(1, True)] * (MAX_CONNECTIONS // 4), Random(1), 5)
 def test_restart_keeps_connections_within_the_rule_in_any_order(
     actions: list[tuple[int, bool]], chance: Random, size: int
 ) -> None:
     """Defect: a client that had filled its share before other clients came seemed to exceed its share."""
-    shares, in_kernel = Shares(ROOM), list[tuple[int, int]]()
+    shares, in_kernel = ConnectionShares(MAX_CONNECTIONS), list[tuple[int, int]]()
     for number, (client, opens) in enumerate(actions):
         if opens and shares.allows(packed(client)):
-            shares.take(packed(client))
+            shares.add(packed(client))
             in_kernel.append((number, client))
         elif not opens and in_kernel:
-            shares.give_back(packed(in_kernel.pop(0)[1]))
+            shares.release(packed(in_kernel.pop(0)[1]))
     paths = [path_of(number, client) for number, client in in_kernel]
     joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
     dump = [path.kernel_subflow() for path in (*paths, *joins)]
@@ -211,15 +211,15 @@ def test_restart_keeps_connections_within_the_rule_in_any_order(
 def test_older_connections_of_a_client_keep_half_of_the_room() -> None:
     tracker = Tracker([PORT], SMALL)
     others = [path_of(1, client) for client in (1, 2)]
-    paths = [path_of(number) for number in range(ROOM)]
+    paths = [path_of(number) for number in range(MAX_CONNECTIONS)]
     events = tracker.resync([path.kernel_subflow() for path in (*others, *paths)], 2000.0)
-    assert (len(tracker.connections), kinds(events).count(EXCESS)) == (2 + ROOM // 2, ROOM // 2)
+    assert (len(tracker.connections), kinds(events).count(EXCESS)) == (2 + MAX_CONNECTIONS // 2, MAX_CONNECTIONS // 2)
     feed(tracker, paths[0].host.closed())
     assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS], (
         "its client already has more connections than there is room for"
     )
     assert kinds_of_events(tracker, path_of(1, client=3).kernel(CREATED)) == [OPENED, ACTIVE]
-    stay = [*others, *paths[1 : ROOM // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
+    stay = [*others, *paths[1 : MAX_CONNECTIONS // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
     assert EXCESS not in kinds(tracker.resync([path.kernel_subflow() for path in stay], 2010.0))
     events = tracker.resync([path.kernel_subflow() for path in (*stay, path_of(96))], 2020.0)
     assert kinds(events) == [EXCESS], "the rule also applies to a later dump"
@@ -227,32 +227,34 @@ def test_older_connections_of_a_client_keep_half_of_the_room() -> None:
 
 def test_clients_that_filled_the_table_before_leave_room_for_another() -> None:
     tracker = Tracker([PORT], SMALL)
-    dump = [path_of(number, client).kernel_subflow() for number in range(ROOM) for client in (0, 1)]
+    dump = [path_of(number, client).kernel_subflow() for number in range(MAX_CONNECTIONS) for client in (0, 1)]
     assert EXCESS in kinds(tracker.resync(dump, 2000.0))
-    held = Counter(shown.subflows[0].four_tuple.remote for shown in tracker.connections.values())
-    assert sorted(held.values()) == [ROOM // 3, ROOM // 3 + 1], "each client keeps a third, as the rule says"
+    counts = Counter(shown.subflows[0].four_tuple.remote for shown in tracker.connections.values())
+    assert sorted(counts.values()) == [MAX_CONNECTIONS // 3, MAX_CONNECTIONS // 3 + 1], (
+        "each client keeps a third, as the rule says"
+    )
     assert kinds_of_events(tracker, path_of(1, client=2).kernel(CREATED)) == [OPENED, ACTIVE]
 
 
 @given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4).map(bool)), max_size=90))
 def test_connections_within_the_rule_may_be_older_in_any_order(room: int, actions: list[tuple[int, bool]]) -> None:
-    shares, in_kernel = Shares(room), list[bytes]()
+    shares, in_kernel = ConnectionShares(room), list[bytes]()
     for client, opens in actions:
         if opens and shares.allows(packed(client)):
             assert shares.allows_older(packed(client))
-            in_kernel.append(shares.take(packed(client)))
+            in_kernel.append(shares.add(packed(client)))
         elif not opens and in_kernel:
-            shares.give_back(in_kernel.pop(0))
-    listed = Shares(room)
+            shares.release(in_kernel.pop(0))
+    listed = ConnectionShares(room)
     for client_key in sorted(in_kernel):
         assert listed.allows_older(client_key), "also in the order of a dump"
-        listed.take(client_key)
+        listed.add(client_key)
 
 
 def test_rule_applies_to_new_connections_before_the_first_dump_ends() -> None:
     tracker = Tracker([PORT], SMALL)
     resync = tracker.begin_resync(2000.0)
-    resync.add([path_of(number, number % 3).kernel_subflow() for number in range(ROOM - 3)])
+    resync.add([path_of(number, number % 3).kernel_subflow() for number in range(MAX_CONNECTIONS - 3)])
     assert kinds_of_events(tracker, path_of(98).kernel(CREATED), path_of(97).kernel(CREATED))[-1] == EXCESS
     assert kinds_of_events(tracker, path_of(99).host.join("192.0.2.0", 77).kernel(JOINED)) == [OPENED, ACTIVE]
 
@@ -289,7 +291,7 @@ def test_each_connection_of_the_kernel_is_tracked_or_reported(
         elif action == "waits":
             time += 2 * SMALL.closed_linger
             events = tracker.expire(time)
-        if action == "dump" or tracker.wants_resync:
+        if action == "dump" or tracker.needs_resync:
             time += 2 * SMALL.closed_linger
             events += tracker.resync(
                 [each.kernel_subflow() for paths in in_kernel.values() for each in paths.values()], time
@@ -336,8 +338,8 @@ def test_reported_connections_are_closed_and_logged(caplog: pytest.LogCaptureFix
     close_excess(sockets, events)
     assert sockets.closed == [event.four_tuple for event in events]
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
-    whose = "192.0.2.0 has 6 connections, and there is room for 6 more of all clients"
-    assert caplog.messages[0].endswith(f": too many connections of its client: {whose}: closed")
+    reason = "192.0.2.0 has 6 connections, and there is room for 6 more of all clients"
+    assert caplog.messages[0].endswith(f": too many connections of its client: {reason}: closed")
 
 
 @pytest.mark.parametrize(("dry_run", "words"), [(True, "left open: a dry run"), (False, "(Operation not supported)")])
@@ -358,8 +360,8 @@ def test_only_connections_that_stay_are_logged_as_uncapped(caplog: pytest.LogCap
 
 def test_flood_of_excess_connections_is_logged_a_few_times_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     sockets = Sockets()
-    one = actions_with(sockets)
-    one.close_excess(excess_events(100), is_dry_run=False)
+    actions = actions_with(sockets)
+    actions.close_excess(excess_events(100), is_dry_run=False)
     assert (len(sockets.closed), len(caplog.records)) == (100, MAX_LINES)
-    one.close_excess(excess_events(1, 120.0), is_dry_run=False)
+    actions.close_excess(excess_events(1, 120.0), is_dry_run=False)
     assert len(caplog.records) == MAX_LINES + 1

@@ -67,21 +67,21 @@ def test_connection_takes_little_memory() -> None:
         paths = host.initial(address), host.join(address)
         for path in paths:
             feed(tracker, *path.established())
-    taken = sum(len(connection.subflows) for connection in tracker.connections.values())
+    admitted = sum(len(connection.subflows) for connection in tracker.connections.values())
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert taken == 2 * count
+    assert admitted == 2 * count
     assert used / count < 2_500
 
 
 class TestExpiry:
-    def test_silent_subflow_stays(self, tracker: Tracker) -> None:
+    def test_idle_subflow_stays_tracked(self, tracker: Tracker) -> None:
         path = Host().initial()
         feed(tracker, *path.established())
         assert tracker.expire(path.host.time + 7 * 86_400) == []
         assert known_subflows(tracker, path.host) == [path.four_tuple]
 
-    def test_times_may_run_backwards_a_little(self, tracker: Tracker) -> None:
+    def test_times_may_be_slightly_out_of_order(self, tracker: Tracker) -> None:
         for number, host in enumerate(hosts_with_times(5)):
             feed(tracker, replace(host.initial(port=number).syn(), time=1000.0 - number))
         tracker.expire(1000.0 + SMALL.handshake_timeout)

@@ -28,7 +28,7 @@ K = KernelEventKind
 
 
 class TestEvents:
-    def test_kernel_events_alone_describe_a_connection(self, tracker: Tracker, host: Host) -> None:
+    def test_connection_is_tracked_from_kernel_events_only(self, tracker: Tracker, host: Host) -> None:
         initial, path = host.initial(), host.join()
         assert kinds_of_events(tracker, initial.kernel(K.CREATED), initial.kernel(K.ESTABLISHED)) == [OPENED, ACTIVE]
         assert kinds_of_events(tracker, path.kernel(K.SUBFLOW_ESTABLISHED)) == [ACTIVE]
@@ -38,13 +38,13 @@ class TestEvents:
         assert kinds_of_events(tracker, path.kernel(K.SUBFLOW_CLOSED)) == [CLOSED]
         assert kinds_of_events(tracker, host.closed()) == [CLOSED, ENDED]
         assert tracker.counters.disagreements == 0
-        assert not tracker.wants_resync
+        assert not tracker.needs_resync
 
     def test_join_to_an_unknown_connection_requests_a_resync(self, tracker: Tracker, host: Host) -> None:
         assert kinds_of_events(tracker, host.join().kernel(K.SUBFLOW_ESTABLISHED)) == [OPENED, ACTIVE]
-        assert tracker.wants_resync
+        assert tracker.needs_resync
         tracker.resync([], host.time)
-        assert not tracker.wants_resync
+        assert not tracker.needs_resync
 
     def test_connections_of_other_programs_are_ignored(self, tracker: Tracker, host: Host) -> None:
         path = host.initial()
@@ -74,10 +74,10 @@ class TestEvents:
         for minutes in range(1, 5):
             now = host.time + 60 * minutes
             assert tracker.resync([initial.kernel_subflow()], now) == []
-            assert tracker.questions.take(now + 1) == (path.four_tuple,)
-            assert not tracker.wants_resync
-        found = {path.four_tuple: path.kernel_subflow()} if exists else {}
-        assert kinds(tracker.answer([path.four_tuple], found, now)) == ([] if exists else [CLOSED])
+            assert tracker.lookups.pop_due(now + 1) == (path.four_tuple,)
+            assert not tracker.needs_resync
+        sockets = {path.four_tuple: path.kernel_subflow()} if exists else {}
+        assert kinds(tracker.apply_lookup([path.four_tuple], sockets, now)) == ([] if exists else [CLOSED])
 
     def test_kernel_event_ends_a_connection(self, tracker: Tracker, host: Host) -> None:
         open_connection(tracker, host)
@@ -191,8 +191,8 @@ class TestResync:
 
 def test_join_that_reuses_ports_replaces_an_ended_initial_subflow(tracker: Tracker, host: Host) -> None:
     """Defect: if the end was missed, the join was tracked as an initial subflow, and no dump corrected this."""
-    initial, path, again = host.initial(), host.join(), host.join("198.51.100.1", 40000)
+    initial, path, rejoined = host.initial(), host.join(), host.join("198.51.100.1", 40000)
     feed(tracker, initial.kernel(K.CREATED), path.kernel(K.SUBFLOW_ESTABLISHED))
-    tracker.resync([path.kernel_subflow(), again.kernel_subflow()], host.time + 5)
-    found = {each.four_tuple: each.initial for each in tracker.connections[host.token].subflows}
-    assert found == {path.four_tuple: False, again.four_tuple: False}
+    tracker.resync([path.kernel_subflow(), rejoined.kernel_subflow()], host.time + 5)
+    sockets = {each.four_tuple: each.initial for each in tracker.connections[host.token].subflows}
+    assert sockets == {path.four_tuple: False, rejoined.four_tuple: False}

@@ -149,7 +149,7 @@ class Wire(RuleBasedStateMachine):
         self.subscriber.receive(events)
 
     def segment(self, segment: Segment) -> None:
-        self.receive(self.tracker.segment(segment))
+        self.receive(self.tracker.apply_segment(segment))
 
     # The kernel, whose subflows are the truth
 
@@ -230,7 +230,7 @@ class Wire(RuleBasedStateMachine):
         for _ in range(min(count, len(self.events))):
             self.time += 0.001
             event = replace(self.events.popleft(), time=self.time)
-            self.receive(self.tracker.kernel_event(event))
+            self.receive(self.tracker.apply_event(event))
             if event.kind is KernelEventKind.CLOSED:
                 self.reported.pop(event.token, None)
                 continue
@@ -270,24 +270,24 @@ class Wire(RuleBasedStateMachine):
     def _all(self) -> list[Real]:
         return [each for subflows in self.truth.values() for each in subflows.values()]
 
-    @precondition(lambda self: len(self.tracker.table.questions) > 0)
+    @precondition(lambda self: len(self.tracker.table.lookups) > 0)
     @rule()
     def questions_are_answered(self) -> None:
         self.events_are_read(100)
         self.time += 0.5
-        asked = self.tracker.questions.take(self.time)
+        requested = self.tracker.lookups.pop_due(self.time)
         in_kernel = {each.path.four_tuple: each for each in self._all()}
-        found = {
+        sockets = {
             each: in_kernel[each].path.kernel_subflow(backup=in_kernel[each].backup)
-            for each in asked
+            for each in requested
             if each in in_kernel
         }
-        self.receive(self.tracker.answer(asked, found, self.time))
-        for four_tuple in asked:
+        self.receive(self.tracker.apply_lookup(requested, sockets, self.time))
+        for four_tuple in requested:
             for subflows in self.reported.values():
                 subflows.pop(four_tuple, None)
-            if four_tuple in found:
-                self.reported.setdefault(found[four_tuple].token, {})[four_tuple] = in_kernel[four_tuple]
+            if four_tuple in sockets:
+                self.reported.setdefault(sockets[four_tuple].token, {})[four_tuple] = in_kernel[four_tuple]
 
     @rule(seconds=st.sampled_from((0.2, 2.0, 9.0, 20.0)))
     def time_passes(self, seconds: float) -> None:

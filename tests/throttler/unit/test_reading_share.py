@@ -8,39 +8,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_throttler.runtime.observe import (
-    READING_BURST_SECONDS,
-    READING_SHARE,
+    MAX_READING_BURST_SECONDS,
+    MAX_READING_SHARE,
     ReadingShare,
 )
 
 
 @pytest.mark.parametrize("captures", [1, 3])
 @pytest.mark.parametrize("batch", [0.0005, 0.008, 0.1])
-def test_continuous_reading_takes_its_share(batch: float, captures: int) -> None:
-    """All *captures* always have more segments to read, and rest as long as the limit demands."""
-    reading, now, worked = ReadingShare(0.0), 0.0, 0.0
-    next_turns = [0.0] * captures
+def test_continuous_reading_is_limited_to_its_share(batch: float, captures: int) -> None:
+    """All *captures* always have more segments to read, and pause as long as the limit requires."""
+    reading, now, work_seconds = ReadingShare(0.0), 0.0, 0.0
+    next_readings = [0.0] * captures
     while now < 200.0:
-        first = next_turns.index(min(next_turns))
-        now = max(now, next_turns[first]) + batch
-        worked += batch
-        next_turns[first] = now + reading.pause(now, batch)
-    assert worked / now == pytest.approx(READING_SHARE, abs=0.05)
+        first = next_readings.index(min(next_readings))
+        now = max(now, next_readings[first]) + batch
+        work_seconds += batch
+        next_readings[first] = now + reading.pause(now, batch)
+    assert work_seconds / now == pytest.approx(MAX_READING_SHARE, abs=0.05)
 
 
 def test_burst_is_read_at_once_and_again_after_a_while() -> None:
     reading, now = ReadingShare(0.0), 0.0
     for _ in range(3):
-        worked = 0.0
+        work_seconds = 0.0
         while not (pause := reading.pause(now := now + 0.008, 0.008)):
-            worked += 0.008
-        assert READING_BURST_SECONDS <= worked < 2.1 * READING_BURST_SECONDS
-        now += pause + READING_BURST_SECONDS / READING_SHARE
+            work_seconds += 0.008
+        assert MAX_READING_BURST_SECONDS <= work_seconds < 2.1 * MAX_READING_BURST_SECONDS
+        now += pause + MAX_READING_BURST_SECONDS / MAX_READING_SHARE
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 0.1))))
-def test_reading_below_the_share_never_rests(turns: list[tuple[float, float]]) -> None:
+def test_reading_below_the_share_never_pauses(readings: list[tuple[float, float]]) -> None:
     reading, now = ReadingShare(0.0), 0.0
-    for gap, worked in turns:
-        now += gap + worked / READING_SHARE + 1e-9
-        assert reading.pause(now, worked) == 0
+    for gap, work_seconds in readings:
+        now += gap + work_seconds / MAX_READING_SHARE + 1e-9
+        assert reading.pause(now, work_seconds) == 0

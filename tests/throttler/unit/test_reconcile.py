@@ -45,7 +45,7 @@ class Bench:
         self.reconciler = Reconciler(self.planner, self.tc, self.netfilter)
 
 
-def test_class_is_made_before_its_entries_and_deleted_after_them() -> None:
+def test_class_is_created_before_its_entries_and_deleted_after_them() -> None:
     async def scenario() -> list[str]:
         bench = Bench()
         await bench.reconciler.prepare()
@@ -69,7 +69,7 @@ def test_class_is_made_before_its_entries_and_deleted_after_them() -> None:
     ]
 
 
-def test_few_entries_are_made_at_once_if_their_class_exists() -> None:
+def test_few_entries_are_added_immediately_if_their_class_exists() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
@@ -87,17 +87,17 @@ def test_few_entries_are_made_at_once_if_their_class_exists() -> None:
     assert bench.reconciler.counters.entries_upserted == 2
 
 
-@pytest.mark.parametrize("why", ["many", "the backend cannot", "refused", "being changed"])
-def test_entries_that_cannot_be_made_at_once_are_made_by_the_loop(why: str) -> None:
+@pytest.mark.parametrize("reason", ["many", "the backend cannot", "refused", "being changed"])
+def test_entries_that_cannot_be_added_immediately_are_added_by_the_loop(reason: str) -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
         await bench.reconciler.apply()
-        count = 100 if why == "many" else 2
+        count = 100 if reason == "many" else 2
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1000 + count)], NOW)
-        bench.netfilter.only_in_turns = why == "the backend cannot"
-        bench.netfilter.refused = {1001} if why == "refused" else set()
-        async with bench.reconciler._lock if why == "being changed" else asyncio.Lock():
+        bench.netfilter.only_in_turns = reason == "the backend cannot"
+        bench.netfilter.refused = {1001} if reason == "refused" else set()
+        async with bench.reconciler._lock if reason == "being changed" else asyncio.Lock():
             bench.reconciler.wake()
         assert len(bench.netfilter.entries) == 1
         assert bench.reconciler.counters.entries_upserted == 1
@@ -151,7 +151,7 @@ def test_entries_are_read_back_after_a_refusal() -> None:
     assert {each.remote_port for each in asyncio.run(scenario()).netfilter.entries} == {1000}
 
 
-def test_entry_made_while_the_kernel_is_read_is_no_repair() -> None:
+def test_entry_added_while_the_kernel_is_read_does_not_count_as_a_repair() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1010)], NOW)
@@ -170,7 +170,7 @@ def test_entry_made_while_the_kernel_is_read_is_no_repair() -> None:
     assert asyncio.run(scenario()).reconciler.counters.repairs == 0
 
 
-def test_no_change_is_made_twice() -> None:
+def test_each_change_is_made_once() -> None:
     async def scenario() -> list[str]:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
@@ -183,8 +183,8 @@ def test_no_change_is_made_twice() -> None:
     assert asyncio.run(scenario()) == []
 
 
-def test_refused_change_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
+def test_refused_change_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
 
     async def scenario() -> Bench:
         bench = Bench()
@@ -246,9 +246,9 @@ def test_failed_removal_of_sets_does_not_prevent_restoring_the_root() -> None:
     assert asyncio.run(scenario()).log == ["restore root qdisc"]
 
 
-@pytest.mark.parametrize("what", ["verify", "apply", "retry"])
-def test_work_that_waited_for_a_removal_makes_no_changes(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
+@pytest.mark.parametrize("action", ["verify", "apply", "retry"])
+def test_work_that_waited_for_a_removal_makes_no_changes(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
 
     async def scenario() -> Bench:
         bench = Bench()
@@ -264,10 +264,10 @@ def test_work_that_waited_for_a_removal_makes_no_changes(what: str, monkeypatch:
         await removing.wait()
         # The comparison finds a removal that is half done.
         bench.tc.problems = ["the IFB device mptcp-up is gone"]
-        bench.tc.refusals = 1 if what == "retry" else 0
+        bench.tc.refusals = 1 if action == "retry" else 0
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
-        waits = {"verify": bench.reconciler.verify, "apply": bench.reconciler.apply, "retry": bench.reconciler.run}
-        task = asyncio.create_task(waits[what]())
+        calls = {"verify": bench.reconciler.verify, "apply": bench.reconciler.apply, "retry": bench.reconciler.run}
+        task = asyncio.create_task(calls[action]())
         bench.reconciler.wake()
         for _ in range(10):
             await asyncio.sleep(0)
@@ -305,7 +305,7 @@ def test_comparison_without_a_difference_changes_nothing() -> None:
     assert asyncio.run(scenario()) == ([], 0)
 
 
-def test_changes_while_the_kernel_is_read_are_no_repairs() -> None:
+def test_changes_while_the_kernel_is_read_do_not_count_as_repairs() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1010)], NOW)
@@ -329,7 +329,7 @@ def test_changes_while_the_kernel_is_read_are_no_repairs() -> None:
     assert bench.reconciler.counters.repairs == 0
 
 
-def test_foreign_change_is_found_in_spite_of_concurrent_changes() -> None:
+def test_foreign_change_is_found_despite_concurrent_changes() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1010)], NOW)

@@ -37,17 +37,17 @@ from mptcp_throttler.shaping.plan import IDLE_SECONDS, Planner
 
 pytestmark = pytest.mark.usefixtures("manual_collection")
 
-TIMES = 200
+ATTEMPTS = 200
 SUBFLOWS = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in (1, 2)]
 
 
 def assert_no_cycles(action: Callable[[], object]) -> None:
     """Call *action* many times, and ignore its refusals. Check that this leaves no reference cycles."""
     gc.collect()
-    for _ in range(TIMES):
+    for _ in range(ATTEMPTS):
         with contextlib.suppress(KernelError, PlanError):
             action()
-    assert gc.collect() < TIMES
+    assert gc.collect() < ATTEMPTS
 
 
 class RefusingTrafficControl(FakeTrafficControl):
@@ -78,48 +78,48 @@ class RefusingEntries(FakeNetfilter):
         raise KernelError("remove entry: refused")
 
 
-async def reconciler_with_refused_change(what: str) -> Reconciler:
+async def reconciler_with_refused_change(action: str) -> Reconciler:
     """Return a reconciler whose only remaining change is refused."""
-    tc, netfilter = RefusingTrafficControl(), RefusingEntries() if what == "remove entry" else FakeNetfilter()
+    tc, netfilter = RefusingTrafficControl(), RefusingEntries() if action == "remove entry" else FakeNetfilter()
     planner = Planner(Ownership())
     planner.set_policy(a_policy((), (CAP,), ZoneInfo("UTC")))
     reconciler = Reconciler(planner, tc, netfilter)
     await reconciler.prepare()
-    tc.refused = {what}
-    netfilter.refused = {1000} if what == "make entry" else set()
-    if what == "limit segments":
+    tc.refused = {action}
+    netfilter.refused = {1000} if action == "make entry" else set()
+    if action == "limit segments":
         tc.want_gso(lambda before: before // 2)
         return reconciler
     planner.set_verdicts(1, [verdict(1000)], NOW)
     with contextlib.suppress(KernelError):
         await reconciler.apply()
-    if what in ("remove entry", "remove class"):
+    if action in ("remove entry", "remove class"):
         planner.set_verdicts(1, [uncapped(1000)], NOW)
         planner.expire(NOW + IDLE_SECONDS)
     return reconciler
 
 
-@pytest.mark.parametrize("what", ["limit segments", "make class", "make entry", "remove entry", "remove class"])
+@pytest.mark.parametrize("action", ["limit segments", "make class", "make entry", "remove entry", "remove class"])
 def test_refused_change_of_the_reconciler_leaves_no_cycle(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, action: str
 ) -> None:
     """Defect: each retry left about 1.5 kB, 27 MB per day.
 
     The cause was an error whose traceback had a frame that referred to the error.
     """
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MAX_PAUSE", 0.0)
     caplog.set_level(logging.CRITICAL, reconcile.log.name)  # pytest would keep each logged error
 
     async def scenario() -> None:
-        reconciler = await reconciler_with_refused_change(what)
+        reconciler = await reconciler_with_refused_change(action)
         gc.collect()
         running = asyncio.create_task(reconciler.run())
         reconciler.wake()
         async with asyncio.timeout(60):
-            while reconciler.counters.failures < TIMES:  # noqa: ASYNC110 - what is waited for has no event
+            while reconciler.counters.failures < ATTEMPTS:  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0)
-        assert gc.collect() < TIMES
+        assert gc.collect() < ATTEMPTS
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
@@ -185,13 +185,13 @@ def test_refused_classes_and_entries_leave_no_cycle(monkeypatch: pytest.MonkeyPa
 
     async def scenario() -> None:
         gc.collect()
-        for _ in range(TIMES):
+        for _ in range(ATTEMPTS):
             with pytest.raises(KernelError, match="refused 0"):
                 await htb._request([("set class", 0, 0, b"")] * 2)
             netfilter._netlink = RefusingSocket()  # type: ignore[assignment]
             with pytest.raises(KernelError, match="refused 0"):
                 await netfilter._request(iter([(0, 0, b"")] * 2000), "add")
-        assert gc.collect() < TIMES
+        assert gc.collect() < ATTEMPTS
 
     asyncio.run(scenario())
 

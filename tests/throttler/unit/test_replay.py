@@ -72,18 +72,18 @@ def test_interface_names_in_pcapng_determine_paths(replay: Run) -> None:
     _, _, err = replay(pcapng(BOTH, named=False))
     assert err == (
         "note: the capture names no interface, so no subflow is on path second; "
-        "--interface [PREFIX=]NAME says by which one they leave\n"
+        "--interface [PREFIX=]NAME sets the interface of the subflows\n"
     )
 
 
 def test_json_has_the_same_events_in_one_object_per_line(replay: Run) -> None:
-    found = entries(replay(pcapng(BOTH[:11]), "--json")[1])
-    assert [each["kind"] for each in found] == [
+    found_code = entries(replay(pcapng(BOTH[:11]), "--json")[1])
+    assert [each["kind"] for each in found_code] == [
         *("segment", "segment", "segment", "connection", "subflow", "decided", "segment"),
         *("segment", "segment", "segment", "subflow", "lifted", "decided"),
         *("segment", "segment", "segment", "closed", "segment", "closed", "summary"),
     ]
-    assert found[5] == {
+    assert found_code[5] == {
         "time": START + 0.000032,
         "kind": "decided",
         "token": "d1ecc642",
@@ -96,15 +96,15 @@ def test_json_has_the_same_events_in_one_object_per_line(replay: Run) -> None:
         "direction": "down",
         "text": "capped: rule spare caps path first at 5 Mbit/s: 1 subflow active, 2 anticipated",
     }
-    assert found[-1]["connections"] == 1
-    assert found[-1]["notes"] == []
+    assert found_code[-1]["connections"] == 1
+    assert found_code[-1]["notes"] == []
 
 
 def test_truncated_headers_are_counted(replay: Run) -> None:
     code, out, err = replay(pcap(BOTH, snap=68))
     assert code == 1, "no packet of the capture was read"
     assert "0 connections" in out
-    assert "note: 22 packets cut off before the end of the TCP header; capture 160 bytes (tcpdump -s 160)" in err
+    assert "note: 22 packets without a whole TCP header; capture 160 bytes (tcpdump -s 160)" in err
 
 
 def test_time_of_the_capture_opens_rules_and_expires_handshakes(replay: Run) -> None:
@@ -145,7 +145,7 @@ def test_version_0_is_reported_and_not_tracked(replay: Run) -> None:
     syn = BOTH[0][2]
     old = syn[:-2] + b"\x00\x81"
     code, out, err = replay(pcap([(START, "v0", old)]))
-    words = "asks for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP: not tracked"
+    words = "requests MPTCP version 0 (RFC 6824), to which Linux replies in plain TCP: not tracked"
     assert f"10.77.0.1:48830 > SYN: MP_CAPABLE version 0, with checksums: {words}" in out
     assert code == 0
     assert "note: 1 SYN for MPTCP version 0 (RFC 6824), which is not tracked" in err
@@ -161,7 +161,7 @@ VERSION_0 = [
         False,
         0x10,
         "1e08 3403 c0000201",
-        "ACK: a broken MPTCP option of subtype 3: length 8 fits no form of this subtype here",
+        "ACK: invalid MPTCP option of subtype 3: length 8 is invalid for this subtype",
     ),
     (True, 0x02, "1e0c 1007 01020304 a1a2a3a4", "SYN: MP_JOIN to connection 01020304, address id 7"),
 ]
@@ -192,17 +192,17 @@ def test_version_0_dialogue_is_described_without_keys(replay: Run, form: tuple[s
     assert "1 SYN for MPTCP version 0 (RFC 6824), which is not tracked" in out + err
     assert "not read" not in out + err
     if form:
-        found = entries(out)
-        segments = [(each["from"] == "client", each["text"]) for each in found if each["kind"] == "segment"]
-        rest = [each["kind"] for each in found if each["kind"] != "segment"]
+        found_code = entries(out)
+        segments = [(each["from"] == "client", each["text"]) for each in found_code if each["kind"] == "segment"]
+        rest = [each["kind"] for each in found_code if each["kind"] != "segment"]
         assert rest == ["summary"], "there are no events of connections, subflows or caps"
-        assert (found[-1]["connections"], found[-1]["segments"]) == (0, len(VERSION_0))
+        assert (found_code[-1]["connections"], found_code[-1]["segments"]) == (0, len(VERSION_0))
     else:
         lines = [line.partition("10.77.0.1:48830 ")[2] for line in out.splitlines() if line.startswith("22:")]
         segments = [(line[0] == ">", line[2:]) for line in lines]
         assert f"0 connections, 0 subflows and {len(VERSION_0)} segments" in out
     expected = [(from_client, text) for from_client, _, _, text in VERSION_0 if text]
-    assert [(direction, str(text).partition(": asks for")[0]) for direction, text in segments] == expected
+    assert [(direction, str(text).partition(": requests MPTCP")[0]) for direction, text in segments] == expected
 
 
 def test_connections_from_before_the_capture_are_reported(replay: Run) -> None:
@@ -243,13 +243,13 @@ def test_missing_segments_of_the_given_ports_are_reported(replay: Run) -> None:
         (
             pcap(BOTH, 127),
             1,
-            "note: 22 packets of link type 127 not read; known are Ethernet (1), Linux cooked (113, 276)",
+            "note: 22 packets of link type 127 not read; supported are Ethernet (1), Linux cooked (113, 276)",
         ),
     ],
 )
 def test_damaged_capture_is_reported_in_one_line(replay: Run, capture: bytes, code: int, message: str) -> None:
-    found, _, err = replay(capture, "--interface", "v1")
-    assert found == code
+    found_code, _, err = replay(capture, "--interface", "v1")
+    assert found_code == code
     assert err.startswith(message)
     assert all(line.startswith(("note: ", "mptcp-throttler: ")) for line in err.splitlines())
 

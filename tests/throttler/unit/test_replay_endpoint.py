@@ -23,7 +23,7 @@ def events_of(endpoint: Endpoint, *segments: Segment) -> list[KernelEvent]:
         from_client = each.destination_port == PORT
         ends = each.destination, each.destination_port, each.source, each.source_port
         four_tuple = FourTuple(*ends) if from_client else FourTuple(*ends[2:], *ends[:2])
-        events += endpoint.take(each, four_tuple, from_client)
+        events += endpoint.process(each, four_tuple, from_client)
     return events
 
 

@@ -21,13 +21,13 @@ from mptcp_throttler.runtime.reconcile import Reconciler
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.plan import Planner
 
-PAUSES = (reconcile._FIRST_PAUSE, reconcile._LONGEST_PAUSE)
+PAUSES = (reconcile._MIN_PAUSE, reconcile._MAX_PAUSE)
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
+    monkeypatch.setattr(reconcile, "_MAX_PAUSE", 0.0)
 
 
 class RefusingNetfilter(FakeNetfilter):
@@ -91,8 +91,8 @@ def test_retries_follow_within_two_seconds_however_long_a_refusal_lasts(monkeypa
         while bench.tc.gso != 3028:
             await sleep(0)
 
-    monkeypatch.setattr(reconcile, "_FIRST_PAUSE", PAUSES[0])
-    monkeypatch.setattr(reconcile, "_LONGEST_PAUSE", PAUSES[1])
+    monkeypatch.setattr(reconcile, "_MIN_PAUSE", PAUSES[0])
+    monkeypatch.setattr(reconcile, "_MAX_PAUSE", PAUSES[1])
     run_with_reconciler(scenario)
     waited = [seconds for seconds in pauses if seconds]
     assert len(waited) > 8
@@ -100,7 +100,7 @@ def test_retries_follow_within_two_seconds_however_long_a_refusal_lasts(monkeypa
     assert waited[-1] < 2
 
 
-def test_objects_that_cannot_be_read_are_made_anew() -> None:
+def test_objects_that_cannot_be_read_are_created_again() -> None:
     async def scenario(bench: Bench) -> None:
         creations = bench.netfilter.log.count("make sets")
         bench.netfilter.unreadable = 1
@@ -111,7 +111,7 @@ def test_objects_that_cannot_be_read_are_made_anew() -> None:
     run_with_reconciler(scenario)
 
 
-def test_failed_repair_is_tried_again_without_other_changes() -> None:
+def test_failed_repair_is_retried_without_other_changes() -> None:
     async def scenario(bench: Bench) -> None:
         creations = bench.netfilter.log.count("make sets")
         bench.netfilter.unreadable, bench.netfilter.unprepared = 1, 3
@@ -126,14 +126,14 @@ def test_failed_repair_is_tried_again_without_other_changes() -> None:
 def test_component_that_cannot_repair_does_not_prevent_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    seen = []
+    verified = []
 
     class Owner(Component):
         def __init__(self, fails: bool) -> None:
             self.fails = fails
 
         async def verify(self) -> None:
-            seen.append(self)
+            verified.append(self)
             if self.fails:
                 raise KernelError("no")
 
@@ -142,7 +142,7 @@ def test_component_that_cannot_repair_does_not_prevent_the_others(
         monitor = DriftMonitor(owners, 30)
         for _ in range(2):
             assert not await monitor.verify()
-        assert len(seen) == 4
+        assert len(verified) == 4
         assert caplog.messages == ["verify: no"], "the failure is logged once"
         owners[0].fails = False
         assert await monitor.verify()
@@ -156,15 +156,15 @@ def test_sysctls_and_their_file_are_compared(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(sysctl, "_write", values.__setitem__)
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
-    owned, wanted = OwnedSysctls(state), {"net.mptcp.pm_type": "1", "net.mptcp.stale_loss_cnt": "1"}
-    owned.hold(wanted)
-    assert owned.check(wanted) == []
+    owned, required = OwnedSysctls(state), {"net.mptcp.pm_type": "1", "net.mptcp.stale_loss_cnt": "1"}
+    owned.hold(required)
+    assert owned.check(required) == []
     values["net.mptcp.pm_type"] = "0"
     (state / NOTE).unlink()
-    assert len(owned.check(wanted)) == 2
-    owned.hold(wanted)
-    assert owned.check(wanted) == []
-    assert values == wanted
+    assert len(owned.check(required)) == 2
+    owned.hold(required)
+    assert owned.check(required) == []
+    assert values == required
     owned.restore()
     assert values == {"net.mptcp.pm_type": "0", "net.mptcp.stale_loss_cnt": "4"}, (
         "the values from before are restored, not those in between"

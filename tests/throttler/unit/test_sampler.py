@@ -53,7 +53,7 @@ class FakeConsumer:
         self, watched: Collection[FourTuple] = (), urgent: Collection[FourTuple] = (), *, by_request: bool = True
     ) -> None:
         self._watched, self._urgent, self.by_request = watched, urgent, by_request
-        self.deliveries: list[tuple[int, set[FourTuple], set[FourTuple], bool]] = []
+        self.samples: list[tuple[int, set[FourTuple], set[FourTuple], bool]] = []
         self.failures = 0
 
     def watches_any(self) -> bool:
@@ -66,9 +66,9 @@ class FakeConsumer:
         return self._urgent
 
     def observe(self, samples: Samples) -> Iterator[None]:
-        requested = samples.requested
-        existing = {each for each in requested if each in samples.sockets}
-        self.deliveries.append((len(requested), set(requested), existing, samples.complete))
+        asked = samples.requested
+        existing = {each for each in asked if each in samples.sockets}
+        self.samples.append((len(asked), set(asked), existing, samples.complete))
         yield
 
     def sampling_failed(self, now: float) -> None:
@@ -103,8 +103,8 @@ def test_many_watched_subflows_are_read_by_one_sweep() -> None:
     second = FakeConsumer([subflow(n) for n in range(990)])
     run(sample_once(sampler_of(sockets, first, second)))
     assert sockets.dumps == 1
-    assert [count for count, _, _, complete in first.deliveries if complete] == [81]
-    assert [count for count, _, _, _ in second.deliveries] == [990]
+    assert [count for count, _, _, complete in first.samples if complete] == [81]
+    assert [count for count, _, _, _ in second.samples] == [990]
 
 
 def test_cookies_come_from_the_last_sweep_if_it_is_new_enough() -> None:
@@ -163,7 +163,7 @@ def test_few_watched_subflows_are_looked_up() -> None:
     consumer = FakeConsumer([subflow(1), subflow(5000)])
     run(sample_once(sampler_of(sockets, consumer)))
     assert (sockets.dumps, sockets.lookups) == (0, 2)
-    assert consumer.deliveries == [(2, {subflow(1), subflow(5000)}, {subflow(1)}, True)], "one subflow has no socket"
+    assert consumer.samples == [(2, {subflow(1), subflow(5000)}, {subflow(1)}, True)], "one subflow has no socket"
 
 
 def test_subflows_watched_by_several_consumers_are_looked_up_once() -> None:
@@ -177,7 +177,7 @@ def test_urgent_subflows_are_looked_up_between_sweeps() -> None:
     sockets = FakeSockets(1000)
     consumer = FakeConsumer(urgent=[subflow(3)])
     run(sample_once(sampler_of(sockets, consumer)))
-    assert consumer.deliveries == [(1, {subflow(3)}, {subflow(3)}, False)]
+    assert consumer.samples == [(1, {subflow(3)}, {subflow(3)}, False)]
     assert sockets.dumps == 0
 
 
@@ -188,7 +188,7 @@ def test_tracker_gets_the_pieces_of_the_same_sweep() -> None:
     run(sampler_of(sockets, consumer).sweep(lambda piece: pieces.append(len(piece))))
     assert pieces == [60, 60, 30]
     assert sockets.dumps == 1
-    assert len(consumer.deliveries) == 1
+    assert len(consumer.samples) == 1
 
 
 def test_failed_sweep_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -208,12 +208,12 @@ def test_failed_sweep_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture
     assert f"list TCP sockets: no; sampling again in {IDLE_SECONDS:g} s" in caplog.text
 
 
-def test_gauge_keeps_the_longest_and_the_recent_delay() -> None:
+def test_loop_delay_meter_keeps_the_longest_and_the_recent_delay() -> None:
     gauge = LoopDelayMeter()
-    gauge.note(1.0, 2 * LATE_SECONDS)
-    gauge.note(2.0, 0.001)
+    gauge.record(1.0, 2 * LATE_SECONDS)
+    gauge.record(2.0, 0.001)
     assert gauge.as_json() == {"longest": 0.1, "recent": 0.1, "late": 1}
-    gauge.note(1.5 + RECENT_SECONDS, 0.002)
+    gauge.record(1.5 + RECENT_SECONDS, 0.002)
     assert gauge.as_json() == {"longest": 0.1, "recent": 0.002, "late": 1}
 
 
@@ -228,7 +228,7 @@ def test_long_sweeps_do_not_delay_urgent_look_ups() -> None:
         await sample_once(sampler)
 
     run(work())
-    assert [complete for _, _, _, complete in consumer.deliveries] == [True, False]
+    assert [complete for _, _, _, complete in consumer.samples] == [True, False]
 
 
 def test_urgent_subflows_are_looked_up_during_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,10 +248,10 @@ def test_urgent_subflows_are_looked_up_during_a_sweep(monkeypatch: pytest.Monkey
         await sweep
 
     run(work())
-    assert [(count, complete) for count, _, _, complete in transitions.deliveries] == [(1, False), (899, True)], (
+    assert [(count, complete) for count, _, _, complete in transitions.samples] == [(1, False), (899, True)], (
         "the sweep's sample is older than the look-up"
     )
-    assert [(count, complete) for count, _, _, complete in stage.deliveries] == [(900, True)], (
+    assert [(count, complete) for count, _, _, complete in stage.samples] == [(900, True)], (
         "the stage gets no sample in between"
     )
 
@@ -282,15 +282,15 @@ def test_subflow_that_joins_during_sampling_is_looked_up(
     listed = list(sockets.by_four_tuple.values())
     monkeypatch.setattr(sockets, "pieces", lambda: (listed[at : at + 60] for at in range(0, 1000, 60)))
     run(work())
-    ((_, requested, found, _),) = consumer.deliveries
-    assert {subflow(5000), subflow(6000)} <= requested
+    ((_, asked, found, _),) = consumer.samples
+    assert {subflow(5000), subflow(6000)} <= asked
     assert found == {subflow(5000), *(subflow(n) for n in range(count))}, "one subflow has no socket"
 
 
 def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
     sockets = FakeSockets(1000)
-    seen: dict[str, list[tuple[float, int]]] = {"transitions": [], "stage": []}
+    values: dict[str, list[tuple[float, int]]] = {"transitions": [], "stage": []}
 
     class RecordingConsumer(FakeConsumer):
         def __init__(self, name: str, by_request: bool) -> None:
@@ -300,7 +300,7 @@ def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.Mon
         def observe(self, samples: Samples) -> Iterator[None]:
             for each in samples.requested:
                 if each == subflow(3):
-                    seen[self._name].append((samples.time, samples.sockets[each].bytes_acked))
+                    values[self._name].append((samples.time, samples.sockets[each].bytes_acked))
             yield
             yield
 
@@ -324,8 +324,8 @@ def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.Mon
         await sampler.look_up_urgent()
 
     run(work())
-    assert len(seen["transitions"]) > len(seen["stage"]) >= 1
-    for samples in seen.values():
+    assert len(values["transitions"]) > len(values["stage"]) >= 1
+    for samples in values.values():
         assert samples == sorted(samples)
         assert len({octets for _, octets in samples}) == len(samples), "each sample is newer than the one before"
 
@@ -334,7 +334,7 @@ def test_urgent_subflow_need_not_be_watched() -> None:
     consumer = FakeConsumer([subflow(1)], urgent=[subflow(3)], by_request=False)
     consumer.interval = 60.0
     run(sample_once(sampler_of(FakeSockets(1000), consumer)))
-    assert [(requested, complete) for _, requested, _, complete in consumer.deliveries] == [
+    assert [(asked, complete) for _, asked, _, complete in consumer.samples] == [
         ({subflow(1)}, True),
         ({subflow(3)}, False),
     ]
@@ -348,10 +348,10 @@ def test_subflow_that_becomes_urgent_during_a_sweep_is_looked_up_next() -> None:
         async with sampler._states[0].lock:
             consumer._urgent = [subflow(3)]
             await sampler.look_up_urgent()
-            assert not consumer.deliveries
+            assert not consumer.samples
         assert sampler._pause_to_urgent() <= 0
         await sampler.look_up_urgent()
-        assert len(consumer.deliveries) == 1
+        assert len(consumer.samples) == 1
 
     run(work())
 

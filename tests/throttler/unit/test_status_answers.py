@@ -39,8 +39,8 @@ def resync(scene: Scene, later: float) -> None:
 
 
 def path_of(answer: dict[str, Any], name: str) -> dict[str, Any]:
-    (found,) = [each for each in answer["paths"] if each["path"] == name]
-    return dict(found)
+    (path,) = [each for each in answer["paths"] if each["path"] == name]
+    return dict(path)
 
 
 @scenario
@@ -68,9 +68,9 @@ async def test_every_answer_is_one_line(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_half_a_surrogate_pair_is_answered_with_an_error(tmp_path: Path) -> None:
+async def test_request_with_a_lone_surrogate_gets_an_error(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
-        assert "udc00" in scene.ask(query="\udc00")["error"]
+        assert "udc00" in scene.request(query="\udc00")["error"]
 
 
 @scenario
@@ -87,10 +87,10 @@ async def test_summary_reads_no_connection(tmp_path: Path) -> None:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Connection, "__getattribute__", noted)
-            found = scene.ask(query="summary")
+            answer = scene.request(query="summary")
             assert not read_tokens, "a summary must not depend on the number of connections"
-            assert len(scene.ask(query="connections")["connections"]) == len(read_tokens) == 20
-        assert (found["connections"], found["clients"]) == (20, 10)
+            assert len(scene.request(query="connections")["connections"]) == len(read_tokens) == 20
+        assert (answer["connections"], answer["clients"]) == (20, 10)
 
 
 @scenario
@@ -108,29 +108,30 @@ async def test_summary_agrees_with_the_list_of_connections(tmp_path: Path) -> No
             resync(scene, 3.0 * turn)
             if turn % 10 == 9:
                 await scene.reload(policies[turn // 10 % len(policies)])
-            found = scene.ask(query="summary")
-            status = scene.ask(query="status")["connections"]
-            assert found["connections"] == len(status)
-            subflows = [each for one in status for each in one["subflows"]]
-            assert found["subflows"]["active"] == len(subflows)
-            firsts = [[each for each in one["subflows"] if each["initial"]] or one["subflows"] for one in status]
-            assert found["clients"] == len(
-                {(one or [{"remote": ":0"}])[0]["remote"].rpartition(":")[0] for one in firsts}
+            answer = scene.request(query="summary")
+            status = scene.request(query="status")["connections"]
+            assert answer["connections"] == len(status)
+            subflows = [each for connection in status for each in connection["subflows"]]
+            assert answer["subflows"]["active"] == len(subflows)
+            subflow_lists = [connection["subflows"] for connection in status]
+            firsts = [[each for each in group if each["initial"]] or group for group in subflow_lists]
+            assert answer["clients"] == len(
+                {(first or [{"remote": ":0"}])[0]["remote"].rpartition(":")[0] for first in firsts}
             )
             paths = Counter(each["path"] for each in subflows)
-            assert {each["path"]: each["subflows"] for each in found["paths"] if each["subflows"]} == paths
-            ways = [[each, each["upload"] or each] for each in subflows]
-            assert scene.engine.capped == sum(any(way["ceil"] for way in each) for each in ways)
+            assert {each["path"]: each["subflows"] for each in answer["paths"] if each["subflows"]} == paths
+            directions = [[each, each["upload"] or each] for each in subflows]
+            assert scene.engine.capped == sum(any(direction["ceil"] for direction in each) for each in directions)
             capped = Counter((each["rule"], each["path"], "down") for each in subflows if each["rate"] is not None)
             capped += Counter(
                 (each["upload"]["rule"], each["path"], "up")
                 for each in subflows
                 if each["upload"] is not None and each["upload"]["rate"] is not None
             )
-            rules = {(each["rule"], each["path"], each["direction"]): each["capped"] for each in found["rules"]}
+            rules = {(each["rule"], each["path"], each["direction"]): each["capped"] for each in answer["rules"]}
             assert {key: count for key, count in rules.items() if count} == capped
             landing = sum(each["landing"] for each in subflows)
-            assert found["subflows"]["pending"] >= landing
+            assert answer["subflows"]["pending"] >= landing
 
 
 @scenario
@@ -142,12 +143,12 @@ async def test_summary_has_totals(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED, kernel) as scene:
         (minor,) = kernel.traffic_control.classes
         kernel.class_counters[minor] = ClassCounters(5_000, 40, 2)
-        found = scene.ask(query="summary")
-        assert found["connections"] == 3
-        assert found["clients"] == 2
-        assert found["subflows"] == {"active": 5, "pending": 0}
-        assert [(each["path"], each["subflows"]) for each in found["paths"]] == [("a", 2), ("b", 3)]
-        (rule,) = found["rules"]
+        answer = scene.request(query="summary")
+        assert answer["connections"] == 3
+        assert answer["clients"] == 2
+        assert answer["subflows"] == {"active": 5, "pending": 0}
+        assert [(each["path"], each["subflows"]) for each in answer["paths"]] == [("a", 2), ("b", 3)]
+        (rule,) = answer["rules"]
         assert rule == {
             "policy": "p",
             "rule": "cap-a",
@@ -164,11 +165,11 @@ async def test_summary_has_totals(tmp_path: Path) -> None:
             "bytes": 0,
             "share": "path",
         }
-        (one,) = found["classes"]
-        assert (one["rule"], one["bytes"], one["packets"], one["drops"]) == ("cap-a", 5_000, 40, 2)
-        assert found["policy"]["rules"] == ["cap-a"]
-        assert found["guard"] == {"relaxed": 0, "interventions": 0}
-        assert found["loop"] == found["counters"]["loop"]
+        (row,) = answer["classes"]
+        assert (row["rule"], row["bytes"], row["packets"], row["drops"]) == ("cap-a", 5_000, 40, 2)
+        assert answer["policy"]["rules"] == ["cap-a"]
+        assert answer["guard"] == {"relaxed": 0, "interventions": 0}
+        assert answer["loop"] == answer["counters"]["loop"]
 
 
 @scenario
@@ -177,7 +178,7 @@ async def test_byte_totals_only_grow(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.carry(four_tuple(WIFI), 1_000_000, 70)
     async with running(tmp_path, BOTH_WAYS, kernel) as scene:
-        before = scene.ask(query="summary")
+        before = scene.request(query="summary")
         assert path_of(before, "a")["bytes_sent"] == 0, "bytes from before the start do not count"
         kernel.sockets.carry(four_tuple(WIFI), 3_000, 200)
         kernel.sockets.carry(four_tuple(LTE), 10, 1)
@@ -186,7 +187,7 @@ async def test_byte_totals_only_grow(tmp_path: Path) -> None:
         await sweep_and_count(scene)
         kernel.sockets.by_four_tuple.clear()
         resync(scene, later=5.0)
-        assert not scene.ask(query="summary")["subflows"]["active"]
+        assert not scene.request(query="summary")["subflows"]["active"]
         kernel.sockets.connect(8, WIFI)  # the port is used again: another socket has the same four-tuple
         kernel.sockets.by_four_tuple[four_tuple(WIFI)] = kernel.sockets.by_four_tuple[four_tuple(WIFI)]._replace(
             cookie=99
@@ -194,7 +195,7 @@ async def test_byte_totals_only_grow(tmp_path: Path) -> None:
         kernel.sockets.carry(four_tuple(WIFI), 40, 4)
         resync(scene, later=10.0)
         await sweep_and_count(scene)
-        after = scene.ask(query="summary")
+        after = scene.request(query="summary")
         assert {key: path_of(after, "a")[key] for key in ("bytes_sent", "bytes_received", "subflows")} == {
             "bytes_sent": 3_540,
             "bytes_received": 224,
@@ -225,11 +226,11 @@ async def test_connections_shorter_than_a_sweep_interval_are_counted(tmp_path: P
         kernel.sockets.carry(four_tuple(WIFI, 50_000), 500)
         kernel.sockets.disconnect(kernel.meter, four_tuple(WIFI, 50_000))
         resync(scene, later=5.0)
-        await scene.daemon._closed_sockets.tell()
-        found = scene.ask(query="summary")
-        assert (path_of(found, "a")["bytes_sent"], path_of(found, "a")["bytes_received"]) == (3_001_500, 30_000)
-        assert (path_of(found, "b")["bytes_sent"], path_of(found, "b")["bytes_received"]) == (7_000_000, 30_000)
-        assert [each["bytes"] for each in found["rules"]] == [3_001_500]
+        await scene.daemon._closed_sockets.report()
+        answer = scene.request(query="summary")
+        assert (path_of(answer, "a")["bytes_sent"], path_of(answer, "a")["bytes_received"]) == (3_001_500, 30_000)
+        assert (path_of(answer, "b")["bytes_sent"], path_of(answer, "b")["bytes_received"]) == (7_000_000, 30_000)
+        assert [each["bytes"] for each in answer["rules"]] == [3_001_500]
         assert kernel.meter.open
     assert not kernel.meter.open
 
@@ -241,13 +242,13 @@ async def test_rules_of_earlier_policies_keep_their_bytes(tmp_path: Path) -> Non
     async with running(tmp_path, CAPPED, kernel) as scene:
         kernel.sockets.carry(four_tuple(WIFI), 3_000)
         await sweep_and_count(scene)
-        since = scene.ask(query="summary")["policy"]["since"]
+        since = scene.request(query="summary")["policy"]["since"]
         await scene.reload(UNCAPPED)
-        found = scene.ask(query="summary")
-        assert [(each["rule"], each["bytes"], each["capped"], each["rate"]) for each in found["rules"]] == [
+        answer = scene.request(query="summary")
+        assert [(each["rule"], each["bytes"], each["capped"], each["rate"]) for each in answer["rules"]] == [
             ("cap-a", 3_000, 0, None)
         ]
-        assert found["policy"]["since"] > since
+        assert answer["policy"]["since"] > since
 
 
 @scenario
@@ -262,8 +263,8 @@ async def test_connections_are_filtered_and_sorted(tmp_path: Path) -> None:
         await sweep_and_count(scene)
 
         def tokens(**request: object) -> list[int]:
-            found = scene.ask(query="connections", **request)
-            return [int(each["token"], 16) for each in found["connections"]]
+            answer = scene.request(query="connections", **request)
+            return [int(each["token"], 16) for each in answer["connections"]]
 
         assert sorted(tokens()) == [7, 8, 9]
         assert tokens(client=LTE) == [7]
@@ -275,7 +276,7 @@ async def test_connections_are_filtered_and_sorted(tmp_path: Path) -> None:
         assert tokens(sort="bytes") == [7, 9, 8]
         assert tokens(sort="client") == [7, 8, 9]
         assert tokens(sort="client", offset=1, limit=1) == [8]
-        assert scene.ask(query="connections", limit=1)["total"] == 3
+        assert scene.request(query="connections", limit=1)["total"] == 3
 
 
 @scenario
@@ -283,7 +284,7 @@ async def test_connection_has_the_values_of_its_sockets(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        (fresh,) = scene.ask(query="connections")["connections"]
+        (fresh,) = scene.request(query="connections")["connections"]
         # A rate needs two samples. On a busy machine, the sampler may already have taken both.
         assert not any(each["rate_sent"] for each in fresh["subflows"])
         assert [each["share"] for each in fresh["subflows"]] == [None, None]
@@ -292,13 +293,13 @@ async def test_connection_has_the_values_of_its_sockets(tmp_path: Path) -> None:
         kernel.sockets.carry(four_tuple(WIFI), 30_000, 100)
         kernel.sockets.carry(four_tuple(LTE), 10_000)
         await sweep_and_count(scene)
-        (found,) = scene.ask(query="connections")["connections"]
-        wifi, lte = found["subflows"]
+        (answer,) = scene.request(query="connections")["connections"]
+        wifi, lte = answer["subflows"]
         (status,) = scene.status()["connections"]
         assert {key: wifi[key] for key in status["subflows"][0]} == status["subflows"][0], (
             "the values are the same as in status"
         )
-        assert (found["client"], found["bytes_sent"], found["bytes_received"]) == (WIFI, 40_000, 100)
+        assert (answer["client"], answer["bytes_sent"], answer["bytes_received"]) == (WIFI, 40_000, 100)
         assert (wifi["rtt"], wifi["rtt_var"], wifi["retransmits"], wifi["segments_out"]) == (0.02, 0.004, 3, 1_200)
         assert (wifi["lost"], wifi["cwnd"]) == (1, 10)
         assert 0 < lte["rate_sent"] < wifi["rate_sent"] <= 8 * 30_000 / 0.05
@@ -307,7 +308,7 @@ async def test_connection_has_the_values_of_its_sockets(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_values_that_the_kernel_does_not_give_are_null(tmp_path: Path) -> None:
+async def test_values_that_the_kernel_does_not_report_are_null(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -316,9 +317,9 @@ async def test_values_that_the_kernel_does_not_give_are_null(tmp_path: Path) -> 
             raise KernelError("look up TCP sockets: refused")
 
         kernel.sockets.look_up = refused  # type: ignore[method-assign]
-        (found,) = scene.ask(query="connections")["connections"]
-        assert [each["rtt"] for each in found["subflows"]] == [None, None]
-        assert [each["rate"] for each in found["subflows"]] == [5_000_000, None]
+        (answer,) = scene.request(query="connections")["connections"]
+        assert [each["rtt"] for each in answer["subflows"]] == [None, None]
+        assert [each["rate"] for each in answer["subflows"]] == [5_000_000, None]
 
 
 @scenario
@@ -335,14 +336,14 @@ async def test_budgets_are_sorted_by_usage(tmp_path: Path) -> None:
         kernel.sockets.carry(four_tuple(WIFI), 250_000)
         kernel.sockets.carry(four_tuple(LTE), 1_500_000)
         await sweep_and_count(scene)
-        found = scene.ask(query="summary")["budgets"]
-        assert [(each["client"], each["used"], each["volume"], each["left"]) for each in found] == [
+        answer = scene.request(query="summary")["budgets"]
+        assert [(each["client"], each["used"], each["volume"], each["left"]) for each in answer] == [
             (LTE, 1_500_000, 1_000_000, 0),
             (WIFI, 250_000, 1_000_000, 750_000),
         ]
-        assert {(each["name"], each["rule"]) for each in found} == {("volume", "volume")}
-        assert found[0]["until"] > scene.ask(query="summary")["time"]
-        (total,) = scene.ask(query="summary")["budget_totals"]
+        assert {(each["name"], each["rule"]) for each in answer} == {("volume", "volume")}
+        assert answer[0]["until"] > scene.request(query="summary")["time"]
+        (total,) = scene.request(query="summary")["budget_totals"]
         assert total == {
             "name": "volume",
             "per": "client",
@@ -351,7 +352,7 @@ async def test_budgets_are_sorted_by_usage(tmp_path: Path) -> None:
             "used": 1_750_000,
             "volume": 2_000_000,
             "first_volume": 1_000_000,
-            "until": found[0]["until"],
+            "until": answer[0]["until"],
         }
 
 
@@ -375,15 +376,15 @@ async def test_summary_contains_each_budget_in_spite_of_many_accounts(tmp_path: 
             kernel.sockets.carry(four_tuple(client), 900_000 + 1_000 * number)
         kernel.sockets.carry(four_tuple(LTE), 5_000)
         await sweep_and_count(scene)
-        found = scene.ask(query="summary")
-        totals = {each["name"]: each for each in found["budget_totals"]}
+        answer = scene.request(query="summary")
+        totals = {each["name"]: each for each in answer["budget_totals"]}
         assert list(totals) == ["crowded", "calm", "shared"]
         crowded, calm, shared = totals.values()
         assert (crowded["accounts"], crowded["used_up"], crowded["volume"]) == (count, 50, 1_000_000 * count)
         assert crowded["used"] == sum(900_000 + 1_000 * number for number in range(count))
         assert (calm["per"], calm["accounts"], calm["used"]) == ("client", 1, 5_000)
         assert (shared["per"], shared["accounts"], shared["used"], shared["volume"]) == ("path", 1, 0, 1_000_000)
-        accounts = found["budgets"]
+        accounts = answer["budgets"]
         assert len(accounts) == MAX_BUDGETS
         assert [each["name"] for each in accounts[-2:]] == ["calm", "shared"]
         used = [each["used"] for each in accounts]
@@ -405,8 +406,8 @@ async def test_size_of_a_summary_does_not_grow_with_connections(tmp_path: Path) 
         kernel.sockets.connect(number + 1, f"10.1.{number >> 8}.{number & 255}", f"10.2.{number >> 8}.{number & 255}")
     async with running(tmp_path, policy, kernel) as scene:
         await until(lambda: len(kernel.traffic_control.classes) == count)
-        found = scene.ask(query="summary")
-        assert found["connections"] == found["clients"] == found["rules"][0]["capped"] == count
-        assert (len(found["classes"]), found["class_counts"]) == (MAX_CLASSES, {"down": count, "up": 0})
-        assert len(found["budgets"]) == MAX_BUDGETS
-        assert (len(found["paths"]), len(found["rules"])) == (2, 1)
+        answer = scene.request(query="summary")
+        assert answer["connections"] == answer["clients"] == answer["rules"][0]["capped"] == count
+        assert (len(answer["classes"]), answer["class_counts"]) == (MAX_CLASSES, {"down": count, "up": 0})
+        assert len(answer["budgets"]) == MAX_BUDGETS
+        assert (len(answer["paths"]), len(answer["rules"])) == (2, 1)

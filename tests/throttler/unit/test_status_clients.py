@@ -35,10 +35,10 @@ async def test_clients_are_listed_with_usage_and_budgets(tmp_path: Path) -> None
         kernel.sockets.carry(four_tuple(SECOND), 3 * MB)
         await sweep_and_count(scene)
         # A sweep that was under way may have read some sockets before they carried their bytes.
-        await until(lambda: scene.ask(query="clients", sort="bytes")["clients"][0]["bytes_sent"] == 6 * MB)
-        found = scene.ask(query="clients", sort="bytes", limit=2)
-        assert found["total"] == 3
-        first, second = found["clients"]
+        await until(lambda: scene.request(query="clients", sort="bytes")["clients"][0]["bytes_sent"] == 6 * MB)
+        answer = scene.request(query="clients", sort="bytes", limit=2)
+        assert answer["total"] == 3
+        first, second = answer["clients"]
         assert (first["client"], first["connections"], first["subflows"], first["bytes_sent"]) == (WIFI, 2, 3, 6 * MB)
         assert first["capped"] == 1, "only the subflow on path a is capped"
         assert [(each["client"], each["used"]) for each in first["budgets"]] == [(WIFI, 1 * MB)]
@@ -46,7 +46,7 @@ async def test_clients_are_listed_with_usage_and_budgets(tmp_path: Path) -> None
         # A client may be over a budget without any connection.
         del kernel.sockets.by_four_tuple[four_tuple(SECOND)]
         scene.engine.handle_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 1e9))
-        over = scene.ask(query="clients", sort="budget")["clients"]
+        over = scene.request(query="clients", sort="budget")["clients"]
         assert [(each["client"], each["connections"]) for each in over] == [(SECOND, 0), (WIFI, 2), (THIRD, 1)]
         assert [(each["used"], each["left"]) for each in over[0]["budgets"]] == [(3 * MB, 0)]
 
@@ -56,15 +56,15 @@ def line(local: str, remote: str, state: str = "01") -> str:
 
 
 @scenario
-async def test_sockets_that_are_no_subflows_count_as_plain_tcp(tmp_path: Path) -> None:
+async def test_sockets_that_are_not_subflows_count_as_plain_tcp(tmp_path: Path) -> None:
     kernel = FakeKernel()
-    known = four_tuple(WIFI)
+    capped = four_tuple(WIFI)
     kernel.sockets.connect(7, WIFI)
     four, six = tmp_path / "tcp", tmp_path / "tcp6"
-    proxy = f"{int.from_bytes(known.local, 'little'):08X}:{known.local_port:04X}"
+    proxy = f"{int.from_bytes(capped.local, 'little'):08X}:{capped.local_port:04X}"
     four.write_text(
         "  sl  local_address rem_address   st tx_queue\n"
-        + line(proxy, f"{int.from_bytes(known.remote, 'little'):08X}:{known.remote_port:04X}")
+        + line(proxy, f"{int.from_bytes(capped.remote, 'little'):08X}:{capped.remote_port:04X}")
         + line(proxy, "0900010A:9C40")
         + line(proxy, "0900010A:9C41")
         + line(proxy, "0A00010A:9C40", "06")  # This socket is in TIME_WAIT.
@@ -75,6 +75,6 @@ async def test_sockets_that_are_no_subflows_count_as_plain_tcp(tmp_path: Path) -
     async with running(tmp_path, POLICY, kernel) as scene:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tcp_table, "TABLES", (four, six, tmp_path / "none"))
-            found = scene.ask(query="clients")["plain_tcp"]
+            answer = scene.request(query="clients")["plain_tcp"]
     shown = [{"client": "10.1.0.9", "connections": 2}, {"client": "10.1.0.12", "connections": 1}]
-    assert found == {"connections": 3, "total": 2, "clients": shown}
+    assert answer == {"connections": 3, "total": 2, "clients": shown}

@@ -21,8 +21,8 @@ from mptcp_throttler.stages.steering import SetBackup
 
 
 def events_of(scene: Scene, **request: object) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = scene.ask(query="events", **request)["events"]
-    return found
+    events: list[dict[str, Any]] = scene.request(query="events", **request)["events"]
+    return events
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:
@@ -35,28 +35,28 @@ async def test_events_of_a_connections_life(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         start = time.time()
-        found = events_of(scene)
-        assert kinds(found) == ["connection", "subflow", "subflow", "decided", "applied"]
-        assert {each["token"] for each in found} == {"00000007"}
-        assert {each["client"] for each in found} == {WIFI}
-        decided, applied = found[3:]
+        events = events_of(scene)
+        assert kinds(events) == ["connection", "subflow", "subflow", "decided", "applied"]
+        assert {each["token"] for each in events} == {"00000007"}
+        assert {each["client"] for each in events} == {WIFI}
+        decided, applied = events[3:]
         assert (decided["remote"], decided["local"]) == ("10.1.0.1:40000", "10.77.0.1:3128")
         assert (decided["path"], decided["rule"], decided["direction"]) == ("a", "cap-a", "down")
         assert "rule cap-a caps path a at 5 Mbit/s" in decided["text"]
         assert applied["text"] == "10.1.0.1:40000 on path a: cap of rule cap-a in force"
-        assert all(start - 10 < each["time"] <= time.time() for each in found)
+        assert all(start - 10 < each["time"] <= time.time() for each in events)
         await scene.reload(UNCAPPED)
         kernel.sockets.by_four_tuple.clear()
         resync(scene, later=5.0)
-        more = events_of(scene, after=found[-1]["seq"])
+        more = events_of(scene, after=events[-1]["seq"])
         assert kinds(more)[:3] == ["decided", "lifted", "reload"]
         assert sorted(kinds(more)[3:]) == ["closed", "closed", "fault", "fault"]
         assert {each["text"].partition(": ")[2] for each in more if each["kind"] == "fault"} == {
             "the kernel's records disagree: no end was reported, but the kernel does not list it"
         }
         assert more[1]["text"] == "10.1.0.1:40000 on path a: no cap in force any more"
-        assert [each["seq"] for each in more] == list(range(found[-1]["seq"] + 1, found[-1]["seq"] + 8))
-        assert scene.ask(query="summary")["last_event"] == more[-1]["seq"]
+        assert [each["seq"] for each in more] == list(range(events[-1]["seq"] + 1, events[-1]["seq"] + 8))
+        assert scene.request(query="summary")["last_event"] == more[-1]["seq"]
 
 
 @scenario
@@ -73,27 +73,27 @@ async def test_events_are_filtered(tmp_path: Path) -> None:
         assert events_of(scene, limit=2) == whole[-2:], "the latest"
         assert events_of(scene, after=0, limit=3) == whole[:3], "from the beginning"
         assert events_of(scene, after=whole[-1]["seq"]) == []
-        answer = scene.ask(query="events")
+        answer = scene.request(query="events")
         assert (answer["first"], answer["last"]) == (1, whole[-1]["seq"])
 
 
 @scenario
 async def test_reloads_faults_and_the_guard_cause_one_event_each(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
-        before = scene.ask(query="summary")["last_event"]
+        before = scene.request(query="summary")["last_event"]
         scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
         await scene.daemon._reload()
         logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
         scene.engine.action_runner.perform([GuardChange(9, ("cap-a",), "it got too little")])
         await scene.reload(UNCAPPED)
-        found = events_of(scene, after=before)
-        assert sorted((each["kind"], each["text"]) for each in found) == [
+        events = events_of(scene, after=before)
+        assert sorted((each["kind"], each["text"]) for each in events) == [
             ("fault", "tc: gone of us"),
             ("guard", "caps of rule cap-a relaxed: it got too little"),
-            ("reload", found[0]["text"]),
+            ("reload", events[0]["text"]),
             ("reload", "policy reloaded: 0 rules"),
         ]
-        assert re.fullmatch(r'policy not reloaded: p:2: rules\[0\].paths.*"c".*', found[0]["text"])
+        assert re.fullmatch(r'policy not reloaded: p:2: rules\[0\].paths.*"c".*', events[0]["text"])
     logging.getLogger("mptcp_throttler.kernel").warning("nobody listens any more")
 
 
@@ -103,8 +103,8 @@ async def test_events_of_guard_and_steering_name_their_rule(tmp_path: Path) -> N
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        before = scene.ask(query="summary")["last_event"]
-        actions = scene.engine.action_runner
+        before = scene.request(query="summary")["last_event"]
+        effects = scene.engine.action_runner
         scene.engine.path_manager.commands.set_backup = lambda *_: None  # type: ignore[method-assign]
         with logged_fields() as fields:
             actions.perform([GuardChange(7, ("cap-a",), "it got too little"), GuardChange(7, ("cap-a",))])
@@ -124,7 +124,7 @@ async def test_guard_event_of_two_rules_is_logged_once_and_found_by_each(tmp_pat
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        before = scene.ask(query="summary")["last_event"]
+        before = scene.request(query="summary")["last_event"]
         rules = "cap-a", "cap-b"
         with logged_fields() as fields:
             scene.engine.action_runner.perform([GuardChange(7, rules, "it got too little"), GuardChange(7, rules)])
@@ -139,15 +139,15 @@ async def test_guard_event_of_two_rules_is_logged_once_and_found_by_each(tmp_pat
 @contextmanager
 def logged_fields() -> Iterator[list[dict[str, str | tuple[str, ...]]]]:
     """Collect the fields of log records about actions."""
-    found: list[dict[str, str | tuple[str, ...]]] = []
+    fields: list[dict[str, str | tuple[str, ...]]] = []
     handler = logging.Handler()
-    handler.emit = lambda record: found.append(record.fields)  # type: ignore[attr-defined, method-assign]
+    handler.emit = lambda record: fields.append(record.fields)  # type: ignore[attr-defined, method-assign]
     logger = logging.getLogger("mptcp_throttler.runtime.actions")
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     try:
-        yield found
+        yield fields
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
@@ -166,14 +166,14 @@ async def test_used_up_budget_causes_an_event(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
-        before = scene.ask(query="summary")["last_event"]
+        before = scene.request(query="summary")["last_event"]
         await sweep_and_count(scene)
         kernel.sockets.carry(four_tuple(LTE), 1_200_000)
         with logged_fields() as fields:
             await sweep_and_count(scene)
         assert fields == [{"MPTCP_CLIENT": LTE, "MPTCP_RULE": "volume"}]
-        found = events_of(scene, after=before)
-        (budget,) = [each for each in found if each["kind"] == "budget"]
+        events = events_of(scene, after=before)
+        (budget,) = [each for each in events if each["kind"] == "budget"]
         assert (budget["rule"], budget["token"]) == ("volume", None)
         assert budget["text"].startswith("client 10.2.0.1: rule volume caps what exceeds 1.00 MB until ")
 
@@ -188,14 +188,14 @@ async def test_owner_of_a_connection_sees_only_that_connection(tmp_path: Path) -
         kernel.sockets.carry(four_tuple(LTE), 200_000, 50)
         kernel.sockets.carry(four_tuple("10.2.0.8"), 900_000)
         await sweep_and_count(scene)
-        found = scene.ask(query="client", endpoint="10.2.0.1:40000")
-        assert found["multipath"] is True
-        assert [(each["path"], each["address"], each["capped"], each["rate"]) for each in found["subflows"]] == [
+        answer = scene.request(query="client", endpoint="10.2.0.1:40000")
+        assert answer["multipath"] is True
+        assert [(each["path"], each["address"], each["capped"], each["rate"]) for each in answer["subflows"]] == [
             ("a", WIFI, True, 5_000_000),
             ("b", LTE, False, None),
         ]
-        assert found["subflows"][1]["bytes"] == 200_050
-        (budget,) = found["budgets"]
+        assert answer["subflows"][1]["bytes"] == 200_050
+        (budget,) = answer["budgets"]
         assert (budget["name"], budget["used"], budget["volume"], budget["left"], budget["shared"]) == (
             "volume",
             200_050,
@@ -203,8 +203,8 @@ async def test_owner_of_a_connection_sees_only_that_connection(tmp_path: Path) -
             799_950,
             False,
         )
-        assert "10.1.0.8" not in str(found)
-        assert "10.2.0.8" not in str(found)
+        assert "10.1.0.8" not in str(answer)
+        assert "10.2.0.8" not in str(answer)
 
 
 @scenario
@@ -215,10 +215,10 @@ async def test_clients_behind_one_nat_see_their_own_connections(tmp_path: Path) 
     kernel.sockets.connect(8, WIFI, proxy=ip_address("10.77.0.9").packed)
     async with running(tmp_path, VOLUME, kernel) as scene:
 
-        def addresses(**which: str) -> list[str]:
-            found = scene.ask(query="client", endpoint=f"{WIFI}:40000", **which)
-            assert found["multipath"] == bool(found["subflows"])
-            return [each["address"] for each in found["subflows"]]
+        def addresses(**arguments: str) -> list[str]:
+            answer = scene.request(query="client", endpoint=f"{WIFI}:40000", **arguments)
+            assert answer["multipath"] == bool(answer["subflows"])
+            return [each["address"] for each in answer["subflows"]]
 
         assert addresses(local="10.77.0.1:3128") == addresses(token="7") == [WIFI, LTE]
         assert addresses(local="10.77.0.9:3128") == addresses(local="[::ffff:10.77.0.9]:3128") == [WIFI]
@@ -226,7 +226,7 @@ async def test_clients_behind_one_nat_see_their_own_connections(tmp_path: Path) 
         assert addresses(local="10.77.0.1:3129") == addresses(local="10.77.0.8:3128") == addresses(token="9") == []
         assert addresses() == [], "the endpoint without the token does not identify the connection"
         # The operator of the proxy sees both connections.
-        explained = scene.ask(query="explain", endpoint=f"{WIFI}:40000")
+        explained = scene.request(query="explain", endpoint=f"{WIFI}:40000")
         assert {each["token"] for each in explained["connections"]} == {"00000007", "00000008"}
 
 
@@ -235,12 +235,12 @@ async def test_owner_of_a_connection_sees_no_cap_in_a_dry_run(tmp_path: Path) ->
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, BOTH_WAYS + "dry_run: true\n", kernel) as scene:
-        assert scene.ask(query="summary")["rules"][0]["capped"] == 1, "the summary counts caps of a dry run"
-        found = scene.ask(query="client", endpoint="10.1.0.1:40000")["subflows"]
-        caps = [[each[key] for key in ("path", "capped", "rate", "rule", "upload_rate")] for each in found]
+        assert scene.request(query="summary")["rules"][0]["capped"] == 1, "the summary counts caps of a dry run"
+        answer = scene.request(query="client", endpoint="10.1.0.1:40000")["subflows"]
+        caps = [[each[key] for key in ("path", "capped", "rate", "rule", "upload_rate")] for each in answer]
         assert caps == [["a", False, None, None, None], ["b", False, None, None, None]]
         await scene.reload(BOTH_WAYS)
-        first = scene.ask(query="client", endpoint="10.1.0.1:40000")["subflows"][0]
+        first = scene.request(query="client", endpoint="10.1.0.1:40000")["subflows"][0]
         assert (first["capped"], first["rate"], first["upload_rate"]) == (True, 5_000_000, 5_000_000)
 
 
@@ -250,5 +250,5 @@ async def test_plain_tcp_is_reported_as_not_multipath(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, VOLUME, kernel) as scene:
         for endpoint in ("10.1.0.1:40001", "10.3.0.1:40000", "[2001:db8::1]:40000"):
-            found = scene.ask(query="client", endpoint=endpoint)
-            assert (found["multipath"], found["subflows"], found["budgets"]) == (False, [], [])
+            answer = scene.request(query="client", endpoint=endpoint)
+            assert (answer["multipath"], answer["subflows"], answer["budgets"]) == (False, [], [])

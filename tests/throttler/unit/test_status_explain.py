@@ -17,7 +17,7 @@ from test_daemon import BOTH_WAYS, CAPPED, PATHS, UNCAPPED, Scene, running, scen
 from test_status_answers import LTE, WIFI, sweep_and_count
 from test_status_events import VOLUME
 
-from mptcp_throttler.cli.asking import explanation
+from mptcp_throttler.cli.queries import explanation
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.runtime import actions, budgets, daemon, decisions, engine
@@ -28,7 +28,7 @@ from mptcp_throttler.telemetry.events import MAX_EVENTS
 
 def explained_subflows(scene: Scene, **request: object) -> list[dict[str, Any]]:
     """Return the subflows of the one connection that the request finds."""
-    (connection,) = scene.ask(query="explain", **request)["connections"]
+    (connection,) = scene.request(query="explain", **request)["connections"]
     return list(connection["subflows"])
 
 
@@ -68,7 +68,7 @@ async def test_connections_are_found_by_client_token_or_endpoint(tmp_path: Path)
     async with running(tmp_path, BOTH_WAYS, kernel) as scene:
 
         def tokens(**request: object) -> set[str]:
-            return {each["token"] for each in scene.ask(query="explain", **request)["connections"]}
+            return {each["token"] for each in scene.request(query="explain", **request)["connections"]}
 
         assert tokens(client=LTE) == {"00000007", "00000008"}
         assert tokens(client="10.9.9.9") == set()
@@ -76,14 +76,14 @@ async def test_connections_are_found_by_client_token_or_endpoint(tmp_path: Path)
         assert tokens(token="9") == set()
         assert tokens(endpoint="10.2.0.1:40001") == {"00000008"}
         assert tokens(endpoint="10.2.0.1:40002") == set()
-        found = explained_subflows(scene, token="7")
-        assert [(each["remote"], each["direction"], each["verdict"]) for each in found] == [
+        explained = explained_subflows(scene, token="7")
+        assert [(each["remote"], each["direction"], each["verdict"]) for each in explained] == [
             ("10.1.0.1:40000", "down", "capped at 5 Mbit/s"),
             ("10.1.0.1:40000", "up", "capped at 5 Mbit/s"),
             ("10.2.0.1:40000", "down", "not capped"),
             ("10.2.0.1:40000", "up", "not capped"),
         ]
-        assert "one of" in scene.ask(query="explain")["error"]
+        assert "one of" in scene.request(query="explain")["error"]
 
 
 @scenario
@@ -125,7 +125,7 @@ async def test_stage_has_no_start_time_if_its_event_was_displaced(tmp_path: Path
         for _ in range(ring.last):
             ring.add(time.time(), "fault")
         assert explained_subflows(scene, token="7")[1]["stages"][0]["since"] is None
-        lines = list(explanation(scene.ask(query="explain", token="7")))
+        lines = list(explanation(scene.request(query="explain", token="7")))
         (line,) = [each for each in lines if "then budgets" in each]
         assert ", since" not in line
 
@@ -215,7 +215,7 @@ async def test_guard_stage_is_explained(tmp_path: Path) -> None:
         assert stage["stage"] == "guard"
         assert stage["what"].startswith("cap of rule cap-a relaxed: the connection got 100 kbit/s;")
         assert stage["since"] >= relaxed
-        assert scene.ask(query="summary")["guard"]["relaxed"] == 1
+        assert scene.request(query="summary")["guard"]["relaxed"] == 1
 
 
 @scenario
@@ -226,10 +226,10 @@ async def test_cap_in_a_transition_is_coming(tmp_path: Path) -> None:
     async with running(tmp_path, UNCAPPED, kernel) as scene:
         await scene.reload(CAPPED)
         assert explained_subflows(scene, token="7")[0]["cap_state"] == "coming"
-        found = scene.ask(query="summary")
-        assert (found["rules"][0]["landing"], found["subflows"]["pending"]) == (1, 1)
+        explained = scene.request(query="summary")
+        assert (explained["rules"][0]["landing"], explained["subflows"]["pending"]) == (1, 1)
         await until(lambda: explained_subflows(scene, token="7")[0]["cap_state"] == "in force")
-        assert scene.ask(query="summary")["rules"][0]["landing"] == 0
+        assert scene.request(query="summary")["rules"][0]["landing"] == 0
 
 
 @scenario
@@ -249,10 +249,10 @@ async def test_upload_cap_is_coming_until_its_class_has_the_rate(tmp_path: Path)
             return any(cap.interim for cap in planner.caps.values())
 
         def cap_state() -> tuple[str, bool, int, int]:
-            (connection,) = scene.ask(query="connections")["connections"]
+            (connection,) = scene.request(query="connections")["connections"]
             (status,) = scene.status()["connections"]
             assert connection["subflows"][0]["upload"]["landing"] == status["subflows"][0]["upload"]["landing"]
-            summary = scene.ask(query="summary")
+            summary = scene.request(query="summary")
             (rule,) = summary["rules"]
             (wifi,) = [each for each in explained_subflows(scene, token="7") if each["path"] == "a" and each["rule"]]
             landing = connection["subflows"][0]["upload"]["landing"]

@@ -24,9 +24,9 @@ def test_empty_request_means_the_status_query(line: bytes) -> None:
 
 
 def test_arguments_are_converted() -> None:
-    found = parse(query="connections", client="::ffff:192.0.2.1", token="0000AB01", sort="rate", limit=3, path=None)
-    given = {"client": ip_address("192.0.2.1").packed, "token": 0xAB01, "sort": "rate", "limit": 3}
-    assert found == ("connections", {"offset": 0} | given)
+    parsed = parse(query="connections", client="::ffff:192.0.2.1", token="0000AB01", sort="rate", limit=3, path=None)
+    expected = {"client": ip_address("192.0.2.1").packed, "token": 0xAB01, "sort": "rate", "limit": 3}
+    assert parsed == ("connections", {"offset": 0} | expected)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ _keys = st.sampled_from(sorted({key for keys in QUERIES.values() for key in keys
 
 
 @given(st.binary() | st.builds(json.dumps, _json).map(str.encode))
-def test_any_bytes_are_a_request_or_refused(line: bytes) -> None:
+def test_any_bytes_are_accepted_or_refused(line: bytes) -> None:
     with suppress(RequestError):
         assert parse_request(line)[0] in QUERIES
 
@@ -85,5 +85,5 @@ def test_any_bytes_are_a_request_or_refused(line: bytes) -> None:
 @given(st.sampled_from(sorted(QUERIES)), st.dictionaries(_keys, _json, max_size=3))
 def test_any_arguments_are_checked_or_refused(query: str, arguments: dict[str, object]) -> None:
     with suppress(RequestError):
-        _, found = parse_request(json.dumps(arguments | {"query": query}).encode())
-        assert found.keys() <= QUERIES[query].keys()
+        _, parsed = parse_request(json.dumps(arguments | {"query": query}).encode())
+        assert parsed.keys() <= QUERIES[query].keys()

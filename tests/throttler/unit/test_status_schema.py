@@ -28,16 +28,16 @@ def test_every_query_has_a_request_and_an_answer_schema() -> None:
 
 
 def test_every_definition_is_referenced_and_closed() -> None:
-    found = status_schema()
-    text = json.dumps(found)
-    for name in found["$defs"]:
+    schema = status_schema()
+    text = json.dumps(schema)
+    for name in schema["$defs"]:
         assert f'"#/$defs/{name}"' in text
-    objects = [each for each in found["$defs"].values() if each.get("type") == "object"]
+    objects = [each for each in schema["$defs"].values() if each.get("type") == "object"]
     assert text.count('"additionalProperties": false') == len(objects), "each object must refuse undocumented keys"
 
 
 def test_inherited_keys_have_their_descriptions() -> None:
-    assert status_schema()["$defs"]["SubflowDetails"]["properties"]["ceil"]["description"] == "At most."
+    assert status_schema()["$defs"]["SubflowDetails"]["properties"]["ceil"]["description"] == "Maximum rate."
 
 
 def conforms(schema: dict[str, Any], value: Any) -> bool:
@@ -105,10 +105,10 @@ async def test_answers_of_child_processes_conform_to_the_schema(tmp_path: Path) 
     async with running(tmp_path, CAPPED, kernel):
         for query, answer in ANSWERS.items():
             request = {"query": query} | needed.get(query, {})
-            found = await status_client.ask_async(tmp_path / "s", request, 60.0)
+            received = await status_client.ask_async(tmp_path / "s", request, 60.0)
             validator = TypeAdapter(answer)
-            validator.validate_json(json.dumps(found))
-            assert "error" not in found
-            invalid = found | {"pid": "one"}
+            validator.validate_json(json.dumps(received))
+            assert "error" not in received
+            invalid = received | {"pid": "one"}
             with pytest.raises(ValidationError):
                 validator.validate_json(json.dumps(invalid))

@@ -21,21 +21,21 @@ import pytest
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.runtime import status
-from mptcp_throttler.runtime.status import MAX_ANSWERS, SILENT_SECONDS, StatusServer
+from mptcp_throttler.runtime.status import MAX_ANSWERS, REQUEST_TIMEOUT, StatusServer
 from mptcp_throttler.views.requests import MAX_REQUEST
 
-MANY = 20_000_000
+LARGE = 20_000_000
 """Bytes: more than a Unix socket holds while nobody reads."""
 
 
-LONG = 60.0
+LONG_SECONDS = 60.0
 """Seconds: so long that even on a slow machine, a client that has something to send does not count as silent."""
 
 
 @pytest.fixture(autouse=True)
-def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the time to wait for a request, because most clients here send none."""
-    monkeypatch.setattr(status, "SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT", 0.1)
 
 
 @asynccontextmanager
@@ -58,16 +58,16 @@ def connect_client(path: Path) -> socket.socket:
     return client
 
 
-async def answer(path: Path) -> str:
+async def receive_answer(path: Path) -> str:
     reader, writer = await asyncio.open_unix_connection(str(path))
-    found = (await reader.read()).decode()
+    received = (await reader.read()).decode()
     writer.close()
-    return found
+    return received
 
 
-async def children_of(server: StatusServer, count: int) -> list[int]:
+async def wait_for_children(server: StatusServer, count: int) -> list[int]:
     async with asyncio.timeout(60):
-        while len(server._children) != count:  # noqa: ASYNC110 - nothing else says so
+        while len(server._children) != count:  # noqa: ASYNC110 - there is no event for this
             await asyncio.sleep(0.001)
     return list(server._children.values())
 
@@ -75,49 +75,49 @@ async def children_of(server: StatusServer, count: int) -> list[int]:
 def test_each_client_gets_the_whole_document(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path / "s", "abc" * 100_000) as server:
-            answers = await asyncio.gather(*(answer(tmp_path / "s") for _ in range(3 * MAX_ANSWERS)))
+            answers = await asyncio.gather(*(receive_answer(tmp_path / "s") for _ in range(3 * MAX_ANSWERS)))
             assert answers == ["abc" * 100_000 + "."] * (3 * MAX_ANSWERS)
-            await children_of(server, 0)
+            await wait_for_children(server, 0)
 
     asyncio.run(scenario())
 
 
 def test_client_that_sends_its_request_late_gets_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert SILENT_SECONDS >= 2
-    monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
+    assert REQUEST_TIMEOUT >= 2
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG_SECONDS)
 
     async def scenario() -> str:
         server = StatusServer(tmp_path / "s", lambda line: iter([line]))
         await server.open()
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
-        await children_of(server, 1)
+        await wait_for_children(server, 1)
         writer.write(b"summary\n")
-        found = (await reader.read()).decode()
+        received = (await reader.read()).decode()
         writer.close()
         await server.close()
-        return found
+        return received
 
     assert asyncio.run(scenario()) == "summary"
 
 
 def test_answer_has_the_state_at_the_time_of_the_request(tmp_path: Path) -> None:
     async def scenario() -> str:
-        known = [1, 2]
+        tokens = [1, 2]
         server = StatusServer(
-            tmp_path / "s", lambda _: iter([f"{len(known)} connections {' ' * MANY}{known}".encode()])
+            tmp_path / "s", lambda _: iter([f"{len(tokens)} connections {' ' * LARGE}{tokens}".encode()])
         )
         await server.open()
         client = connect_client(tmp_path / "s")
-        await children_of(server, 1)
-        known.append(3)
-        found = await asyncio.to_thread(lambda: b"".join(iter(lambda: client.recv(1 << 20), b"")).decode())
+        await wait_for_children(server, 1)
+        tokens.append(3)
+        received = await asyncio.to_thread(lambda: b"".join(iter(lambda: client.recv(1 << 20), b"")).decode())
         client.close()
         await server.close()
-        return found
+        return received
 
-    found = asyncio.run(scenario())
-    assert found.startswith("2 connections")
-    assert found.endswith("[1, 2]")
+    received = asyncio.run(scenario())
+    assert received.startswith("2 connections")
+    assert received.endswith("[1, 2]")
 
 
 def test_first_part_of_an_answer_is_sent_at_once(tmp_path: Path) -> None:
@@ -133,19 +133,19 @@ def test_first_part_of_an_answer_is_sent_at_once(tmp_path: Path) -> None:
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
         first = await reader.readexactly(4)
         (tmp_path / "go").touch()
-        found = first + await reader.read()
+        received = first + await reader.read()
         writer.close()
         await server.close()
-        return found
+        return received
 
     assert asyncio.run(asyncio.wait_for(scenario(), 60)) == b"headrest"
 
 
 def test_children_of_clients_that_do_not_read_end_with_the_server(tmp_path: Path) -> None:
     async def scenario() -> list[int]:
-        async with serving(tmp_path / "s", " " * MANY) as server:
+        async with serving(tmp_path / "s", " " * LARGE) as server:
             clients = [connect_client(tmp_path / "s") for _ in range(MAX_ANSWERS + 1)]
-            children = await children_of(server, MAX_ANSWERS)
+            children = await wait_for_children(server, MAX_ANSWERS)
             for child in children:
                 async with asyncio.timeout(60):
                     while len(os.listdir(f"/proc/{child}/fd")) > 4:  # noqa: ASYNC110 - standard streams and the client
@@ -155,7 +155,7 @@ def test_children_of_clients_that_do_not_read_end_with_the_server(tmp_path: Path
             async with asyncio.timeout(60):
                 while set(server._children.values()) == set(children):  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0.001)
-            children += await children_of(server, MAX_ANSWERS)
+            children += await wait_for_children(server, MAX_ANSWERS)
         for client in clients:
             client.close()
         return children
@@ -170,40 +170,40 @@ def test_failing_child_does_not_end_the_server(tmp_path: Path) -> None:
 
         def document(_: bytes) -> Iterator[bytes]:
             if broken[0]:
-                raise ValueError("no such thing")
+                raise ValueError("cannot answer")
             yield b"well"
 
         server = StatusServer(tmp_path / "s", document)
         await server.open()
-        first = await answer(tmp_path / "s")
+        first = await receive_answer(tmp_path / "s")
         broken[0] = False
-        second = await answer(tmp_path / "s")
+        second = await receive_answer(tmp_path / "s")
         await server.close()
         return first, second
 
     assert asyncio.run(scenario()) == ("", "well")
 
 
-def test_accepting_is_tried_again_later_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accept_is_retried_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "RETRY_SECONDS", 0.01)
-    real, tries = socket.socket.accept, []
+    real, attempts = socket.socket.accept, []
 
     def accept(self: socket.socket) -> tuple[socket.socket, object]:
-        tries.append(1)
-        if len(tries) < 4:
+        attempts.append(1)
+        if len(attempts) < 4:
             raise OSError(errno.EMFILE, "Too many open files")
         return real(self)
 
     async def scenario() -> str:
         async with serving(tmp_path / "s", "well"):
             monkeypatch.setattr(socket.socket, "accept", accept)
-            return await answer(tmp_path / "s")
+            return await receive_answer(tmp_path / "s")
 
     assert asyncio.run(scenario()) == "well."
-    assert len(tries) == 4
+    assert len(attempts) == 4
 
 
-def test_server_continues_if_no_child_can_be_made(
+def test_server_continues_after_a_failed_fork(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused() -> int:
@@ -213,11 +213,11 @@ def test_server_continues_if_no_child_can_be_made(
         async with serving(tmp_path / "s", "well"):
             with monkeypatch.context() as patched:
                 patched.setattr(os, "fork", refused)
-                first = await answer(tmp_path / "s")
-            return first, await answer(tmp_path / "s")
+                first = await receive_answer(tmp_path / "s")
+            return first, await receive_answer(tmp_path / "s")
 
     assert asyncio.run(scenario()) == ("", "well.")
-    assert "make a child: Resource temporarily unavailable" in caplog.text
+    assert "fork: Resource temporarily unavailable" in caplog.text
 
 
 def test_other_file_at_the_sockets_path_is_an_error(tmp_path: Path) -> None:
@@ -227,12 +227,12 @@ def test_other_file_at_the_sockets_path_is_an_error(tmp_path: Path) -> None:
         async with serving(tmp_path / "s", ""):
             pass
 
-    with pytest.raises(KernelError, match="there is something else of that name"):
+    with pytest.raises(KernelError, match="a file with this name exists"):
         asyncio.run(scenario())
     assert (tmp_path / "s").read_text() == "mine"
 
 
-def test_socket_removed_as_soon_as_it_is_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_socket_removed_after_its_creation_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the daemon ended if a comparison was creating the socket again at that moment."""
 
     async def test() -> None:
@@ -258,13 +258,13 @@ def test_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
         group = grp.getgrgid(os.getgid()).gr_name
         server = StatusServer(tmp_path / "s", lambda _: iter([b"."]), group)
         await server.open()
-        found = (tmp_path / "s").stat()
+        socket_status = (tmp_path / "s").stat()
         await server.close()
-        return found
+        return socket_status
 
-    found = asyncio.run(scenario())
-    assert stat.S_IMODE(found.st_mode) == 0o660
-    assert found.st_gid == os.getgid()
+    socket_status = asyncio.run(scenario())
+    assert stat.S_IMODE(socket_status.st_mode) == 0o660
+    assert socket_status.st_gid == os.getgid()
 
 
 @pytest.mark.parametrize(
@@ -315,9 +315,9 @@ async def request(path: Path, *pieces: bytes, end: bool = False) -> str:
         await wait_until_read(writer)
     if end:
         writer.write_eof()
-    found = (await reader.read()).decode()
+    received = (await reader.read()).decode()
     writer.close()
-    return found
+    return received
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_request_is_the_first_line_or_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], end: bool, line: str
 ) -> None:
     if pieces or end:
-        monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
+        monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG_SECONDS)
 
     async def scenario() -> str:
         async with echoing(tmp_path / "s"):
@@ -347,21 +347,21 @@ def test_request_is_the_first_line_or_empty(
 
 def test_silent_client_does_not_delay_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child process waits for the client, while the event loop answers others."""
-    monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG_SECONDS)
 
     async def scenario() -> str:
         async with echoing(tmp_path / "s") as server:
             client = connect_client(tmp_path / "s")
-            await children_of(server, 1)
-            found = await request(tmp_path / "s", b"hello\n")
+            await wait_for_children(server, 1)
+            received = await request(tmp_path / "s", b"hello\n")
             client.close()
-            return found
+            return received
 
     assert asyncio.run(asyncio.wait_for(scenario(), 60)) == "request: hello"
 
 
 def test_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "SILENT_SECONDS", LONG)
+    monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG_SECONDS)
 
     async def scenario() -> str:
         server = StatusServer(tmp_path / "s", lambda line: iter([str(len(line)).encode()]))
@@ -369,10 +369,10 @@ def test_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         client = connect_client(tmp_path / "s")
         client.settimeout(60)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            await asyncio.to_thread(client.sendall, b" " * MANY)
-        found = await asyncio.to_thread(client.recv, 100)
+            await asyncio.to_thread(client.sendall, b" " * LARGE)
+        received = await asyncio.to_thread(client.recv, 100)
         client.close()
         await server.close()
-        return found.decode()
+        return received.decode()
 
     assert MAX_REQUEST < int(asyncio.run(scenario())) <= 2 * MAX_REQUEST

@@ -11,7 +11,7 @@ from mptcp_common.problems import DocumentError
 from mptcp_throttler.config import files, status_socket
 from mptcp_throttler.config.settings import load_settings
 
-GIVEN = "interfaces: [w0]\npolicy: p.yaml\n"
+SETTINGS = "interfaces: [w0]\npolicy: p.yaml\n"
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ def test_plain_line_gives_the_same_path_as_the_settings(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "throttler.yaml"
-    file.write_text(GIVEN + line)
+    file.write_text(SETTINGS + line)
     monkeypatch.delattr(files, "read_settings")
-    assert status_socket(file) == load_settings(GIVEN + line, "s").status_socket
+    assert status_socket(file) == load_settings(SETTINGS + line, "s").status_socket
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ def test_plain_line_gives_the_same_path_as_the_settings(
 )
 def test_other_forms_are_left_to_the_settings_parser(line: str, path: str, tmp_path: Path) -> None:
     file = tmp_path / "throttler.yaml"
-    file.write_text(GIVEN + line)
+    file.write_text(SETTINGS + line)
     assert status_socket(file) == Path(path)
 
 
 @pytest.mark.parametrize("line", ["status_socket: relative.sock\n", "status_socket: /run/a\nstatus_socket: /run/b\n"])
 def test_wrong_line_is_refused_as_in_the_settings(line: str, tmp_path: Path) -> None:
     file = tmp_path / "throttler.yaml"
-    file.write_text(GIVEN + line)
+    file.write_text(SETTINGS + line)
     with pytest.raises(DocumentError, match="status_socket"):
         status_socket(file)
 

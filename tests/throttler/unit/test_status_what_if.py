@@ -19,29 +19,29 @@ from mptcp_common import status_client
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.runtime.answers.what_if import MAX_LISTED
 from mptcp_throttler.views.answers import WhatIfAnswer
-from mptcp_throttler.views.words import paths_in_words
+from mptcp_throttler.views.text import describe_paths
 
 
 async def ask_what_if(tmp_path: Path, policy: str) -> dict[str, Any]:
     """Query the daemon. Its child process decides again in its copy of the daemon's state."""
-    found = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": policy}, 60.0)
-    TypeAdapter(WhatIfAnswer).validate_json(json.dumps(found))
-    return found
+    answer = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": policy}, 60.0)
+    TypeAdapter(WhatIfAnswer).validate_json(json.dumps(answer))
+    return answer
 
 
 @scenario
-async def test_policy_is_tried_without_coming_into_force(tmp_path: Path) -> None:
+async def test_policy_is_evaluated_without_coming_into_force(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        found = await ask_what_if(tmp_path, CAPPED)
-        assert (found["changes"], found["changed"], found["capped_now"], found["capped_then"]) == ([], 0, 1, 1)
-        found = await ask_what_if(tmp_path, CAPPED.replace("[a]", "[b]").replace("cap-a", "cap-b"))
-        assert [(each["remote"], each["path"], each["now"], each["then"]) for each in found["changes"]] == [
+        answer = await ask_what_if(tmp_path, CAPPED)
+        assert (answer["changes"], answer["changed"], answer["capped_now"], answer["capped_then"]) == ([], 0, 1, 1)
+        answer = await ask_what_if(tmp_path, CAPPED.replace("[a]", "[b]").replace("cap-a", "cap-b"))
+        assert [(each["remote"], each["path"], each["now"], each["then"]) for each in answer["changes"]] == [
             ("10.1.0.1:40000", "a", "capped at 5 Mbit/s by rule cap-a", "not capped"),
             ("10.2.0.1:40000", "b", "not capped", "capped at 5 Mbit/s by rule cap-b"),
         ]
-        assert found["errors"] == []
+        assert answer["errors"] == []
         assert (await ask_what_if(tmp_path, UNCAPPED))["capped_then"] == 0
         assert (await ask_what_if(tmp_path, BOTH_WAYS))["capped_then"] == 2
         assert scene.status()["policy"]["rules"] == ["cap-a"]
@@ -49,7 +49,7 @@ async def test_policy_is_tried_without_coming_into_force(tmp_path: Path) -> None
 
 
 @scenario
-async def test_policy_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+async def test_evaluation_that_takes_too_long_is_aborted(tmp_path: Path) -> None:
     """Defect: for a policy with a thousand paths, four child processes computed for 18 s each.
 
     During that time, no other request was answered.
@@ -59,8 +59,8 @@ async def test_policy_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mptcp_throttler.runtime.answers.what_if.MAX_SECONDS", 0)
         async with running(tmp_path, CAPPED, kernel):
-            found = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": CAPPED}, 60.0)
-    assert found["error"] == "to decide by this policy takes too long: 0 of 1 connections in 0 s"
+            answer = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": CAPPED}, 60.0)
+    assert answer["error"] == "the evaluation of this policy takes too long: 0 of 1 connections in 0 s"
 
 
 @scenario
@@ -81,12 +81,12 @@ async def test_used_up_budgets_count_for_another_policy(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_all_mistakes_of_a_policy_are_returned(tmp_path: Path) -> None:
+async def test_all_errors_of_a_policy_are_returned(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED):
-        found = await ask_what_if(tmp_path, PATHS + "rules: [{name: x, paths: [c], throttle: {rate: 5}}]\n")
-        assert len(found["errors"]) == 2
-        assert all(each.startswith("policy:5: rules[0].") for each in found["errors"])
-        assert "changes" not in found
+        answer = await ask_what_if(tmp_path, PATHS + "rules: [{name: x, paths: [c], throttle: {rate: 5}}]\n")
+        assert len(answer["errors"]) == 2
+        assert all(each.startswith("policy:5: rules[0].") for each in answer["errors"])
+        assert "changes" not in answer
 
 
 @scenario
@@ -97,13 +97,13 @@ async def test_number_of_listed_changes_is_limited(tmp_path: Path) -> None:
         host = f"{number >> 8}.{number & 255}"
         kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
     async with running(tmp_path, UNCAPPED, kernel):
-        found = await ask_what_if(tmp_path, CAPPED)
-        assert (len(found["changes"]), found["changed"]) == (MAX_LISTED, count)
-        found = await ask_what_if(tmp_path, UNCAPPED)
-        assert (found["changed"], found["stay_capped_count"]) == (0, 0)
+        answer = await ask_what_if(tmp_path, CAPPED)
+        assert (len(answer["changes"]), answer["changed"]) == (MAX_LISTED, count)
+        answer = await ask_what_if(tmp_path, UNCAPPED)
+        assert (answer["changed"], answer["stay_capped_count"]) == (0, 0)
     async with running(tmp_path, CAPPED, kernel):
-        found = await ask_what_if(tmp_path, CAPPED)
-        assert (len(found["stay_capped"]), found["stay_capped_count"], found["changed"]) == (MAX_LISTED, count, 0)
+        answer = await ask_what_if(tmp_path, CAPPED)
+        assert (len(answer["stay_capped"]), answer["stay_capped_count"], answer["changed"]) == (MAX_LISTED, count, 0)
 
 
 @scenario
@@ -112,8 +112,8 @@ async def test_subflows_that_stay_capped_are_listed(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel):
-        found = await ask_what_if(tmp_path, CAPPED)
-        (row,) = found["stay_capped"]
+        answer = await ask_what_if(tmp_path, CAPPED)
+        (row,) = answer["stay_capped"]
         assert (row["remote"], row["path"], row["direction"]) == ("10.1.0.1:40000", "a", "down")
         assert row["now"] == row["then"] == "capped at 5 Mbit/s by rule cap-a"
         assert row["why"] == "rule cap-a caps path a at 5 Mbit/s: 2 subflows active"
@@ -129,21 +129,21 @@ async def test_beginning_and_end_of_a_dry_run_are_changes(tmp_path: Path) -> Non
     kernel.sockets.connect(7, WIFI, LTE)
     dry, words = CAPPED + "dry_run: true\n", "capped at 5 Mbit/s by rule cap-a"
     async with running(tmp_path, dry, kernel):
-        found = await ask_what_if(tmp_path, CAPPED)
-        (change,) = found["changes"]
+        answer = await ask_what_if(tmp_path, CAPPED)
+        (change,) = answer["changes"]
         assert (change["remote"], change["now"], change["then"]) == ("10.1.0.1:40000", f"{words} (dry run)", words)
-        assert (found["capped_now"], found["capped_then"]) == (0, 1)
-        assert (found["dry_run_now"], found["dry_run_then"]) == (True, False)
-        found = await ask_what_if(tmp_path, dry)
-        assert (found["changed"], found["capped_then"], found["stay_capped"]) == (0, 0, [])
+        assert (answer["capped_now"], answer["capped_then"]) == (0, 1)
+        assert (answer["dry_run_now"], answer["dry_run_then"]) == (True, False)
+        answer = await ask_what_if(tmp_path, dry)
+        assert (answer["changed"], answer["capped_then"], answer["stay_capped"]) == (0, 0, [])
     async with running(tmp_path, CAPPED, kernel):
-        found = await ask_what_if(tmp_path, dry)
-        (change,) = found["changes"]
+        answer = await ask_what_if(tmp_path, dry)
+        (change,) = answer["changes"]
         assert (change["now"], change["then"]) == (words, f"{words} (dry run)")
-        assert (found["capped_now"], found["capped_then"]) == (1, 0)
+        assert (answer["capped_now"], answer["capped_then"]) == (1, 0)
 
 
-ORDERED = CAPPED.replace("}}]\n", "}}, {name: standby, steer: {mode: active-standby, active: a, standby: b}}]\n")
+STANDBY_POLICY = CAPPED.replace("}}]\n", "}}, {name: standby, steer: {mode: active-standby, active: a, standby: b}}]\n")
 
 
 @scenario
@@ -153,29 +153,31 @@ async def test_new_steering_is_a_change(tmp_path: Path) -> None:
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, LTE, port=40_001)
     async with running(tmp_path, CAPPED, kernel):
-        found = await ask_what_if(tmp_path, ORDERED)
+        answer = await ask_what_if(tmp_path, STANDBY_POLICY)
         cap, steered = "capped at 5 Mbit/s by rule cap-a", "steered active-standby by rule standby"
         # A connection opened under the kernel's path manager keeps it, so its flags cannot be set.
-        assert [(each["path"], each["now"], each["then"]) for each in found["changes"]] == [
+        assert [(each["path"], each["now"], each["then"]) for each in answer["changes"]] == [
             ("a", f"{cap}; not steered", f"{cap}; {steered}, first, from the next connection on"),
             ("b", "not capped; not steered", f"not capped; {steered}, backup, from the next connection on"),
         ]
-        assert (found["changed"], found["capped_now"], found["capped_then"]) == (2, 1, 1)
-        dry = (await ask_what_if(tmp_path, ORDERED + "dry_run: true\n"))["changes"]
+        assert (answer["changed"], answer["capped_now"], answer["capped_then"]) == (2, 1, 1)
+        dry = (await ask_what_if(tmp_path, STANDBY_POLICY + "dry_run: true\n"))["changes"]
         assert [each["then"] for each in dry] == [
             f"{cap}; {steered}, first (dry run)",
             f"not capped; {steered}, backup (dry run)",
         ]
-        weights = ORDERED.replace("active-standby, active: a, standby: b", "load-balancing, weights: {a: 60, b: 40}")
+        weights = STANDBY_POLICY.replace(
+            "active-standby, active: a, standby: b", "load-balancing, weights: {a: 60, b: 40}"
+        )
         assert [each["then"].partition("; ")[2] for each in (await ask_what_if(tmp_path, weights))["changes"]] == [
             "steered load-balancing by rule standby, weight 60",
             "steered load-balancing by rule standby, weight 40",
         ]
     async with running(tmp_path, weights, kernel):
-        found = await ask_what_if(tmp_path, weights)
-        assert (found["changed"], found["stay_capped_count"]) == (0, 1)
-        found = await ask_what_if(tmp_path, CAPPED)
-        assert {each["then"].partition("; ")[2] for each in found["changes"]} == {"not steered"}
+        answer = await ask_what_if(tmp_path, weights)
+        assert (answer["changed"], answer["stay_capped_count"]) == (0, 1)
+        answer = await ask_what_if(tmp_path, CAPPED)
+        assert {each["then"].partition("; ")[2] for each in answer["changes"]} == {"not steered"}
 
 
 @scenario
@@ -183,11 +185,11 @@ async def test_new_budget_is_a_change_before_it_is_used_up(tmp_path: Path) -> No
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel):
-        found = await ask_what_if(tmp_path, VOLUME)
-        (change,) = found["changes"]
+        answer = await ask_what_if(tmp_path, VOLUME)
+        (change,) = answer["changes"]
         assert (change["path"], change["now"]) == ("b", "not capped; no budget")
         assert change["then"].startswith("not capped; budget of rule volume, by month for each client")
-        assert found["capped_then"] == 1
+        assert answer["capped_then"] == 1
         # Budgets count in a dry run, too, so that "(dry run)" does not apply to their text.
         (_, change) = (await ask_what_if(tmp_path, VOLUME + "dry_run: true\n"))["changes"]
         assert change["then"].endswith("after 1.00 MB 1 Mbit/s")
@@ -209,14 +211,14 @@ async def test_policy_query_returns_the_text_in_force(tmp_path: Path) -> None:
     """Defect: to try a change, the policy's file was needed, which may differ from the policy in force."""
     text = f"# for the office\n{CAPPED}"
     async with running(tmp_path, text) as scene:
-        first = scene.ask(query="policy")
+        first = scene.request(query="policy")
         assert (first["text"], first["dry_run"]) == (text, False)
         await scene.reload("version: 1\nrules: [nothing]\n")
-        assert scene.ask(query="policy")["text"] == text, "a refused policy is not in force"
+        assert scene.request(query="policy")["text"] == text, "a refused policy is not in force"
         await scene.reload(UNCAPPED + "dry_run: true\n")
-        found = scene.ask(query="policy")
-        assert (found["text"], found["dry_run"]) == (UNCAPPED + "dry_run: true\n", True)
-        assert found["since"] > first["since"]
+        answer = scene.request(query="policy")
+        assert (answer["text"], answer["dry_run"]) == (UNCAPPED + "dry_run: true\n", True)
+        assert answer["since"] > first["since"]
 
 
 def test_path_is_described_by_its_conditions() -> None:
@@ -232,7 +234,7 @@ rules: []
 """,
         "p",
     )
-    assert {each["path"]: each["conditions"] for each in paths_in_words(policy)} == {
+    assert {each["path"]: each["conditions"] for each in describe_paths(policy)} == {
         "office": ["interface eth0 or eth1", "clients 10.1.0.0/16, fd77::/16"],
         "many": ["clients 10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16 and 2 more"],
         "joined": ["client's address ID 2 or 3", "joined subflows", "backup subflows"],
@@ -243,7 +245,7 @@ rules: []
 @scenario
 async def test_summary_describes_the_paths(tmp_path: Path) -> None:
     async with running(tmp_path, PATHS + "rules: []\n") as scene:
-        assert scene.ask(query="summary")["policy"]["paths_in_words"] == [
+        assert scene.request(query="summary")["policy"]["paths_in_words"] == [
             {"path": "a", "conditions": ["clients 10.1.0.0/16"]},
             {"path": "b", "conditions": ["clients 10.2.0.0/16"]},
         ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mptcp_throttler.mptcp.model import NOTHING_SENT, FourTuple, KernelSubflow
+from mptcp_throttler.mptcp.model import EMPTY_TCP_INFO, FourTuple, KernelSubflow
 from mptcp_throttler.policy.load import check_policy, load_policy
 from mptcp_throttler.policy.model import Steer
 from mptcp_throttler.steering import MIN_CAP, Treatment
@@ -31,7 +31,7 @@ def sample(
     name: FourTuple, read: float, delivered: float, not_sent: int, unacked: int, rtt: float
 ) -> tuple[str, KernelSubflow]:
     """Return a subflow's path and its socket. *rtt* is in seconds."""
-    tcp = NOTHING_SENT._replace(not_sent=not_sent, unacked=unacked, rtt=round(rtt * 1e6))
+    tcp = EMPTY_TCP_INFO._replace(not_sent=not_sent, unacked=unacked, rtt=round(rtt * 1e6))
     return NAMES[name], KernelSubflow(1, name, True, 0, 0, False, read, int(delivered), tcp=tcp)
 
 

@@ -23,7 +23,7 @@ def policy(share: str, paths: str = "[a, b]", throttle: str = "rate: 5 Mbit/s, c
 
 
 def caps(scene: Scene, *keys: str, direction: str = "down") -> dict[str, tuple[int, ...]]:
-    rules = scene.ask(query="summary")["rules"]
+    rules = scene.request(query="summary")["rules"]
     return {each["path"]: tuple(each[key] for key in keys) for each in rules if each["direction"] == direction}
 
 
@@ -35,12 +35,12 @@ def kernel_with(*connections: tuple[int, str, str]) -> FakeKernel:
 
 
 # Two connections of one client, and one of another client.
-THREE = (7, "10.1.0.1", "10.2.0.1"), (8, "10.1.0.1", "10.2.0.1"), (9, "10.1.0.9", "10.2.0.9")
+CONNECTIONS = (7, "10.1.0.1", "10.2.0.1"), (8, "10.1.0.1", "10.2.0.1"), (9, "10.1.0.9", "10.2.0.9")
 
 
 @scenario
 async def test_class_shared_by_several_paths_counts_once_as_shared(tmp_path: Path) -> None:
-    async with running(tmp_path, policy("path"), kernel_with(*THREE)) as scene:
+    async with running(tmp_path, policy("path"), kernel_with(*CONNECTIONS)) as scene:
         both = (1, 1, 5 * M, 10 * M, 10 * M, 10 * M)
         assert caps(scene, *KEYS) == caps(scene, *KEYS, direction="up") == {"a": both, "b": both}
         await scene.reload(policy("path", "[a]"))
@@ -50,14 +50,14 @@ async def test_class_shared_by_several_paths_counts_once_as_shared(tmp_path: Pat
 @scenario
 async def test_connections_of_a_client_share_its_class(tmp_path: Path) -> None:
     """Defect: ten connections of a client with a cap of 5 Mbit/s were shown as 50 Mbit/s."""
-    async with running(tmp_path, policy("client"), kernel_with(*THREE)) as scene:
+    async with running(tmp_path, policy("client"), kernel_with(*CONNECTIONS)) as scene:
         each = (2, 0, 5 * M, 10 * M, 10 * M, 20 * M)
         assert caps(scene, "capped", *KEYS) == {"a": (3, *each), "b": (3, *each)}
 
 
 @scenario
 async def test_connection_has_one_class_on_all_its_paths(tmp_path: Path) -> None:
-    async with running(tmp_path, policy("connection"), kernel_with(*THREE)) as scene:
+    async with running(tmp_path, policy("connection"), kernel_with(*CONNECTIONS)) as scene:
         each = (3, 3, 5 * M, 10 * M, 10 * M, 30 * M)
         assert caps(scene, *KEYS) == {"a": each, "b": each}
 
@@ -77,7 +77,7 @@ async def test_clients_at_different_budget_steps_have_different_caps(tmp_path: P
         for volume, rate in ((1, "1 Mbit/s"), (2, "64 kbit/s"))
     )
     volume = f"{{name: volume, paths: [a, b], budget: {{per: client, period: month, steps: [{steps}]}}}}"
-    kernel = kernel_with(*THREE)
+    kernel = kernel_with(*CONNECTIONS)
     async with running(tmp_path, PATHS + f"rules: [{volume}]\n", kernel) as scene:
         kernel.sockets.carry(four_tuple("10.1.0.1", 40_007), 1_500_000)
         kernel.sockets.carry(four_tuple("10.1.0.9", 40_009), 2_500_000)
@@ -105,8 +105,8 @@ async def test_summary_counts_the_classes_of_all_verdicts(tmp_path: Path) -> Non
             if turn % 5 == 4:
                 await scene.reload(chance.choice(policies))
             for direction in Direction:
-                found = caps(scene, "classes", "shared_classes", "total_ceil", direction=direction.value)
-                assert {path: each for path, each in found.items() if each[0]} == count_classes(scene, direction)
+                totals = caps(scene, "classes", "shared_classes", "total_ceil", direction=direction.value)
+                assert {path: each for path, each in totals.items() if each[0]} == count_classes(scene, direction)
         sockets.clear()
         engine.handle_events(engine.tracker.resync([], time.monotonic() + 1000.0))
         assert len(engine.traffic.classes) == 0
@@ -119,9 +119,9 @@ def count_classes(scene: Scene, direction: Direction) -> dict[str | None, tuple[
         for each in verdicts:
             if each.scope is not None and each.direction is direction:
                 paths.setdefault(each.scope, set()).add(each.path)
-    found: dict[str | None, tuple[int, ...]] = {}
+    totals: dict[str | None, tuple[int, ...]] = {}
     for paths_of_class in paths.values():
         for path in paths_of_class:
-            number, shared, _ = found.get(path, (0, 0, 0))
-            found[path] = number + 1, shared + (len(paths_of_class) > 1), 10 * M * (number + 1)
-    return found
+            number, shared, _ = totals.get(path, (0, 0, 0))
+            totals[path] = number + 1, shared + (len(paths_of_class) > 1), 10 * M * (number + 1)
+    return totals

@@ -80,8 +80,8 @@ def test_plan_prints_commands_of_the_backend_that_auto_would_choose(
     backend: str,
 ) -> None:
     """Defect: under ``netfilter: auto``, plan printed the commands for iptables on every host."""
-    there = throttler_needs.BACKENDS if legacy else ("nftables",)
-    monkeypatch.setattr(backends, "backends_without_modules", lambda: there)
+    available = throttler_needs.BACKENDS if legacy else ("nftables",)
+    monkeypatch.setattr(backends, "backends_without_modules", lambda: available)
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     assert capsys.readouterr().out == (GOLDEN / f"plan-{backend}.txt").read_text()
 
@@ -218,7 +218,7 @@ def test_plan_of_a_dry_run_prints_only_comments(settings: Path, capsys: pytest.C
     policy.write_text(policy.read_text() + "\ndry_run: true\n")
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "# dry run: nothing would be done to the kernel"
+    assert lines[-1] == "# dry run: the kernel would not be changed"
     assert all(line.startswith("#") for line in lines)
 
 
@@ -390,7 +390,7 @@ def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("command", [["status"], ["reload"]])
-def test_user_without_permission_is_told_the_group(
+def test_message_for_a_user_without_permission_names_the_group(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -408,11 +408,12 @@ def test_user_without_permission_is_told_the_group(
     assert main([*command, "--config", str(settings)]) == FAILED
     group = grp.getgrgid(path.stat().st_gid).gr_name
     assert (
-        capsys.readouterr().err == f"mptcp-throttler: you may not ask {path}: it answers root and the group {group}\n"
+        capsys.readouterr().err
+        == f"mptcp-throttler: permission denied: {path} accepts only root and the group {group}\n"
     )
 
 
-ASKING = """
+QUERYING = """
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -454,10 +455,10 @@ def daemon_that_answers(path: Path, *pieces: bytes) -> Iterator[threading.Event]
 def test_status_is_printed_without_loading_heavy_modules(tmp_path: Path) -> None:
     text = b'{"connections": [' + b" " * 200_000 + b"]}\n"
     with daemon_that_answers(tmp_path / "s", text[:150_000], text[150_000:]) as go:
-        command = [sys.executable, "-c", ASKING, str(tmp_path / "s")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as asking:
+        command = [sys.executable, "-c", QUERYING, str(tmp_path / "s")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as querying:
             go.set()
-            printed, _ = asking.communicate()
+            printed, _ = querying.communicate()
     assert printed == text + b"0 []\n"
 
 
@@ -467,11 +468,11 @@ def test_status_is_printed_without_loading_heavy_modules(tmp_path: Path) -> None
 def test_incomplete_status_answer_is_an_error(tmp_path: Path, pieces: list[bytes]) -> None:
     with daemon_that_answers(tmp_path / "s", *pieces) as go:
         go.set()
-        command = [sys.executable, "-c", ASKING, str(tmp_path / "s")]
-        done = subprocess.run(command, capture_output=True, check=True)
-    assert done.stdout.endswith(b"1 []\n")
+        command = [sys.executable, "-c", QUERYING, str(tmp_path / "s")]
+        completed = subprocess.run(command, capture_output=True, check=True)
+    assert completed.stdout.endswith(b"1 []\n")
     words = "the answer ended too early, or the daemon is older than this command; then restart it"
-    assert done.stderr.decode() == f"mptcp-throttler: ask {tmp_path / 's'}: {words}\n"
+    assert completed.stderr.decode() == f"mptcp-throttler: query {tmp_path / 's'}: {words}\n"
 
 
 def test_kernel_error_is_printed_in_one_line(

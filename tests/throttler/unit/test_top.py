@@ -125,7 +125,7 @@ def test_once_prints_one_table(
         (["events", "--rule", "night"], ""),
     ],
 )
-def test_unknown_name_is_noted_if_nothing_is_found(
+def test_unknown_name_is_reported_if_the_answer_is_empty(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], note: str
 ) -> None:
     """Defect: with a mistyped rule name, the output looked as if the rule capped no subflow."""

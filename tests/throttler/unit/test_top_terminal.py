@@ -24,7 +24,7 @@ import pytest
 from answering_socket import answering
 from status_answers import Answer, answer_pages_of
 
-PATIENCE = 60.0
+TIME_LIMIT = 60.0
 """Time limit in seconds, for a slow machine with two busy processors."""
 ALTERNATE, NORMAL = b"\x1b[?1049h", b"\x1b[?1049l"
 Requests = list[tuple[float, Answer]]
@@ -37,7 +37,7 @@ class Terminal:
     def __init__(self, socket: Path, *options: str) -> None:
         self.controller, terminal = os.openpty()
         ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.before = termios.tcgetattr(terminal)
+        self.initial_modes = termios.tcgetattr(terminal)
         self._terminal = terminal
         self.output = b""
         self.process = subprocess.Popen(
@@ -60,7 +60,7 @@ class Terminal:
 
     def wait_for(self, *texts: str) -> None:
         """Wait until all of *texts* have appeared since the last call. Then forget the output."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIME_LIMIT
         while not all(text in plain(self.output) for text in texts):
             assert time.monotonic() < deadline, f"{texts} not in {plain(self.output)[-2000:]}"
             self.read(0.2)
@@ -68,7 +68,7 @@ class Terminal:
 
     def end(self) -> int:
         """Wait until the command ends. Return its exit status."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIME_LIMIT
         while (status := self.process.poll()) is None:
             assert time.monotonic() < deadline
             self.read(0.1)
@@ -106,7 +106,7 @@ def running_top(
 
 def is_restored(terminal: Terminal, output: bytes) -> bool:
     return (
-        terminal.modes == terminal.before
+        terminal.modes == terminal.initial_modes
         and output.count(ALTERNATE) == output.count(NORMAL) > 0
         and output.rindex(CURSOR_ON) > output.rindex(CURSOR_OFF)
     )
@@ -128,7 +128,9 @@ def test_top_updates_once_a_second(tmp_path: Path) -> None:
             terminal.close()
     assert len(requests) >= 2, "the output of one answer may come in several pieces"
     times = [time for time, _ in requests]
-    assert min(later - earlier for earlier, later in pairwise(times)) > 0.8, "top asks once a second, whatever is typed"
+    assert min(later - earlier for earlier, later in pairwise(times)) > 0.8, (
+        "top sends one request a second, whatever is typed"
+    )
     for _, request in requests:
         assert request == {"query": "connections", "sort": "bytes", "limit": 24, "client": "10.77.1.2"}
 
@@ -143,10 +145,10 @@ def test_top_updates_once_a_second(tmp_path: Path) -> None:
         (signal.SIGQUIT, 128 + signal.SIGQUIT),
     ],
 )
-def test_terminal_is_restored_at_every_end(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
+def test_terminal_is_restored_on_every_exit(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
     with running_top(tmp_path) as (terminal, _):
         terminal.wait_for("10000 connections")
-        assert terminal.modes != terminal.before
+        assert terminal.modes != terminal.initial_modes
         if isinstance(end, str):
             terminal.type(end)
         else:
@@ -157,8 +159,8 @@ def test_terminal_is_restored_at_every_end(tmp_path: Path, end: str | signal.Sig
 
 
 def test_terminal_is_restored_after_an_unexpected_answer(tmp_path: Path) -> None:
-    nonsense = {"schema": 2, "time": 0.0, "total": 1, "connections": [{}]}
-    with running_top(tmp_path, lambda request: nonsense) as (terminal, _):
+    invalid_answer = {"schema": 2, "time": 0.0, "total": 1, "connections": [{}]}
+    with running_top(tmp_path, lambda request: invalid_answer) as (terminal, _):
         assert terminal.end() != 0
         assert is_restored(terminal, terminal.output)
 
@@ -177,19 +179,19 @@ def test_top_waits_for_a_daemon(tmp_path: Path) -> None:
 
 
 def test_top_can_be_ended_while_the_daemon_hangs(tmp_path: Path) -> None:
-    over = threading.Event()
+    may_answer = threading.Event()
 
     def hang(request: dict[str, Any]) -> dict[str, Any]:
-        assert over.wait(PATIENCE)
+        assert may_answer.wait(TIME_LIMIT)
         return answer_pages_of(1)(request)
 
     with running_top(tmp_path, hang) as (terminal, requests):
-        terminal.wait_for("asking")
-        deadline = time.monotonic() + PATIENCE
+        terminal.wait_for("querying")
+        deadline = time.monotonic() + TIME_LIMIT
         while not requests:
             assert time.monotonic() < deadline
             terminal.read(0.05)
         terminal.type("\x1a")
         terminal.type("\x03")
         assert terminal.end() == 0
-        over.set()
+        may_answer.set()

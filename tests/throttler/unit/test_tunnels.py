@@ -22,7 +22,7 @@ from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.mptcp import tunnels as tunnels_module
 from mptcp_throttler.mptcp.model import EventKind, FourTuple, KernelSubflow
 from mptcp_throttler.mptcp.tracker import Tracker
-from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
+from mptcp_throttler.mptcp.tunnels import PATH_TIMEOUT, TunnelTable
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.runtime import tunnels as component
 from mptcp_throttler.shaping.model import FIRST_MINOR, class_spec
@@ -65,11 +65,11 @@ def with_unique_ids(name: str, paths: list[dict[str, Any]]) -> list[dict[str, An
     return [each | {"id": 100 * each["id"] + 10 * each["number"] + len(name)} for each in paths]
 
 
-OF_RELAY = {"name": "far", "role": "relay", "paths": [{"path": "dsl", "number": 0, "id": 0, "local": None}]}
+RELAY_TUNNEL = {"name": "far", "role": "relay", "paths": [{"path": "dsl", "number": 0, "id": 0, "local": None}]}
 answers = st.dictionaries(st.sampled_from(("home", "office")), paths).map(
     lambda given: {
         "tunnels": [
-            OF_RELAY,
+            RELAY_TUNNEL,
             *({"name": name, "role": "proxy", "paths": with_unique_ids(name, each)} for name, each in given.items()),
         ]
     }
@@ -84,7 +84,7 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
     table, tracker, now = TunnelTable([PORT]), Tracker([3128, PORT]), 100.0
     tracker.resync([TCP], now)
     last: dict[FourTuple, tuple[str, int]] = {}
-    lived: dict[int, tuple[tuple[int, int], float]] = {}
+    activity: dict[int, tuple[tuple[int, int], float]] = {}
     for step, seconds in steps:
         now += seconds
         events = tracker.expire(now)
@@ -92,27 +92,27 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
             events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
         else:
             try:
-                kernel_events = table.take(step, now)
+                kernel_events = table.update(step, now)
             except ValueError:
                 kernel_events = []
             else:
-                lived = dict(_lived(step, lived, now))
-                last = dict(_shown(step, lived, now))
-            events += [each for event in kernel_events for each in tracker.kernel_event(event)]
-            if tracker.wants_resync:
+                activity = dict(_activity_of(step, activity, now))
+                last = dict(_expected_paths(step, activity, now))
+            events += [each for event in kernel_events for each in tracker.apply_event(event)]
+            if tracker.needs_resync:
                 events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
         assert EventKind.DISAGREEMENT not in {each.kind for each in events}
         tunnels = [each for each in tracker.connections.values() if each.is_tunnel]
-        found = {
+        tracked = {
             subflow.four_tuple: (table.paths[subflow.four_tuple].tunnel, subflow.remote_id)
             for each in tunnels
             for subflow in each.subflows
         }
-        assert found == last
+        assert tracked == last
         assert len(tunnels) == len({name for name, _ in last.values()}), "each tunnel is one connection"
 
 
-def _lived(
+def _activity_of(
     answer: dict[str, Any], before: dict[int, tuple[tuple[int, int], float]], now: float
 ) -> Iterator[tuple[int, tuple[tuple[int, int], float]]]:
     """Yield for each path the bytes that it had carried, and when it was last alive."""
@@ -121,16 +121,16 @@ def _lived(
             if path["local_port"] == PORT:
                 carried, last = before.get(path["id"], (None, 0.0))
                 times = [last, 0.0 if path["silent_s"] is None else now - path["silent_s"]]
-                now_carried = path["bytes_sent"], path["bytes_received"]
-                yield path["id"], (now_carried, now if carried not in (None, now_carried) else max(times))
+                current = path["bytes_sent"], path["bytes_received"]
+                yield path["id"], (current, now if carried not in (None, current) else max(times))
 
 
-def _shown(
-    answer: dict[str, Any], lived: dict[int, tuple[tuple[int, int], float]], now: float
+def _expected_paths(
+    answer: dict[str, Any], activity: dict[int, tuple[tuple[int, int], float]], now: float
 ) -> Iterator[tuple[FourTuple, tuple[str, int]]]:
     for tunnel in answer["tunnels"][1:]:
         for path in sorted(tunnel["paths"], key=lambda each: int(each["number"])):
-            if path["local_port"] == PORT and now - lived[path["id"]][1] < GONE_SECONDS:
+            if path["local_port"] == PORT and now - activity[path["id"]][1] < PATH_TIMEOUT:
                 yield udp(path["remote"])._replace(remote_port=path["remote_port"]), (tunnel["name"], path["number"])
 
 
@@ -140,7 +140,7 @@ def _shown(
 def scenario(test: Callable[[Path, pytest.MonkeyPatch], Awaitable[None]]) -> Callable[[Path, pytest.MonkeyPatch], None]:
     @wraps(test)
     def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(component, "ASK_SECONDS", 0.01)
+        monkeypatch.setattr(component, "QUERY_SECONDS", 0.01)
         asyncio.run(test(tmp_path, monkeypatch))  # type: ignore[arg-type]
 
     return wrapped
@@ -155,8 +155,8 @@ def kernel_with_tunnel() -> FakeKernel:
 
 
 def tunnel_of(scene: Scene) -> dict[str, Any]:
-    (found,) = (each for each in scene.ask(query="connections")["connections"] if "tunnel" in each)
-    return dict(found)
+    (tunnel,) = (each for each in scene.request(query="connections")["connections"] if "tunnel" in each)
+    return dict(tunnel)
 
 
 @scenario
@@ -179,27 +179,27 @@ async def test_tunnel_path_shares_the_class_of_its_cap_and_is_not_paced(
         assert (four_tuple("10.2.0.1") in guarded, udp("10.2.0.9") in guarded) == (True, False)
         await scene.reload(PATHS + "rules: [{name: halves, steer: {mode: load-balancing, weights: {a: 1, b: 1}}}]\n")
         await until(lambda: not kernel.tunnels.classes)
-        why = {each["token"]: each["subflows"][0]["reason"] for each in scene.status()["connections"]}
-        assert ["steered" in each for each in why.values()] == [True, False]
+        reasons = {each["token"]: each["subflows"][0]["reason"] for each in scene.status()["connections"]}
+        assert ["steered" in each for each in reasons.values()] == [True, False]
         await scene.reload(CAPPED)
         await until(lambda: kernel.tunnels.classes)
     assert kernel.tunnels.classes == {}
 
 
 @scenario
-async def test_tunnel_is_shown_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tunnel_is_shown_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = kernel_with_tunnel()
     kernel.tunnels.tunnels["home"][1] |= {"bytes_sent": 700, "bytes_received": 11}
     async with running(tmp_path, BOTH_WAYS, kernel, TUNNELS) as scene:
         await until(lambda: tunnel_of(scene)["bytes_sent"] == 700)
-        shown = tunnel_of(scene)
-        assert (shown["tunnel"], shown["client"], shown["bytes_received"]) == ("home", "10.1.0.9", 11)
-        assert [(each["tunnel_path"], each["path"], each["ceil"]) for each in shown["subflows"]] == [
+        tunnel = tunnel_of(scene)
+        assert (tunnel["tunnel"], tunnel["client"], tunnel["bytes_received"]) == ("home", "10.1.0.9", 11)
+        assert [(each["tunnel_path"], each["path"], each["ceil"]) for each in tunnel["subflows"]] == [
             ("0", "a", 5_000_000),
             ("1", "b", None),
         ]
-        assert shown["subflows"][0]["upload"]["ceil"] is None
-        (explained,) = scene.ask(query="explain", token=shown["token"])["connections"]
+        assert tunnel["subflows"][0]["upload"]["ceil"] is None
+        (explained,) = scene.request(query="explain", token=tunnel["token"])["connections"]
         assert explained["tunnel"] == "home"
         reasons = {(each["direction"], each["path"]): each["reason"] for each in explained["subflows"]}
         assert reasons["up", "a"] == "upload: counted, not capped: it is a tunnel's"
@@ -207,10 +207,10 @@ async def test_tunnel_is_shown_by_its_name(tmp_path: Path, monkeypatch: pytest.M
         assert (tried["down", "a"], f"upload: {tried['up', 'a']}") == (None, reasons["up", "a"]), (
             "explain gives the same reason"
         )
-        assert {each["rtt"] for each in shown["subflows"]} == {None}
+        assert {each["rtt"] for each in tunnel["subflows"]} == {None}
         assert [each["stages"] for each in explained["subflows"]] == [[]] * 4, "no stage changed the verdict"
         assert [each.get("tunnel") for each in scene.status()["connections"]] == [None, "home"]
-        assert scene.ask(query="summary")["tunnels"][1] == {
+        assert scene.request(query="summary")["tunnels"][1] == {
             "tunnel": "home",
             "path": "1",
             "bytes_sent": 700,
@@ -264,9 +264,9 @@ async def test_path_that_returns_after_it_was_forgotten_is_counted_once(
     async with running(tmp_path, policy, kernel, TUNNELS) as scene:
         home[0]["bytes_sent"] = 1000
         await until(lambda: used(scene) == 1000)
-        away = home.pop(0)
+        removed_path = home.pop(0)
         await until(lambda: not scene.engine.budget_stage.sockets.counters)
-        home.insert(0, away | {"bytes_sent": 1050})
+        home.insert(0, removed_path | {"bytes_sent": 1050})
         await until(lambda: len(tunnel_of(scene)["subflows"]) == 2)
         await until(lambda: bool(scene.engine.budget_stage.sockets.counters))
         home[0]["bytes_sent"] += 7
@@ -275,7 +275,7 @@ async def test_path_that_returns_after_it_was_forgotten_is_counted_once(
 
 
 @scenario
-async def test_paths_of_a_missing_daemon_end_after_a_while_and_return(
+async def test_paths_of_a_stopped_daemon_end_after_the_timeout_and_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = kernel_with_tunnel()
@@ -286,13 +286,13 @@ async def test_paths_of_a_missing_daemon_end_after_a_while_and_return(
         kernel.tunnels.is_running, kernel.tunnels.classes = False, {}
         requests = kernel.tunnels.requests
         await asyncio.sleep(0.05)
-        assert tunnel_of(scene)["subflows"], "the paths stay for a while"
+        assert tunnel_of(scene)["subflows"], "the paths stay until the timeout"
         assert kernel.tunnels.requests == requests
-        monkeypatch.setattr(component, "GONE_SECONDS", 0.0)
+        monkeypatch.setattr(component, "PATH_TIMEOUT", 0.0)
         await until(lambda: len(scene.engine.tracker.connections) == 1)
         kernel.tunnels.is_running = True
         await until(lambda: kernel.tunnels.classes)
-        monkeypatch.setattr(component, "ASK_SECONDS", 3600.0)
+        monkeypatch.setattr(component, "QUERY_SECONDS", 3600.0)
         await until(lambda: not scene.engine.tunnels._wake.is_set())
         for number, each in enumerate(kernel.tunnels.tunnels["home"]):
             each["id"] = (1 << 61) + 500 + number
@@ -318,7 +318,7 @@ def test_tunnel_port_must_differ_from_the_proxys() -> None:
     assert str(caught.value).startswith("throttler.yaml:3: tunnel_ports[1]: 3128 is among listen_ports")
 
 
-def test_tunnel_daemon_is_not_asked_without_tunnel_ports(tmp_path: Path) -> None:
+def test_tunnel_daemon_is_not_queried_without_tunnel_ports(tmp_path: Path) -> None:
     async def count_requests() -> int:
         kernel = kernel_with_tunnel()
         async with running(tmp_path, CAPPED, kernel):
@@ -326,4 +326,4 @@ def test_tunnel_daemon_is_not_asked_without_tunnel_ports(tmp_path: Path) -> None
         return kernel.tunnels.requests
 
     assert asyncio.run(count_requests()) == 0
-    assert tunnels_module.GONE_SECONDS > component.ASK_SECONDS
+    assert tunnels_module.PATH_TIMEOUT > component.QUERY_SECONDS

@@ -14,7 +14,7 @@ from pathlib import Path
 from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.cli.shared import Unanswered
+from mptcp_throttler.cli.shared import QueryError
 from mptcp_throttler.config import DEFAULT_SETTINGS
 
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The function is named after the command.
         lambda: int(getattr(import_module(f"mptcp_throttler.cli.{options.module}"), options.command)(options)),
         is_daemon=options.command == "run",
-        refusals=lambda: (Unanswered, KernelError),
+        refusals=lambda: (QueryError, KernelError),
     )
 
 
@@ -44,42 +44,42 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     def add_output(command: argparse.ArgumentParser, json: str = "print JSON") -> None:
-        command.add_argument("--socket", type=Path, metavar="PATH", help="the status socket, instead of the settings'")
+        command.add_argument("--socket", type=Path, metavar="PATH", help="status socket (default: from the settings)")
         if json:
             command.add_argument("--json", action="store_true", help=json)
 
-    run = add("run", "daemon", "Watch and throttle until SIGTERM; SIGHUP reloads the policy.")
+    run = add("run", "daemon", "Track and throttle connections until SIGTERM; SIGHUP reloads the policy.")
     run.add_argument("--verbose", action="store_true", help="log every event")
 
     check = add("check", "files", "Check settings and policy and print every problem; change nothing.")
     check.add_argument("--policy", type=Path, metavar="FILE", help="check only this policy file")
 
-    add("reload", "asking", "Make the running daemon read its policy again, wait, and report the result.")
+    add("reload", "queries", "Make the running daemon read its policy again, wait, and report the result.")
 
-    text = "Print the changes to the kernel, as commands of tc, ipset, iptables or nft, without making them."
+    text = "Print the planned changes to the kernel, as commands of tc, ipset, iptables or nft."
     plan = add("plan", "files", text)
     plan.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
     source = plan.add_mutually_exclusive_group(required=True)
     source.add_argument("--subflows", type=Path, metavar="FILE", help="connections and their subflows, as YAML")
-    source.add_argument("--live", action="store_true", help="the subflows that this host has now")
+    source.add_argument("--live", action="store_true", help="the current subflows of this host")
     text = 'evaluate at this time ("2026-11-20T18:30", in the policy\'s time zone) instead of now'
     plan.add_argument("--at", metavar="TIME", help=text)
     text = "evaluate as if this volume of a budget were used (lte-month=21GB); may be repeated"
     plan.add_argument("--used", metavar="BUDGET=VOLUME", action="append", default=[], help=text)
 
     status = add(
-        "status", "status", "Show connections, subflows, verdicts and why, classes and bytes of the running daemon."
+        "status", "status", "Show the running daemon's connections, subflows, verdicts with reasons, and classes."
     )
     add_output(status)
     status.add_argument("--brief", action="store_true", help="with --json: no connections, classes and counters")
 
-    text = "Show which rules were tried for a client or connection, which match, and what changes next."
-    explain = add("explain", "asking", text)
+    text = "Show the rules that were evaluated for a client or connection, which of them match, and the next change."
+    explain = add("explain", "queries", text)
     explain.add_argument("which", metavar="CLIENT|CONNECTION", help="an address, a token, or ADDR:PORT of a client")
     add_output(explain)
 
-    text = "Show recent events: what the daemon saw, decided and changed in the kernel, and by which rule."
-    events = add("events", "asking", text)
+    text = "Show recent events: observations, decisions and changes in the kernel, with their rules."
+    events = add("events", "queries", text)
     events.add_argument("--follow", action="store_true", help="also show new events, until interrupted")
     events.add_argument("--client", metavar="ADDRESS", help="only events of this client")
     events.add_argument("--token", metavar="TOKEN", help="only events of this connection")
@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     events.add_argument("--limit", type=int, default=1000, metavar="NUMBER", help=text)
     add_output(events, "print JSON, one object a line")
 
-    top = add("top", "top", "Show connections and their subflows live: rates, caps and why; --once prints one table.")
+    top = add("top", "top", "Show connections and subflows live: rates, caps and reasons; --once prints one table.")
     top.add_argument("--once", action="store_true", help="print one table and end")
     text = "sort the connections by this value (default: rate)"
     top.add_argument("--sort", choices=("rate", "bytes", "age", "client"), default="rate", help=text)
@@ -101,13 +101,13 @@ def _parser() -> argparse.ArgumentParser:
 
     text = "Show or reset the volumes used of the policy's budgets, whether or not the daemon runs."
     quota = add("quota", "budgets", text)
-    text = "show the volumes, or set those of the present period to 0"
+    text = "show the volumes, or set those of the current period to 0"
     quota.add_argument("action", choices=("show", "reset"), help=text)
     quota.add_argument("--rule", metavar="NAME", help="only this budget, or the budget of this rule")
     quota.add_argument("--client", metavar="ADDRESS", help="only this client's volume")
     quota.add_argument("--json", action="store_true", help="print JSON")
 
-    text = "Lift a client's caps for a while (2h), or let it use more of its budgets (+5 GB); without CLIENT list them."
+    text = "Lift a client's caps for a time (2h), or add volume to its budgets (+5 GB); without CLIENT, list all."
     granting = add("grant", "budgets", text)
     text = 'an address or a prefix; "all" for budgets per path'
     granting.add_argument("client", nargs="?", metavar="CLIENT", help=text)
@@ -116,20 +116,20 @@ def _parser() -> argparse.ArgumentParser:
     text = "a reason, stored with the grant and shown in events"
     granting.add_argument("--why", metavar="TEXT", default="", help=text)
 
-    text = "Show what the throttler would have known and done, from a capture of the proxy's packets."
+    text = "Show the state and the decisions that the throttler would have had, from a capture of the proxy's packets."
     replay = commands.add_parser("replay", help=text, description=text)
     replay.set_defaults(module="replay")
     replay.add_argument("capture", type=Path, metavar="CAPTURE", help="a pcap or pcapng file, or - for standard input")
     replay.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
-    text = "take ports, interface and policy from this settings file; without it and with --policy none is read"
+    text = "settings file with ports, interface and policy; with only --policy, no settings are read"
     replay.add_argument("--config", type=Path, metavar="FILE", help=text)
     text = "a port of the proxy (default: 3128)"
     replay.add_argument("--port", type=int, action="append", metavar="NUMBER", help=text)
-    text = "the proxy's interface towards clients of PREFIX, or towards all; the first match counts"
+    text = "the proxy's interface towards clients of PREFIX, or towards all clients; the first match counts"
     replay.add_argument("--interface", action="append", metavar="[PREFIX=]NAME", help=text)
-    text = "the capture is from another host than the proxy's: ignore the packets' direction in it"
+    text = "the capture was not made on the proxy's host: ignore the directions of its packets"
     replay.add_argument("--elsewhere", action="store_true", help=text)
     replay.add_argument("--json", action="store_true", help="print JSON, one object a line")
 
-    add("cleanup", "daemon", "Remove everything a killed daemon left in the kernel, and restore what it replaced.")
+    add("cleanup", "daemon", "Remove the objects that a killed daemon left in the kernel; restore those it replaced.")
     return parser

@@ -11,7 +11,7 @@ from functools import partial
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.problems import DocumentError
 from mptcp_common.single_daemon import AlreadyRunning
-from mptcp_throttler.cli.shared import complain, policy_with_warnings, say_problems
+from mptcp_throttler.cli.shared import policy_with_warnings, print_error, print_problems
 from mptcp_throttler.config.files import changed_settings, read_settings
 from mptcp_throttler.config.host import host_problems, stacked_interfaces
 from mptcp_throttler.config.settings import with_announced_ports
@@ -19,19 +19,19 @@ from mptcp_throttler.kernel.mptcp_pm.family import announced_ports
 from mptcp_throttler.kernel.tc.link import stands_on
 from mptcp_throttler.runtime.cleanup import cleanup as clean_up
 from mptcp_throttler.runtime.daemon import Daemon
-from mptcp_throttler.runtime.event_loop import keep_large_objects_apart
+from mptcp_throttler.runtime.event_loop import map_large_objects_separately
 from mptcp_throttler.runtime.logs import log_to_stderr
 
 
 def run(options: argparse.Namespace) -> int:
-    keep_large_objects_apart()
+    map_large_objects_separately()
     from_file = read_settings(options.config)
     settings = with_announced_ports(from_file, announced_ports())
     read_policy = partial(policy_with_warnings, settings.policy, settings)
     policy = read_policy()
     if problems := list(host_problems(settings, as_daemon=True)):
         raise DocumentError(problems)
-    say_problems(stacked_interfaces(settings, stands_on()))
+    print_problems(stacked_interfaces(settings, stands_on()))
     log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
     changes = partial(changed_settings, options.config, from_file)
 
@@ -48,6 +48,6 @@ def cleanup(options: argparse.Namespace) -> int:
         for line in asyncio.run(clean_up(settings)):
             print(line)
     except AlreadyRunning as error:
-        complain(f"{error}; stop it instead, it cleans up itself")
+        print_error(f"{error}; stop the daemon instead; it removes its objects itself")
         return FAILED
     return DONE

@@ -16,7 +16,7 @@ from mptcp_common import throttler_needs
 from mptcp_common.exit_status import DONE
 from mptcp_common.problems import DocumentError, Severity, did_you_mean
 from mptcp_common.units import counted
-from mptcp_throttler.cli.shared import mistake, policy_with_warnings, say_problems
+from mptcp_throttler.cli.shared import option_error, policy_with_warnings, print_problems
 from mptcp_throttler.config import host
 from mptcp_throttler.config.files import read_connections, read_settings
 from mptcp_throttler.config.settings import Settings
@@ -35,9 +35,9 @@ from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.model import gso_limit
 from mptcp_throttler.shaping.plan import Planner, plain_tcp_caps
 from mptcp_throttler.stages.budget import BudgetStage
-from mptcp_throttler.views.words import address_text, planned_reason
+from mptcp_throttler.views.text import address_text, planned_reason
 
-_LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
+_MAX_TIME: Final = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 
 def check(options: argparse.Namespace) -> int:
@@ -47,20 +47,20 @@ def check(options: argparse.Namespace) -> int:
         return DONE
     settings = read_settings(options.config)
     policy = policy_with_warnings(settings.policy, settings, with_notes=True)
-    tried = feature_probe.try_out(host.needed_of_kernel(settings, policy))
+    probe_results = feature_probe.try_out(host.needed_of_kernel(settings, policy))
     has_types = Path(throttler_needs.KERNEL_TYPES).exists()
     libraries = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_types)
-    needs = [*libraries, *host.kernel_problems(settings, policy, *tried)]
-    lacking = [each for each in needs if each.severity is Severity.ERROR]
-    found = [
+    needs = [*libraries, *host.kernel_problems(settings, policy, *probe_results)]
+    missing = [each for each in needs if each.severity is Severity.ERROR]
+    warnings = [
         *host.ports_without_listener(settings),
         *host.silent_tunnels(settings),
         *host.stacked_interfaces(settings, link.stands_on()),
         *host.distant_paths(settings, policy, link.networks()),
-        *(each for each in needs if each not in lacking),
+        *(each for each in needs if each not in missing),
     ]
-    say_problems(sorted(found, key=lambda each: each.severity is Severity.WARNING))
-    if problems := [*host.host_problems(settings), *lacking, *host.unreadable((options.config, settings.policy))]:
+    print_problems(sorted(warnings, key=lambda each: each.severity is Severity.WARNING))
+    if problems := [*host.host_problems(settings), *missing, *host.unreadable((options.config, settings.policy))]:
         raise DocumentError(problems)
     print(f"{options.config}: no errors")
     print(_no_errors(settings.policy, policy))
@@ -82,23 +82,23 @@ def plan(options: argparse.Namespace) -> int:
         connections: Collection[Connection] = tracker.connections.values()
     else:
         connections = read_connections(options.subflows, settings, now)
-    for line in _plan(settings, policy, connections, now, used):
+    for line in _plan_lines(settings, policy, connections, now, used):
         print(line)
     return DONE
 
 
-def _volumes(given: Sequence[str], policy: Policy) -> dict[str, int]:
+def _volumes(assignments: Sequence[str], policy: Policy) -> dict[str, int]:
     """Return the bytes used of each budget in the current period, by each client or by all together."""
     volumes = {}
-    for each in given:
+    for each in assignments:
         name, _, volume = each.partition("=")
         if name not in policy.budgets:
-            known = f"{did_you_mean(name, policy.budgets)}; the policy's budgets: {', '.join(policy.budgets) or 'none'}"
-            raise mistake("--used", f'"{name}" is not a budget{known}')
+            hint = f"{did_you_mean(name, policy.budgets)}; the policy's budgets: {', '.join(policy.budgets) or 'none'}"
+            raise option_error("--used", f'"{name}" is not a budget{hint}')
         try:
             volumes[name] = parse_volume(volume)
         except ValueError as error:
-            raise mistake("--used", str(error)) from None
+            raise option_error("--used", str(error)) from None
     return volumes
 
 
@@ -107,17 +107,17 @@ def _time_of(text: str | None, zone: ZoneInfo) -> float:
     if text is None:
         return time.time()
     try:
-        when = datetime.fromisoformat(text)
-        at = (when if when.tzinfo else when.replace(tzinfo=zone)).timestamp()
-        # The evaluation also computes with days before and after, in any time zone.
-        if not 0 <= at < _LATEST:
+        parsed = datetime.fromisoformat(text)
+        seconds = (parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)).timestamp()
+        # The evaluation also needs the days before and after, in any time zone.
+        if not 0 <= seconds < _MAX_TIME:
             raise ValueError
-        return at
+        return seconds
     except (ValueError, OverflowError):
-        raise mistake("--at", f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"') from None
+        raise option_error("--at", f'"{text}" is not a time; write e.g. "2026-11-20T18:30+02:00"') from None
 
 
-def _plan(
+def _plan_lines(
     settings: Settings, policy: Policy, connections: Collection[Connection], now: float, used: Mapping[str, int]
 ) -> Iterator[str]:
     """Yield the verdicts with reasons, as comments, then the kernel objects that they need, as shell commands."""
@@ -153,7 +153,7 @@ def _plan(
         except PlanError as error:
             yield f"# {error}"
     if policy.dry_run:
-        yield "# dry run: nothing would be done to the kernel"
+        yield "# dry run: the kernel would not be changed"
         return
     ownership, size = settings.ownership, settings.gso_max_size
     for interface in settings.interfaces if size != "keep" else ():

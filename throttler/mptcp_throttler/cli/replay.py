@@ -18,16 +18,16 @@ from mptcp_common import journal
 from mptcp_common.endpoints import PROXY_PORT
 from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_common.units import approximate_size, counted
-from mptcp_throttler.cli.shared import complain, mistake, policy_with_warnings
+from mptcp_throttler.cli.shared import option_error, policy_with_warnings, print_error
 from mptcp_throttler.config import DEFAULT_SETTINGS
 from mptcp_throttler.config.files import read_settings
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES, CaptureError, CaptureFile
 from mptcp_throttler.replay.replay import Entry, Replay
-from mptcp_throttler.views.words import end_text
+from mptcp_throttler.views.text import end_text
 
-_BY_TIME: Final = ("segment", "clock", "budget")  # kinds of entries that the segment before them did not cause
+_TIMED_KINDS: Final = ("segment", "clock", "budget")  # kinds of entries with a time of their own; others are effects
 _NOTES: Final = {
     "version_0": ("SYN", " for MPTCP version 0 (RFC 6824), which is not tracked"),
     "misdirected": (
@@ -35,26 +35,26 @@ _NOTES: Final = {
         " ignored: the proxy's host sent a client's segment, or the other way round: forged, or not captured on "
         "the proxy (--elsewhere)",
     ),
-    "malformed": ("MPTCP option", " that RFC 8684 does not have"),
+    "malformed": ("MPTCP option", " that RFC 8684 does not define"),
     "unproven_joins": ("join", " whose HMAC could not be checked: keys are missing"),
     "overflows": ("subflow", " not tracked: there were too many"),
 }
-"""For each counter, its meaning, and a note for the user."""
+"""For each counter: the unit, and the rest of the note."""
 
 
 def replay(options: argparse.Namespace) -> int:
     if any(not 0 < port < 65536 for port in options.port or ()):
-        complain("--port: a port is from 1 to 65535")
+        print_error("--port: a port is from 1 to 65535")
         return USAGE
     run = _replay_of(options)
     try:
         with sys.stdin.buffer if options.capture == Path("-") else options.capture.open("rb") as file:
             capture = CaptureFile(file, str(options.capture))
             entries = _entries(run, capture, options.elsewhere)
-            for line in map(_as_json, entries) if options.json else _lines(entries, run.policy.time_zone):
+            for line in map(_json_line, entries) if options.json else _text_lines(entries, run.policy.time_zone):
                 print(line)
     except CaptureError as error:
-        complain(error)
+        print_error(error)
         return FAILED
     notes = list(_notes(run, capture))
     if options.json:
@@ -68,14 +68,15 @@ def replay(options: argparse.Namespace) -> int:
         sys.stdout.flush()
         for note in notes:
             journal.say(f"note: {note}")
-    return FAILED if capture.packets and capture.cut + capture.foreign.total() == capture.packets else DONE
+    return FAILED if capture.packets and capture.truncated + capture.unsupported.total() == capture.packets else DONE
 
 
 def _entries(run: Replay, capture: CaptureFile, is_elsewhere: bool) -> Iterator[Entry]:
-    for found in capture:
-        segment = found.segment
+    for captured in capture:
+        segment = captured.segment
         if segment.source_port in run.ports or segment.destination_port in run.ports:
-            yield from run.take(found._replace(segment=replace(segment, outgoing=None)) if is_elsewhere else found)
+            usable = captured if not is_elsewhere else captured._replace(segment=replace(segment, outgoing=None))
+            yield from run.process(usable)
     yield from run.finish()
 
 
@@ -98,34 +99,34 @@ def _interface(text: str) -> tuple[Network | None, str]:
         return (ip_network(prefix) if equals else None), name
     except ValueError as error:
         message = f'{error}; write NAME or PREFIX=NAME (e.g. "10.77.1.0/24=wan0")'
-        raise mistake("--interface", message) from None
+        raise option_error("--interface", message) from None
 
 
-def _lines(entries: Iterable[Entry], zone: tzinfo) -> Iterator[str]:
+def _text_lines(entries: Iterable[Entry], zone: tzinfo) -> Iterator[str]:
     """Yield the line of each entry, in the time of *zone*, and a line with the date when the day changes."""
-    shown = ""
+    last_day = ""
     for entry in entries:
-        at = datetime.fromtimestamp(entry.time, zone)
-        day = at.strftime("%Y-%m-%d %Z").strip()
-        if day != shown:
-            shown = day
+        local = datetime.fromtimestamp(entry.time, zone)
+        day = local.strftime("%Y-%m-%d %Z").strip()
+        if day != last_day:
+            last_day = day
             yield day
-        clock = at.strftime("%H:%M:%S.%f") if entry.kind in _BY_TIME else " " * len("00:00:00.000000")
+        clock = local.strftime("%H:%M:%S.%f") if entry.kind in _TIMED_KINDS else " " * len("00:00:00.000000")
         end = "" if entry.four_tuple is None or entry.kind == "connection" else f"{_remote_end(entry.four_tuple)} "
-        way = {"client": "> ", "proxy": "< "}.get(str(entry.details.get("from")), "")
-        yield f"{clock}  {end}{way}{entry.text}"
+        arrow = {"client": "> ", "proxy": "< "}.get(str(entry.details.get("from")), "")
+        yield f"{clock}  {end}{arrow}{entry.text}"
 
 
-def _as_json(entry: Entry) -> str:
+def _json_line(entry: Entry) -> str:
     """Return *entry* as one line of JSON. Times are seconds since the epoch, rates bits/s."""
-    shown: dict[str, Any] = {"time": entry.time, "kind": entry.kind}
+    fields: dict[str, Any] = {"time": entry.time, "kind": entry.kind}
     if entry.token is not None:
-        shown["token"] = f"{entry.token:08x}"
+        fields["token"] = f"{entry.token:08x}"
     if entry.four_tuple is not None:
-        shown["remote"] = _remote_end(entry.four_tuple)
-        shown["local"] = end_text(entry.four_tuple.local, entry.four_tuple.local_port)
-    shown |= {key: value for key, value in entry.details.items() if value is not None}
-    return json.dumps(shown | {"text": entry.text})
+        fields["remote"] = _remote_end(entry.four_tuple)
+        fields["local"] = end_text(entry.four_tuple.local, entry.four_tuple.local_port)
+    fields |= {key: value for key, value in entry.details.items() if value is not None}
+    return json.dumps(fields | {"text": entry.text})
 
 
 def _remote_end(four_tuple: FourTuple) -> str:
@@ -133,7 +134,7 @@ def _remote_end(four_tuple: FourTuple) -> str:
 
 
 def _summary(run: Replay) -> Iterator[str]:
-    seconds = run.now - (run.first or 0.0)
+    seconds = run.now - (run.start_time or 0.0)
     yield (
         f"{counted(run.connections, 'connection')}, {counted(run.subflows, 'subflow')} and "
         f"{counted(run.segments, 'segment')} of the proxy's in {seconds:.1f} s"
@@ -148,25 +149,25 @@ def _summary(run: Replay) -> Iterator[str]:
 
 
 def _notes(run: Replay, capture: CaptureFile) -> Iterator[str]:
-    """Yield notes about data that the timeline lacks, with the reasons."""
+    """Yield notes on data that are missing in the timeline, with the reasons."""
     if capture.damage is not None:
         yield capture.damage
-    if foreign := capture.foreign.total():
-        kinds = ", ".join(map(str, sorted(capture.foreign)))
-        yield f"{counted(foreign, 'packet')} of link type {kinds} not read; known are {KNOWN_LINK_TYPES}"
-    if cut := capture.cut:
-        yield f"{counted(cut, 'packet')} cut off before the end of the TCP header; capture 160 bytes (tcpdump -s 160)"
-    if run.older:
-        began = f"{counted(run.older, 'subflow')} began before the capture"
-        yield f"{began}: not tracked; a daemon takes them from the kernel"
-    for name, (what, about) in _NOTES.items():
+    if unsupported := capture.unsupported.total():
+        kinds = ", ".join(map(str, sorted(capture.unsupported)))
+        yield f"{counted(unsupported, 'packet')} of link type {kinds} not read; supported are {KNOWN_LINK_TYPES}"
+    if truncated := capture.truncated:
+        yield f"{counted(truncated, 'packet')} without a whole TCP header; capture 160 bytes (tcpdump -s 160)"
+    if run.older_subflows:
+        older = f"{counted(run.older_subflows, 'subflow')} began before the capture"
+        yield f"{older}: not tracked; a daemon reads them from the kernel"
+    for name, (unit, meaning) in _NOTES.items():
         if count := run.counters[name]:
-            yield f"{counted(count, what)}{about}"
+            yield f"{counted(count, unit)}{meaning}"
     if not run.segments:
-        yield f"no segment to or from port {' or '.join(map(str, run.ports))} was read; another one is given by --port"
+        yield f"no segment to or from port {' or '.join(map(str, run.ports))} was read; set another port with --port"
     paths = [name for name, path in run.policy.paths.items() if path.interfaces is not None]
     if paths and not run.names_interface:
         yield (
             f"the capture names no interface, so no subflow is on path {' or '.join(paths)}; "
-            "--interface [PREFIX=]NAME says by which one they leave"
+            "--interface [PREFIX=]NAME sets the interface of the subflows"
         )

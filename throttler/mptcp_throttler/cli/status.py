@@ -12,22 +12,23 @@ from typing import Any
 
 from mptcp_common import status_client
 from mptcp_common.exit_status import DONE, FAILED, USAGE
-from mptcp_throttler.cli.shared import answering, complain
+from mptcp_throttler.cli.shared import print_error, translate_socket_errors
 from mptcp_throttler.config import status_socket
 
 
 def status(options: argparse.Namespace) -> int:
     if options.brief and not options.json:
-        complain("--brief is for --json")
+        print_error("--brief requires --json")
         return USAGE
     path = options.socket or status_socket(options.config)
-    with answering(path):
+    with translate_socket_errors(path):
         text = status_client.ask_text(path, {"query": "head" if options.brief else "status"})
     if options.json:
         # Do not parse the answer: for ten thousand connections, that would take longer than all other work.
         sys.stdout.buffer.write(text.removesuffix(b"\n") + b"\n" if text else b"")
     if not text.endswith(b"\n"):  # a brace at the end may belong to an inner object
-        complain(f"ask {path}: the answer ended too early, or the daemon is older than this command; then restart it")
+        reason = "the answer ended too early, or the daemon is older than this command; then restart it"
+        print_error(f"query {path}: {reason}")
         return FAILED
     if not options.json:
         print_status(json.loads(text))
@@ -50,7 +51,7 @@ def print_status(status: dict[str, Any]) -> None:
     )
     if (refused := status["reloads"]["last_refused"]) is not None:
         when = datetime.fromtimestamp(refused["time"]).astimezone().isoformat(" ", "seconds")
-        console.print(f"RELOAD REFUSED at {when}, the policy from before is in force:")
+        console.print(f"RELOAD REFUSED at {when}, the previous policy is in force:")
         for line in refused["errors"]:
             console.print(f"  {line}")
     if status.get("ledger_error") is not None:  # an older daemon lacks this key
@@ -67,10 +68,10 @@ def print_status(status: dict[str, Any]) -> None:
                 subflow["remote"],
                 _kind(subflow),
                 subflow["path"] or "-",
-                _both(subflow, "ceil", lambda ceil: format_rate(ceil) if ceil else "-"),
-                "landing" if subflow["landing"] else _both(subflow, "classid", lambda classid: classid or "-"),
+                _by_direction(subflow, "ceil", lambda ceil: format_rate(ceil) if ceil else "-"),
+                "landing" if subflow["landing"] else _by_direction(subflow, "classid", lambda classid: classid or "-"),
                 "-" if subflow["bytes_sent"] is None else approximate_size(subflow["bytes_sent"]),
-                _both(subflow, "reason", str),
+                _by_direction(subflow, "reason", str),
             )
     console.print(table)
     console.print(
@@ -88,6 +89,6 @@ def _kind(subflow: dict[str, Any]) -> str:
     return ("initial" if subflow["initial"] else "joined") + (" backup" if subflow["backup"] else "")
 
 
-def _both(subflow: dict[str, Any], key: str, text: Callable[[Any], str]) -> str:
-    """Return the text for the download and, on its own line, for the upload if a rule covers uploads."""
+def _by_direction(subflow: dict[str, Any], key: str, text: Callable[[Any], str]) -> str:
+    """Return the text for the download and, if a rule is for uploads, a second line for the upload."""
     return "\n".join(text(each[key]) for each in (subflow, subflow["upload"]) if each is not None)

@@ -39,7 +39,7 @@ from pathlib import Path
 from mptcp_common import bpf
 from mptcp_common.bpf import Map
 from mptcp_common.kernel_error import KernelError
-from mptcp_throttler.mptcp.model import ClosedSocket, mapped, unmap
+from mptcp_throttler.mptcp.model import ClosedSocket, map_to_ipv6, unmap
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.shaping.model import MAX_ENTRIES, InitialOptions, Ownership, SocketLimit
 
@@ -263,7 +263,7 @@ def _prefix(network: Network) -> bytes:
     """Return the map key; IPv4 is mapped into IPv6."""
     if isinstance(network, IPv6Network):
         return _PREFIX.pack(network.prefixlen, network.network_address.packed)
-    return _PREFIX.pack(96 + network.prefixlen, mapped(network.network_address.packed))
+    return _PREFIX.pack(96 + network.prefixlen, map_to_ipv6(network.network_address.packed))
 
 
 def _options(birth: InitialOptions) -> bytes:

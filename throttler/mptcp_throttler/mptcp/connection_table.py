@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The kernel's connections by token and subflows by four-tuple, within the limits.
 
-A connection without a subflow is also in ``lingering``. It keeps its place and counts against its client's share, so
+A connection without a subflow is also in ``lingering``. It stays in the table and counts towards its client's share, so
 that a roaming client can join it again.
 
 Readers get the frozen :class:`~.model.Connection` and :class:`~.model.Subflow`: a change replaces them.
@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
-from mptcp_throttler.mptcp.limits import Shares, TrackerCounters, TrackerLimits
+from mptcp_throttler.mptcp.limits import ConnectionShares, TrackerCounters, TrackerLimits
+from mptcp_throttler.mptcp.lookups import SocketLookupQueue
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple, KernelEvent, KernelSubflow, Subflow
-from mptcp_throttler.mptcp.questions import SocketLookupQueue
 
 EXPIRY_STEP: Final = 1_000  # maximum connections that one ``expire`` call closes, in about 10 ms
 MAX_DUMP_SECONDS: Final = 120.0  # a dump that takes longer counts as failed: ended subflows are not kept for it
@@ -34,19 +34,19 @@ class SubflowRecord:
 
     token: int
     subflow: Subflow
-    prioritised: float  # when the kernel last reported the backup flag
-    listed: int = 0  # number of the latest dump that listed it
+    priority_time: float  # when the kernel last reported the backup flag
+    last_dump: int = 0  # number of the latest dump that listed the subflow
 
     def agrees_with(self, entry: KernelSubflow) -> bool:
-        """Return whether *entry*, a socket with this four-tuple, shows no change except that the subflow exists."""
-        known = self.subflow
+        """Return whether *entry*, a socket with this four-tuple, has the same values as this record."""
+        tracked = self.subflow
         return (
             self.token == entry.token
-            and known.interface is not None
-            and known.initial is entry.initial
-            and known.backup is entry.backup
-            and (entry.remote_id is None or entry.remote_id == known.remote_id)
-            and (entry.local_id is None or entry.local_id == known.local_id)
+            and tracked.interface is not None
+            and tracked.initial is entry.initial
+            and tracked.backup is entry.backup
+            and (entry.remote_id is None or entry.remote_id == tracked.remote_id)
+            and (entry.local_id is None or entry.local_id == tracked.local_id)
         )
 
 
@@ -70,12 +70,12 @@ class TimedTable(Generic[K, V]):
 
     def put(self, key: K, value: V, time: float) -> bool:
         """Add *key*, or move it to the end. Return whether another entry was evicted."""
-        if evicts := len(self._entries) >= self._limit and key not in self._entries:
+        if is_full := len(self._entries) >= self._limit and key not in self._entries:
             self._entries.popitem(last=False)
         self._latest = max(self._latest, time)
         self._entries[key] = (self._latest, value)
         self._entries.move_to_end(key)
-        return evicts
+        return is_full
 
     def get(self, key: K) -> V | None:
         return self._entries.get(key, (0.0, None))[1]
@@ -104,25 +104,25 @@ class ConnectionTable:
         self.limits = limits
         self.listen_ports = listen_ports
         self.counters = TrackerCounters()
-        self.shares = Shares(limits.max_connections)
-        self.questions = SocketLookupQueue()
+        self.shares = ConnectionShares(limits.max_connections)
+        self.lookups = SocketLookupQueue()
         self.subflows: dict[FourTuple, SubflowRecord] = {}
         self.connections: dict[int, Connection] = {}
         self.lingering: TimedTable[int, Connection] = TimedTable()
         self.ended: TimedTable[FourTuple | int, float] = TimedTable(limits.max_remembered)
         """When recent subflows (by four-tuple) and connections (by token) ended: an older dump may still list them."""
-        self.turned_away: TimedTable[int, None] = TimedTable(limits.max_remembered)
+        self.refused_tokens: TimedTable[int, None] = TimedTable(limits.max_remembered)
         """Tokens of connections refused because of their client's share. Late joins to them are refused, too."""
         self.dumps = 0  # number of socket dumps begun
         self.dump_began: float | None = None
-        self.dumps_wanted = self.dumps_served = 0  # requests for a dump; requests made before a complete dump began
+        self.dumps_requested = self.dumps_served = 0  # requests for a dump; requests made before a complete dump began
 
     # Subflows and connections
 
     def open(self, token: int, four_tuple: FourTuple, time: float, seen_from_start: bool) -> list[Event]:
         """Add the connection *token*, first known by *four_tuple*. Its client must have room in its share."""
         self.counters.connections_opened += 1
-        holder = self.shares.take(four_tuple.remote)
+        holder = self.shares.add(four_tuple.remote)
         self.connections[token] = Connection(token, (), time, seen_from_start, holder)
         return [Event(EventKind.CONNECTION_OPENED, time, token, four_tuple)]
 
@@ -137,7 +137,7 @@ class ConnectionTable:
     def remove(self, record: SubflowRecord, time: float, detail: str) -> list[Event]:
         token, four_tuple = record.token, record.subflow.four_tuple
         del self.subflows[four_tuple]
-        self.questions.pop(four_tuple, None)
+        self.lookups.pop(four_tuple, None)
         self.ended.put(four_tuple, time, time)
         others = tuple(each for each in self.connections[token].subflows if each is not record.subflow)
         self._set_subflows(token, others)
@@ -151,7 +151,7 @@ class ConnectionTable:
         events = [event for each in records for event in self.remove(each, time, detail)]
         del self.connections[connection.token]
         self.lingering.pop(connection.token)
-        self.shares.give_back(connection.holder)
+        self.shares.release(connection.holder)
         self.counters.connections_closed += 1
         return [*events, Event(EventKind.CONNECTION_CLOSED, time, connection.token, None, detail)]
 
@@ -164,7 +164,7 @@ class ConnectionTable:
     def _set_subflows(self, token: int, subflows: tuple[Subflow, ...]) -> None:
         self.connections[token] = replace(self.connections[token], subflows=subflows)
 
-    def disagree(self, record: SubflowRecord, time: float, detail: str) -> Event:
+    def record_disagreement(self, record: SubflowRecord, time: float, detail: str) -> Event:
         self.counters.disagreements += 1
         return Event(EventKind.DISAGREEMENT, time, record.token, record.subflow.four_tuple, detail)
 
@@ -180,9 +180,9 @@ class ConnectionTable:
         limits, events = self.limits, list[Event]()
         for connection in islice(self.lingering.pop_until(time - limits.closed_linger), EXPIRY_STEP):
             events += self.close(connection, time, "no subflow left")
-        forgotten = time - limits.closed_linger
+        cutoff = time - limits.closed_linger
         if self.dump_began is not None:
-            forgotten = min(forgotten, max(self.dump_began - limits.resync_grace, time - MAX_DUMP_SECONDS))
-        self.turned_away.drop_until(forgotten)
-        self.ended.drop_until(forgotten)
+            cutoff = min(cutoff, max(self.dump_began - limits.resync_grace, time - MAX_DUMP_SECONDS))
+        self.refused_tokens.drop_until(cutoff)
+        self.ended.drop_until(cutoff)
         return events

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The tracker's limits and counters, and the share of its room for connections that each client may use."""
+"""The tracker's limits and counters, and the number of connections that each client may have."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class TrackerLimits:
     """Bounds of every table, and timeouts in seconds."""
 
     max_connections: int = 65_536
-    """Includes lingering connections. A connection beyond its client's share (:class:`Shares`) is reported for closing
-    (``CONNECTION_EXCESS``); dropping an older connection instead would lift its cap."""
+    """Includes lingering connections. A connection beyond its client's share (:class:`ConnectionShares`) is reported
+    for closing (``CONNECTION_EXCESS``); dropping an older connection instead would lift its cap."""
     max_subflows_per_connection: int = 16
     """A subflow beyond this is reported for closing (``SUBFLOW_EXCESS``). The in-kernel path manager accepts at most 8
     after the first; only a user-space path manager may accept more."""
@@ -52,45 +52,45 @@ class TrackerCounters:
     expired: int = 0  # handshakes forgotten by timeout
 
 
-class Shares:
-    """Shares the room for connections among the clients (:mod:`mptcp_common.clients`).
+class ConnectionShares:
+    """Divides the capacity of the connection table among the clients (:mod:`mptcp_common.clients`).
 
-    A client may have at most as many connections as are still free: *n* clients at their limits leave 1/(*n* + 1) of
-    the room to others. This is the dynamic-threshold rule for queues that share a memory (Choudhury and Hahne,
+    A client may have at most as many connections as places are free: *n* clients at their limits leave 1/(*n* + 1) of
+    the capacity to others. This is the dynamic-threshold rule for queues that share a memory (Choudhury and Hahne,
     IEEE/ACM Transactions on Networking 6(2), 1998).
     """
 
-    def __init__(self, room: int) -> None:
-        self._room = room
-        self.held: dict[bytes, int] = {}  # number of connections, by client
-        self.taken = 0
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self.counts: dict[bytes, int] = {}  # number of connections, by client
+        self.total = 0
 
     def allows(self, address: bytes) -> bool:
         """Return whether the client at *address* may have a further connection."""
-        return self.held.get(client_of(address), 0) < self._room - self.taken
+        return self.counts.get(client_of(address), 0) < self._capacity - self.total
 
     def allows_older(self, address: bytes) -> bool:
         """Return whether a further connection of that client may have begun before the daemon. The order is unknown:
-        the first client gets at most half of the room, each further client half of the rest."""
+        the first client gets at most half of the capacity, each further client half of the rest."""
         client = client_of(address)
-        clients = len(self.held) + (client not in self.held)
-        half = self._room - self._room // 2
-        return self.held.get(client, 0) < half and self.taken < self._room - (self._room >> clients)
+        clients = len(self.counts) + (client not in self.counts)
+        half = self._capacity - self._capacity // 2
+        return self.counts.get(client, 0) < half and self.total < self._capacity - (self._capacity >> clients)
 
-    def take(self, address: bytes) -> bytes:
-        """Count a further connection of a client; return the key for :meth:`give_back`."""
+    def add(self, address: bytes) -> bytes:
+        """Count a further connection of a client; return the key for :meth:`release`."""
         client = client_of(address)
-        self.held[client] = self.held.get(client, 0) + 1
-        self.taken += 1
+        self.counts[client] = self.counts.get(client, 0) + 1
+        self.total += 1
         return client
 
-    def give_back(self, client: bytes) -> None:
-        self.held[client] -= 1
-        self.taken -= 1
-        if not self.held[client]:
-            del self.held[client]
+    def release(self, client: bytes) -> None:
+        self.counts[client] -= 1
+        self.total -= 1
+        if not self.counts[client]:
+            del self.counts[client]
 
-    def words(self, address: bytes) -> str:
+    def describe(self, address: bytes) -> str:
         client = client_of(address)
-        held, left = self.held.get(client, 0), self._room - self.taken
-        return f"{client_text(client)} has {held:,} connections, and there is room for {left:,} more of all clients"
+        count, free = self.counts.get(client, 0), self._capacity - self.total
+        return f"{client_text(client)} has {count:,} connections, and there is room for {free:,} more of all clients"

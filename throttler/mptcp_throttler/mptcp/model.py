@@ -26,7 +26,7 @@ def unmap(address: bytes) -> bytes:
     return address[12:] if len(address) == 16 and address.startswith(_V4_MAPPED) else address
 
 
-def mapped(address: bytes) -> bytes:
+def map_to_ipv6(address: bytes) -> bytes:
     """Return the 4-byte *address* as an IPv4-mapped IPv6 address."""
     return _V4_MAPPED + address
 
@@ -54,7 +54,7 @@ class FourTuple(NamedTuple):
         return f"{end(self.local, self.local_port)}-{end(self.remote, self.remote_port)}"
 
 
-def unmapped(four_tuple: FourTuple) -> FourTuple:
+def unmap_endpoints(four_tuple: FourTuple) -> FourTuple:
     """Return *four_tuple* with IPv4-mapped addresses cut to 4 bytes."""
     if len(four_tuple.remote) != 16:
         return four_tuple
@@ -90,7 +90,7 @@ class Subflow:
     initial: bool  # whether the subflow opened the connection (MP_CAPABLE); otherwise it joined (MP_JOIN)
     local_id: int | None
     remote_id: int | None  # address identifiers (RFC 8684, 3.2), 0 for the initial subflow; None while unknown
-    backup: bool  # the peer asked to use this subflow only if no other is left (MP_JOIN 'B' bit, MP_PRIO)
+    backup: bool  # the peer requested to use this subflow only if no other is left (MP_JOIN 'B' bit, MP_PRIO)
     interface: str | None  # the proxy's interface that carries the subflow; None while unknown
     since: float  # when the tracker learned of the subflow
 
@@ -163,7 +163,7 @@ class TcpInfo(NamedTuple):
     congestion_window: int = 0  # segments
 
 
-NOTHING_SENT = TcpInfo(0, 0, 0, 0, 0, None, 0, 0)  # used for subflows from a capture, which have no sockets
+EMPTY_TCP_INFO = TcpInfo(0, 0, 0, 0, 0, None, 0, 0)  # used for subflows from a capture, which have no sockets
 
 
 class KernelSubflow(NamedTuple):
@@ -179,12 +179,12 @@ class KernelSubflow(NamedTuple):
     bytes_acked: int = 0  # payload that the peer acknowledged, each byte once
     bytes_received: int = 0
     cookie: int = 0  # the kernel's number of the socket, unique while the host is up; 0 while unknown
-    tcp: TcpInfo = NOTHING_SENT
-    made_backup: bool = False  # whether this host made the subflow backup, whatever the client asked (RFC 8684, 3.3.8)
+    tcp: TcpInfo = EMPTY_TCP_INFO
+    made_backup: bool = False  # whether this host itself made the subflow backup (RFC 8684, 3.3.8)
     data_sequence: int = 0  # data sequence number where the last mapping received in order begins (RFC 8684, 3.3.1)
 
     @property
-    def is_of_tunnel(self) -> bool:
+    def is_tunnel_path(self) -> bool:
         return self.token > MAX_TOKEN
 
     @property

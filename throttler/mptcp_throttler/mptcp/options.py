@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parses the MPTCP options of a TCP header into frozen structs, and computes tokens and HMACs from keys.
 
-Sources: RFC 8684, 3; kind 30, subtypes in figure 19. Of RFC 6824 (version 0), which Linux does not speak, the parser
+Sources: RFC 8684, 3; kind 30, subtypes in figure 19. Of RFC 6824 (version 0), which Linux does not support, the parser
 reads only the version in MP_CAPABLE. Rules:
 
-- Nothing raises. A peer's broken option is a :class:`Malformed`, one that no RFC defines an :class:`UnknownSubtype`.
-- A broken option of another kind ends the parsing, as it does in the kernel: the next option cannot be found.
+- Nothing raises. An invalid option is a :class:`Malformed`, an option that no RFC defines an :class:`UnknownSubtype`.
+- An invalid option of another kind ends the parsing, as it does in the kernel: the next option cannot be found.
 - No octets appear in a ``repr``: keys are the connection's only secret, and logs have many readers.
 
 This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser.
@@ -126,7 +126,7 @@ class UnknownSubtype(MptcpOption, frozen=True):
 
 
 class Malformed(MptcpOption, frozen=True):
-    """A kind-30 option that breaks its own format."""
+    """A kind-30 option whose format is invalid."""
 
     subtype: int | None
     reason: str
@@ -138,56 +138,55 @@ def parse_options(tcp_options: bytes, flags: int) -> tuple[MptcpOption, ...]:
 
     *flags* are the segment's TCP flags: SYN and ACK decide which form MP_CAPABLE and MP_JOIN must have.
     """
-    if b"\x1e" not in tcp_options:  # early exit for most plain TCP segments
+    if b"\x1e" not in tcp_options:  # most segments of plain TCP
         return ()
-    found: list[MptcpOption] = []
-    at, end = 0, len(tcp_options)
-    while at < end:
-        kind = tcp_options[at]
+    options: list[MptcpOption] = []
+    offset, end = 0, len(tcp_options)
+    while offset < end:
+        kind = tcp_options[offset]
         if kind == 1:
-            at += 1
+            offset += 1
             continue
         if kind == 0:
             break
-        length = tcp_options[at + 1] if at + 1 < end else 0
-        if length < 2 or at + length > end:
+        length = tcp_options[offset + 1] if offset + 1 < end else 0
+        if length < 2 or offset + length > end:
             if kind == KIND:
-                found.append(Malformed(None, "its length runs past the header", tcp_options[at:]))
+                options.append(Malformed(None, "its length runs past the header", tcp_options[offset:]))
             break
         if kind == KIND:
-            found.append(parse_option(tcp_options[at : at + length], flags))
-        at += length
-    return tuple(found)
+            options.append(parse_option(tcp_options[offset : offset + length], flags))
+        offset += length
+    return tuple(options)
 
 
 def parse_option(option: bytes, flags: int) -> MptcpOption:
     """Return the value of one kind-30 *option*, kind and length octets included."""
-    length = len(option)
-    if length < 3:
+    if (length := len(option)) < 3:
         return Malformed(None, "no subtype", option)
     subtype, bits = option[2] >> 4, option[2] & 15
-    found: MptcpOption | None = None
+    parsed: MptcpOption | None = None
     if subtype == 0:
-        found = _capable(option, length, flags)
+        parsed = _capable(option, length, flags)
     elif subtype == 1:
-        found = _join(option, length, flags)
+        parsed = _join(option, length, flags)
     elif subtype == 2:
-        found = _dss(option, length)
+        parsed = _dss(option, length)
     elif subtype == 3:
-        found = _add_addr(option, length)
+        parsed = _add_addr(option, length)
     elif subtype == 4 and length > 3:
-        found = RemoveAddr(tuple(option[3:]))
+        parsed = RemoveAddr(tuple(option[3:]))
     elif subtype == 5 and length == 3:
-        found = MpPrio(bool(bits & 1))
+        parsed = MpPrio(bool(bits & 1))
     elif subtype == 6 and length == 12:
-        found = MpFail(_from_bytes(option[4:12], "big"))
+        parsed = MpFail(_from_bytes(option[4:12], "big"))
     elif subtype == 7 and length == 12:
-        found = MpFastclose(option[4:12])
+        parsed = MpFastclose(option[4:12])
     elif subtype == 8 and length == 4:
-        found = MpTcprst(bits, option[3])
+        parsed = MpTcprst(bits, option[3])
     elif subtype > 8:
-        found = UnknownSubtype(subtype, option[2:])
-    return found or Malformed(subtype, f"length {length} fits no form of this subtype here", option)
+        parsed = UnknownSubtype(subtype, option[2:])
+    return parsed or Malformed(subtype, f"length {length} is invalid for this subtype", option)
 
 
 def _capable(option: bytes, length: int, flags: int) -> MptcpOption | None:
@@ -195,7 +194,7 @@ def _capable(option: bytes, length: int, flags: int) -> MptcpOption | None:
         return None
     version, bits = option[2] & 15, option[3]
     if version != 1:
-        # Only the version matters: a host answers a later one with a lower one (3.1); Linux does not speak 0.
+        # Only the version is read: a host answers a later version with a lower one (3.1), and Linux rejects version 0.
         return MpCapable(version, bits)
     if length not in _CAPABLE_LENGTHS[flags & (SYN | ACK)]:
         return None
@@ -238,8 +237,9 @@ def _add_addr(option: bytes, length: int) -> MptcpOption | None:
     octets, port_octets = size & ~2, size & 2
     if octets not in (4, 16) or echo > 1:
         return None
-    at = 4 + octets
-    return AddAddr(bool(echo), option[3], option[4:at], _number(option[at : at + port_octets]))
+    address_end = 4 + octets
+    port = _number(option[address_end : address_end + port_octets])
+    return AddAddr(bool(echo), option[3], option[4:address_end], port)
 
 
 def _number(octets: bytes) -> int | None:

@@ -3,7 +3,7 @@
 
     kernel events ─┐
     socket dumps ──┴▶ tracker ──▶ connection table ──▶ events
-    segments ───────▶ from_wire ─▶ interfaces, questions, refused joins
+    segments ───▶ wire_observer ─▶ interfaces, look-ups, refused joins
 
 No I/O, no clock: times are seconds of one clock that nobody sets. Every call returns the events that it caused.
 
@@ -28,8 +28,8 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from mptcp_throttler.mptcp.connection_table import ConnectionTable, KernelRecord, SubflowRecord
-from mptcp_throttler.mptcp.from_wire import WireObserver
 from mptcp_throttler.mptcp.limits import TrackerLimits
+from mptcp_throttler.mptcp.lookups import MAX_WAITING
 from mptcp_throttler.mptcp.model import (
     Connection,
     Event,
@@ -41,9 +41,9 @@ from mptcp_throttler.mptcp.model import (
     Segment,
     Sockets,
     Subflow,
-    unmapped,
+    unmap_endpoints,
 )
-from mptcp_throttler.mptcp.questions import MAX_WAITING
+from mptcp_throttler.mptcp.wire_observer import WireObserver
 
 T = TypeVar("T")
 
@@ -56,14 +56,14 @@ class Tracker:
     def __init__(self, listen_ports: Iterable[int], limits: TrackerLimits | None = None) -> None:
         self.table = ConnectionTable(limits or TrackerLimits(), frozenset(listen_ports))
         self.wire = WireObserver(self.table)
-        self.counters, self.questions = self.table.counters, self.table.questions
+        self.counters, self.lookups = self.table.counters, self.table.lookups
         self.connections: Mapping[int, Connection] = self.table.connections
         """The open connections by token: a live view of immutable snapshots."""
-        self.segment: Callable[[Segment], list[Event]] = self.wire.segment
+        self.apply_segment: Callable[[Segment], list[Event]] = self.wire.observe
         self.interface_of: Callable[[FourTuple], str | None] = lambda _: None
         """Returns the interface by which a subflow leaves whose handshake was not captured; None if unknown."""
 
-    def kernel_event(self, event: KernelEvent) -> list[Event]:
+    def apply_event(self, event: KernelEvent) -> list[Event]:
         table, four_tuple = self.table, event.four_tuple
         table.counters.kernel_events += 1
         connection = table.connections.get(event.token)
@@ -74,12 +74,12 @@ class Tracker:
             return table.close(connection, event.time, event.detail or "closed by the kernel")
         if four_tuple is None:
             return self._ignore()
-        four_tuple = unmapped(four_tuple)
+        four_tuple = unmap_endpoints(four_tuple)
         if event.kind in _ESTABLISHING:
             if connection is None and four_tuple.local_port not in table.listen_ports:
                 return self._ignore()
             if event.kind is KernelEventKind.CREATED:
-                table.turned_away.pop(event.token)  # another connection, whose token is the same by chance
+                table.refused_tokens.pop(event.token)  # another connection, whose token is the same by chance
             return self._established(event, four_tuple)
         record = table.subflows.get(four_tuple)
         if record is None or record.token != event.token:
@@ -88,15 +88,15 @@ class Tracker:
             return self._ignore()
         if event.kind is KernelEventKind.SUBFLOW_CLOSED:
             return table.remove(record, event.time, event.detail or "closed by the kernel")
-        return self._prioritise(record, event.backup, event.time)
+        return self._set_priority(record, event.backup, event.time)
 
-    def want_resync(self) -> None:
-        self.table.dumps_wanted += 1
+    def request_resync(self) -> None:
+        self.table.dumps_requested += 1
 
     @property
-    def wants_resync(self) -> bool:
-        """Whether a resync is wanted: until a resync that began after the request finishes."""
-        return self.table.dumps_wanted > self.table.dumps_served
+    def needs_resync(self) -> bool:
+        """Whether a resync is needed: until a resync that began after the request finishes."""
+        return self.table.dumps_requested > self.table.dumps_served
 
     def begin_resync(self, time: float) -> Resync:
         """Begin to apply a dump in pieces; *time* is before the first piece is read."""
@@ -111,14 +111,14 @@ class Tracker:
             events += more
         return events
 
-    def answer(self, asked: Iterable[FourTuple], found: Sockets, time: float) -> list[Event]:
-        """Apply a look-up at *time*: the sockets *found* of the subflows *asked* for, in any socket state."""
+    def apply_lookup(self, requested: Iterable[FourTuple], sockets: Sockets, time: float) -> list[Event]:
+        """Apply a look-up of the *requested* subflows at *time*; *sockets* are those found, in any socket state."""
         events: list[Event] = []
-        for four_tuple in asked:
-            record, entry = self.table.subflows.get(four_tuple), found.get(four_tuple)
+        for four_tuple in requested:
+            record, entry = self.table.subflows.get(four_tuple), sockets.get(four_tuple)
             if record is not None and entry is not None:
-                record.listed = self.table.dumps
-                events += self.listed(four_tuple, entry, time, time)
+                record.last_dump = self.table.dumps
+                events += self.apply_socket(four_tuple, entry, time, time)
             elif record is not None:
                 events += self.table.remove(record, time, "the kernel has no such subflow")
         return events
@@ -131,80 +131,80 @@ class Tracker:
     @property
     def table_sizes(self) -> Mapping[str, int]:
         """Entries of each table, for the status page and for tests of the bounds."""
-        of_table = "connections", "subflows", "lingering", "questions", "ended", "turned_away"
-        sizes = {name: len(getattr(self.table, name)) for name in of_table}
-        return sizes | {name: len(getattr(self.wire, name)) for name in ("handshakes", "refused")}
+        sizes = {name: len(getattr(self.table, name)) for name in ("connections", "subflows", "lingering", "ended")}
+        sizes |= {name: len(getattr(self.wire, name)) for name in ("handshakes", "refused")}
+        return sizes | {"questions": len(self.lookups), "turned_away": len(self.table.refused_tokens)}
 
     def _ignore(self) -> list[Event]:
         self.table.counters.kernel_events_ignored += 1
         return []
 
-    def _leaves_by(self, four_tuple: FourTuple) -> str | None:
+    def _find_interface(self, four_tuple: FourTuple) -> str | None:
         handshake = self.wire.handshakes.pop(four_tuple)
         return (handshake and handshake.interface) or self.interface_of(four_tuple)
 
     def _established(self, event: KernelEvent, four_tuple: FourTuple) -> list[Event]:
         table, initial = self.table, _is_initial(event)
-        interface = self._leaves_by(four_tuple)  # even without room: this also forgets the handshake
+        interface = self._find_interface(four_tuple)  # also for a refused connection: this forgets the handshake
         if not initial and event.token not in table.connections:
-            self.want_resync()  # other subflows of a connection whose beginning was missed may be unknown
-        record, events = self._ours(four_tuple, event.token, initial, event.time)
+            self.request_resync()  # the connection's first event was missed: other subflows may be unknown
+        record, events = self._tracked_record(four_tuple, event.token, initial, event.time)
         if record is None:
-            return events + self._enter(four_tuple, event, interface, event.time)
-        events += self._identify(record, event, event.time)
-        return events if initial else events + self._prioritise(record, event.backup, event.time)
+            return events + self._track(four_tuple, event, interface, event.time)
+        events += self._correct_ids(record, event, event.time)
+        return events if initial else events + self._set_priority(record, event.backup, event.time)
 
-    def listed(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read: float) -> list[Event]:
-        """Apply one socket that differs from what is tracked, *read* then by a dump that began at *time*."""
+    def apply_socket(self, four_tuple: FourTuple, entry: KernelSubflow, time: float, read_time: float) -> list[Event]:
+        """Apply one socket that differs from the tracked state; a dump that began at *time* read it at *read_time*."""
         table = self.table
         record, ended = table.subflows.get(four_tuple), table.ended.get(four_tuple)
         if table.has_ended(four_tuple, entry.token, time) if record is None else record.subflow.since > time:
             return []
-        record, events = self._ours(four_tuple, entry.token, entry.initial, time)
+        record, events = self._tracked_record(four_tuple, entry.token, entry.initial, time)
         if record is None:
-            events += self._enter(four_tuple, entry, self._leaves_by(four_tuple), read)
-            entered = table.subflows.get(four_tuple)
-            if entered is not None and ended is not None:
-                events.append(table.disagree(entered, time, "its end was reported, but the kernel still has it"))
+            events += self._track(four_tuple, entry, self._find_interface(four_tuple), read_time)
+            if (entered := table.subflows.get(four_tuple)) is not None and ended is not None:
+                detail = "its end was reported, but the kernel still has it"
+                events.append(table.record_disagreement(entered, time, detail))
             return events
-        if record.subflow.interface is None and (interface := self._leaves_by(four_tuple)) is not None:
+        if record.subflow.interface is None and (interface := self._find_interface(four_tuple)) is not None:
             events += table.change(record, time, f"leaves by {interface}", interface=interface)
-        events += self._identify(record, entry, time)
-        if record.prioritised <= time:
-            events += self._prioritise(record, entry.backup, time)
+        events += self._correct_ids(record, entry, time)
+        if record.priority_time <= time:
+            events += self._set_priority(record, entry.backup, time)
         return events
 
-    # Room
+    # Limits
 
-    def _enter(self, four_tuple: FourTuple, told: KernelRecord, interface: str | None, time: float) -> list[Event]:
-        table, token, events = self.table, told.token, list[Event]()
-        dumped, initial = isinstance(told, KernelSubflow), _is_initial(told)
+    def _track(self, four_tuple: FourTuple, record: KernelRecord, interface: str | None, time: float) -> list[Event]:
+        table, token, events = self.table, record.token, list[Event]()
+        is_dumped, initial = isinstance(record, KernelSubflow), _is_initial(record)
         if token not in table.connections:
             # A connection of the first dump is older than the daemon, as is one that is unknown when joined.
-            older = (dumped or not initial) and not table.counters.resyncs
-            shares, client, refused = table.shares, four_tuple.remote, token in table.turned_away
-            if refused or not (shares.allows(client) or (older and shares.allows_older(client))):
-                if not refused:
+            predates_daemon = (is_dumped or not initial) and not table.counters.resyncs
+            shares, client, is_refused = table.shares, four_tuple.remote, token in table.refused_tokens
+            if is_refused or not (shares.allows(client) or (predates_daemon and shares.allows_older(client))):
+                if not is_refused:
                     table.counters.connections_refused += 1
-                    table.turned_away.put(token, None, time)
-                return [Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, shares.words(client))]
-            events += table.open(token, four_tuple, time, seen_from_start=initial and not dumped)
+                    table.refused_tokens.put(token, None, time)
+                return [Event(EventKind.CONNECTION_EXCESS, time, token, four_tuple, shares.describe(client))]
+            events += table.open(token, four_tuple, time, seen_from_start=initial and not is_dumped)
         if len(table.connections[token].subflows) < table.limits.max_subflows_per_connection:
             unknown = 0 if initial else None
-            local_id = unknown if told.local_id is None else told.local_id
-            remote_id = unknown if told.remote_id is None else told.remote_id
-            subflow = Subflow(four_tuple, initial, local_id, remote_id, told.backup, interface, time)
-            detail = "listed by the kernel" if isinstance(told, KernelSubflow) else told.detail
+            local_id = unknown if record.local_id is None else record.local_id
+            remote_id = unknown if record.remote_id is None else record.remote_id
+            subflow = Subflow(four_tuple, initial, local_id, remote_id, record.backup, interface, time)
+            detail = "listed by the kernel" if isinstance(record, KernelSubflow) else record.detail
             return events + table.add(subflow, token, detail or "established by the kernel")
         table.counters.overflows += 1
-        if dumped:
+        if is_dumped:
             return events
-        if self.wants_resync or any(each.four_tuple in table.questions for each in table.connections[token].subflows):
-            self.want_resync()  # another subflow may have ended unnoticed: the next dump shows that
+        if self.needs_resync or any(each.four_tuple in table.lookups for each in table.connections[token].subflows):
+            self.request_resync()  # another subflow may have ended unnoticed: the next dump shows that
             return events
-        return events + self.excess(four_tuple, token, time)
+        return events + self.report_excess(four_tuple, token, time)
 
-    def excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
+    def report_excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
         """Report an untracked subflow of the kernel if its connection is full of others that the kernel has."""
         connection = self.table.connections.get(token)
         others = 0 if connection is None else len(connection.subflows)
@@ -214,7 +214,7 @@ class Tracker:
 
     # Differences
 
-    def _ours(
+    def _tracked_record(
         self, four_tuple: FourTuple, token: int, initial: bool, time: float
     ) -> tuple[SubflowRecord | None, list[Event]]:
         """Return the tracked subflow. If the kernel has another token or kind (initial or joined) for its four-tuple,
@@ -224,28 +224,30 @@ class Tracker:
         if record is None or (record.token == token and record.subflow.initial is initial):
             return record, []
         if record.token != token:
-            events.append(table.disagree(record, time, f"its token is {token:#010x} in the kernel"))
-        return None, events + table.remove(record, time, "the kernel has another on its addresses and ports")
+            events.append(table.record_disagreement(record, time, f"its token is {token:#010x} in the kernel"))
+        return None, events + table.remove(record, time, "the kernel has another subflow with its addresses and ports")
 
-    def _identify(self, record: SubflowRecord, told: KernelRecord, time: float) -> list[Event]:
+    def _correct_ids(self, record: SubflowRecord, kernel: KernelRecord, time: float) -> list[Event]:
         before, events = record.subflow, list[Event]()
-        told_ids = {"local_id": told.local_id, "remote_id": told.remote_id}
-        corrections = {name: value for name, value in told_ids.items() if value not in (None, getattr(before, name))}
+        kernel_ids = {"local_id": kernel.local_id, "remote_id": kernel.remote_id}
+        corrections = {name: value for name, value in kernel_ids.items() if value not in (None, getattr(before, name))}
         for name, value in corrections.items():
-            if (known := getattr(before, name)) is not None:
-                events.append(self.table.disagree(record, time, f"{name} is {value} in the kernel, not {known}"))
+            if (previous := getattr(before, name)) is not None:
+                detail = f"{name} is {value} in the kernel, not {previous}"
+                events.append(self.table.record_disagreement(record, time, detail))
         change = self.table.change(record, time, "address identifier corrected", **corrections) if corrections else []
         return events + change if events else []
 
-    def _prioritise(self, record: SubflowRecord, backup: bool, time: float) -> list[Event]:
-        record.prioritised = time
+    def _set_priority(self, record: SubflowRecord, backup: bool, time: float) -> list[Event]:
+        record.priority_time = time
         if record.subflow.backup is backup:
             return []
         return self.table.change(record, time, "backup flag from the kernel", backup=backup)
 
 
-def _is_initial(told: KernelRecord) -> bool:
-    return told.initial if isinstance(told, KernelSubflow) else told.kind is not KernelEventKind.SUBFLOW_ESTABLISHED
+def _is_initial(record: KernelRecord) -> bool:
+    joined = KernelEventKind.SUBFLOW_ESTABLISHED
+    return record.initial if isinstance(record, KernelSubflow) else record.kind is not joined
 
 
 FINISH_STEP: Final = 500  # subflows per step of :meth:`Resync.finish`: about 5 ms if all must be closed
@@ -263,77 +265,78 @@ class Resync:
         self._tracker, self._table, self._time = tracker, tracker.table, time
         self._table.dumps += 1
         self._table.dump_began = time
-        self._number, self._wanted = self._table.dumps, self._table.dumps_wanted
-        self._late: list[tuple[KernelSubflow, float]] = []
-        """Sockets without room in their connection, and joins without a known one; and when they were read. The rest of
-        the dump may show that others ended, or the initial subflow, which identifies the client."""
+        self._dump_number, self._requests = self._table.dumps, self._table.dumps_requested
+        self._postponed: list[tuple[KernelSubflow, float]] = []
+        """Sockets of connections with too many subflows, joins of unknown connections, each with its reading time. The
+        rest of the dump may show that other subflows ended, or the initial subflow, which identifies the client."""
 
-    def add(self, piece: Iterable[KernelSubflow], read: float | None = None) -> list[Event]:
-        """Apply some sockets of the dump, in any order. New subflows date from *read* (default: the dump's begin), when
-        the kernel read them: their handshakes came before, no matter when the packets are read."""
+    def add(self, piece: Iterable[KernelSubflow], read_time: float | None = None) -> list[Event]:
+        """Apply some sockets of the dump, in any order. New subflows date from *read_time*, when the kernel read them
+        (default: the dump's start): their handshakes came before, no matter when the packets are read."""
         if self._is_void():
             return []
         subflows, ports, connections = self._table.subflows, self._table.listen_ports, self._table.connections
-        time, number = self._time, self._number
+        time, number = self._time, self._dump_number
         events: list[Event] = []
         for entry in piece:
             four_tuple = entry.four_tuple
             record = subflows.get(four_tuple)
             if record is not None and record.subflow.since <= time and record.agrees_with(entry):
-                record.listed = number  # the common case: nothing has changed
+                record.last_dump = number  # the common case: nothing has changed
             elif four_tuple.local_port in ports or entry.token in connections:
-                events += self._take(entry, time if read is None else read)
+                events += self._add_socket(entry, time if read_time is None else read_time)
         return events
 
     def finish(self, limit: int = FINISH_STEP) -> Iterator[list[Event]]:
         """Close the subflows that the dump did not list, in steps of *limit*. Each step yields its events."""
-        # Oldest first, because only some of the subflows that no dump lists can wait for a look-up.
-        oldest = sorted(self._table.subflows.values(), key=attrgetter("listed"))
+        # Those not listed for longest come first, because only some subflows can wait for a look-up.
+        oldest = sorted(self._table.subflows.values(), key=attrgetter("last_dump"))
         for records in self._batches(oldest, limit):
             yield [event for record in records for event in self._close_if_missing(record)]
-        for left in self._batches(self._late, limit):
-            yield [event for entry, read in left for event in self._take_late(entry, read)]
+        for batch in self._batches(self._postponed, limit):
+            yield [event for entry, read_time in batch for event in self._add_postponed(entry, read_time)]
         if not self._is_void():
             self._table.dump_began = None
-            self._table.dumps_served = self._wanted
+            self._table.dumps_served = self._requests
             self._table.counters.resyncs += 1
 
     def _batches(self, items: Iterable[T], limit: int) -> Iterator[list[T]]:
-        left = iter(items)
-        while (batch := list(islice(left, limit))) and not self._is_void():
+        remaining = iter(items)
+        while (batch := list(islice(remaining, limit))) and not self._is_void():
             yield batch
 
     def _is_void(self) -> bool:
-        return self._table.dumps != self._number
+        return self._table.dumps != self._dump_number
 
-    def _take(self, entry: KernelSubflow, read: float) -> list[Event]:
-        connections, four_tuple, token = self._table.connections, unmapped(entry.four_tuple), entry.token
-        waits = token not in connections and not entry.initial
-        events = [] if waits else self._tracker.listed(four_tuple, entry, self._time, read)
+    def _add_socket(self, entry: KernelSubflow, read_time: float) -> list[Event]:
+        connections, four_tuple, token = self._table.connections, unmap_endpoints(entry.four_tuple), entry.token
+        is_postponed = token not in connections and not entry.initial
+        events = [] if is_postponed else self._tracker.apply_socket(four_tuple, entry, self._time, read_time)
         record = self._table.subflows.get(four_tuple)
         if record is not None:
-            record.listed = self._number
-        if waits or (record is None and token in connections):
-            self._late.append((entry, read))
+            record.last_dump = self._dump_number
+        if is_postponed or (record is None and token in connections):
+            self._postponed.append((entry, read_time))
         return events
 
-    def _take_late(self, entry: KernelSubflow, read: float) -> list[Event]:
-        tracker, four_tuple, token = self._tracker, unmapped(entry.four_tuple), entry.token
+    def _add_postponed(self, entry: KernelSubflow, read_time: float) -> list[Event]:
+        tracker, four_tuple, token = self._tracker, unmap_endpoints(entry.four_tuple), entry.token
         has_ended = self._table.has_ended(four_tuple, token, self._time)  # perhaps after its socket was read
-        events = tracker.listed(four_tuple, entry, self._time, read)
-        return events if has_ended else events + tracker.excess(four_tuple, token, read)
+        events = tracker.apply_socket(four_tuple, entry, self._time, read_time)
+        return events if has_ended else events + tracker.report_excess(four_tuple, token, read_time)
 
     def _close_if_missing(self, record: SubflowRecord) -> list[Event]:
         table, subflow = self._table, record.subflow
         if (
             table.subflows.get(subflow.four_tuple) is not record
-            or record.listed == self._number
+            or record.last_dump == self._dump_number
             or subflow.since > self._time - table.limits.resync_grace
         ):
             return []
         if subflow.four_tuple.local_port not in table.listen_ports:
-            if len(table.questions) < MAX_WAITING // 2:  # leave room for captured resets
-                table.questions.ask(subflow.four_tuple, self._time)
+            if len(table.lookups) < MAX_WAITING // 2:  # leave room for captured resets
+                table.lookups.add(subflow.four_tuple, self._time)
             return []
-        disagreement = table.disagree(record, self._time, "no end was reported, but the kernel does not list it")
+        detail = "no end was reported, but the kernel does not list it"
+        disagreement = table.record_disagreement(record, self._time, detail)
         return [disagreement, *table.remove(record, self._time, "not listed by the kernel")]

@@ -15,16 +15,16 @@ from typing import BinaryIO, Final, NamedTuple
 
 from mptcp_common.reasons import reason
 from mptcp_throttler.mptcp.model import Segment
-from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, network_header, parse_frame, transport
+from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, locate_ip, locate_tcp, parse_frame
 
 _COOKED, _COOKED_2 = 113, 276
 _LINK_HEADERS: Final = {1: ETHERNET, _COOKED: LINUX_COOKED} | dict.fromkeys((12, 14, 101, 228, 229), RAW_IP)
 KNOWN_LINK_TYPES: Final = "Ethernet (1), Linux cooked (113, 276), raw IP (12, 14, 101, 228, 229)"
-_SENT_BY_US: Final = {0: False, 4: True}
+_SENT_BY_HOST: Final = {0: False, 4: True}
 """Packet types of cooked captures: sent to this host, sent by this host. Others are copies of other hosts' packets."""
 _OUTBOUND: Final = {1: False, 2: True}  # directions of a pcapng packet: inbound, outbound
-_LATEST: Final = 10**9 << 33  # nanoseconds since the epoch, in the year 2242: later times are invalid
-_LARGEST: Final = 65_535  # Scapy returns at most this many bytes of a packet, from its start
+_MAX_TIME: Final = 10**9 << 33  # nanoseconds since the epoch, in the year 2242: later times are invalid
+_MAX_PACKET_BYTES: Final = 65_535  # Scapy returns at most this many bytes of a packet, from its start
 
 
 class CaptureError(Exception):
@@ -39,29 +39,29 @@ class Captured(NamedTuple):
 
 
 class CaptureFile:
-    """The segments of one file, readable once. Its counters count the packets that it skips."""
+    """The segments of one file, readable once, and the numbers of skipped packets."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file = file
         self._name = name
         self.packets = 0
-        self.cut = 0  # packets cut off within their TCP header
-        self.foreign: Counter[int] = Counter()  # packets of unsupported link types, by link type
+        self.truncated = 0  # packets cut off within their TCP header
+        self.unsupported: Counter[int] = Counter()  # packets of unsupported link types, by link type
         self.damage: str | None = None  # damage found in the file; the rest is not read
 
     def __iter__(self) -> Iterator[Captured]:
         """Yield the segments in file order. Raises CaptureError if the file is not a capture."""
         from scapy.error import log_runtime
 
-        def complaint(record: logging.LogRecord) -> bool:
+        def record_damage(record: logging.LogRecord) -> bool:
             self.damage = f"{self._name}: {record.getMessage().strip()}"
             return False
 
-        log_runtime.addFilter(complaint)
+        log_runtime.addFilter(record_damage)
         try:
             yield from self._segments()
         finally:
-            log_runtime.removeFilter(complaint)
+            log_runtime.removeFilter(record_damage)
 
     def _segments(self) -> Iterator[Captured]:
         from scapy.utils import RawPcapReader
@@ -75,7 +75,7 @@ class CaptureFile:
             raise CaptureError(f"{self._name}: not a pcap or pcapng file: {reason(error)}") from error
         while True:
             try:
-                data, about = next(reader)
+                data, metadata = next(reader)
             except StopIteration as end:
                 # Scapy reports damage as the end of the file; the context has the original error.
                 if end.__context__ is not None and end.__context__.args:
@@ -85,46 +85,46 @@ class CaptureFile:
                 self.damage = f"{self._name}: not read to its end: {reason(error)}"
                 return
             self.packets += 1
-            if hasattr(about, "sec"):
-                time = about.sec * 1_000_000_000 + about.usec * (1 if reader.nano else 1000)
+            if hasattr(metadata, "sec"):
+                time = metadata.sec * 1_000_000_000 + metadata.usec * (1 if reader.nano else 1000)
                 link_type, interface, outgoing = reader.linktype & 0xFFFF, "", None
-                if len(data) < min(about.caplen, _LARGEST):
+                if len(data) < min(metadata.caplen, _MAX_PACKET_BYTES):
                     self.damage = f"{self._name}: ends in the middle of a packet"
             else:
                 # A Simple Packet Block of pcapng has no time.
-                ticks = (about.tshigh or 0) << 32 | (about.tslow or 0)
-                time = min(ticks * 1_000_000_000 // about.tsresol, _LATEST)
-                link_type, outgoing = about.linktype, _OUTBOUND.get(about.direction)
-                interface = "".join(filter(str.isprintable, (about.ifname or b"").decode(errors="replace")))
-            found = self._segment(data, max(about.wirelen, len(data)), link_type, time, interface, outgoing)
-            if found is not None:
-                yield found
+                ticks = (metadata.tshigh or 0) << 32 | (metadata.tslow or 0)
+                time = min(ticks * 1_000_000_000 // metadata.tsresol, _MAX_TIME)
+                link_type, outgoing = metadata.linktype, _OUTBOUND.get(metadata.direction)
+                interface = "".join(filter(str.isprintable, (metadata.ifname or b"").decode(errors="replace")))
+            captured = self._segment(data, max(metadata.wirelen, len(data)), link_type, time, interface, outgoing)
+            if captured is not None:
+                yield captured
 
     def _segment(
         self, frame: bytes, length: int, link_type: int, time: int, interface: str, outgoing: bool | None
     ) -> Captured | None:
-        """Return the segment in *frame*, the captured part of *length* bytes."""
+        """Return the segment in *frame*, which is the captured part of a packet of *length* bytes."""
         if link_type == _COOKED_2 and len(frame) >= 20:
             # Convert to version 1: packet type first, EtherType last.
             frame, length = bytes((0, frame[10])) + bytes(12) + frame[:2] + frame[20:], length - 4
             link_type = _COOKED
         if link_type == _COOKED and len(frame) > 1:
-            outgoing = _SENT_BY_US.get(frame[1])
+            outgoing = _SENT_BY_HOST.get(frame[1])
         if (link_header := _LINK_HEADERS.get(link_type)) is None:
-            self.foreign[link_type] += 1
+            self.unsupported[link_type] += 1
             return None
-        at = network_header(frame, link_header)
-        found = transport(frame, at) if 0 <= at < len(frame) else None
-        if found is None:
+        ip = locate_ip(frame, link_header)
+        location = locate_tcp(frame, ip) if 0 <= ip < len(frame) else None
+        if location is None:
             return None
-        segment = parse_frame(frame[at:], time / 1e9, interface, RAW_IP, outgoing)
+        segment = parse_frame(frame[ip:], time / 1e9, interface, RAW_IP, outgoing)
         if segment is None:
-            self.cut += len(frame) < length
+            self.truncated += len(frame) < length
             return None
-        tcp, end, _, _ = found
+        tcp, end, _, _ = location
         payload = tcp + (frame[tcp + 12] >> 4 << 2)
         # Frames may be padded, so take the length from the IP header; it is 0 in packets above 64 KiB ("BIG TCP").
-        field, header = (at + 2, 0) if frame[at] >> 4 == 4 else (at + 4, 40)
+        field, header = (ip + 2, 0) if frame[ip] >> 4 == 4 else (ip + 4, 40)
         size = int.from_bytes(frame[field : field + 2], "big")
-        whole = at + header + size if size else length
-        return Captured(segment, time, max(0, whole - payload), frame[payload:end])
+        wire_end = ip + header + size if size else length
+        return Captured(segment, time, max(0, wire_end - payload), frame[payload:end])

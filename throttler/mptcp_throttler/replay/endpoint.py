@@ -4,7 +4,7 @@
 Sources: RFC 8684, 3.1 (MP_CAPABLE), 3.2 (MP_JOIN), 3.3.8 (MP_PRIO), 3.5 (MP_FASTCLOSE), 3.6 (MP_TCPRST).
 
 Handshakes are checked as in a kernel: the third ACK establishes an initial subflow if it has both keys, and a join if
-it has the right HMAC. Joins to a connection whose keys are not in the capture cannot be checked, and are only counted.
+its HMAC is valid. Joins to a connection whose keys are not in the capture cannot be checked, and are only counted.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ class _Handshake:
     """A subflow whose SYN was captured."""
 
     def __init__(self, syn: Segment, join: options.MpJoinSyn | None) -> None:
-        self.client_next = _after(syn.sequence)
+        self.client_next = _next_sequence(syn.sequence)
         self.proxy_next: int | None = None
         self.join = join
         self.token = 0 if join is None else join.token
         self.proxy_key = b""
-        self.answer: options.MpJoinSynAck | None = None
+        self.syn_ack: options.MpJoinSynAck | None = None
         self.backup = join is not None and join.backup
-        self.ended: set[bool] = set()  # the sides that sent a FIN; True is the client
+        self.fin_senders: set[bool] = set()  # the sides that sent a FIN; True is the client
 
 
 class Endpoint:
-    """Derives kernel events from captured segments, which must come in the order of time."""
+    """Derives kernel events from captured segments, which must be in chronological order."""
 
     def __init__(self) -> None:
-        self.unproven_joins = 0
+        self.unproven_joins = 0  # joins whose HMAC could not be checked
         self._handshakes: TimedTable[FourTuple, _Handshake] = TimedTable()
         self._established: dict[FourTuple, _Handshake] = {}
         self._keys: dict[int, tuple[bytes, bytes]] = {}  # the client's and the proxy's key, by token
@@ -47,7 +47,7 @@ class Endpoint:
         """Drop the keys of an ended connection."""
         self._keys.pop(token, None)
 
-    def take(self, segment: Segment, four_tuple: FourTuple, from_client: bool) -> list[KernelEvent]:
+    def process(self, segment: Segment, four_tuple: FourTuple, from_client: bool) -> list[KernelEvent]:
         """Return the kernel events that follow from *segment*."""
         if segment.outgoing is from_client:
             return []
@@ -66,14 +66,14 @@ class Endpoint:
         if priority is not None and from_client:
             subflow.backup = priority.backup
             events.append(self._event(segment, KernelEventKind.SUBFLOW_PRIORITY, four_tuple, subflow))
-        known = self._keys.get(subflow.token)
-        if fastclose is not None and known is not None and compare_digest(known[from_client], fastclose.receiver_key):
-            for each in [ends for ends, other in self._established.items() if other.token == subflow.token]:
-                del self._established[each]
+        keys = self._keys.get(subflow.token)
+        if fastclose is not None and keys is not None and compare_digest(keys[from_client], fastclose.receiver_key):
+            for closed in [key for key, each in self._established.items() if each.token == subflow.token]:
+                del self._established[closed]
             detail = f"MP_FASTCLOSE from the {'client' if from_client else 'proxy'}"
             return [KernelEvent(segment.time, KernelEventKind.CLOSED, subflow.token, None, detail=detail)]
-        subflow.ended |= {from_client} if flags & FIN else set()
-        if flags & RST or len(subflow.ended) == 2:
+        subflow.fin_senders |= {from_client} if flags & FIN else set()
+        if flags & RST or len(subflow.fin_senders) == 2:
             detail = f"{'RST' if flags & RST else 'FIN'} from the {'client' if from_client else 'proxy'}"
             reset = segment.option(options.MpTcprst)
             detail += "" if reset is None else f", MP_TCPRST reason {reset.reason}"
@@ -85,8 +85,8 @@ class Endpoint:
         join, capable = segment.option(options.MpJoinSyn), segment.option(options.MpCapable)
         if join is not None or (capable is not None and capable.version > 0):
             self._handshakes.drop_until(segment.time - HANDSHAKE_SECONDS)
-            before = self._handshakes.get(four_tuple)
-            if before is None or before.client_next != _after(segment.sequence):
+            previous = self._handshakes.get(four_tuple)
+            if previous is None or previous.client_next != _next_sequence(segment.sequence):
                 self._handshakes.put(four_tuple, _Handshake(segment, join), segment.time)
 
     def _syn_ack(self, segment: Segment, four_tuple: FourTuple) -> None:
@@ -95,10 +95,10 @@ class Endpoint:
             return
         capable = segment.option(options.MpCapable)
         if subflow.join is not None:
-            subflow.answer = segment.option(options.MpJoinSynAck)
+            subflow.syn_ack = segment.option(options.MpJoinSynAck)
         elif capable is not None and capable.version == 1 and capable.sender_key:
             subflow.proxy_key, subflow.token = capable.sender_key, options.token_of_key(capable.sender_key)
-        subflow.proxy_next = _after(segment.sequence)
+        subflow.proxy_next = _next_sequence(segment.sequence)
 
     def _third_ack(self, segment: Segment, four_tuple: FourTuple) -> list[KernelEvent]:
         subflow = self._handshakes.get(four_tuple)
@@ -111,31 +111,31 @@ class Endpoint:
             self._keys[subflow.token] = capable.sender_key, subflow.proxy_key
             kind = KernelEventKind.CREATED
         else:
-            if proof is None or subflow.answer is None:
+            if proof is None or subflow.syn_ack is None:
                 return []
             if subflow.token not in self._keys:
                 self.unproven_joins += 1
                 self._handshakes.pop(four_tuple)
                 return []
-            right = options.join_ack_hmac(*self._keys[subflow.token], subflow.join.nonce, subflow.answer.nonce)
-            if not compare_digest(right, proof.hmac):
+            expected = options.join_ack_hmac(*self._keys[subflow.token], subflow.join.nonce, subflow.syn_ack.nonce)
+            if not compare_digest(expected, proof.hmac):
                 return []
             kind = KernelEventKind.SUBFLOW_ESTABLISHED
         self._handshakes.pop(four_tuple)
         events = []
-        if (before := self._established.get(four_tuple)) is not None:
-            detail = "another took its addresses and ports"
-            events.append(self._event(segment, KernelEventKind.SUBFLOW_CLOSED, four_tuple, before, detail))
+        if (previous := self._established.get(four_tuple)) is not None:
+            detail = "a new subflow has the same addresses and ports"
+            events.append(self._event(segment, KernelEventKind.SUBFLOW_CLOSED, four_tuple, previous, detail))
         self._established[four_tuple] = subflow
         return [*events, self._event(segment, kind, four_tuple, subflow)]
 
     def _event(
         self, segment: Segment, kind: KernelEventKind, four_tuple: FourTuple, subflow: _Handshake, detail: str = ""
     ) -> KernelEvent:
-        local_id = None if subflow.answer is None else subflow.answer.address_id
+        local_id = None if subflow.syn_ack is None else subflow.syn_ack.address_id
         remote_id = None if subflow.join is None else subflow.join.address_id
         return KernelEvent(segment.time, kind, subflow.token, four_tuple, local_id, remote_id, subflow.backup, detail)
 
 
-def _after(sequence: int) -> int:
+def _next_sequence(sequence: int) -> int:
     return (sequence + 1) & 0xFFFFFFFF

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import KernelSockets
 from mptcp_throttler.mptcp.model import Connection, Event, EventKind, FourTuple
-from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, about
+from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, log_fields
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.stages.budget import StepReached
 from mptcp_throttler.stages.guard import GuardChange
@@ -55,8 +55,8 @@ class ActionRunner:
                     log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
                     self._events.record_guard(time.monotonic(), token, rules, f"relaxed: {reason}")
                 case StepReached(budget, client, sentence, rule):
-                    prefix = f"client {client}: " if client else ""
-                    log.info("%s%s", prefix, sentence, extra=about(client=client or None, rule=rule))
+                    whose = f"client {client}: " if client else ""
+                    log.info("%s%s", whose, sentence, extra=log_fields(client=client or None, rule=rule))
                     self._events.record(time.monotonic(), BUDGET, sentence, client, budget)
                 case SetBackup():
                     self._set_backup(action)
@@ -80,7 +80,7 @@ class ActionRunner:
         self._steering.record_done(action)
 
     def _about(self, token: int, rule: str | tuple[str, ...] | None) -> dict[str, Any]:
-        return about(self._connections.get(token), token=token, rule=rule)
+        return log_fields(self._connections.get(token), token=token, rule=rule)
 
     def close_excess(self, events: Iterable[Event], *, is_dry_run: bool) -> None:
         """Close the subflows and connections that *events* report as excess, because no cap would limit them; log those
@@ -102,7 +102,7 @@ class ActionRunner:
             not_closed |= self._sockets.close_sockets(closed)
         for four_tuple, event in excess.items():
             if self._lines[event.kind].allow(event.time):
-                outcome = f"{not_closed[four_tuple]}; it is not capped" if four_tuple in not_closed else "closed"
-                fields = about(self._connections.get(event.token), token=event.token, subflow=four_tuple)
+                outcome = f"{not_closed[four_tuple]}; nothing caps it" if four_tuple in not_closed else "closed"
+                fields = log_fields(self._connections.get(event.token), token=event.token, subflow=four_tuple)
                 text = "%s: too many %s: %s: %s"
                 log.warning(text, four_tuple, _EXCESS[event.kind], event.detail, outcome, extra=fields)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Removes the objects that a killed daemon left in the kernel. It finds them by their names, without any state of the
-daemon.
-
-Settings on sockets have no name; they are reset on all subflows of the listening ports.
+"""Removes the objects that a killed daemon left in the kernel. They are found by their names, without any state of the
+daemon. Settings of sockets have no name, so they are reset on all subflows of the listening ports.
 """
 
 from __future__ import annotations
@@ -24,29 +22,29 @@ from mptcp_throttler.runtime.directions import PlainTcpCaps, Uploads
 from mptcp_throttler.runtime.pacing import lift_all
 from mptcp_throttler.shaping.plan import Planner
 
-LIFT_SECONDS = 3.0  # how long to wait for sockets whose limits cannot be reset immediately
+LIFT_TIMEOUT = 3.0  # how long to wait for sockets whose limits cannot be reset immediately
 
 
 async def cleanup(settings: Settings) -> list[str]:
-    """Remove sets, rules and tables of every backend, and restore root qdiscs; return sentences on the results. A
-    failure does not stop the rest. Raises KernelError with all failures, AlreadyRunning while a daemon runs."""
-    done: list[str] = []
+    """Remove sets, rules and tables of every backend, and restore root qdiscs; return a line for each result. A failure
+    does not stop the rest. Raises KernelError with all failures, AlreadyRunning while a daemon runs."""
+    results: list[str] = []
     failures: list[str] = []
     with single_daemon("mptcp-throttler", settings.state_directory):
         for backend, error in (await remove_backends(settings.ownership)).items():
             if error is None:
-                done.append(f"{backend}: nothing of ours is left")
+                results.append(f"{backend}: no objects of the throttler are left")
             else:
                 failures.append(str(error))
         steps = _tunnels, _uploads, _plain_tcp, _backup_flags, _path_manager, _root_qdiscs, _limits, _status_socket
         for remove in steps:
             try:
-                done += filter(None, [await remove(settings)])
+                results += filter(None, [await remove(settings)])
             except KernelError as error:
                 failures.append(str(error))
     if failures:
-        raise KernelError("; ".join([*done, *failures]))
-    return done
+        raise KernelError("; ".join([*results, *failures]))
+    return results
 
 
 # Each of these functions returns what it did, or "" if there was nothing to do, and raises KernelError.
@@ -61,20 +59,20 @@ async def _tunnels(settings: Settings) -> str:
         return ""  # a restarted daemon has no classes
     except OSError as error:
         raise KernelError(f"tunnels: {settings.tunnel_socket}: {error.strerror or 'no answer'}") from error
-    return "tunnels: no path is in our classes"
+    return "tunnels: no path is in a class of the throttler"
 
 
 async def _uploads(settings: Settings) -> str:
-    return await _removed(Uploads(settings, REAL, {}), "uploads")
+    return await _remove(Uploads(settings, REAL, {}), "uploads")
 
 
 async def _plain_tcp(settings: Settings) -> str:
-    return await _removed(PlainTcpCaps(settings, REAL, Planner(settings.ownership)), "plain TCP")
+    return await _remove(PlainTcpCaps(settings, REAL, Planner(settings.ownership)), "plain TCP")
 
 
-async def _removed(component: Uploads | PlainTcpCaps, what: str) -> str:
+async def _remove(component: Uploads | PlainTcpCaps, subject: str) -> str:
     try:
-        return f"{what}: nothing of ours is left" if await component.remove_what_was_left() else ""
+        return f"{subject}: no objects of the throttler are left" if await component.remove_leftovers() else ""
     finally:
         await component.close()
 
@@ -85,21 +83,20 @@ async def _backup_flags(settings: Settings) -> str:
     note.find()
     if not note.take_over():
         return ""
-    regular = 0
+    cleared = 0
     with closing(REAL.sockets(settings)) as sockets:
         backup = [each for piece in sockets.pieces() for each in piece if each.made_backup]
     with closing(REAL.subflow_commands()) as commands:
         for each in backup:
             try:
                 commands.set_backup(each.token, each.four_tuple, False)
-                regular += 1
+                cleared += 1
             except KernelError as error:
-                # EINVAL: the subflow has ended, or its connection was accepted under the kernel's path manager; then
-                # the daemon did not set the flag.
+                # EINVAL: the subflow has ended, or the kernel's path manager has its connection and set the flag.
                 if error.errno != errno.EINVAL:
                     raise
     note.remove()
-    return f"sockets: the backup flag of {counted(regular, 'subflow')} cleared" if regular else ""
+    return f"sockets: the backup flag of {counted(cleared, 'subflow')} cleared" if cleared else ""
 
 
 async def _path_manager(settings: Settings) -> str:
@@ -112,7 +109,7 @@ async def _path_manager(settings: Settings) -> str:
             remove_socket(settings.state_directory)
     finally:
         OwnedSysctls(settings.state_directory).restore()
-    return "" if keeper is None else "path manager: the kernel's; connections from before get no further subflows"
+    return "" if keeper is None else "path manager: the kernel's; existing connections get no further subflows"
 
 
 async def _root_qdiscs(settings: Settings) -> str:
@@ -122,20 +119,20 @@ async def _root_qdiscs(settings: Settings) -> str:
 
 async def _limits(settings: Settings) -> str:
     with closing(REAL.sockets(settings)) as sockets:
-        found = [each for piece in sockets.pieces() for each in piece]
-        if not found:
+        sockets_found = [each for piece in sockets.pieces() for each in piece]
+        if not sockets_found:
             return ""
         try:
             pacing = SocketPacing(settings.ownership, for_accepted=False)
         except KernelError:
-            if any(each.tcp.max_pacing_rate is not None for each in found):
+            if any(each.tcp.max_pacing_rate is not None for each in sockets_found):
                 raise
             return ""  # the killed daemon could not pace either
         with closing(pacing):
-            count, kept = await lift_all(pacing, sockets, LIFT_SECONDS)
-    if kept:
-        words = "connection {0.token:08x}: {0.four_tuple} keeps its pacing limit until it closes"
-        raise KernelError("; ".join(map(words.format, kept)))
+            count, limited = await lift_all(pacing, sockets, LIFT_TIMEOUT)
+    if limited:
+        message = "connection {0.token:08x}: {0.four_tuple} keeps its pacing limit until it closes"
+        raise KernelError("; ".join(map(message.format, limited)))
     return f"sockets: the pacing limit of {counted(count, 'subflow')} lifted" if count else ""
 
 

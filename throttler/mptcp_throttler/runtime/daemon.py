@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Wiring of one daemon, and its life from start to stop.
+"""Creates the components of one daemon, and runs them from start to stop.
 
-The :mod:`~mptcp_throttler.runtime.engine` has the parts that a change passes, in order. A part with state in the kernel
+The :mod:`~mptcp_throttler.runtime.engine` has the parts that process a change. A part with state in the kernel
 or on disk is a component (``component``): all are prepared for a policy, then committed. Everything runs on one event
 loop, and nothing blocks it for long.
 """
@@ -43,9 +43,9 @@ from mptcp_throttler.telemetry.events import FAULT, RELOAD
 from mptcp_throttler.views.answers import ReloadCounts
 
 log = logging.getLogger(__name__)
-_tell = partial(service_manager.notify_or_warn, "mptcp-throttler")
+_notify = partial(service_manager.notify_or_warn, "mptcp-throttler")
 
-STATUS_SECONDS = 5.0  # between two checks whether the status line for the service manager has changed
+STATUS_SECONDS = 5.0  # interval of the checks whether the status line for the service manager has changed
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -66,8 +66,8 @@ class Daemon:
         self._pid = os.getpid()
         self.stop = asyncio.Event()
         """Set it to make :meth:`serve` end."""
-        self._reload_wanted = asyncio.Event()
-        self._gauge = LoopDelayMeter()
+        self._reload_requested = asyncio.Event()
+        self._loop_delay = LoopDelayMeter()
         self._engine = engine = Engine(settings, kernel, policy)
         self._plain_tcp = PlainTcpCaps(settings, kernel, engine.downloads.planner)
         self._budgets = Budgets(engine)
@@ -94,7 +94,7 @@ class Daemon:
         self._observers = Observers(engine, self._drift.verify)
 
     def reload(self) -> None:
-        self._reload_wanted.set()
+        self._reload_requested.set()
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT, then restore the kernel. Raises KernelError, AlreadyRunning."""
@@ -132,53 +132,53 @@ class Daemon:
             engine.traffic.begin(engine.sampler.latest)
             for component in self._components:
                 await component.commit(policy)
-            await engine.uploads.remove_what_was_left()
+            await engine.uploads.remove_leftovers()
             if not policy.caps_plain_tcp:
-                await self._plain_tcp.remove_what_was_left()
+                await self._plain_tcp.remove_leftovers()
             await self._kernel.remove_other_backends(engine.downloads.backend, self._settings)
             stack.push_async_callback(self._status.close)
             await self._status.open()
-            stack.push_async_callback(self._sample_for_the_last_time)
+            stack.push_async_callback(self._take_last_sample)
             stack.callback(self._drift.close)
             self._drift.open(self._kernel.notices(self._settings))
             self._kernel.prefer_event_loop()
             freeze_startup_objects()
             log.info("throttling on %s with %s", ", ".join(self._settings.interfaces), engine.downloads.backend)
             summary = self._summary()
-            _tell(service_manager.READY, service_manager.status(summary))
-            await self._until_stopped(
+            _notify(service_manager.READY, service_manager.status(summary))
+            await self._run_until_stopped(
                 *(component.run() for component in self._components),
                 engine.decisions.run(),
                 engine.cap_log.run(),
                 engine.sampler.run(),
                 self._observers.supervise(),
-                self._gauge.run(),
+                self._loop_delay.run(),
                 rest_when_busy(),
                 self._notify_service_manager(summary),
                 collect_garbage(),
                 engine.run(),
                 self._drift.run(),
                 engine.enforce_by_clock(),
-                self._reload_when_wanted(),
+                self._reload_on_request(),
             )
 
     async def _adopt(self) -> None:
         engine = self._engine
-        found = list(engine.sampler.latest.values())
-        # Take over backup flags of a killed daemon; if none had set any, the flags are another program's, and stay.
+        sockets = list(engine.sampler.latest.values())
+        # Take over the backup flags that a killed daemon set; flags of another program are not changed.
         if engine.path_manager.flags_note.take_over():
-            engine.steering.adopt(found)
+            engine.steering.adopt(sockets)
         await engine.enforce()
         if engine.socket_limiter.possible:
-            await engine.socket_limiter.adopt(found)
+            await engine.socket_limiter.adopt(sockets)
             # Subflows capped by an earlier daemon stay capped; subflows that send little are capped from the start.
             await engine.sampler.sweep()
             await engine.socket_limiter.wake_sockets()
         await engine.downloads.reconciler.apply()
 
-    async def _until_stopped(self, *duties: Coroutine[Any, Any, None]) -> None:
-        """Run *duties*, which never end, until :attr:`stop`. The first failure of a duty ends the daemon."""
-        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(duty) for duty in duties]
+    async def _run_until_stopped(self, *coroutines: Coroutine[Any, Any, None]) -> None:
+        """Run *coroutines*, which never end, until :attr:`stop`. The first failure of a coroutine ends the daemon."""
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(coroutine) for coroutine in coroutines]
         tasks.append(asyncio.create_task(self.stop.wait()))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -189,29 +189,27 @@ class Daemon:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _sample_for_the_last_time(self) -> None:
+    async def _take_last_sample(self) -> None:
         if self._engine.budget_stage.watched():
             try:
                 await self._engine.sampler.sweep()
             except KernelError as error:
-                log.error("%s; what budgets counted last is lost", error)
+                log.error("%s; the last bytes of budgets are not counted", error)
 
-    async def _reload_when_wanted(self) -> None:
+    async def _reload_on_request(self) -> None:
         while True:
-            await self._reload_wanted.wait()
-            self._reload_wanted.clear()
+            await self._reload_requested.wait()
+            self._reload_requested.clear()
             await self._reload()
 
     async def _reload(self) -> None:
-        _tell(*service_manager.reloading())
+        _notify(*service_manager.reloading())
         try:
-            await self._take_policy()
+            await self._load_policy()
         finally:
-            service_manager.notify_or_warn(
-                "mptcp-throttler", service_manager.READY, service_manager.status(self._summary())
-            )
+            _notify(service_manager.READY, service_manager.status(self._summary()))
 
-    async def _take_policy(self) -> None:
+    async def _load_policy(self) -> None:
         """Read the policy file again; if it has an error, refuse it as a whole and keep the policy in force."""
         engine, counts = self._engine, self._reloads
         counts["settings"] = list(await asyncio.to_thread(self._read_settings))
@@ -225,7 +223,7 @@ class Daemon:
             lines = str(error).splitlines()
             for line in lines:
                 log.error("%s", line, extra=ALREADY_AN_EVENT)
-            log.error("policy not reloaded: the one in force stays", extra=ALREADY_AN_EVENT)
+            log.error("policy not reloaded: the previous policy stays in force", extra=ALREADY_AN_EVENT)
             engine.events.record(time.monotonic(), RELOAD, f"policy not reloaded: {lines[0]}")
             counts["refused"] += 1
             counts["last_refused"] = {"time": time.time(), "errors": lines}
@@ -258,16 +256,16 @@ class Daemon:
     async def _notify_service_manager(self, sent: str) -> None:
         """Send watchdog pings forever, and the status line when it differs from *sent*, the last line. The service
         manager restarts a daemon whose loop hangs."""
-        watched = service_manager.watchdog_seconds(os.environ)
+        watchdog = service_manager.watchdog_seconds(os.environ)
         while True:
             text = self._summary() if service_manager.is_managed() else sent
-            if watched is not None:
-                _tell(service_manager.WATCHDOG)
+            if watchdog is not None:
+                _notify(service_manager.WATCHDOG)
             if text != sent:
-                _tell(service_manager.status(text))
+                _notify(service_manager.status(text))
             sent = text
             # Half the period, as sd_watchdog_enabled(3) advises.
-            await asyncio.sleep(STATUS_SECONDS if watched is None else min(STATUS_SECONDS, watched / 2))
+            await asyncio.sleep(STATUS_SECONDS if watchdog is None else min(STATUS_SECONDS, watchdog / 2))
 
     def _summary(self) -> str:
         """Return one line about the daemon's work, for ``systemctl status``."""
@@ -279,11 +277,11 @@ class Daemon:
         )
         if engine.downloads.left_out:
             text += f"; NOT SHAPED: {', '.join(engine.downloads.left_out)}"
-        if self._budgets.trouble is not None:
-            text += f"; BUDGETS NOT WRITTEN: {self._budgets.trouble}"
+        if self._budgets.write_error is not None:
+            text += f"; BUDGETS NOT WRITTEN: {self._budgets.write_error}"
         return text if refused is None else f"{text}; RELOAD REFUSED: {'; '.join(refused['errors'])}"
 
     def _answer(self, line: bytes) -> Iterator[bytes]:
         """Yield the answer to a request in pieces; called in a child."""
-        parts = self._budgets, self._closed_sockets, self._reloads, self._drift, self._gauge, self._observers
+        parts = self._budgets, self._closed_sockets, self._reloads, self._drift, self._loop_delay, self._observers
         return answer(Snapshot(self._pid, self._engine, *parts), line)

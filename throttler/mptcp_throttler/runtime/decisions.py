@@ -19,7 +19,7 @@ from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy
 from mptcp_throttler.policy.verdict import BEFORE, Verdict
 from mptcp_throttler.runtime.event_loop import begin_acyclic, end_acyclic, wait_at_most
-from mptcp_throttler.runtime.logs import about
+from mptcp_throttler.runtime.logs import log_fields
 from mptcp_throttler.shaping.cap import PlanError
 from mptcp_throttler.shaping.plan import Planner
 from mptcp_throttler.stages.stage import Stage
@@ -141,7 +141,7 @@ class Decisions:
             try:
                 planner.set_verdicts(token, applied, now, young)
             except PlanError as error:
-                fields = about(connection, token=token)
+                fields = log_fields(connection, token=token)
                 log.error("connection %08x lacks a cap (%s): %s", token, planner.direction.value, error, extra=fields)
 
     def verdict_steps(self, connection: Connection) -> Iterator[Verdicts]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The kernel side of each direction: a planner and the reconciler that follows it.
+"""The kernel objects of each direction: a planner, and the reconciler that applies its plan.
 
 *Downloads*: HTB on the interfaces, netfilter on egress. *Uploads*, only while the policy has rules for them: HTB on an
 IFB device, nftables at ingress.
@@ -56,7 +56,7 @@ class Downloads(Component):
             return
         tc = self._kernel.traffic_control(self._settings)
         self.backend, self._netfilter = self._kernel.netfilter(self._settings)
-        self.reconciler = Reconciler(self.planner, tc, self._tunnels.wrapped(self._netfilter))
+        self.reconciler = Reconciler(self.planner, tc, self._tunnels.wrap_netfilter(self._netfilter))
         self._tc = tc
         await self.reconciler.prepare()
 
@@ -88,12 +88,12 @@ class Downloads(Component):
                 await self.reconciler.close()
 
     def _gso_limit(self, policy: Policy) -> Callable[[int], int]:
-        wanted = self._settings.gso_max_size
-        if wanted == "keep" or not policy.rules:
+        setting = self._settings.gso_max_size
+        if setting == "keep" or not policy.rules:
             return lambda before: before
-        if wanted == "auto":
+        if setting == "auto":
             return lambda before: gso_limit(policy, before)
-        return lambda before: min(int(wanted), before)
+        return lambda before: min(int(setting), before)
 
 
 class Uploads(Component, Consumer):
@@ -106,8 +106,8 @@ class Uploads(Component, Consumer):
         self.planner = Planner(settings.ownership, Direction.UP)
         self.reconciler: Reconciler | None = None
         self.in_force = False  # whether the throttler's IFB device and nftables table exist
-        self._left = False  # whether device and table are not in force, but the kernel refused to remove them
-        self._may_be_left = False  # whether a preparation failed, and the removal of its objects failed as well
+        self._removal_failed = False  # whether device and table are not in force, but the kernel refused to remove them
+        self._may_have_leftovers = False  # whether a preparation failed, and the removal of its objects failed as well
         self._settings = settings
         self._kernel = kernel
         self._connections = connections
@@ -118,13 +118,13 @@ class Uploads(Component, Consumer):
     async def prepare(self, policy: Policy) -> None:
         if self.in_force or not policy.acts_on_upload:
             return
-        reconciler = await self._opened()
+        reconciler = await self._open()
         # Clear the flags: otherwise a comparison would remove the device and table that are being created.
-        left, self._left, self._may_be_left = self._left, False, False
+        removal_failed, self._removal_failed, self._may_have_leftovers = self._removal_failed, False, False
         try:
             await reconciler.prepare()
         except BaseException:  # also a cancellation: a stop must remove everything as well
-            self._left, self._may_be_left = left, True
+            self._removal_failed, self._may_have_leftovers = removal_failed, True
             await self._remove()
             raise
         self.in_force = True
@@ -135,12 +135,11 @@ class Uploads(Component, Consumer):
 
     roll_back = commit
 
-    async def remove_what_was_left(self) -> bool:
-        """Remove device and table of a killed daemon if the policy needs none; return whether this host can have
-        them."""
+    async def remove_leftovers(self) -> bool:
+        """Remove a killed daemon's device and table if no rule needs them; return whether this host supports them."""
         if self.in_force or self._kernel.upload_missing() is not None:
             return False
-        await self._opened()
+        await self._open()
         await self._remove()
         return True
 
@@ -150,9 +149,9 @@ class Uploads(Component, Consumer):
                 await self.reconciler.verify()
             finally:
                 self.repairs = self.reconciler.counters.repairs
-        elif self._left:
+        elif self._removal_failed:
             await self._remove_all()
-        elif self._may_be_left:
+        elif self._may_have_leftovers:
             await self._remove()
 
     def follow(self) -> None:
@@ -177,10 +176,10 @@ class Uploads(Component, Consumer):
 
     async def close(self) -> None:
         async with self._stack:
-            if self.in_force or self._left:
+            if self.in_force or self._removal_failed:
                 await self._remove_all()
                 self.in_force = False
-            elif self._may_be_left:
+            elif self._may_have_leftovers:
                 await self._remove()
 
     # Consumer of samples. Subflows that cannot be sampled are capped in time by ``step``.
@@ -196,7 +195,7 @@ class Uploads(Component, Consumer):
         connection = self._connections.get(token)
         return [] if connection is None else [each.four_tuple for each in connection.subflows]
 
-    async def _opened(self) -> Reconciler:
+    async def _open(self) -> Reconciler:
         if self.reconciler is None:
             missing = self._kernel.upload_missing()
             if missing is not None:
@@ -211,17 +210,16 @@ class Uploads(Component, Consumer):
         try:
             await self._remove_all()
         except KernelError as error:
-            # A kernel without the netdev family or IFB cannot have these objects. Otherwise verify() removes what was
-            # left.
-            self._left = self._left or self.in_force
-            log.log(logging.ERROR if self._left else logging.DEBUG, "%s", error)
+            # A kernel without the netdev family or IFB cannot have these objects; otherwise verify() tries again.
+            self._removal_failed = self._removal_failed or self.in_force
+            log.log(logging.ERROR if self._removal_failed else logging.DEBUG, "%s", error)
         self.in_force = False
 
     async def _remove_all(self) -> None:
         if self.reconciler is not None:
             await self.reconciler.close()
             self.planner.adopt({}, {})
-        self._left = self._may_be_left = False
+        self._removal_failed = self._may_have_leftovers = False
 
 
 class PlainTcpCaps(Component):
@@ -235,9 +233,9 @@ class PlainTcpCaps(Component):
         """*planner* is the planner of downloads."""
         self._settings, self._kernel, self._planner = settings, kernel, planner
         self._nft: LibNftables | None = None
-        self._wanted = ""
-        self._made: str | None = ""  # the table as nftables lists it; empty if there is none, None if unknown
-        self._changing = asyncio.Lock()
+        self._commands = ""
+        self._table: str | None = ""  # the table as nftables lists it; empty if there is none, None if unknown
+        self._lock = asyncio.Lock()
 
     async def prepare(self, policy: Policy) -> None:
         if policy.caps_plain_tcp:
@@ -247,44 +245,44 @@ class PlainTcpCaps(Component):
 
     async def commit(self, policy: Policy) -> None:
         caps = list(plain_tcp_caps(policy, self._planner))
-        async with self._changing:
-            self._wanted = "\n".join(plain_tcp_table(caps, self._settings.ownership))
-            await self._make()
+        async with self._lock:
+            self._commands = "\n".join(plain_tcp_table(caps, self._settings.ownership))
+            await self._apply()
 
     async def verify(self) -> None:
-        async with self._changing:
-            if self._made is None:  # the kernel refused the last change of the table
-                await self._make()
-            elif self._wanted and await self._listed() != self._made:
+        async with self._lock:
+            if self._table is None:  # the kernel refused the last change of the table
+                await self._apply()
+            elif self._commands and await self._list() != self._table:
                 log.warning("nftables table %s was changed: restored", PLAIN_TCP_TABLE)
                 self.repairs += 1
-                await self._make()
+                await self._apply()
 
     async def close(self) -> None:
         try:
-            async with self._changing:
-                self._wanted = ""
-                await self._make()
+            async with self._lock:
+                self._commands = ""
+                await self._apply()
         finally:
             if self._nft is not None:
                 self._nft.close()
 
-    async def remove_what_was_left(self) -> bool:
+    async def remove_leftovers(self) -> bool:
         """Remove the table of a killed daemon; return whether there was one. Raises KernelError."""
-        if self._kernel.upload_missing() is not None or not await self._listed():
+        if self._kernel.upload_missing() is not None or not await self._list():
             return False
-        self._made = None
-        await self._make()
+        self._table = None
+        await self._apply()
         return True
 
-    async def _make(self) -> None:
+    async def _apply(self) -> None:
         """Create or remove the table. After a refusal or interruption, :meth:`verify` and :meth:`close` retry."""
-        if self._wanted or self._made != "":
-            self._made = None
-            await self._run(_REMOVE_PLAIN_TCP + self._wanted, "make" if self._wanted else "remove")
-            self._made = await self._listed() if self._wanted else ""
+        if self._commands or self._table != "":
+            self._table = None
+            await self._run(_REMOVE_PLAIN_TCP + self._commands, "create" if self._commands else "remove")
+            self._table = await self._list() if self._commands else ""
 
-    async def _listed(self) -> str:
+    async def _list(self) -> str:
         try:
             return await self._run(f"list table {_PLAIN_TCP}", "list")
         except KernelError:

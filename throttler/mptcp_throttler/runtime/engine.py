@@ -27,7 +27,7 @@ from mptcp_throttler.runtime.actions import ActionRunner
 from mptcp_throttler.runtime.decisions import Decisions
 from mptcp_throttler.runtime.directions import Downloads, Uploads
 from mptcp_throttler.runtime.event_loop import wait_at_most
-from mptcp_throttler.runtime.logs import CapLog, about
+from mptcp_throttler.runtime.logs import CapLog, log_fields
 from mptcp_throttler.runtime.pacing import SocketLimiter
 from mptcp_throttler.runtime.path_manager import UserspacePathManager
 from mptcp_throttler.runtime.sampler import Sampler
@@ -137,8 +137,8 @@ class Engine:
     async def _set_initial_options(self) -> None:
         # Read the policy again: another one may be in force now, and other rules may be open.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
-        options = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
-        await self.socket_limiter.set_births(with_exceptions(options, [each.network for each in self.grants.in_force]))
+        found = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
+        await self.paced.set_initial_options(with_exceptions(found, [each.network for each in self.grants.in_force]))
 
     async def apply_grants(self, tokens: Collection[int]) -> None:
         """Apply the grants in force to the connections of *tokens* and to the initial options of new connections."""
@@ -162,7 +162,7 @@ class Engine:
         self.apply_plan()
 
     def handle_kernel_events(self, kernel_events: Iterable[KernelEvent]) -> None:
-        self.handle_events([each for event in kernel_events for each in self.tracker.kernel_event(event)])
+        self.handle_events([each for event in kernel_events for each in self.tracker.apply_event(event)])
 
     def handle_events(self, events: Collection[Event]) -> None:
         """Decide again the verdicts of every connection that *events* name."""
@@ -174,9 +174,10 @@ class Engine:
             limiter = self._log_limiters.get(event.kind)
             level = logging.INFO if limiter is not None and limiter.allow(event.time) else logging.DEBUG
             if log.isEnabledFor(level):
-                fields = about(self.tracker.connections.get(event.token), token=event.token, subflow=event.four_tuple)
-                values = event.kind.value, event.token, event.four_tuple, event.detail
-                log.log(level, "%s: token %08x, %s %s", *values, extra=fields)
+                connection = self.tracker.connections.get(event.token)
+                fields = log_fields(connection, token=event.token, subflow=event.four_tuple)
+                words = event.kind.value, event.token, event.four_tuple, event.detail
+                log.log(level, "%s: token %08x, %s %s", *words, extra=fields)
         self.decisions.decide({event.token for event in events})
         for event in events:
             if event.kind is EventKind.SUBFLOW_ACTIVE and event.four_tuple is not None:

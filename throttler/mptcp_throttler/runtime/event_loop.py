@@ -39,8 +39,8 @@ LARGE_BYTES = 256 * 1024
 """The C library maps objects of at least this size separately (``mmap``). This is twice its initial threshold:
 libnftables allocates ten tables of 132 KiB per transaction, and took twice as long when they were mapped separately."""
 _M_MMAP_THRESHOLD = -3
-_ITERATIONS_TO_CLOSE = 3
-_making_cycles = set[object]()  # one mark per active :func:`creating_cycles` context
+_CLOSE_ITERATIONS = 3
+_cycle_contexts = set[object]()  # one mark per active :func:`creating_cycles` context
 
 
 async def wait_at_most(event: asyncio.Event, seconds: float | None) -> None:
@@ -64,9 +64,9 @@ class LoopDelayMeter:
             due = time.monotonic() + PERIOD_SECONDS
             await asyncio.sleep(PERIOD_SECONDS)
             now = time.monotonic()
-            self.note(now, max(0.0, now - due))
+            self.record(now, max(0.0, now - due))
 
-    def note(self, now: float, delay: float) -> None:
+    def record(self, now: float, delay: float) -> None:
         self.longest = max(self.longest, delay)
         self.late += delay > LATE_SECONDS
         self._recent.append((now, delay))
@@ -91,25 +91,25 @@ async def creating_cycles() -> AsyncIterator[None]:
     """Suspend collecting and freezing while the context is active, because its work creates cycles that the next
     collection must free."""
     mark = object()
-    _making_cycles.add(mark)
+    _cycle_contexts.add(mark)
     try:
         yield
         # The event loop releases closed transports only in its next iterations.
-        for _ in range(_ITERATIONS_TO_CLOSE):
+        for _ in range(_CLOSE_ITERATIONS):
             await asyncio.sleep(0)
     finally:
-        _making_cycles.discard(mark)
+        _cycle_contexts.discard(mark)
 
 
 def begin_acyclic() -> None:
     """Collect young objects. Call this before code that creates many acyclic objects and does not yield."""
-    if not gc.isenabled() and not _making_cycles:
+    if not gc.isenabled() and not _cycle_contexts:
         gc.collect(0)
 
 
 def end_acyclic() -> None:
     """Freeze all objects created since :func:`begin_acyclic`, in a few microseconds for any number of them."""
-    if not gc.isenabled() and not _making_cycles:
+    if not gc.isenabled() and not _cycle_contexts:
         gc.freeze()
 
 
@@ -120,7 +120,7 @@ async def collect_garbage() -> None:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             now = time.monotonic()
-            if not _making_cycles and (gc.get_count()[0] > MAX_YOUNG or now - collected > COLLECT_SECONDS):
+            if not _cycle_contexts and (gc.get_count()[0] > MAX_YOUNG or now - collected > COLLECT_SECONDS):
                 gc.collect(0)
                 gc.freeze()
                 collected = now
@@ -128,7 +128,7 @@ async def collect_garbage() -> None:
         gc.enable()
 
 
-def keep_large_objects_apart() -> None:
+def map_large_objects_separately() -> None:
     """Make the C library map large objects separately from its heap, so that it returns them to the kernel when they
     are freed: mallopt(3). By default, the threshold grows to the size of the largest mapped object freed so far; once a
     2 MB object has been freed, all smaller ones come from the heap, and growing tables fragment it. A separate mapping

@@ -27,22 +27,22 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction
 from mptcp_throttler.policy.verdict import Verdict
 from mptcp_throttler.telemetry.decision import Decision
-from mptcp_throttler.views.words import address_text
+from mptcp_throttler.views.text import address_text
 
 ALREADY_AN_EVENT: Final = {"is_event": True}  # pass this as ``extra`` if the line was already reported as an event
 log = logging.getLogger(__name__)
 
 _PRIORITIES = {logging.DEBUG: journal.DEBUG, logging.INFO: journal.INFO, logging.WARNING: journal.WARNING}
 """Journal priority by log level. Higher levels get the priority of an error."""
-_NOISY_LIBRARIES = {"asyncio": logging.WARNING, "pyroute2": logging.WARNING, "scapy": logging.ERROR}
+_LIBRARY_LEVELS = {"asyncio": logging.WARNING, "pyroute2": logging.WARNING, "scapy": logging.ERROR}
 """Lowest level that is logged, for each library that would log too much."""
-FIRST_DELAY, REPEAT_INTERVAL = 1.0, 60.0
+CAP_LOG_DELAY, CAP_LOG_INTERVAL = 1.0, 60.0
 """Seconds from the first change of a rule's caps to the log line, and between lines while changes continue."""
 _CAP_WORDS: Final = {False: ("capped", "lifted", "ended"), True: ("would be capped", "no longer", "ended")}
 """Words for a subflow that got a cap, that lost its cap, and that ended with a cap; by whether it is a dry run."""
 
 
-def about(
+def log_fields(
     connection: Connection | None = None,
     *,
     token: int | None = None,
@@ -61,7 +61,7 @@ def about(
     return {"fields": {name: value for name, value in fields.items() if value is not None}}
 
 
-class Lines(logging.Formatter):
+class LineFormatter(logging.Formatter):
     """Formats lines for stderr."""
 
     def __init__(self, for_journal: bool) -> None:
@@ -73,7 +73,7 @@ class Lines(logging.Formatter):
         return journal.lines(super().format(record), priority, for_journal=self._for_journal)
 
 
-class Entries(logging.StreamHandler[TextIO]):
+class JournalHandler(logging.StreamHandler[TextIO]):
     """Sends entries to the journal; if the journal does not take an entry at once, prints a line on stderr."""
 
     def __init__(self, address: str) -> None:
@@ -84,7 +84,7 @@ class Entries(logging.StreamHandler[TextIO]):
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self._address = address
         self._pid = os.getpid()
-        self._message = Lines(for_journal=False)
+        self._message = LineFormatter(for_journal=False)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -105,7 +105,7 @@ class Entries(logging.StreamHandler[TextIO]):
         super().close()
 
 
-class _Faults(logging.Handler):
+class _FaultHandler(logging.Handler):
     def __init__(self, callback: Callable[[float, str], None]) -> None:
         super().__init__(logging.WARNING)
         self._callback = callback
@@ -131,7 +131,7 @@ class _Faults(logging.Handler):
 @contextmanager
 def forward_faults(callback: Callable[[float, str], None]) -> Iterator[None]:
     """Call *callback* with the time (monotonic seconds) and text of each warning and error logged in this context."""
-    handler = _Faults(callback)
+    handler = _FaultHandler(callback)
     logger = logging.getLogger("mptcp_throttler")
     logger.addHandler(handler)
     try:
@@ -146,15 +146,15 @@ def _handler() -> logging.Handler:
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if is_journal:
         with suppress(OSError):  # lines have no fields
-            handler = Entries(journal.SOCKET)
-    handler.setFormatter(Lines(is_journal))
+            handler = JournalHandler(journal.SOCKET)
+    handler.setFormatter(LineFormatter(is_journal))
     return handler
 
 
 def log_to_stderr(level: int) -> None:
     """Log *level* and above to stderr. If the watchdog ends the daemon (SIGABRT), a traceback shows where it hung."""
     logging.basicConfig(level=level, handlers=[_handler()])
-    for name, lowest in _NOISY_LIBRARIES.items():
+    for name, lowest in _LIBRARY_LEVELS.items():
         logging.getLogger(name).setLevel(lowest)
     faulthandler.enable()
 
@@ -180,17 +180,17 @@ class CapLog:
         """Count the changes of *decision*."""
         self._is_dry = decision.is_dry
         for verdict in decision.gained:
-            self._note(decision, verdict, decision.is_dry, 0, verdict.reason)
+            self._record(decision, verdict, decision.is_dry, 0, verdict.reason)
         was_dry = decision.was_dry
         if was_dry and decision.is_dry_run_change:
             return  # the subflows had no real cap
-        what = "would no longer be capped (dry run)" if was_dry else "no cap any more"
-        for had, verdict in decision.lost:
-            self._note(decision, had, was_dry, 1, f"{what}: {verdict.reason}")
-        for had in decision.ended:
-            self._note(decision, had, was_dry, 2, "ended (dry run)" if was_dry else "ended")
+        text = "would no longer be capped (dry run)" if was_dry else "no cap any more"
+        for capped, verdict in decision.lost:
+            self._record(decision, capped, was_dry, 1, f"{text}: {verdict.reason}")
+        for capped in decision.ended:
+            self._record(decision, capped, was_dry, 2, "ended (dry run)" if was_dry else "ended")
 
-    def _note(self, decision: Decision, capped: Verdict, is_dry: bool, change: int, text: str) -> None:
+    def _record(self, decision: Decision, capped: Verdict, is_dry: bool, change: int, text: str) -> None:
         key, word = (_rule(capped), is_dry), _CAP_WORDS[is_dry][change]
         self._counts.setdefault(key, Counter())[word] += 1
         self._last[key] = decision, capped, text
@@ -211,23 +211,23 @@ class CapLog:
         words = _CAP_WORDS[is_dry]
         changes = ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
         now = counted(self._subflows(rule) if is_dry is self._is_dry else 0, "subflow")
-        return f"rule {rule}: {changes}; {now} {words[0]} now{' (dry run)' if is_dry else ''}", about(rule=rule)
+        return f"rule {rule}: {changes}; {now} {words[0]} now{' (dry run)' if is_dry else ''}", log_fields(rule=rule)
 
     async def run(self) -> None:
         while True:
             await self._changed.wait()
-            await asyncio.sleep(FIRST_DELAY)
+            await asyncio.sleep(CAP_LOG_DELAY)
             while lines := self.lines():
                 for line, fields in lines:
                     log.info("%s", line, extra=fields)
-                await asyncio.sleep(REPEAT_INTERVAL)
+                await asyncio.sleep(CAP_LOG_INTERVAL)
 
 
 def _cap_line(decision: Decision, capped: Verdict, text: str) -> tuple[str, dict[str, Any]]:
     ceil = "" if capped.throttle is None else f" ({format_rate(capped.throttle.ceil)})"
     upload = "upload of " if capped.direction is Direction.UP else ""
     subflow, rule = capped.four_tuple, _rule(capped)
-    fields = about(decision.connection, token=decision.token, subflow=subflow, rule=rule, path=capped.path)
+    fields = log_fields(decision.connection, token=decision.token, subflow=subflow, rule=rule, path=capped.path)
     return f"{upload}{subflow}{ceil}: {text}", fields
 
 

@@ -3,7 +3,7 @@
 tracker.
 
 A sweep of the existing sockets replaces lost events; other changes that no event reports are looked up
-(``mptcp.questions``). If an observer fails, it is reopened until that succeeds; the other observers continue.
+(``mptcp.lookups``). If an observer fails, it is reopened until that succeeds; the other observers continue.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 SUPERVISE_SECONDS = 1.0
 RESYNC_INTERVALS = 3  # interval of periodic resyncs, as a multiple of ``verify_interval``; by default 30 s
-_BATCH = 256  # Maximum frames read at once. Then the reconciler runs, so that no subflow waits for a whole burst.
+_MAX_BATCH = 256  # Maximum frames read at once. Then the reconciler runs, so that no subflow waits for a whole burst.
 
-READING_SHARE: Final = 0.5  # long-term share of a processor that reading may take
-READING_BURST_SECONDS: Final = 0.5  # processor time that reading may take at once: enough for some 15,000 segments
+MAX_READING_SHARE: Final = 0.5  # long-term share of a processor that reading may take
+MAX_READING_BURST_SECONDS: Final = 0.5  # processor time that reading may take at once, for about 15,000 segments
 
 
 class ReadingShare:
@@ -39,13 +39,14 @@ class ReadingShare:
     read in time. All times are arguments, in seconds."""
 
     def __init__(self, now: float) -> None:
-        self._allowed, self._as_of = READING_BURST_SECONDS, now
+        self._allowed, self._updated = MAX_READING_BURST_SECONDS, now
 
-    def pause(self, now: float, worked: float) -> float:
-        """Return how long to pause after reading that took *worked* seconds of a processor, until *now*."""
-        self._allowed = min(READING_BURST_SECONDS, self._allowed + READING_SHARE * (now - self._as_of)) - worked
-        self._as_of = now
-        return max(0.0, -self._allowed / READING_SHARE)
+    def pause(self, now: float, work_seconds: float) -> float:
+        """Return how long to pause after reading that took *work_seconds* of processor time and ended at *now*."""
+        refilled = self._allowed + MAX_READING_SHARE * (now - self._updated)
+        self._allowed = min(MAX_READING_BURST_SECONDS, refilled) - work_seconds
+        self._updated = now
+        return max(0.0, -self._allowed / MAX_READING_SHARE)
 
 
 @dataclass(slots=True)
@@ -62,17 +63,17 @@ class ObserverCounters:
 class Observers:
     """Opens and supervises the observers of one network namespace. Must be used inside a running event loop."""
 
-    def __init__(self, engine: Engine, interface_returned: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, engine: Engine, on_interface_return: Callable[[], Awaitable[object]]) -> None:
         self.counters = ObserverCounters()
         self._settings, self._kernel = engine.settings, engine.kernel
         self._engine, self._tracker = engine, engine.tracker
-        self._interface_returned = interface_returned
+        self._on_interface_return = on_interface_return
         self._captures: dict[str, Capture] = {}
         self._reading = ReadingShare(time.monotonic())
         self._events: PathManagerEvents | None = None
         self._routes: Routes | None = None
-        self._resynced = time.monotonic()
-        self._asking: asyncio.TimerHandle | None = None
+        self._last_resync = time.monotonic()
+        self._lookup_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     async def open(self) -> None:
@@ -86,14 +87,14 @@ class Observers:
             try:
                 self._open_capture(interface)
             except InterfaceDownError as error:
-                log.warning("%s; capturing when it is up", error)
-        if not self._try_events():
+                log.warning("%s; capturing when the interface is up", error)
+        if not self._open_events():
             log.warning("no path-manager events; the sockets are listed every second instead")
         await self.resync()
 
     def close(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._lookup_timer is not None:
+            self._lookup_timer.cancel()
         for interface in list(self._captures):
             self._close_capture(interface)
         if self._events is not None:
@@ -101,19 +102,19 @@ class Observers:
         if self._routes is not None:
             self._routes.close()
 
-    def capturing(self) -> dict[str, bool]:
+    def capture_states(self) -> dict[str, bool]:
         """Return for each interface whether its segments are captured."""
         return {interface: interface in self._captures for interface in self._settings.interfaces}
 
     async def supervise(self) -> None:
-        """Watch for losses and for interfaces that return, forever."""
+        """Check for lost events and for interfaces that return, forever."""
         while True:
             await asyncio.sleep(SUPERVISE_SECONDS)
             if self._read_losses() or self._events is None:
-                self._tracker.want_resync()  # stays wanted until a resync succeeds: a sweep may fail
+                self._tracker.request_resync()  # stays wanted until a resync succeeds: a sweep may fail
             if self._events is None:
-                self._try_events()
-            self.ask_soon()
+                self._open_events()
+            self.schedule_lookups()
             returned = []
             for interface in [each for each in self._settings.interfaces if each not in self._captures]:
                 try:
@@ -124,9 +125,9 @@ class Observers:
             if returned:
                 self.counters.reopened += len(returned)
                 log.info("capturing again on %s", ", ".join(returned))
-                await self._interface_returned()
-            due = time.monotonic() - self._resynced > RESYNC_INTERVALS * self._settings.verify_interval
-            if due or self._tracker.wants_resync:
+                await self._on_interface_return()
+            due = time.monotonic() - self._last_resync > RESYNC_INTERVALS * self._settings.verify_interval
+            if due or self._tracker.needs_resync:
                 try:
                     await self.resync(gently=True)
                 except KernelError as error:  # the next resync may succeed
@@ -135,13 +136,13 @@ class Observers:
     async def resync(self, gently: bool = False) -> None:
         """Sweep the current sockets, and pass them to the tracker. Raises KernelError if the sweep fails."""
         self.counters.resyncs += 1
-        self._resynced = time.monotonic()
+        self._last_resync = time.monotonic()
         resync = self._tracker.begin_resync(time.monotonic())
 
-        def take(piece: Sequence[KernelSubflow]) -> None:
+        def apply(piece: Sequence[KernelSubflow]) -> None:
             self._engine.handle_events(resync.add(piece, time.monotonic()))
 
-        await self._engine.sampler.sweep(take, gently)
+        await self._engine.sampler.sweep(apply, gently)
         for events in resync.finish():
             self._engine.handle_events(events)
             await asyncio.sleep(0)
@@ -156,7 +157,7 @@ class Observers:
         self._loop.remove_reader(capture.fileno())
         capture.close()
 
-    def _try_events(self) -> bool:
+    def _open_events(self) -> bool:
         try:
             self._events = self._kernel.events()
         except (KernelError, OSError) as error:
@@ -171,67 +172,68 @@ class Observers:
         self._events.close()
         self._events = None
 
-    def ask_soon(self) -> None:
-        """Look up the sockets that the tracker requests, when that is due."""
-        if self._asking is not None:
+    def schedule_lookups(self) -> None:
+        """Schedule the next look-up of sockets that the tracker requested."""
+        if self._lookup_timer is not None:
             return
-        if (pause := self._tracker.questions.pause(time.monotonic())) is not None:
-            self._asking = self._loop.call_later(pause, self._ask)
+        if (pause := self._tracker.lookups.pause(time.monotonic())) is not None:
+            self._lookup_timer = self._loop.call_later(pause, self._look_up)
 
-    def _ask(self) -> None:
-        self._asking = None
-        if asked := self._tracker.questions.take(time.monotonic()):
-            self.counters.questions += len(asked)
+    def _look_up(self) -> None:
+        self._lookup_timer = None
+        if requested := self._tracker.lookups.pop_due(time.monotonic()):
+            self.counters.questions += len(requested)
             try:
-                events = self._tracker.answer(asked, self._engine.sockets.look_up(asked), time.monotonic())
+                sockets = self._engine.sockets.look_up(requested)
+                events = self._tracker.apply_lookup(requested, sockets, time.monotonic())
             except KernelError as error:
                 log.debug("%s", error)
-                for each in asked:
-                    self._tracker.questions.ask(each, time.monotonic())
+                for each in requested:
+                    self._tracker.lookups.add(each, time.monotonic())
             else:
                 self._engine.handle_events(events)
-        self.ask_soon()
+        self.schedule_lookups()
 
     def _read_capture(self, capture: Capture) -> None:
-        begun = time.thread_time()
-        self._take_segments(capture)
-        pause = self._reading.pause(time.monotonic(), time.thread_time() - begun)
+        start = time.thread_time()
+        self._process_segments(capture)
+        pause = self._reading.pause(time.monotonic(), time.thread_time() - start)
         # Pause only this capture, and still read the others: a flood on one interface must not delay the others.
         if pause and self._captures.get(capture.interface) is capture:
             self._loop.remove_reader(capture.fileno())
-            self._loop.call_later(pause, self._read_again, capture)
+            self._loop.call_later(pause, self._resume_reading, capture)
 
-    def _read_again(self, capture: Capture) -> None:
+    def _resume_reading(self, capture: Capture) -> None:
         if self._captures.get(capture.interface) is capture:
             self._loop.add_reader(capture.fileno(), self._read_capture, capture)
 
-    def _take_segments(self, capture: Capture) -> None:
+    def _process_segments(self, capture: Capture) -> None:
         events: list[Event] = []
         joins: list[Segment] = []
         try:
-            for segment in capture.read(_BATCH):
+            for segment in capture.read(_MAX_BATCH):
                 self.counters.segments += 1
-                events += self._tracker.segment(segment)
+                events += self._tracker.apply_segment(segment)
                 if segment.options and type(segment.options[0]) is MpJoinAck:
                     joins.append(segment)
         except KernelError as error:
-            log.warning("%s; capturing again when it is there and up", error)
+            log.warning("%s; capturing again when the interface is up", error)
             self._close_capture(capture.interface)
         self._engine.handle_events(events)
         for join in joins:
-            ends = unmap(join.destination), join.destination_port, unmap(join.source), join.source_port
-            self._engine.measure_join(FourTuple(*ends), join.time)
-        self.ask_soon()
+            endpoints = unmap(join.destination), join.destination_port, unmap(join.source), join.source_port
+            self._engine.measure_join(FourTuple(*endpoints), join.time)
+        self.schedule_lookups()
 
     def _read_events(self) -> None:
         assert self._events is not None
         events: list[Event] = []
         try:
-            for event in self._events.read(_BATCH):
+            for event in self._events.read(_MAX_BATCH):
                 self.counters.kernel_events += 1
-                events += self._tracker.kernel_event(event)
+                events += self._tracker.apply_event(event)
         except OSError as error:
-            log.warning("path-manager events: %s; opening them again", error)
+            log.warning("path-manager events: %s; reopening the socket", error)
             self._close_events()
         self._engine.handle_events(events)
 

@@ -32,9 +32,9 @@ from mptcp_throttler.stages.stage import Consumer, Samples
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 1.5  # maximum time, several round trips, that a stop waits until the limits of sockets are lifted
-BIRTHS_AT_ONCE = 128  # number of prefixes whose initial options are written without a pause: this takes a millisecond
-WAKE_SECONDS, WAKE_PART = 0.02, 20  # pause after limits were set at once: seconds, multiple of the time that it took
+STOP_TIMEOUT = 1.5  # maximum time, several round trips, that a stop waits for sockets to lift their limits
+OPTIONS_BATCH = 128  # number of prefixes whose initial options are written without a pause: this takes a millisecond
+MIN_WAKE_PAUSE, WAKE_PAUSE_RATIO = 0.02, 20  # pause after limits were set at once: seconds; multiple of the duration
 
 
 class SocketLimiter(Component, Consumer):
@@ -49,9 +49,9 @@ class SocketLimiter(Component, Consumer):
         planner: Planner,
         open_pacing: Callable[[], SocketPacing | None],
         sockets: KernelSockets,
-        planned: Callable[[], None],
+        on_plan_change: Callable[[], None],
     ) -> None:
-        """*planned* is called after samples have changed the plan."""
+        """*on_plan_change* is called after samples have changed the plan."""
         self.possible = self.can_rest = self.has_buffers = False
         """Whether sockets can be paced, can rest and wake, can have larger send buffers; set by :meth:`prepare`."""
         self._planner = planner
@@ -59,12 +59,12 @@ class SocketLimiter(Component, Consumer):
         self._open_pacing: Callable[[], SocketPacing | None] | None = open_pacing
         self._pacing: SocketPacing
         self._sockets = sockets
-        self._planned = planned
-        self._refused = False
-        self._wakes = asyncio.Event()  # a resting socket must get its limit at once
-        self._births: Mapping[Network, InitialOptions] = {}
-        self._clients: set[Network] = set()  # addresses known to have a single path; they precede prefixes
-        self._differing: deque[Network] = deque()  # prefixes whose initial options in the kernel may be out of date
+        self._on_plan_change = on_plan_change
+        self._was_refused = False
+        self._wake = asyncio.Event()  # a resting socket must get its limit at once
+        self._initial_options: Mapping[Network, InitialOptions] = {}
+        self._clients: set[Network] = set()  # addresses known to have a single path; they take precedence over prefixes
+        self._outdated: deque[Network] = deque()  # prefixes whose initial options in the kernel may be out of date
 
     async def prepare(self, policy: Policy) -> None:
         """Open the pacing programs, at the first call only."""
@@ -77,21 +77,21 @@ class SocketLimiter(Component, Consumer):
             self.can_rest, self.has_buffers = pacing.can_rest(), pacing.has_buffers
 
     def follow(self) -> None:
-        """Set the socket limits for some of the planner's moves, and for the passing of time."""
+        """Set the socket limits for the planner's recent changes, and those that depend on the time."""
         if self.possible:
-            self._set(self._onsets.follow(time.monotonic()))
+            self._set_limits(self._onsets.follow(time.monotonic()))
 
     async def adopt(self, subflows: Collection[KernelSubflow]) -> None:
         """Lift the limits that a killed daemon left on sockets without a soft cap; the first samples set the others.
         Raises KernelError."""
-        sockets = [each for each in subflows if each.cookie and not each.is_of_tunnel]
-        left = [each.cookie for each in sockets if self._planner.soft_cap(each.four_tuple) is None]
-        if self.possible and left:
-            self._pacing.limit(dict.fromkeys(left, NO_LIMIT))
+        sockets = [each for each in subflows if each.cookie and not each.is_tunnel_path]
+        uncapped = [each.cookie for each in sockets if self._planner.soft_cap(each.four_tuple) is None]
+        if self.possible and uncapped:
+            self._pacing.limit(dict.fromkeys(uncapped, NO_LIMIT))
             if await asyncio.to_thread(self._pacing.limit_at_once):
-                self._pacing.forget(left)
+                self._pacing.forget(uncapped)
 
-    async def set_births(self, births: Mapping[Network, InitialOptions]) -> None:
+    async def set_initial_options(self, options: Mapping[Network, InitialOptions]) -> None:
         """Set the initial options of subflows accepted from now on, by the client's prefix.
 
         Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. The event loop
@@ -100,54 +100,54 @@ class SocketLimiter(Component, Consumer):
         """
         if not self.possible or not self._pacing.sets_births:
             return
-        before, self._births = self._births, births
-        self._planner.joins_rest |= any(birth.rests for birth in births.values())
+        before, self._initial_options = self._initial_options, options
+        self._planner.joins_rest |= any(each.rests for each in options.values())
         # A subflow that begins during the change may be in a class of the previous or of the new policy.
-        self._planner.initial_classes = {*self._planner.initial_classes, *_classes(births)}
-        if bool(before) is not bool(births):
+        self._planner.initial_classes = {*self._planner.initial_classes, *_classes(options)}
+        if bool(before) is not bool(options):
             # Before the first pause: a client that set_clients() removes during a pause would stay in the kernel.
-            self._differing.extend(self._clients)
+            self._outdated.extend(self._clients)
         async for network in in_turns(before):
-            if before[network] != births.get(network):
-                self._differing.append(network)
-        async for network in in_turns(births):  # new prefixes last: deletions make room for them
+            if before[network] != options.get(network):
+                self._outdated.append(network)
+        async for network in in_turns(options):  # new prefixes last: deletions make room for them
             if network not in before:
-                self._differing.append(network)
-        await self._set_those_that_differ()
-        self._planner.initial_classes = _classes(self._births)
+                self._outdated.append(network)
+        await self._write_outdated()
+        self._planner.initial_classes = _classes(self._initial_options)
 
     def set_clients(self, single: Mapping[bytes, bool]) -> None:
         """Update the client addresses known to have a single path (True), or no longer known to have one (False)."""
         changed = {ip_network(address): is_single for address, is_single in single.items()}
         self._clients.difference_update(changed)
         self._clients.update(network for network, is_single in changed.items() if is_single)
-        for error in self._write_births(changed) if self._births else ():
+        for error in self._write_options(changed) if self._initial_options else ():
             log.error("%s", error)
 
-    async def _set_those_that_differ(self) -> None:
-        refused, left = set[str](), len(self._differing)
-        while left > 0:
-            some = [self._differing.popleft() for _ in range(min(BIRTHS_AT_ONCE, left, len(self._differing)))]
-            left -= BIRTHS_AT_ONCE
-            refused |= self._write_births(some)  # :meth:`verify` retries refused changes
+    async def _write_outdated(self) -> None:
+        refused, remaining = set[str](), len(self._outdated)
+        while remaining > 0:
+            batch = [self._outdated.popleft() for _ in range(min(OPTIONS_BATCH, remaining, len(self._outdated)))]
+            remaining -= OPTIONS_BATCH
+            refused |= self._write_options(batch)  # :meth:`verify` retries refused changes
             await asyncio.sleep(0)
         for error in refused:
             log.error("%s", error)
 
-    def _write_births(self, networks: Collection[Network]) -> set[str]:
+    def _write_options(self, networks: Collection[Network]) -> set[str]:
         """Write the options of *networks*; return the error if they are refused."""
         try:
-            self._pacing.set_births({each: self._birth(each) for each in networks})
+            self._pacing.set_births({each: self._options_of(each) for each in networks})
         except KernelError as error:
-            self._differing.extend(networks)
+            self._outdated.extend(networks)
             return {str(error)}
         return set()
 
-    def _birth(self, network: Network) -> InitialOptions | None:
+    def _options_of(self, network: Network) -> InitialOptions | None:
         """Return the initial options that a prefix must have now. It may be a client's address that a policy names."""
-        if self._births and network in self._clients:
+        if self._initial_options and network in self._clients:
             return UNANTICIPATED
-        return self._births.get(network)
+        return self._initial_options.get(network)
 
     def watches_any(self) -> bool:
         return self.possible and next(self._planner.shared_soft_caps(), None) is not None
@@ -161,31 +161,31 @@ class SocketLimiter(Component, Consumer):
 
     def observe(self, samples: Samples) -> Iterator[None]:
         for limits in self._onsets.observe(samples.requested, samples.sockets, samples.time):
-            self._do(limits)
+            self._apply(limits)
             yield
 
     def sampling_failed(self, now: float) -> None:
-        self._do(self._onsets.missed(now))
+        self._apply(self._onsets.missed(now))
 
     async def verify(self) -> None:
-        if self._differing:
-            await self._set_those_that_differ()
+        if self._outdated:
+            await self._write_outdated()
         for problem in self._pacing.check() if self.possible else ():
             self.repairs += 1
-            log.warning("%s; putting it right", problem)
+            log.warning("%s; repairing it", problem)
 
     async def run(self) -> None:
         while True:
-            await self._wakes.wait()
+            await self._wake.wait()
             began = time.monotonic()
             await self.wake_sockets()
             # With ten thousand sockets a run takes 10 ms, and joining clients may request one all the time.
-            await asyncio.sleep(max(WAKE_SECONDS, WAKE_PART * (time.monotonic() - began)))
+            await asyncio.sleep(max(MIN_WAKE_PAUSE, WAKE_PAUSE_RATIO * (time.monotonic() - began)))
 
     async def wake_sockets(self) -> None:
         """Apply the limits that must be in force at once, if there are any."""
-        if self._wakes.is_set():
-            self._wakes.clear()
+        if self._wake.is_set():
+            self._wake.clear()
             await asyncio.to_thread(self._pacing.limit_at_once)
 
     async def close(self) -> None:
@@ -194,18 +194,18 @@ class SocketLimiter(Component, Consumer):
             return
         self.possible = self._planner.soft_caps = False
         try:
-            _, kept = await lift_all(self._pacing, self._sockets, STOP_SECONDS)
-            if kept:
-                log.info("%d idle subflows keep their pacing limit until they close", len(kept))
+            _, limited = await lift_all(self._pacing, self._sockets, STOP_TIMEOUT)
+            if limited:
+                log.info("%d idle subflows keep their pacing limit until they close", len(limited))
         except KernelError as error:
             log.error("%s", error)
         self._pacing.close()
 
-    def _do(self, limits: SocketChanges) -> None:
-        if self._set(limits):
-            self._planned()
+    def _apply(self, limits: SocketChanges) -> None:
+        if self._set_limits(limits):
+            self._on_plan_change()
 
-    def _set(self, limits: SocketChanges) -> bool:
+    def _set_limits(self, limits: SocketChanges) -> bool:
         """Set *limits* on the sockets; return whether the plan changed."""
         try:
             if limits.wanted:
@@ -213,19 +213,19 @@ class SocketLimiter(Component, Consumer):
             if limits.forgotten:
                 self._pacing.forget(limits.forgotten)
             if limits.at_once:
-                self._wakes.set()
-            self._refused = False
+                self._wake.set()
+            self._was_refused = False
         except KernelError as error:
-            if not self._refused:
-                log.error("%s; caps begin at once", error)
-            self._refused = True
+            if not self._was_refused:
+                log.error("%s; caps apply at once, without a transition", error)
+            self._was_refused = True
             self._onsets.refused()
             return True
         return limits.planned
 
 
-def _classes(births: Mapping[Network, InitialOptions]) -> set[int]:
-    return {birth.class_id for birth in births.values() if birth.class_id is not None}
+def _classes(options: Mapping[Network, InitialOptions]) -> set[int]:
+    return {each.class_id for each in options.values() if each.class_id is not None}
 
 
 async def lift_all(
@@ -233,19 +233,19 @@ async def lift_all(
 ) -> tuple[int, Collection[KernelSubflow]]:
     """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. Busy sockets
     may take the change only a round trip later: wait for them at most *seconds*. Raises KernelError."""
-    found: list[KernelSubflow] = []
+    all_sockets: list[KernelSubflow] = []
     for piece in sockets.pieces():
-        found += (each for each in piece if each.cookie)
+        all_sockets += (each for each in piece if each.cookie)
         await asyncio.sleep(0)
-    waiting = {each.four_tuple: each for each in found if each.tcp.max_pacing_rate is not None}
+    waiting = {each.four_tuple: each for each in all_sockets if each.tcp.max_pacing_rate is not None}
     limited = len(waiting)
-    pacing.limit({each.cookie: NO_LIMIT for each in found})
+    pacing.limit({each.cookie: NO_LIMIT for each in all_sockets})
     await asyncio.to_thread(pacing.limit_at_once)
     deadline = time.monotonic() + seconds
     while True:
-        now = sockets.look_up(list(waiting))
-        same = {each: now[each] for each in now if now[each].cookie == waiting[each].cookie}
-        waiting = {each: known for each, known in same.items() if known.tcp.max_pacing_rate is not None}
+        current = sockets.look_up(list(waiting))
+        unchanged = {each: current[each] for each in current if current[each].cookie == waiting[each].cookie}
+        waiting = {each: socket for each, socket in unchanged.items() if socket.tcp.max_pacing_rate is not None}
         if not waiting or time.monotonic() > deadline:
             return limited, waiting.values()
         await asyncio.sleep(STEP_SECONDS)

@@ -83,11 +83,11 @@ class UserspacePathManager(Component):
             if self.in_force:
                 problems = self._sysctls.check(SYSCTLS)
                 if self._keeper is None or not self._keeper.alive:
-                    problems.append("the keeper of the path manager is gone: after a kill, joins would fail")
+                    problems.append("the keeper of the path manager has ended: after a kill, joins would fail")
                 if problems:
                     await self._hold()
                 for problem in problems:
-                    log.warning("%s; put right", problem)
+                    log.warning("%s; repaired", problem)
                 self.repairs += len(problems)
 
     async def close(self) -> None:
@@ -103,12 +103,12 @@ class UserspacePathManager(Component):
                 self.flags_note.remove()
 
     async def _hold(self) -> None:
-        put_back = self._sysctls.before(SYSCTLS)
+        previous = self._sysctls.before(SYSCTLS)
         if self._keeper is None or not self._keeper.alive:
             if self._keeper is not None:
                 self._keeper.close()
             self._keeper = await self._kernel.keeper(self._state_directory)
-        await self._keeper.hold(put_back)
+        await self._keeper.hold(previous)
         self.flags_note.write()
         self._sysctls.hold(SYSCTLS)
 

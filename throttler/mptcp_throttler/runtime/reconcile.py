@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 K = TypeVar("K")
 V = TypeVar("V")
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.5  # seconds between retries: a refused change is repaired within two
+_MIN_PAUSE, _MAX_PAUSE = 0.1, 1.5  # seconds between retries: a refused change is repaired within two seconds
 _BATCH = 500  # Entries per call. After each call, changes that became urgent are made first, deletions before others.
 _CLASS_BATCH = 50
-_FEW = 16  # number of entries added without yielding to the event loop: well under a millisecond with ipset
+_MAX_IMMEDIATE = 16  # number of entries added without yielding to the event loop: well under a millisecond with ipset
 
 
 @dataclass(slots=True)
@@ -55,61 +55,60 @@ class Reconciler:
         self._netfilter = netfilter
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._closed = False  # whether all was removed: a task that waited for the lock must not recreate it
-        self._refused = False
+        self._is_closed = False  # whether all was removed: a task that waited for the lock must not recreate it
+        self._was_refused = False
         """Whether the kernel refused a change. Then only :meth:`run` makes changes, after it has read the state."""
-        self._in_hand: set[int | FourTuple] = set()  # classes and entries that are being changed right now
-        self._changed: set[int | FourTuple] | None = None  # the same since the running comparison began to read, if any
+        self._changing_now: set[int | FourTuple] = set()  # classes and entries that are being changed right now
+        self._changed_since_read: set[int | FourTuple] | None = None  # the same, since the current comparison began
 
     async def prepare(self) -> None:
         """Take the interfaces, create or adopt sets and rules, and give the actual state to the planner."""
         async with self._lock:
             await self._prepare_and_read_back()
-            self._closed = False
+            self._is_closed = False
 
     def wake(self) -> None:
         """Note that the desired state may have changed: add a few new entries at once; :meth:`run` does the rest."""
         self._wake.set()
         entries, classes = self.planner.entries, self.planner.classes
-        if self._closed or self._refused or self._lock.locked() or not 0 < len(entries.upserts) <= _FEW:
+        is_blocked = self._is_closed or self._was_refused or self._lock.locked()
+        if is_blocked or not 0 < len(entries.upserts) <= _MAX_IMMEDIATE:
             return
-        # A joining subflow gets its entry without waiting for the loop; usually its class exists.
+        # A joining subflow gets its entry without a wait for the event loop; its class usually exists.
         ready = {key: target for key, target in entries.upserts.items() if target.minor not in classes.upserts}
-        if not ready:
-            return
         try:
-            with self._changing(ready):
-                if self._netfilter.upsert_at_once(ready):
+            with self._mark_changing(ready):
+                if ready and self._netfilter.upsert_at_once(ready):
                     entries.upserted(ready)
                     self.counters.entries_upserted += len(ready)
         except KernelError:
-            self._refused = True  # perhaps only a part was refused: run() reads the state, retries and reports it
+            self._was_refused = True  # perhaps only a part was refused: run() reads the state, retries and reports it
 
     async def run(self) -> None:
-        pause = _FIRST_PAUSE
+        pause = _MIN_PAUSE
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
-                refused = await self._start_over() if self._refused else None
+                refused = await self._prepare_again() if self._was_refused else None
                 await self.apply()
                 if refused is not None:
                     raise refused
-                self._refused = False
-                pause = _FIRST_PAUSE
+                self._was_refused = False
+                pause = _MIN_PAUSE
             except KernelError as error:
                 self.counters.failures += 1
-                self._refused = True
+                self._was_refused = True
                 log.error("%s; trying again in %.1f s", error, pause)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                pause = min(2 * pause, _MAX_PAUSE)
                 self._wake.set()
 
     async def apply(self) -> None:
         """Make all pending changes, unless closed. Raises KernelError, the first refusal, after the other changes."""
         async with self._lock:
             plan = self.planner
-            while not self._closed and not (self._tc.settled and plan.classes.settled and plan.entries.settled):
+            while not self._is_closed and not (self._tc.settled and plan.classes.settled and plan.entries.settled):
                 await self._apply_once()
 
     async def verify(self) -> None:
@@ -122,7 +121,7 @@ class Reconciler:
         if not problems and not self._tc.left_out:
             return
         async with self._lock:
-            if self._closed:
+            if self._is_closed:
                 return
             for problem in problems:
                 log.warning("%s", problem)
@@ -130,17 +129,17 @@ class Reconciler:
             try:
                 await self._prepare_and_read_back()
             except KernelError:
-                self._refused = True
+                self._was_refused = True
                 self._wake.set()
                 raise
             changed = sum(problems.values())
-            changed += await _differing(classes, self.planner.classes.actual, ClassSpec.same_as)
-            changed += await _differing(entries, self.planner.entries.actual, Target.__eq__)
+            changed += await _count_differences(classes, self.planner.classes.actual, ClassSpec.same_as)
+            changed += await _count_differences(entries, self.planner.entries.actual, Target.__eq__)
             # An interface that is left out is logged only once; the counter grows as long as it stays left out.
             self.counters.failures += len(self._tc.left_out)
         if changed:
             self.counters.repairs += changed
-            log.warning("%d kernel objects were not as we left them; putting them right", changed)
+            log.warning("%d kernel objects were changed or removed; repairing them", changed)
         await self.apply()
 
     async def close(self) -> None:
@@ -148,7 +147,7 @@ class Reconciler:
         failure does not stop the rest. Raises KernelError with all failures."""
         failures = []
         async with self._lock:
-            self._closed = True
+            self._is_closed = True
             for remove in (self._netfilter.remove, self._tc.restore):
                 try:
                     await remove()
@@ -162,70 +161,71 @@ class Reconciler:
         classes, entries, count = self.planner.classes, self.planner.entries, self.counters
         refused: list[KernelError] = []  # only the first refusal, in a list for the reason given in ``event_loop``
 
-        async def made(
-            change: Awaitable[None], changed: Collection[Any] = (), note: Callable[[Any], None] = lambda changed: None
+        async def apply(
+            change: Awaitable[None], changed: Collection[Any] = (), record: Callable[[Any], None] = lambda changed: None
         ) -> int:
-            """Make a change, then *note* what it *changed*; return the number of objects, 0 after a refusal."""
+            """Make a change, then *record* what it *changed*; return the number of objects, 0 after a refusal."""
             try:
-                with self._changing(changed):
+                with self._mark_changing(changed):
                     await change
             except KernelError as error:
                 if not refused:
                     refused.append(error)
                 return 0
-            note(changed)
+            record(changed)
             await asyncio.sleep(0)
             return len(changed)
 
         if not self._tc.settled:
-            await made(self._tc.settle())
+            await apply(self._tc.settle())
         # Deletions of entries first: they make room in a full set, and nothing depends on them.
-        for gone in _batches(entries.deletes, _BATCH):
-            count.entries_deleted += await made(self._netfilter.delete_entries(gone), gone, entries.deleted)
+        for keys in _batches(entries.deletes, _BATCH):
+            count.entries_deleted += await apply(self._netfilter.delete_entries(keys), keys, entries.deleted)
         for minors in _batches(classes.upserts, _CLASS_BATCH):
             specs = {minor: classes.upserts[minor] for minor in minors}
-            count.classes_upserted += await made(self._tc.upsert_classes(specs.values()), specs, classes.upserted)
+            count.classes_upserted += await apply(self._tc.upsert_classes(specs.values()), specs, classes.upserted)
         for keys in _batches(entries.upserts, _BATCH):
             # The class of an entry must exist before the entry.
             batch = {key: entries.upserts[key] for key in keys if entries.upserts[key].minor not in classes.upserts}
             if len(batch) < len(keys) and not refused:
                 return  # the plan now wants a new class, which must be made first
             if batch:
-                count.entries_upserted += await made(self._netfilter.upsert_entries(batch), batch, entries.upserted)
+                count.entries_upserted += await apply(self._netfilter.upsert_entries(batch), batch, entries.upserted)
             if entries.deletes and not refused:
                 return
         for minors in _batches(classes.deletes, _CLASS_BATCH):
             if not entries.settled:
                 break
-            count.classes_deleted += await made(self._tc.delete_classes(minors), minors, classes.deleted)
+            count.classes_deleted += await apply(self._tc.delete_classes(minors), minors, classes.deleted)
         if refused:
             raise refused.pop()
 
     @contextmanager
-    def _changing(self, changed: Collection[int | FourTuple]) -> Iterator[None]:
+    def _mark_changing(self, changed: Collection[int | FourTuple]) -> Iterator[None]:
         """Mark classes and entries as being changed, so that a concurrent comparison ignores them."""
-        self._in_hand = set(changed)
-        if self._changed is not None:
-            self._changed |= self._in_hand
+        self._changing_now = set(changed)
+        if self._changed_since_read is not None:
+            self._changed_since_read |= self._changing_now
         try:
             yield
         finally:
-            self._in_hand = set()
+            self._changing_now = set()
 
     async def _differences(self) -> dict[str, int]:
         """Return each difference and its number of objects; 0 for entries and classes, which :meth:`verify` counts."""
-        changed = self._changed = set(self._in_hand)
+        changed = self._changed_since_read = set(self._changing_now)
         try:
             wrong, classes = await self._tc.read()
             problems = dict.fromkeys([*wrong, *await self._netfilter.check()], 1)
             if not problems:
                 entries, plan = await self._netfilter.read_entries(), self.planner
-                if classes is not None and await _differing(plan.classes.actual, classes, ClassSpec.same_as, changed):
+                ours, same = plan.classes.actual, ClassSpec.same_as
+                if classes is not None and await _count_differences(ours, classes, same, changed):
                     problems["classes differ"] = 0
-                if await _differing(plan.entries.actual, entries, Target.__eq__, changed):
+                if await _count_differences(plan.entries.actual, entries, Target.__eq__, changed):
                     problems["entries differ"] = 0
         finally:
-            self._changed = None
+            self._changed_since_read = None
         return problems
 
     async def _prepare_and_read_back(self) -> None:
@@ -236,10 +236,10 @@ class Reconciler:
             classes = dict(self.planner.classes.actual)
         self.planner.adopt(classes, await self._netfilter.read_entries())
 
-    async def _start_over(self) -> KernelError | None:
+    async def _prepare_again(self) -> KernelError | None:
         """Prepare again after a refusal, because objects that changes depend on may be missing; return the error."""
         async with self._lock:
-            if not self._closed:
+            if not self._is_closed:
                 try:
                     await self._prepare_and_read_back()
                 except KernelError as error:
@@ -248,19 +248,19 @@ class Reconciler:
 
 
 def _batches(pending: Collection[K], size: int) -> Iterator[list[K]]:
-    """Yield the pending keys in batches, without keys that are no longer pending when their batch is due."""
+    """Yield the pending keys in batches, without those that are no longer pending when their batch is yielded."""
     keys = iter(list(pending))
     while batch := list(islice(keys, size)):
-        if left := [key for key in batch if key in pending]:
-            yield left
+        if pending_keys := [key for key in batch if key in pending]:
+            yield pending_keys
 
 
-async def _differing(
-    believed: Mapping[K, V], found: Mapping[K, V], same: Callable[[V, V], bool], changed: Container[object] = ()
+async def _count_differences(
+    recorded: Mapping[K, V], actual: Mapping[K, V], same: Callable[[V, V], bool], changed: Container[object] = ()
 ) -> int:
-    """Return how many objects differ between *believed* and *found*, without the objects in *changed*."""
+    """Return how many objects differ between *recorded* and *actual*, without the objects in *changed*."""
     count = 0
-    async for key in in_turns([*believed, *(found.keys() - believed.keys())]):
+    async for key in in_turns([*recorded, *(actual.keys() - recorded.keys())]):
         if key not in changed:
-            count += key not in believed or key not in found or not same(believed[key], found[key])
+            count += key not in recorded or key not in actual or not same(recorded[key], actual[key])
     return count

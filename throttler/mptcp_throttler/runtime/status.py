@@ -33,21 +33,21 @@ from mptcp_throttler.views.requests import MAX_REQUEST, STATUS, Arguments, Reque
 
 log = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 30  # maximum lifetime of a child, in case the client does not read
+ANSWER_TIMEOUT = 30  # maximum lifetime of a child in seconds, in case the client does not read
 RETRY_SECONDS = 1.0  # pause after a failed accept
 MAX_ANSWERS = 4  # maximum number of children at a time; further clients wait
 PIECE_BYTES = 1 << 16
-SILENT_SECONDS = 2.0  # maximum pause before and within a request; after it, the bytes received are the request
-NICE = -10  # Priority of a child: below the daemon's, above the proxy's. The status of 10,000 connections takes 0.16 s.
+REQUEST_TIMEOUT = 2.0  # maximum pause before and within a request; after it, the bytes received are the request
+CHILD_NICE = -10  # A child's priority is below the daemon's and above the proxy's. 10,000 connections take 0.16 s.
 _STDERR = 2
 
 
 class StatusServer(Component):
-    """Answers each connection to the socket at *path* with the pieces that *answer* yields, in a child, for its line.
-    Root and the members of *group* may send requests; None means the daemon's own group."""
+    """Passes the line of each client of the socket at *path* to *answer*, in a child, and sends the pieces that it
+    yields. Root and the members of *group* may send requests; None means the daemon's own group."""
 
     def __init__(self, path: Path, answer: Callable[[bytes], Iterator[bytes]], group: str | None = None) -> None:
-        self._path, self._group, self._answer_to = path, group, answer
+        self._path, self._group, self._build_answer = path, group, answer
         self._listener: socket.socket | None = None
         self._inode = 0
         self._children: dict[int, int] = {}  # PIDs by pidfd
@@ -58,7 +58,7 @@ class StatusServer(Component):
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if self._path.exists() and not self._path.is_socket():
-                raise KernelError(f"status socket {self._path}: there is something else of that name")
+                raise KernelError(f"status socket {self._path}: a file with this name exists")
             self._path.unlink(missing_ok=True)
             listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             listener.setblocking(False)
@@ -86,7 +86,7 @@ class StatusServer(Component):
             if self._path.stat().st_ino == self._inode:
                 return
         self.repairs += 1
-        log.warning("status socket %s is gone; putting it right", self._path)
+        log.warning("status socket %s was removed; creating it again", self._path)
         self._close_listener()
         await self.open()
 
@@ -104,7 +104,7 @@ class StatusServer(Component):
         for descriptor, child in list(self._children.items()):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
-            self._end(descriptor)
+            self._clean_up_child(descriptor)
 
     def _accept(self) -> None:
         assert self._listener is not None
@@ -122,7 +122,7 @@ class StatusServer(Component):
             try:
                 self._answer(client)
             except OSError as error:
-                log.error("status: make a child: %s", error.strerror)
+                log.error("status: fork: %s", error.strerror)
         if len(self._children) >= MAX_ANSWERS:
             self._loop.remove_reader(self._listener)
 
@@ -137,7 +137,7 @@ class StatusServer(Component):
         try:
             child = os.fork()
             if child == 0:
-                _be_the_child(client, self._answer_to)
+                _run_child(client, self._build_answer)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         try:
@@ -147,9 +147,9 @@ class StatusServer(Component):
             _reap(child)
             raise
         self._children[descriptor] = child
-        self._loop.add_reader(descriptor, self._end, descriptor)
+        self._loop.add_reader(descriptor, self._clean_up_child, descriptor)
 
-    def _end(self, descriptor: int) -> None:
+    def _clean_up_child(self, descriptor: int) -> None:
         """Clean up after the child of *descriptor*, which has ended or is ending."""
         self._loop.remove_reader(descriptor)
         os.close(descriptor)
@@ -163,26 +163,26 @@ def _reap(child: int) -> None:
         os.waitpid(child, 0)
 
 
-def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[bytes]]) -> NoReturn:
-    """Answer and exit, without the daemon's own exit actions."""
+def _run_child(client: socket.socket, answer: Callable[[bytes], Iterator[bytes]]) -> NoReturn:
+    """Answer and exit, without the daemon's exit handlers."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        signal.alarm(ANSWER_SECONDS)
+        signal.alarm(ANSWER_TIMEOUT)
         with suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, NICE)
+            os.setpriority(os.PRIO_PROCESS, 0, CHILD_NICE)
         # Close the daemon's other descriptors, so that it can release its lock while a client reads slowly.
         os.closerange(_STDERR + 1, client.fileno())
         os.closerange(client.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
         line = _read_line(client)
         client.setblocking(True)
         with client.makefile("wb", buffering=PIECE_BYTES) as file:
-            for at, piece in enumerate(answer(line)):
+            for index, piece in enumerate(answer(line)):
                 file.write(piece)
-                if at == 0:
+                if index == 0:
                     file.flush()  # so that the client knows at once that an answer follows
         code = 0
     except (BrokenPipeError, ConnectionResetError):
@@ -194,9 +194,9 @@ def _be_the_child(client: socket.socket, answer: Callable[[bytes], Iterator[byte
 
 
 def _read_line(client: socket.socket) -> bytes:
-    """Return the client's request: its first line or all it sends; empty if it is silent."""
+    """Return the client's request: its first line or all that it sends; empty if it sends nothing."""
     line = b""
-    client.settimeout(SILENT_SECONDS)
+    client.settimeout(REQUEST_TIMEOUT)
     with suppress(TimeoutError):
         while b"\n" not in line and len(line) <= MAX_REQUEST and (piece := client.recv(MAX_REQUEST)):
             line += piece
@@ -211,9 +211,9 @@ def answer(snapshot: Snapshot, line: bytes) -> Iterator[bytes]:
         if query == STATUS:
             yield from _status(snapshot)
         else:
-            yield _encoded(_ANSWERS[query](snapshot, arguments))
+            yield _encode(_ANSWERS[query](snapshot, arguments))
     except RequestError as error:
-        yield _encoded({"schema": SCHEMA, "error": str(error)})
+        yield _encode({"schema": SCHEMA, "error": str(error)})
     yield b"\n"
 
 
@@ -233,16 +233,16 @@ _ANSWERS: Final[Mapping[str, Callable[[Snapshot, Arguments], Mapping[str, object
 
 def _status(snapshot: Snapshot) -> Iterator[bytes]:
     """Yield the status in pieces, because it has 10 MB with 10,000 connections."""
-    yield _encoded(summary.head(snapshot, {}))[:-1] + b',"connections":['
+    yield _encode(summary.head(snapshot, {}))[:-1] + b',"connections":['
     separator = b""
-    for each in connections.every_connection(snapshot):
-        yield separator + _encoded(each)
+    for each in connections.all_connections(snapshot):
+        yield separator + _encode(each)
         separator = b","
     rest = {"classes": connections.classes(snapshot), "counters": summary.counters(snapshot)}
-    yield b"]," + _encoded(rest)[1:]
+    yield b"]," + _encode(rest)[1:]
 
 
-def _encoded(value: object) -> bytes:
+def _encode(value: object) -> bytes:
     try:
         return encode(value)
     except UnicodeEncodeError:  # a file's name that is not UTF-8: send it escaped

@@ -4,7 +4,7 @@
 Netfilter does not see a tunnel's packets, because the BPF program that splits the traffic redirects them to an
 interface. So that program also sets their class. Once a second, and at once after a change, a request has the class of
 every path, and the answer lists the tunnels. For all other modules a tunnel looks like a connection: its paths appear
-among the sockets (:meth:`Tunnels.add_paths`) and have entries (:meth:`Tunnels.wrapped`).
+among the sockets (:meth:`Tunnels.add_paths`) and have entries (:meth:`Tunnels.wrap_netfilter`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.ports import KernelSockets, Netfilter
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelSubflow, Sockets
-from mptcp_throttler.mptcp.tunnels import GONE_SECONDS, TunnelTable
+from mptcp_throttler.mptcp.tunnels import PATH_TIMEOUT, TunnelTable
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
 from mptcp_throttler.runtime.event_loop import wait_at_most
@@ -27,9 +27,9 @@ from mptcp_throttler.shaping.model import ClassSpec, Target
 
 log = logging.getLogger(__name__)
 
-ASK_SECONDS: Final = 1.0
-REST_SECONDS: Final = 0.02  # minimum pause between two requests
-ANSWER_SECONDS: Final = 2.0
+QUERY_SECONDS: Final = 1.0  # interval of requests
+MIN_PAUSE: Final = 0.02  # minimum pause between two requests
+ANSWER_TIMEOUT: Final = 2.0
 
 
 class Tunnels(Component):
@@ -39,19 +39,19 @@ class Tunnels(Component):
         self,
         settings: Settings,
         kernel: KernelAccess,
-        changed: Callable[[Sequence[KernelEvent]], None],
-        counted: Callable[[int, int, int], None],
+        on_events: Callable[[Sequence[KernelEvent]], None],
+        on_earlier_bytes: Callable[[int, int, int], None],
     ) -> None:
-        """*changed* is called with events of paths; *counted* with a path's cookie and the bytes that the path sent and
-        received before the throttler knew it."""
-        self._settings, self._ask = settings, kernel.ask_tunnels
-        self._changed, self._counted = changed, counted
+        """*on_events* gets the events of paths, *on_earlier_bytes* a path's cookie and the bytes that the path sent and
+        received before the throttler tracked it."""
+        self._settings, self._query = settings, kernel.ask_tunnels
+        self._on_events, self._on_earlier_bytes = on_events, on_earlier_bytes
         self.table = TunnelTable(settings.ownership.tunnel_ports)
-        self.wanted: dict[FourTuple, Target] = {}
+        self.entries: dict[FourTuple, Target] = {}
         self.classes: Mapping[int, ClassSpec] = {}  # classes by minor number, from the planner of downloads
-        self._newest = time.time_ns()  # number of the newest path so far; at first, the time when this daemon began
-        self._heard = time.monotonic()
-        self._answers = True
+        self._newest_id = time.time_ns()  # largest path ID so far; at first, the time when this daemon was started
+        self._last_answer = time.monotonic()
+        self._is_answering = True
         self._is_prepared = False
         self._wake = asyncio.Event()
 
@@ -70,22 +70,22 @@ class Tunnels(Component):
         await self._exchange({})
         for four_tuple, path in self.table.paths.items():
             if path.class_id >> 16 == self._settings.ownership.htb_major:
-                self.wanted[four_tuple] = Target(path.class_id & 0xFFFF, 0)
+                self.entries[four_tuple] = Target(path.class_id & 0xFFFF, 0)
 
     async def run(self) -> None:
         while self.table.ports:
-            await wait_at_most(self._wake, ASK_SECONDS)
+            await wait_at_most(self._wake, QUERY_SECONDS)
             self._wake.clear()
             sent = self._classes()
-            self._changed(await self._exchange({"classes": sent}))
+            self._on_events(await self._exchange({"classes": sent}))
             if self._classes() != sent:
                 self._wake.set()  # the tunnel daemon restarted, or a path has another address
-            await asyncio.sleep(REST_SECONDS)
+            await asyncio.sleep(MIN_PAUSE)
         await super().run()
 
     async def release(self) -> None:
         """Remove all paths from the throttler's classes."""
-        self.wanted.clear()
+        self.entries.clear()
         if self.table.ports:
             await self._exchange({"classes": {}})
 
@@ -93,63 +93,63 @@ class Tunnels(Component):
         """Return *sockets* with the paths of tunnels."""
         return _SocketsAndPaths(sockets, self) if self.table.ports else sockets
 
-    def wrapped(self, netfilter: Netfilter) -> Netfilter:
+    def wrap_netfilter(self, netfilter: Netfilter) -> Netfilter:
         """Return a wrapper of *netfilter* that passes entries of paths to this object."""
         return _NetfilterAndPaths(netfilter, self) if self.table.ports else netfilter
 
-    def want(self, entries: Mapping[FourTuple, Target]) -> dict[FourTuple, Target]:
+    def set_entries(self, entries: Mapping[FourTuple, Target]) -> dict[FourTuple, Target]:
         """Store the entries of paths; return the other entries."""
         paths = {each: target for each, target in entries.items() if self.is_path(each)}
         if paths:
-            self.wanted |= paths
+            self.entries |= paths
             self._wake.set()
         return {each: target for each, target in entries.items() if each not in paths}
 
-    def drop(self, four_tuples: Iterable[FourTuple]) -> list[FourTuple]:
+    def delete_entries(self, four_tuples: Iterable[FourTuple]) -> list[FourTuple]:
         """Drop the entries of paths; return the four-tuples that are not paths."""
-        wanted, others = len(self.wanted), [each for each in four_tuples if self.wanted.pop(each, None) is None]
-        if len(self.wanted) < wanted:
+        before, others = len(self.entries), [each for each in four_tuples if self.entries.pop(each, None) is None]
+        if len(self.entries) < before:
             self._wake.set()
         return [each for each in others if not self.is_path(each)]
 
     def _classes(self) -> dict[str, list[int]]:
-        """Return the class handle and ceil in bits/s (0: no ceil) by path number. With the ceil, the tunnel daemon need
-        not detect the rate from losses."""
+        """Return the class handle and ceil in bits/s (0: no ceil) by path ID. With the ceil, the tunnel daemon need not
+        detect the rate from losses."""
         found, major = {}, self._settings.ownership.htb_major
-        for four_tuple, target in self.wanted.items():
+        for four_tuple, target in self.entries.items():
             if (path := self.table.paths.get(four_tuple)) is not None:
                 spec = self.classes.get(target.minor)
-                found[str(path.number)] = [major << 16 | target.minor, 0 if spec is None else spec.ceil]
+                found[str(path.path_id)] = [major << 16 | target.minor, 0 if spec is None else spec.ceil]
         return found
 
     async def _exchange(self, request: Mapping[str, object]) -> list[KernelEvent]:
         now, socket = time.monotonic(), self._settings.tunnel_socket
-        before, ignored = {path.number for path in self.table.paths.values()}, frozenset(self.table.ignored)
+        before, ignored = {path.path_id for path in self.table.paths.values()}, frozenset(self.table.ignored)
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                events = self.table.take(await self._ask(socket, request), time.monotonic())
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                events = self.table.update(await self._query(socket, request), time.monotonic())
         except (OSError, ValueError) as error:
-            if self._answers:
-                log.warning("tunnels: %s: %s; asking again each second", socket, str(error) or "no answer")
-            self._answers = False
-            # Packets still flow while the tunnel daemon is down, so its last answer stays valid for a while.
-            return self.table.take({"tunnels": ()}, now) if now - self._heard > GONE_SECONDS else []
-        if not self._answers:
+            if self._is_answering:
+                log.warning("tunnels: %s: %s; retrying each second", socket, str(error) or "no answer")
+            self._is_answering = False
+            # Packets still pass while the tunnel daemon is down, so its last answer stays valid for PATH_TIMEOUT.
+            return self.table.update({"tunnels": ()}, now) if now - self._last_answer > PATH_TIMEOUT else []
+        if not self._is_answering:
             log.info("tunnels: %s answers", socket)
-        self._answers, self._heard = True, now
-        self._count_from_here(before)
+        self._is_answering, self._last_answer = True, now
+        self._exclude_earlier_bytes(before)
         for name, port in self.table.ignored - ignored:
             log.warning("tunnel %s: its port %d is not among tunnel_ports; it is ignored", name, port)
         return events
 
-    def _count_from_here(self, before: Set[int]) -> None:
-        """Exclude the bytes that a path carried before this daemon began, or before the path came back, unless the
-        ledger still has the path's counters. *before*: numbers of the paths known until now."""
-        new = [path for path in self.table.paths.values() if path.number not in before]
+    def _exclude_earlier_bytes(self, before: Set[int]) -> None:
+        """Exclude the bytes that a path carried before this daemon was started, or before the path returned, unless the
+        ledger still has the path's counters. *before*: IDs of the paths known until now."""
+        new = [path for path in self.table.paths.values() if path.path_id not in before]
         for path in new:
-            if path.number <= self._newest:
-                self._counted(path.socket.cookie, path.socket.bytes_acked, path.socket.bytes_received)
-        self._newest = max([self._newest, *(path.number for path in new)])
+            if path.path_id <= self._newest_id:
+                self._on_earlier_bytes(path.socket.cookie, path.socket.bytes_acked, path.socket.bytes_received)
+        self._newest_id = max([self._newest_id, *(path.path_id for path in new)])
 
 
 class _SocketsAndPaths:
@@ -163,14 +163,14 @@ class _SocketsAndPaths:
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
         paths = self._tunnels.table.paths
-        there = {each: paths[each].socket for each in four_tuples if each in paths}
-        return {**self._sockets.look_up(self._others(four_tuples)), **there}
+        path_sockets = {each: paths[each].socket for each in four_tuples if each in paths}
+        return {**self._sockets.look_up(self._without_paths(four_tuples)), **path_sockets}
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, str]:
-        stay = dict.fromkeys(filter(self._tunnels.is_path, four_tuples), "left open: a path of a tunnel")
-        return {**self._sockets.close_sockets(self._others(four_tuples)), **stay}
+        refusals = dict.fromkeys(filter(self._tunnels.is_path, four_tuples), "left open: a path of a tunnel")
+        return {**self._sockets.close_sockets(self._without_paths(four_tuples)), **refusals}
 
-    def _others(self, four_tuples: Sequence[FourTuple]) -> list[FourTuple]:
+    def _without_paths(self, four_tuples: Sequence[FourTuple]) -> list[FourTuple]:
         return [each for each in four_tuples if not self._tunnels.is_path(each)]
 
 
@@ -180,18 +180,18 @@ class _NetfilterAndPaths:
         self.prepare, self.check, self.close = netfilter.prepare, netfilter.check, netfilter.close
 
     async def read_entries(self) -> dict[FourTuple, Target]:
-        return {**await self._netfilter.read_entries(), **self._tunnels.wanted}
+        return {**await self._netfilter.read_entries(), **self._tunnels.entries}
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
-        if others := self._tunnels.want(entries):
+        if others := self._tunnels.set_entries(entries):
             await self._netfilter.upsert_entries(others)
 
     def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
-        others = self._tunnels.want(entries)
+        others = self._tunnels.set_entries(entries)
         return not others or self._netfilter.upsert_at_once(others)
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
-        if others := self._tunnels.drop(four_tuples):
+        if others := self._tunnels.delete_entries(four_tuples):
             await self._netfilter.delete_entries(others)
 
     async def remove(self) -> None:

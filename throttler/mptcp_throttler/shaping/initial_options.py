@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from ipaddress import ip_network
 from typing import Final
 
-from mptcp_throttler.mptcp.model import mapped
+from mptcp_throttler.mptcp.model import map_to_ipv6
 from mptcp_throttler.policy.anticipation import ANTICIPATED
 from mptcp_throttler.policy.conditions import PathMatch
 from mptcp_throttler.policy.model import Direction, Kind, Onset, Policy, Rule, Share
@@ -36,7 +36,7 @@ until the other subflows are too slow."""
 LARGE_BOUND = 65_536  # Bytes: one assignment of the scheduler. Measured: no loss of goodput up to 2 Gbit/s.
 UNANTICIPATED = InitialOptions(not_sent=LARGE_BOUND)
 _ALL_IPV4: Final = ip_network("0.0.0.0/0")
-_AROUND_IPV4: Final = tuple(ip_network((mapped(bytes(4)), 96)).supernet(new_prefix=length) for length in range(96))
+_AROUND_IPV4: Final = tuple(ip_network((map_to_ipv6(bytes(4)), 96)).supernet(new_prefix=length) for length in range(96))
 """The IPv6 prefixes that contain all IPv4-mapped addresses, such as ``::/0``."""
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the status socket answers: the shape of each answer, defined here and nowhere else, in the order of ``ANSWERS``.
+"""The schema of each answer of the status socket, in the order of ``ANSWERS``.
 
-``runtime.answers`` builds these dictionaries, and mypy holds it to the keys. ``views.schemas`` writes their JSON
-Schema. All keys are always there, but for those that are ``NotRequired``.
+``runtime.answers`` builds these dictionaries, and mypy checks the keys. ``views.schemas`` writes their JSON Schema.
+Every key is present unless it is ``NotRequired``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from mptcp_throttler.policy.model import Direction, Kind, Share
 from mptcp_throttler.telemetry.events import KINDS
 
 SCHEMA = 2
-"""Version of the answers: a key that changes its meaning or goes makes it another."""
+"""Version of the answers: increased when a key is removed or changes its meaning."""
 
 Seconds = Annotated[float, Field(ge=0)]
-Moment = Annotated[float, Field(ge=0, description="Seconds since the epoch.")]
+Timestamp = Annotated[float, Field(ge=0, description="Seconds since the epoch.")]
 Rate = Annotated[int, Field(ge=0, description="Bits/s.")]
 Count = Annotated[int, Field(ge=0)]
 Bytes = Annotated[int, Field(ge=0)]
 EventNumber = Annotated[int, Field(ge=0, description="Number of an event; they have no gaps.")]
 _TOKEN = "The proxy's token, as `ss -M` prints it; a tunnel's has nine digits."
 Token = Annotated[str, Field(pattern="^[0-9a-f]{8,9}$", description=_TOKEN)]
-_TUNNEL = "Name of the tunnel of Multipath UDP that it is; its subflows are paths, of UDP."
+_TUNNEL = "Only for Multipath UDP tunnels: the tunnel's name. The subflows are the tunnel's paths."
 Tunnel = Annotated[str, Field(description=_TUNNEL)]
 Endpoint = Annotated[str, Field(description="`ADDR:PORT`, `[ADDR]:PORT` with IPv6.")]
 EventKindName = Annotated[str, Field(json_schema_extra={"enum": list(KINDS)})]
@@ -48,20 +48,20 @@ class ErrorAnswer(Part):
     """The answer to a request that cannot be answered."""
 
     schema: SchemaVersion
-    error: Annotated[str, described("Why, in one line.")]
+    error: Annotated[str, described("The reason, in one line.")]
 
 
 class Answer(Part):
-    """What every other answer has."""
+    """The keys common to all other answers."""
 
     schema: SchemaVersion
-    time: Moment  # when it was made
-    version: Annotated[str, described("Of the throttler.")]
+    time: Timestamp  # when the answer was built
+    version: Annotated[str, described("Version of the throttler.")]
     pid: int
 
 
 class RefusedReload(Part):
-    time: Moment
+    time: Timestamp
     errors: list[str]
 
 
@@ -78,18 +78,18 @@ class ReloadCounts(Part):
 
 
 class PolicyInForce(Part):
-    source: Annotated[str, described("The file.")]
+    source: Annotated[str, described("The policy file.")]
     dry_run: bool
     rules: list[str]
 
 
 class HeadAnswer(Answer):
-    """As `status`, without connections, classes and counters."""
+    """Like `status`, but without connections, classes and counters."""
 
-    started: Moment
-    now: Moment
+    started: Timestamp
+    now: Timestamp
     interfaces: list[str]
-    listen_ports: Annotated[list[int], described("The proxy's, as read at the start.")]
+    listen_ports: Annotated[list[int], described("The proxy's ports, as read at the start.")]
     netfilter: Annotated[str, described("The netfilter backend in use.")]
     paced: Annotated[bool, described("Sockets can be paced, for soft starts.")]
     policy: PolicyInForce
@@ -102,21 +102,21 @@ class HeadAnswer(Answer):
 
 class CapAnswer(Part):
     rule: Annotated[str | None, described("The rule that decided.")]
-    rate: Annotated[Rate | None, described("Guaranteed; null without a cap.")]
-    ceil: Annotated[Rate | None, described("At most.")]
-    classid: Annotated[str | None, described("The class that gets its packets now.")]
+    rate: Annotated[Rate | None, described("Guaranteed rate; null without a cap.")]
+    ceil: Annotated[Rate | None, described("Maximum rate.")]
+    classid: Annotated[str | None, described("The class of its packets now.")]
     landing: Annotated[bool, described("The cap is not fully in force yet.")]
     reason: str
 
 
 class TunnelPathName(Part):
     tunnel_path: NotRequired[
-        Annotated[str, described("Only for tunnels: the path's name there. Its bytes are those of IP packets.")]
+        Annotated[str, described("Only for tunnels: the path's name in the tunnel. Its bytes are those of IP packets.")]
     ]
 
 
 class SubflowAnswer(CapAnswer, TunnelPathName):
-    """A subflow with the cap of what is sent to the client."""
+    """A subflow with its cap for downloads."""
 
     local: Endpoint
     remote: Endpoint
@@ -125,14 +125,14 @@ class SubflowAnswer(CapAnswer, TunnelPathName):
     remote_id: int | None
     backup: bool
     interface: str | None
-    since: Moment
+    since: Timestamp
     path: str | None
     pacing_limit: Rate | None
     bytes_sent: Annotated[Bytes | None, described("Payload that the client acknowledged.")]
     bytes_received: Bytes | None
     upload: Annotated[
         CapAnswer | None,
-        described("The cap on uploads, by the keys from `rule` to `reason`; null if no rule is for uploads."),
+        described("The cap for uploads, with the keys from `rule` to `reason`; null if no rule is for uploads."),
     ]
 
 
@@ -143,7 +143,7 @@ class TunnelName(Part):
 class StatusConnection(TunnelName):
     token: Token
     version: MptcpVersion
-    since: Moment
+    since: Timestamp
     relaxed: Annotated[str | None, described("Why its caps are relaxed.")]
     subflows: list[SubflowAnswer]
 
@@ -156,7 +156,7 @@ class ClassAnswer(Part):
 
 
 class StatusAnswer(HeadAnswer):
-    """Everything about every connection: 10 MB with 10,000."""
+    """The state of all connections: 10 MB with 10,000 connections."""
 
     connections: list[StatusConnection]
     classes: list[ClassAnswer]
@@ -169,22 +169,22 @@ class SubflowDetails(SubflowAnswer):
     retransmits: Count | None
     segments_out: Count | None
     lost: Annotated[Count | None, described("Segments in flight considered lost.")]
-    cwnd: Annotated[Count | None, described("Segments.")]
-    rate_sent: Annotated[Rate | None, described("Between the last two samples.")]
+    cwnd: Annotated[Count | None, described("Congestion window in segments.")]
+    rate_sent: Annotated[Rate | None, described("Rate between the last two samples.")]
     rate_received: Rate | None
     share: Annotated[
         Annotated[float, Field(ge=0, le=1)] | None,
-        described("Share of the connection's present rate; if that is 0, of the bytes that it has carried."),
+        described("Share of the connection's current rate; if that is 0, of the bytes that it has carried."),
     ]
 
 
 class ConnectionDetails(TunnelName):
     token: Token
-    client: Annotated[str | None, described("The address that opened it.")]
-    since: Moment
+    client: Annotated[str | None, described("The address that opened the connection.")]
+    since: Timestamp
     version: MptcpVersion
     relaxed: str | None
-    bytes_sent: Annotated[Bytes, described("Of its present subflows.")]
+    bytes_sent: Annotated[Bytes, described("Sum over its current subflows.")]
     bytes_received: Bytes
     subflows: list[SubflowDetails]
 
@@ -192,7 +192,7 @@ class ConnectionDetails(TunnelName):
 class ConnectionsAnswer(Answer):
     """Connections that match all arguments, with the state of their sockets."""
 
-    total: Annotated[Count, described("All that match.")]
+    total: Annotated[Count, described("Matching connections.")]
     connections: list[ConnectionDetails]
 
 
@@ -204,13 +204,13 @@ class SubflowCounts(Part):
 class PathTotals(Part):
     path: Annotated[str | None, described("Null: on no path of the policy.")]
     interface: str | None
-    subflows: Annotated[Count, described("Active now.")]
-    bytes_sent: Annotated[Bytes, described("Since the daemon's start.")]
+    subflows: Annotated[Count, described("Active subflows.")]
+    bytes_sent: Annotated[Bytes, described("Bytes since the daemon's start.")]
     bytes_received: Bytes
 
 
 class RuleTotals(Part):
-    policy: Annotated[str, described("Name of its file without the suffix.")]
+    policy: Annotated[str, described("Name of the policy file without the suffix.")]
     rule: str
     path: str | None
     direction: Direction
@@ -221,16 +221,16 @@ class RuleTotals(Part):
     ]
     lowest_ceil: Annotated[Rate | None, described("Lowest ceil of its classes.")]
     ceil: Annotated[Rate | None, described("Highest ceil of its classes.")]
-    total_ceil: Annotated[Annotated[int, Field(ge=0)], described("Sum over its classes, bits/s.")]
+    total_ceil: Annotated[Annotated[int, Field(ge=0)], described("Sum of its ceils, bits/s.")]
     classes: Annotated[Count, described("HTB classes of its subflows.")]
     shared_classes: Annotated[Count, described("Classes that also have subflows on other paths.")]
-    bytes: Annotated[Bytes, described("Under this cap, since the daemon's start.")]
+    bytes: Annotated[Bytes, described("Bytes under this cap since the daemon's start.")]
     share: Share | None
 
 
 class ClassTotals(ClassAnswer):
     rule: str | None
-    bytes: Annotated[Bytes | None, described("As tc counts, with headers.")]
+    bytes: Annotated[Bytes | None, described("Bytes including headers, as counted by tc.")]
     packets: Count | None
     drops: Count | None
 
@@ -245,40 +245,40 @@ class BudgetTotals(Part):
 
     name: str
     per: Literal["client", "path"]
-    accounts: Annotated[Count, described("Accounts with any use; at least one if all clients share one.")]
+    accounts: Annotated[Count, described("Used accounts; at least one if all clients share one.")]
     used_up: Annotated[Count, described("Accounts that have used their volume.")]
-    used: Annotated[Bytes, described("Of all accounts.")]
-    volume: Annotated[Bytes, described("Of all accounts.")]
-    first_volume: Annotated[Bytes, described("Of one account.")]
-    until: Moment  # when the volume begins again
+    used: Annotated[Bytes, described("Sum over all accounts.")]
+    volume: Annotated[Bytes, described("Sum over all accounts.")]
+    first_volume: Annotated[Bytes, described("Volume of one account.")]
+    until: Timestamp  # when the next period begins
 
 
 class OwnAccount(Part):
-    """What a client may see of an account."""
+    """The keys of an account that its client may see."""
 
     name: str
     client: Annotated[str | None, described("Null for all clients together.")]
     used: Bytes
-    volume: Annotated[Bytes, described("What may be used before the first step.")]
+    volume: Annotated[Bytes, described("Volume that may be used before the first step.")]
     left: Bytes
-    step: Annotated[Bytes | None, described("Volume of the step in force.")]
+    step: Annotated[Bytes | None, described("Volume of the current step.")]
     next_step: Annotated[Bytes | None, described("Volume of the next step.")]
-    until: Moment  # when the volume begins again
+    until: Timestamp  # when the next period begins
 
 
 class AccountAnswer(OwnAccount):
-    rule: Annotated[str, described("The first that feeds it.")]
+    rule: Annotated[str, described("The first rule that counts towards this account.")]
 
 
 class GuardTotals(Part):
-    relaxed: Annotated[Count, described("Connections with relaxed caps now.")]
-    interventions: Annotated[Count, described("Since the daemon's start.")]
+    relaxed: Annotated[Count, described("Connections with relaxed caps.")]
+    interventions: Annotated[Count, described("Interventions since the daemon's start.")]
 
 
 class LoopDelay(Part):
-    longest: Annotated[Seconds, described("Longest time without an answer of the event loop, since the start.")]
-    recent: Annotated[Seconds, described("The same in the last 10 s.")]
-    late: Annotated[Count, described("How often above 50 ms.")]
+    longest: Annotated[Seconds, described("Longest time that the event loop was blocked, since the start.")]
+    recent: Annotated[Seconds, described("Longest time that it was blocked in the last 10 s.")]
+    late: Annotated[Count, described("Delays above 50 ms.")]
 
 
 class HistogramAnswer(Part):
@@ -289,20 +289,20 @@ class HistogramAnswer(Part):
 
 
 class EffectHistograms(Part):
-    """From the decision about a cap to its full effect, transitions included."""
+    """Time from the decision about a cap to its full effect, including transitions."""
 
     down: HistogramAnswer
     up: HistogramAnswer
 
 
-class PathWords(Part):
+class PathText(Part):
     """One path in words."""
 
     path: str
     conditions: list[str]
 
 
-class RuleWords(Part):
+class RuleText(Part):
     """One rule in words."""
 
     rule: str
@@ -312,56 +312,56 @@ class RuleWords(Part):
 
 class PolicySummary(Part):
     file: str
-    since: Moment  # when it was taken
+    since: Timestamp  # when the policy was loaded
     dry_run: bool
     time_zone: str
     rules: list[str]
-    paths_in_words: list[PathWords]
-    rules_in_words: list[RuleWords]
+    paths_in_words: list[PathText]
+    rules_in_words: list[RuleText]
 
 
 class BpfPrograms(Part):
-    pacing: Annotated[bool, described("For soft starts.")]
-    counting: Annotated[bool, described("Of bytes until a socket closes.")]
+    pacing: Annotated[bool, described("Sockets are paced for soft starts.")]
+    counting: Annotated[bool, described("Bytes are counted until a socket closes.")]
 
 
 class TunnelPathTotals(Part):
     tunnel: str
     path: str
-    bytes_sent: Annotated[Bytes, described("Of IP packets, since the path has its addresses.")]
+    bytes_sent: Annotated[Bytes, described("Bytes of IP packets since the path got its addresses.")]
     bytes_received: Bytes
 
 
 class SummaryAnswer(Answer):
     """Counts, bytes by path and rule, classes, budgets, counters, delays."""
 
-    started: Moment  # since when the daemon runs
-    connections: Annotated[Count, described("With tunnels.")]
+    started: Timestamp  # when the daemon was started
+    connections: Annotated[Count, described("Connections, including tunnels.")]
     tunnels: Annotated[list[TunnelPathTotals], described("Paths of tunnels; at most 1,000.")]
     subflows: SubflowCounts
     clients: Annotated[Count, described("Addresses that opened connections.")]
-    counted: Moment  # when the bytes of all subflows were last counted: a rate is a difference over that time
+    counted: Timestamp  # when the bytes of all subflows were last counted: a rate is a difference over that time
     paths: list[PathTotals]
     rules: list[RuleTotals]
     classes: Annotated[list[ClassTotals], described("The 256 with the most bytes.")]
     class_counts: ClassCounts
     budget_totals: Annotated[list[BudgetTotals], described("Every budget of the policy.")]
-    budgets: Annotated[list[AccountAnswer], described("The 100 fullest accounts, with the fullest of every budget.")]
+    budgets: Annotated[list[AccountAnswer], described("The 100 fullest accounts, including every budget's.")]
     guard: GuardTotals
     counters: dict[str, Any]
     loop: LoopDelay
     reaction: Annotated[
         HistogramAnswer,
         described(
-            "From the last packet of a join's handshake, as captured, to the entry in the kernel; without transitions."
+            "Time from the capture of a join handshake's last packet to the entry in the kernel, without transitions."
         ),
     ]
     effect: Annotated[
-        EffectHistograms, described("From the decision about a cap to its full effect, transitions included.")
+        EffectHistograms, described("Time from the decision about a cap to its full effect, including transitions.")
     ]
     reloads: ReloadCounts
     ledger_error: str | None
-    captures: Annotated[dict[str, bool], described("By interface: the throttler captures there now.")]
+    captures: Annotated[dict[str, bool], described("By interface: whether the throttler captures there now.")]
     bpf: BpfPrograms
     policy: PolicySummary
     last_event: EventNumber
@@ -372,11 +372,11 @@ class ClientTotals(Part):
     connections: Count
     subflows: Count
     capped: Annotated[Count, described("Subflows with a cap.")]
-    rate_sent: Rate  # to the client, of all its subflows together, as in `connections`
+    rate_sent: Rate  # sum over all subflows of the client, as in `connections`
     rate_received: Rate
-    bytes_sent: Annotated[Bytes, described("Of its present subflows.")]
+    bytes_sent: Annotated[Bytes, described("Sum over its current subflows.")]
     bytes_received: Bytes
-    budgets: Annotated[list[AccountAnswer], described("Of its addresses, the fullest first.")]
+    budgets: Annotated[list[AccountAnswer], described("Accounts of its addresses, the fullest first.")]
 
 
 class PlainClient(Part):
@@ -385,38 +385,40 @@ class PlainClient(Part):
 
 
 class PlainTcp(Part):
-    """Established connections to the proxy's ports that are not known subflows, loopback left out."""
+    """Established connections to the proxy's ports that are not known subflows, without the loopback interface."""
 
     connections: Count
     total: Annotated[Count, described("Addresses.")]
-    clients: Annotated[list[PlainClient], described("The most connections first.")]
+    clients: Annotated[list[PlainClient], described("Those with the most connections first.")]
 
 
 class ClientsAnswer(Answer):
-    """Usage by client, and clients of plain TCP."""
+    """Usage of each client, and clients of plain TCP."""
 
     total: Count
-    clients: Annotated[list[ClientTotals], described("Sorted by `budget`, some may have no connection now.")]
+    clients: Annotated[
+        list[ClientTotals], described("If sorted by `budget`, clients without a connection are included.")
+    ]
     plain_tcp: Annotated[
         PlainTcp | None,
-        described("Established connections to the proxy's ports that are not MPTCP; null if the kernel does not say."),
+        described("Established connections to the proxy's ports that are not MPTCP; null if they cannot be read."),
     ]
 
 
-class RuleTried(Part):
+class EvaluatedRule(Part):
     rule: str
     kind: Kind
     matched: Annotated[bool, described("The rule decided.")]
     failed: Annotated[
         str | None, described("The condition that failed or, if the rule decided, why its cap is lifted.")
     ]
-    until: Annotated[Moment | None, described("When the clock next changes this.")]
+    until: Annotated[Timestamp | None, described("When this result changes because of the rule's hours.")]
 
 
-class StageWords(Part):
+class StageText(Part):
     stage: Literal["budgets", "grants", "guard", "steering", "rest"]
     what: str
-    since: Annotated[Moment | None, described("When an event reported it; null otherwise.")]
+    since: Annotated[Timestamp | None, described("Time of the event that reported it; null without one.")]
 
 
 class ExplainedSubflow(Part):
@@ -430,23 +432,23 @@ class ExplainedSubflow(Part):
     rate: Rate | None
     ceil: Rate | None
     rule: str | None
-    since: Moment  # since when it has had this rule's cap at this rate, or none
-    tried: Annotated[list[RuleTried], described("The rules in order, up to the one that decided, for each kind.")]
-    stages: Annotated[list[StageWords], described("What followed the rules.")]
+    since: Timestamp  # since when the subflow has had this rule's cap at this rate, or no cap
+    tried: Annotated[list[EvaluatedRule], described("The rules in order, up to the one that decided, for each kind.")]
+    stages: Annotated[list[StageText], described("Changes that were made after the rules.")]
     cap_state: Literal["none", "coming", "in force", "being lifted"]
 
 
 class ExplainedConnection(TunnelName):
     token: Token
     client: str | None
-    since: Moment
+    since: Timestamp
     subflows: Annotated[
         list[ExplainedSubflow], described("One entry for each direction that the policy has rules for.")
     ]
 
 
 class ExplainAnswer(Answer):
-    """Why each subflow has its cap, or none. Give one argument."""
+    """Why each subflow has its cap, or none. Needs one argument."""
 
     time_zone: str
     total: Count
@@ -455,22 +457,22 @@ class ExplainAnswer(Answer):
 
 class EventAnswer(Part):
     seq: EventNumber
-    time: Moment
+    time: Timestamp
     kind: EventKindName
     token: Token | None
     client: str | None
     remote: Endpoint | None
     local: Endpoint | None
     path: str | None
-    rule: Annotated[str | None, described("Or the budget, in its events.")]
+    rule: Annotated[str | None, described("The rule, or in budget events the budget.")]
     direction: Annotated[str, Field(json_schema_extra={"enum": ["down", "up"]})] | None
     text: str
 
 
 class EventsAnswer(Answer):
-    """What happened. With `after`: later events, the oldest first; otherwise the latest."""
+    """Recorded events. With `after`: later events, the oldest first; otherwise the latest."""
 
-    first: EventNumber  # the oldest that is kept
+    first: EventNumber  # the oldest stored event
     last: EventNumber
     events: list[EventAnswer]
 
@@ -478,11 +480,11 @@ class EventsAnswer(Answer):
 class OwnSubflow(Part):
     path: str | None
     address: str | None
-    capped: Annotated[bool, described("For downloads.")]
-    rate: Annotated[Rate | None, described("Maximum of downloads.")]
+    capped: Annotated[bool, described("Downloads have a cap.")]
+    rate: Annotated[Rate | None, described("Maximum rate of downloads.")]
     rule: str | None
     upload_rate: Rate | None
-    bytes: Annotated[Bytes, described("Of both directions.")]
+    bytes: Annotated[Bytes, described("Sum of both directions.")]
     bytes_sent: Bytes
     bytes_received: Bytes
 
@@ -492,20 +494,20 @@ class OwnBudget(OwnAccount):
 
 
 class ClientAnswer(Answer):
-    """One connection, for its owner."""
+    """One connection, as its owner may see it."""
 
     multipath: bool
-    since: Moment | None
+    since: Timestamp | None
     time_zone: str
     subflows: list[OwnSubflow]
-    budgets: Annotated[list[OwnBudget], described("Those that meter the connection.")]
+    budgets: Annotated[list[OwnBudget], described("The budgets that meter the connection.")]
 
 
 class BudgetsAnswer(Answer):
-    """What is left to one address."""
+    """Remaining budgets of one address."""
 
     budgets: Annotated[
-        list[OwnBudget], described("Those that have metered the address in their period, meter it now, or would.")
+        list[OwnBudget], described("Those that have metered the address in this period, meter it now, or would.")
     ]
 
 
@@ -513,9 +515,9 @@ class PolicyAnswer(Answer):
     """The policy in force, as text."""
 
     file: str
-    since: Moment  # when it was taken
+    since: Timestamp  # when the policy was loaded
     dry_run: bool
-    text: Annotated[str, described("With comments; the file may have changed.")]
+    text: Annotated[str, described("With comments; the file may have changed since.")]
 
 
 class Difference(Part):
@@ -523,21 +525,21 @@ class Difference(Part):
     remote: Endpoint
     path: str | None
     direction: Direction
-    now: Annotated[str, described("Its cap, steering and budget; ends in `(dry run)` if not done.")]
+    now: Annotated[str, described("Its cap, steering and budget; ends in `(dry run)` if not applied.")]
     then: str
-    why: Annotated[str | None, described("The reason that the subflow would have.")]
+    why: Annotated[str | None, described("The subflow's reason under the other policy.")]
 
 
 class WhatIfAnswer(Answer):
-    """What another policy would change."""
+    """Changes that another policy would cause."""
 
     errors: Annotated[list[str], described("If there are errors, the optional keys are missing.")]
     changes: NotRequired[
         Annotated[
             list[Difference],
             described(
-                "The first 200 of `changed`: subflows with another cap, steering or budget, or with a dry run begun or "
-                "ended."
+                "The first 200 of `changed`: subflows whose cap, steering or budget changes, or whose dry run begins "
+                "or ends."
             ),
         ]
     ]
@@ -563,4 +565,4 @@ ANSWERS: dict[str, Any] = {
     "policy": PolicyAnswer,
     "what_if": WhatIfAnswer,
 }
-"""By query."""
+"""The type of each query's answer."""

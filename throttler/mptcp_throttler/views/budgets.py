@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The use of budgets for answers: by account, fullest first, and the total of each budget.
+"""The used volumes of budgets for answers: by account, fullest first, and the total of each budget.
 
-A per-client budget has an account per address, perhaps ten thousand: only those shown get a row. The volume of a budget
-is what may be used until its first step; a row also has the step in force and the next one.
+A per-client budget has an account per address, perhaps ten thousand, so rows are created only for the accounts that are
+shown. The volume of a budget is what may be used until its first step; a row also has the current and the next step.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _Fullness = tuple[float, str, str, int]
 def budget_rows(
     policy: Policy, used: Mapping[Account, int], now: float, limit: int
 ) -> tuple[list[BudgetTotals], list[AccountAnswer]]:
-    """Return the total of each budget, and the *limit* fullest accounts, with the fullest of each budget among them, in
-    the periods at *now* (seconds since the epoch)."""
+    """Return the total of each budget, and the *limit* fullest accounts, including the fullest of each budget, in the
+    periods at *now* (seconds since the epoch)."""
     periods = {name: period(budget, policy.time_zone, now) for name, budget in policy.budgets.items()}
     totals = {name: _total(budget, periods[name][1]) for name, budget in policy.budgets.items()}
-    begins = {name: begin for name, (begin, _) in periods.items()}
-    present = {each: octets for each, octets in used.items() if begins.get(each.budget) == each.start}
-    candidates = list(_counted(policy, totals, present))
-    firsts: dict[str, _Fullness] = {}
+    starts = {name: start for name, (start, _) in periods.items()}
+    current = {each: octets for each, octets in used.items() if starts.get(each.budget) == each.start}
+    candidates = list(_add_totals(policy, totals, current))
+    fullest_by_budget: dict[str, _Fullness] = {}
     for each in candidates:
-        firsts[each[1]] = min(each, firsts.get(each[1], each))
-    kept = sorted({*heapq.nsmallest(limit, candidates), *firsts.values()})
-    return list(totals.values()), fullest([_account(policy, totals[each[1]], each) for each in kept], limit)
+        fullest_by_budget[each[1]] = min(each, fullest_by_budget.get(each[1], each))
+    selected = sorted({*heapq.nsmallest(limit, candidates), *fullest_by_budget.values()})
+    return list(totals.values()), fullest([_account(policy, totals[each[1]], each) for each in selected], limit)
 
 
 def budgets_of(
     policy: Policy, used: Mapping[Account, int], now: float, clients: Collection[str]
 ) -> list[AccountAnswer]:
     """Return the accounts of *clients*, and those that all clients share, fullest first."""
-    theirs = {each: octets for each, octets in used.items() if not each.client or each.client in clients}
-    return budget_rows(policy, theirs, now, sys.maxsize)[1]
+    accounts = {each: octets for each, octets in used.items() if not each.client or each.client in clients}
+    return budget_rows(policy, accounts, now, sys.maxsize)[1]
 
 
 def _total(budget: Budget, end: int) -> BudgetTotals:
@@ -53,14 +53,14 @@ def _total(budget: Budget, end: int) -> BudgetTotals:
         "used_up": 0,
         "used": 0,
         "volume": 0,
-        # What may be used until the first step that does not hold from the beginning; 0 without one.
+        # The volume until the first step that does not apply from the start; 0 without such a step.
         "first_volume": next((step.after for step in budget.steps if step.after), 0),
         "until": end,
     }
 
 
-def _counted(policy: Policy, totals: Mapping[str, BudgetTotals], used: Mapping[Account, int]) -> Iterator[_Fullness]:
-    """Yield the fullness of each account in *used* and add it to *totals*; even of unused shared ones."""
+def _add_totals(policy: Policy, totals: Mapping[str, BudgetTotals], used: Mapping[Account, int]) -> Iterator[_Fullness]:
+    """Yield the fullness of each account in *used* and of unused shared accounts, and add the accounts to *totals*."""
     for (name, client, _), octets in used.items():
         row, volume = totals[name], totals[name]["first_volume"]
         row["accounts"] += 1
@@ -77,16 +77,16 @@ def _counted(policy: Policy, totals: Mapping[str, BudgetTotals], used: Mapping[A
 def _account(policy: Policy, total: BudgetTotals, fullness: _Fullness) -> AccountAnswer:
     _, name, client, used = fullness
     budget, volume = policy.budgets[name], total["first_volume"]
-    step, coming = step_of(budget, used), next_step(budget, used)
+    step, upcoming = step_of(budget, used), next_step(budget, used)
     return {
         "name": name,
         "rule": next(rule.name for rule in policy.rules if rule.budget is not None and rule.budget.name == name),
         "client": client or None,
-        # It is negative if more was granted than used.
+        # The stored number is negative if more was granted than used.
         "used": max(0, used),
         "volume": volume,
         "left": max(0, volume - used),
         "step": None if step is None else step.after,
-        "next_step": None if coming is None else coming.after,
+        "next_step": None if upcoming is None else upcoming.after,
         "until": total["until"],
     }

@@ -29,7 +29,7 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    check: Callable[[object], Any]  # Returns what a value means. Raises ValueError.
+    check: Callable[[object], Any]  # converts a value; raises ValueError
     schema: Mapping[str, Any]
     description: str = ""
     default: Any = None
@@ -43,20 +43,20 @@ def parse_request(line: bytes) -> tuple[str, Arguments]:
     if len(line) > MAX_REQUEST:
         raise RequestError(f"the request is longer than {MAX_REQUEST} bytes")
     try:
-        found = json.loads(line)
+        request = json.loads(line)
     except (ValueError, RecursionError):
         raise RequestError("the request is not one line of JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(request, dict):
         raise RequestError('the request is not a JSON object; write {"query": "summary"}')
-    if "query" not in found:
+    if "query" not in request:
         raise RequestError(f'the request has no "query"; the queries are {", ".join(QUERIES)}')
-    query = found.pop("query")
+    query = request.pop("query")
     if not isinstance(query, str) or query not in QUERIES:
         guess = did_you_mean(query, QUERIES) if isinstance(query, str) else ""
-        raise RequestError(f'"query": {_shown(query)} is not a query{guess}; the queries are {", ".join(QUERIES)}')
+        raise RequestError(f'"query": {_value_text(query)} is not a query{guess}; the queries are {", ".join(QUERIES)}')
     allowed = QUERIES[query]
     arguments = {name: each.default for name, each in allowed.items() if each.default is not None}
-    for key, value in found.items():
+    for key, value in request.items():
         if key not in allowed:
             hint = f"; its arguments are {', '.join(allowed)}" if allowed else ", which has no arguments"
             raise RequestError(f"{shown(key)} is not an argument of {query}{hint}")
@@ -65,7 +65,7 @@ def parse_request(line: bytes) -> tuple[str, Arguments]:
         try:
             arguments[key] = allowed[key].check(value)
         except ValueError as error:
-            raise RequestError(f'"{key}": {_shown(value)} {error}') from None
+            raise RequestError(f'"{key}": {_value_text(value)} {error}') from None
     if query == "explain" and len(arguments) != 1:
         raise RequestError('explain needs one of "client", "token" and "endpoint"')
     for key, each in allowed.items():
@@ -97,13 +97,13 @@ def _token(value: object) -> int:
     raise ValueError("is not a token: at most 9 hexadecimal digits")
 
 
-def _text(longest: int, description: str = "", required: bool = False) -> Argument:
+def _text(max_length: int, description: str = "", required: bool = False) -> Argument:
     def check(value: object) -> str:
-        if isinstance(value, str) and len(value) <= longest:
+        if isinstance(value, str) and len(value) <= max_length:
             return value
-        raise ValueError(f"is not text of at most {longest} characters")
+        raise ValueError(f"is not text of at most {max_length} characters")
 
-    return Argument(check, {"type": "string", "maxLength": longest}, description, required=required)
+    return Argument(check, {"type": "string", "maxLength": max_length}, description, required=required)
 
 
 def _integer(minimum: int, maximum: int, default: int | None, description: str = "") -> Argument:
@@ -175,7 +175,7 @@ def request_schema(query: str) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if value is None:
         return "null"
     return shown(value) if isinstance(value, str | int | float) else "the value"

@@ -23,20 +23,20 @@ from mptcp_throttler.views.requests import QUERIES, request_schema
 @cache
 def status_schema() -> dict[str, Any]:
     """Return the schema of every answer, and of every request below ``$defs``; ``x-queries`` pairs them."""
-    asked = {query: f"{query.replace('_', ' ').title().replace(' ', '')}Request" for query in QUERIES}
-    wanted = {**answers.ANSWERS, "error": answers.ErrorAnswer}
-    adapters = [(query, "serialization", TypeAdapter(answer)) for query, answer in wanted.items()]
-    references, found = TypeAdapter.json_schemas(adapters)  # type: ignore[arg-type]
+    request_names = {query: f"{query.replace('_', ' ').title().replace(' ', '')}Request" for query in QUERIES}
+    answers_by_query = {**answers.ANSWERS, "error": answers.ErrorAnswer}
+    adapters = [(query, "serialization", TypeAdapter(answer)) for query, answer in answers_by_query.items()]
+    references, definitions = TypeAdapter.json_schemas(adapters)  # type: ignore[arg-type]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Answers of mptcp-throttler's status socket, version {answers.SCHEMA}",
         "anyOf": list(references.values()),
         "x-queries": {
-            query: {"request": {"$ref": f"#/$defs/{asked[query]}"}, "answer": reference}
+            query: {"request": {"$ref": f"#/$defs/{request_names[query]}"}, "answer": reference}
             for (query, _), reference in references.items()
-            if query in asked
+            if query in request_names
         },
-        "$defs": found["$defs"] | {name: request_schema(query) for query, name in asked.items()},
+        "$defs": definitions["$defs"] | {name: request_schema(query) for query, name in request_names.items()},
     }
 
 

@@ -15,27 +15,27 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, Sockets, Subflow
 from mptcp_throttler.policy.budget import Account, period
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.verdict import Verdict
-from mptcp_throttler.runtime.answers.snapshot import Snapshot, by_direction
+from mptcp_throttler.runtime.answers.snapshot import Snapshot, split_by_direction
 from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budgets_of
 from mptcp_throttler.views.requests import Arguments
-from mptcp_throttler.views.words import address_text, end_text
+from mptcp_throttler.views.text import address_text, end_text
 
 # status
 
 
-def every_connection(snapshot: Snapshot) -> Iterator[answers.StatusConnection]:
+def all_connections(snapshot: Snapshot) -> Iterator[answers.StatusConnection]:
     """Yield every connection, one at a time, because there may be ten thousand."""
     samples = snapshot.latest_samples()
     for connection in list(snapshot.connections.values()):
         yield {
             "token": f"{connection.token:08x}",
             "version": 1,
-            "since": snapshot.wall(connection.since),
+            "since": snapshot.to_wall_clock(connection.since),
             "relaxed": snapshot.engine.guard.reason(connection.token),
             "subflows": list(_subflows(snapshot, connection, samples)),
-            **snapshot.tunnel(connection),
+            **snapshot.tunnel_name(connection),
         }
 
 
@@ -54,7 +54,7 @@ def class_answer(planner: Planner, minor: int) -> answers.ClassAnswer:
 
 
 def _subflows(snapshot: Snapshot, connection: Connection, samples: Sockets) -> Iterator[answers.SubflowAnswer]:
-    down, up = by_direction(snapshot.verdicts(connection.token))
+    down, up = split_by_direction(snapshot.verdicts(connection.token))
     clock_offset, paths = snapshot.engine.clock_offset, snapshot.engine.tunnels.table.paths
     downloads, uploads = snapshot.planners
     for subflow in connection.subflows:
@@ -111,31 +111,31 @@ def connections(snapshot: Snapshot, request: Arguments) -> answers.ConnectionsAn
             and (rule is None or any(each.name == rule for each in capping))
         )
 
-    key = _SORTS[request["sort"]]
-    found = sorted(filter(meets_all, snapshot.connections.values()), key=lambda each: key(snapshot, each))
+    sort_key = _SORTS[request["sort"]]
+    matching = sorted(filter(meets_all, snapshot.connections.values()), key=lambda each: sort_key(snapshot, each))
     start, limit = request["offset"], request["limit"]
-    page = list(_details(snapshot, found[start : start + limit]))
-    return {**snapshot.common, "total": len(found), "connections": page}
+    page = list(_details(snapshot, matching[start : start + limit]))
+    return {**snapshot.common_keys, "total": len(matching), "connections": page}
 
 
-def _carried(snapshot: Snapshot, connection: Connection) -> int:
+def _total_bytes(snapshot: Snapshot, connection: Connection) -> int:
     return sum(sum(snapshot.engine.traffic.byte_counts(each.four_tuple)) for each in connection.subflows)
 
 
-def _rate(snapshot: Snapshot, connection: Connection) -> int:
+def _total_rate(snapshot: Snapshot, connection: Connection) -> int:
     return sum(sum(filter(None, snapshot.engine.traffic.rates(each.four_tuple))) for each in connection.subflows)
 
 
 _SORTS: Final[Mapping[str, Callable[[Snapshot, Connection], Any]]] = {
-    "rate": lambda snapshot, connection: (-_rate(snapshot, connection), connection.since),
-    "bytes": lambda snapshot, connection: (-_carried(snapshot, connection), connection.since),
+    "rate": lambda snapshot, connection: (-_total_rate(snapshot, connection), connection.since),
+    "bytes": lambda snapshot, connection: (-_total_bytes(snapshot, connection), connection.since),
     "age": lambda _, connection: (connection.since, connection.token),
     "client": lambda _, connection: (len(connection.client), connection.client, connection.since),
 }
 
 
 def _details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.ConnectionDetails]:
-    samples = snapshot.look_up([each.four_tuple for one in page for each in one.subflows])
+    samples = snapshot.look_up([each.four_tuple for connection in page for each in connection.subflows])
     for connection in page:
         four_tuples = [each.four_tuple for each in connection.subflows]
         carried = [_bytes(snapshot, each, samples) for each in four_tuples]
@@ -145,14 +145,14 @@ def _details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Con
         weights = weights if sum(weights) else [sum(each) for each in carried]
         total = sum(weights)
         subflows: list[answers.SubflowDetails] = []
-        for shown, four_tuple, rate, weight in zip(
+        for answer, four_tuple, rate, weight in zip(
             _subflows(snapshot, connection, samples), four_tuples, rates, weights, strict=True
         ):
             sample = samples.get(four_tuple)
-            tcp = None if sample is None or sample.is_of_tunnel else sample.tcp
+            tcp = None if sample is None or sample.is_tunnel_path else sample.tcp
             subflows.append(
                 {
-                    **shown,
+                    **answer,
                     "rtt": None if tcp is None else tcp.rtt / 1e6,
                     "rtt_var": None if tcp is None else tcp.rtt_variance / 1e6,
                     "retransmits": None if tcp is None else tcp.retransmits,
@@ -167,13 +167,13 @@ def _details(snapshot: Snapshot, page: list[Connection]) -> Iterator[answers.Con
         yield {
             "token": f"{connection.token:08x}",
             "client": address_text(connection.client),
-            "since": snapshot.wall(connection.since),
+            "since": snapshot.to_wall_clock(connection.since),
             "version": 1,
             "relaxed": snapshot.engine.guard.reason(connection.token),
             "bytes_sent": sum(sent for sent, _ in carried),
             "bytes_received": sum(received for _, received in carried),
             "subflows": subflows,
-            **snapshot.tunnel(connection),
+            **snapshot.tunnel_name(connection),
         }
 
 
@@ -195,13 +195,13 @@ def client(snapshot: Snapshot, request: Arguments) -> answers.ClientAnswer:
     if token is not None:
         connection = snapshot.connections.get(token)
     else:
-        found = snapshot.connections_with(request["endpoint"])
-        matching = [each for each, subflow in found if local in (None, subflow.four_tuple[:2])]
+        candidates = snapshot.connections_with(request["endpoint"])
+        matching = [each for each, subflow in candidates if local in (None, subflow.four_tuple[:2])]
         connection = matching[0] if len(matching) == 1 else None
     return {
-        **snapshot.common,
+        **snapshot.common_keys,
         "multipath": connection is not None,
-        "since": None if connection is None else snapshot.wall(connection.since),
+        "since": None if connection is None else snapshot.to_wall_clock(connection.since),
         "time_zone": str(snapshot.policy.time_zone),
         "subflows": [] if connection is None else list(_own_subflows(snapshot, connection)),
         "budgets": [] if connection is None else _connection_budgets(snapshot, connection),
@@ -211,7 +211,7 @@ def client(snapshot: Snapshot, request: Arguments) -> answers.ClientAnswer:
 def _own_subflows(snapshot: Snapshot, connection: Connection) -> Iterator[answers.OwnSubflow]:
     """Yield the active subflows of *connection* as its owner may see them. Caps of a dry run do not count."""
     verdicts = snapshot.applied_verdicts(connection.token)
-    down, up = by_direction(each for each in verdicts if each.throttle is not None)
+    down, up = split_by_direction(each for each in verdicts if each.throttle is not None)
     paths = {each.four_tuple: each.path for each in verdicts}
     samples = snapshot.look_up([each.four_tuple for each in connection.subflows])
     for four_tuple in (each.four_tuple for each in connection.subflows):
@@ -232,10 +232,10 @@ def _own_subflows(snapshot: Snapshot, connection: Connection) -> Iterator[answer
 
 def _connection_budgets(snapshot: Snapshot, connection: Connection) -> list[answers.OwnBudget]:
     """Return the accounts of the budgets that meter *connection*."""
-    metering = _metering(snapshot.verdicts(connection.token))
+    names = _budget_names(snapshot.verdicts(connection.token))
     clients = {address_text(each.four_tuple.remote) or "" for each in connection.subflows}
     rows = budgets_of(snapshot.policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, clients)
-    return [_own_budget(each) for each in rows if each["name"] in metering]
+    return [_own_budget(each) for each in rows if each["name"] in names]
 
 
 def budgets(snapshot: Snapshot, request: Arguments) -> answers.BudgetsAnswer:
@@ -244,32 +244,32 @@ def budgets(snapshot: Snapshot, request: Arguments) -> answers.BudgetsAnswer:
     connection. So budgets that would meter a subflow from the address are included."""
     policy, address = snapshot.policy, request["client"]
     text = address_text(address) or ""
-    decided = (each for verdicts in snapshot.engine.decisions.verdicts.values() for each in verdicts)
-    names = _would_meter(snapshot, address) | _metering(each for each in decided if each.four_tuple.remote == address)
+    all_verdicts = snapshot.engine.decisions.verdicts.values()
+    decided = (each for verdicts in all_verdicts for each in verdicts if each.four_tuple.remote == address)
+    names = _potential_budgets(snapshot, address) | _budget_names(decided)
     unused = {
         Account(each.name, text, period(each, policy.time_zone, snapshot.now)[0]): 0
         for each in policy.budgets.values()
         if each.per_client and each.name in names
     }
     rows = budgets_of(policy, unused | dict(snapshot.engine.budget_stage.accounts.used), snapshot.now, {text})
-    shown = [_own_budget(each) for each in rows if each["client"] is not None or each["name"] in names]
-    return {**snapshot.common, "budgets": shown}
+    own_budgets = [_own_budget(each) for each in rows if each["client"] is not None or each["name"] in names]
+    return {**snapshot.common_keys, "budgets": own_budgets}
 
 
-def _would_meter(snapshot: Snapshot, address: bytes) -> set[str]:
+def _potential_budgets(snapshot: Snapshot, address: bytes) -> set[str]:
     """Return the budgets that would meter the first or second subflow from *address*, on any interface."""
-    local, now = bytes(len(address)), snapshot.now
-    subflows = tuple(
-        Subflow(FourTuple(local, 0, address, port), not port, None, None, False, None, now) for port in (0, 1)
-    )
+    now = snapshot.now
+    four_tuples = [FourTuple(bytes(len(address)), 0, address, port) for port in (0, 1)]
+    subflows = tuple(Subflow(each, not each.remote_port, None, None, False, None, now) for each in four_tuples)
     decided = (evaluate(snapshot.policy, Connection(0, subflows[:count], now), now) for count in (1, 2))
-    return _metering(each for verdicts in decided for each in verdicts)
+    return _budget_names(each for verdicts in decided for each in verdicts)
 
 
-def _metering(verdicts: Iterable[Verdict]) -> set[str]:
+def _budget_names(verdicts: Iterable[Verdict]) -> set[str]:
     return {each.budget.budget.name for each in verdicts if each.budget is not None and each.budget.budget is not None}
 
 
 def _own_budget(row: answers.AccountAnswer) -> answers.OwnBudget:
-    own = {key: value for key, value in row.items() if key != "rule"}
-    return cast("answers.OwnBudget", {**own, "shared": row["client"] is None})
+    without_rule = {key: value for key, value in row.items() if key != "rule"}
+    return cast("answers.OwnBudget", {**without_rule, "shared": row["client"] is None})

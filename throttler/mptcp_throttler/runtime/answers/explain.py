@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The answers to ``events``, what happened, and to ``explain``, why a subflow has a cap or none."""
+"""The answers to ``events``: recorded events, and to ``explain``: the reasons why a subflow has a cap or no cap."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from mptcp_throttler.views.answers import (
     ExplainAnswer,
     ExplainedConnection,
     ExplainedSubflow,
-    StageWords,
+    StageText,
 )
 from mptcp_throttler.views.requests import Arguments
-from mptcp_throttler.views.words import address_text, end_text
+from mptcp_throttler.views.text import address_text, end_text
 
 MAX_CONNECTIONS: Final = 50  # maximum number of explained connections; if a client has more, the latest are explained
 StageName = Literal["budgets", "grants", "guard", "steering", "rest"]
@@ -38,7 +38,7 @@ _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kin
 def events(snapshot: Snapshot, request: Arguments) -> EventsAnswer:
     """Return the requested events: the first ones after a given number, or the latest ones if no number is given."""
     ring = snapshot.engine.events.ring
-    return {**snapshot.common, "first": ring.first, "last": ring.last, "events": list(_events(snapshot, request))}
+    return {**snapshot.common_keys, "first": ring.first, "last": ring.last, "events": list(_events(snapshot, request))}
 
 
 def _events(snapshot: Snapshot, request: Arguments) -> Iterator[EventAnswer]:
@@ -50,16 +50,16 @@ def _events(snapshot: Snapshot, request: Arguments) -> Iterator[EventAnswer]:
     for event in ring.after(0):
         if event.token is not None and event.four_tuple is not None:
             clients.setdefault(event.token, event.four_tuple.remote)
-    found = (
+    matching = (
         event
         for event in ring.after(after or 0)
         if token in (None, event.token)
         and rule in (None, event.rule)
         and client in (None, _remote(event), clients.get(event.token or 0))
     )
-    for event in deque(found, limit) if after is None else islice(found, limit):
-        known = event.four_tuple
-        remote = "" if known is None else end_text(known.remote, known.remote_port)
+    for event in deque(matching, limit) if after is None else islice(matching, limit):
+        four_tuple = event.four_tuple
+        remote = "" if four_tuple is None else end_text(four_tuple.remote, four_tuple.remote_port)
         address = _remote(event) if event.token is None else clients.get(event.token)
         yield {
             "seq": event.sequence,
@@ -68,7 +68,7 @@ def _events(snapshot: Snapshot, request: Arguments) -> Iterator[EventAnswer]:
             "token": None if event.token is None else f"{event.token:08x}",
             "client": address_text(address or b""),
             "remote": remote or None,
-            "local": None if known is None else end_text(known.local, known.local_port),
+            "local": None if four_tuple is None else end_text(four_tuple.local, four_tuple.local_port),
             "path": event.path,
             "rule": event.rule,
             "direction": event.direction,
@@ -109,22 +109,21 @@ def explain(snapshot: Snapshot, request: Arguments) -> ExplainAnswer:
     if token is not None:
         found = [connections[token]] if token in connections else []
     elif endpoint is not None:
-        # Take each connection once: several of its subflows, to different addresses of this host, may have the same
-        # endpoint.
+        # Several subflows of a connection, to different addresses of this host, may have the same endpoint.
         found = list({each.token: each for each, _ in snapshot.connections_with(endpoint)}.values())
     else:
-        found = [each for each in connections.values() if any(one.four_tuple.remote == client for one in each.subflows)]
+        found = [each for each in connections.values() if client in {one.four_tuple.remote for one in each.subflows}]
     found.sort(key=lambda each: each.since, reverse=True)
     policy = CompiledPolicy(snapshot.policy)
     return {
-        **snapshot.common,
+        **snapshot.common_keys,
         "time_zone": str(snapshot.policy.time_zone),
         "total": len(found),
-        "connections": [_Explained(snapshot, policy, each).answer() for each in found[:MAX_CONNECTIONS]],
+        "connections": [_Explanation(snapshot, policy, each).answer() for each in found[:MAX_CONNECTIONS]],
     }
 
 
-class _Explained:
+class _Explanation:
     def __init__(self, snapshot: Snapshot, policy: CompiledPolicy, connection: Connection) -> None:
         self._snapshot, self._policy, self._connection = snapshot, policy, connection
         decisions, ring = snapshot.engine.decisions, snapshot.engine.events.ring
@@ -140,8 +139,8 @@ class _Explained:
         return {
             "token": f"{connection.token:08x}",
             "client": address_text(connection.client),
-            "since": snapshot.wall(connection.since),
-            **snapshot.tunnel(connection),
+            "since": snapshot.to_wall_clock(connection.since),
+            **snapshot.tunnel_name(connection),
             "subflows": [
                 self._subflow(subflow, direction)
                 for subflow in connection.subflows
@@ -167,13 +166,13 @@ class _Explained:
             "rate": None if throttle is None else throttle.rate,
             "ceil": None if throttle is None else throttle.ceil,
             "rule": None if verdict.rule is None else verdict.rule.name,
-            "since": snapshot.wall(subflow.since if since is None else since),
+            "since": snapshot.to_wall_clock(subflow.since if since is None else since),
             "tried": [
                 {
                     "rule": each.rule,
                     "kind": each.kind,
                     "matched": each.matched,
-                    "failed": self._failed(each, direction),
+                    "failed": self._failed_condition(each, direction),
                     "until": each.until,
                 }
                 for each in self._policy.tried(self._connection, subflow, direction, snapshot.now, self._expected)
@@ -182,7 +181,7 @@ class _Explained:
             "cap_state": self._cap_state(verdict),
         }
 
-    def _failed(self, tried: Tried, direction: Direction) -> str | None:
+    def _failed_condition(self, tried: Tried, direction: Direction) -> str | None:
         if self._connection.is_tunnel and tried.matched:
             if tried.kind is Kind.STEER:
                 return NOT_STEERED
@@ -190,8 +189,8 @@ class _Explained:
                 return NOT_CAPPED
         return tried.failed
 
-    def _stages(self, four_tuple: FourTuple, direction: Direction) -> Iterator[StageWords]:
-        """Yield what each stage added to the reason, or replaced it with."""
+    def _stages(self, four_tuple: FourTuple, direction: Direction) -> Iterator[StageText]:
+        """Yield the text that each stage added to the reason or replaced it with."""
         reasons = [step[four_tuple, direction].reason for step in self._steps]
         for stage, step, before, after in zip(_STAGES, self._steps[1:], reasons[:-1], reasons[1:], strict=True):
             added = after.removeprefix(f"{before}; ").removeprefix(BEFORE[direction])
@@ -202,9 +201,9 @@ class _Explained:
         """Return the time of the last event by which the stage acted on the subflow; None without one, or if the state
         of the budget has changed since, with its period or with the policy."""
         kind = _EVENTS.get(stage)
-        found = (each for each in reversed(self._events) if each.kind == kind and self._concerns(each, verdict))
-        last = next(found, None)
-        return None if last is None or (stage == "budgets" and not _says(verdict, last)) else last.time
+        matching = (each for each in reversed(self._events) if each.kind == kind and self._concerns(each, verdict))
+        last = next(matching, None)
+        return None if last is None or (stage == "budgets" and not _matches_budget_state(verdict, last)) else last.time
 
     def _concerns(self, event: RecordedEvent, verdict: Verdict) -> bool:
         if event.kind != kinds.BUDGET:
@@ -217,14 +216,14 @@ class _Explained:
     def _cap_state(self, verdict: Verdict) -> Literal["none", "coming", "in force", "being lifted"]:
         four_tuple, (download, upload) = verdict.four_tuple, self._snapshot.planners
         planner = download if verdict.direction is Direction.DOWN else upload
-        there = planner.entries.actual.get(four_tuple, UNCAPPED) != UNCAPPED
+        is_applied = planner.entries.actual.get(four_tuple, UNCAPPED) != UNCAPPED
         if verdict.throttle is None or self._snapshot.is_dry:
-            return "being lifted" if there else "none"
-        moving = four_tuple in planner.entries.upserts or planner.in_onset(four_tuple)
-        return "in force" if there and not moving else "coming"
+            return "being lifted" if is_applied else "none"
+        is_changing = four_tuple in planner.entries.upserts or planner.in_onset(four_tuple)
+        return "in force" if is_applied and not is_changing else "coming"
 
 
-def _says(verdict: Verdict, event: RecordedEvent) -> bool:
+def _matches_budget_state(verdict: Verdict, event: RecordedEvent) -> bool:
     """Return whether *event* reports the state of the budget in *verdict*: the same step and end of period."""
     sentence = event.detail.partition(": ")[2] if event.detail.startswith("client ") else event.detail
     # If another cap is tighter, the reason has only the end of the sentence.

@@ -39,23 +39,23 @@ class Snapshot:
         closed_sockets: ClosedSockets,
         reloads: ReloadCounts,
         drift: DriftMonitor,
-        gauge: LoopDelayMeter,
+        loop_delay: LoopDelayMeter,
         observers: Observers,
     ) -> None:
         self.engine, self.budgets, self.closed_sockets, self.reloads = engine, budgets, closed_sockets, reloads
-        self.drift, self.gauge, self.observers = drift, gauge, observers
+        self.drift, self.loop_delay, self.observers = drift, loop_delay, observers
         self.now = time.time()  # seconds since the epoch
-        self.common: Answer = {"schema": SCHEMA, "time": self.now, "version": __version__, "pid": pid}
+        self.common_keys: Answer = {"schema": SCHEMA, "time": self.now, "version": __version__, "pid": pid}
         self.settings, self.connections = engine.settings, engine.tracker.connections
         self.policy, self.is_dry = engine.decisions.policy, engine.decisions.is_dry
-        self.taken = self.wall(engine.policy_since)  # when the current policy was loaded, seconds since the epoch
+        self.policy_loaded = self.to_wall_clock(engine.policy_since)  # seconds since the epoch
         self.planners = engine.downloads.planner, engine.uploads.planner
 
-    def wall(self, time: float) -> float:
+    def to_wall_clock(self, time: float) -> float:
         """Convert a monotonic *time* to seconds since the epoch."""
         return time + self.engine.clock_offset
 
-    def tunnel(self, connection: Connection) -> TunnelName:
+    def tunnel_name(self, connection: Connection) -> TunnelName:
         """Return the name of the connection's tunnel for an answer; empty if the connection is not a tunnel."""
         if not connection.is_tunnel:
             return {}
@@ -81,7 +81,7 @@ class Snapshot:
             try:
                 return {each.four_tuple: each for piece in self._sockets().pieces() for each in piece}
             except (KernelError, OSError) as error:
-                log.error("%s; the status shows older byte counts", error)
+                log.error("%s; the answer has older byte counts", error)
         return sampler.latest
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:
@@ -89,7 +89,7 @@ class Snapshot:
         try:
             return self._sockets().look_up(four_tuples)
         except (KernelError, OSError) as error:
-            log.error("%s; an answer shows nothing of sockets", error)
+            log.error("%s; the answer lacks socket data", error)
             return {}
 
     def _sockets(self) -> KernelSockets:
@@ -100,11 +100,11 @@ class Snapshot:
         try:
             return self.engine.kernel.class_counters(self.settings, direction)
         except (KernelError, OSError) as error:
-            log.error("%s; an answer shows classes without their counters", error)
+            log.error("%s; the answer lacks class counters", error)
             return {}
 
 
-def by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:
+def split_by_direction(verdicts: Iterable[Verdict]) -> tuple[dict[FourTuple, Verdict], dict[FourTuple, Verdict]]:
     """Return the verdicts on downloads and on uploads, each by subflow."""
     down: dict[FourTuple, Verdict] = {}
     up: dict[FourTuple, Verdict] = {}

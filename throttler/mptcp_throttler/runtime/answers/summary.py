@@ -2,7 +2,7 @@
 """The answers to ``head``, ``summary`` and ``clients``: totals.
 
 For ``head`` and ``summary``, neither size nor cost depends on the number of connections: the daemon updates the counts
-with each decision, and only caps in transition are visited here. ``clients`` lists the use of each client. It visits
+with each decision, and only caps in transition are visited here. ``clients`` lists the usage of each client. It visits
 each connection once, and creates rows only for the clients that are shown.
 """
 
@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any, Final, cast
 
 from mptcp_common.tcp_table import ESTABLISHED, sockets
-from mptcp_throttler.mptcp.model import FourTuple, unmapped
+from mptcp_throttler.mptcp.model import FourTuple, unmap_endpoints
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share
 from mptcp_throttler.runtime.answers.connections import class_answer
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
@@ -26,7 +26,7 @@ from mptcp_throttler.telemetry.traffic import CapKey, CapTotal
 from mptcp_throttler.views import answers
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
 from mptcp_throttler.views.requests import Arguments
-from mptcp_throttler.views.words import address_text, paths_in_words, rules_in_words
+from mptcp_throttler.views.text import address_text, describe_paths, describe_rules
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ MAX_TUNNEL_PATHS: Final = 1000
 def head(snapshot: Snapshot, _: Arguments) -> answers.HeadAnswer:
     engine, policy, settings = snapshot.engine, snapshot.policy, snapshot.settings
     return {
-        **snapshot.common,
-        "started": snapshot.wall(engine.started),
+        **snapshot.common_keys,
+        "started": snapshot.to_wall_clock(engine.started),
         "now": snapshot.now,
         "interfaces": list(settings.interfaces),
         "listen_ports": list(settings.ownership.listen_ports),
@@ -51,7 +51,7 @@ def head(snapshot: Snapshot, _: Arguments) -> answers.HeadAnswer:
             "rules": [rule.name for rule in policy.rules],
         },
         "reloads": snapshot.reloads,
-        "ledger_error": snapshot.budgets.trouble,
+        "ledger_error": snapshot.budgets.write_error,
         "path_manager": "user space" if engine.path_manager.in_force else "kernel",
         "uploads_shaped": engine.uploads.in_force,
         "in_step": all(each.classes.settled and each.entries.settled for each in snapshot.planners),
@@ -69,7 +69,7 @@ def counters(snapshot: Snapshot) -> dict[str, Any]:
         "changes": asdict(snapshot.drift.counters),
         "guard": {name: round(count) for name, count in asdict(engine.guard.counters).items()},
         "sampler": engine.sampler.as_json(),
-        "loop": snapshot.gauge.as_json(),
+        "loop": snapshot.loop_delay.as_json(),
         "entries": len(download.planner.entries.actual),
         "upload_entries": len(upload.planner.entries.actual),
         "tables": dict(engine.tracker.table_sizes),
@@ -78,9 +78,9 @@ def counters(snapshot: Snapshot) -> dict[str, Any]:
 
 def policy(snapshot: Snapshot, _: Arguments) -> answers.PolicyAnswer:
     return {
-        **snapshot.common,
+        **snapshot.common_keys,
         "file": str(snapshot.settings.policy),
-        "since": snapshot.taken,
+        "since": snapshot.policy_loaded,
         "dry_run": snapshot.is_dry,
         "text": snapshot.policy.text,
     }
@@ -89,12 +89,12 @@ def policy(snapshot: Snapshot, _: Arguments) -> answers.PolicyAnswer:
 def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
     engine, policy = snapshot.engine, snapshot.policy
     downloads, uploads = snapshot.planners
-    pending = Counter(_pending(snapshot))
+    pending = Counter(_pending_caps(snapshot))
     budget_totals, accounts = budget_rows(policy, engine.budget_stage.accounts.used, snapshot.now, MAX_BUDGETS)
     paths = sorted(engine.traffic.paths.values(), key=lambda each: (each.key.path or "", each.key.interface or ""))
     return {
-        **snapshot.common,
-        "started": snapshot.wall(engine.started),
+        **snapshot.common_keys,
+        "started": snapshot.to_wall_clock(engine.started),
         "connections": len(snapshot.connections),
         "tunnels": [
             {
@@ -107,7 +107,7 @@ def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
         ],
         "subflows": {"active": engine.tracker.table_sizes["subflows"], "pending": pending.total()},
         "clients": len(set(engine.traffic.clients.values())),
-        "counted": snapshot.wall(engine.traffic.counted_at),
+        "counted": snapshot.to_wall_clock(engine.traffic.counted_at),
         "paths": [
             {
                 "path": each.key.path,
@@ -125,58 +125,59 @@ def summary(snapshot: Snapshot, _: Arguments) -> answers.SummaryAnswer:
         "budgets": accounts,
         "guard": {"relaxed": engine.guard.count_relaxed(), "interventions": engine.guard.counters.relaxations},
         "counters": counters(snapshot),
-        "loop": snapshot.gauge.as_json(),
+        "loop": snapshot.loop_delay.as_json(),
         "reaction": cast("answers.HistogramAnswer", engine.join_latency.as_json()),
         "effect": cast(
-            "answers.EffectHistograms", {way.value: each.as_json() for way, each in engine.cap_latency.items()}
+            "answers.EffectHistograms",
+            {direction.value: each.as_json() for direction, each in engine.cap_latency.items()},
         ),
         "reloads": snapshot.reloads,
-        "ledger_error": snapshot.budgets.trouble,
-        "captures": snapshot.observers.capturing(),
+        "ledger_error": snapshot.budgets.write_error,
+        "captures": snapshot.observers.capture_states(),
         "bpf": {"pacing": engine.socket_limiter.possible, "counting": snapshot.closed_sockets.are_counted},
         "policy": {
             "file": str(snapshot.settings.policy),
-            "since": snapshot.taken,
+            "since": snapshot.policy_loaded,
             "dry_run": snapshot.is_dry,
             "time_zone": str(policy.time_zone),
             "rules": [rule.name for rule in policy.rules],
-            "paths_in_words": paths_in_words(policy),
-            "rules_in_words": rules_in_words(policy),
+            "paths_in_words": describe_paths(policy),
+            "rules_in_words": describe_rules(policy),
         },
         "last_event": engine.events.ring.last,
     }
 
 
-def _pending(snapshot: Snapshot) -> Iterator[CapKey]:
+def _pending_caps(snapshot: Snapshot) -> Iterator[CapKey]:
     """Yield, for each subflow whose cap is not in force yet, the key of that cap."""
     for planner in snapshot.planners:
         for four_tuple in planner.onsets():
-            standing = snapshot.engine.traffic.find(four_tuple, planner.direction)
-            if standing is not None and standing[2] is not None:
-                yield CapKey(standing[2], standing[1], planner.direction)
+            state = snapshot.engine.traffic.find(four_tuple, planner.direction)
+            if state is not None and state[2] is not None:
+                yield CapKey(state[2], state[1], planner.direction)
 
 
 def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answers.RuleTotals]:
     """Yield each rule of the policy with a cap on each of its paths, and all other caps that are or were in force.
     The limits are taken from the existing class; if no subflow has the cap, from the class that it would get."""
     rules, traffic = snapshot.policy.rules, snapshot.engine.traffic
-    throttles = {key: rule.throttle for rule in rules for key in _keys(rule, snapshot.policy)}
-    place = {rule.name: index for index, rule in enumerate(rules)}
-    limits: dict[CapKey, list[tuple[int, int, Share]]] = defaultdict(list)  # of its classes: rate, ceil, share
+    throttles = {key: rule.throttle for rule in rules for key in _cap_keys(rule, snapshot.policy)}
+    positions = {rule.name: index for index, rule in enumerate(rules)}
+    limits_by_key: dict[CapKey, list[tuple[int, int, Share]]] = defaultdict(list)  # of its classes: rate, ceil, share
     shared = Counter[CapKey]()
     for scope, each in traffic.classes.items():
         for key in each.members:
-            limits[key].append((*each.limits, scope.share))
+            limits_by_key[key].append((*each.limits, scope.share))
             shared[key] += len(each.members) > 1
 
-    def order(key: CapKey) -> tuple[int, str, str, str]:
-        return place.get(key.rule, len(place)), key.rule, key.path or "", key.direction.value
+    def sort_key(key: CapKey) -> tuple[int, str, str, str]:
+        return positions.get(key.rule, len(positions)), key.rule, key.path or "", key.direction.value
 
-    for key in sorted(throttles.keys() | traffic.caps.keys(), key=order):
+    for key in sorted(throttles.keys() | traffic.caps.keys(), key=sort_key):
         total, throttle = traffic.caps.get(key, CapTotal(key)), throttles.get(key)
-        found = limits[key]
-        known = found or ([] if throttle is None else [(throttle.rate, throttle.ceil, throttle.share)])
-        ceils = [ceil for _, ceil, _ in known]
+        class_limits = limits_by_key[key]
+        shown_limits = class_limits or ([] if throttle is None else [(throttle.rate, throttle.ceil, throttle.share)])
+        ceils = [ceil for _, ceil, _ in shown_limits]
         yield {
             "policy": snapshot.settings.policy.stem,
             "rule": key.rule,
@@ -184,18 +185,18 @@ def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answer
             "direction": key.direction,
             "capped": total.subflows,
             "landing": pending.get(key, 0),
-            "rate": min((rate for rate, _, _ in known), default=None),
+            "rate": min((rate for rate, _, _ in shown_limits), default=None),
             "lowest_ceil": min(ceils, default=None),
             "ceil": max(ceils, default=None),
-            "total_ceil": sum(ceil for _, ceil, _ in found),
-            "classes": len(found),
+            "total_ceil": sum(ceil for _, ceil, _ in class_limits),
+            "classes": len(class_limits),
             "shared_classes": shared[key],
-            "share": known[0][2] if known else None,
+            "share": shown_limits[0][2] if shown_limits else None,
             "bytes": total.bytes,
         }
 
 
-def _keys(rule: Rule, policy: Policy) -> Iterator[CapKey]:
+def _cap_keys(rule: Rule, policy: Policy) -> Iterator[CapKey]:
     """Yield the keys under which the cap of *rule*, if it has one, may be counted."""
     if rule.throttle is None:
         return
@@ -206,13 +207,13 @@ def _keys(rule: Rule, policy: Policy) -> Iterator[CapKey]:
 
 
 def _classes(snapshot: Snapshot) -> list[answers.ClassTotals]:
-    found: list[answers.ClassTotals] = []
+    rows: list[answers.ClassTotals] = []
     for planner in snapshot.planners:
-        counted = snapshot.class_counters(planner.direction) if planner.classes.actual else {}
+        counters = snapshot.class_counters(planner.direction) if planner.classes.actual else {}
         rules = {cap.minor: scope.rule for scope, cap in planner.caps.items()}
         for minor in planner.classes.actual:
-            each = counted.get(minor)
-            found.append(
+            each = counters.get(minor)
+            rows.append(
                 {
                     **class_answer(planner, minor),
                     "rule": rules.get(minor),
@@ -221,7 +222,7 @@ def _classes(snapshot: Snapshot) -> list[answers.ClassTotals]:
                     "drops": None if each is None else each.drops,
                 }
             )
-    return sorted(found, key=lambda each: (-(each["bytes"] or 0), each["classid"]))[:MAX_CLASSES]
+    return sorted(rows, key=lambda each: (-(each["bytes"] or 0), each["classid"]))[:MAX_CLASSES]
 
 
 # clients
@@ -245,13 +246,13 @@ _CLIENT_SORTS: Final[Mapping[str, Callable[[_Client], Any]]] = {
 def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
     """Return the first clients in the order of *request*."""
     traffic = snapshot.engine.traffic
-    found: dict[bytes, answers.ClientTotals] = {}
+    totals: dict[bytes, answers.ClientTotals] = {}
     owners: dict[bytes, bytes] = {}  # the client of each address that has a subflow
     for connection in snapshot.connections.values():
         client = connection.client
         if not client:  # the connection's last subflow has ended, but the connection has not ended yet
             continue
-        row = found.get(client) or found.setdefault(client, _unused(client))
+        row = totals.get(client) or totals.setdefault(client, _empty_row(client))
         row["connections"] += 1
         for subflow in connection.subflows:
             rates, (sent, received) = traffic.rates(subflow.four_tuple), traffic.byte_counts(subflow.four_tuple)
@@ -263,11 +264,11 @@ def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
             row["rate_received"] += rates.received or 0
         verdicts = snapshot.applied_verdicts(connection.token)
         row["capped"] += len({each.four_tuple for each in verdicts if each.throttle is not None})
-    total, limit, sort = len(found), request["limit"], request["sort"]
+    total, limit, sort = len(totals), request["limit"], request["sort"]
     if sort == "budget":
-        shown = _fullest(snapshot, found, owners, limit)
+        shown = _fullest(snapshot, totals, owners, limit)
     else:
-        shown = dict(heapq.nsmallest(limit, found.items(), key=_CLIENT_SORTS[sort]))
+        shown = dict(heapq.nsmallest(limit, totals.items(), key=_CLIENT_SORTS[sort]))
     rows = {address_text(each): shown[client] for each, client in owners.items() if client in shown}
     rows |= {row["client"]: row for row in shown.values()}
     used = snapshot.engine.budget_stage.accounts.used
@@ -275,14 +276,14 @@ def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
         if account["client"] is not None:
             rows[account["client"]]["budgets"].append(account)
     return {
-        **snapshot.common,
+        **snapshot.common_keys,
         "total": total,
         "clients": list(shown.values()),
         "plain_tcp": _plain_tcp(snapshot, limit),
     }
 
 
-def _unused(address: bytes) -> answers.ClientTotals:
+def _empty_row(address: bytes) -> answers.ClientTotals:
     return {
         "client": address_text(address) or "",
         "connections": 0,
@@ -297,16 +298,16 @@ def _unused(address: bytes) -> answers.ClientTotals:
 
 
 def _fullest(
-    snapshot: Snapshot, found: Mapping[bytes, answers.ClientTotals], owners: Mapping[bytes, bytes], limit: int
+    snapshot: Snapshot, totals: Mapping[bytes, answers.ClientTotals], owners: Mapping[bytes, bytes], limit: int
 ) -> dict[bytes, answers.ClientTotals]:
     """Return at most *limit* clients: first those that used the largest part of their own budget, connected or not."""
     policy = snapshot.policy
     rows = limit * max(1, len(policy.budgets))
     _, accounts = budget_rows(policy, snapshot.engine.budget_stage.accounts.used, snapshot.now, rows)
-    own = [ip_address(each["client"]).packed for each in accounts if each["client"] is not None]
-    by_rate = (client for client, _ in heapq.nsmallest(limit, found.items(), key=_CLIENT_SORTS["rate"]))
-    order = dict.fromkeys([*(owners.get(each, each) for each in own), *by_rate])
-    return {each: found.get(each) or _unused(each) for each in islice(order, limit)}
+    with_budget = [ip_address(each["client"]).packed for each in accounts if each["client"] is not None]
+    by_rate = (client for client, _ in heapq.nsmallest(limit, totals.items(), key=_CLIENT_SORTS["rate"]))
+    order = dict.fromkeys([*(owners.get(each, each) for each in with_budget), *by_rate])
+    return {each: totals.get(each) or _empty_row(each) for each in islice(order, limit)}
 
 
 def _plain_tcp(snapshot: Snapshot, limit: int) -> answers.PlainTcp | None:
@@ -315,19 +316,19 @@ def _plain_tcp(snapshot: Snapshot, limit: int) -> answers.PlainTcp | None:
     connection that began in the last milliseconds may be counted by mistake."""
     ports = frozenset(snapshot.settings.ownership.listen_ports)
     traffic = snapshot.engine.traffic
-    ours = (unmapped(FourTuple(*each)) for each in sockets(ESTABLISHED) if each.local_port in ports)
+    four_tuples = (unmap_endpoints(FourTuple(*each)) for each in sockets(ESTABLISHED) if each.local_port in ports)
     try:
-        found = Counter(each.remote for each in ours if traffic.find(each, Direction.DOWN) is None)
+        counts = Counter(each.remote for each in four_tuples if traffic.find(each, Direction.DOWN) is None)
     except OSError as error:
-        log.warning("%s: %s; an answer does not say who uses plain TCP", error.filename, error.strerror)
+        log.warning("%s: %s; the answer lacks the clients of plain TCP", error.filename, error.strerror)
         return None
-    for address in [each for each in found if ip_address(each).is_loopback]:
-        del found[address]  # connections of this host itself, such as queries for Squid's statistics
+    for address in [each for each in counts if ip_address(each).is_loopback]:
+        del counts[address]  # connections of this host itself, such as queries for Squid's statistics
     return {
-        "connections": found.total(),
-        "total": len(found),
+        "connections": counts.total(),
+        "total": len(counts),
         "clients": [
             {"client": address_text(address) or "", "connections": number}
-            for address, number in found.most_common(limit)
+            for address, number in counts.most_common(limit)
         ],
     }

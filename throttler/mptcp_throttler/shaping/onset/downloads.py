@@ -178,7 +178,7 @@ class DownloadOnsets:
     def _take(self, four_tuple: FourTuple, sample: KernelSubflow | None, now: float) -> LiveCap | None:
         """Note the demand of a subflow and continue its transition; return its cap if the cap's level matters."""
         known, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
-        if sample is not None and sample.is_of_tunnel:
+        if sample is not None and sample.is_tunnel_path:
             sample = None  # a tunnel's path has no socket: its cap begins at once
         if four_tuple in self._planner.draining:
             busy = sample is not None and sample.tcp.not_sent + sample.tcp.unacked > 0

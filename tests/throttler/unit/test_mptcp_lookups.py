@@ -29,9 +29,9 @@ from mptcp_dialogue import (
 )
 from test_daemon import CAPPED, running, until
 
+from mptcp_throttler.mptcp.lookups import MAX_BURST, MAX_RATE, MAX_WAITING, SocketLookupQueue
 from mptcp_throttler.mptcp.model import FourTuple, Segment
 from mptcp_throttler.mptcp.options import MpFastclose
-from mptcp_throttler.mptcp.questions import BURST, MAX_WAITING, RATE, SocketLookupQueue
 from mptcp_throttler.mptcp.tracker import Tracker
 
 
@@ -39,67 +39,67 @@ def four_tuples(count: int) -> list[FourTuple]:
     return [FourTuple(bytes(4), PORT, bytes(4), port) for port in range(count)]
 
 
-class TestQuestions:
+class TestLookupQueue:
     def test_each_subflow_is_looked_up_twice_a_second_however_often_requested(self) -> None:
-        questions, (one,) = SocketLookupQueue(), four_tuples(1)
-        asked = []
+        lookups, (subflow,) = SocketLookupQueue(), four_tuples(1)
+        requested = []
         for step in range(2000):
             if step < 900:
-                questions.ask(one, step / 1000)
-            asked += [step for _ in questions.take(step / 1000)]
-        assert asked == [500, 1001]
-        assert questions.pause(2.0) is None
+                lookups.add(subflow, step / 1000)
+            requested += [step for _ in lookups.pop_due(step / 1000)]
+        assert requested == [500, 1001]
+        assert lookups.pause(2.0) is None
 
     def test_look_ups_are_limited_to_the_rate(self) -> None:
-        questions, flood = SocketLookupQueue(), four_tuples(MAX_WAITING + 100)
-        asked = 0
+        lookups, flood = SocketLookupQueue(), four_tuples(MAX_WAITING + 100)
+        requested = 0
         for step in range(2000):
             for each in flood:
-                questions.ask(each, step / 1000)
-            assert len(questions) <= MAX_WAITING
-            asked += len(questions.take(step / 1000))
-        assert asked <= BURST + 2 * RATE
-        assert asked >= 1.5 * RATE
+                lookups.add(each, step / 1000)
+            assert len(lookups) <= MAX_WAITING
+            requested += len(lookups.pop_due(step / 1000))
+        assert requested <= MAX_BURST + 2 * MAX_RATE
+        assert requested >= 1.5 * MAX_RATE
 
     def test_pause_is_the_time_until_the_next_look_up(self) -> None:
-        questions = SocketLookupQueue()
-        assert questions.pause(5.0) is None
-        for each in four_tuples(2 * BURST):
-            questions.ask(each, 5.0)
-        assert questions.pause(5.0) == pytest.approx(0.5)
-        assert len(questions.take(5.6)) == BURST
-        pause = questions.pause(5.6)
+        lookups = SocketLookupQueue()
+        assert lookups.pause(5.0) is None
+        for each in four_tuples(2 * MAX_BURST):
+            lookups.add(each, 5.0)
+        assert lookups.pause(5.0) == pytest.approx(0.5)
+        assert len(lookups.pop_due(5.6)) == MAX_BURST
+        pause = lookups.pause(5.6)
         assert pause is not None
-        assert pause == pytest.approx(1 / RATE)
-        assert len(questions.take(5.6 + pause + 1e-6)) == 1
+        assert pause == pytest.approx(1 / MAX_RATE)
+        assert len(lookups.pop_due(5.6 + pause + 1e-6)) == 1
 
-    @given(claims=st.lists(st.tuples(st.sampled_from("adt"), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.5)))))
-    def test_look_ups_are_due_as_in_the_simple_model(self, claims: list[tuple[str, int, float]]) -> None:
+    @given(actions=st.lists(st.tuples(st.sampled_from("adt"), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.5)))))
+    def test_look_ups_are_due_as_in_the_simple_model(self, actions: list[tuple[str, int, float]]) -> None:
         """With ten subflows, no look-up ever waits because of the limit."""
-        questions, each = SocketLookupQueue(), four_tuples(10)
+        lookups, each = SocketLookupQueue(), four_tuples(10)
         now, waiting = 0.0, dict[FourTuple, float]()
-        for what, which, after in claims:
-            now += after
-            if what == "t":
-                due = [one for one, at in waiting.items() if at <= now]
-                assert sorted(questions.take(now)) == sorted(due)
-                waiting = {one: at for one, at in waiting.items() if at > now}
-            elif what == "a":
-                questions.ask(each[which], now)
-                waiting.setdefault(each[which], now + 0.5)
+        for action, index, seconds in actions:
+            now += seconds
+            if action == "t":
+                due = [subflow for subflow, lookup_time in waiting.items() if lookup_time <= now]
+                assert sorted(lookups.pop_due(now)) == sorted(due)
+                waiting = {subflow: lookup_time for subflow, lookup_time in waiting.items() if lookup_time > now}
+            elif action == "a":
+                lookups.add(each[index], now)
+                waiting.setdefault(each[index], now + 0.5)
             else:
-                questions.pop(each[which], None)
-                waiting.pop(each[which], None)
-            assert len(questions) == len(waiting)
-            assert questions.pause(now) == (max(0.0, min(waiting.values()) - now) if waiting else None)
+                lookups.pop(each[index], None)
+                waiting.pop(each[index], None)
+            assert len(lookups) == len(waiting)
+            assert lookups.pause(now) == (max(0.0, min(waiting.values()) - now) if waiting else None)
 
     def test_waiting_subflows_do_not_slow_down_a_look_up(self) -> None:
         """Defect: each look-up iterated over all waiting subflows, up to a thousand."""
-        questions = SocketLookupQueue()
+        lookups = SocketLookupQueue()
         for each in four_tuples(MAX_WAITING):
-            questions.ask(each, 0.0)
+            lookups.add(each, 0.0)
         now, steps = 0.6, 0
-        questions.take(now)
+        lookups.pop_due(now)
 
         def trace(frame: object, event: str, argument: object) -> Any:
             nonlocal steps
@@ -110,20 +110,20 @@ class TestQuestions:
         sys.settrace(trace)
         try:
             for _ in range(100):
-                now += 1 / RATE
-                assert len(questions.take(now)) <= 2
-                assert questions.pause(now) is not None
+                now += 1 / MAX_RATE
+                assert len(lookups.pop_due(now)) <= 2
+                assert lookups.pause(now) is not None
         finally:
             sys.settrace(before)
         assert steps < 100 * 60
 
     def test_dropped_subflows_are_not_kept(self) -> None:
-        questions = SocketLookupQueue()
+        lookups = SocketLookupQueue()
         for each in four_tuples(100 * MAX_WAITING):
-            questions.ask(each, 0.0)
-            questions.pop(each)
-        assert len(questions) == 0
-        assert questions.pause(0.0) is None
+            lookups.add(each, 0.0)
+            lookups.pop(each)
+        assert len(lookups) == 0
+        assert lookups.pause(0.0) is None
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -132,10 +132,10 @@ def test_subflow_is_looked_up_after_a_reset(tracker: Tracker, host: Host, exists
     path = host.join()
     feed(tracker, *path.established())
     assert kinds_of_events(tracker, path.rst()) == []
-    asked = tracker.questions.take(host.time + 0.6)
-    assert asked == (path.four_tuple,)
-    found = {path.four_tuple: path.kernel_subflow(backup=True)} if exists else {}
-    events = tracker.answer(asked, found, host.time + 0.6)
+    requested = tracker.lookups.pop_due(host.time + 0.6)
+    assert requested == (path.four_tuple,)
+    sockets = {path.four_tuple: path.kernel_subflow(backup=True)} if exists else {}
+    events = tracker.apply_lookup(requested, sockets, host.time + 0.6)
     assert [(each.kind.value, each.detail) for each in events] == [
         (CHANGED, "backup flag from the kernel") if exists else (CLOSED, "the kernel has no such subflow")
     ]
@@ -145,10 +145,10 @@ def test_all_subflows_are_looked_up_after_a_fastclose(tracker: Tracker, host: Ho
     """The connection has lost its token, so that no event reports the connection's end."""
     first, second = open_connection(tracker, host), host.join()
     feed(tracker, *second.established(), first.from_client(ACK, MpFastclose(host.proxy_key)))
-    asked = tracker.questions.take(host.time + 0.6)
-    assert set(asked) == {first.four_tuple, second.four_tuple}
-    assert kinds(tracker.answer(asked, {}, host.time + 0.6)) == [CLOSED, CLOSED]
-    assert tracker.questions.pause(host.time + 0.6) is None
+    requested = tracker.lookups.pop_due(host.time + 0.6)
+    assert set(requested) == {first.four_tuple, second.four_tuple}
+    assert kinds(tracker.apply_lookup(requested, {}, host.time + 0.6)) == [CLOSED, CLOSED]
+    assert tracker.lookups.pause(host.time + 0.6) is None
     assert kinds(tracker.expire(host.time + 11)) == [ENDED]
 
 
@@ -156,7 +156,7 @@ def test_client_that_roams_after_a_reset_keeps_its_connection(tracker: Tracker, 
     """Defect: a look-up before the kernel's event about the new subflow closed the connection."""
     first = open_connection(tracker, host)
     feed(tracker, first.rst())
-    assert kinds(tracker.answer(tracker.questions.take(host.time + 0.6), {}, host.time + 0.6)) == [CLOSED]
+    assert kinds(tracker.apply_lookup(tracker.lookups.pop_due(host.time + 0.6), {}, host.time + 0.6)) == [CLOSED]
     assert kinds_of_events(tracker, *host.join().established()) == [ACTIVE]
 
 

@@ -10,14 +10,14 @@ from test_daemon import PATHS, running, scenario
 
 from mptcp_throttler.policy.conditions import MAX_PREFIXES
 from mptcp_throttler.policy.load import load_policy
-from mptcp_throttler.views.words import rules_in_words
+from mptcp_throttler.views.text import describe_rules
 
 SECOND = ", once there are subflows on two paths"
 EXAMPLES = Path(__file__).parents[3] / "conf" / "examples"
 
 
 def words_of(text: str) -> list[tuple[str, list[str], list[str]]]:
-    return [(each["rule"], each["conditions"], each["does"]) for each in rules_in_words(load_policy(text, "p"))]
+    return [(each["rule"], each["conditions"], each["does"]) for each in describe_rules(load_policy(text, "p"))]
 
 
 def words_of_rule(rule: str) -> tuple[list[str], list[str]]:
@@ -56,7 +56,7 @@ def test_steering_is_described() -> None:
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.name)
 def test_every_rule_of_the_examples_has_an_effect(file: Path) -> None:
     policy = load_policy(file.read_text(), file.name)
-    words = rules_in_words(policy)
+    words = describe_rules(policy)
     assert [each["rule"] for each in words] == [rule.name for rule in policy.rules]
     assert all(each["does"] for each in words)
 
@@ -126,11 +126,11 @@ async def test_summary_describes_rules_and_lists_all_paths_of_a_rule(tmp_path: P
     """Defect: a rule without paths had no metric until a subflow had its cap."""
     policy = PATHS + "rules: [{name: all, throttle: {rate: 5 Mbit/s}}]\n"
     async with running(tmp_path, policy) as scene:
-        found = scene.ask(query="summary")
-        assert found["policy"]["rules_in_words"] == [
+        answer = scene.request(query="summary")
+        assert answer["policy"]["rules_in_words"] == [
             {"rule": "all", "conditions": [], "does": [f"cap of 5 Mbit/s{SECOND}"]}
         ]
-        assert [(each["path"], each["capped"], each["rate"]) for each in found["rules"]] == [
+        assert [(each["path"], each["capped"], each["rate"]) for each in answer["rules"]] == [
             (None, 0, 5_000_000),
             ("a", 0, 5_000_000),
             ("b", 0, 5_000_000),

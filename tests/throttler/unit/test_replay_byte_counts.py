@@ -19,7 +19,7 @@ from replaying import Run
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.replay.capture import Captured
-from mptcp_throttler.replay.replay import Carried, Entry, Replay
+from mptcp_throttler.replay.replay import ByteCounts, Entry, Replay
 
 BUDGET = """
 version: 1
@@ -29,12 +29,12 @@ rules:
     paths: [ethernet]
     budget: {period: month, steps: [{after: 50 KB, throttle: {rate: 1 Mbit/s}}]}
 """
-TCP_AT = 34
+TCP_OFFSET = 34
 """Offset of the TCP header, after Ethernet and IPv4."""
 
 
-def replace_bytes(frame: bytes, at: int, value: bytes) -> bytes:
-    return frame[:at] + value + frame[at + len(value) :]
+def replace_bytes(frame: bytes, offset: int, value: bytes) -> bytes:
+    return frame[:offset] + value + frame[offset + len(value) :]
 
 
 def retransmitted(frame: bytes) -> bytes:
@@ -43,7 +43,7 @@ def retransmitted(frame: bytes) -> bytes:
 
 
 def has_data(frame: bytes) -> bool:
-    return int.from_bytes(frame[16:18], "big") > 20 + (frame[TCP_AT + 12] >> 4 << 2)
+    return int.from_bytes(frame[16:18], "big") > 20 + (frame[TCP_OFFSET + 12] >> 4 << 2)
 
 
 @pytest.mark.parametrize("after", [0, 3])
@@ -68,8 +68,8 @@ def test_reordered_data_and_data_after_a_gap_are_counted(replay: Run) -> None:
     data = [number for number, each in enumerate(LABORATORY) if number > 12 and has_data(each[2])]
     shuffled = list(LABORATORY)
     order = random.Random(9293).sample(data, len(data))
-    for place, number in zip(data, order, strict=True):
-        shuffled[place] = (LABORATORY[place][0], "v0", LABORATORY[number][2])
+    for position, number in zip(data, order, strict=True):
+        shuffled[position] = (LABORATORY[position][0], "v0", LABORATORY[number][2])
     _, expected, _ = replay(pcap(LABORATORY), policy=BUDGET)
     assert replay(pcap(shuffled), policy=BUDGET)[1].splitlines()[-1] == expected.splitlines()[-1]
     received = [each for number, each in enumerate(LABORATORY) if number not in data[1:4]]
@@ -89,8 +89,8 @@ def captured(segment: Segment, size: int = 0) -> Captured:
     return Captured(segment, round(segment.time * 1e9), size, b"")
 
 
-def ends(found: Iterable[Entry]) -> list[str]:
-    return [each.text.partition("; ")[2] for each in found if each.kind == "closed" and each.four_tuple is not None]
+def byte_counts(entries: Iterable[Entry]) -> list[str]:
+    return [each.text.partition("; ")[2] for each in entries if each.kind == "closed" and each.four_tuple is not None]
 
 
 def test_counting_restarts_if_a_port_is_reused() -> None:
@@ -98,16 +98,16 @@ def test_counting_restarts_if_a_port_is_reused() -> None:
     run = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT])
     first, second = Host("first"), Host("second", time=1100.0)
     one, two = first.initial(), second.initial()
-    found = [entry for each in one.handshake() for entry in run.take(captured(each))]
-    found += run.take(captured_data(first, one, 1_000, 1))
-    found += run.take(captured_data(first, one, 1_000, 1_001))
-    found += [entry for each in two.handshake() for entry in run.take(captured(each))]
-    assert ends(found) == ["2.00 KB down, 0 B up"]
-    found += run.take(captured_data(second, two, 300, 1))
-    found += run.take(captured_data(second, two, 40, 1, from_client=True))
-    found += run.take(captured(two.from_client(FIN | ACK, sequence=41)))
-    found += run.take(captured(two.from_proxy(FIN | ACK, sequence=301)))
-    assert ends(found)[1:] == ["300 B down, 40 B up"]
+    entries = [entry for each in one.handshake() for entry in run.process(captured(each))]
+    entries += run.process(captured_data(first, one, 1_000, 1))
+    entries += run.process(captured_data(first, one, 1_000, 1_001))
+    entries += [entry for each in two.handshake() for entry in run.process(captured(each))]
+    assert byte_counts(entries) == ["2.00 KB down, 0 B up"]
+    entries += run.process(captured_data(second, two, 300, 1))
+    entries += run.process(captured_data(second, two, 40, 1, from_client=True))
+    entries += run.process(captured(two.from_client(FIN | ACK, sequence=41)))
+    entries += run.process(captured(two.from_proxy(FIN | ACK, sequence=301)))
+    assert byte_counts(entries)[1:] == ["300 B down, 40 B up"]
 
 
 def test_data_of_the_segment_that_activates_a_subflow_count() -> None:
@@ -115,33 +115,33 @@ def test_data_of_the_segment_that_activates_a_subflow_count() -> None:
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
     syn, syn_ack, ack = path.handshake()
-    found = [*run.take(captured(syn)), *run.take(captured(syn_ack)), *run.take(captured(ack, 70))]
-    found += [*run.take(captured(path.fin())), *run.take(captured(path.proxy_fin()))]
-    assert ends(found) == ["0 B down, 70 B up"]
+    entries = [*run.process(captured(syn)), *run.process(captured(syn_ack)), *run.process(captured(ack, 70))]
+    entries += [*run.process(captured(path.fin())), *run.process(captured(path.proxy_fin()))]
+    assert byte_counts(entries) == ["0 B down, 70 B up"]
 
 
 def test_data_in_any_order_count_from_the_handshake_on() -> None:
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
-    found = [entry for each in path.handshake() for entry in run.take(captured(each))]
+    entries = [entry for each in path.handshake() for entry in run.process(captured(each))]
     for sequence in (1_001, 1):
-        found += [
-            *run.take(captured_data(host, path, 1_000, sequence)),
-            *run.take(captured_data(host, path, 1_000, sequence, True)),
+        entries += [
+            *run.process(captured_data(host, path, 1_000, sequence)),
+            *run.process(captured_data(host, path, 1_000, sequence, True)),
         ]
-    found += [*run.take(captured(path.fin())), *run.take(captured(path.proxy_fin()))]
-    assert ends(found) == ["2.00 KB down, 2.00 KB up"]
+    entries += [*run.process(captured(path.fin())), *run.process(captured(path.proxy_fin()))]
+    assert byte_counts(entries) == ["2.00 KB down, 2.00 KB up"]
 
 
 def test_segment_in_the_wrong_direction_carries_no_data() -> None:
     """Otherwise the segment's sequence number would hide data that the client sends later."""
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
-    found = [entry for each in path.handshake() for entry in run.take(captured(each))]
+    entries = [entry for each in path.handshake() for entry in run.process(captured(each))]
     forged = replace(path.from_client(ACK, sequence=1_000_000), outgoing=True)
-    found += [*run.take(captured(forged, 100)), *run.take(captured_data(host, path, 50, 1, from_client=True))]
-    found += [*run.take(captured(path.fin())), *run.take(captured(path.proxy_fin()))]
-    assert ends(found) == ["0 B down, 50 B up"]
+    entries += [*run.process(captured(forged, 100)), *run.process(captured_data(host, path, 50, 1, from_client=True))]
+    entries += [*run.process(captured(path.fin())), *run.process(captured(path.proxy_fin()))]
+    assert byte_counts(entries) == ["0 B down, 50 B up"]
 
 
 def segment(sequence: int, flags: int = ACK, acknowledgment: int = 0) -> Segment:
@@ -160,23 +160,23 @@ def test_each_byte_counts_once_in_any_order(
 ) -> None:
     """Sequence numbers wrap at 2^32. A retransmission may have other boundaries than the original."""
     bounds = [0, *sorted(cuts), 5_000]
-    pieces = [(at, end - at) for at, end in pairwise(bounds)]
-    pieces += [(at, min(size, 5_000 - at)) for at, size in more]
+    pieces = [(offset, end - offset) for offset, end in pairwise(bounds)]
+    pieces += [(offset, min(size, 5_000 - offset)) for offset, size in more]
     order.shuffle(pieces)
-    carried = Carried(1, highest={False: begin})
+    counts = ByteCounts(1, highest={False: begin})
     seen = 0
-    for at, size in pieces:
-        assert carried.count(segment(begin + at), size, from_client=False) is (at + size > seen)
-        seen = max(seen, at + size)
-        assert carried.down == seen, "missing earlier bytes count, because they are late or were not captured"
-    assert (carried.down, carried.up) == (5_000, 0)
+    for offset, size in pieces:
+        assert counts.count(segment(begin + offset), size, from_client=False) is (offset + size > seen)
+        seen = max(seen, offset + size)
+        assert counts.down == seen, "missing earlier bytes count, because they are late or were not captured"
+    assert (counts.down, counts.up) == (5_000, 0)
 
 
 def test_counting_starts_at_the_first_segment_without_a_handshake() -> None:
-    carried = Carried(1)
-    assert carried.count(segment(2**32 - 10), 30, from_client=True)
-    assert not carried.count(segment(2**32 - 40), 60, from_client=True)
-    assert carried.count(segment(0), 30, from_client=True)
-    assert carried.count(segment(5, SYN | ACK), 4, from_client=False)
-    assert not carried.count(segment(6), 4, from_client=False)
-    assert (carried.down, carried.up) == (4, 40)
+    counts = ByteCounts(1)
+    assert counts.count(segment(2**32 - 10), 30, from_client=True)
+    assert not counts.count(segment(2**32 - 40), 60, from_client=True)
+    assert counts.count(segment(0), 30, from_client=True)
+    assert counts.count(segment(5, SYN | ACK), 4, from_client=False)
+    assert not counts.count(segment(6), 4, from_client=False)
+    assert (counts.down, counts.up) == (4, 40)

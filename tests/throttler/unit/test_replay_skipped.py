@@ -48,7 +48,7 @@ def test_packets_of_other_protocols_are_ignored(replay: Run) -> None:
     assert replay(pcap([*others, *BOTH]), "--interface", "v0") == (0, expected, "")
     code, _, err = replay(pcap(others), "--interface", "v0")
     assert code == 0
-    assert err == "note: no segment to or from port 3128 was read; another one is given by --port\n"
+    assert err == "note: no segment to or from port 3128 was read; set another port with --port\n"
 
 
 @given(st.binary(max_size=80), st.sampled_from([ETHERNET, RAW, COOKED, COOKED_2]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for writing births into the kernel: only differences, while the event loop keeps running."""
+"""Tests for writing initial socket options to the kernel: only differences, while the event loop keeps running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mptcp_throttler.kernel import scheduling
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import pacing as pacing_module
-from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE, SocketLimiter
+from mptcp_throttler.runtime.pacing import OPTIONS_BATCH, SocketLimiter
 from mptcp_throttler.shaping.initial_options import AS_USUAL, UNANTICIPATED, under_cap
 from mptcp_throttler.shaping.model import InitialOptions, Ownership
 from mptcp_throttler.shaping.plan import Planner
@@ -38,9 +38,9 @@ def client(number: int) -> Network:
     return ip_network((address(number), 32))
 
 
-def prefixes(count: int, birth: InitialOptions = CAPPED) -> dict[Network, InitialOptions]:
-    """Return births of *count* prefixes. With each call they are equal, but not identical, as after a reload."""
-    return {ip_network(((172 << 24) + number * 256, 24)): birth for number in range(count)}
+def prefixes(count: int, options: InitialOptions = CAPPED) -> dict[Network, InitialOptions]:
+    """Return initial options of *count* prefixes. Each call returns equal, but not identical objects."""
+    return {ip_network(((172 << 24) + number * 256, 24)): options for number in range(count)}
 
 
 class CountingPacing(FakePacing):
@@ -78,12 +78,12 @@ class Scene:
 
 @pytest.fixture
 def scene() -> Scene:
-    found = Scene()
-    asyncio.run(found.begin())
-    return found
+    prepared = Scene()
+    asyncio.run(prepared.begin())
+    return prepared
 
 
-def test_unchanged_births_are_not_written_again(scene: Scene) -> None:
+def test_unchanged_initial_options_are_not_written_again(scene: Scene) -> None:
     """Defect: a reload wrote all prefixes and all single clients again.
 
     For 100 ms, the daemon answered nothing else.
@@ -91,14 +91,14 @@ def test_unchanged_births_are_not_written_again(scene: Scene) -> None:
 
     async def reload() -> None:
         scene.remember_clients(CLIENTS)
-        assert scene.kernel.take_calls() == [], "no births are written while nothing is capped"
-        await scene.paced.set_births(prefixes(300))
+        assert scene.kernel.take_calls() == [], "no options are written while nothing is capped"
+        await scene.paced.set_initial_options(prefixes(300))
         assert scene.kernel.births == prefixes(300) | {client(number): UNANTICIPATED for number in range(CLIENTS)}
         scene.kernel.take_calls()
-        await scene.paced.set_births(prefixes(300))
+        await scene.paced.set_initial_options(prefixes(300))
         assert scene.kernel.take_calls() == []
         changed = prefixes(299) | prefixes(1, OTHER)
-        await scene.paced.set_births(changed)
+        await scene.paced.set_initial_options(changed)
         removed = [*prefixes(300)][-1]
         assert scene.kernel.take_calls() == [prefixes(1, OTHER) | {removed: None}]
         assert set(scene.planner.initial_classes) == {CLASS, OTHER_CLASS}
@@ -106,50 +106,50 @@ def test_unchanged_births_are_not_written_again(scene: Scene) -> None:
     asyncio.run(reload())
 
 
-def test_births_of_single_clients_are_written_while_the_loop_runs(scene: Scene) -> None:
-    turns = 0
+def test_options_of_single_clients_are_written_while_the_loop_runs(scene: Scene) -> None:
+    iterations = 0
 
-    async def others() -> None:
-        nonlocal turns
+    async def count_iterations() -> None:
+        nonlocal iterations
         while True:
-            turns += 1
+            iterations += 1
             await asyncio.sleep(0)
 
     async def reload_twice() -> None:
         scene.remember_clients(CLIENTS)
-        other_task = asyncio.create_task(others())
-        for births in (prefixes(1), {}):
-            before = turns
-            await scene.paced.set_births(births)
+        other_task = asyncio.create_task(count_iterations())
+        for options in (prefixes(1), {}):
+            before = iterations
+            await scene.paced.set_initial_options(options)
             calls = scene.kernel.take_calls()
-            assert max(map(len, calls)) == BIRTHS_AT_ONCE
-            assert turns - before >= len(calls) - 1 > CLIENTS / BIRTHS_AT_ONCE - 1
-            assert len(scene.kernel.births) == (CLIENTS + 1 if births else 0)
+            assert max(map(len, calls)) == OPTIONS_BATCH
+            assert iterations - before >= len(calls) - 1 > CLIENTS / OPTIONS_BATCH - 1
+            assert len(scene.kernel.births) == (CLIENTS + 1 if options else 0)
         other_task.cancel()
 
     asyncio.run(reload_twice())
 
 
 def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the client kept its entry, and began without the cap when the births were set again."""
+    """Defect: the client kept its entry, and began without the cap when the options were set again."""
     monkeypatch.setattr(scheduling, "TURN_SECONDS", 0.0)
 
-    async def go() -> None:
+    async def remove_options() -> None:
         scene.remember_clients(3)
-        await scene.paced.set_births(prefixes(300))
-        going = asyncio.create_task(scene.paced.set_births({}))
+        await scene.paced.set_initial_options(prefixes(300))
+        removal = asyncio.create_task(scene.paced.set_initial_options({}))
         await asyncio.sleep(0)
         scene.paced.set_clients({address(1): False})
-        await going
+        await removal
         assert scene.kernel.births == {}
 
-    asyncio.run(go())
+    asyncio.run(remove_options())
 
 
-def test_birth_from_the_policy_returns_when_a_client_is_forgotten(scene: Scene) -> None:
+def test_options_of_the_policy_return_when_a_client_is_forgotten(scene: Scene) -> None:
     async def reload() -> None:
         scene.remember_clients(1)
-        await scene.paced.set_births(prefixes(1) | {client(0): CAPPED})
+        await scene.paced.set_initial_options(prefixes(1) | {client(0): CAPPED})
         assert scene.kernel.births[client(0)] == UNANTICIPATED
         scene.paced.set_clients({address(0): False})
         assert scene.kernel.births[client(0)] == CAPPED
@@ -157,11 +157,11 @@ def test_birth_from_the_policy_returns_when_a_client_is_forgotten(scene: Scene) 
     asyncio.run(reload())
 
 
-def test_classes_of_old_and_new_births_are_known_during_a_change(scene: Scene) -> None:
+def test_classes_of_old_and_new_options_are_known_during_a_change(scene: Scene) -> None:
     async def reload() -> None:
-        await scene.paced.set_births(prefixes(BIRTHS_AT_ONCE))
+        await scene.paced.set_initial_options(prefixes(OPTIONS_BATCH))
         assert set(scene.planner.initial_classes) == {CLASS}
-        setting = asyncio.create_task(scene.paced.set_births(prefixes(2 * BIRTHS_AT_ONCE, OTHER)))
+        setting = asyncio.create_task(scene.paced.set_initial_options(prefixes(2 * OPTIONS_BATCH, OTHER)))
         await asyncio.sleep(0)
         assert not setting.done()
         assert set(scene.planner.initial_classes) == {CLASS, OTHER_CLASS}
@@ -171,11 +171,11 @@ def test_classes_of_old_and_new_births_are_known_during_a_change(scene: Scene) -
     asyncio.run(reload())
 
 
-def test_no_class_counts_if_the_kernel_cannot_set_births(scene: Scene) -> None:
+def test_no_class_counts_if_the_kernel_cannot_set_initial_options(scene: Scene) -> None:
     async def reload() -> None:
         scene.kernel.sets_births = False
-        for count in (1, 2 * BIRTHS_AT_ONCE):
-            setting = asyncio.create_task(scene.paced.set_births(prefixes(count)))
+        for count in (1, 2 * OPTIONS_BATCH):
+            setting = asyncio.create_task(scene.paced.set_initial_options(prefixes(count)))
             await asyncio.sleep(0)
             assert not scene.planner.initial_classes
             await setting
@@ -184,21 +184,23 @@ def test_no_class_counts_if_the_kernel_cannot_set_births(scene: Scene) -> None:
     asyncio.run(reload())
 
 
-def test_refused_births_are_logged_once_and_written_again_later(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_options_are_logged_once_and_written_again_later(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     async def reload() -> None:
         scene.remember_clients(CLIENTS)
         scene.kernel.refusal = "the BPF map is full"
         with caplog.at_level(logging.ERROR):
-            await scene.paced.set_births(prefixes(1))
+            await scene.paced.set_initial_options(prefixes(1))
         tried = [network for changes in scene.kernel.take_calls() for network in changes]
         assert sorted(tried) == sorted({*prefixes(1), *map(client, range(CLIENTS))}), "each once"
         assert caplog.messages == ["the BPF map is full"]
         scene.kernel.refusal = ""
-        await scene.paced.set_births(prefixes(1))
+        await scene.paced.set_initial_options(prefixes(1))
         tried_again = {network for changes in scene.kernel.take_calls() for network in changes}
         assert tried_again == {*prefixes(1), *map(client, range(CLIENTS))}
         assert set(scene.planner.initial_classes) == {CLASS}
-        await scene.paced.set_births(prefixes(1))
+        await scene.paced.set_initial_options(prefixes(1))
         assert scene.kernel.take_calls() == []
 
     asyncio.run(reload())
@@ -206,7 +208,7 @@ def test_refused_births_are_logged_once_and_written_again_later(scene: Scene, ca
 
 def test_refused_clients_are_written_again_by_the_next_comparison(scene: Scene) -> None:
     async def scenario() -> None:
-        await scene.paced.set_births(prefixes(1))
+        await scene.paced.set_initial_options(prefixes(1))
         scene.kernel.refusal = "the BPF map is full"
         scene.remember_clients(1)
         scene.kernel.refusal = ""
@@ -232,15 +234,15 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(400), deadline=None)
 @given(STEPS)
-def test_last_birth_of_each_network_holds_after_concurrent_changes(
+def test_last_options_of_each_network_apply_after_concurrent_changes(
     steps: list[dict[Network, InitialOptions] | dict[int, bool] | None],
 ) -> None:
-    """The steps are new births, changes of single clients, and turns of the loop."""
+    """The steps are new options, changes of single clients, and iterations of the event loop."""
 
     async def run() -> None:
         scene = Scene()
         await scene.begin()
-        births: dict[Network, InitialOptions] = {}
+        options: dict[Network, InitialOptions] = {}
         single: dict[Network, InitialOptions] = {}
         tasks = []
         for step in steps:
@@ -254,14 +256,14 @@ def test_last_birth_of_each_network_holds_after_concurrent_changes(
                         single[client(number)] = UNANTICIPATED
                 scene.paced.set_clients({address(number): is_single for number, is_single in clients.items()})
             else:
-                births = cast(dict[Network, InitialOptions], step)
-                tasks.append(asyncio.create_task(scene.paced.set_births(births)))
+                options = cast(dict[Network, InitialOptions], step)
+                tasks.append(asyncio.create_task(scene.paced.set_initial_options(options)))
                 await asyncio.sleep(0)
         await asyncio.gather(*tasks)
-        assert scene.kernel.births == ({**births, **single} if births else {})
-        classes = {birth.class_id for birth in births.values()} - {None}
+        assert scene.kernel.births == ({**options, **single} if options else {})
+        classes = {each.class_id for each in options.values()} - {None}
         assert set(scene.planner.initial_classes) == classes
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pacing_module, "BIRTHS_AT_ONCE", 1)
+        patch.setattr(pacing_module, "OPTIONS_BATCH", 1)
         asyncio.run(run())

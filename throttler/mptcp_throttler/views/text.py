@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Values, paths and rules of a policy in words, for answers and for lines that commands print. Pure.
+"""Describes values, paths and rules of a policy, for answers and for the output of commands. Pure.
 
-The words include all that changes what a rule does to a subflow, but name only four of many clients.
+A description includes everything that affects a rule's effect on a subflow, but at most four clients.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mptcp_throttler.policy.evaluate import cap_text
 from mptcp_throttler.policy.model import Budget, Direction, Kind, Onset, Policy, Rule, Throttle
 from mptcp_throttler.policy.schedule import DAYS, MIDNIGHT
 from mptcp_throttler.policy.verdict import Verdict, joined
-from mptcp_throttler.views.answers import PathWords, RuleWords
+from mptcp_throttler.views.answers import PathText, RuleText
 
 _EXEMPT: Final = {Kind.THROTTLE: "no cap", Kind.BUDGET: "no budget", Kind.STEER: "no steering"}
 _COUNTED: Final = {Direction.DOWN: "downloads", Direction.UP: "uploads"}
@@ -37,12 +37,12 @@ def end_text(address: bytes, port: int) -> str:
     return f"[{socket.inet_ntop(socket.AF_INET6, address)}]:{port}"
 
 
-def paths_in_words(policy: Policy) -> list[PathWords]:
+def describe_paths(policy: Policy) -> list[PathText]:
     """Return the name (``path``) and the ``conditions`` of each path, in order."""
-    return [{"path": name, "conditions": list(_on_path(each))} for name, each in policy.paths.items()]
+    return [{"path": name, "conditions": list(_path_conditions(each))} for name, each in policy.paths.items()]
 
 
-def _on_path(path: PathMatch) -> Iterator[str]:
+def _path_conditions(path: PathMatch) -> Iterator[str]:
     if path.interfaces is not None:
         yield f"interface {' or '.join(sorted(path.interfaces))}"
     if path.clients is not None:
@@ -55,10 +55,10 @@ def _on_path(path: PathMatch) -> Iterator[str]:
         yield "backup subflows" if path.backup else "subflows that are not backup"
 
 
-def rules_in_words(policy: Policy) -> list[RuleWords]:
-    """Return the name (``rule``) of each rule, its ``conditions`` and what it ``does``, in order."""
+def describe_rules(policy: Policy) -> list[RuleText]:
+    """Return the name (``rule``) of each rule, its ``conditions`` and its actions (``does``), in order."""
     return [
-        {"rule": rule.name, "conditions": list(_conditions(rule, policy)), "does": list(_does(rule))}
+        {"rule": rule.name, "conditions": list(_conditions(rule, policy)), "does": list(_actions(rule))}
         for rule in policy.rules
     ]
 
@@ -71,58 +71,58 @@ def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
     yield from rule.when.words(policy.time_zone)
 
 
-def _does(rule: Rule) -> Iterator[str]:
+def _actions(rule: Rule) -> Iterator[str]:
     if rule.throttle is not None:
-        last = "" if rule.lift_last else ", on the last usable path too"
+        last_path = "" if rule.lift_last else ", on the last usable path too"
         guard = "" if rule.guard else ", never relaxed by the guard"
-        holds = ", always" if rule.always else f"{last}{guard}{_from_the_second(rule, Kind.THROTTLE)}"
-        yield f"cap of {cap_in_words(rule.throttle)}{holds}"
+        extent = ", always" if rule.always else f"{last_path}{guard}{_from_second_path(rule, Kind.THROTTLE)}"
+        yield f"cap of {describe_cap(rule.throttle)}{extent}"
     if rule.budget is not None:
-        yield budget_in_words(rule.budget) + (", relaxed by the guard" if rule.budget_guard else "")
+        yield describe_budget(rule.budget) + (", relaxed by the guard" if rule.budget_guard else "")
     if rule.steer is not None:
-        yield f"steering {rule.steer.words()}" + _from_the_second(rule, Kind.STEER)
+        yield f"steering {rule.steer.words()}" + _from_second_path(rule, Kind.STEER)
     for kind in Kind:
         if kind in rule.exempts:
             yield _EXEMPT[kind]
 
 
-def _from_the_second(rule: Rule, kind: Kind) -> str:
-    """Return the default condition of a rule that sets no minimum number of paths or subflows."""
-    says = rule.when.model_fields_set & {"min_paths", "min_subflows"}
-    return ", once there are subflows on two paths" if not says and rule.least_paths(kind) > 1 else ""
+def _from_second_path(rule: Rule, kind: Kind) -> str:
+    """Return the default condition of a rule without a minimum number of paths or subflows."""
+    is_set = rule.when.model_fields_set & {"min_paths", "min_subflows"}
+    return ", once there are subflows on two paths" if not is_set and rule.least_paths(kind) > 1 else ""
 
 
-def cap_in_words(throttle: Throttle) -> str:
+def describe_cap(throttle: Throttle) -> str:
     """Return ``5 Mbit/s per client, up to 8 Mbit/s, at once``."""
     burst = "" if throttle.burst is None else f", burst of {approximate_size(throttle.burst)}"
     onset = ", at once" if throttle.landing is Onset.IMMEDIATE else ""
     return f"{cap_text(throttle)}{burst}{onset}"
 
 
-def budget_in_words(budget: Budget) -> str:
+def describe_budget(budget: Budget) -> str:
     """Return ``budget monthly, by month for each client: after 5.00 GB 512 kbit/s``."""
     steps = (
-        f"after {approximate_size(step.after)} {'no cap' if step.throttle is None else cap_in_words(step.throttle)}"
+        f"after {approximate_size(step.after)} {'no cap' if step.throttle is None else describe_cap(step.throttle)}"
         for step in budget.steps
     )
-    whose = "each client" if budget.per_client else "all clients together"
-    counts = "" if len(budget.count) == len(Direction) else f" ({_COUNTED[next(iter(budget.count))]} alone)"
-    return f"{budget.title}, by {budget.period}{_reset(budget)} for {whose}{counts}: {', '.join(steps)}"
+    clients = "each client" if budget.per_client else "all clients together"
+    directions = "" if len(budget.count) == len(Direction) else f" (only {_COUNTED[next(iter(budget.count))]})"
+    return f"{budget.title}, by {budget.period}{_period_start(budget)} for {clients}{directions}: {', '.join(steps)}"
 
 
-def _reset(budget: Budget) -> str:
+def _period_start(budget: Budget) -> str:
     """Return the start of the period, unless it is midnight of the month's first day, of Monday, or of each day."""
     days = {
         "month": (f"day {budget.reset_day}, ", budget.reset_day == 1),
         "week": (f"{DAYS[budget.reset_day % len(DAYS)].title()}, ", budget.reset_day == 0),
         "day": ("", True),
     }
-    day, usual = days[budget.period]
-    return "" if usual and budget.reset_time == MIDNIGHT else f" from {day}{budget.reset_time:%H:%M}"
+    day, is_default = days[budget.period]
+    return "" if is_default and budget.reset_time == MIDNIGHT else f" from {day}{budget.reset_time:%H:%M}"
 
 
 def planned_reason(verdict: Verdict, *, with_budget: bool = False) -> str:
-    """Return the reason of *verdict* with what is known without samples: the steering, and the budget that meters."""
+    """Return the reason of *verdict*, with the steering and the metering budget, which are known without samples."""
     reason, rule = verdict.reason, verdict.steer
     budget = None if verdict.budget is None else verdict.budget.budget
     if with_budget and budget is not None:

@@ -19,7 +19,7 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind
 from mptcp_throttler.policy.anticipation import KEPT_SECONDS
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import engine
-from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE
+from mptcp_throttler.runtime.pacing import OPTIONS_BATCH
 from mptcp_throttler.shaping.initial_options import UNANTICIPATED, under_cap
 from mptcp_throttler.shaping.model import InitialOptions, SocketLimit, Target
 
@@ -32,7 +32,7 @@ PREFIX, CLIENT = ip_network("10.1.0.0/16"), ip_network(f"{A}/32")
 def report_event(scene: Scene, kind: KernelEventKind, token: int, client: str) -> None:
     """Let the kernel report an event, and the daemon process it."""
     event = KernelEvent(time.monotonic(), kind, token, four_tuple(client), 0, 0)
-    scene.engine.handle_events(scene.engine.tracker.kernel_event(event))
+    scene.engine.handle_events(scene.engine.tracker.apply_event(event))
 
 
 def reasons(scene: Scene) -> list[str]:
@@ -137,35 +137,35 @@ async def test_sockets_are_not_changed_if_nothing_is_capped(tmp_path: Path) -> N
         assert kernel.pacing.births[CLIENT] == UNANTICIPATED
 
 
-MANY = 300
+PREFIX_COUNT = 300
 """Number of prefixes: more than are changed at once."""
-MANY_PATHS = f"""\
+PATHS_WITH_PREFIXES = f"""\
 version: 1
 paths:
-  a: {{clients: [{", ".join(f"10.1.{number % 256}.{number // 256 * 128}/25" for number in range(MANY))}]}}
+  a: {{clients: [{", ".join(f"10.1.{number % 256}.{number // 256 * 128}/25" for number in range(PREFIX_COUNT))}]}}
   b: {{clients: [10.2.0.0/16]}}
 """
-MANY_CAPPED = (
-    MANY_PATHS
+PREFIXES_CAPPED = (
+    PATHS_WITH_PREFIXES
     + "rules: [{name: cap-a, paths: [a], when: {min_subflows: 1}, throttle: {rate: 5 Mbit/s}, lift_last: false}]\n"
 )
-MANY_UNCAPPED = MANY_PATHS + "rules: [{name: cap-b, paths: [b], throttle: {rate: 5 Mbit/s}}]\n"
-LATE = "10.1.255.1"
+PREFIXES_UNCAPPED = PATHS_WITH_PREFIXES + "rules: [{name: cap-b, paths: [b], throttle: {rate: 5 Mbit/s}}]\n"
+NEW_CLIENT = "10.1.255.1"
 """An address whose prefix is not among the first prefixes to be changed."""
 
 
-def connect_between_changes(scene: Scene, seen: list[dict[FourTuple, Target]]) -> None:
-    """Open a connection when some of the prefixes have been changed, and append the entries existing then to *seen*."""
+def connect_between_changes(scene: Scene, entries_seen: list[dict[FourTuple, Target]]) -> None:
+    """Open a connection after some of the prefixes were changed; append the current entries to *entries_seen*."""
     pacing = scene.kernel.pacing
     set_births = pacing.set_births
 
     def begin() -> None:
-        scene.kernel.sockets.connect(1, LATE)
-        report_event(scene, KernelEventKind.CREATED, 1, LATE)
-        seen.append(dict(scene.kernel.netfilter.entries))
+        scene.kernel.sockets.connect(1, NEW_CLIENT)
+        report_event(scene, KernelEventKind.CREATED, 1, NEW_CLIENT)
+        entries_seen.append(dict(scene.kernel.netfilter.entries))
 
     def noted(changes: Mapping[Network, InitialOptions | None]) -> None:
-        if len(changes) == BIRTHS_AT_ONCE and not seen:
+        if len(changes) == OPTIONS_BATCH and not entries_seen:
             asyncio.get_running_loop().call_soon(begin)
         set_births(changes)
 
@@ -173,13 +173,13 @@ def connect_between_changes(scene: Scene, seen: list[dict[FourTuple, Target]]) -
 
 
 @scenario
-async def test_connection_that_begins_during_a_change_of_births_is_capped(tmp_path: Path) -> None:
+async def test_connection_accepted_while_initial_options_change_is_capped(tmp_path: Path) -> None:
     """Its socket was accepted without a limit, and gets one with its first sample."""
-    async with running(tmp_path, MANY_UNCAPPED) as scene:
-        kernel, seen = scene.kernel, list[dict[FourTuple, Target]]()
-        connect_between_changes(scene, seen)
-        await scene.reload(MANY_CAPPED)
-        known = four_tuple(LATE)
+    async with running(tmp_path, PREFIXES_UNCAPPED) as scene:
+        kernel, entries_seen = scene.kernel, list[dict[FourTuple, Target]]()
+        connect_between_changes(scene, entries_seen)
+        await scene.reload(PREFIXES_CAPPED)
+        known = four_tuple(NEW_CLIENT)
         await until(lambda: kernel.netfilter.entries.get(known) == Target(0x11, 0x10000))
         await until(
             lambda: kernel.pacing.limits.get(kernel.sockets.by_four_tuple[known].cookie) == SocketLimit(5_000_000, 625)
@@ -187,8 +187,8 @@ async def test_connection_that_begins_during_a_change_of_births_is_capped(tmp_pa
 
 
 @scenario
-async def test_class_is_made_before_all_of_its_births_are_set(tmp_path: Path) -> None:
-    """Defect: the class was created only after all births were set. Until then, connections bypassed the class."""
+async def test_class_is_created_before_its_initial_options_are_set(tmp_path: Path) -> None:
+    """Defect: the class was created only after all initial options were set. Until then, connections bypassed it."""
     async with running(tmp_path, NO_RULES) as scene:
         pacing, classes = scene.kernel.pacing, scene.kernel.traffic_control.classes
         set_births, class_exists = pacing.set_births, list[bool]()
@@ -199,6 +199,8 @@ async def test_class_is_made_before_all_of_its_births_are_set(tmp_path: Path) ->
 
         pacing.set_births = noted  # type: ignore[method-assign]
         networks = ", ".join(f"10.1.{number % 256}.{number // 256 * 8}/29" for number in range(4000))
-        await scene.reload(MANY_CAPPED.replace(MANY_PATHS, f"version: 1\npaths: {{a: {{clients: [{networks}]}}}}\n"))
+        await scene.reload(
+            PREFIXES_CAPPED.replace(PATHS_WITH_PREFIXES, f"version: 1\npaths: {{a: {{clients: [{networks}]}}}}\n")
+        )
         assert len(class_exists) > 20
         assert class_exists[-1]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_throttler.mptcp.options import parse_options
-from mptcp_throttler.replay.words import in_words
+from mptcp_throttler.replay.descriptions import describe_option
 
 SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
 
@@ -34,15 +34,15 @@ SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
         (ACK, "1e0c 7000 1112131415161718", "MP_FASTCLOSE"),
         (ACK, "1e04 8106", "MP_TCPRST: middlebox interference, transient"),
         (ACK, "1e04 8009", "MP_TCPRST: reason 9"),
-        (ACK, "1e04 f000", "an MPTCP option of subtype 15, which no RFC has"),
-        (ACK, "1e04 1007", "a broken MPTCP option of subtype 1: length 4 fits no form of this subtype here"),
-        (ACK, "1e02", "a broken MPTCP option: no subtype"),
+        (ACK, "1e04 f000", "MPTCP option of subtype 15, which no RFC defines"),
+        (ACK, "1e04 1007", "invalid MPTCP option of subtype 1: length 4 is invalid for this subtype"),
+        (ACK, "1e02", "invalid MPTCP option: no subtype"),
     ],
 )
-def test_option_is_described_in_words(flags: int, options: str, words: str) -> None:
-    assert "; ".join(map(in_words, parse_options(bytes.fromhex(options), flags))) == words
+def test_option_is_described(flags: int, options: str, words: str) -> None:
+    assert "; ".join(map(describe_option, parse_options(bytes.fromhex(options), flags))) == words
 
 
 @given(st.binary(max_size=40), st.sampled_from([SYN, SYN_ACK, ACK]))
 def test_any_bytes_are_described_without_an_exception(options: bytes, flags: int) -> None:
-    assert all(map(in_words, parse_options(options, flags)))
+    assert all(map(describe_option, parse_options(options, flags)))

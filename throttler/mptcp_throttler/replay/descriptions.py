@@ -23,51 +23,51 @@ _RESET_REASONS: Final = (
 """By number: RFC 8684, 3.6."""
 
 
-def segment_in_words(segment: Segment, from_client: bool) -> str:
-    """Return ``SYN ACK: MP_CAPABLE version 1, the sender's key``."""
+def describe_segment(segment: Segment, from_client: bool) -> str:
+    """Return flags and options as text: ``SYN ACK: MP_CAPABLE version 1, the sender's key``."""
     flags = " ".join(name for name, flag in _FLAGS.items() if segment.flags & flag) or "no flags"
-    words = "; ".join(map(in_words, segment.options))
+    description = "; ".join(map(describe_option, segment.options))
     if segment.flags & options.SYN:
         version_0 = any(isinstance(each, options.MpCapable) and each.version == 0 for each in segment.options)
         if version_0 and from_client and not segment.flags & options.ACK:
-            words += ": asks for MPTCP version 0 (RFC 6824), which Linux answers in plain TCP: not tracked"
-        words = words or "plain TCP"
-    return f"{flags}: {words}" if words else flags
+            description += ": requests MPTCP version 0 (RFC 6824), to which Linux replies in plain TCP: not tracked"
+        description = description or "plain TCP"
+    return f"{flags}: {description}" if description else flags
 
 
-def in_words(option: options.MptcpOption) -> str:
+def describe_option(option: options.MptcpOption) -> str:
     """Describe one option (RFC 8684, 3). Keys are omitted because they are secrets."""
     match option:
         case options.MpCapable():
-            words = [f"MP_CAPABLE version {option.version}"]
+            parts = [f"MP_CAPABLE version {option.version}"]
             if option.receiver_key is not None:
-                words.append("both keys")
+                parts.append("both keys")
             elif option.sender_key is not None:
-                words.append("the sender's key")
-            words += ["with checksums"] if option.flags & 0x80 else []
-            words += ["no join to this address"] if option.flags & 0x20 else []
-            words += [] if option.data_length is None else [f"{counted(option.data_length, 'byte')} of data"]
-            return ", ".join(words)
+                parts.append("the sender's key")
+            parts += ["with checksums"] if option.flags & 0x80 else []
+            parts += ["no join to this address"] if option.flags & 0x20 else []
+            parts += [] if option.data_length is None else [f"{counted(option.data_length, 'byte')} of data"]
+            return ", ".join(parts)
         case options.MpJoinSyn():
             joined = f"connection {option.token:08x}, address id {option.address_id}"
             return f"MP_JOIN to {joined}{', backup' if option.backup else ''}"
         case options.MpJoinSynAck():
-            proof = f"address id {option.address_id}, HMAC {option.hmac.hex()}"
-            return f"MP_JOIN, {proof}{', backup' if option.backup else ''}"
+            fields = f"address id {option.address_id}, HMAC {option.hmac.hex()}"
+            return f"MP_JOIN, {fields}{', backup' if option.backup else ''}"
         case options.MpJoinAck():
             return f"MP_JOIN, HMAC {option.hmac.hex()}"
         case options.Dss():
-            words = ["DSS"]
+            parts = ["DSS"]
             if option.data_length is not None:
-                words.append(f"{counted(option.data_length, 'byte')} from {option.data_sequence}")
-            words += [] if option.data_ack is None else [f"acknowledges {option.data_ack}"]
-            words += ["DATA_FIN"] if option.data_fin else []
-            return ", ".join(words)
+                parts.append(f"{counted(option.data_length, 'byte')} from {option.data_sequence}")
+            parts += [] if option.data_ack is None else [f"acknowledges {option.data_ack}"]
+            parts += ["DATA_FIN"] if option.data_fin else []
+            return ", ".join(parts)
         case options.AddAddr():
             address = ip_address(option.address)
-            end = f"[{address}]" if address.version == 6 else str(address)
-            end += "" if option.port is None else f":{option.port}"
-            return f"ADD_ADDR id {option.address_id}: {end}{', echo' if option.echo else ''}"
+            endpoint = f"[{address}]" if address.version == 6 else str(address)
+            endpoint += "" if option.port is None else f":{option.port}"
+            return f"ADD_ADDR id {option.address_id}: {endpoint}{', echo' if option.echo else ''}"
         case options.RemoveAddr():
             return f"REMOVE_ADDR id {', '.join(map(str, option.address_ids))}"
         case options.MpPrio():
@@ -80,7 +80,7 @@ def in_words(option: options.MptcpOption) -> str:
             reason = _RESET_REASONS[number] if number < len(_RESET_REASONS) else f"reason {number}"
             return f"MP_TCPRST: {reason}{', transient' if option.flags & 1 else ''}"
         case options.UnknownSubtype():
-            return f"an MPTCP option of subtype {option.subtype}, which no RFC has"
+            return f"MPTCP option of subtype {option.subtype}, which no RFC defines"
     assert isinstance(option, options.Malformed)
     subtype = "" if option.subtype is None else f" of subtype {option.subtype}"
-    return f"a broken MPTCP option{subtype}: {option.reason}"
+    return f"invalid MPTCP option{subtype}: {option.reason}"

@@ -21,7 +21,7 @@ from mptcp_common import journal
 from mptcp_common.endpoints import address_and_port
 from mptcp_common.exit_status import DONE, FAILED, USAGE
 from mptcp_common.units import counted, format_rate
-from mptcp_throttler.cli.shared import Absent, Unanswered, ask_daemon, complain, say_unknown_names
+from mptcp_throttler.cli.shared import NoAnswerError, QueryError, print_error, print_unknown_names, query_daemon
 from mptcp_throttler.config import status_socket
 from mptcp_throttler.policy.schedule import moment_text
 
@@ -32,20 +32,19 @@ _KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steer
 
 
 def explain(options: argparse.Namespace) -> int:
-    which = _which(options.which)
-    if which is None:
-        complain(
-            f'"{options.which}" is neither an address (10.1.0.2), nor a token (4f037d87), nor a client\'s end of a '
-            "subflow (10.1.0.2:40000, [fd00::2]:40000)"
-        )
+    selection = _selection(options.which)
+    if selection is None:
+        kinds = "an address (10.1.0.2), a token (4f037d87) or a client's endpoint (10.1.0.2:40000, [fd00::2]:40000)"
+        print_error(f'"{options.which}" is not {kinds}')
         return USAGE
-    answer = ask_daemon(options.socket or status_socket(options.config), {"query": "explain", **which}, "time_zone")
+    path = options.socket or status_socket(options.config)
+    answer = query_daemon(path, {"query": "explain", **selection}, "time_zone")
     for line in (json.dumps(answer),) if options.json else explanation(answer):
         print(line)
     return DONE if answer["connections"] else FAILED
 
 
-def _which(text: str) -> dict[str, str] | None:
+def _selection(text: str) -> dict[str, str] | None:
     """Return the request argument for the address, token or endpoint in *text*; None if *text* is none of these."""
     with suppress(ValueError):
         return {"client": str(ip_address(text.removeprefix("[").removesuffix("]")))}
@@ -61,49 +60,49 @@ def explanation(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield the answer to ``explain`` as lines. Past times are in this host's zone, hours in the policy's."""
     clock = _Clock(answer["time"], ZoneInfo(answer["time_zone"]))
     if not answer["connections"]:
-        yield "no such Multipath TCP connection is open; the throttler neither knows nor caps those of plain TCP"
+        yield "no such Multipath TCP connection is open; connections of plain TCP are not tracked"
     for connection in answer["connections"]:
         subflows = connection["subflows"]
-        what = f"tunnel {connection['tunnel']}," if "tunnel" in connection else "connection"
+        title = f"tunnel {connection['tunnel']}," if "tunnel" in connection else "connection"
         ends = {each["remote"] for each in subflows}
         yield (
-            f"{what} {connection['token']} from {connection['client'] or 'an unknown address'}, "
-            f"{counted(len(ends), 'active subflow')}, since {clock.at(connection['since'])}"
+            f"{title} {connection['token']} from {connection['client'] or 'an unknown address'}, "
+            f"{counted(len(ends), 'active subflow')}, since {clock.past(connection['since'])}"
         )
         for subflow in subflows:
             yield from _subflow(subflow, clock)
-    if (more := answer.get("total", 0) - len(answer["connections"])) > 0:
-        yield f"and {counted(more, 'older connection')}"
+    if (omitted := answer.get("total", 0) - len(answer["connections"])) > 0:
+        yield f"and {counted(omitted, 'older connection')}"
 
 
 class _Clock(NamedTuple):
     now: float
-    policys: tzinfo
+    policy_zone: tzinfo
 
-    def at(self, time: float) -> str:
+    def past(self, time: float) -> str:
         """Return the time of day, with the date if not today, and the zone if not the policy's."""
-        when, today = (datetime.fromtimestamp(each).astimezone() for each in (time, self.now))
-        clock = when.strftime("%H:%M:%S")
-        if when.utcoffset() != datetime.fromtimestamp(time, self.policys).utcoffset():
-            clock += f" {when.tzname()}"
-        return clock if when.date() == today.date() else f"{when.strftime('%a %Y-%m-%d')} {clock}"
+        local, today = (datetime.fromtimestamp(each).astimezone() for each in (time, self.now))
+        clock = local.strftime("%H:%M:%S")
+        if local.utcoffset() != datetime.fromtimestamp(time, self.policy_zone).utcoffset():
+            clock += f" {local.tzname()}"
+        return clock if local.date() == today.date() else f"{local.strftime('%a %Y-%m-%d')} {clock}"
 
-    def hour(self, time: float) -> str:
+    def future(self, time: float) -> str:
         """Return a future time in the policy's zone: ``18:00 (Europe/Athens)``."""
-        return f"{moment_text(time, self.now, self.policys)} ({self.policys})"
+        return f"{moment_text(time, self.now, self.policy_zone)} ({self.policy_zone})"
 
 
 def _subflow(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
-    where = f"path {subflow['path']}" if subflow["path"] else "on no path"
-    by = f" by {subflow['interface']}" if subflow["interface"] else ""
+    path = f"path {subflow['path']}" if subflow["path"] else "on no path"
+    interface = f" by {subflow['interface']}" if subflow["interface"] else ""
     direction = "upload" if subflow["direction"] == "up" else "download"
-    yield f"  {subflow['remote']}, {where}{by}, {direction}: {_verdict(subflow, clock)}"
+    yield f"  {subflow['remote']}, {path}{interface}, {direction}: {_verdict(subflow, clock)}"
     for rule in subflow["tried"]:
         yield f"    {_rule(rule, clock)}"
     if not subflow["tried"]:
-        yield "    no rule is for this direction"
+        yield "    no rule applies to this direction"
     for stage in subflow["stages"]:
-        since = "" if stage["since"] is None else f", since {clock.at(stage['since'])}"
+        since = "" if stage["since"] is None else f", since {clock.past(stage['since'])}"
         yield f"    then {stage['stage']}: {stage['what']}{since}"
 
 
@@ -114,7 +113,7 @@ def _verdict(subflow: Mapping[str, Any], clock: _Clock) -> str:
     if subflow["rule"] is not None:
         parts.append(f"rule {subflow['rule']}")
     if subflow["since"] is not None:
-        parts.append(f"since {clock.at(subflow['since'])}")
+        parts.append(f"since {clock.past(subflow['since'])}")
     state = subflow["cap_state"]
     if state != "none":
         parts.append("coming into force" if state == "coming" else state)
@@ -127,7 +126,7 @@ def _rule(rule: Mapping[str, Any], clock: _Clock) -> str:
     """Return ``rule night: does not match: outside its hours, 22:00-06:00; begins 22:00 (Europe/Athens)``."""
     name = f"{_KINDS[rule.get('kind', 'throttle')]} {rule['rule']}"
     if rule["matched"]:
-        until = None if rule["until"] is None else f"until {clock.hour(rule['until'])}"
+        until = None if rule["until"] is None else f"until {clock.future(rule['until'])}"
         return "; ".join(filter(None, (f"{name}: matches", rule["failed"], until)))
     return f"{name}: does not match: {rule['failed']}"
 
@@ -136,7 +135,7 @@ def events(options: argparse.Namespace) -> int:
     path = options.socket or status_socket(options.config)
     request: dict[str, Any] = {"query": "events", "limit": options.limit}
     request |= {name: getattr(options, name) for name in ("client", "rule", "token") if getattr(options, name)}
-    found = _followed(path, request) if options.follow else ask_daemon(path, request, "events")["events"]
+    found = _follow(path, request) if options.follow else query_daemon(path, request, "events")["events"]
     try:
         for line in map(json.dumps, found) if options.json else event_lines(found):
             print(line, flush=options.follow)
@@ -144,27 +143,27 @@ def events(options: argparse.Namespace) -> int:
         if not options.follow:  # otherwise it is the only way to end the command
             raise
     if not found:
-        say_unknown_names(path, request)
+        print_unknown_names(path, request)
     return DONE
 
 
-def _followed(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _follow(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the events of *request*, and then new events, forever. Missing events are reported on stderr."""
     pid: int | None = None
-    away = False
+    is_waiting = False
     while True:
         try:
-            answer = ask_daemon(path, request, "events")
-        except Absent as error:
+            answer = query_daemon(path, request, "events")
+        except NoAnswerError as error:
             if pid is None:
                 raise
             # The daemon may be restarting: continue when it answers again.
-            if not away:
+            if not is_waiting:
                 journal.say(f"note: {error} Waiting for it")
-            away = True
+            is_waiting = True
             time.sleep(FOLLOW_SECONDS)
             continue
-        after, before, pid, away = request.get("after", 0), pid, answer["pid"], False
+        after, before, pid, is_waiting = request.get("after", 0), pid, answer["pid"], False
         if answer["last"] < after or before not in (None, pid):
             journal.say("note: the daemon was restarted; its events begin here")
             request["after"] = 0
@@ -172,11 +171,11 @@ def _followed(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         lost = answer["first"] - after - 1
         if after and lost > 0:
             journal.say(f"note: {lost} events are missing: the daemon keeps only the latest ones")
-        found = answer["events"]
-        yield from found
+        events = answer["events"]
+        yield from events
         # A full answer may omit events: request the next events. Otherwise request only new events.
-        full = "after" in request and len(found) == request["limit"]
-        request |= {"after": found[-1]["seq"] if full else answer["last"], "limit": MAX_EVENTS}
+        is_full = "after" in request and len(events) == request["limit"]
+        request |= {"after": events[-1]["seq"] if is_full else answer["last"], "limit": MAX_EVENTS}
         time.sleep(FOLLOW_SECONDS)
 
 
@@ -184,11 +183,11 @@ def event_lines(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Yield a line for each of *events*, after a line with the date if the day changed, in this host's time zone."""
     day = ""
     for event in events:
-        when = datetime.fromtimestamp(event["time"])
-        if (date := when.strftime("%A, %Y-%m-%d")) != day:
+        local = datetime.fromtimestamp(event["time"])
+        if (date := local.strftime("%A, %Y-%m-%d")) != day:
             yield (day := date)
         rule = f" ({event['rule']})" if event["rule"] and event["rule"] not in event["text"] else ""
-        clock = when.strftime("%H:%M:%S.%f")[:-3]
+        clock = local.strftime("%H:%M:%S.%f")[:-3]
         yield f"{clock}  {event['kind']:<10}  {event['token'] or '-':<8}  {event['text']}{rule}"
 
 
@@ -199,7 +198,7 @@ def reload(options: argparse.Namespace) -> int:
     for line in () if journal.is_journal() else (*reloads.get("settings", ()), *errors):
         journal.say(line, journal.ERROR if line in errors else journal.WARNING)
     if errors:
-        complain("reload refused: the policy in force stays")
+        print_error("reload refused: the previous policy stays in force")
         return FAILED
     print("policy reloaded")
     return DONE
@@ -207,18 +206,18 @@ def reload(options: argparse.Namespace) -> int:
 
 def reload_outcome(path: Path) -> dict[str, Any]:
     """Make the daemon at *path* reload its policy; return ``reloads`` of its status. Raises Unanswered."""
-    before = ask_daemon(path, {"query": "head"}, "reloads")
+    before = query_daemon(path, {"query": "head"}, "reloads")
     try:
         os.kill(before["pid"], signal.SIGHUP)
     except PermissionError as error:
-        raise Unanswered("only root and the throttler's user may make it reload") from error
+        raise QueryError("only root and the throttler's user may make it reload") from error
     except ProcessLookupError as error:
-        raise Unanswered(f"the daemon at {path} has just ended") from error
+        raise QueryError(f"the daemon at {path} has just ended") from error
     deadline = time.monotonic() + RELOAD_SECONDS
     while True:
-        now: dict[str, Any] = ask_daemon(path, {"query": "head"}, "reloads")["reloads"]
-        if any(now[each] > before["reloads"][each] for each in ("accepted", "refused")):
-            return now
+        reloads: dict[str, Any] = query_daemon(path, {"query": "head"}, "reloads")["reloads"]
+        if any(reloads[each] > before["reloads"][each] for each in ("accepted", "refused")):
+            return reloads
         if time.monotonic() > deadline:
-            raise Unanswered(f"the reload takes longer than {RELOAD_SECONDS:.0f} seconds")
+            raise QueryError(f"the reload takes longer than {RELOAD_SECONDS:.0f} seconds")
         time.sleep(0.1)

@@ -35,7 +35,7 @@ class WireObserver:
         self.handshakes: TimedTable[FourTuple, Handshake] = TimedTable(table.limits.max_remembered)
         self.refused: TimedTable[FourTuple, None] = TimedTable()  # recently refused joins, to report each once
 
-    def segment(self, segment: Segment) -> list[Event]:
+    def observe(self, segment: Segment) -> list[Event]:
         table, counters = self._table, self._table.counters
         counters.segments += 1
         for option in segment.options:
@@ -61,15 +61,15 @@ class WireObserver:
             return []
         if segment.option(options.MpFastclose) is not None:
             for each in table.connections[record.token].subflows:
-                table.questions.ask(each.four_tuple, segment.time)
+                table.lookups.add(each.four_tuple, segment.time)
         elif flags & options.RST:
-            table.questions.ask(four_tuple, segment.time)
+            table.lookups.add(four_tuple, segment.time)
         return []
 
     def expire(self, time: float) -> None:
-        before = time - self._table.limits.handshake_timeout
-        self._table.counters.expired += self.handshakes.drop_until(before)
-        self.refused.drop_until(before)
+        cutoff = time - self._table.limits.handshake_timeout
+        self._table.counters.expired += self.handshakes.drop_until(cutoff)
+        self.refused.drop_until(cutoff)
 
     def _classify(self, segment: Segment) -> tuple[FourTuple, bool]:
         """Return the segment's four-tuple and whether the client sent it. Its ports may both be those of a proxy."""
@@ -85,9 +85,9 @@ class WireObserver:
             self._table.counters.version_0 += capable is not None
             self._table.counters.ignored += 1
         elif record is None or segment.time > record.subflow.since:  # otherwise the kernel's event came first
-            before = self.handshakes.get(four_tuple)
+            previous = self.handshakes.get(four_tuple)
             # The proxy answers each attempt by the same interface.
-            new = Handshake(None if join is None else join.token, None if before is None else before.interface)
+            new = Handshake(None if join is None else join.token, None if previous is None else previous.interface)
             self._table.counters.handshakes_evicted += self.handshakes.put(four_tuple, new, segment.time)
         return []
 
