@@ -59,7 +59,7 @@ def write():
         ledger.write("boot", usage)
     except KernelError as error:
         print(error)
-    print(ledger.used([("rule", 0)])[account])
+    print(ledger.read_usage([("rule", 0)])[account])
 
 write()
 filling = directory / "filling"

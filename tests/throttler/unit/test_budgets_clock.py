@@ -26,7 +26,7 @@ def test_clock_that_is_far_ahead_for_a_while_deletes_no_accounts(tmp_path: Path,
     ledger.write(BOOT, usage({USED: 2_000_000, OLD: 5}))
 
     def accounts_in_ledger() -> set[Account]:
-        return set(ledger.used([(each.budget, each.start) for each in (USED, OLD)]))
+        return set(ledger.read_usage([(each.budget, each.start) for each in (USED, OLD)]))
 
     async def pass_time(host: Host, seconds: float) -> None:
         host.now += seconds

@@ -133,8 +133,8 @@ async def test_stop_with_outstanding_onsets_does_not_call_follow_repeatedly(tmp_
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
         planner = scene.engine.downloads.planner
-        planner._mark_moved(list(planner.members))
-        assert planner.moved
+        planner._mark_changed(list(planner.members))
+        assert planner.changed_subflows
         scene.engine.paced.possible = False
         loop, soon = asyncio.get_running_loop(), list[object]()
         call_soon = loop.call_soon

@@ -21,7 +21,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import pacing as pacing_module
 from mptcp_throttler.runtime.pacing import BIRTHS_AT_ONCE, SocketLimiter
-from mptcp_throttler.shaping.initial_options import AS_USUAL, UNANTICIPATED, under_cap
+from mptcp_throttler.shaping.initial_options import DEFAULT_OPTIONS, UNANTICIPATED, under_cap
 from mptcp_throttler.shaping.model import InitialOptions, Ownership
 from mptcp_throttler.shaping.plan import Planner
 
@@ -222,7 +222,7 @@ def test_refused_clients_are_written_again_by_the_next_comparison(scene: Scene) 
 NETWORKS = st.sampled_from([client(0), client(1), *prefixes(3)])
 STEPS = st.lists(
     st.one_of(
-        st.dictionaries(NETWORKS, st.sampled_from([CAPPED, OTHER, AS_USUAL]), max_size=4),
+        st.dictionaries(NETWORKS, st.sampled_from([CAPPED, OTHER, DEFAULT_OPTIONS]), max_size=4),
         st.dictionaries(st.integers(0, 4), st.booleans(), min_size=1, max_size=3),
         st.none(),
     ),

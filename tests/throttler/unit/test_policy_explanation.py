@@ -26,7 +26,7 @@ def explain(
     subject: Policy, *subflows: Subflow, now: float = NOW, expected: int = 0, direction: Direction = Direction.DOWN
 ) -> list[tuple[str, bool, str | None]]:
     """Return the rules that were tried for the first of *subflows*: the rule, whether it decided, and why not."""
-    found = CompiledPolicy(subject).tried(connection(*subflows), subflows[0], direction, now, expected)
+    found = CompiledPolicy(subject).explain(connection(*subflows), subflows[0], direction, now, expected)
     return [(each.rule, each.matched, each.failed) for each in found]
 
 
@@ -67,7 +67,9 @@ def test_explanation_gives_the_next_change_of_each_rule() -> None:
 
     def until_times(hour: int) -> list[float | None]:
         now = datetime(2026, 7, 1, hour, 30, tzinfo=ZONE).timestamp()
-        return [each.until for each in CompiledPolicy(subject).tried(connection(*flows), flows[0], Direction.DOWN, now)]
+        return [
+            each.until for each in CompiledPolicy(subject).explain(connection(*flows), flows[0], Direction.DOWN, now)
+        ]
 
     assert until_times(12) == [datetime(2026, 7, 1, 18, tzinfo=ZONE).timestamp(), None]
     assert until_times(18) == [datetime(2026, 7, 1, 20, tzinfo=ZONE).timestamp(), None]
@@ -129,7 +131,7 @@ def test_rule_outside_its_hours_says_when_they_begin_in_the_policys_zone(
     subject = policy(f"- {{name: timed, when: {{min_subflows: 1, {when}}}, throttle: {{rate: 5 Mbit/s}}}}\n")
     flow = subflow(ETHERNET)
     at = datetime.fromisoformat(now).timestamp()
-    (found,) = CompiledPolicy(subject).tried(connection(flow), flow, Direction.DOWN, at)
+    (found,) = CompiledPolicy(subject).explain(connection(flow), flow, Direction.DOWN, at)
     assert found.failed == f"outside its hours, {words} (Europe/Athens)"
     assert found.until == datetime.fromisoformat(until).timestamp()
 
@@ -140,7 +142,7 @@ def test_hours_are_not_mentioned_if_another_condition_fails() -> None:
         """)
     flow = subflow(ETHERNET)
     noon = datetime(2026, 7, 1, 12, tzinfo=ZONE).timestamp()
-    (found,) = CompiledPolicy(subject).tried(connection(flow), flow, Direction.DOWN, noon)
+    (found,) = CompiledPolicy(subject).explain(connection(flow), flow, Direction.DOWN, noon)
     assert (found.failed, found.until) == ("only 1 active subflow (needs 3)", None)
 
 
@@ -172,7 +174,7 @@ def test_until_time_equals_that_of_a_search_by_minutes(
     def decided(at: float) -> bool:
         return is_open(subject.rules[0].when.windows or (), datetime.fromtimestamp(at, subject.time_zone))
 
-    (found,) = CompiledPolicy(subject).tried(connection(flow), flow, Direction.DOWN, now)
+    (found,) = CompiledPolicy(subject).explain(connection(flow), flow, Direction.DOWN, now)
     assert found.matched is decided(now)
     minutes = (now // 60 * 60 + 60 * step for step in range(1, 60 * 24 * 15))
     expected = next((at for at in minutes if decided(at) is not found.matched), None)
@@ -210,7 +212,7 @@ def test_each_kind_is_explained_separately() -> None:
     flows = subflow(ETHERNET), subflow(WIFI)
 
     def kinds(index: int, direction: Direction) -> list[tuple[Kind, str, bool]]:
-        found = CompiledPolicy(subject).tried(connection(*flows), flows[index], direction, NOW)
+        found = CompiledPolicy(subject).explain(connection(*flows), flows[index], direction, NOW)
         return [(each.kind, each.rule, each.matched) for each in found]
 
     assert kinds(0, Direction.DOWN) == [
@@ -234,7 +236,7 @@ def test_rules_for_the_other_direction_and_below_the_decisive_one_are_named() ->
         - {name: more, direction: up, throttle: {rate: 5 Mbit/s}}
         """)
     flows = subflow(ETHERNET), subflow(WIFI)
-    found = CompiledPolicy(subject).tried(connection(*flows), flows[0], Direction.UP, NOW)
+    found = CompiledPolicy(subject).explain(connection(*flows), flows[0], Direction.UP, NOW)
     assert [(each.rule, each.matched, each.failed) for each in found] == [
         ("vip", False, "it is for downloads"),
         ("cap", True, None),
@@ -281,7 +283,7 @@ def test_explanation_agrees_with_the_verdict(
     flows = [subflow(each, initial=index == 0) for index, each in enumerate(remotes)]
     whole = connection(*flows)
     for each, verdict in zip(flows, evaluate(subject, whole, now, expected), strict=True):
-        found = list(CompiledPolicy(subject).tried(whole, each, Direction.DOWN, now, expected))
+        found = list(CompiledPolicy(subject).explain(whole, each, Direction.DOWN, now, expected))
         decided = [one.rule for one in found if one.matched]
         assert decided == ([] if verdict.rule is None else [verdict.rule.name])
         assert all(one.failed for one in found if not one.matched)

@@ -302,5 +302,5 @@ def test_waterfall_equals_priority_based() -> None:
     )
     assert one is not None
     assert other is not None
-    assert (one.kind, one.paths, one.kind.sets_backup) == (other.kind, other.paths, True)
+    assert (one.mode_class, one.paths, one.mode_class.sets_backup) == (other.mode_class, other.paths, True)
     assert (one.mode, other.mode) == ("waterfall", "priority-based")

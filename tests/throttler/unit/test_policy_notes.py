@@ -201,7 +201,7 @@ def interface_notes(*lines: str, interfaces: tuple[str, ...] | None = UPLINKS) -
 @pytest.mark.parametrize("paths", ["", ", paths: [a]", ", paths: [one, other]", ", paths: [one, a]"])
 def test_cap_that_applies_to_each_of_several_interfaces_is_noted(paths: str) -> None:
     assert interface_notes(f"name: x, {CAP}{paths}") == [
-        'policy.yaml:4: note: rules[0]: the cap of rule "x" holds for each interface apart: where downloads leave by '
+        'policy.yaml:4: note: rules[0]: the cap of rule "x" holds per interface: if downloads leave through '
         "wan0 and wan1, they get up to 2 times the rate together"
     ]
 
@@ -225,7 +225,7 @@ def test_cap_is_noted_without_known_interfaces_only_if_paths_name_several() -> N
     assert interface_notes(f"name: x, {CAP}", interfaces=("wan0",)) == []
     assert interface_notes(f"name: x, {CAP}", f"name: y, {CAP}, paths: [a, one]", interfaces=None) == []
     (note,) = interface_notes(f"name: x, {CAP}, paths: [two]", interfaces=None)
-    assert "leave by v and w" in note
+    assert "leave through v and w" in note
 
 
 def test_budget_of_rules_on_different_interfaces_is_noted_once() -> None:
@@ -235,6 +235,4 @@ def test_budget_of_rules_on_different_interfaces_is_noted_once() -> None:
         "rules:\n- {name: x, budget: paid, paths: [one]}\n- {name: y, budget: paid, paths: [other]}\n"
     )
     (note,) = check_policy(text, "policy.yaml", UPLINKS).notes
-    assert str(note).startswith(
-        "policy.yaml:5: note: rules[0]: the cap of the budget paid holds for each interface apart"
-    )
+    assert str(note).startswith("policy.yaml:5: note: rules[0]: the cap of the budget paid holds per interface")

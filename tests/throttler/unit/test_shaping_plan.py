@@ -249,7 +249,7 @@ def test_reload_to_a_path_cap_works_when_client_caps_use_all_classes(
 
     Newer clients had no cap until they were decided again.
     """
-    size = 2 * cap_module.PATHS_SHARE
+    size = 2 * cap_module.PATH_RESERVE
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + size - 1)
     client, path = rule(cap=throttle(share=Share.CLIENT)), rule(cap=throttle(1_000_000))
     planner = planner_for(client)
@@ -282,7 +282,7 @@ def test_reused_port_follows_the_newer_connection_in_any_order(capped: bool, old
     planner = planner_for(cap)
     planner.soft_caps = True
     planner.set_verdicts(1, [verdict(1, cap)], NOW, {subflow(1)})
-    planner.take_moved(10)
+    planner.take_changed_subflows(10)
     newer = [verdict(1, cap) if capped else uncapped(1, cap)]
     if older_ends_first:
         planner.set_verdicts(1, (), NOW)
@@ -290,7 +290,7 @@ def test_reused_port_follows_the_newer_connection_in_any_order(capped: bool, old
     planner.set_verdicts(1, (), NOW)
     assert (subflow(1) in planner.entries.desired) is capped
     assert subflow(1) not in planner.draining
-    assert planner.take_moved(10) == [subflow(1)]
+    assert planner.take_changed_subflows(10) == [subflow(1)]
 
 
 def test_reused_port_without_a_class_for_the_newer_connection_has_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:

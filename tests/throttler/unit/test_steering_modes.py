@@ -52,7 +52,7 @@ class Scene:
     """How often the backup flag of each subflow changed."""
 
     def __post_init__(self) -> None:
-        self.steering = self.steer.steering()
+        self.steering = self.steer.create_mode()
 
     def run(self, seconds: float) -> dict[FourTuple, float]:
         """Let time pass. Return the bytes that each subflow carried."""
@@ -107,7 +107,10 @@ def test_standby_stays_in_use_until_the_active_path_has_no_outstanding_data(spac
     scene.run(5)
     scene.carry = lambda _: {ETHERNET: 100.0 * MBIT, WIFI: 0.0}
     scene.run(max(1.5, 2 * spacing))
-    assert scene.actions == {ETHERNET: Action(False, None, "stands in"), WIFI: Action(True, None, "gives nothing")}
+    assert scene.actions == {
+        ETHERNET: Action(False, None, "replaces a lost or absent path"),
+        WIFI: Action(True, None, "outstanding data do not arrive"),
+    }
     scene.run(5)
     assert not scene.actions[ETHERNET].backup
     scene.outstanding.clear()

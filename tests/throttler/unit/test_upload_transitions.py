@@ -16,16 +16,16 @@ from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.onset.uploads import (
-    FALL,
-    FALL_PER_ASSIGNMENT,
     LAG_BYTES,
     LAG_SECONDS,
     MAX_BASE_LAG_SECONDS,
+    MAX_FALL,
+    MAX_FALL_PER_ASSIGNMENT,
     MAX_RAMP_SECONDS,
     MAX_UNSAMPLED_SECONDS,
     STEP_SECONDS,
     UploadOnsets,
-    fall,
+    allowed_fall,
 )
 from mptcp_throttler.shaping.plan import Planner
 
@@ -192,7 +192,7 @@ def test_ramp_ends_when_its_rule_is_replaced() -> None:
 
 
 CAP_1 = throttle(1_000_000)
-MOST = min(LAG_SECONDS, 8 * LAG_BYTES / SIBLING_RATE)
+MAX_LAG = min(LAG_SECONDS, 8 * LAG_BYTES / SIBLING_RATE)
 """Lag in seconds at which the rate is held, in addition to the time of one assignment."""
 
 
@@ -206,22 +206,22 @@ def ramp_seconds(cap: Throttle, start: int = 90_000_000, lag: float | None = Non
 
 
 def test_ramp_lasts_as_long_as_the_descent_needs() -> None:
-    assert ramp_seconds(throttle(30_000_000)) == pytest.approx(1.1 / FALL, abs=0.2)
-    assert ramp_seconds(throttle(10_000_000)) == pytest.approx(2.2 / FALL, abs=0.2)
-    assert ramp_seconds(CAP_1) > 1.1 * 4.5 / FALL, "the ramp is slower at rates at which one assignment takes long"
+    assert ramp_seconds(throttle(30_000_000)) == pytest.approx(1.1 / MAX_FALL, abs=0.2)
+    assert ramp_seconds(throttle(10_000_000)) == pytest.approx(2.2 / MAX_FALL, abs=0.2)
+    assert ramp_seconds(CAP_1) > 1.1 * 4.5 / MAX_FALL, "the ramp is slower at rates at which one assignment takes long"
 
 
 def test_descent_gives_the_scheduler_time_at_low_rates() -> None:
     for rate in (500_000, 1_000_000, 100_000_000):
-        assert fall(rate, 0, 0) <= FALL
-        assert fall(rate, 0, 0) * 8 * ASSIGNMENT_BYTES / rate <= FALL_PER_ASSIGNMENT
+        assert allowed_fall(rate, 0, 0) <= MAX_FALL
+        assert allowed_fall(rate, 0, 0) * 8 * ASSIGNMENT_BYTES / rate <= MAX_FALL_PER_ASSIGNMENT
 
 
 def test_rate_is_held_while_the_other_subflows_are_ahead() -> None:
     scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0)
     scene.decide()
     scene.run(1)
-    scene.lag = 2 * MOST
+    scene.lag = 2 * MAX_LAG
     held = scene.run(2)[5:]
     assert held[-1] > 0.95 * held[0] > 10_000_000
     scene.lag = 0.0
@@ -230,13 +230,15 @@ def test_rate_is_held_while_the_other_subflows_are_ahead() -> None:
 
 
 def test_lag_of_one_assignment_does_not_hold_the_rate() -> None:
-    assert fall(1_000_000, 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == fall(1_000_000, 0, SIBLING_RATE)
-    assert fall(1_000_000, MOST + 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == 0
+    assert allowed_fall(1_000_000, 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == allowed_fall(
+        1_000_000, 0, SIBLING_RATE
+    )
+    assert allowed_fall(1_000_000, MAX_LAG + 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == 0
 
 
 def test_lag_behind_fast_paths_is_bounded_in_bytes() -> None:
-    assert fall(50_000_000, LAG_SECONDS / 2, SIBLING_RATE) > 0
-    assert fall(50_000_000, LAG_SECONDS / 2, 100_000_000) == 0
+    assert allowed_fall(50_000_000, LAG_SECONDS / 2, SIBLING_RATE) > 0
+    assert allowed_fall(50_000_000, LAG_SECONDS / 2, 100_000_000) == 0
 
 
 def test_different_path_delays_do_not_hold_the_ramp() -> None:
@@ -247,7 +249,7 @@ def test_sequence_numbers_may_wrap() -> None:
     scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0, first_sequence=(1 << 64) - 1000)
     scene.decide()
     scene.run(1)
-    scene.lag = 2 * MOST
+    scene.lag = 2 * MAX_LAG
     held = scene.run(2)[5:]
     assert held[-1] > 0.95 * held[0]
 

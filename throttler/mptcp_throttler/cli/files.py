@@ -47,7 +47,7 @@ def check(options: argparse.Namespace) -> int:
         return DONE
     settings = read_settings(options.config)
     policy = policy_with_warnings(settings.policy, settings, with_notes=True)
-    tried = feature_probe.try_out(host.needed_of_kernel(settings, policy))
+    tried = feature_probe.try_out(host.needed_features(settings, policy))
     has_types = Path(throttler_needs.KERNEL_TYPES).exists()
     libraries = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_types)
     needs = [*libraries, *host.kernel_problems(settings, policy, *tried)]
@@ -56,7 +56,7 @@ def check(options: argparse.Namespace) -> int:
         *host.ports_without_listener(settings),
         *host.silent_tunnels(settings),
         *host.stacked_interfaces(settings, link.stands_on()),
-        *host.distant_paths(settings, policy, link.networks()),
+        *host.check_client_addresses(settings, policy, link.networks()),
         *(each for each in needs if each not in lacking),
     ]
     say_problems(sorted(found, key=lambda each: each.severity is Severity.WARNING))

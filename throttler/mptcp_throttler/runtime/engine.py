@@ -197,9 +197,9 @@ class Engine:
             # Handle the first moves at once, so that the next sample finds the new limits. If more moves remain, let
             # the event loop run before the next ones.
             self.paced.follow()
-            if planner.moved:
+            if planner.changed_subflows:
                 loop.call_soon(self.follow)
-        flips = self.decisions.anticipation.take_flips()
+        flips = self.decisions.anticipation.take_changed_clients()
         if flips:
             self.paced.set_clients(flips)
         self.downloads.reconciler.wake()

@@ -201,18 +201,18 @@ class SocketLimiter(Component, Consumer):
             log.error("%s", error)
         self._pacing.close()
 
-    def _do(self, limits: SocketChanges) -> None:
-        if self._set(limits):
+    def _do(self, changes: SocketChanges) -> None:
+        if self._set(changes):
             self._planned()
 
-    def _set(self, limits: SocketChanges) -> bool:
-        """Set *limits* on the sockets; return whether the plan changed."""
+    def _set(self, changes: SocketChanges) -> bool:
+        """Set *changes* on the sockets; return whether the plan changed."""
         try:
-            if limits.wanted:
-                self._pacing.limit(limits.wanted)
-            if limits.forgotten:
-                self._pacing.forget(limits.forgotten)
-            if limits.at_once:
+            if changes.limits:
+                self._pacing.limit(changes.limits)
+            if changes.dropped:
+                self._pacing.forget(changes.dropped)
+            if changes.is_urgent:
                 self._wakes.set()
             self._refused = False
         except KernelError as error:
@@ -221,7 +221,7 @@ class SocketLimiter(Component, Consumer):
             self._refused = True
             self._onsets.refused()
             return True
-        return limits.planned
+        return changes.plan_changed
 
 
 def _classes(births: Mapping[Network, InitialOptions]) -> set[int]:

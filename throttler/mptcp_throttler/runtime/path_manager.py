@@ -33,7 +33,7 @@ waits for the data that the dead path lost."""
 
 def needs_user_space(policy: Policy) -> bool:
     """Return whether *policy* sets the backup flag of single subflows."""
-    return any(rule.steer is not None and rule.steer.kind.sets_backup for rule in policy.rules)
+    return any(rule.steer is not None and rule.steer.mode_class.sets_backup for rule in policy.rules)
 
 
 class UserspacePathManager(Component):

@@ -31,7 +31,7 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Guard
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
-from mptcp_throttler.shaping.onset.uploads import ahead
+from mptcp_throttler.shaping.onset.uploads import bytes_ahead
 from mptcp_throttler.stages.baseline import (
     HEALTHY,
     MIN_RATE,
@@ -251,16 +251,16 @@ class GuardedUpload(GuardedConnection):
         times = [each.read for each in there]
         if max(times) - min(times) > COMPARABLE_SECONDS:
             return  # bytes that arrived between the reads are not missing
-        top = max((each.data_sequence for each in there), key=lambda one: ahead(one, there[0].data_sequence))
+        top = max((each.data_sequence for each in there), key=lambda one: bytes_ahead(one, there[0].data_sequence))
         best = max(paths, key=lambda path: path.baseline)
         over_best = [each.data_sequence for each in there if each.four_tuple.remote == best.address]
-        behind = min((ahead(top, each) for each in over_best), default=0)
+        behind = min((bytes_ahead(top, each) for each in over_best), default=0)
         least = max(OWED_BYTES, OWED_SECONDS * best.baseline / 8)
         seen, received = [each.four_tuple for each in there], sum([each.bytes_received for each in there])
         if seen != self._seen:
             # Start again, because the bytes received on a subflow that has ended are no longer in the sum.
             self._seen, self._first, self._least = seen, top, -received
-        missing = ahead(top, self._first) - received
+        missing = bytes_ahead(top, self._first) - received
         self._least = min(self._least, missing)
         if missing - self._least >= least and behind >= least:
             self.owed = samples.time

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from mptcp_common.units import MAX_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Share
-from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
+from mptcp_throttler.policy.verdict import PREFIX, ScopeKey, Verdict
 from mptcp_throttler.stages.degradation import Capped, DegradationDetector, GuardCounters, Relaxation
 from mptcp_throttler.stages.stage import Effect, Outcome, Samples, Stage
 
@@ -93,12 +93,12 @@ class GuardStage(Stage):
         elif not connection.reported:
             connection.reported = True
             self.counters.relaxations += 1
-            yield Relaxed(token, connection.rules, BEFORE[direction] + _reason(relaxation))
+            yield Relaxed(token, connection.rules, PREFIX[direction] + _reason(relaxation))
 
     def reason(self, token: int) -> str | None:
         """Return the reason, in words, why the caps of connection *token* are relaxed; None while they are in force."""
         found = ((direction, each.relaxation(token)) for direction, each in self._detectors.items())
-        return "; ".join([BEFORE[direction] + _reason(each) for direction, each in found if each is not None]) or None
+        return "; ".join([PREFIX[direction] + _reason(each) for direction, each in found if each is not None]) or None
 
     def relaxed(self) -> int:
         return len(frozenset[int]().union(*(each.relaxed() for each in self._detectors.values())))
@@ -117,7 +117,7 @@ def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, tok
         return verdict
     maximum = MAX_RATE if verdict.bound is None else verdict.bound
     rate = max(throttle.ceil, min(maximum, round(HEADROOM * relaxation.lacking)))
-    reason = f"{BEFORE[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
+    reason = f"{PREFIX[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
     scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED), direction)
     throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)
     return verdict._replace(scope=scope, throttle=throttle, reason=reason)

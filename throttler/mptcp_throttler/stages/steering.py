@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
-from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict, add_sentence
 from mptcp_throttler.stages.stage import SLICE, Effect, Outcome, Sampled, Samples, Stage
 from mptcp_throttler.steering import Action, Crowd, Mode
 
@@ -231,7 +231,7 @@ class SteeringStage(Stage):
         known = self._connections.get(token)
         if known is None or known.steer != rule.steer:
             self.forget(token)
-            known = self._connections[token] = _Steered(rule.name, rule.steer, rule.steer.steering())
+            known = self._connections[token] = _Steered(rule.name, rule.steer, rule.steer.create_mode())
         known.rule = rule.name  # another policy may have the same mode under another name
         before = known.subflows
         if known.set_subflows(path_of):
@@ -245,7 +245,7 @@ class SteeringStage(Stage):
             return verdict
         action = actions.get(verdict.four_tuple)
         sentence = f"steered {rule.steer.mode} by rule {rule.name}" + (f": {action.reason}" if action else "")
-        verdict = verdict._replace(reason=joined(verdict.reason, sentence))
+        verdict = verdict._replace(reason=add_sentence(verdict.reason, sentence))
         if action is None or action.rate is None or not self.acts:
             return verdict
         cap = verdict.throttle
@@ -305,7 +305,7 @@ class SteeringStage(Stage):
             (urgent.add if connection.urgent else urgent.discard)(token)
             if before != connection.actions:
                 changed.append(token)
-            if connection.steer.kind.sets_backup and self.acts:
+            if connection.steer.mode_class.sets_backup and self.acts:
                 wanted = self.flags.wanted(token, connection.actions, connection.rule)
                 connection.at_rest = connection.at_rest and not wanted
                 effects += wanted
@@ -334,7 +334,7 @@ def steered(verdicts: tuple[Verdict, ...]) -> tuple[Rule | None, dict[FourTuple,
     path_of: dict[FourTuple, str] = {}
     for each in verdicts:
         steer = None if each.steer is None else each.steer.steer
-        if steer is None or not steer.kind.spreads or each.steer_path is None:
+        if steer is None or not steer.mode_class.spreads_data or each.steer_path is None:
             continue
         if each.direction is Direction.DOWN and (rule is None or each.steer is rule):
             rule = each.steer

@@ -146,5 +146,5 @@ def _steering(verdicts: tuple[Verdict, ...], later: str) -> dict[FourTuple, str]
         return {}
     steer, words = rule.steer, f"steered {rule.steer.mode} by rule {rule.name}"
     first = min(path_of.values(), key=steer.paths.index)
-    later = later if steer.kind.sets_backup else ""
-    return {each: f"{words}, {steer.part(path, first)}{later}" for each, path in path_of.items()}
+    later = later if steer.mode_class.sets_backup else ""
+    return {each: f"{words}, {steer.role(path, first)}{later}" for each, path in path_of.items()}
