@@ -77,15 +77,15 @@ def no_socket(family: int, protocol: int) -> tuple[Refusal, ...]:
 
 LACKS = {
     "HTB": Lack(
-        "put HTB at the root of wan0: No such file or directory; the kernel has no HTB (module sch_htb)", "htb"
+        "install HTB at the root of wan0: No such file or directory; the kernel has no HTB (module sch_htb)", "htb"
     ),
     "IFB": Lack(
-        "make the IFB device mptcp-up, which rules for uploads need (kernel module ifb): Operation not supported",
+        "create the IFB device mptcp-up, which rules for uploads need (kernel module ifb): Operation not supported",
         "ifb",
         policy=UPLOADS,
     ),
     "TBF": Lack(
-        "queue what is not capped on mptcp-up with tbf: ENOENT (No such file or directory)",
+        "set the default queue of mptcp-up to tbf: ENOENT (No such file or directory)",
         "tbf",
         policy=UPLOADS,
     ),
@@ -101,7 +101,7 @@ LACKS = {
         "no netfilter backend: iptables: legacy iptables does not answer", refusals=no_socket(AF_INET, IPPROTO_RAW)
     ),
     "nftables": Lack(
-        "make the nftables table inet mptcp_throttler: Error: Could not process rule: No such file or directory",
+        "create the nftables table inet mptcp_throttler: Error: Could not process rule: No such file or directory",
         "lookup",
         netfilter="nftables",
     ),
@@ -130,7 +130,7 @@ LACKS = {
         "; what a subflow carries after its last sample is not counted", files="libbpf.so*", runs="iptables"
     ),
     "Multipath TCP": Lack(
-        "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap holds",
+        "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap applies",
         "mptcp_pm",
         refusals=(("socket", {2: IPPROTO_MPTCP}, errno.EPROTONOSUPPORT),),
         empty="/proc/sys/net/mptcp",
@@ -212,7 +212,7 @@ REPORTED_BY_CHECK = {
     "ipset, any backend will do": "",
     "legacy tables": "netfilter: iptables does not work (legacy iptables does not answer (",
     "netfilter": "netfilter: netfilter does not work (iptables: ipset does not answer (open a netlink socket: ",
-    "nftables": "netfilter: nftables does not work (make the nftables table inet mptcp_throttler: Error: Could not "
+    "nftables": "netfilter: nftables does not work (create the nftables table inet mptcp_throttler: Error: Could not "
     "process rule: No such file or directory), kernel option CONFIG_NF_TABLES",
     "forwarding at ingress": "policy: nftables at ingress does not work (",
 }

@@ -120,7 +120,7 @@ def test_many_sockets_are_dumped_in_pieces_and_found_one_by_one(testbed: Testbed
         for _ in range(2):  # The second pass uses the layout that the first pass learned.
             began = time.monotonic()
             pieces = []
-            for piece in diagnostics.pieces():
+            for piece in diagnostics.batches():
                 pieces.append(piece)
                 time.sleep(0.002)
             found = {each.four_tuple: each for piece in pieces for each in piece}
@@ -209,7 +209,7 @@ def test_abandoned_dump_does_not_affect_later_requests(testbed: Testbed, require
     with many_connections(testbed) as diagnostics:
         complete = {each.four_tuple for each in diagnostics.subflows()}
         for left_after in range(1, 6):
-            unfinished = diagnostics.pieces()
+            unfinished = diagnostics.batches()
             for _ in range(left_after):
                 next(unfinished)
             some = next(iter(complete))

@@ -215,4 +215,4 @@ def test_own_changes_are_not_reported_as_foreign(link: LiveNode, tmp_path: Path)
     with link.entered():
         ours, foreign = asyncio.run(changes_noticed())
     assert not ours
-    assert {each.what for each in foreign} == {"root qdisc of t0"}
+    assert {each.description for each in foreign} == {"root qdisc of t0"}

@@ -153,7 +153,7 @@ def test_stop_during_the_start_leaves_the_kernel_unchanged(site: Site, moment: s
         mounts=throttler_mounts(site.proxy),
     )
     if moment == "while starting":
-        until(lambda: "takes the place of" in process.output())
+        until(lambda: " replaces " in process.output())
         process.signal(signal.SIGHUP)
     process.signal(signal.SIGTERM)
     process.wait(60)

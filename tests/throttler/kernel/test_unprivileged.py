@@ -117,7 +117,7 @@ def test_unprivileged_throttler_steers_and_its_keeper_restores_sysctls(
 def backups(site: Site) -> list[bool]:
     """Return for each subflow whether the proxy's side set its backup flag."""
     with site.proxy.entered(), closing(SocketDiagnostics([PORT])) as sockets:
-        return [each.made_backup for piece in sockets.pieces() for each in piece]
+        return [each.made_backup for piece in sockets.batches() for each in piece]
 
 
 def test_unreadable_iptables_lock_is_reported_in_one_line(site: Site, start: Callable[..., Process]) -> None:

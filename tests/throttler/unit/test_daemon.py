@@ -317,7 +317,7 @@ async def test_reload_that_the_kernel_refuses_changes_nothing(tmp_path: Path) ->
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
 
     async def refuse() -> None:
-        raise KernelError("make the IFB device: no")
+        raise KernelError("create the IFB device: no")
 
     kernel.upload_traffic_control.prepare = refuse  # type: ignore[method-assign]
     async with running(tmp_path, UNCAPPED, kernel) as scene:
@@ -419,7 +419,7 @@ def test_objects_of_a_failed_preparation_are_removed_later(tmp_path: Path, stops
     kernel = FakeKernel()
 
     async def refuse() -> None:
-        raise KernelError("make the IFB device: no")
+        raise KernelError("create the IFB device: no")
 
     async def scenario() -> None:
         async with running(tmp_path, UNCAPPED, kernel) as scene:
@@ -447,7 +447,7 @@ async def test_comparison_during_a_preparation_removes_nothing(tmp_path: Path) -
     kernel, compared = FakeKernel(), list[asyncio.Task[bool]]()
 
     async def refuse() -> None:
-        raise KernelError("make the IFB device: no")
+        raise KernelError("create the IFB device: no")
 
     async def compare_meanwhile() -> None:
         compared.append(asyncio.create_task(scene.daemon._drift.verify()))
@@ -508,7 +508,7 @@ async def test_status_is_answered_if_sockets_cannot_be_listed(tmp_path: Path) ->
         def broken() -> Any:
             raise KernelError("list TCP sockets: no")
 
-        kernel.sockets.pieces = broken  # type: ignore[method-assign]
+        kernel.sockets.batches = broken  # type: ignore[method-assign]
         scene.engine.sampler.latest_time = float("-inf")
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
         shown = json.loads(await reader.read())

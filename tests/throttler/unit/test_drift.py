@@ -178,7 +178,7 @@ def test_failing_notice_source_is_closed_and_logged(caplog: pytest.LogCaptureFix
 
 def test_notice_source_that_cannot_be_opened_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def refused() -> Source:
-        raise KernelError("listen to what others change: Operation not permitted")
+        raise KernelError("listen to changes by other programs: Operation not permitted")
 
     async def scenario() -> None:
         DriftMonitor((), 30).open([refused])

@@ -20,7 +20,7 @@ from mptcp_throttler.config.host import (
     unreadable,
 )
 from mptcp_throttler.config.settings import Settings, load_settings
-from mptcp_throttler.kernel.tc.link import Link, below
+from mptcp_throttler.kernel.tc.link import Link, lower_interfaces
 from mptcp_throttler.policy.load import load_policy
 
 
@@ -104,7 +104,9 @@ def test_listening_ports_are_read_from_the_kernels_tables(tmp_path: Path, monkey
 
 def warnings_for(interfaces: str, *links: Link) -> list[str]:
     settings = load_settings(f"policy: p.yaml\ninterfaces: [{interfaces}]\n", "t.yaml")
-    return [str(each).partition(", and its packets")[0] for each in stacked_interfaces(settings, below(links))]
+    return [
+        str(each).partition(", and its packets")[0] for each in stacked_interfaces(settings, lower_interfaces(links))
+    ]
 
 
 ETH0 = Link("eth0", 2)

@@ -168,7 +168,7 @@ def test_repeated_answers_share_their_four_tuple() -> None:
     one, other = decode(trained_decoder(), *BODIES)
     assert one.four_tuple is first.four_tuple
     assert other.four_tuple is second.four_tuple
-    assert diagnostics._four_tuple.cache_info().maxsize == diagnostics._MAX_KNOWN
+    assert diagnostics._four_tuple.cache_info().maxsize == diagnostics._MAX_CACHED_TUPLES
 
 
 def test_cookie_with_other_ports_is_another_socket() -> None:

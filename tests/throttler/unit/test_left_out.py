@@ -48,9 +48,9 @@ class FakeTree:
     def is_ours(self, link: Link) -> bool:
         return self.roots[link.name] == OURS
 
-    async def make_root(self, link: Link) -> None:
+    async def install_root(self, link: Link) -> None:
         if link.name == self.refused:
-            raise KernelError(f"put HTB at the root of {link.name}: Invalid argument")
+            raise KernelError(f"install HTB at the root of {link.name}: Invalid argument")
         self.roots[link.name] = OURS
 
     async def read(self, link: Link) -> tuple[list[str], dict[int, ClassSpec]]:
@@ -88,7 +88,7 @@ class Bench:
         self.planner = Planner(Ownership())
         self.planner.set_policy(a_policy((), (CAP, PATH), ZoneInfo("UTC")))
         self.reconciler = Reconciler(self.planner, self.tc, self.netfilter)
-        monkeypatch.setattr(egress, "find", self._find)
+        monkeypatch.setattr(egress, "find_link", self._find)
         monkeypatch.setattr(egress, "set_gso", lambda link, sizes: self.gso.update({link.name: sizes}))
         monkeypatch.setattr(root_qdisc, "save", self._save)
         monkeypatch.setattr(root_qdisc, "restore", lambda link, _tree: self._set(link.name, ""))

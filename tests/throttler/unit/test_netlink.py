@@ -243,7 +243,7 @@ def test_failed_socket_dump_raises_and_the_next_one_works(monkeypatch: pytest.Mo
     for error in (KernelError, IndexError):
         with pytest.raises(error):
             list(diagnostics.subflows())
-    assert list(diagnostics.pieces()) == [[]]
+    assert list(diagnostics.batches()) == [[]]
     diagnostics.close()
 
 

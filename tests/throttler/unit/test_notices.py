@@ -34,4 +34,4 @@ def test_foreign_interface_name_that_is_no_text_is_ignored(monkeypatch: pytest.M
     body = struct.pack("=BxHiII", 0, 1, 1 << 20, 0, 0)
     assert list(notices._changes(_NEWLINK, 0, body + attribute(_IFNAME, b"caf\xe9\0"))) == []
     (change,) = notices._changes(_NEWLINK, 0, body + attribute(_IFNAME, b"w0\0"))
-    assert change.what == "interface w0"
+    assert change.description == "interface w0"

@@ -132,7 +132,7 @@ def test_births_of_single_clients_are_written_while_the_loop_runs(scene: Scene) 
 
 def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the client kept its entry, and began without the cap when the births were set again."""
-    monkeypatch.setattr(scheduling, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(scheduling, "SLICE_SECONDS", 0.0)
 
     async def go() -> None:
         scene.remember_clients(3)

@@ -263,7 +263,7 @@ def test_work_that_waited_for_a_removal_makes_no_changes(what: str, monkeypatch:
         closing = asyncio.create_task(bench.reconciler.close())
         await removing.wait()
         # The comparison finds a removal that is half done.
-        bench.tc.problems = ["the IFB device mptcp-up is gone"]
+        bench.tc.problems = ["the IFB device mptcp-up does not exist"]
         bench.tc.refusals = 1 if what == "retry" else 0
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
         waits = {"verify": bench.reconciler.verify, "apply": bench.reconciler.apply, "retry": bench.reconciler.run}

@@ -55,7 +55,7 @@ def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(tcp_table, "TABLES", (tmp_path / "tcp6",))
     monkeypatch.setattr(throttler_needs, "loads", lambda name: True)
     monkeypatch.setattr(throttler_needs, "missing_bpf", lambda *_: None)
-    monkeypatch.setattr(link, "stands_on", dict)
+    monkeypatch.setattr(link, "read_lower_interfaces", dict)
     monkeypatch.setattr(link, "networks", list)
     monkeypatch.setattr(feature_probe, "try_out", lambda features: (dict.fromkeys(features), ""))
     return names
@@ -247,7 +247,7 @@ def test_check_warns_of_an_interface_that_is_stacked_on_another(
 ) -> None:
     """Defect: there was no warning. Packets that passed both interfaces had half the rate of their upload cap."""
     settings.write_text("interfaces: [wan0, wan1]\npolicy: policy.yaml\n")
-    monkeypatch.setattr(link, "stands_on", lambda: {"wan0": {"lo"}, "wan1": {"bond0"}, "bond0": {"wan0"}})
+    monkeypatch.setattr(link, "read_lower_interfaces", lambda: {"wan0": {"lo"}, "wan1": {"bond0"}, "bond0": {"wan0"}})
     assert main(["check", "--config", str(settings)]) == 0
     words = "warning: interfaces: wan1 is stacked on wan0, and its packets pass both"
     (warning,) = (each for each in capsys.readouterr().err.splitlines() if "is stacked on" in each)

@@ -55,7 +55,7 @@ def check(options: argparse.Namespace) -> int:
     found = [
         *host.ports_without_listener(settings),
         *host.silent_tunnels(settings),
-        *host.stacked_interfaces(settings, link.stands_on()),
+        *host.stacked_interfaces(settings, link.read_lower_interfaces()),
         *host.check_client_addresses(settings, policy, link.networks()),
         *(each for each in needs if each not in lacking),
     ]

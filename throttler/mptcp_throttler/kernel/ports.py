@@ -76,7 +76,7 @@ class Netfilter(Protocol):
 class KernelSockets(Protocol):
     """The current MPTCP subflows of our listening ports."""
 
-    def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
+    def batches(self) -> Iterator[Sequence[KernelSubflow]]:
         """Yield all subflows in pieces, so that the caller can do other work in between."""
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:

@@ -87,7 +87,7 @@ async def _backup_flags(settings: Settings) -> str:
         return ""
     regular = 0
     with closing(REAL.sockets(settings)) as sockets:
-        backup = [each for piece in sockets.pieces() for each in piece if each.made_backup]
+        backup = [each for piece in sockets.batches() for each in piece if each.made_backup]
     with closing(REAL.subflow_commands()) as commands:
         for each in backup:
             try:
@@ -122,7 +122,7 @@ async def _root_qdiscs(settings: Settings) -> str:
 
 async def _limits(settings: Settings) -> str:
     with closing(REAL.sockets(settings)) as sockets:
-        found = [each for piece in sockets.pieces() for each in piece]
+        found = [each for piece in sockets.batches() for each in piece]
         if not found:
             return ""
         try:

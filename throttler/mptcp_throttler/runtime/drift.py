@@ -124,7 +124,7 @@ class DriftMonitor:
         try:
             for change in source.read():
                 self.counters.noticed += 1
-                self._hear(change.what, change.who)
+                self._hear(change.description, change.author)
         except OSError as error:
             log.warning("hear of what others change: %s; it is found within %g s", error.strerror, self._interval)
             self._close(source)

@@ -18,7 +18,7 @@ from ipaddress import ip_network
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.bpf import SocketPacing
 from mptcp_throttler.kernel.ports import KernelSockets
-from mptcp_throttler.kernel.scheduling import in_turns
+from mptcp_throttler.kernel.scheduling import in_slices
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.values import Network
@@ -107,10 +107,10 @@ class SocketLimiter(Component, Consumer):
         if bool(before) is not bool(births):
             # Before the first pause: a client that set_clients() removes during a pause would stay in the kernel.
             self._differing.extend(self._clients)
-        async for network in in_turns(before):
+        async for network in in_slices(before):
             if before[network] != births.get(network):
                 self._differing.append(network)
-        async for network in in_turns(births):  # new prefixes last: deletions make room for them
+        async for network in in_slices(births):  # new prefixes last: deletions make room for them
             if network not in before:
                 self._differing.append(network)
         await self._set_those_that_differ()
@@ -234,7 +234,7 @@ async def lift_all(
     """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. Busy sockets
     may take the change only a round trip later: wait for them at most *seconds*. Raises KernelError."""
     found: list[KernelSubflow] = []
-    for piece in sockets.pieces():
+    for piece in sockets.batches():
         found += (each for each in piece if each.cookie)
         await asyncio.sleep(0)
     waiting = {each.four_tuple: each for each in found if each.tcp.max_pacing_rate is not None}

@@ -103,7 +103,7 @@ class UserspacePathManager(Component):
                 self.flags_note.remove()
 
     async def _hold(self) -> None:
-        put_back = self._sysctls.before(SYSCTLS)
+        put_back = self._sysctls.original_values(SYSCTLS)
         if self._keeper is None or not self._keeper.alive:
             if self._keeper is not None:
                 self._keeper.close()

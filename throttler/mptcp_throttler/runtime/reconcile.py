@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import Netfilter, TrafficControl
-from mptcp_throttler.kernel.scheduling import in_turns
+from mptcp_throttler.kernel.scheduling import in_slices
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import ClassSpec, Target
 from mptcp_throttler.shaping.plan import Planner
@@ -260,7 +260,7 @@ async def _differing(
 ) -> int:
     """Return how many objects differ between *believed* and *found*, without the objects in *changed*."""
     count = 0
-    async for key in in_turns([*believed, *(found.keys() - believed.keys())]):
+    async for key in in_slices([*believed, *(found.keys() - believed.keys())]):
         if key not in changed:
             count += key not in believed or key not in found or not same(believed[key], found[key])
     return count

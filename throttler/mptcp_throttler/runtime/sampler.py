@@ -135,7 +135,7 @@ class Sampler:
             pace = _Pace(REST if gently else 0.0)
             # ``latest`` is updated in place, so that old samples are freed one by one as new ones come.
             seen = set[FourTuple]()
-            for piece in self._sockets.pieces():
+            for piece in self._sockets.batches():
                 for subflow in piece:
                     self.latest[subflow.four_tuple] = subflow
                     seen.add(subflow.four_tuple)

@@ -48,23 +48,23 @@ def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
     """Open the backend *wanted*, or for "auto" the first supported one. Raises KernelError if none is supported."""
     missing = []
     for name in BACKENDS if wanted == ANY_BACKEND else (wanted,):
-        if (why_not := _MODULES[name].available()) is None:
+        if (reason := _MODULES[name].available()) is None:
             return name, _MODULES[name].opened(ownership)
-        missing.append(f"{name}: {why_not}")
+        missing.append(f"{name}: {reason}")
     raise KernelError(NO_BACKEND + "; ".join(missing))
 
 
-async def remove_backends(ownership: Ownership, but: str | None = None) -> dict[str, KernelError | None]:
-    """Remove our objects from all backends except *but*; return each backend's error or None."""
-    refused: dict[str, KernelError | None] = {name: None for name in BACKENDS if name != but}
-    for name in refused:
+async def remove_backends(ownership: Ownership, kept: str | None = None) -> dict[str, KernelError | None]:
+    """Remove our objects from all backends except *kept*; return each backend's error or None."""
+    errors: dict[str, KernelError | None] = {name: None for name in BACKENDS if name != kept}
+    for name in errors:
         if _MODULES[name].in_use():
             with closing(_MODULES[name].opened(ownership)) as netfilter:
                 try:
                     await netfilter.remove()
                 except KernelError as error:
-                    refused[name] = error
-    return refused
+                    errors[name] = error
+    return errors
 
 
 async def remove_other_backends(ours: str, ownership: Ownership) -> None:
