@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from bpf_objects import not_sent_of_all
+from bpf_objects import unsent_limits_of_sockets
 from throttler_site import Site, connection, running, until
 
 from mptcp_lab.testbed.services import Throttler
@@ -52,7 +52,7 @@ def classes_of_sockets(site: Site) -> list[str]:
 def unsent_limits(site: Site) -> set[int]:
     """Return the TCP_NOTSENT_LOWAT values that were set on sockets. MPTCP itself sets the maximum on its subflows."""
     with site.proxy.entered():
-        return set(not_sent_of_all().values()) - {0, 0xFFFFFFFF}
+        return set(unsent_limits_of_sockets().values()) - {0, 0xFFFFFFFF}
 
 
 def capped_bytes(site: Site) -> int:

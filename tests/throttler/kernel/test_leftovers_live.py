@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from bpf_objects import not_sent_of_all
+from bpf_objects import unsent_limits_of_sockets
 from throttling import PATHS, UNCAPPED, ThrottledSite
 
 from mptcp_lab.testbed import Testbed
@@ -77,7 +77,7 @@ class Site(ThrottledSite):
         """Return TCP_NOTSENT_LOWAT of both subflows' sockets, which ss(8) does not show. 0 is the kernel's default."""
         cookies = {each: int(search_group(r"\bsk:([0-9a-f]+)", line), 16) for each, line in self.subflows().items()}
         with self.node.entered():
-            found = not_sent_of_all()
+            found = unsent_limits_of_sockets()
         return {each: found[cookie] for each, cookie in cookies.items()}
 
 

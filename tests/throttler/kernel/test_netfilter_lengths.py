@@ -10,7 +10,7 @@ import struct
 from ipaddress import ip_address
 
 import pytest
-from marked_flows import ONE, OWNERSHIP
+from marked_flows import OWNERSHIP, TARGET
 
 from mptcp_lab.testbed import LiveNode
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter
@@ -58,7 +58,7 @@ def test_segments_without_data_get_no_mark(host: LiveNode, require: object, back
         _, port = open_netfilter(backend, OWNERSHIP)
         try:
             await port.prepare()
-            await port.upsert_entries(dict.fromkeys(SENT.values(), ONE))
+            await port.upsert_entries(dict.fromkeys(SENT.values(), TARGET))
             # The longest TCP header has 60 bytes, so that one more byte can only be data.
             assert [marked_segments(host, octets) for octets in (0, 40, 41, 1400)] == [0, 0, 2, 2]
         finally:
@@ -77,7 +77,7 @@ def test_rules_of_versions_without_a_length_are_replaced(host: LiveNode, require
         await first.prepare()
         for line in NftTable(OWNERSHIP).table():
             host.run(["nft", line.replace("meta length > 80", "").replace("meta length > 100", "")])
-        await first.upsert_entries(dict.fromkeys(SENT.values(), ONE))
+        await first.upsert_entries(dict.fromkeys(SENT.values(), TARGET))
         assert marked_segments(host, 0) == 2
         first.close()
         _, second = open_netfilter("nftables", OWNERSHIP)

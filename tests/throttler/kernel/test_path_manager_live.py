@@ -225,7 +225,7 @@ def test_joins_are_refused_if_the_keeper_is_killed_too(site: Site) -> None:
     refused = site.refused()
     kill_together(throttler, site.keepers()[0])
     # The kernel closes the keeper's sockets when the keeper's process next gets a processor.
-    wait_until(lambda: not site.listening_sockets(), "the keeper is gone")
+    wait_until(lambda: not site.listening_sockets(), "the keeper has ended")
     elsewhere = any_process_listens()
     with site.connections() as (port,):
         wait_until(lambda: site.refused() > refused or site.have_joined([port]), "the join has ended")

@@ -17,9 +17,9 @@ from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
 pytestmark = pytest.mark.kernel
 
-ROOM = 8
-SHARE = ROOM // 2
-WANTED = 7
+MAX_CONNECTIONS = 8
+SHARE = MAX_CONNECTIONS // 2
+CONNECTION_COUNT = 7
 POLICY = """\
 version: 1
 paths:
@@ -36,7 +36,7 @@ def site(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Test
     testbed = make_module_testbed()
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)
-    settings = {"netfilter": backend, "verify_interval": 2, "max_connections": ROOM}
+    settings = {"netfilter": backend, "verify_interval": 2, "max_connections": MAX_CONNECTIONS}
     return Site(testbed, backend, policy, write_throttler_config(testbed["proxy"], policy, settings=settings))
 
 
@@ -86,7 +86,7 @@ def test_connections_beyond_a_clients_share_are_closed_and_others_are_capped(
         listener = stack.enter_context(listening(site))
         if not older:
             throttler = stack.enter_context(running(site))
-        connections = stack.enter_context(idle_connections(site, listener, WANTED, "eth0", family))
+        connections = stack.enter_context(idle_connections(site, listener, CONNECTION_COUNT, "eth0", family))
         if older:
             throttler = stack.enter_context(running(site))
         until(lambda: len(kernel_ports(site)) == SHARE)
@@ -104,6 +104,6 @@ def test_connections_beyond_a_clients_share_are_closed_and_others_are_capped(
         until(lambda: capped() == {*kept, another})
         assert kernel_ports(site) == {*kept, another}, "the connections within the share stay"
         counted = ask(throttler.socket)["counters"]["tracker"]["connections_refused"]
-        assert counted >= WANTED - SHARE
-        assert throttler.process.output().count("too many connections of its client") >= WANTED - SHARE
+        assert counted >= CONNECTION_COUNT - SHARE
+        assert throttler.process.output().count("too many connections of its client") >= CONNECTION_COUNT - SHARE
         assert "nothing caps it" not in throttler.process.output()

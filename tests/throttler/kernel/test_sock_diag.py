@@ -28,7 +28,7 @@ def ss_output(node: LiveNode) -> str:
     return re.sub(r" last(snd|rcv|ack):\d+", "", text)
 
 
-def test_socket_values_are_those_of_ss(testbed: Testbed, require: Any) -> None:
+def test_socket_values_equal_those_of_ss(testbed: Testbed, require: Any) -> None:
     require("mptcp")
     proxy, client = testbed["proxy"], testbed["client"]
     with proxy.entered():
@@ -114,20 +114,20 @@ def many_connections(testbed: Testbed) -> Iterator[SocketDiagnostics]:
         yield diagnostics
 
 
-def test_many_sockets_are_dumped_in_pieces_and_found_one_by_one(testbed: Testbed, require: Any) -> None:
+def test_many_sockets_are_dumped_in_batches_and_found_individually(testbed: Testbed, require: Any) -> None:
     require("mptcp")
     with many_connections(testbed) as diagnostics:
         for _ in range(2):  # The second pass uses the layout that the first pass learned.
             began = time.monotonic()
-            pieces = []
-            for piece in diagnostics.batches():
-                pieces.append(piece)
+            batches = []
+            for batch in diagnostics.batches():
+                batches.append(batch)
                 time.sleep(0.002)
-            found = {each.four_tuple: each for piece in pieces for each in piece}
+            found = {each.four_tuple: each for batch in batches for each in batch}
             assert len(found) == 2 * CONNECTIONS * 9 // 10
-            assert sum(map(len, pieces)) == len(found)
-            assert max(map(len, pieces)) < 100
-            times = [each.read for piece in pieces for each in piece]
+            assert sum(map(len, batches)) == len(found)
+            assert max(map(len, batches)) < 100
+            times = [each.read for batch in batches for each in batch]
             assert times == sorted(times), "each time is when the kernel read the socket, not when the dump ended"
             assert began <= times[0] < times[-1] <= time.monotonic()
         listing = testbed["proxy"].run(["ss", "-tniH", "state", "established", "sport", "=", f":{PORT}"]).stdout

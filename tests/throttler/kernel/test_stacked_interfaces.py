@@ -42,7 +42,7 @@ def test_bridge_is_stacked_on_its_ports_and_veth_on_nothing(links: LiveNode) -> 
 
 
 @pytest.mark.parametrize("kind", ["macvlan", "vlan"])
-def test_macvlan_and_vlan_stand_on_their_interface(links: LiveNode, kind: str) -> None:
+def test_macvlan_and_vlan_are_stacked_on_their_interface(links: LiveNode, kind: str) -> None:
     if (reason := missing(kind)) is not None:
         # Do not fail in CI either: the throttler does not need this kind, and kernels without it are tested with a
         # bridge.
