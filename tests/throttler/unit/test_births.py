@@ -87,14 +87,14 @@ def test_rule_for_some_clients_has_no_births() -> None:
     assert births_for(exempt, RULE) == {}, "some connections of the path are exempt"
 
 
-def test_exempt_prefix_within_a_capped_one_begins_as_usual() -> None:
+def test_exempt_prefix_within_a_capped_one_has_default_options() -> None:
     office = ip_network("10.77.1.128/25")
     paths = (a_path("office", clients=(office,)), *PATHS)
     exempt = a_rule("exempt", ("office",), None, exempts=True)
     assert births_for(exempt, RULE, paths=paths)[office] == DEFAULT_OPTIONS
 
 
-def test_cap_that_lands_at_once_sets_only_the_class() -> None:
+def test_cap_with_landing_at_once_sets_only_the_class() -> None:
     """Defect: sockets always kept the small limit, even if their client had a single path and was released."""
     at_once = replace(RULE, throttle=replace(CAP, landing=Onset.IMMEDIATE))
     assert births_for(at_once) == {ETHERNET: InitialOptions(class_id=CLASS), WIFI: DEFAULT_OPTIONS}
@@ -107,7 +107,7 @@ def test_cap_limited_by_max_subflows_has_no_births() -> None:
     assert births_for(replace(RULE, max_subflows=2)) == {}
 
 
-NONE_FOR = a_rule("none", ("other",), None, exempts=True)
+EXEMPTION = a_rule("none", ("other",), None, exempts=True)
 INNER, OUTER = ip_network("10.77.1.128/25"), ip_network("10.77.0.0/16")
 
 
@@ -125,10 +125,10 @@ INNER, OUTER = ip_network("10.77.1.128/25"), ip_network("10.77.0.0/16")
 def test_higher_rule_that_may_apply_to_the_prefix_prevents_births(other: PathMatch, last: bool) -> None:
     """Defect: exempted subflows were accepted into the class of the cap, and kept the small limit until their end."""
     paths = (*PATHS, other) if last else (other, *PATHS)
-    assert births_for(NONE_FOR, RULE, paths=paths) == {}
-    capped_otherwise = replace(NONE_FOR, throttle=replace(CAP, ceil=1_000_000))
+    assert births_for(EXEMPTION, RULE, paths=paths) == {}
+    capped_otherwise = replace(EXEMPTION, throttle=replace(CAP, ceil=1_000_000))
     assert births_for(capped_otherwise, RULE, paths=paths).get(ETHERNET, DEFAULT_OPTIONS) != under_cap(5_000_000, CLASS)
-    assert births_for(RULE, NONE_FOR, paths=(*PATHS, other))[ETHERNET] == under_cap(5_000_000, CLASS), (
+    assert births_for(RULE, EXEMPTION, paths=(*PATHS, other))[ETHERNET] == under_cap(5_000_000, CLASS), (
         "the other rule comes later"
     )
 
@@ -143,7 +143,7 @@ def test_higher_rule_that_may_apply_to_the_prefix_prevents_births(other: PathMat
 )
 def test_higher_rule_for_other_prefixes_changes_no_births(other: PathMatch) -> None:
     """If one of two prefixes contains the other, the longer one decides."""
-    births = births_for(NONE_FOR, RULE, paths=(*PATHS, other))
+    births = births_for(EXEMPTION, RULE, paths=(*PATHS, other))
     assert births[ETHERNET] == under_cap(5_000_000, CLASS)
     assert all(births[each] == DEFAULT_OPTIONS for each in other.clients or ())
 
@@ -151,7 +151,7 @@ def test_higher_rule_for_other_prefixes_changes_no_births(other: PathMatch) -> N
 def test_only_prefixes_that_a_higher_rule_may_match_are_left_out() -> None:
     v6 = ip_network("fd77:1::/64")
     paths = (a_path("ethernet", clients=(ETHERNET, v6)), a_path("other", clients=(v6,), subflow="joined"))
-    assert births_for(NONE_FOR, RULE, paths=paths) == {ETHERNET: under_cap(5_000_000, CLASS), v6: DEFAULT_OPTIONS}
+    assert births_for(EXEMPTION, RULE, paths=paths) == {ETHERNET: under_cap(5_000_000, CLASS), v6: DEFAULT_OPTIONS}
 
 
 def test_births_of_many_rules_are_computed_as_fast_as_those_of_one() -> None:
@@ -171,7 +171,7 @@ def test_births_of_many_rules_are_computed_as_fast_as_those_of_one() -> None:
     assert min(seconds(*rules) for _ in range(3)) < 15 * min(seconds(replace(RULE, paths=None)) for _ in range(3))
 
 
-def test_client_with_one_path_begins_as_usual() -> None:
+def test_client_with_one_path_has_the_default_window() -> None:
     assert UNANTICIPATED.initial_window is None
 
 

@@ -39,14 +39,23 @@ def subflow(number: int) -> FourTuple:
     return FourTuple(PROXY, 3128, b"\x0a\x01" + number.to_bytes(2, "big"), 40000)
 
 
-def verdict(number: int, of: Rule, token: int = 1) -> Verdict:
-    assert of.throttle is not None
-    member = {Share.PATH: None, Share.CLIENT: subflow(number).remote, Share.CONNECTION: token}[of.throttle.share]
-    return Verdict(subflow(number), "any", of, ScopeKey(of.name, of.throttle.share, member), of.throttle, "")
+def verdict(number: int, rule_of_cap: Rule, token: int = 1) -> Verdict:
+    assert rule_of_cap.throttle is not None
+    member = {Share.PATH: None, Share.CLIENT: subflow(number).remote, Share.CONNECTION: token}[
+        rule_of_cap.throttle.share
+    ]
+    return Verdict(
+        subflow(number),
+        "any",
+        rule_of_cap,
+        ScopeKey(rule_of_cap.name, rule_of_cap.throttle.share, member),
+        rule_of_cap.throttle,
+        "",
+    )
 
 
-def uncapped(number: int, of: Rule) -> Verdict:
-    return replace(verdict(number, of), scope=None, throttle=None)
+def uncapped(number: int, rule_of_cap: Rule) -> Verdict:
+    return replace(verdict(number, rule_of_cap), scope=None, throttle=None)
 
 
 def planner_for(*rules: Rule) -> Planner:
@@ -162,7 +171,7 @@ def test_reused_port_keeps_its_entry_when_the_older_connection_ends() -> None:
     assert planner.entries.desired.keys() == {subflow(1)}
 
 
-def test_idle_classes_of_clients_are_removed_and_those_of_paths_kept() -> None:
+def test_idle_classes_of_clients_are_removed_and_classes_of_paths_kept() -> None:
     path, client = rule("path"), rule("client", throttle(share=Share.CLIENT))
     planner = planner_for(path, client)
     of_path = set(planner.classes.desired)
@@ -387,7 +396,7 @@ def test_planner_uses_only_verdicts_of_its_direction() -> None:
     assert [len(planner.classes.desired) for planner in (down, up)] == [1, 1]
 
 
-def test_rule_for_downloads_makes_no_class_for_uploads() -> None:
+def test_rule_for_downloads_creates_no_class_for_uploads() -> None:
     planner = Planner(Ownership(), Direction.UP)
     planner.set_policy(policy(rule()))
     planner.prepare_path_classes(NOW)
