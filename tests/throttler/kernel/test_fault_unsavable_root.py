@@ -34,8 +34,8 @@ FOREIGN_QDISC = "qdisc pfifo_head_drop 7: root"
 """A kind of qdisc that the throttler does not replace. A single command creates it, so that the interface is never
 without it."""
 REFUSAL = "interface wan1 has a qdisc of kind pfifo_head_drop, which could not be restored exactly"
-LEFT_OUT = "until it can be taken, wan1 is not shaped; the others are"
-SHAPED_AGAIN = "wan1 can be taken again: it is shaped"
+LEFT_OUT = "until its root can be replaced, wan1 is not shaped; the others are"
+SHAPED_AGAIN = "the root of wan1 can be replaced again: it is shaped"
 
 
 @dataclass

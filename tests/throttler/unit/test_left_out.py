@@ -202,7 +202,7 @@ def test_interface_that_can_be_taken_again_gets_all_current_classes(run: Run, ca
         for _ in range(3):
             await compare_after_notice(bench)
         assert list(bench.tc.left_out) == ["wan1"]
-        assert caplog.text.count("until it can be taken, wan1 is not shaped; the others are") == 1
+        assert caplog.text.count("until its root can be replaced, wan1 is not shaped; the others are") == 1
         assert bench.reconciler.counters.failures == 3, "each failed attempt is counted"
         assert bench.reconciler.counters.repairs == 1, "the foreign root is counted as one repair"
         # These changes happen while wan1 is left out.
@@ -213,7 +213,7 @@ def test_interface_that_can_be_taken_again_gets_all_current_classes(run: Run, ca
         await run_loop()
         bench.tree.set_foreign_root("wan1", "")
         await compare_after_notice(bench)
-        assert caplog.text.count("wan1 can be taken again: it is shaped") == 1
+        assert caplog.text.count("the root of wan1 can be replaced again: it is shaped") == 1
         assert not bench.tc.left_out
         assert bench.minors("wan1") == bench.minors("wan0") == set(bench.planner.classes.desired)
         failures, repairs = bench.reconciler.counters.failures, bench.reconciler.counters.repairs
@@ -262,7 +262,7 @@ def test_removed_interface_no_longer_counts_as_left_out(run: Run, caplog: pytest
         bench.missing.add("wan1")
         await compare_after_notice(bench)
         assert not bench.tc.left_out
-        assert "can be taken again" not in caplog.text
+        assert "can be replaced again" not in caplog.text
         bench.missing.clear()
         bench.tree.set_foreign_root("wan1", "")
         await compare_after_notice(bench)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Processor scheduling, and when the event loop yields. sched(7), setpriority(2).
 
-A joining subflow must not wait for the proxy's transfers. A nice value does not suffice: the running process first
-uses up its slice of some milliseconds. So the event loop, which has little to do, has real-time priority. The kernel
-reserves 50 ms of each second for ordinary processes, but in one interval (``kernel.sched_rt_runtime_us``; since Linux
-6.12 its deadline server), so the loop rests by itself, a few milliseconds at a time.
+The decision on a joining subflow must not wait for the proxy's transfers. A nice value does not suffice: the running
+process first uses up its slice of some milliseconds. So the event loop, which has little to do, has real-time priority.
+The kernel reserves 50 ms of each second for ordinary processes, in one piece (``kernel.sched_rt_runtime_us``; since
+Linux 6.12 its deadline server). So the loop itself sleeps more often, for a few milliseconds.
 
-All other processes and threads of the throttler are ordinary, because they may compute for long. But they must not
-starve: the loop waits for a worker that holds Python's lock, so workers get nice -20. With autogroup, nice values count
-only within a session and sessions get equal shares, so the throttler's session gets the same nice value.
+All other processes and threads of the throttler have ordinary scheduling, because they may compute for long. But they
+must not starve: the loop waits for a worker that holds Python's lock, so workers get nice -20. With autogroup, nice
+values count only within a session and sessions get equal shares, so the throttler's session gets the same nice value.
 """
 
 from __future__ import annotations

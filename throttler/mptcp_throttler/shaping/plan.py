@@ -2,8 +2,8 @@
 """Turns verdicts into the HTB classes and set entries that they need. Pure: without kernel access; times are arguments.
 
 Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. The class of a path cap is created with the
-policy, so that later connections do not wait; the class of a client's or connection's cap at its first use, and deleted
-when it was idle for some time. A class keeps its minor number as long as it exists, across reloads and (by
+policy, so that later connections do not wait; the class of a client's or connection's cap is created at its first use,
+and deleted when it was idle for some time. A class keeps its minor number as long as it exists, across reloads and (by
 :meth:`Planner.adopt`) restarts of the daemon, because the entries in the kernel refer to it.
 
 A capped subflow is *pending* while ``onset`` runs its onset (:attr:`Planner.soft_caps`), until
@@ -28,10 +28,10 @@ from mptcp_throttler.shaping.model import DEFAULT_MINOR, SMALL_FALL_SHARE, Class
 IDLE_SECONDS = 60.0  # how long the class of an unused cap is kept
 CONNECTION_IDLE_SECONDS = 2.0  # the same for a connection's cap: shorter, because its token is not used again
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""Target of a subflow that lost the cap in whose class it began: without an entry it would still send to that class."""
-DRAIN_SECONDS = 10.0  # minimum life of an ended subflow's entry; longer if its socket is known to have data
+"""Target of a subflow that lost the cap in whose class it began: without an entry its packets would still use it."""
+DRAIN_SECONDS = 10.0  # minimum lifetime of an ended subflow's entry; longer if its socket is known to have data
 MAX_DRAINING = 16_384  # maximum draining entries, the oldest is dropped first: 10,000 connections/s would keep 100,000
-MAX_CHANGED = 1024
+MAX_CHANGED = 1024  # maximum number of changed subflows processed per call
 DRAIN_SLICE = 2048  # maximum number of draining entries dropped per call: this takes about 4 ms
 
 
@@ -79,7 +79,7 @@ class Planner:
                 self._change_throttle(cap, throttle)
 
     def adopt(self, classes: Mapping[int, ClassSpec], entries: Mapping[FourTuple, Target]) -> None:
-        """Take the kernel's *classes* and *entries* as the actual state; later verdicts reuse the classes."""
+        """Record the kernel's *classes* and *entries* as the actual state; later verdicts reuse the classes."""
         self.classes.observed(classes)
         self.entries.observed(entries)
 

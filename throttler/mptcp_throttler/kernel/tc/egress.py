@@ -4,8 +4,8 @@
 Before a change, the previous root qdisc and GSO limits are saved in the state directory by interface index, which
 survives a rename, for ``cleanup`` or the successor of a crashed daemon.
 
-A start takes all interfaces or none. If another program later gives an interface a root qdisc that cannot be replaced,
-the throttler omits that interface until it can be taken again; the other interfaces are shaped.
+A start shapes all interfaces or none. If another program later gives an interface a root qdisc that cannot be replaced,
+the throttler omits that interface until that root is removed; the other interfaces are shaped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class HtbTrafficControl:
         self._ownership = ownership
         self._state_file = state_directory / "replaced.json"
         self._loaded_originals: dict[str, dict[str, Any]] | None = None
-        """Wanted content of the state file, by interface index; None before the first read."""
+        """Original roots and limits by interface index, as in the state file; None before the first read."""
         self._absent: set[str] = set()
         self._gso: Callable[[int], int] | None = None
         """Maps the original GSO limit to ours, in bytes; None before :meth:`want_gso`."""
@@ -75,7 +75,7 @@ class HtbTrafficControl:
         await self.settle()
 
     async def _take_over(self, link: Link) -> bool:
-        """Put our root on *link*; return whether it replaced another root, which is restored before a KernelError."""
+        """Install our root on *link*; return whether it replaced another root, restored before a KernelError."""
         if self._tree.is_ours(link):
             await self._tree.install_root(link)
             return False
@@ -99,9 +99,9 @@ class HtbTrafficControl:
     def _report_left_out(self, refused: dict[str, str]) -> None:
         for name, why in refused.items():
             if self.left_out.get(name) != why:
-                log.error("%s; until it can be taken, %s is not shaped; the others are", why, name)
+                log.error("%s; until its root can be replaced, %s is not shaped; the others are", why, name)
         for name in self.left_out.keys() - refused.keys() - self._absent:
-            log.info("%s can be taken again: it is shaped", name)
+            log.info("the root of %s can be replaced again: it is shaped", name)
         self.left_out = refused
 
     def _restore_others(self) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The onset of soft caps on downloads: the limits of each socket, computed from samples. Pure.
 
-A subflow that the planner moves goes through these states (:class:`State`):
+A subflow whose cap begins, changes or ends goes through these states (:class:`State`):
 
 1. *pending*: it got a cap, or its cap changed. Its socket must be sampled;
 2. *transition*: it sends more than its cap, and slows down in phases (``rate_transition``). When the last one begins,
@@ -105,7 +105,7 @@ class DownloadOnsets:
         planner.soft_caps = True
 
     def follow(self, now: float) -> SocketChanges:
-        """Process some of the planner's moves; return the changes to sockets."""
+        """Process some of the subflows that the planner changed; return the changes to sockets."""
         self._now = now
         self._end_low_buffers()
         for four_tuple in self._planner.take_changed_subflows():
@@ -161,9 +161,9 @@ class DownloadOnsets:
         for cap in outdated:
             demands, waiting = list[int | None](), 0
             for four_tuple in list(cap.users):
-                known = self._sockets.get(four_tuple)
-                demands.append(known.demand.rate if known else 0)
-                waiting += known is not None and known.demand.has_outstanding
+                socket = self._sockets.get(four_tuple)
+                demands.append(socket.demand.rate if socket else 0)
+                waiting += socket is not None and socket.demand.has_outstanding
                 yield
             rate = max_min_level(cap.ceil, demands) if len(demands) > 1 else cap.ceil
             cap.level = Level(now, len(demands), rate, round_seconds=8 * MTU * waiting / cap.ceil)
@@ -177,7 +177,7 @@ class DownloadOnsets:
 
     def _process_sample(self, four_tuple: FourTuple, sample: KernelSubflow | None, now: float) -> LiveCap | None:
         """Note the demand of a subflow and continue its transition; return its cap if the cap's level matters."""
-        known, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
+        socket, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
         if sample is not None and sample.is_of_tunnel:
             sample = None  # a tunnel's path has no socket: its cap begins at once
         if four_tuple in self._planner.draining:
@@ -185,93 +185,93 @@ class DownloadOnsets:
             self._changes.plan_changed |= self._planner.settle_overdue(four_tuple, busy=busy)
             return None
         if cap is None:
-            if known is not None:
-                self._process_uncapped(four_tuple, known, sample)
+            if socket is not None:
+                self._process_uncapped(four_tuple, socket, sample)
             return None
         if sample is None:
             self._complete(four_tuple)
-            if known is not None:
-                self._drop(four_tuple, known)
+            if socket is not None:
+                self._drop(four_tuple, socket)
             return None
-        if known is not None and known.state is State.PENDING and sample.read < known.since:
+        if socket is not None and socket.state is State.PENDING and sample.read < socket.since:
             return None  # the sample is older than the cap; the next one follows soon
-        if known is None or known.cookie not in (0, sample.cookie):
-            if known is not None:
-                self._drop(four_tuple, known)
-            known = self._await_sample(four_tuple)
-        known.cookie = sample.cookie
-        known.limit_seen |= sample.tcp.max_pacing_rate is not None
-        known.demand.count(sample, sample.read, 0.0 if cap.level is None else cap.level.round_seconds)
-        if known.state is State.TRANSITION:
-            self._advance(four_tuple, known, cap, sample, now)
+        if socket is None or socket.cookie not in (0, sample.cookie):
+            if socket is not None:
+                self._drop(four_tuple, socket)
+            socket = self._await_sample(four_tuple)
+        socket.cookie = sample.cookie
+        socket.limit_seen |= sample.tcp.max_pacing_rate is not None
+        socket.demand.count(sample, sample.read, 0.0 if cap.level is None else cap.level.round_seconds)
+        if socket.state is State.TRANSITION:
+            self._advance(four_tuple, socket, cap, sample, now)
             return None
-        return cap if known.state is State.PENDING or len(cap.users) > 1 else None
+        return cap if socket.state is State.PENDING or len(cap.users) > 1 else None
 
-    def _process_uncapped(self, four_tuple: FourTuple, known: _Socket, sample: KernelSubflow | None) -> None:
+    def _process_uncapped(self, four_tuple: FourTuple, socket: _Socket, sample: KernelSubflow | None) -> None:
         """Continue a subflow without a cap: let it rest, release it, or forget it."""
-        if known.state not in (State.PENDING, State.RELEASING):
+        if socket.state not in (State.PENDING, State.RELEASING):
             return
-        if sample is None or known.cookie not in (0, sample.cookie):
-            self._drop(four_tuple, known)
-        elif known.state is State.PENDING:
-            known.cookie = sample.cookie
-            known.limit, known.rests = NO_LIMIT, self._planner.rests(four_tuple)
-            if known.rests:
+        if sample is None or socket.cookie not in (0, sample.cookie):
+            self._drop(four_tuple, socket)
+        elif socket.state is State.PENDING:
+            socket.cookie = sample.cookie
+            socket.limit, socket.rests = NO_LIMIT, self._planner.rests(four_tuple)
+            if socket.rests:
                 self._settle(four_tuple)
-                self._changes.limits[known.cookie] = _resting_limit(NO_LIMIT)
+                self._changes.limits[socket.cookie] = _resting_limit(NO_LIMIT)
             else:
                 self._release(four_tuple)
-                known.sent = sample.bytes_acked
-            self._changes.is_urgent |= known.rests or sample.tcp.max_pacing_rate == 0
+                socket.sent = sample.bytes_acked
+            self._changes.is_urgent |= socket.rests or sample.tcp.max_pacing_rate == 0
         else:
-            known.sent = sample.bytes_acked if known.sent < 0 else known.sent
-            is_applied = known.limit_seen or sample.bytes_acked > known.sent
-            if is_applied and sample.tcp.max_pacing_rate is None and known.cookie not in self._buffers:
-                self._drop(four_tuple, known)
+            socket.sent = sample.bytes_acked if socket.sent < 0 else socket.sent
+            is_applied = socket.limit_seen or sample.bytes_acked > socket.sent
+            if is_applied and sample.tcp.max_pacing_rate is None and socket.cookie not in self._buffers:
+                self._drop(four_tuple, socket)
             else:
                 self._first_checks.pop(four_tuple, None)
                 self._later_checks.pop(four_tuple, None)
                 self._later_checks[four_tuple] = self._now + LATER_CHECK_SECONDS
 
     def _begin(self, four_tuple: FourTuple, sample: KernelSubflow, now: float) -> None:
-        member, known = self._planner.members.get(four_tuple), self._sockets.get(four_tuple)
+        member, socket = self._planner.members.get(four_tuple), self._sockets.get(four_tuple)
         cap = self._planner.soft_cap(four_tuple)
-        if member is None or cap is None or known is None:
+        if member is None or cap is None or socket is None:
             return  # the subflow changed between two slices
-        if known.cookie != sample.cookie or known.state is not State.PENDING:
+        if socket.cookie != sample.cookie or socket.state is not State.PENDING:
             return
         target = cap.ceil if cap.level is None else cap.level.rate
         # Rate 0 means that a killed daemon left the socket at rest: wake it.
         self._changes.is_urgent |= sample.tcp.max_pacing_rate == 0
-        known.transition = None
+        socket.transition = None
         if four_tuple in cap.pending and needs_transition(sample.tcp, target):
-            transition = RateTransition.begin(sample.tcp, target, now, known.limit.rate)
+            transition = RateTransition.begin(sample.tcp, target, now, socket.limit.rate)
             if begin_allowance(cap, transition.start, target, now):
-                known.transition = transition
+                socket.transition = transition
         if member.is_new:
             member.is_new = False
             self._low_buffer_until[four_tuple] = now + LOW_BUFFER_SECONDS
-        backlogged = known.transition is not None or known.demand.rate is None
-        self._buffers.grant(known.cookie, target, backlogged=backlogged)
-        if known.transition is not None:
-            known.state, known.since, known.sent = State.TRANSITION, now, _sent(sample)
-            self._advance(four_tuple, known, cap, sample, now)
+        backlogged = socket.transition is not None or socket.demand.rate is None
+        self._buffers.grant(socket.cookie, target, backlogged=backlogged)
+        if socket.transition is not None:
+            socket.state, socket.since, socket.sent = State.TRANSITION, now, _sent(sample)
+            self._advance(four_tuple, socket, cap, sample, now)
             return
-        self._limit(known, self._limit_for(four_tuple, target))
+        self._limit(socket, self._limit_for(four_tuple, target))
         self._update_rest(four_tuple)
         self._complete(four_tuple)
 
-    def _advance(self, four_tuple: FourTuple, known: _Socket, cap: LiveCap, sample: KernelSubflow, now: float) -> None:
-        transition = known.transition
+    def _advance(self, four_tuple: FourTuple, socket: _Socket, cap: LiveCap, sample: KernelSubflow, now: float) -> None:
+        transition = socket.transition
         assert transition is not None
         if not transition.is_capped:
             sent = _sent(sample)
-            octets, known.sent = max(0, sent - known.sent), sent
+            octets, socket.sent = max(0, sent - socket.sent), sent
             if not spend_allowance(cap, octets, now):
-                self._limit(known, SocketLimit(transition.target))
+                self._limit(socket, SocketLimit(transition.target))
                 self._complete(four_tuple)
                 return
-        self._limit(known, transition.step(now, sample.tcp.not_sent))
+        self._limit(socket, transition.step(now, sample.tcp.not_sent))
         if transition.is_capped:
             self._changes.plan_changed |= self._planner.complete(four_tuple)
         if transition.is_done:
@@ -279,34 +279,34 @@ class DownloadOnsets:
             self._update_rest(four_tuple)
 
     def _share(self, four_tuple: FourTuple, cap: LiveCap) -> None:
-        known = self._sockets.get(four_tuple)
-        if known is None or known.state is not State.SETTLED or cap.level is None:
+        socket = self._sockets.get(four_tuple)
+        if socket is None or socket.state is not State.SETTLED or cap.level is None:
             return
-        level, previous = cap.level.rate, known.limit.rate
+        level, previous = cap.level.rate, socket.limit.rate
         has_grown = False
-        if known.demand.rate is None or known.cookie in self._buffers:
-            has_grown = self._buffers.grant(known.cookie, level, backlogged=True)
+        if socket.demand.rate is None or socket.cookie in self._buffers:
+            has_grown = self._buffers.grant(socket.cookie, level, backlogged=True)
         if has_grown or previous is None or abs(level - previous) > SETTLED_SHARE * previous:
-            self._limit(known, self._limit_for(four_tuple, level))
+            self._limit(socket, self._limit_for(four_tuple, level))
 
     def _await_sample(self, four_tuple: FourTuple) -> _Socket:
-        known = self._sockets.get(four_tuple)
-        if known is None:
-            known = self._sockets[four_tuple] = _Socket(State.PENDING, self._now)
-        elif known.state is not State.PENDING:
-            known.state, known.since = State.PENDING, self._now
+        socket = self._sockets.get(four_tuple)
+        if socket is None:
+            socket = self._sockets[four_tuple] = _Socket(State.PENDING, self._now)
+        elif socket.state is not State.PENDING:
+            socket.state, socket.since = State.PENDING, self._now
             self._first_checks.pop(four_tuple, None)
             self._later_checks.pop(four_tuple, None)
         self._urgent[four_tuple] = None
-        return known
+        return socket
 
     def _settle(self, four_tuple: FourTuple) -> None:
         """Keep the limits of the subflow's socket as they are. Forget a subflow that was never sampled."""
         self._urgent.pop(four_tuple, None)
-        known = self._sockets.get(four_tuple)
-        if known is not None and known.state in (State.PENDING, State.TRANSITION):
-            known.state, known.transition = State.SETTLED, None
-            if not known.cookie:
+        socket = self._sockets.get(four_tuple)
+        if socket is not None and socket.state in (State.PENDING, State.TRANSITION):
+            socket.state, socket.transition = State.SETTLED, None
+            if not socket.cookie:
                 del self._sockets[four_tuple]
 
     def _complete(self, four_tuple: FourTuple) -> None:
@@ -317,26 +317,26 @@ class DownloadOnsets:
 
     def _release(self, four_tuple: FourTuple) -> None:
         """Lift the limits of the subflow's socket. Where only initial options may need that, it is sampled first."""
-        known = self._sockets.get(four_tuple)
+        socket = self._sockets.get(four_tuple)
         self._low_buffer_until.pop(four_tuple, None)
-        if known is not None and known.cookie:
-            if known.state is State.RELEASING:
+        if socket is not None and socket.cookie:
+            if socket.state is State.RELEASING:
                 return
             self._urgent.pop(four_tuple, None)
-            self._changes.is_urgent |= known.rests
-            self._changes.limits[known.cookie] = SocketLimit(send_buffer=self._buffers.final_size(known.cookie))
-            known.state, known.since, known.transition = State.RELEASING, self._now, None
-            known.limit, known.rests, known.sent = NO_LIMIT, False, -1
+            self._changes.is_urgent |= socket.rests
+            self._changes.limits[socket.cookie] = SocketLimit(send_buffer=self._buffers.final_size(socket.cookie))
+            socket.state, socket.since, socket.transition = State.RELEASING, self._now, None
+            socket.limit, socket.rests, socket.sent = NO_LIMIT, False, -1
             self._first_checks[four_tuple] = self._now + FIRST_CHECK_SECONDS
-        elif known is not None or self._planner.joins_rest:
+        elif socket is not None or self._planner.joins_rest:
             self._await_sample(four_tuple)
 
-    def _drop(self, four_tuple: FourTuple, known: _Socket) -> None:
+    def _drop(self, four_tuple: FourTuple, socket: _Socket) -> None:
         for table in (self._sockets, self._urgent, self._first_checks, self._later_checks):
             table.pop(four_tuple, None)
-        if known.cookie:
-            self._buffers.pop(known.cookie, None)
-            self._changes.dropped.append(known.cookie)
+        if socket.cookie:
+            self._buffers.pop(socket.cookie, None)
+            self._changes.dropped.append(socket.cookie)
 
     def _take_changes(self) -> SocketChanges:
         changes, self._changes = self._changes, SocketChanges()
@@ -348,20 +348,20 @@ class DownloadOnsets:
     def _end_low_buffers(self) -> None:
         for four_tuple in _due(self._low_buffer_until, self._now):
             del self._low_buffer_until[four_tuple]
-            known = self._sockets.get(four_tuple)
-            if known is not None and known.state is not State.TRANSITION and known.limit.rate is not None:
-                self._limit(known, SocketLimit(known.limit.rate))
+            socket = self._sockets.get(four_tuple)
+            if socket is not None and socket.state is not State.TRANSITION and socket.limit.rate is not None:
+                self._limit(socket, SocketLimit(socket.limit.rate))
 
-    def _limit(self, known: _Socket, limit: SocketLimit) -> None:
-        limit = replace(limit, send_buffer=self._buffers.get(known.cookie))
-        if known.limit != limit:
-            known.limit = limit
-            self._changes.limits[known.cookie] = _resting_limit(limit) if known.rests else limit
+    def _limit(self, socket: _Socket, limit: SocketLimit) -> None:
+        limit = replace(limit, send_buffer=self._buffers.get(socket.cookie))
+        if socket.limit != limit:
+            socket.limit = limit
+            self._changes.limits[socket.cookie] = _resting_limit(limit) if socket.rests else limit
 
     def _update_rest(self, four_tuple: FourTuple) -> None:
-        known, rests = self._sockets.get(four_tuple), self._planner.rests(four_tuple)
-        if known is None or known.rests is rests or known.limit.rate is None:
+        socket, rests = self._sockets.get(four_tuple), self._planner.rests(four_tuple)
+        if socket is None or socket.rests is rests or socket.limit.rate is None:
             return
-        known.rests = rests
-        self._changes.limits[known.cookie] = _resting_limit(known.limit) if rests else known.limit
+        socket.rests = rests
+        self._changes.limits[socket.cookie] = _resting_limit(socket.limit) if rests else socket.limit
         self._changes.is_urgent = True

@@ -101,7 +101,7 @@ class UploadOnsets:
                 ramp.fall_from(round(8 * octets / passed), now, siblings)
 
     def step(self, now: float) -> Iterator[bool]:
-        """Process the planner's moves and advance all ramps, a slice at a time; yield whether the plan changed."""
+        """Process changed subflows and advance all ramps, a slice at a time; yield whether the plan changed."""
         for four_tuple in self._planner.take_changed_subflows():
             if self._planner.in_onset(four_tuple):
                 self._ramps.setdefault(four_tuple, _Ramp(now))
