@@ -54,10 +54,10 @@ def run(words: str, number: str, *arguments: str) -> NoReturn:
             send(self, [each], what, ignore)
             switch.changed(what)
 
-    def run_commands(self: LibNftables, commands: str, what: str) -> str:
-        output = nft(self, commands, what)
+    def run_commands(self: LibNftables, commands: str, operation: str) -> str:
+        output = nft(self, commands, operation)
         if not commands.startswith("list "):
-            switch.changed(what)
+            switch.changed(operation)
         return output
 
     def update_batch(self: Bpf, table: Map, keys: bytes, values: bytes) -> None:

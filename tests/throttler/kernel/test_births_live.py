@@ -79,15 +79,15 @@ def test_first_segments_use_the_class_before_an_entry_exists(site: Site, family:
 
 
 @pytest.mark.nightly(besides=("nftables",))
-def test_undecided_socket_leaves_the_class_after_a_while(site: Site) -> None:
+def test_undecided_socket_leaves_the_class_after_60_segments(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
         with suspended(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
             for _ in range(60):
                 proxy.sendall(bytes(SEGMENT))
-                left = SEGMENT
-                while left:
-                    left -= len(client.recv(left))
+                remaining = SEGMENT
+                while remaining:
+                    remaining -= len(client.recv(remaining))
             before = capped_bytes(site)
             assert before < 60 * SEGMENT * 0.9, "the socket left the class during the transfer"
             proxy.sendall(bytes(SEGMENT))
@@ -103,14 +103,14 @@ def test_undecided_socket_gets_a_larger_limit_of_unsent_bytes(site: Site) -> Non
             assert unsent_limits(site) == {625}, "the bytes of one millisecond at the rate of the cap"
             for _ in range(400):
                 proxy.sendall(bytes(SEGMENT))
-                left = SEGMENT
-                while left:
-                    left -= len(client.recv(left))
+                remaining = SEGMENT
+                while remaining:
+                    remaining -= len(client.recv(remaining))
             assert unsent_limits(site) == {65_536}
 
 
 @pytest.mark.nightly(besides=("nftables",))
-def test_client_with_one_path_leaves_the_class_once_known(site: Site) -> None:
+def test_client_known_to_have_one_path_leaves_the_class(site: Site) -> None:
     with running(site):
         with site.client.link_down("wlan0"), connection(site) as (client, proxy):
             until(lambda: bool(site.uncapped()))

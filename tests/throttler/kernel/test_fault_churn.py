@@ -114,7 +114,7 @@ def test_each_subflow_is_capped_and_no_state_remains(
 
         with connected(site, listener):
             until(lambda: clients(site.entries()) == ["10.77.1.2", "10.77.2.2"] and settled(), timeout=LONG_TIMEOUT)
-            first, before, classes, held = (
+            first, before, classes, map_sizes = (
                 ask(throttler.socket)["counters"]["tracker"],
                 joins(site),
                 site.entries(),
@@ -138,15 +138,17 @@ def test_each_subflow_is_capped_and_no_state_remains(
             try:
                 until(lambda: changing_subflows_have_ended(site), timeout=LONG_TIMEOUT)
                 until(lambda: site.entries() == classes and settled(), timeout=LONG_TIMEOUT)
-            except AssertionError as late:
+            except AssertionError as error:
                 # Print the sockets of both kernels, so that the log shows which end is at fault.
                 listings = [
                     node.run(["ss", "-tnHie", port, "=", ":3128"]).stdout
                     for node, port in ((site.proxy, "sport"), (site.client, "dport"))
                 ]
                 status = ask(throttler.socket)
-                known = f"{site.entries()}, was {classes}; maps {maps()}; {status['in_step']=}; {status['connections']}"
-                raise AssertionError("\n".join([known, str(subflows(site)), *listings])) from late
+                summary = (
+                    f"{site.entries()}, was {classes}; maps {maps()}; {status['in_step']=}; {status['connections']}"
+                )
+                raise AssertionError("\n".join([summary, str(subflows(site)), *listings])) from error
             accepted = joins(site) - before
             last = ask(throttler.socket)["counters"]["tracker"]
             activated = last["subflows_activated"] - first["subflows_activated"]
@@ -154,7 +156,7 @@ def test_each_subflow_is_capped_and_no_state_remains(
             assert activated == accepted
             assert last["subflows_closed"] - first["subflows_closed"] == activated
             assert (last["overflows"], last["disagreements"]) == (first["overflows"], first["disagreements"])
-            until(lambda: maps() == held, timeout=LONG_TIMEOUT)
+            until(lambda: maps() == map_sizes, timeout=LONG_TIMEOUT)
             shown = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
             # There is one class per client address, however often the client joined. An idle class is kept for a while.
             assert 2 <= shown.count("rate 5Mbit ceil 5Mbit") <= 2 + len(ADDRESSES), shown

@@ -37,7 +37,7 @@ rules:
 TOPOLOGY = paths((20 * MBIT, 30 * MBIT), proxy_interfaces=True)
 """Ethernet carries less than the sender offers, so that there is always data for Wi-Fi."""
 WIFI = "10.77.2.0/24"
-CAPPED, TOLERANCE, LEAST = 5_000_000, 1.5, 200_000
+CAPPED, TOLERANCE, MIN_RATE = 5_000_000, 1.5, 200_000
 """Cap and minimum rate in bit/s, and tolerance for the cap. The path carries 30 Mbit/s. A busy machine forwards in
 bursts, and slowly."""
 ROUTES = "ip address replace 10.77.18.2/24 dev wan1; ip route replace 10.77.2.0/24 via 10.77.18.1 dev wan1"
@@ -64,7 +64,7 @@ class Scene:
         """Return whether Wi-Fi carries data, but not more than the cap allows."""
         rate = incoming_rate(self.site, WIFI, 1.0)
         print(f"Wi-Fi carries {rate / 1e6:.1f} Mbit/s")
-        return LEAST < rate < CAPPED * TOLERANCE and clients(self.site.entries()) == ["10.77.2.2"]
+        return MIN_RATE < rate < CAPPED * TOLERANCE and clients(self.site.entries()) == ["10.77.2.2"]
 
     def captures(self) -> dict[str, bool]:
         captures: dict[str, bool] = status_client.ask(self.throttler.socket, {"query": "summary"}, ANSWER)["captures"]

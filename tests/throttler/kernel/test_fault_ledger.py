@@ -117,9 +117,9 @@ def download(site: Site, listener: socket.socket) -> None:
     with connected(site, listener) as (client, proxy):
         for _ in range(DOWNLOAD_BYTES // CHUNK):
             proxy.sendall(bytes(CHUNK))
-            got = 0
-            while got < CHUNK:
-                got += len(client.recv(CHUNK))
+            received = 0
+            while received < CHUNK:
+                received += len(client.recv(CHUNK))
 
 
 def used(site: Site) -> int:

@@ -75,9 +75,9 @@ def test_traffic_that_pauses_for_long_fails(pause: float, monkeypatch: pytest.Mo
     pauses = iter([0.0] * 10 + [pause])
 
     def answer() -> None:
-        while got := proxy.recv(1):
+        while data := proxy.recv(1):
             time.sleep(next(pauses, 0.0))
-            proxy.sendall(got)
+            proxy.sendall(data)
 
     # The sockets are closed before the executor waits for its thread, which reads from them.
     with ThreadPoolExecutor(1) as pool, client, proxy:

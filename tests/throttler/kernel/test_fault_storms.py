@@ -102,7 +102,7 @@ def kernel_subflows(site: Site) -> set[str]:
 
 def status_subflows(throttler: Throttler) -> set[str]:
     connections = ask(throttler.socket)["connections"]
-    return {each["remote"] for one in connections for each in one["subflows"]}
+    return {each["remote"] for connection in connections for each in connection["subflows"]}
 
 
 @pytest.fixture(scope="module")

@@ -180,13 +180,13 @@ def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> 
                     time.sleep(0.3)
             seconds_per_frame = seconds_to_read(forged)
             spent, seconds = process_seconds(pid) - used, time.monotonic() - begin
-            sent, got = flood.count, observed(throttler) - read
-        cost = spent / got / seconds_per_frame
+            sent, received = flood.count, observed(throttler) - read
+        cost = spent / received / seconds_per_frame
         print(
-            f"{kind}: {sent / seconds:.0f}/s, {got / sent:.2f} read for each, {spent / seconds:.0%} of a processor, "
+            f"{kind}: {sent / seconds:.0f}/s, {received / sent:.2f} read for each, {spent / seconds:.0%} of a CPU, "
             f"{cost:.1f} times what reading takes"
         )
-        assert got > MIN_SEGMENTS_READ
+        assert received > MIN_SEGMENTS_READ
         assert cost < MAX_RELATIVE_COST
         assert memory_of(pid) - memory < MAX_MEMORY_GROWTH
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
@@ -230,18 +230,18 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
         refused = after["tracker"]["joins_refused"] - before["tracker"]["joins_refused"]
         increase = {name: count - before["observers"][name] for name, count in after["observers"].items()}
         read, dropped, resyncs = (increase[name] for name in ("segments", "segments_dropped", "resyncs"))
-        cost, more = spent / read / seconds_per_frame, memory_of(pid) - memory
+        cost, growth = spent / read / seconds_per_frame, memory_of(pid) - memory
         print(
             f"refused by kernel and throttler: {guessed / seconds:.0f}/s, {refused / seconds:.0f}/s; segments read and "
             f"dropped: {read / seconds:.0f}/s, {dropped / seconds:.0f}/s; {resyncs} resyncs in {seconds:.1f} s; "
-            f"{spent / seconds:.0%} of a processor, {cost:.1f} times what reading takes, {more} kB more"
+            f"{spent / seconds:.0%} of a processor, {cost:.1f} times what reading takes, {growth} kB more"
         )
         assert refused > 0
         assert read > MIN_SEGMENTS_READ
         assert resyncs <= MAX_RESYNCS_PER_SECOND * seconds + 2
         assert cost < MAX_RELATIVE_COST
         assert spent < START_CPU_SECONDS + MAX_CPU_SHARE * seconds
-        assert more < MAX_MEMORY_GROWTH
+        assert growth < MAX_MEMORY_GROWTH
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
 
 
@@ -281,8 +281,8 @@ def test_flood_does_not_keep_clients_from_the_proxy(squid_site: tuple[Site, Orig
         with Flood(wire, forged) as flood:
             downloads = 0
             while flood.is_too_short() or not downloads:
-                got = site.client.run([*command, "-x", proxy.url(), origin.url("file")], timeout=90).stdout
-                assert got == "200 100000"
+                output = site.client.run([*command, "-x", proxy.url(), origin.url("file")], timeout=90).stdout
+                assert output == "200 100000"
                 downloads += 1
                 assert EXPECTED in paths_and_caps(throttler)
                 assert clients(site.entries()).count("10.77.1.2") >= 1
@@ -300,7 +300,7 @@ def idle_connection(site: Site, origin: Origin) -> Iterator[None]:
         client.settimeout(60)
         client.connect((site.proxy.address("wan0"), PORT))
         client.sendall(f"GET {origin.url('file')} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        got = b""
-        while len(got.partition(b"\r\n\r\n")[2]) < 100_000:
-            got += client.recv(65536)
+        received = b""
+        while len(received.partition(b"\r\n\r\n")[2]) < 100_000:
+            received += client.recv(65536)
         yield

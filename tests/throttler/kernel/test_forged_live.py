@@ -159,9 +159,9 @@ def test_forged_frames_lift_no_cap(site: Site, family: int) -> None:
 @pytest.mark.nightly(besides=("nftables",))
 def test_options_of_any_subtype_and_length_lift_no_cap(site: Site) -> None:
     """Most of these options are malformed, or have an undefined subtype."""
-    rest = random.Random(1)
+    randomness = random.Random(1)
     options = [
-        bytes([30, length, subtype << 4 | rest.getrandbits(4)]) + rest.randbytes(length - 3)
+        bytes([30, length, subtype << 4 | randomness.getrandbits(4)]) + randomness.randbytes(length - 3)
         for subtype in SUBTYPES
         for length in LENGTHS
     ]

@@ -73,8 +73,8 @@ def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., 
         """
         (connection,) = status()["connections"]
         reason = {each["path"]: each["reason"] for each in connection["subflows"]}.get("ethernet", "")
-        why = "its uncapped path from 10.77.2.2 alone once gave"
-        return why in (connection["relaxed"] or "") and "cap of rule cap relaxed" in reason
+        cause = "its uncapped path from 10.77.2.2 alone once gave"
+        return cause in (connection["relaxed"] or "") and "cap of rule cap relaxed" in reason
 
     wait_until(lambda: capped() == 1, "the cap is in force")
     wait_until(lambda: received() > 5_000_000, "Wi-Fi has carried enough to measure its rate")

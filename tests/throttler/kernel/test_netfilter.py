@@ -256,26 +256,26 @@ def test_event_loop_runs_while_ten_thousand_entries_change(host: LiveNode, requi
     """Experiments measure durations. This test counts how often other tasks of the loop ran."""
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
     entries = {four_tuple(number): Target(0x10 + number % 7, TARGET.mark) for number in range(10_000)}
-    turns = 0
+    loop_runs = 0
 
     async def count() -> None:
-        nonlocal turns
+        nonlocal loop_runs
         while True:
-            turns += 1
+            loop_runs += 1
             await asyncio.sleep(0)
 
     async def scenario(backend: str) -> None:
-        nonlocal turns
+        nonlocal loop_runs
         _, port = open_netfilter(backend, OWNERSHIP)
-        others = asyncio.create_task(count())
+        counter = asyncio.create_task(count())
         try:
             await port.prepare()
             for work in (port.upsert_entries(entries), port.read_entries(), port.delete_entries(entries)):
-                turns = 0
+                loop_runs = 0
                 await work
-                assert turns > 10
+                assert loop_runs > 10
         finally:
-            others.cancel()
+            counter.cancel()
             await port.remove()
             port.close()
 

@@ -90,19 +90,19 @@ def test_connections_beyond_a_clients_share_are_closed_and_others_are_capped(
         if older:
             throttler = stack.enter_context(running(site))
         until(lambda: len(kernel_ports(site)) == SHARE)
-        kept = kernel_ports(site)
-        assert kept <= set(connections)
+        remaining = kernel_ports(site)
+        assert remaining <= set(connections)
 
         def capped() -> set[int]:
             """Return the client's ports of the initial subflows that the status shows as capped."""
-            shown = ask(throttler.socket)["connections"]
-            first = [each for connection in shown for each in connection["subflows"] if each["initial"]]
+            connections = ask(throttler.socket)["connections"]
+            first = [each for connection in connections for each in connection["subflows"] if each["initial"]]
             return {int(each["remote"].rpartition(":")[2]) for each in first if each["rate"] == 5_000_000}
 
-        until(lambda: capped() == kept)
-        (another,) = stack.enter_context(idle_connections(site, listener, 1, "wlan0", family))
-        until(lambda: capped() == {*kept, another})
-        assert kernel_ports(site) == {*kept, another}, "the connections within the share stay"
+        until(lambda: capped() == remaining)
+        (other_client,) = stack.enter_context(idle_connections(site, listener, 1, "wlan0", family))
+        until(lambda: capped() == {*remaining, other_client})
+        assert kernel_ports(site) == {*remaining, other_client}, "the connections within the share stay"
         counted = ask(throttler.socket)["counters"]["tracker"]["connections_refused"]
         assert counted >= CONNECTION_COUNT - SHARE
         assert throttler.process.output().count("too many connections of its client") >= CONNECTION_COUNT - SHARE

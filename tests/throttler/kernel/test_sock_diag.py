@@ -44,9 +44,9 @@ def test_socket_values_equal_those_of_ss(testbed: Testbed, require: Any) -> None
         with accepted:
             accepted.sendall(b"x" * 100_000)
             caller.sendall(b"y" * 2_000)
-            got = 0
-            while got < 100_000:
-                got += len(caller.recv(65_536))
+            received = 0
+            while received < 100_000:
+                received += len(caller.recv(65_536))
             before, listing = "", ss_output(proxy)
             deadline = time.monotonic() + 60
             # Wait until the last acknowledgements have arrived and nothing changes any longer.
@@ -178,9 +178,9 @@ def test_closing_sockets_at_both_ends_keeps_the_listener(
         accepted[0].sendall(b"!")
         assert callers[0].recv(1) == b"!"
         with testbed["proxy"].entered():
-            late = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
-        late.settimeout(60)
-        late.connect(callers[0].getpeername()[:2])
+            later_client = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+        later_client.settimeout(60)
+        later_client.connect(callers[0].getpeername()[:2])
 
 
 @pytest.mark.parametrize("ports", [(PORT,), (PORT, PORT + 1), (PORT + 2, PORT + 1, PORT)])

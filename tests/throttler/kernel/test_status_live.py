@@ -37,12 +37,12 @@ def transfer(sender: socket.socket, receiver: socket.socket, count: int) -> None
     """Send *count* bytes, and wait until all have arrived."""
     sending = threading.Thread(target=sender.sendall, args=(b"x" * count,))
     sending.start()
-    got = 0
+    received = 0
     receiver.settimeout(60)
-    while got < count:
-        piece = receiver.recv(1 << 16)
-        assert piece
-        got += len(piece)
+    while received < count:
+        data = receiver.recv(1 << 16)
+        assert data
+        received += len(data)
     sending.join()
 
 

@@ -75,9 +75,9 @@ def test_root_that_could_not_be_restored_is_not_replaced(
         monkeypatch.setattr(root_qdisc, "RESTORABLE", root_qdisc.RESTORABLE | {"htb"})
         u32 = "parent 1: protocol ip u32 match ip dst 192.0.2.1 flowid 1:2"
         link.run(["tc", "filter", "add", "dev", "t0", *u32.split()])
-    why = "has filters" if has_filter else "qdisc of kind htb, which could not be restored exactly"
+    message = "has filters" if has_filter else "qdisc of kind htb, which could not be restored exactly"
     before = dump(link)
-    with link.entered(), pytest.raises(KernelError, match=why):
+    with link.entered(), pytest.raises(KernelError, match=message):
         asyncio.run(with_classes(tmp_path))
     assert dump(link) == before
 

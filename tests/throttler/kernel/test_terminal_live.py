@@ -76,8 +76,8 @@ def test_top_explain_and_events_show_a_cap(site: Site) -> None:
         assert table[-1] == "1 connection, 1 shown"
         assert "0 connections, 0 shown" in command_output(throttler, "top", "--once", "--client", "10.9.9.9")
 
-        for which in ("10.77.1.2", token, wifi["remote"]):
-            explained = command_output(throttler, "explain", which)
+        for argument in ("10.77.1.2", token, wifi["remote"]):
+            explained = command_output(throttler, "explain", argument)
             assert f"connection {token} from 10.77.1.2, 2 active subflows, since " in explained
             assert f"{ethernet['remote']}, path ethernet by wan0, download: capped at 5 Mbit/s" in explained
             assert "in force\n    rule spare-ethernet: matches" in explained
@@ -110,8 +110,8 @@ def test_replay_of_a_capture_decides_as_the_daemon_did(
     assert {remote: (each.get("path"), each.get("rate"), each.get("rule")) for remote, each in last.items()} == {
         each["remote"]: (each["path"], each["rate"], each["rule"]) for each in live["subflows"]
     }
-    kept = os.environ.get("MPTCP_KEEP_CAPTURES")
-    if kept and site.backend == "nftables":
-        shutil.copy(capture, f"{kept}/lab-{interface}-ipv{family}.pcap")
+    directory = os.environ.get("MPTCP_KEEP_CAPTURES")
+    if directory and site.backend == "nftables":
+        shutil.copy(capture, f"{directory}/lab-{interface}-ipv{family}.pcap")
     closed = [each["text"] for each in found if each["kind"] == "closed" and "remote" in each]
     assert len(closed) == 2

@@ -52,8 +52,8 @@ class Site(ThrottledSite):
 
     def vpn(self) -> AbstractContextManager[OpenVpn]:
         node = self.testbed[self.server]
-        by = None if self.server == "proxy" else (self.node.service_address(), PROXY_PORT)
-        return over_tcp(self.testbed["client"], node, proxy=by)
+        via = None if self.server == "proxy" else (self.node.service_address(), PROXY_PORT)
+        return over_tcp(self.testbed["client"], node, proxy=via)
 
     @contextmanager
     def download(self, vpn: OpenVpn) -> Iterator[Callable[[], None]]:

@@ -79,7 +79,7 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
     paths = (document.data or {}).get("paths", {})
     if not isinstance(paths, dict):
         return
-    known = f"the paths are {', '.join(key_text((path,)) for path in paths)}" if paths else "no paths are defined"
+    defined = f"the paths are {', '.join(key_text((path,)) for path in paths)}" if paths else "no paths are defined"
     for index, rule in _rules_of(document):
         paths_of_rule, steer = rule.get("paths"), rule.get("steer")
         named: list[tuple[KeyPath, object]] = []
@@ -89,7 +89,7 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
             named += [(("steer", *key), name) for key, name in named_paths(steer)]
         for key, name in named:
             if isinstance(name, str) and name not in paths:
-                message = f"{shown(name)} is not a path{did_you_mean(name, paths)}; {known}"
+                message = f"{shown(name)} is not a path{did_you_mean(name, paths)}; {defined}"
                 yield problem_at(document, ("rules", index, *key), name, message)
 
 
@@ -98,7 +98,7 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
     budgets = (document.data or {}).get("budgets", {})
     if not isinstance(budgets, dict):
         return
-    known = f"the budgets are {', '.join(key_text((name,)) for name in budgets)}" if budgets else "none are defined"
+    defined = f"the budgets are {', '.join(key_text((name,)) for name in budgets)}" if budgets else "none are defined"
     if NO_BUDGET in budgets:
         message = f"{shown(NO_BUDGET)} in a rule means that it has no budget; give this one another name"
         yield _at_key(document, ("budgets", NO_BUDGET), message)
@@ -106,7 +106,7 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
         budget, name = rule.get("budget"), rule.get("name")
         # Validation refuses values that are not names.
         if isinstance(budget, str) and re.fullmatch(NAME_PATTERN, budget) and budget not in (NO_BUDGET, *budgets):
-            unknown = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
+            unknown = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {defined}"
             message = volume_as_budget(budget) or unknown
             yield problem_at(document, ("rules", index, "budget"), budget, message)
         if isinstance(budget, dict) and isinstance(name, str) and name in budgets:
@@ -155,8 +155,8 @@ def _unused_budgets(policy: Policy, document: Document) -> Iterator[Problem]:
         yield _at_key(document, ("budgets", name), "no rule feeds this budget", Severity.WARNING)
 
 
-def _at_rules(found: Iterable[Finding], document: Document, severity: Severity) -> tuple[Problem, ...]:
-    return in_order(_at_key(document, ("rules", index), message, severity) for index, message in found)
+def _at_rules(findings: Iterable[Finding], document: Document, severity: Severity) -> tuple[Problem, ...]:
+    return in_order(_at_key(document, ("rules", index), message, severity) for index, message in findings)
 
 
 def _at_key(document: Document, path: KeyPath, message: str, severity: Severity = Severity.ERROR) -> Problem:

@@ -259,9 +259,9 @@ class Steer(Section):
 
     @model_validator(mode="after")
     def _check_keys(self) -> Self:
-        given = self.model_fields_set - {"mode"}
-        missing = [key for key in self.mode_class.keys if key not in given]
-        unexpected = [key for key in type(self).model_fields if key in given and key not in self.mode_class.keys]
+        keys = self.model_fields_set - {"mode"}
+        missing = [key for key in self.mode_class.keys if key not in keys]
+        unexpected = [key for key in type(self).model_fields if key in keys and key not in self.mode_class.keys]
         if missing:
             raise ValueError(f"mode {self.mode} needs {' and '.join(missing)}")
         if unexpected:
@@ -445,11 +445,11 @@ class Guard(Section):
 
     @field_validator("longest_retry")
     @classmethod
-    def _check_longest_retry(cls, longest: float, info: ValidationInfo) -> float:
+    def _check_longest_retry(cls, maximum: float, info: ValidationInfo) -> float:
         retry = info.data.get("retry")
-        if retry is not None and longest < retry:
-            raise ValueError(f"{longest:g} is below retry, which is {retry:g}")
-        return longest
+        if retry is not None and maximum < retry:
+            raise ValueError(f"{maximum:g} is below retry, which is {retry:g}")
+        return maximum
 
 
 def _version(value: object) -> int:

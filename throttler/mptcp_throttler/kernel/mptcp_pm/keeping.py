@@ -97,14 +97,14 @@ async def find_keeper(state_directory: Path) -> KeeperConnection | None:
 
 async def find_or_start_keeper(state_directory: Path) -> KeeperConnection:
     """Return a predecessor's keeper, or start one. Raises KernelError."""
-    found = await find_keeper(state_directory)
-    if found is None:
+    connection = await find_keeper(state_directory)
+    if connection is None:
         with subscribed_socket() as events:
             await asyncio.to_thread(_start, state_directory, events)
-        found = await find_keeper(state_directory)
-    if found is None:
+        connection = await find_keeper(state_directory)
+    if connection is None:
         raise KernelError("the keeper of the path manager ended at once")
-    return found
+    return connection
 
 
 def remove_socket(state_directory: Path) -> None:

@@ -80,18 +80,18 @@ class LibNftables:
     def busy(self) -> bool:
         return self._lock.locked()
 
-    def run(self, commands: str, what: str) -> str:
-        """Run *commands* as one transaction and return their output. Raises KernelError naming *what*."""
+    def run(self, commands: str, operation: str) -> str:
+        """Run *commands* as one transaction and return their output. Raises KernelError naming *operation*."""
         with self._lock:
             if not self._context:
-                raise KernelError(f"{what}: libnftables is closed")
+                raise KernelError(f"{operation}: libnftables is closed")
             failed = self._library.nft_run_cmd_from_buffer(self._context, commands.encode())
             # Reading a buffer empties it.
             output: bytes = self._library.nft_ctx_get_output_buffer(self._context)
             error: bytes = self._library.nft_ctx_get_error_buffer(self._context)
         if failed:
             lines = error.decode(errors="replace").strip().splitlines()
-            raise KernelError(f"{what}: {lines[0] if lines else 'nftables refused'}")
+            raise KernelError(f"{operation}: {lines[0] if lines else 'nftables refused'}")
         return output.decode(errors="replace")
 
 
@@ -259,14 +259,14 @@ class NftablesNetfilter:
         self._uses.clear()
         self._class_rules.clear()
 
-    async def _run(self, commands: Iterable[str], what: str) -> None:
+    async def _run(self, commands: Iterable[str], operation: str) -> None:
         self._changes += 1
         try:
             text = "\n".join(commands)
             if len(text) < _MAX_SYNC_LENGTH and not self._nft.busy:
-                self._nft.run(text, what)
+                self._nft.run(text, operation)
             else:
-                await asyncio.to_thread(self._nft.run, text, what)
+                await asyncio.to_thread(self._nft.run, text, operation)
         finally:
             self._changes += 1
 

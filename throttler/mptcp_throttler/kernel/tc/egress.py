@@ -97,9 +97,9 @@ class HtbTrafficControl:
         return True
 
     def _report_left_out(self, refused: dict[str, str]) -> None:
-        for name, why in refused.items():
-            if self.left_out.get(name) != why:
-                log.error("%s; until its root can be replaced, %s is not shaped; the others are", why, name)
+        for name, reason in refused.items():
+            if self.left_out.get(name) != reason:
+                log.error("%s; until its root can be replaced, %s is not shaped; the others are", reason, name)
         for name in self.left_out.keys() - refused.keys() - self._absent:
             log.info("the root of %s can be replaced again: it is shaped", name)
         self.left_out = refused
@@ -213,18 +213,18 @@ class HtbTrafficControl:
 
     def _links(self) -> list[Link]:
         """Return the existing interfaces; warn once about a missing one, until it returns."""
-        found = []
+        links = []
         for name in self._interfaces:
             link = find_link(name)
             if link is not None:
-                found.append(link)
+                links.append(link)
                 self._absent.discard(name)
             elif name not in self._absent:
                 self._absent.add(name)
                 original = (find_link(int(index)) for index, each in self._originals.items() if each["name"] == name)
                 now = "".join(f", which is called {link.name} now" for link in original if link is not None)
                 log.warning("there is no interface %s%s; see 'ip link'", name, now)
-        return found
+        return links
 
     @property
     def _originals(self) -> dict[str, dict[str, Any]]:

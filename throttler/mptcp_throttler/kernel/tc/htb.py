@@ -77,7 +77,7 @@ class HtbTree:
 
     async def install_root(self, link: Link) -> None:
         """Install or adopt our root with its two fixed classes on *link*."""
-        what = f"install HTB at the root of {link.name}"
+        operation = f"install HTB at the root of {link.name}"
         is_new = not self.is_ours(link)
         if is_new:
             try:
@@ -85,33 +85,33 @@ class HtbTree:
                     await ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR)
             except NetlinkError as error:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
-                raise KernelError(f"{what}: {os.strerror(error.code)}{hint}") from error
+                raise KernelError(f"{operation}: {os.strerror(error.code)}{hint}") from error
         # Always set both classes: a daemon may have been killed before that, or another program changed them.
         for minor, parent in self._fixed:
-            await _request([self._class(what, link, replace(_UNCAPPED, minor=minor), parent)])
+            await _request([self._class(operation, link, replace(_UNCAPPED, minor=minor), parent)])
         if is_new:
             kind, options = ("tbf", _tbf(FULL_SPEED_BURST, 1000 * MTU)) if self._received else ("fq_codel", b"")
-            what = f"set the default queue of {link.name} to {kind}"
+            operation = f"set the default queue of {link.name} to {kind}"
             queue = _message(link.index, 0, self._root | DEFAULT_MINOR, kind, options)
             # Without fq_codel in the kernel the default class keeps HTB's own pfifo.
             ignored = () if self._received else (errno.ENOENT,)
-            await _request([(what, REPLACE, root_qdisc.RTM_NEWQDISC, queue)], ignored)
+            await _request([(operation, REPLACE, root_qdisc.RTM_NEWQDISC, queue)], ignored)
 
     async def upsert(self, links: Sequence[Link], specs: Iterable[ClassSpec]) -> None:
         """Create or change classes on all *links*; if the kernel refuses some, still make the others."""
         await _request(request for spec in specs for link in links for request in self._with_queue(link, spec))
 
     def _with_queue(self, link: Link, spec: ClassSpec) -> Iterator[_Request]:
-        what = f"set class {self._major:x}:{spec.minor:x} of {link.name} to {spec.rate} bit/s"
-        yield self._class(what, link, spec, self._root | LINK_MINOR)
+        operation = f"set class {self._major:x}:{spec.minor:x} of {link.name} to {spec.rate} bit/s"
+        yield self._class(operation, link, spec, self._root | LINK_MINOR)
         # With a fixed handle (the class's, numbers swapped) a second replace only changes the limit.
         handle, options = spec.minor << 16 & 0xFFFFFFFF, struct.pack("=I", spec.queue_packets)
         if self._received:
             options = _tbf(tbf_burst(spec), spec.queue_packets * MTU)
         queue = _message(link.index, handle, self._root | spec.minor, self._leaf_kind, options)
-        yield what, REPLACE, root_qdisc.RTM_NEWQDISC, queue
+        yield operation, REPLACE, root_qdisc.RTM_NEWQDISC, queue
 
-    def _class(self, what: str, link: Link, spec: ClassSpec, parent: int) -> _Request:
+    def _class(self, operation: str, link: Link, spec: ClassSpec, parent: int) -> _Request:
         rate, ceil = spec.rate // 8, spec.ceil // 8
         ticks = (
             min(0xFFFFFFFF, round(size / speed / _TICK_SECONDS))
@@ -122,14 +122,14 @@ class HtbTree:
             if speed > _MAX_RATE_32:
                 options += attribute(kind, struct.pack("=Q", speed))
         body = _message(link.index, self._root | spec.minor, parent, "htb", options)
-        return what, REPLACE, root_qdisc.RTM_NEWTCLASS, body
+        return operation, REPLACE, root_qdisc.RTM_NEWTCLASS, body
 
     async def delete(self, links: Sequence[Link], minors: Iterable[int]) -> None:
         """Remove classes from all *links*; ignore missing ones."""
 
         def request(minor: int, link: Link) -> _Request:
-            what = f"remove class {self._major:x}:{minor:x} from {link.name}"
-            return what, 0, _RTM_DELTCLASS, TCMSG.pack(0, link.index, self._root | minor, 0, 0)
+            operation = f"remove class {self._major:x}:{minor:x} from {link.name}"
+            return operation, 0, _RTM_DELTCLASS, TCMSG.pack(0, link.index, self._root | minor, 0, 0)
 
         await _request((request(minor, link) for minor in minors for link in links), ignore=(errno.ENOENT,))
 
@@ -156,10 +156,10 @@ class HtbTree:
                     parents[minor] = parent
         problems = [] if is_ours else [f"our root qdisc is not on {link.name}"]
         for minor, parent in self._fixed:
-            found = specs.pop(minor, None)
+            spec = specs.pop(minor, None)
             # The kernel reports TC_H_ROOT as parent of a class directly below the root qdisc.
             has_parent = parents.get(minor) in (parent, TC_H_ROOT if minor == LINK_MINOR else parent)
-            if is_ours and not (found and has_parent and (found.rate, found.ceil) == (FULL_SPEED, FULL_SPEED)):
+            if is_ours and not (spec and has_parent and (spec.rate, spec.ceil) == (FULL_SPEED, FULL_SPEED)):
                 problems.append(f"class {self._major:x}:{minor:x} of {link.name} was changed")
         return problems, specs
 
@@ -245,9 +245,9 @@ async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> 
     failures: list[KernelError] = []  # only the first one: see ``runtime.event_loop``
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         # With 10,000 classes the kernel takes up to 1 ms for each.
-        async for what, flags, kind, payload in in_slices(requests):
+        async for operation, flags, kind, payload in in_slices(requests):
             try:
-                netlink.request(kind, flags, payload, what, ignore)
+                netlink.request(kind, flags, payload, operation, ignore)
             except KernelError as error:
                 failures = failures or [error]
     if failures:
@@ -256,7 +256,7 @@ async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> 
 
 def read_class_counters(interfaces: Iterable[str], major: int) -> dict[int, ClassCounters]:
     """Return the counters of our classes by minor number, summed over *interfaces*. Raises KernelError."""
-    found: dict[int, ClassCounters] = {}
+    totals: dict[int, ClassCounters] = {}
     for link in filter(None, map(find_link, interfaces)):
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             for body in netlink.dump(root_qdisc.RTM_GETTCLASS, _dump_request(link), f"list the classes of {link.name}"):
@@ -266,9 +266,9 @@ def read_class_counters(interfaces: Iterable[str], major: int) -> dict[int, Clas
                 if handle >> 16 != major or len(basic) < _BASIC.size or len(queue) < _QUEUE.size:
                     continue
                 counted = *_BASIC.unpack_from(basic), *_QUEUE.unpack_from(queue)
-                before = found.get(handle & 0xFFFF, ClassCounters(0, 0, 0))
-                found[handle & 0xFFFF] = ClassCounters(*map(sum, zip(before, counted, strict=True)))
-    return found
+                previous = totals.get(handle & 0xFFFF, ClassCounters(0, 0, 0))
+                totals[handle & 0xFFFF] = ClassCounters(*map(sum, zip(previous, counted, strict=True)))
+    return totals
 
 
 def _dump_request(link: Link) -> bytes:

@@ -107,9 +107,9 @@ def set_gso(link: Link, sizes: dict[str, int]) -> None:
     """Set GSO limits, in bytes, by name. Raises KernelError."""
     payload = _IFINFOMSG.pack(0, 0, link.index, 0, 0)
     payload += b"".join(attribute(_GSO_LIMITS[name], struct.pack("=I", size)) for name, size in sizes.items())
-    what = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    limits = ", ".join(f"{name} {size}" for name, size in sizes.items())
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
-        netlink.request(_RTM_NEWLINK, 0, payload, f"set {what} of {link.name}")
+        netlink.request(_RTM_NEWLINK, 0, payload, f"set {limits} of {link.name}")
 
 
 class Routes:

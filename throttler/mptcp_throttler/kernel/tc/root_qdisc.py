@@ -77,9 +77,9 @@ def restore(link: Link, tree: list[Saved]) -> None:
         missing = (errno.ENOENT, errno.EINVAL)
         netlink.request(_RTM_DELQDISC, 0, header, f"remove the root qdisc of {link.name}", ignore=missing)
         for saved in tree:
-            what = f"restore qdisc {saved.kind} {saved.handle >> 16:x}: of {link.name}"
+            operation = f"restore qdisc {saved.kind} {saved.handle >> 16:x}: of {link.name}"
             payload = TCMSG.pack(0, link.index, saved.handle, saved.parent, 0) + base64.b64decode(saved.attributes)
-            netlink.request(RTM_NEWQDISC, REPLACE, payload, what)
+            netlink.request(RTM_NEWQDISC, REPLACE, payload, operation)
 
 
 def _dump(link: Link) -> list[Saved]:
