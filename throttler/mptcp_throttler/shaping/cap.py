@@ -70,7 +70,7 @@ class LiveCap:
         return self.final_throttle.ceil
 
     def resize_queue(self) -> bool:
-        """Adapt the room to the number of users; return whether it changed."""
+        """Adapt the queue to the number of users; return whether its size changed."""
         previous, users = self.queue_users, max(1, len(self.users))
         if not users <= previous <= 4 * users:
             self.queue_users = 1 << (users - 1).bit_length()

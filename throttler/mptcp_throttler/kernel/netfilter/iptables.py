@@ -6,7 +6,7 @@ The rule is in mangle POSTROUTING. It sends every packet with data from a listen
 the HTB class. The lookup is one hash lookup, however many entries there are. The key is client address, client port and
 proxy address; one set per listening port completes the four-tuple.
 
-pyroute2 creates and destroys the sets. It takes 260 µs for an entry, and the wire format here (ip_set.h) 6 µs: 1,000
+pyroute2 creates and destroys the sets. For an entry, it takes 260 µs; our encoding (ip_set.h) takes 6 µs: 1,000
 connections per second need 2,000 changes. python-iptables loads kernel modules when it is loaded, and reading a table
 creates the table, which then costs time for every packet and cannot be removed. So :func:`in_use` does neither.
 """
@@ -209,7 +209,7 @@ class IptablesNetfilter:
                 yield _set_name(is_ipv6, port), is_ipv6, port
 
 
-opened = IptablesNetfilter
+open_adapter = IptablesNetfilter
 
 
 def preview(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
@@ -235,8 +235,8 @@ def _small_packets(version: int) -> str:
     return f"{SMALL_PACKET[version] - 59}:{SMALL_PACKET[version]}"
 
 
-def available() -> str | None:
-    """Return None if this host supports iptables, otherwise a message that names what is missing."""
+def missing_support() -> str | None:
+    """Return what this host lacks for iptables, as a text; None if it lacks nothing."""
     try:
         _lock_file().close()
     except KernelError as error:

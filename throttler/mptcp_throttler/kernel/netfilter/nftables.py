@@ -342,8 +342,8 @@ def _header(family: str) -> bytes:
     return _NFGENMSG.pack(_FAMILIES[family], 0, 0)
 
 
-def available() -> str | None:
-    """Return None if this host supports nftables, otherwise a message that names what is missing."""
+def missing_support() -> str | None:
+    """Return what this host lacks for nftables, as a text; None if it lacks nothing."""
     try:
         with closing(LibNftables()) as nft:
             nft.run("list tables", "list nftables tables")
@@ -354,10 +354,10 @@ def available() -> str | None:
 
 def in_use() -> bool:
     """Return whether our tables may exist. This may be wrong: removing a missing table costs little."""
-    return available() is None
+    return missing_support() is None
 
 
-def opened(ownership: Ownership) -> NftablesNetfilter:
+def open_adapter(ownership: Ownership) -> NftablesNetfilter:
     return NftablesNetfilter(NftTable(ownership))
 
 
