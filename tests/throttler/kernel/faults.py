@@ -95,7 +95,7 @@ class Pulse:
         return longest_gap(tuple(self._rounds.slow), tuple(self._reference.slow))
 
     def stop(self) -> None:
-        """Stop. Raises AssertionError if the traffic had broken off, or had paused for longer than `MAX_GAP`."""
+        """Stop. Raises AssertionError if the traffic stopped, or paused for longer than `MAX_GAP`."""
         self._rounds.end()
         self._reference.end()
         for each in self._loopback_sockets:

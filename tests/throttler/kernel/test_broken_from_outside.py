@@ -90,7 +90,7 @@ COMMON_DAMAGE = {
     "class of the link": "tc class change dev wan0 parent 4d50: classid 4d50:fffe htb rate 1mbit",
     "class of a cap": "tc class change dev wan0 parent 4d50:fffe classid 4d50:10 htb rate 1mbit",
     "queue of a cap": "tc qdisc del dev wan0 parent 4d50:10",
-    "IFB device is gone": "ip link del mptcp-up",
+    "IFB device is deleted": "ip link del mptcp-up",
     "IFB device is down": "ip link set mptcp-up down",
     "root qdisc of the IFB device": "tc qdisc del dev mptcp-up root",
     "upload table": "nft delete table netdev mptcp_throttler",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that a throttler leaves nothing behind when it is stopped, or killed and followed by ``cleanup``."""
+"""Tests that a throttler leaves nothing in the kernel when it is stopped, or killed and followed by ``cleanup``."""
 
 from __future__ import annotations
 

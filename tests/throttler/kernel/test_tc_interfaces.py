@@ -104,7 +104,7 @@ def test_interface_renamed_before_the_start_is_restored(link: LiveNode, tmp_path
 
 
 def test_start_leaves_the_root_of_an_interface_with_a_swapped_name(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: t1, renamed to t0, was taken for an interface that is no longer configured, and lost its root qdisc."""
+    """Defect: t1, renamed to t0, counted as an interface that is no longer configured, and lost its root qdisc."""
     before = dump(link)
 
     async def successor() -> tuple[str, str]:

@@ -128,7 +128,7 @@ def test_reload_adds_and_removes_upload_shaping(site: Site) -> None:
         assert subflow(throttler, "ethernet")["classid"] is not None
         assert {each["direction"] for each in throttler.status()["classes"]} == {"down", "up"}
         site.reload(throttler, DOWNLOADS)
-        wait_until(lambda: not site.kernel_objects(), "device and table are gone")
+        wait_until(lambda: not site.kernel_objects(), "device and table are removed")
         assert subflow(throttler, "ethernet")["classid"] is not None
     site.stop_cleanly(throttler)
 

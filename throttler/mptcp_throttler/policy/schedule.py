@@ -132,7 +132,7 @@ def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: floa
         return [is_open(windows, local) for windows in schedules]
 
     # A window may open or close at its ends on each day, both of them in a repeated hour, and when the offset from UTC
-    # changes. In a skipped hour, its ends do no harm.
+    # changes. Its ends in a skipped hour have no effect.
     edges = {edge for window in chain.from_iterable(schedules) for edge in (window.start, window.end)} | {MIDNIGHT}
     days = [datetime.fromtimestamp(now, zone).date() + timedelta(days=ahead) for ahead in range(_HORIZON.days + 1)]
     ends = product(days, edges, (0, 1))
