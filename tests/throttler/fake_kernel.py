@@ -56,7 +56,7 @@ class FakeSockets:
                 token, known, index == 0, 0, index, False, 0.0, cookie=next(self._cookies), tcp=IDLE
             )
 
-    def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
+    def batches(self) -> Iterator[Sequence[KernelSubflow]]:
         yield [each._replace(read=time.monotonic()) for each in self.by_four_tuple.values()]
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:

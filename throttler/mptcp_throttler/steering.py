@@ -4,22 +4,22 @@
 *active-standby*: the subflows of the standby path are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup
 subflow when no other is usable. By itself it would return at the first packet from the active path, which must then
 retransmit all its losses, so that no data would arrive for seconds. So this mode treats a path as lost when
-outstanding data do not arrive for ``LOST_AFTER``. It makes the lost path backup and the next path regular, until no
-data have been outstanding on the lost path for ``BACK_AFTER``.
+outstanding data do not arrive for ``LOST_SECONDS``. It makes the lost path backup and the next path regular, until no
+data have been outstanding on the lost path for ``RETURN_SECONDS``.
 
 *waterfall*: a path is used while all paths before it are full or absent. Lost paths are treated as above. A path opens
-(its subflows become regular) when all paths before it had data waiting for ``FULL_AFTER``, of this connection or of its
-client's crowd. It closes when the paths before it could have carried all data for ``CLOSE_AFTER``; the former rate of a
-lost path does not count. The kernel's scheduler would assign most data to the path with the shortest queue, so the last
-open path is capped to the overflow (:class:`Overflow`). A further path opens only if the last open path has no cap,
-which means that this path itself cannot carry more.
+(its subflows become regular) when all paths before it had data waiting for ``OPEN_SECONDS``, of this connection or of
+all connections of the client. It closes when the paths before it could have carried all data for ``CLOSE_SECONDS``; the
+former rate of a lost path does not count. The scheduler would assign most data to the path with the shortest queue, so
+the last open path is capped to the overflow (:class:`Overflow`). A further path opens only if the last open path has no
+cap, which means that this path itself cannot carry more.
 
-*load-balancing*: bytes are shared by weight. The caps are shares of a measure. If data wait, the path that carries
-least for its weight sets the measure and the others are capped. If nothing waits on an uncapped path, the measure is
-the sum of what the paths carry, and every path is capped a little above its share. The kernel's scheduler gives idle
-paths data in proportion to their pacing rates, which follow the caps. A small correction makes up for what the last
-``KEPT_SECONDS`` lack. A path that gives next to nothing takes no part, because it would slow the others down. A lost
-path drops out at once, and returns when the window of the measure no longer includes the loss.
+*load-balancing*: bytes are shared by weight. The caps are shares of a reference rate. If data wait, the path with the
+lowest rate for its weight sets the reference rate, and the others are capped. If no data wait on an uncapped path, the
+reference rate is the sum of the paths' rates, and every path is capped a little above its share. The kernel's scheduler
+assigns data to idle paths in proportion to their pacing rates, which follow the caps. A small correction compensates
+for deviations in the last ``MAX_WINDOW``. A path with almost no throughput is excluded, because it would slow the
+others down. A lost path is excluded at once, and returns when the measurement window no longer includes the loss.
 
 Times are seconds of any one clock, rates bits/s, volumes bytes. Samples may be 0.1 s or several seconds apart: a rate
 is taken over its window, or over the last interval if that is longer. ``stages.steering`` gives a mode samples and
@@ -36,39 +36,38 @@ from typing import ClassVar, Final, NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 
-RATE_WINDOW, MIN_WINDOW, KEPT_SECONDS = 1.0, 0.5, 10.0  # seconds: usual window of a rate, shortest and longest
-MIN_WAITING, MUCH_WAITING = 0.08, 0.5
+RATE_WINDOW, MIN_WINDOW, MAX_WINDOW = 1.0, 0.5, 10.0  # seconds: usual window of a rate, shortest and longest
+MIN_BACKLOG_SECONDS, SLOW_BACKLOG_SECONDS = 0.08, 0.5
 """Seconds that waiting data of a full path take to be sent, near its baseline rate and on a slower path."""
-MORE_THAN_A_PIECE, SURELY_WAITING = 70_000, 200_000  # bytes: one 64 KB chunk proves nothing, three are a backlog
-SURELY_FULL = 0.7  # a path is full if more than one chunk has waited at every sample for this many seconds
-BUSY = 0.7  # fraction of the baseline from which on a path's rate is near its baseline
-LOST_AFTER, LOST_ROUND_TRIPS = 0.55, 3
+MIN_BACKLOG, CERTAIN_BACKLOG = 70_000, 200_000  # bytes: one 64 KB chunk proves nothing, three are a backlog
+BACKLOG_SECONDS = 0.7  # a path is full if more than one chunk has waited at every sample for this many seconds
+BUSY_SHARE = 0.7  # fraction of the baseline from which on a path's rate is near its baseline
+LOST_SECONDS, LOST_ROUND_TRIPS = 0.55, 3
 """A path is lost if outstanding data do not arrive for these seconds, or these round trips if they take longer."""
-BACK_AFTER = 0.5  # a lost path is back after this many seconds without outstanding data
-MEMORY = 60.0  # seconds in which a baseline falls to 1/e
-WAITING_SETTLES = 1.0  # seconds for which little or much data must have waited before this counts
+RETURN_SECONDS = 0.5  # a lost path is back after this many seconds without outstanding data
+BASELINE_DECAY_SECONDS = 60.0  # seconds in which a baseline falls to 1/e
+SETTLE_SECONDS = 1.0  # seconds for which little or much data must have waited before this counts
 MIN_CAP = 256_000  # minimum cap of a path in any mode, bits/s
 
-FULL_AFTER, CLOSE_AFTER = 0.5, 1.0  # seconds
-SPARE = 0.85  # fraction of its baseline that a path is trusted to carry
-USED = 0.7  # a path that carries this fraction of its cap would carry more without it
+OPEN_SECONDS, CLOSE_SECONDS = 0.5, 1.0  # seconds
+TRUSTED_SHARE = 0.85  # fraction of its baseline that a path is trusted to carry
+USED_SHARE = 0.7  # a path that carries this fraction of its cap would carry more without it
 STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25  # between two changes of a cap; of an overflow's until first too high
-FIRST_OVERFLOW = 0.5  # cap of a newly opened path, as a fraction of what the paths before it give
+FIRST_CAP_SHARE = 0.5  # cap of a newly opened path, as a fraction of the baselines of the paths before it
 FAST_GROWTH, GROWTH, ACCELERATION = 2.0, 1.06, 1.5
-"""Growth factor until the cap was first too high; first factor after that; exponent for each further factor. Noise
-changes the cap little, and lasting demand is met within seconds."""
-FALL = 0.7  # lowest factor of the cap, or of the rate without one, per ``STEP_SECONDS``
-DRAINS, FAST_DRAINS = 0.05, 0.3
-"""The cap is enough if the backlog drains faster than this fraction of what the paths before give; in fast growth."""
-LEFT = 0.97  # the last path gets what exceeds this fraction of what the paths before it give
+"""Growth factor until the cap was first too high; first factor after that; exponent for each further factor."""
+MIN_FACTOR = 0.7  # lowest factor of the cap, or of the rate without one, per ``STEP_SECONDS``
+DRAIN_SHARE, FAST_DRAIN_SHARE = 0.05, 0.3
+"""The cap is enough if the backlog drains faster than this fraction of the baselines before it; in fast growth."""
+OVERFLOW_SHARE = 0.97  # the last path gets the data above this fraction of the baselines before it
 
-WINDOW = 2.0  # seconds over which rates are computed: BBR's pause of 0.2 s every 10 s must not change the measure
-FIRST_AFTER = 0.6  # seconds from the first sample to the first cap
+MEASURE_WINDOW = 2.0  # seconds over which rates are computed: BBR's pause of 0.2 s every 10 s must not matter
+FIRST_CAP_SECONDS = 0.6  # seconds from the first sample to the first cap
 HEADROOM = 1.03  # margin above a share, so that a path that could carry more shows it
-ROOM = 1.35  # measure while nothing waits, as a multiple of what all paths carry
+SLACK_FACTOR = 1.35  # reference rate while no data wait, as a multiple of the rate of all paths
 MAX_CORRECTION = 0.25  # fraction of a share
-MIN_PART = 0.05  # a path below this fraction of its baseline takes no part
-SETTLED = 0.02  # a cap stays if the new cap differs by at most this fraction
+MIN_RATE_SHARE = 0.05  # a path below this fraction of its baseline is excluded
+CAP_TOLERANCE = 0.02  # a cap stays if the new cap differs by at most this fraction
 
 
 class Treatment(NamedTuple):
@@ -93,109 +92,112 @@ class PathLoad:
     def __init__(self) -> None:
         self._carried = 0
         self._delivered: dict[FourTuple, int] = {}
-        self._marks: list[tuple[float, int]] = []  # past times, each with the bytes carried until then
+        self._history: list[tuple[float, int]] = []  # past times, each with the bytes carried until then
         self.baseline = 0.0  # rate that the path once had, bits/s
         self.waiting = 0
-        self._crowd, self._told = Crowd(), (0, 0)  # ``_told``: this connection's part of it, waiting bytes and bits/s
+        self._crowd, self._crowd_part = Crowd(), (0, 0)  # the part: this connection's waiting bytes and bits/s
         self.read = 0.0  # When the path was last read. In a sweep, another path may be read seconds earlier or later.
         self._alive = 0.0  # when data last arrived, or nothing was outstanding
         self._empty_since: float | None = None  # since when no data are outstanding; None while some are
-        self._idled = self._waited = self._emptied = -inf
+        self._last_idle = self._last_backlog = self._last_empty = -inf
         """When little data waited last, when much data waited last, and when at most one chunk waited last."""
-        self.silent = -inf  # when the path last carried nothing although data were outstanding
+        self.last_silent = -inf  # when the path last carried nothing although data were outstanding
         self.lost = False
 
-    def observe(self, now: float, there: Sequence[KernelSubflow]) -> None:
-        read = self.read = max((each.read for each in there), default=now)
-        before, self._delivered = self._delivered, {each.four_tuple: each.delivered for each in there}
-        moved = sum(max(0, octets - before.get(each, octets)) for each, octets in self._delivered.items())
-        self._carried += moved
-        self.waiting = sum(each.tcp.not_sent for each in there)
-        outstanding = any(each.tcp.unacked for each in there)
-        if not outstanding or moved:
+    def observe(self, now: float, samples: Sequence[KernelSubflow]) -> None:
+        read = self.read = max((each.read for each in samples), default=now)
+        previous, self._delivered = self._delivered, {each.four_tuple: each.delivered for each in samples}
+        arrived = sum(max(0, octets - previous.get(each, octets)) for each, octets in self._delivered.items())
+        self._carried += arrived
+        self.waiting = sum(each.tcp.not_sent for each in samples)
+        outstanding = any(each.tcp.unacked for each in samples)
+        if not outstanding or arrived:
             self._alive = read
-        if outstanding or not there:
+        if outstanding or not samples:
             self._empty_since = None
         elif self._empty_since is None:
             self._empty_since = read
-        passed = read - self._marks[-1][0] if self._marks else 0.0
-        self._marks.append((read, self._carried))
-        while len(self._marks) > 2 and self._marks[1][0] <= read - KEPT_SECONDS:
-            del self._marks[0]
+        elapsed = read - self._history[-1][0] if self._history else 0.0
+        self._history.append((read, self._carried))
+        while len(self._history) > 2 and self._history[1][0] <= read - MAX_WINDOW:
+            del self._history[0]
         rate = self.rate(RATE_WINDOW)
-        self.baseline = max(rate, self.baseline * exp(-passed / MEMORY))
+        self.baseline = max(rate, self.baseline * exp(-elapsed / BASELINE_DECAY_SECONDS))
         # Outstanding data do not arrive on a path that used to work.
-        lost_after = max(LOST_AFTER, LOST_ROUND_TRIPS * max((each.tcp.rtt / 1e6 for each in there), default=0.0))
-        if there and self.baseline > MIN_CAP and read - self._alive >= lost_after:
-            self.silent = now
-        if self.waiting >= max(MORE_THAN_A_PIECE, min(MIN_WAITING * rate / 8, SURELY_WAITING)):
-            self._waited = read
+        lost_after = max(LOST_SECONDS, LOST_ROUND_TRIPS * max((each.tcp.rtt / 1e6 for each in samples), default=0.0))
+        if samples and self.baseline > MIN_CAP and read - self._alive >= lost_after:
+            self.last_silent = now
+        if self.waiting >= max(MIN_BACKLOG, min(MIN_BACKLOG_SECONDS * rate / 8, CERTAIN_BACKLOG)):
+            self._last_backlog = read
         else:
-            self._idled = read
-        if self.waiting < MORE_THAN_A_PIECE:
-            self._emptied = read
+            self._last_idle = read
+        if self.waiting < MIN_BACKLOG:
+            self._last_empty = read
 
-    def tell(self, crowd: Crowd | None) -> None:
+    def update_crowd(self, crowd: Crowd | None) -> None:
         """Update this connection's part of *crowd*, or of the present crowd."""
-        self._crowd.waiting -= self._told[0]
-        self._crowd.rate -= self._told[1]
+        self._crowd.waiting -= self._crowd_part[0]
+        self._crowd.rate -= self._crowd_part[1]
         self._crowd = crowd or self._crowd
-        flows = self.present and self._empty_since is None
-        self._told = (self.waiting, round(self.rate(RATE_WINDOW))) if flows else (0, 0)
-        self._crowd.waiting += self._told[0]
-        self._crowd.rate += self._told[1]
+        is_active = self.is_present and self._empty_since is None
+        self._crowd_part = (self.waiting, round(self.rate(RATE_WINDOW))) if is_active else (0, 0)
+        self._crowd.waiting += self._crowd_part[0]
+        self._crowd.rate += self._crowd_part[1]
 
     def leave(self) -> None:
         self._delivered = {}
-        self.tell(None)
+        self.update_crowd(None)
 
     @property
-    def present(self) -> bool:
+    def is_present(self) -> bool:
         return bool(self._delivered)
 
     @property
-    def idles(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether only little data have waited for some time."""
-        return self.read - self._waited >= WAITING_SETTLES
+        return self.read - self._last_backlog >= SETTLE_SECONDS
 
     @property
-    def is_waited_for(self) -> bool:
+    def is_backlogged(self) -> bool:
         """Whether much data have waited for some time."""
-        return self.read - self._idled >= WAITING_SETTLES
+        return self.read - self._last_idle >= SETTLE_SECONDS
 
     @property
-    def well_again(self) -> bool:
+    def has_recovered(self) -> bool:
         """Whether all outstanding data arrived, or the subflows ended."""
-        return not self.present or (self._empty_since is not None and self.read - self._empty_since >= BACK_AFTER)
+        since = self._empty_since
+        return not self.is_present or (since is not None and self.read - since >= RETURN_SECONDS)
 
-    def carried(self, window: float) -> float:
+    def carried_bytes(self, window: float) -> float:
         """Return the bytes of the last *window* seconds, or since the first sample; interpolate linearly."""
-        after = self._marks[-1]
-        begin = after[0] - window
-        for mark in reversed(self._marks):
-            if mark[0] <= begin:
-                part = (begin - mark[0]) / (after[0] - mark[0])
-                return self._carried - mark[1] - part * (after[1] - mark[1])
-            after = mark
-        return self._carried - after[1]
+        later = self._history[-1]
+        begin = later[0] - window
+        for earlier in reversed(self._history):
+            if earlier[0] <= begin:
+                share = (begin - earlier[0]) / (later[0] - earlier[0])
+                return self._carried - earlier[1] - share * (later[1] - earlier[1])
+            later = earlier
+        return self._carried - later[1]
 
     def rate(self, window: float) -> float:
         """Return the bits/s of the last *window* seconds."""
-        return 8 * self.carried(window) / max(min(window, self._marks[-1][0] - self._marks[0][0]), MIN_WINDOW)
+        return 8 * self.carried_bytes(window) / max(min(window, self._history[-1][0] - self._history[0][0]), MIN_WINDOW)
 
     @property
-    def full(self) -> bool:
-        """Whether data wait on the path and its rate is near the baseline, or much data wait. The client's crowd also
-        counts, because each of many small downloads has only little data waiting."""
-        if not self.present:
+    def is_full(self) -> bool:
+        """Whether data wait on the path and its rate is near the baseline, or much data wait. All connections of the
+        client count, because each of many small downloads has only little data waiting."""
+        if not self.is_present:
             return False
-        all_waiting = self._crowd.waiting
-        crowded = all_waiting > self.waiting and all_waiting >= max(SURELY_WAITING, MIN_WAITING * self._crowd.rate / 8)
+        crowd_waiting = self._crowd.waiting
+        crowd_backlog = max(CERTAIN_BACKLOG, MIN_BACKLOG_SECONDS * self._crowd.rate / 8)
         # If the round trip is short, the kernel never holds more than one chunk.
-        if crowded or self.read - self._emptied >= SURELY_FULL:
+        if crowd_waiting > self.waiting and crowd_waiting >= crowd_backlog:
+            return True
+        if self.read - self._last_empty >= BACKLOG_SECONDS:
             return True
         rate = max(self.rate(RATE_WINDOW), MIN_CAP)
-        seconds = MIN_WAITING if rate >= BUSY * self.baseline else MUCH_WAITING
+        seconds = MIN_BACKLOG_SECONDS if rate >= BUSY_SHARE * self.baseline else SLOW_BACKLOG_SECONDS
         return 8 * self.waiting >= seconds * rate
 
 
@@ -205,7 +207,7 @@ class Mode(ABC):
     names: ClassVar[tuple[str, ...]]  # names in the policy, 3GPP's first
     meaning: ClassVar[str]  # for the description of the key ``mode``
     keys: ClassVar[tuple[str, ...]] = ()  # its keys under ``steer``
-    spreads: ClassVar[bool] = True
+    spreads_data: ClassVar[bool] = True
     """False if the kernel's scheduler does everything, from a connection's first subflow on: no object is created."""
     sets_backup: ClassVar[bool] = False  # whether it uses the backup flag (RFC 8684, 3.3.8)
 
@@ -216,10 +218,10 @@ class Mode(ABC):
     def observe(
         self, now: float, samples: Sequence[tuple[str, KernelSubflow]], crowds: Mapping[str, Crowd]
     ) -> dict[FourTuple, Treatment]:
-        """Take samples of all active subflows on the steered paths; return their treatments. *crowds*: by path."""
+        """Process samples of all active subflows on the steered paths; return their treatments. *crowds*: by path."""
         for name, path in self._paths.items():
-            path.observe(now, [each for on, each in samples if on == name])
-            path.tell(crowds.get(name))
+            path.observe(now, [each for name_of_path, each in samples if name_of_path == name])
+            path.update_crowd(crowds.get(name))
         self.decide(now)
         return {each.four_tuple: self.treatment(path) for path, each in samples}
 
@@ -243,7 +245,7 @@ class ActiveStandby(Mode):
     meaning = "active-standby: the standby path is used while the active one is unusable"
     keys: ClassVar[tuple[str, ...]] = ("active", "standby")
     sets_backup = True
-    first, reserve = "active", "standby"  # names in reasons for the first path, and for paths that are not open
+    first_reason, reserve_reason = "active", "standby"  # reasons for the first path, and for paths that are not open
 
     def __init__(self, weights: Mapping[str, int]) -> None:
         super().__init__(weights)
@@ -251,83 +253,83 @@ class ActiveStandby(Mode):
         self._open: tuple[str, ...] = ()  # paths with regular subflows, in order
 
     def decide(self, now: float) -> None:
-        """Open the first path that is not lost, and open paths that the mode keeps (:meth:`follow`)."""
-        present = [name for name, path in self._paths.items() if path.present]
+        """Open the first path that is not lost; :meth:`update_open_paths` decides about the others."""
+        present = [name for name, path in self._paths.items() if path.is_present]
         for name, path in self._paths.items():
             if path.lost:
-                path.lost = not path.well_again
-            elif path.silent == now:
+                path.lost = not path.has_recovered
+            elif path.last_silent == now:
                 # Without another path there is nothing to decide.
                 path.lost = any(not self._paths[other].lost for other in present if other != name)
         usable = [name for name in present if not self._paths[name].lost] or present
-        before = self._open
-        self._open = tuple([name for name in usable if name in before or name == usable[0]])
-        self.follow(now, usable, before)
+        previous = self._open
+        self._open = tuple([name for name in usable if name in previous or name == usable[0]])
+        self.update_open_paths(now, usable, previous)
 
-    def follow(self, now: float, usable: Sequence[str], before: tuple[str, ...]) -> None:
-        """Open or close further *usable* paths; the paths *before* were open."""
+    def update_open_paths(self, now: float, usable: Sequence[str], previous: tuple[str, ...]) -> None:
+        """Open or close further *usable* paths; the *previous* ones were open."""
         self._open = self._open[:1]
 
     def treatment(self, path: str) -> Treatment:
         if self._paths[path].lost:
-            return Treatment(path not in self._open, None, "gives nothing")
+            return Treatment(path not in self._open, None, "outstanding data do not arrive")
         if path not in self._open:
-            return Treatment(True, None, self.reserve)
+            return Treatment(True, None, self.reserve_reason)
         if path == self._order[0]:
-            return Treatment(False, None, self.first)
-        if any(each.lost or not each.present for each in self._before(path)):
-            return Treatment(False, None, "stands in")
-        return Treatment(False, self.cap(path), "the ones before are full")
+            return Treatment(False, None, self.first_reason)
+        if any(each.lost or not each.is_present for each in self._earlier_paths(path)):
+            return Treatment(False, None, "replaces a lost or absent path")
+        return Treatment(False, self.cap(path), "the paths before it are full")
 
     def cap(self, path: str) -> int | None:
         """Return the cap, bits/s, of an open *path* after others that all work."""
         return None
 
-    def _before(self, name: str) -> list[PathLoad]:
+    def _earlier_paths(self, name: str) -> list[PathLoad]:
         return [self._paths[each] for each in self._order[: self._order.index(name)]]
 
 
 @dataclass(slots=True)
 class Overflow:
-    """The cap of the last open path. While the paths before it are full the cap grows: it doubles until it was first
+    """The cap of the last open path. While the paths before it are full, the cap grows: it doubles until it was first
     too high, then grows slowly at first, or at once by the growth of the backlog. It stays while the backlog drains. It
-    falls to the rest that the other paths leave when they are not full and carry less than before. It ends when the
-    path itself gives no more."""
+    falls to the rate that the other paths lack when they are not full and carry less than before. It ends when the path
+    itself cannot carry more."""
 
     cap: int | None = None
     _growth: float = FAST_GROWTH
     _set_at: float = -inf
     _waiting: int = 0  # bytes waiting on the paths before it at ``_set_at``
-    _unused: bool = False  # at ``_set_at`` the path gave less than its cap
+    _was_unused: bool = False  # at ``_set_at`` the path gave less than its cap
 
-    def begin(self, now: float, before: Sequence[PathLoad]) -> None:
-        """Cap a newly opened path; the paths *before* it are full."""
-        self.cap = max(MIN_CAP, round(FIRST_OVERFLOW * sum(each.baseline for each in before)))
-        self._growth, self._set_at, self._unused = FAST_GROWTH, now, False
-        self._waiting = sum(each.waiting for each in before)
+    def begin(self, now: float, earlier: Sequence[PathLoad]) -> None:
+        """Cap a newly opened path; the *earlier* paths are full."""
+        self.cap = max(MIN_CAP, round(FIRST_CAP_SHARE * sum(each.baseline for each in earlier)))
+        self._growth, self._set_at, self._was_unused = FAST_GROWTH, now, False
+        self._waiting = sum(each.waiting for each in earlier)
 
-    def adjust(self, now: float, path: PathLoad, before: Sequence[PathLoad]) -> None:
-        """Set the cap of *path* by its load and that of the paths *before* it."""
-        fast = self._growth == FAST_GROWTH
+    def adjust(self, now: float, path: PathLoad, earlier: Sequence[PathLoad]) -> None:
+        """Set the cap of *path* by its load and that of the *earlier* paths."""
+        is_fast = self._growth == FAST_GROWTH
         seconds = now - self._set_at
-        if seconds < (FAST_STEP_SECONDS if fast else STEP_SECONDS):
+        if seconds < (FAST_STEP_SECONDS if is_fast else STEP_SECONDS):
             return
-        given, waiting = sum(each.baseline for each in before), sum(each.waiting for each in before)
-        carried, rate = sum(each.rate(MIN_WINDOW) for each in before), path.rate(MIN_WINDOW)
-        more_waits = 8 * (waiting - self._waiting) / seconds
+        baseline, waiting = sum(each.baseline for each in earlier), sum(each.waiting for each in earlier)
+        carried, rate = sum(each.rate(MIN_WINDOW) for each in earlier), path.rate(MIN_WINDOW)
+        growth = 8 * (waiting - self._waiting) / seconds
         # The origin's rate is what all paths carry plus the growth of the backlog.
-        needed = rate + carried + more_waits - LEFT * given
-        unused_before, self._unused = self._unused, self.cap is not None and rate < USED * self.cap
+        needed = rate + carried + growth - OVERFLOW_SHARE * baseline
+        was_unused, self._was_unused = self._was_unused, self.cap is not None and rate < USED_SHARE * self.cap
         self._set_at, self._waiting = now, waiting
-        if not all(each.full for each in before):
-            if self.cap is None or carried < LEFT * given:
-                former = rate if self.cap is None else self.cap
-                left = max(MIN_CAP, round(max(needed, FALL ** (seconds / STEP_SECONDS) * former)))
-                self.cap = left if self.cap is None else min(self.cap, left)
+        if not all(each.is_full for each in earlier):
+            if self.cap is None or carried < OVERFLOW_SHARE * baseline:
+                previous = rate if self.cap is None else self.cap
+                remainder = max(MIN_CAP, round(max(needed, MIN_FACTOR ** (seconds / STEP_SECONDS) * previous)))
+                self.cap = remainder if self.cap is None else min(self.cap, remainder)
                 self._growth = GROWTH
-        elif self._unused:
-            self.cap = None if unused_before else self.cap
-        elif self.cap is not None and more_waits > -given * (FAST_DRAINS if fast else DRAINS):
+        elif self._was_unused:
+            self.cap = None if was_unused else self.cap
+        elif self.cap is not None and growth > -baseline * (FAST_DRAIN_SHARE if is_fast else DRAIN_SHARE):
             self.cap = round(max(self._growth * self.cap, min(needed, FAST_GROWTH * self.cap)))
             self._growth = min(FAST_GROWTH, self._growth**ACCELERATION)
 
@@ -336,48 +338,48 @@ class Waterfall(ActiveStandby):
     """Opens a path when the paths before it are full."""
 
     names = ("priority-based", "waterfall")
-    meaning = "waterfall, which 3GPP calls priority-based: a path is used while those before it are full or gone"
+    meaning = "waterfall, which 3GPP calls priority-based: a path is used while those before it are full or lost"
     keys = ("order",)
-    first, reserve = "first", "in reserve"
+    first_reason, reserve_reason = "first", "in reserve"
 
     def __init__(self, weights: Mapping[str, int]) -> None:
         super().__init__(weights)
-        self._since: float | None = None  # since when all open paths are full, or one less is enough
+        self._change_began: float | None = None  # since when all open paths are full, or one less is enough
         self._overflow = Overflow()
 
-    def follow(self, now: float, usable: Sequence[str], before: tuple[str, ...]) -> None:
-        if self._open != before:
-            self._since = None
+    def update_open_paths(self, now: float, usable: Sequence[str], previous: tuple[str, ...]) -> None:
+        if self._open != previous:
+            self._change_began = None
         else:
             self._open_or_close(now, usable)
         last = self._open[-1] if self._open else self._order[0]
-        earlier = self._before(last)
-        works = bool(earlier) and all(path.present and not path.lost for path in earlier)
-        if not works or before[-1:] != (last,):
+        earlier = self._earlier_paths(last)
+        earlier_work = bool(earlier) and all(path.is_present and not path.lost for path in earlier)
+        if not earlier_work or previous[-1:] != (last,):
             self._overflow.cap = None
-        if works and last not in before:
+        if earlier_work and last not in previous:
             self._overflow.begin(now, earlier)
-        elif works:
+        elif earlier_work:
             self._overflow.adjust(now, self._paths[last], earlier)
 
     def _open_or_close(self, now: float, usable: Sequence[str]) -> None:
-        opened = [self._paths[name] for name in self._open]
-        fewer = opened[:-1]
+        open_paths = [self._paths[name] for name in self._open]
+        fewer = open_paths[:-1]
         closed = [name for name in usable if name not in self._open]
-        total = sum(path.rate(RATE_WINDOW) for path in opened)
+        total = sum(path.rate(RATE_WINDOW) for path in open_paths)
         # During an upload the paths have no baseline, which would keep all of them open.
-        trusted = max(MIN_CAP, SPARE * sum(path.baseline for path in fewer))
-        if closed and all(path.full for path in opened) and self._overflow.cap is None:
-            wanted, after = {*self._open, closed[0]}, FULL_AFTER
-        elif fewer and not any(path.full for path in fewer) and total < trusted:
-            wanted, after = set(self._open[:-1]), CLOSE_AFTER
+        trusted = max(MIN_CAP, TRUSTED_SHARE * sum(path.baseline for path in fewer))
+        if closed and all(path.is_full for path in open_paths) and self._overflow.cap is None:
+            wanted, seconds = {*self._open, closed[0]}, OPEN_SECONDS
+        elif fewer and not any(path.is_full for path in fewer) and total < trusted:
+            wanted, seconds = set(self._open[:-1]), CLOSE_SECONDS
         else:
-            self._since = None
+            self._change_began = None
             return
-        if self._since is None:
-            self._since = now
-        elif now - self._since >= after:
-            self._open, self._since = tuple([name for name in usable if name in wanted]), None
+        if self._change_began is None:
+            self._change_began = now
+        elif now - self._change_began >= seconds:
+            self._open, self._change_began = tuple([name for name in usable if name in wanted]), None
 
     def cap(self, path: str) -> int | None:
         return self._overflow.cap if path == self._open[-1] else None
@@ -395,61 +397,61 @@ class LoadBalancing(Mode):
         self._weights = weights
         self._caps: dict[str, int] = {}
         self._set_at = -inf
-        self._began = inf
-        self._slack = False  # the paths carry all there is to send
+        self._first_decision = inf
+        self._has_slack = False  # whether the paths carry all data that the proxy sends
 
     def treatment(self, path: str) -> Treatment:
         if self._paths[path].lost:
-            return Treatment(False, None, "gave nothing: no share for now")
+            return Treatment(False, None, "outstanding data did not arrive: no share for now")
         share = 100 * self._weights[path] / sum(self._weights.values())
         return Treatment(False, self._caps.get(path), f"{share:.0f} % of the bytes")
 
     def decide(self, now: float) -> None:
-        self._began = min(self._began, now)
+        self._first_decision = min(self._first_decision, now)
         for path in self._paths.values():
-            lost = now - path.silent < WINDOW
+            lost = now - path.last_silent < MEASURE_WINDOW
             if lost != path.lost:
                 path.lost, self._set_at = lost, -inf
-        if now - self._began < FIRST_AFTER or now - self._set_at < STEP_SECONDS:
+        if now - self._first_decision < FIRST_CAP_SECONDS or now - self._set_at < STEP_SECONDS:
             return
         self._set_at = now
-        part = {
+        participants = {
             name: path
             for name, path in self._paths.items()
-            if path.present and not path.lost and path.rate(WINDOW) > MIN_PART * path.baseline
+            if path.is_present and not path.lost and path.rate(MEASURE_WINDOW) > MIN_RATE_SHARE * path.baseline
         }
-        self._caps = self._balanced(part) if len(part) > 1 else {}
+        self._caps = self._balanced(participants) if len(participants) > 1 else {}
 
-    def _balanced(self, part: Mapping[str, PathLoad]) -> dict[str, int]:
-        weights = sum(self._weights[name] for name in part)
-        share = {name: self._weights[name] / weights for name in part}
-        least, measure = self._measure(part, share)
-        carried = {name: path.carried(KEPT_SECONDS) for name, path in part.items()}
-        all_carried = sum(carried.values()) or 1
+    def _balanced(self, participants: Mapping[str, PathLoad]) -> dict[str, int]:
+        weights = sum(self._weights[name] for name in participants)
+        shares = {name: self._weights[name] / weights for name in participants}
+        slowest, measure = self._measure(participants, shares)
+        carried = {name: path.carried_bytes(MAX_WINDOW) for name, path in participants.items()}
+        total = sum(carried.values()) or 1
         caps = {}
-        for name in part:
-            if name == least:
+        for name in participants:
+            if name == slowest:
                 continue
-            lacks = (share[name] - carried[name] / all_carried) / share[name]
-            correction = max(-MAX_CORRECTION, min(MAX_CORRECTION, lacks))
-            rate = max(MIN_CAP, round(measure * share[name] * (1 + correction)))
-            before = self._caps.get(name)
-            caps[name] = before if before is not None and abs(rate - before) <= SETTLED * before else rate
+            deficit = (shares[name] - carried[name] / total) / shares[name]
+            correction = max(-MAX_CORRECTION, min(MAX_CORRECTION, deficit))
+            rate = max(MIN_CAP, round(measure * shares[name] * (1 + correction)))
+            previous = self._caps.get(name)
+            caps[name] = previous if previous is not None and abs(rate - previous) <= CAP_TOLERANCE * previous else rate
         return caps
 
-    def _measure(self, part: Mapping[str, PathLoad], share: Mapping[str, float]) -> tuple[str | None, float]:
-        """Return the uncapped path that sets the measure, None if all are capped; and the measure, bits/s."""
-        rate = {name: path.rate(WINDOW) for name, path in part.items()}
-        # A path held back by its cap could give more, so it does not set the measure.
-        free = [name for name in part if rate[name] < USED * self._caps.get(name, inf)]
-        waited_for = any(part[name].is_waited_for for name in free)
-        self._slack = not waited_for if self._slack else all(part[name].idles for name in free)
-        if self._slack:
+    def _measure(self, participants: Mapping[str, PathLoad], shares: Mapping[str, float]) -> tuple[str | None, float]:
+        """Return the uncapped path that sets the reference rate, None if all are capped; and that rate, bits/s."""
+        rates = {name: path.rate(MEASURE_WINDOW) for name, path in participants.items()}
+        # A path that its cap limits could carry more, so it does not set the reference rate.
+        uncapped = [name for name in participants if rates[name] < USED_SHARE * self._caps.get(name, inf)]
+        is_backlogged = any(participants[name].is_backlogged for name in uncapped)
+        self._has_slack = not is_backlogged if self._has_slack else all(participants[name].is_idle for name in uncapped)
+        if self._has_slack:
             # The shorter window follows growth; the longer one ignores pauses.
-            present = sum(path.rate(MIN_WINDOW) for path in part.values())
-            return None, ROOM * max(present, sum(rate.values()))
-        least = min(free or part, key=lambda name: rate[name] / share[name])
-        return least, HEADROOM * rate[least] / share[least]
+            total = sum(path.rate(MIN_WINDOW) for path in participants.values())
+            return None, SLACK_FACTOR * max(total, sum(rates.values()))
+        slowest = min(uncapped or participants, key=lambda name: rates[name] / shares[name])
+        return slowest, HEADROOM * rates[slowest] / shares[slowest]
 
 
 class SmallestDelay(Mode):
@@ -457,7 +459,7 @@ class SmallestDelay(Mode):
 
     names = ("smallest-delay",)
     meaning = "smallest-delay: the kernel's own scheduler, without interference"
-    spreads = False
+    spreads_data = False
 
 
 MODES: Final[tuple[type[Mode], ...]] = (ActiveStandby, Waterfall, LoadBalancing, SmallestDelay)

@@ -28,8 +28,8 @@ from mptcp_throttler.policy.budget import Account, Grant, Usage
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 GRANTS = "grants.json"  # file name of the grants, in the ledger's directory
 _MAX_GRANTS = 10_000
-_LATEST = 1 << 33  # seconds since the epoch: beyond, some calendars have no dates
-_WAIT_SECONDS = 5.0
+_MAX_TIME = 1 << 33  # seconds since the epoch: beyond, some calendars have no dates
+_LOCK_TIMEOUT = 5.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS used (
     rule TEXT, client TEXT, start INTEGER, octets INTEGER NOT NULL, PRIMARY KEY (rule, client, start)
@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS counter (
 );
 """
 """The column *rule* has the name of the budget, by default the name of its rule."""
-_ADD = (
+_ADD_USAGE = (
     "INSERT INTO used VALUES (?, ?, ?, ?) "
     "ON CONFLICT (rule, client, start) DO UPDATE SET octets = octets + excluded.octets"
 )
@@ -63,7 +63,7 @@ class Ledger:
             for suffix in ("", "-wal", "-shm"):
                 with suppress(FileNotFoundError):
                     path.with_name(path.name + suffix).chmod(0o600)
-            self._database = sqlite3.connect(path, timeout=_WAIT_SECONDS)
+            self._database = sqlite3.connect(path, timeout=_LOCK_TIMEOUT)
             if create:
                 self._database.execute("PRAGMA journal_mode = WAL")
                 self._database.executescript(_SCHEMA)
@@ -73,15 +73,15 @@ class Ledger:
     def close(self) -> None:
         self._database.close()
 
-    def used(self, periods: Iterable[tuple[str, int]]) -> dict[Account, int]:
+    def read_usage(self, periods: Iterable[tuple[str, int]]) -> dict[Account, int]:
         """Return the bytes used of every account; *periods*: budget and start of each period."""
-        found: dict[Account, int] = {}
+        usage: dict[Account, int] = {}
         query = "SELECT client, octets FROM used WHERE rule = ? AND start = ?"
         with self._errors():
             for budget, start in periods:
                 rows = self._database.execute(query, (budget, start))
-                found |= {Account(budget, client, start): octets for client, octets in rows}
-        return found
+                usage |= {Account(budget, client, start): octets for client, octets in rows}
+        return usage
 
     def counters(self, boot: str) -> dict[int, tuple[int, int]]:
         """Return acked and received bytes in the totals, by cookie, for this *boot*; delete those of other boots."""
@@ -93,7 +93,7 @@ class Ledger:
     def write(self, boot: str, usage: Usage) -> None:
         """Add to totals, store the counters they come from, and delete closed sockets, in one transaction."""
         with self._transaction() as database:
-            database.executemany(_ADD, [(*account, octets) for account, octets in usage.added.items()])
+            database.executemany(_ADD_USAGE, [(*account, octets) for account, octets in usage.added.items()])
             database.executemany(
                 "INSERT OR REPLACE INTO counter VALUES (?, ?, ?, ?)",
                 ((cookie, boot, acked, received) for cookie, (acked, received) in usage.counters.items()),
@@ -107,16 +107,16 @@ class Ledger:
         before, self._version = self._version, version
         return bool(before != version)
 
-    def reset(self, chosen: Collection[Account]) -> int:
-        """Delete the usage of the accounts *chosen*; return the number of accounts that had usage."""
+    def reset(self, accounts: Collection[Account]) -> int:
+        """Delete the usage of the accounts *accounts*; return the number of accounts that had usage."""
         delete = "DELETE FROM used WHERE rule = ? AND client = ? AND start = ?"
         with self._transaction() as database:
-            return database.executemany(delete, list(chosen)).rowcount if chosen else 0
+            return database.executemany(delete, list(accounts)).rowcount if accounts else 0
 
     def credit(self, account: Account, octets: int) -> None:
         """Subtract bytes from the usage of an account, which may become negative."""
         with self._transaction() as database:
-            database.execute(_ADD, (*account, -octets))
+            database.execute(_ADD_USAGE, (*account, -octets))
 
     def prune(self, before: int) -> None:
         """Delete the usage of periods that began before *before*."""
@@ -133,8 +133,8 @@ class Ledger:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            why = error.strerror if isinstance(error, OSError) else None
-            raise KernelError(f"ledger {self._path}: {why or error}") from error
+            text = error.strerror if isinstance(error, OSError) else None
+            raise KernelError(f"ledger {self._path}: {text or error}") from error
 
 
 def read_grants(path: Path) -> tuple[Grant, ...]:
@@ -145,7 +145,7 @@ def read_grants(path: Path) -> tuple[Grant, ...]:
     try:
         grants = msgspec.json.decode(text, type=tuple[Grant, ...])
         for each in grants:
-            if not 0 <= each.since <= each.until <= _LATEST:
+            if not 0 <= each.since <= each.until <= _MAX_TIME:
                 raise ValueError(f"{each.since} to {each.until} is invalid")
             if not each.budget:
                 _ = each.network

@@ -21,7 +21,7 @@ _MAP_INFO = struct.Struct("=6I16s")
 _TEST_PROGRAM = Path(__file__).parent / "programs/mptcp_test"
 
 
-def numbers(pid: int, kind: str) -> list[int]:
+def object_ids(pid: int, kind: str) -> list[int]:
     """Return the ids of the maps or links that the process holds, in the order of its descriptors.
 
     Iterators are left out, because they are not attached to anything.
@@ -37,19 +37,19 @@ def numbers(pid: int, kind: str) -> list[int]:
 
 
 @contextmanager
-def opened_map(pid: int, name: str) -> Iterator[tuple[Bpf, Map]]:
+def open_map(pid: int, name: str) -> Iterator[tuple[Bpf, Map]]:
     """Open the map *name* of the throttler *pid*."""
     bpf = Bpf()
     try:
-        for number in numbers(pid, "map"):
+        for number in object_ids(pid, "map"):
             descriptor = bpf.library.bpf_map_get_fd_by_id(number)
             bpf.descriptors.append(descriptor)
             info = ctypes.create_string_buffer(_MAP_INFO.size)
             size = ctypes.c_uint32(_MAP_INFO.size)
             assert bpf.library.bpf_obj_get_info_by_fd(descriptor, info, ctypes.byref(size)) == 0
-            _kind, _number, key_bytes, value_bytes, room, _flags, called = _MAP_INFO.unpack(info.raw)
-            if called.rstrip(b"\0").decode() == name:
-                yield bpf, Map(descriptor, name, key_bytes, value_bytes, room)
+            _kind, _number, key_bytes, value_bytes, max_entries, _flags, map_name = _MAP_INFO.unpack(info.raw)
+            if map_name.rstrip(b"\0").decode() == name:
+                yield bpf, Map(descriptor, name, key_bytes, value_bytes, max_entries)
                 return
         raise AssertionError(f"process {pid} has no map {name}")
     finally:
@@ -66,7 +66,7 @@ def detach(link: int) -> None:
         os.close(descriptor)
 
 
-def not_sent_of_all() -> dict[int, int]:
+def unsent_limits_of_sockets() -> dict[int, int]:
     """Return TCP_NOTSENT_LOWAT of all sockets in this namespace, by socket cookie."""
     subprocess.run(["sh", PROGRAMS / "build", _TEST_PROGRAM.with_suffix(".c")], check=True)
     bpf = Bpf()

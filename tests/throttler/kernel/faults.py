@@ -19,18 +19,18 @@ from time_limit import slowness
 
 from mptcp_lab.agent import processors
 
-GENEROUS = 60.0
+LONG_TIMEOUT = 60.0
 """Timeout in seconds. On a busy machine, even an action that must happen within two seconds may take longer."""
-NEVER = 300
+RARE_INTERVAL = 300
 """Seconds between two comparisons with the kernel. The interval is so long that the throttler must notice itself
 whatever it repairs in these tests."""
-AIM = 2.0
+MAX_REPAIR_SECONDS = 2.0
 """Seconds in which everything must be restored, on a machine that is otherwise idle."""
 ATTEMPTS = 3
-LONGEST_GAP = 2.0
+MAX_GAP = 2.0
 """Maximum pause in traffic, in seconds. It allows one or two retransmissions (RFC 6298); their timers start at 0.2 s
 and double."""
-STALL = 0.1
+MIN_STALL = 0.1
 """Time in seconds. A round trip that takes longer counts as a pause."""
 
 Interval = tuple[float, float]
@@ -40,30 +40,30 @@ Clock = Callable[[], float]
 
 
 class _Rounds:
-    """Sends a byte back and forth repeatedly, and keeps the round trips that took longer than `STALL`."""
+    """Sends a byte back and forth repeatedly, and keeps the round trips that took longer than `MIN_STALL`."""
 
-    def __init__(self, ask: socket.socket, answer: socket.socket | None) -> None:
-        """Start. *answer* is the socket of the other end, or None if a program there sends back each byte."""
+    def __init__(self, requester: socket.socket, responder: socket.socket | None) -> None:
+        """Start. *responder* is the socket of the other end, or None if a program there sends back each byte."""
         self.count = 0
         self.slow: list[Interval] = []
         self.error: OSError | None = None
-        self._ends = ask, answer
+        self._ends = requester, responder
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        ask, answer = self._ends
+        requester, responder = self._ends
         try:
             while not self._over.wait(0.01):
                 began = time.monotonic()
-                ask.sendall(b"?")
-                if answer is not None:
-                    answer.sendall(answer.recv(1))
-                if not ask.recv(1):
+                requester.sendall(b"?")
+                if responder is not None:
+                    responder.sendall(responder.recv(1))
+                if not requester.recv(1):
                     raise ConnectionResetError("the other end has closed")
                 ended = time.monotonic()
-                if ended - began > STALL:
+                if ended - began > MIN_STALL:
                     self.slow.append((began, ended))
                 self.count += 1
         except OSError as error:
@@ -95,30 +95,30 @@ class Pulse:
         return longest_gap(tuple(self._rounds.slow), tuple(self._reference.slow))
 
     def stop(self) -> None:
-        """Stop. Raises AssertionError if the traffic had broken off, or had paused for longer than `LONGEST_GAP`."""
+        """Stop. Raises AssertionError if the traffic stopped, or paused for longer than `MAX_GAP`."""
         self._rounds.end()
         self._reference.end()
         for each in self._loopback_sockets:
             each.close()
         assert self._rounds.error is None, self._rounds.error
         assert self._rounds.count > 0
-        assert self.longest <= LONGEST_GAP, f"traffic paused for {self.longest:.1f} s"
+        assert self.longest <= MAX_GAP, f"traffic paused for {self.longest:.1f} s"
 
 
 def _loopback() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        ask = socket.create_connection(listener.getsockname())
-        answer, _ = listener.accept()
-    return ask, answer
+        requester = socket.create_connection(listener.getsockname())
+        responder, _ = listener.accept()
+    return requester, responder
 
 
 def longest_gap(slow: Sequence[Interval], stalls: Sequence[Interval]) -> float:
     """Return the length in seconds of the longest of *slow*, without its overlap with *stalls*, which are disjoint."""
-    return max((end - begin - sum(_common((begin, end), each) for each in stalls) for begin, end in slow), default=0.0)
+    return max((end - begin - sum(_overlap((begin, end), each) for each in stalls) for begin, end in slow), default=0.0)
 
 
-def _common(one: Interval, other: Interval) -> float:
-    return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
+def _overlap(first: Interval, second: Interval) -> float:
+    return max(0.0, min(first[1], second[1]) - max(first[0], second[0]))
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def traffic(ends: tuple[socket.socket, socket.socket | None]) -> Iterator[Pulse]
         pulse.stop()
 
 
-def seconds_until(holds: Callable[[], bool], timeout: float = GENEROUS, clock: Clock = time.monotonic) -> float:
+def seconds_until(holds: Callable[[], bool], timeout: float = LONG_TIMEOUT, clock: Clock = time.monotonic) -> float:
     """Wait until *holds* and return how long that took by *clock*.
 
     The time of the last, successful check is not counted: the check's own programs take most of this time.
@@ -183,4 +183,4 @@ def timed(holds: Callable[[], bool], clock: Clock = time.monotonic) -> Timed:
 
 def allowed(waiting: float | None) -> float:
     """Return the allowed seconds if processes waited for a processor in this share of the time (None: unknown)."""
-    return AIM * slowness(waiting)
+    return MAX_REPAIR_SECONDS * slowness(waiting)

@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from faults import GENEROUS
+from faults import LONG_TIMEOUT
 from throttler_site import Site, connected, until
 
-PIECE, PAUSE = 1 << 16, 0.01
-"""Bytes per piece, and seconds between pieces: about 50 Mbit/s, ten times the cap of the tests."""
-MOST = 50 * PIECE
+CHUNK, PAUSE_SECONDS = 1 << 16, 0.01
+"""Bytes per chunk, and seconds between chunks: about 50 Mbit/s, ten times the cap of the tests."""
+MAX_BACKLOG = 50 * CHUNK
 """Maximum backlog in bytes, after a busy machine or a full buffer has prevented sending for a while."""
 
 
@@ -24,7 +24,7 @@ class Flood:
 
     def __init__(self, client: socket.socket, proxy: socket.socket) -> None:
         self.received = 0
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._threads = [
             threading.Thread(target=self._send, args=(proxy,), daemon=True),
             threading.Thread(target=self._receive, args=(client,), daemon=True),
@@ -34,25 +34,25 @@ class Flood:
 
     def _send(self, proxy: socket.socket) -> None:
         began, sent = time.monotonic(), 0
-        while not self._over.wait(PAUSE):
-            due = int((time.monotonic() - began) / PAUSE) * PIECE
-            sent = max(sent, due - MOST)
+        while not self._stopped.wait(PAUSE_SECONDS):
+            due = int((time.monotonic() - began) / PAUSE_SECONDS) * CHUNK
+            sent = max(sent, due - MAX_BACKLOG)
             # A path that is down for a while accepts no data.
             with suppress(TimeoutError):
                 sent += proxy.send(bytes(due - sent))
 
     def _receive(self, client: socket.socket) -> None:
         client.settimeout(1)
-        while not self._over.is_set():
+        while not self._stopped.is_set():
             with suppress(TimeoutError):
                 self.received += len(client.recv(1 << 20))
 
     def wait_for_data(self) -> None:
         before = self.received
-        until(lambda: self.received > before + PIECE, timeout=GENEROUS)
+        until(lambda: self.received > before + CHUNK, timeout=LONG_TIMEOUT)
 
     def stop(self) -> None:
-        self._over.set()
+        self._stopped.set()
         for thread in self._threads:
             thread.join()
 

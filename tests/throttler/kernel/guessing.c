@@ -22,9 +22,9 @@
 #include <time.h>
 
 enum {
-	AT_ONCE = 64,
-	SYNS = 65536,
-	LONGEST = 2048,
+	BATCH = 64,
+	MAX_SYNS = 65536,
+	MAX_FRAME = 2048,
 	BUFFER = 1 << 24,
 	PROXY_PORT = 3128,
 	/* Offsets in a frame of IPv4 without options. GUESS is the size of the frame of a third ACK. */
@@ -37,17 +37,17 @@ enum {
 };
 
 struct batch {
-	struct mmsghdr messages[AT_ONCE];
-	struct iovec pieces[AT_ONCE];
-	uint8_t frames[AT_ONCE][LONGEST];
+	struct mmsghdr messages[BATCH];
+	struct iovec iovecs[BATCH];
+	uint8_t frames[BATCH][MAX_FRAME];
 };
 
-static struct iovec syns[SYNS];
+static struct iovec syns[MAX_SYNS];
 static struct batch received, guesses;
 
-static void fail(const char *what)
+static void fail(const char *operation)
 {
-	perror(what);
+	perror(operation);
 	exit(1);
 }
 
@@ -67,7 +67,7 @@ static size_t read_syns(const char *path)
 
 	if (file == NULL)
 		fail(path);
-	for (; count < SYNS && fread(length, sizeof(length), 1, file) == 1; count++) {
+	for (; count < MAX_SYNS && fread(length, sizeof(length), 1, file) == 1; count++) {
 		size_t size = (size_t)length[0] << 8 | length[1];
 		void *frame = malloc(size);
 
@@ -79,7 +79,7 @@ static size_t read_syns(const char *path)
 	return count;
 }
 
-static uint32_t sum(const uint8_t *data, size_t size)
+static uint32_t word_sum(const uint8_t *data, size_t size)
 {
 	uint32_t total = 0;
 
@@ -88,16 +88,16 @@ static uint32_t sum(const uint8_t *data, size_t size)
 	return total;
 }
 
-static void put_checksum(uint8_t *to, uint32_t total)
+static void put_checksum(uint8_t *field, uint32_t total)
 {
 	while (total >> 16)
 		total = (total & 0xffff) + (total >> 16);
-	to[0] = (uint8_t)(~total >> 8);
-	to[1] = (uint8_t)~total;
+	field[0] = (uint8_t)(~total >> 8);
+	field[1] = (uint8_t)~total;
 }
 
 /* Write to *ack* the third ACK for *answer*, a SYN/ACK of the proxy. */
-static void guess(const uint8_t *answer, uint8_t *ack)
+static void write_guess(const uint8_t *answer, uint8_t *ack)
 {
 	/* IP: version, header size, length, don't fragment, 64 hops, TCP. TCP: header of eleven words, ACK, window. */
 	static const uint8_t ip[] = {0x45, 0, 0, GUESS - IP, 0, 0, 0x40, 0, 64, IPPROTO_TCP};
@@ -113,7 +113,7 @@ static void guess(const uint8_t *answer, uint8_t *ack)
 	memcpy(ack + IP, ip, sizeof(ip));
 	memcpy(ack + IP + 12, answer + IP + 16, 4);
 	memcpy(ack + IP + 16, answer + IP + 12, 4);
-	put_checksum(ack + IP + 10, sum(ack + IP, 20));
+	put_checksum(ack + IP + 10, word_sum(ack + IP, 20));
 	memcpy(ack + TCP, answer + TCP + 2, 2);
 	memcpy(ack + TCP + 2, answer + TCP, 2);
 	memcpy(ack + TCP + 4, answer + TCP + 8, 4);
@@ -122,50 +122,50 @@ static void guess(const uint8_t *answer, uint8_t *ack)
 	memcpy(ack + TCP + 8, &sequence, 4);
 	memcpy(ack + TCP + 12, header, sizeof(header));
 	memcpy(ack + OPTION, option, sizeof(option));
-	put_checksum(ack + TCP + 16, sum(ack + IP + 12, GUESS - IP - 12) + IPPROTO_TCP + GUESS - TCP);
+	put_checksum(ack + TCP + 16, word_sum(ack + IP + 12, GUESS - IP - 12) + IPPROTO_TCP + GUESS - TCP);
 }
 
 static void prepare(struct batch *batch, size_t size)
 {
-	for (size_t at = 0; at < AT_ONCE; at++) {
-		batch->pieces[at] = (struct iovec){.iov_base = batch->frames[at], .iov_len = size};
-		batch->messages[at].msg_hdr = (struct msghdr){.msg_iov = &batch->pieces[at], .msg_iovlen = 1};
+	for (size_t at = 0; at < BATCH; at++) {
+		batch->iovecs[at] = (struct iovec){.iov_base = batch->frames[at], .iov_len = size};
+		batch->messages[at].msg_hdr = (struct msghdr){.msg_iov = &batch->iovecs[at], .msg_iovlen = 1};
 	}
 }
 
 /* Send *messages*, and return how many of them the kernel accepted: fewer if its queue is full. */
-static unsigned int sent(int raw, struct mmsghdr *messages, unsigned int count)
+static unsigned int send_messages(int raw, struct mmsghdr *messages, unsigned int count)
 {
-	int done = count ? sendmmsg(raw, messages, count, 0) : 0;
+	int sent_count = count ? sendmmsg(raw, messages, count, 0) : 0;
 
-	if (done < 0 && errno != EAGAIN && errno != ENOBUFS)
+	if (sent_count < 0 && errno != EAGAIN && errno != ENOBUFS)
 		fail("send");
-	return done < 0 ? 0 : (unsigned int)done;
+	return sent_count < 0 ? 0 : (unsigned int)sent_count;
 }
 
-static unsigned int send_syns(int raw, size_t count, uint64_t next, unsigned int wanted)
+static unsigned int send_syns(int raw, size_t count, uint64_t next, unsigned int batch_count)
 {
-	struct mmsghdr messages[AT_ONCE] = {0};
+	struct mmsghdr messages[BATCH] = {0};
 
-	for (unsigned int at = 0; at < wanted; at++)
+	for (unsigned int at = 0; at < batch_count; at++)
 		messages[at].msg_hdr = (struct msghdr){.msg_iov = &syns[(next + at) % count], .msg_iovlen = 1};
-	return sent(raw, messages, wanted);
+	return send_messages(raw, messages, batch_count);
 }
 
-/* Answer up to AT_ONCE of the received frames. Return their number, which is negative if there are none. */
-static int answer(int raw)
+/* Answer up to BATCH of the received frames. Return their number, which is negative if there are none. */
+static int answer_frames(int raw)
 {
-	int came = recvmmsg(raw, received.messages, AT_ONCE, MSG_DONTWAIT, NULL);
+	int received_count = recvmmsg(raw, received.messages, BATCH, MSG_DONTWAIT, NULL);
 
-	if (came < 0 && errno != EAGAIN && errno != EINTR)
+	if (received_count < 0 && errno != EAGAIN && errno != EINTR)
 		fail("receive");
-	for (int at = 0; at < came; at++)
-		guess(received.frames[at], guesses.frames[at]);
-	sent(raw, guesses.messages, came > 0 ? (unsigned int)came : 0);
-	return came;
+	for (int at = 0; at < received_count; at++)
+		write_guess(received.frames[at], guesses.frames[at]);
+	send_messages(raw, guesses.messages, received_count > 0 ? (unsigned int)received_count : 0);
+	return received_count;
 }
 
-/* Let the socket receive only the proxy's SYN/ACKs over IPv4: not the resets, with which it answers each guess. */
+/* Let the socket receive only the proxy's SYN/ACKs over IPv4, not its resets after each guess. */
 static void filter(int raw)
 {
 	struct sock_filter code[] = {
@@ -180,7 +180,7 @@ static void filter(int raw)
 		BPF_STMT(BPF_LD | BPF_B | BPF_ABS, FLAGS),
 		BPF_STMT(BPF_ALU | BPF_AND | BPF_K, SYN_ACK),
 		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYN_ACK, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, LONGEST),
+		BPF_STMT(BPF_RET | BPF_K, MAX_FRAME),
 		BPF_STMT(BPF_RET | BPF_K, 0),
 	};
 	struct sock_fprog program = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
@@ -207,28 +207,28 @@ static int open_device(const char *name)
 
 int main(int argc, char **argv)
 {
-	double begin, per_second;
-	uint64_t done = 0;
+	double begin, rate;
+	uint64_t sent_count = 0;
 	size_t count;
 	int raw;
 
-	if (argc != 4 || (per_second = atof(argv[3])) <= 0 || (count = read_syns(argv[2])) == 0) {
+	if (argc != 4 || (rate = atof(argv[3])) <= 0 || (count = read_syns(argv[2])) == 0) {
 		fprintf(stderr, "usage: %s DEVICE SYNS PER_SECOND\n", argv[0]);
 		return 1;
 	}
 	raw = open_device(argv[1]);
-	prepare(&received, LONGEST);
+	prepare(&received, MAX_FRAME);
 	prepare(&guesses, GUESS);
 	begin = now();
 	for (;;) {
-		uint64_t due = (uint64_t)((now() - begin) * per_second) - done;
-		unsigned int wanted = due < AT_ONCE ? (unsigned int)due : AT_ONCE;
-		int came = answer(raw);
+		uint64_t due = (uint64_t)((now() - begin) * rate) - sent_count;
+		unsigned int batch_count = due < BATCH ? (unsigned int)due : BATCH;
+		int received_count = answer_frames(raw);
 
-		/* Answers come first, because the proxy has room for a limited number of unfinished handshakes. */
-		if (came < AT_ONCE)
-			done += send_syns(raw, count, done, wanted);
-		if (came <= 0 && wanted == 0)
+		/* Answers come first, because the proxy's queue of unfinished handshakes is limited. */
+		if (received_count < BATCH)
+			sent_count += send_syns(raw, count, sent_count, batch_count);
+		if (received_count <= 0 && batch_count == 0)
 			poll(&(struct pollfd){.fd = raw, .events = POLLIN}, 1, 1);
 	}
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run the throttler so that it kills itself after one of its changes to the kernel. A test starts this as a program.
+"""Runs the throttler so that it kills itself after one of its changes to the kernel. A test starts this as a program.
 
     python killing_throttler.py WORDS NUMBER ARGUMENT...
 
@@ -23,48 +23,53 @@ from mptcp_throttler.kernel.netfilter.nftables import LibNftables
 from mptcp_throttler.runtime.daemon import Daemon
 
 
-class Bomb:
-    """Counts changes after it was lit, and kills the process at the change with the given number."""
+class KillSwitch:
+    """Counts changes after it was armed, and kills the process at the change with the given number."""
 
     def __init__(self, words: str, number: int) -> None:
-        self.lit = False
-        self._words, self._changes_left = words, number
+        self.is_armed = False
+        self._words, self._remaining = words, number
 
-    def changed(self, what: str) -> None:
-        if self.lit and self._words in what:
-            self._changes_left -= 1
-            if not self._changes_left:
-                print(f"killed after: {what}", flush=True)
+    def changed(self, change: str) -> None:
+        if self.is_armed and self._words in change:
+            self._remaining -= 1
+            if not self._remaining:
+                print(f"killed after: {change}", flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run(words: str, number: str, *arguments: str) -> NoReturn:
-    bomb = Bomb(words, int(number))
-    netlink, nft, bpf, reload = NetlinkSocket.requests, LibNftables.run, Bpf.update_batch, Daemon.reload
+    switch = KillSwitch(words, int(number))
+    send, nft, update, reload = (
+        NetlinkSocket.requests,
+        LibNftables.run,
+        Bpf.update_batch,
+        Daemon.reload,
+    )
 
     def requests(
         self: NetlinkSocket, batch: Sequence[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()
     ) -> None:
         for each in batch:
-            netlink(self, [each], what, ignore)
-            bomb.changed(what)
+            send(self, [each], what, ignore)
+            switch.changed(what)
 
-    def run_commands(self: LibNftables, commands: str, what: str) -> str:
-        output = nft(self, commands, what)
+    def run_commands(self: LibNftables, commands: str, operation: str) -> str:
+        output = nft(self, commands, operation)
         if not commands.startswith("list "):
-            bomb.changed(what)
+            switch.changed(operation)
         return output
 
     def update_batch(self: Bpf, table: Map, keys: bytes, values: bytes) -> None:
-        bpf(self, table, keys, values)
-        bomb.changed(f"update the map {table.name}")
+        update(self, table, keys, values)
+        switch.changed(f"update the map {table.name}")
 
-    def light_and_reload(self: Daemon) -> None:
-        bomb.lit = True
+    def arm_and_reload(self: Daemon) -> None:
+        switch.is_armed = True
         reload(self)
 
     NetlinkSocket.requests, LibNftables.run, Bpf.update_batch = requests, run_commands, update_batch  # type: ignore[method-assign]
-    Daemon.reload = light_and_reload  # type: ignore[method-assign]
+    Daemon.reload = arm_and_reload  # type: ignore[method-assign]
     sys.exit(main(arguments))
 
 

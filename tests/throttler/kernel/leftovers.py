@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks for the end of the throttler's kernel tests: nothing of the throttler is left."""
+"""Checks for the end of the throttler's kernel tests: no object of the throttler is left."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def assert_nothing_left(before: State, state: Callable[[], State], *, keeper: bo
 
     if not keeper and differences(before, after):
         with suppress(TestbedError):
-            wait_until(is_same, "the keeper has gone")
+            wait_until(is_same, "the keeper has ended")
         assert_same(before, after)
 
 

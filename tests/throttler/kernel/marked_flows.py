@@ -9,7 +9,7 @@ from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import Ownership, Target
 
 OWNERSHIP = Ownership(listen_ports=(3128, 3129))
-ONE, TWO = Target(0x10, 0x10000), Target(0xFFEF, 0xFF0000)
+TARGET, OTHER_TARGET = Target(0x10, 0x10000), Target(0xFFEF, 0xFF0000)
 
 
 def four_tuple(number: int, is_ipv6: bool = False, port: int = 3128) -> FourTuple:
@@ -18,4 +18,8 @@ def four_tuple(number: int, is_ipv6: bool = False, port: int = 3128) -> FourTupl
     return FourTuple(ip_address(local).packed, port, remote.packed, 40000 + number % 1000)
 
 
-ENTRIES = {four_tuple(1): ONE, four_tuple(1, port=3129): TWO, four_tuple(2, is_ipv6=True): TWO}
+ENTRIES = {
+    four_tuple(1): TARGET,
+    four_tuple(1, port=3129): OTHER_TARGET,
+    four_tuple(2, is_ipv6=True): OTHER_TARGET,
+}

@@ -27,20 +27,20 @@ _HIDE = r"""
 #include <string.h>
 #include <sys/socket.h>
 
-/* HIDDEN=NAME: in what is sent to the kernel by netlink its last letter becomes another. */
-static const void *hidden(int fd, const void *data, size_t length, char *copy, size_t room)
+/* HIDDEN=NAME: replace the last letter of NAME in netlink messages to the kernel. */
+static const void *hidden(int fd, const void *data, size_t length, char *copy, size_t capacity)
 {
 	const char *name = getenv("HIDDEN");
 	struct sockaddr address;
 	socklen_t size = sizeof(address);
-	char *place;
+	char *match;
 
-	if (name == NULL || length > room || getsockname(fd, &address, &size) != 0 || address.sa_family != AF_NETLINK)
+	if (name == NULL || length > capacity || getsockname(fd, &address, &size) != 0 || address.sa_family != AF_NETLINK)
 		return data;
 	memcpy(copy, data, length);
-	place = memmem(copy, length, name, strlen(name) + 1);
-	if (place != NULL)
-		place[strlen(name) - 1] = '!';
+	match = memmem(copy, length, name, strlen(name) + 1);
+	if (match != NULL)
+		match[strlen(name) - 1] = '!';
 	return copy;
 }
 
@@ -60,22 +60,22 @@ ssize_t sendto(int fd, const void *data, size_t length, int flags, const struct 
 	return next(fd, hidden(fd, data, length, copy, sizeof(copy)), length, flags, to, size);
 }
 
-/* As libmnl sends a transaction of nftables: in pieces, of which none ends within a name. */
+/* libmnl sends a transaction of nftables in several buffers; none ends within a name. */
 ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
 	ssize_t (*next)(int, const struct msghdr *, int) = dlsym(RTLD_NEXT, "sendmsg");
 	struct msghdr changed = *message;
-	struct iovec pieces[64];
+	struct iovec buffers[64];
 	static char copies[64][1 << 16];
 	size_t i;
 
 	if (message->msg_iovlen > 64)
 		return next(fd, message, flags);
 	for (i = 0; i < message->msg_iovlen; i++) {
-		pieces[i] = message->msg_iov[i];
-		pieces[i].iov_base = (void *)hidden(fd, pieces[i].iov_base, pieces[i].iov_len, copies[i], sizeof(copies[i]));
+		buffers[i] = message->msg_iov[i];
+		buffers[i].iov_base = (void *)hidden(fd, buffers[i].iov_base, buffers[i].iov_len, copies[i], sizeof(copies[i]));
 	}
-	changed.msg_iov = pieces;
+	changed.msg_iov = buffers;
 	return next(fd, &changed, flags);
 }
 """

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from bpf_objects import not_sent_of_all
+from bpf_objects import unsent_limits_of_sockets
 from throttler_site import Site, connection, running, until
 
 from mptcp_lab.testbed.services import Throttler
@@ -52,7 +52,7 @@ def classes_of_sockets(site: Site) -> list[str]:
 def unsent_limits(site: Site) -> set[int]:
     """Return the TCP_NOTSENT_LOWAT values that were set on sockets. MPTCP itself sets the maximum on its subflows."""
     with site.proxy.entered():
-        return set(not_sent_of_all().values()) - {0, 0xFFFFFFFF}
+        return set(unsent_limits_of_sockets().values()) - {0, 0xFFFFFFFF}
 
 
 def capped_bytes(site: Site) -> int:
@@ -79,15 +79,15 @@ def test_first_segments_use_the_class_before_an_entry_exists(site: Site, family:
 
 
 @pytest.mark.nightly(besides=("nftables",))
-def test_undecided_socket_leaves_the_class_after_a_while(site: Site) -> None:
+def test_undecided_socket_leaves_the_class_after_60_segments(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
         with suspended(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
             for _ in range(60):
                 proxy.sendall(bytes(SEGMENT))
-                left = SEGMENT
-                while left:
-                    left -= len(client.recv(left))
+                remaining = SEGMENT
+                while remaining:
+                    remaining -= len(client.recv(remaining))
             before = capped_bytes(site)
             assert before < 60 * SEGMENT * 0.9, "the socket left the class during the transfer"
             proxy.sendall(bytes(SEGMENT))
@@ -103,14 +103,14 @@ def test_undecided_socket_gets_a_larger_limit_of_unsent_bytes(site: Site) -> Non
             assert unsent_limits(site) == {625}, "the bytes of one millisecond at the rate of the cap"
             for _ in range(400):
                 proxy.sendall(bytes(SEGMENT))
-                left = SEGMENT
-                while left:
-                    left -= len(client.recv(left))
+                remaining = SEGMENT
+                while remaining:
+                    remaining -= len(client.recv(remaining))
             assert unsent_limits(site) == {65_536}
 
 
 @pytest.mark.nightly(besides=("nftables",))
-def test_client_with_one_path_leaves_the_class_once_known(site: Site) -> None:
+def test_client_known_to_have_one_path_leaves_the_class(site: Site) -> None:
     with running(site):
         with site.client.link_down("wlan0"), connection(site) as (client, proxy):
             until(lambda: bool(site.uncapped()))

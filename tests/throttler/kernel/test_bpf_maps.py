@@ -12,7 +12,7 @@ from mptcp_common.kernel_error import KernelError
 
 pytestmark = pytest.mark.kernel
 
-ROOM = 5000
+MAP_SIZE = 5000
 """More entries than one batch drains."""
 
 
@@ -25,23 +25,23 @@ def bpf() -> Iterator[Bpf]:
 
 @pytest.fixture
 def table(bpf: Bpf) -> Map:
-    return bpf.hash_map("mptcp_test", 8, 12, ROOM)
+    return bpf.hash_map("mptcp_test", 8, 12, MAP_SIZE)
 
 
 def entries(count: int, first: int = 0) -> dict[bytes, bytes]:
     return {n.to_bytes(8, "little"): n.to_bytes(12, "little") for n in range(first, first + count)}
 
 
-def update(bpf: Bpf, table: Map, what: dict[bytes, bytes]) -> None:
-    bpf.update_batch(table, b"".join(what), b"".join(what.values()))
+def update(bpf: Bpf, table: Map, new_entries: dict[bytes, bytes]) -> None:
+    bpf.update_batch(table, b"".join(new_entries), b"".join(new_entries.values()))
 
 
 def test_drain_returns_each_entry_once(bpf: Bpf, table: Map) -> None:
     assert list(bpf.drain(table)) == []
     update(bpf, table, {})
-    update(bpf, table, entries(ROOM))
+    update(bpf, table, entries(MAP_SIZE))
     update(bpf, table, {bytes(8): b"changed     "})
-    assert dict(bpf.drain(table)) == entries(ROOM) | {bytes(8): b"changed     "}
+    assert dict(bpf.drain(table)) == entries(MAP_SIZE) | {bytes(8): b"changed     "}
     assert list(bpf.drain(table)) == []
 
 
@@ -52,11 +52,11 @@ def test_delete_removes_entries_and_ignores_unknown_keys(bpf: Bpf, table: Map) -
 
 
 def test_update_of_full_map_is_an_error_and_keeps_entries(bpf: Bpf, table: Map) -> None:
-    update(bpf, table, entries(ROOM - 10))
-    with pytest.raises(KernelError, match=f"the BPF map mptcp_test is full: it has room for {ROOM} entries"):
-        update(bpf, table, entries(20, first=ROOM))
+    update(bpf, table, entries(MAP_SIZE - 10))
+    with pytest.raises(KernelError, match=f"the BPF map mptcp_test is full: it has room for {MAP_SIZE} entries"):
+        update(bpf, table, entries(20, first=MAP_SIZE))
     bpf.delete_batch(table, b"".join(entries(20)))
-    update(bpf, table, entries(20, first=2 * ROOM))
+    update(bpf, table, entries(20, first=2 * MAP_SIZE))
     remaining = dict(bpf.drain(table))
-    assert entries(ROOM - 30, first=20).items() <= remaining.items()
-    assert entries(20, first=2 * ROOM).items() <= remaining.items()
+    assert entries(MAP_SIZE - 30, first=20).items() <= remaining.items()
+    assert entries(20, first=2 * MAP_SIZE).items() <= remaining.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the next comparison repairs everything that another program breaks in the kernel (docs/contract.md)."""
+"""Tests that the next comparison repairs all damage by another program in the kernel (docs/contract.md)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bpf_objects import detach, numbers
-from throttler_site import EVERYTHING, Site, ask, both_subflows_known, connection, make_site, running, until
+from bpf_objects import detach, object_ids
+from throttler_site import FULL_POLICY, Site, ask, both_subflows_known, connection, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
 
 pytestmark = pytest.mark.kernel
 
-BACK_WITHIN = 60.0
+REPAIR_TIMEOUT = 60.0
 """Time limit in seconds for a repair on a busy machine. The throttler compares every second."""
 
 
 @dataclass
 class Scene:
-    """A throttler at work with a connection under its caps."""
+    """A running throttler with a capped connection."""
 
     site: Site
     throttler: Throttler
@@ -41,7 +41,7 @@ class Scene:
             self.site.kernel_dump(),
             flags=re.M,
         )
-        # The kernel numbers qdiscs from 8000 on, and lists the newest ones last.
+        # The kernel object_ids qdiscs from 8000 on, and lists the newest ones last.
         lines = re.sub(r"\b[89a-f][0-9a-f]{3}:", "8000:", text).splitlines()
         # A link gets its link-local address a second or two after its creation, and each time a different address.
         return "\n".join(
@@ -52,7 +52,7 @@ class Scene:
             )
         )
 
-    def settled(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether no cap is anticipated any longer, and the kernel has the caps in both directions."""
         shown = ask(self.throttler.socket)
         return (
@@ -77,20 +77,20 @@ def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Tes
     require("htb", "nftables", "ifb", "bpf-pacing")
     site = make_site(request.param, make_module_testbed, require)
     write_throttler_config(site.proxy, site.policy, settings={"netfilter": request.param, "verify_interval": 1})
-    site.policy.write_text(EVERYTHING)
+    site.policy.write_text(FULL_POLICY)
     with running(site) as throttler, connection(site):
         scene = Scene(site, throttler)
-        until(scene.settled, timeout=BACK_WITHIN)
+        until(scene.is_complete, timeout=REPAIR_TIMEOUT)
         yield scene
 
 
-EITHER_BACKEND = {
+COMMON_DAMAGE = {
     "GSO limit": "ip link set wan0 gso_max_size 40000",
     "root qdisc": "tc qdisc del dev wan0 root",
     "class of the link": "tc class change dev wan0 parent 4d50: classid 4d50:fffe htb rate 1mbit",
     "class of a cap": "tc class change dev wan0 parent 4d50:fffe classid 4d50:10 htb rate 1mbit",
     "queue of a cap": "tc qdisc del dev wan0 parent 4d50:10",
-    "IFB device is gone": "ip link del mptcp-up",
+    "IFB device is deleted": "ip link del mptcp-up",
     "IFB device is down": "ip link set mptcp-up down",
     "root qdisc of the IFB device": "tc qdisc del dev mptcp-up root",
     "upload table": "nft delete table netdev mptcp_throttler",
@@ -98,7 +98,7 @@ EITHER_BACKEND = {
     "path manager": "sysctl -w net.mptcp.pm_type=0",
     "stale count": "sysctl -w net.mptcp.stale_loss_cnt=4",
 }
-OF_IPTABLES = {
+IPTABLES_DAMAGE = {
     "rules": "iptables-legacy -t mangle -F POSTROUTING",
     "rules of IPv6": "ip6tables-legacy -t mangle -F POSTROUTING",
     "entries": "ipset flush mptcp-throttler-4-3128",
@@ -106,7 +106,7 @@ OF_IPTABLES = {
     "sets": "for i in 1 2 3 4 5 6 7 8 9; do iptables-legacy -t mangle -F; ip6tables-legacy -t mangle -F;"
     " ipset destroy 2>/dev/null && exit; done; exit 1",
 }
-OF_NFTABLES = {
+NFTABLES_DAMAGE = {
     "table": "nft delete table inet mptcp_throttler",
     "rules": "nft flush chain inet mptcp_throttler postrouting",
     "chain of a class": "nft flush chain inet mptcp_throttler class_10_mark_10000",
@@ -119,18 +119,18 @@ IPTABLES = pytest.mark.parametrize("scene", ["iptables"], indirect=True)
 NFTABLES = pytest.mark.parametrize("scene", ["nftables"], indirect=True)
 
 
-def for_each(damage: dict[str, str]) -> pytest.MarkDecorator:
+def each_command(damage: dict[str, str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("command", damage.values(), ids=damage)
 
 
 @IPTABLES
-@for_each(EITHER_BACKEND | OF_IPTABLES)
+@each_command(COMMON_DAMAGE | IPTABLES_DAMAGE)
 def test_damage_is_repaired(scene: Scene, command: str) -> None:
     check_repair(scene, command)
 
 
 @NFTABLES
-@for_each(OF_NFTABLES)
+@each_command(NFTABLES_DAMAGE)
 def test_damage_to_nftables_is_repaired(scene: Scene, command: str) -> None:
     check_repair(scene, command)
 
@@ -139,33 +139,33 @@ def check_repair(scene: Scene, command: str) -> None:
     before, warnings = scene.kernel(), scene.warnings()
     scene.run(command)
     try:
-        until(lambda: scene.kernel() == before, timeout=BACK_WITHIN)
+        until(lambda: scene.kernel() == before, timeout=REPAIR_TIMEOUT)
     except AssertionError:
         pytest.fail("\n".join(unified_diff(before.splitlines(), scene.kernel().splitlines(), n=0)))
-    until(lambda: scene.warnings() > warnings, timeout=BACK_WITHIN)
+    until(lambda: scene.warnings() > warnings, timeout=REPAIR_TIMEOUT)
 
 
 @IPTABLES
 @pytest.mark.parametrize("note", ["replaced.json", "sysctls.json"])
-def test_deleted_state_file_is_written_again(scene: Scene, note: str) -> None:
+def test_deleted_state_file_is_restored(scene: Scene, note: str) -> None:
     path = Path(f"/proc/{scene.pid}/root/run/mptcp-throttler", note)
     before = path.read_text()
     path.unlink()
-    until(path.exists, timeout=BACK_WITHIN)
+    until(path.exists, timeout=REPAIR_TIMEOUT)
     assert path.read_text() == before
 
 
 @IPTABLES
-def test_deleted_status_socket_is_made_again(scene: Scene) -> None:
+def test_deleted_status_socket_is_created_again(scene: Scene) -> None:
     scene.throttler.socket.unlink()
-    until(scene.throttler.socket.exists, timeout=BACK_WITHIN)
-    until(lambda: bool(ask(scene.throttler.socket)["connections"]), timeout=BACK_WITHIN)
+    until(scene.throttler.socket.exists, timeout=REPAIR_TIMEOUT)
+    until(lambda: bool(ask(scene.throttler.socket)["connections"]), timeout=REPAIR_TIMEOUT)
 
 
 @IPTABLES
 def test_detached_bpf_program_is_attached_again(scene: Scene) -> None:
-    before = numbers(scene.pid, "link")
+    before = object_ids(scene.pid, "link")
     detach(before[0])
-    until(lambda: "was detached" in scene.throttler.process.output(), timeout=BACK_WITHIN)
-    until(lambda: len(numbers(scene.pid, "link")) == len(before), timeout=BACK_WITHIN)
-    assert before[0] not in numbers(scene.pid, "link")
+    until(lambda: "was detached" in scene.throttler.process.output(), timeout=REPAIR_TIMEOUT)
+    until(lambda: len(object_ids(scene.pid, "link")) == len(before), timeout=REPAIR_TIMEOUT)
+    assert before[0] not in object_ids(scene.pid, "link")

@@ -31,7 +31,7 @@ rules:
   - name: volume
     budget: {period: month, per: path, count: down, steps: [{after: %s, throttle: {rate: 2 Mbit/s}}]}
 """
-SMALL, BIG = 100_000, 20_000_000
+SMALL_FILE, LARGE_FILE = 100_000, 20_000_000
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Site(ThrottledSite):
 
     origin: Origin
 
-    def begin(self, after: str, reset_ledger: bool = True) -> Throttler:
+    def start_with(self, after: str, reset_ledger: bool = True) -> Throttler:
         self.policy.write_text(POLICY % after)
         if reset_ledger:
             self.quota("reset")
@@ -68,7 +68,7 @@ class Site(ThrottledSite):
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "bpf-pacing")
     testbed = make_module_testbed()
-    origin = start_origin(testbed["origin"], {"small": SMALL, "big": BIG, "endless": 400_000_000})
+    origin = start_origin(testbed["origin"], {"small": SMALL_FILE, "big": LARGE_FILE, "endless": 400_000_000})
     return Site.start_on(testbed, origin, settings={"ledger": str(testbed.directory / "ledger.sqlite")})
 
 
@@ -79,7 +79,7 @@ def is_nearly_equal(used: int, downloaded: int) -> bool:
 @pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_long_and_short_downloads_are_counted_completely(site: Site, family: int) -> None:
-    throttler = site.begin("5 GB")
+    throttler = site.start_with("5 GB")
     downloaded = site.download("big", family)
     downloaded += sum(site.download("small", family) for _ in range(30))
     wait_until(lambda: is_nearly_equal(site.used(), downloaded), f"{downloaded} bytes are counted")
@@ -90,17 +90,17 @@ def test_long_and_short_downloads_are_counted_completely(site: Site, family: int
 
 @pytest.mark.nightly
 def test_kills_during_a_transfer_neither_lose_nor_double_count_bytes(site: Site) -> None:
-    throttler = site.begin("5 GB")
+    throttler = site.start_with("5 GB")
     before = site.received()
     # Bytes of a socket that ends while no throttler runs are not counted, so the download must last (200 seconds).
     client = site.testbed["client"].popen([*site.command("endless"), "--limit-rate", "2M"])
     for megabytes in (2, 6, 10):
-        wait_until(lambda least=megabytes: site.used() > least * 1e6, "the ledger counts the download")  # type: ignore[misc]
+        wait_until(lambda volume=megabytes: site.used() > volume * 1e6, "the ledger counts the download")  # type: ignore[misc]
         throttler.process.kill()
-        throttler = site.begin("5 GB", reset_ledger=False)
+        throttler = site.start_with("5 GB", reset_ledger=False)
     assert client.running, "the download lasts longer than the kills"
     site.abort(client)
-    wait_until(lambda: not throttler.status()["connections"], "the connection is gone")
+    wait_until(lambda: not throttler.status()["connections"], "the connection has ended")
     site.stop_cleanly(throttler)
     received = site.received() - before
     assert 0.9 * received < site.used() < received, "headers are not counted"
@@ -112,7 +112,7 @@ def was_lifted(throttler: Throttler) -> bool:
 
 
 def test_cap_begins_after_the_volume_and_ends_with_a_reset(site: Site) -> None:
-    throttler = site.begin("8 MB")
+    throttler = site.start_with("8 MB")
     client = site.testbed["client"].popen(site.command("endless"))
     try:
         wait_until(lambda: throttler.status()["counters"]["entries"] > 0, "the cap is in force")
@@ -132,7 +132,7 @@ def test_cap_begins_after_the_volume_and_ends_with_a_reset(site: Site) -> None:
     site.stop_cleanly(throttler)
 
 
-COMPOSED = """\
+RULE_AND_BUDGET = """\
 version: 1
 paths: {ethernet: {clients: [10.77.1.0/24, "fd77:1::/64"]}}
 budgets: {month: {period: month, per: path, count: down, steps: [{after: 30 MB, throttle: {rate: 2 Mbit/s}}]}}
@@ -142,10 +142,10 @@ rules:
 """
 
 
-def test_rule_and_budget_apply_together_and_the_lower_cap_holds(site: Site) -> None:
-    site.policy.write_text(COMPOSED)
+def test_lower_cap_of_rule_and_budget_applies(site: Site) -> None:
+    site.policy.write_text(RULE_AND_BUDGET)
     site.quota("reset")
-    throttler = site.start(COMPOSED)
+    throttler = site.start(RULE_AND_BUDGET)
 
     def rates() -> set[int]:
         return {s["rate"] for c in throttler.status()["connections"] for s in c["subflows"] if s["path"]}
@@ -165,7 +165,7 @@ def test_rule_and_budget_apply_together_and_the_lower_cap_holds(site: Site) -> N
     site.stop_cleanly(throttler)
 
 
-def test_each_mistake_is_reported_in_one_line(site: Site) -> None:
+def test_each_error_is_reported_in_one_line(site: Site) -> None:
     site.policy.write_text(POLICY % "1 GB")
     assert site.quota("show", "--rule", "volum") == (
         1, '--rule: "volum" is not a rule with a budget; the rules with a budget are volume\n',

@@ -31,8 +31,8 @@ rules:
   - {name: cap, paths: [ethernet, wifi], throttle: {rate: 5 Mbit/s}, when: {min_subflows: 1}}
 """
 )
-MOST = TrackerLimits().max_subflows_per_connection
-WANTED = 20
+MAX_SUBFLOWS = TrackerLimits().max_subflows_per_connection
+JOIN_COUNT = 20
 SOL_MPTCP, MPTCP_INFO, TOKEN = 284, 1, 12
 """From linux/mptcp.h; the last one is an offset in struct mptcp_info."""
 SUBFLOW_CREATE, ADDRESS, TOKEN_OF, REMOTE = 10, 1, 4, 6
@@ -83,7 +83,7 @@ class Site(ThrottledSite):
         kind = socket.AF_INET if v4 else socket.AF_INET6
         return attribute(FAMILY, struct.pack("=H", kind)) + attribute(ADDRESS_4 if v4 else ADDRESS_6, packed)
 
-    def client_ends(self) -> set[tuple[bytes, int]]:
+    def client_endpoints(self) -> set[tuple[bytes, int]]:
         """Return the client's address and port of each subflow in the proxy's kernel.
 
         Two subflows may have the same port.
@@ -114,16 +114,17 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 @pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_subflows_beyond_the_tracked_number_are_closed_and_others_capped(site: Site, family: int) -> None:
+def test_subflows_beyond_the_limit_are_closed_and_others_capped(site: Site, family: int) -> None:
     throttler = site.start(CAPPED_BY_ORDER)
-    accepted = site.node.mib()["MPTcpExtMPJoinAckRx"]
+    before = site.node.mib()["MPTcpExtMPJoinAckRx"]
     with site.connection(family) as connected:
         assert site.answers_request(connected)
-        site.join(connected, family, WANTED - 1)
+        site.join(connected, family, JOIN_COUNT - 1)
         wait_until(
-            lambda: site.node.mib()["MPTcpExtMPJoinAckRx"] == accepted + WANTED - 1, "the kernel has accepted all joins"
+            lambda: site.node.mib()["MPTcpExtMPJoinAckRx"] == before + JOIN_COUNT - 1,
+            "the kernel has accepted all joins",
         )
-        wait_until(lambda: len(site.client_ends()) == MOST, "the excess subflows are closed")
+        wait_until(lambda: len(site.client_endpoints()) == MAX_SUBFLOWS, "the excess subflows are closed")
 
         def capped() -> dict[tuple[bytes, int], Any]:
             (connection,) = throttler.status()["connections"]
@@ -134,9 +135,9 @@ def test_subflows_beyond_the_tracked_number_are_closed_and_others_capped(site: S
                 for end, rate in zip(ends, rates, strict=True)
             }
 
-        wait_until(lambda: capped().keys() == site.client_ends(), "the throttler knows all remaining subflows")
+        wait_until(lambda: capped().keys() == site.client_endpoints(), "the throttler knows all remaining subflows")
         assert set(capped().values()) == {5_000_000}
-        assert throttler.process.output().count("too many subflows") == WANTED - MOST
+        assert throttler.process.output().count("too many subflows") == JOIN_COUNT - MAX_SUBFLOWS
         assert site.answers_request(connected), "the connection still works"
     site.stop_cleanly(throttler)
 
@@ -152,18 +153,18 @@ def test_excess_subflows_are_closed_if_the_listener_is_ipv4_only(site: Site) -> 
         listener.listen()
         throttler = site.start(CAPPED_BY_ORDER)
         with site.connection(4) as connected:
-            accepted, _ = listener.accept()
-            with accepted:
-                accepted.settimeout(60)
+            before, _ = listener.accept()
+            with before:
+                before.settimeout(60)
                 connected.sendall(b"?")
-                assert accepted.recv(1) == b"?"
-                accepted.sendall(b"!")
+                assert before.recv(1) == b"?"
+                before.sendall(b"!")
                 assert connected.recv(1) == b"!"
-                site.join(connected, 4, WANTED - 1)
+                site.join(connected, 4, JOIN_COUNT - 1)
                 wait_until(
-                    lambda: throttler.process.output().count("too many subflows") == WANTED - MOST,
+                    lambda: throttler.process.output().count("too many subflows") == JOIN_COUNT - MAX_SUBFLOWS,
                     "the throttler has closed them",
                 )
-                wait_until(lambda: len(site.client_ends()) == MOST, "the excess subflows are closed")
+                wait_until(lambda: len(site.client_endpoints()) == MAX_SUBFLOWS, "the excess subflows are closed")
                 assert "it is not capped" not in throttler.process.output()
         throttler.process.stop(60)

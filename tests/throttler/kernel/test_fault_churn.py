@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from bpf_objects import opened_map
-from faults import GENEROUS
+from bpf_objects import open_map
+from faults import LONG_TIMEOUT
 from throttler_site import Site, ask, clients, connected, listening, make_site, running, until
 
 from mptcp_common.throttler_needs import BACKENDS
@@ -29,15 +29,15 @@ rules:
     paths: [ethernet, wifi]
     throttle: {rate: 5 Mbit/s, share: client}
 """
-SECONDS = 15.0
+TEST_SECONDS = 15.0
 ADDRESSES = [f"10.77.2.{last}" for last in range(100, 104)]
 """Addresses that are added together as endpoints of the client's path manager, and deleted together. The path manager
 has at most 8 endpoints, four of which do not change."""
 ENDPOINT_NETWORK = "10.77.2.100/30"
 """These four addresses as one network."""
-PAUSE = 0.02
+PAUSE_SECONDS = 0.02
 """Time for the handshakes of the joins, in seconds."""
-ENOUGH = 300
+MIN_JOINS = 300
 """Minimum number of joins. The test continues until these joins have happened."""
 
 
@@ -53,12 +53,12 @@ class Endpoints:
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
 
-    def do(self, *commands: str) -> None:
+    def send(self, *commands: str) -> None:
         assert self._ip.stdin is not None
         self._ip.stdin.writelines(f"{each}\n" for each in commands)
         self._ip.stdin.flush()
 
-    def end(self) -> None:
+    def close(self) -> None:
         _, output = self._ip.communicate(timeout=60)
         assert not output, output
 
@@ -75,7 +75,7 @@ def subflows(site: Site) -> set[str]:
     return {f"{address.strip('[]').removeprefix('::ffff:')} {port}" for address, _, port in ends}
 
 
-def changing_subflows_are_gone(site: Site) -> bool:
+def changing_subflows_have_ended(site: Site) -> bool:
     """End the client's sockets at the changing addresses. Return whether the proxy has no subflow from them.
 
     If a join and the deletion of its endpoint happen at the same time in the client's kernel, the subflow might stay at
@@ -87,7 +87,7 @@ def changing_subflows_are_gone(site: Site) -> bool:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_none_is_missed_and_nothing_is_kept(
+def test_each_subflow_is_capped_and_no_state_remains(
     backend: str, make_module_testbed: Callable[..., Testbed], require: Any
 ) -> None:
     require("bpf-pacing")
@@ -104,7 +104,7 @@ def test_none_is_missed_and_nothing_is_kept(
         def maps() -> tuple[int, int]:
             counts = []
             for name in (LIMITS, METER):
-                with opened_map(pid, name) as (bpf, table):
+                with open_map(pid, name) as (bpf, table):
                     counts.append(len(list(bpf.entries(table))))
             return counts[0], counts[1]
 
@@ -113,49 +113,51 @@ def test_none_is_missed_and_nothing_is_kept(
             return bool(status["in_step"]) and site.entries().keys() == subflows(site) and maps()[1] == 0
 
         with connected(site, listener):
-            until(lambda: clients(site.entries()) == ["10.77.1.2", "10.77.2.2"] and settled(), timeout=GENEROUS)
-            first, before, classes, held = (
+            until(lambda: clients(site.entries()) == ["10.77.1.2", "10.77.2.2"] and settled(), timeout=LONG_TIMEOUT)
+            first, before, classes, map_sizes = (
                 ask(throttler.socket)["counters"]["tracker"],
                 joins(site),
                 site.entries(),
                 maps(),
             )
             endpoints = Endpoints(site)
-            ends = time.monotonic() + SECONDS
+            ends = time.monotonic() + TEST_SECONDS
             # A busy machine makes fewer joins in this time. The loop then continues.
-            while time.monotonic() < ends or joins(site) - before <= ENOUGH:
-                assert time.monotonic() < ends + GENEROUS, joins(site)
-                endpoints.do(
+            while time.monotonic() < ends or joins(site) - before <= MIN_JOINS:
+                assert time.monotonic() < ends + LONG_TIMEOUT, joins(site)
+                endpoints.send(
                     *(
                         f"mptcp endpoint add {each} dev {device} id {100 + number} subflow"
                         for number, each in enumerate(ADDRESSES)
                     )
                 )
-                time.sleep(PAUSE)
-                endpoints.do(*(f"mptcp endpoint delete id {100 + number}" for number, _ in enumerate(ADDRESSES)))
-                time.sleep(PAUSE)
-            endpoints.end()
+                time.sleep(PAUSE_SECONDS)
+                endpoints.send(*(f"mptcp endpoint delete id {100 + number}" for number, _ in enumerate(ADDRESSES)))
+                time.sleep(PAUSE_SECONDS)
+            endpoints.close()
             try:
-                until(lambda: changing_subflows_are_gone(site), timeout=GENEROUS)
-                until(lambda: site.entries() == classes and settled(), timeout=GENEROUS)
-            except AssertionError as late:
+                until(lambda: changing_subflows_have_ended(site), timeout=LONG_TIMEOUT)
+                until(lambda: site.entries() == classes and settled(), timeout=LONG_TIMEOUT)
+            except AssertionError as error:
                 # Print the sockets of both kernels, so that the log shows which end is at fault.
                 listings = [
-                    end.run(["ss", "-tnHie", port, "=", ":3128"]).stdout
-                    for end, port in ((site.proxy, "sport"), (site.client, "dport"))
+                    node.run(["ss", "-tnHie", port, "=", ":3128"]).stdout
+                    for node, port in ((site.proxy, "sport"), (site.client, "dport"))
                 ]
                 status = ask(throttler.socket)
-                known = f"{site.entries()}, was {classes}; maps {maps()}; {status['in_step']=}; {status['connections']}"
-                raise AssertionError("\n".join([known, str(subflows(site)), *listings])) from late
+                summary = (
+                    f"{site.entries()}, was {classes}; maps {maps()}; {status['in_step']=}; {status['connections']}"
+                )
+                raise AssertionError("\n".join([summary, str(subflows(site)), *listings])) from error
             accepted = joins(site) - before
             last = ask(throttler.socket)["counters"]["tracker"]
             activated = last["subflows_activated"] - first["subflows_activated"]
-            print(f"{accepted} joins in {SECONDS:g} s or more, {activated} counted")
+            print(f"{accepted} joins in {TEST_SECONDS:g} s or more, {activated} counted")
             assert activated == accepted
             assert last["subflows_closed"] - first["subflows_closed"] == activated
             assert (last["overflows"], last["disagreements"]) == (first["overflows"], first["disagreements"])
-            until(lambda: maps() == held, timeout=GENEROUS)
+            until(lambda: maps() == map_sizes, timeout=LONG_TIMEOUT)
             shown = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
             # There is one class per client address, however often the client joined. An idle class is kept for a while.
             assert 2 <= shown.count("rate 5Mbit ceil 5Mbit") <= 2 + len(ADDRESSES), shown
-        until(lambda: not site.entries() and maps() == (0, 0), timeout=GENEROUS)
+        until(lambda: not site.entries() and maps() == (0, 0), timeout=LONG_TIMEOUT)

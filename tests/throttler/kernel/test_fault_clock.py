@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from faults import GENEROUS, traffic
+from faults import LONG_TIMEOUT, traffic
 from throttler_site import Site, clients, connection, until
 
 from mptcp_lab.testbed import Process
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("unchanged_kernel")]
 DAY = 86_400
 NOON = datetime(2026, 11, 18, 11, 0, tzinfo=UTC)
 """Noon in Berlin on a Wednesday: the daemon's time at its start."""
-FAR_AWAY = Path("/usr/share/zoneinfo/Pacific/Auckland")
+OTHER_TIME_ZONE = Path("/usr/share/zoneinfo/Pacific/Auckland")
 """Time zone in which it is midnight at that time, so that Thursday begins."""
 POLICY = """\
 version: 1
@@ -46,7 +46,7 @@ rules:
     throttle: {rate: 5 Mbit/s}
     lift_last: false
 """
-ALWAYS, IN_THE_WINDOW = "10.77.1.2", "10.77.2.2"
+ALWAYS_CAPPED, CAPPED_IN_WINDOW = "10.77.1.2", "10.77.2.2"
 _SHIFT = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -145,14 +145,16 @@ def throttling(site: Site, library: Path, clock: Clock, local_time: Path) -> Ite
         mounts={**throttler_mounts(site.proxy), "/etc/localtime": str(local_time)},
         env={"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(clock.file)},
     )
-    wait_until(lambda: "throttling on" in process.output(), "the throttler works", timeout=GENEROUS, process=process)
+    wait_until(
+        lambda: "throttling on" in process.output(), "the throttler works", timeout=LONG_TIMEOUT, process=process
+    )
     try:
         yield process
     except BaseException:
         print(process.output())  # pytest prints this output with a failure.
         raise
     finally:
-        code = process.stop(GENEROUS)
+        code = process.stop(LONG_TIMEOUT)
     assert code == 0, process.output()
     assert "Traceback" not in process.output()
 
@@ -167,34 +169,34 @@ def local_time(site: Site) -> Path:
 def has_only_expected_caps(site: Site, *more: str) -> bool:
     """Return whether only `ALWAYS` and *more* are capped. Raises AssertionError if `ALWAYS` is not capped."""
     found = clients(site.entries())
-    assert ALWAYS in found, found
-    return found == sorted((ALWAYS, *more))
+    assert ALWAYS_CAPPED in found, found
+    return found == sorted((ALWAYS_CAPPED, *more))
 
 
 @pytest.mark.nightly(besides=("iptables--1",))
 @pytest.mark.parametrize("days", [1, -1])
-def test_caps_follow_a_clock_that_is_set_by_a_day_and_back(
+def test_caps_follow_a_clock_changed_by_a_day_and_back(
     site: Site, library: Path, clock: Clock, local_time: Path, days: int
 ) -> None:
     with throttling(site, library, clock, local_time), connection(site) as ends, traffic(ends) as pulse:
-        until(lambda: clients(site.entries()) == [ALWAYS, IN_THE_WINDOW], timeout=GENEROUS)
+        until(lambda: clients(site.entries()) == [ALWAYS_CAPPED, CAPPED_IN_WINDOW], timeout=LONG_TIMEOUT)
         for _ in range(2):
             rounds = pulse.count
             clock.set(datetime.fromtimestamp(NOON.timestamp() + days * DAY, UTC))
-            until(lambda: has_only_expected_caps(site), timeout=GENEROUS)
+            until(lambda: has_only_expected_caps(site), timeout=LONG_TIMEOUT)
             clock.set(NOON)
-            until(lambda: has_only_expected_caps(site, IN_THE_WINDOW), timeout=GENEROUS)
-            until(lambda before=rounds: pulse.count > before, timeout=GENEROUS)  # type: ignore[misc]
+            until(lambda: has_only_expected_caps(site, CAPPED_IN_WINDOW), timeout=LONG_TIMEOUT)
+            until(lambda before=rounds: pulse.count > before, timeout=LONG_TIMEOUT)  # type: ignore[misc]
 
 
 @pytest.mark.nightly
-def test_new_local_time_zone_moves_no_window(site: Site, library: Path, clock: Clock, local_time: Path) -> None:
+def test_new_local_time_zone_moves_no_time_window(site: Site, library: Path, clock: Clock, local_time: Path) -> None:
     """The time windows of a policy use the policy's own time zone."""
-    if not FAR_AWAY.exists():
-        pytest.skip(f"NOT TESTED: there is no {FAR_AWAY}")
+    if not OTHER_TIME_ZONE.exists():
+        pytest.skip(f"NOT TESTED: there is no {OTHER_TIME_ZONE}")
     with throttling(site, library, clock, local_time) as process, connection(site) as ends, traffic(ends):
-        until(lambda: clients(site.entries()) == [ALWAYS, IN_THE_WINDOW], timeout=GENEROUS)
-        local_time.write_bytes(FAR_AWAY.read_bytes())
+        until(lambda: clients(site.entries()) == [ALWAYS_CAPPED, CAPPED_IN_WINDOW], timeout=LONG_TIMEOUT)
+        local_time.write_bytes(OTHER_TIME_ZONE.read_bytes())
         # Check that the daemon sees the new zone, and that its C library applies it.
         shown = run(["nsenter", "--target", str(process.pid), "--mount", "date", "+%Z"]).stdout.strip()
         assert shown in ("NZDT", "NZST")
@@ -202,7 +204,7 @@ def test_new_local_time_zone_moves_no_window(site: Site, library: Path, clock: C
             # The clock is also changed, within the window, so that the throttler decides about all connections again.
             clock.set(datetime.fromtimestamp(NOON.timestamp() + seconds, UTC))
             deadline = time.monotonic() + 2
-            until(lambda: has_only_expected_caps(site, IN_THE_WINDOW) and time.monotonic() > deadline, timeout=GENEROUS)  # noqa: B023
+            until(lambda: has_only_expected_caps(site, CAPPED_IN_WINDOW) and time.monotonic() > deadline, LONG_TIMEOUT)  # noqa: B023
         # The policy's zone still counts: it is Tuesday, 23:00, in Berlin, and Wednesday, 11:00, in Auckland.
         clock.set(datetime(2026, 11, 17, 22, 0, tzinfo=UTC))
-        until(lambda: has_only_expected_caps(site), timeout=GENEROUS)
+        until(lambda: has_only_expected_caps(site), timeout=LONG_TIMEOUT)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bpf_objects import detach, numbers
-from faults import GENEROUS, NEVER, Pulse, repair_seconds, traffic
-from throttler_site import EVERYTHING, Site, ask, clients, connected, listening, make_site, running, until
+from bpf_objects import detach, object_ids
+from faults import LONG_TIMEOUT, RARE_INTERVAL, Pulse, repair_seconds, traffic
+from throttler_site import FULL_POLICY, Site, ask, clients, connected, listening, make_site, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
@@ -40,9 +40,9 @@ class Scene:
     listener: socket.socket
     pulse: Pulse
 
-    def shaped(self) -> bool:
+    def is_shaped(self) -> bool:
         """Return whether everything that a capped subflow needs is in the kernel."""
-        if not (self.in_sets() if self.site.backend == "iptables" else self.in_table(DOWNLOADS, "vmap @v6")):
+        if not (self.is_in_sets() if self.site.backend == "iptables" else self.is_in_table(DOWNLOADS, "vmap @v6")):
             return False
         command = "tc qdisc show; tc class show dev wan0; tc class show dev mptcp-up"
         show = self.site.proxy.run(["sh", "-c", command], check=False)
@@ -58,15 +58,15 @@ class Scene:
                 )
             )
             and show.stdout.count("rate 5Mbit ceil 5Mbit") == 2
-            and self.in_table(UPLOADS, "fwd to")
+            and self.is_in_table(UPLOADS, "fwd to")
         )
 
-    def in_sets(self) -> bool:
+    def is_in_sets(self) -> bool:
         command = "iptables-legacy -t mangle -S; ip6tables-legacy -t mangle -S"
         rules = self.site.proxy.run(["sh", "-c", command]).stdout
         return rules.count("--comment mptcp-throttler") == 4 and clients(self.site.entries()) == ["10.77.1.2"]
 
-    def in_table(self, table: str, rule: str) -> bool:
+    def is_in_table(self, table: str, rule: str) -> bool:
         """Return whether *table* has *rule* and the connection's entry. The tables of both directions look similar."""
         listing = self.site.proxy.run(["nft", "-n", "list", "table", *table.split()], check=False).stdout
         return all(words in listing for words in (rule, "vmap @v4", "10.77.1.2 . "))
@@ -87,17 +87,17 @@ def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Tes
     # The kernel does not report which program changed an interface, so the throttler changes no interface here.
     settings = {"netfilter": backend, "verify_interval": interval, "gso_max_size": "keep"}
     write_throttler_config(site.proxy, site.policy, settings=settings)
-    site.policy.write_text(EVERYTHING)
+    site.policy.write_text(FULL_POLICY)
     with ExitStack() as stack:
         throttler = stack.enter_context(running(site))
         listener = stack.enter_context(listening(site))
         pulse = stack.enter_context(traffic(stack.enter_context(connected(site, listener))))
         scene = Scene(site, throttler, listener, pulse)
-        until(lambda: ask(throttler.socket)["in_step"] and scene.shaped(), timeout=GENEROUS)
+        until(lambda: ask(throttler.socket)["in_step"] and scene.is_shaped(), timeout=LONG_TIMEOUT)
         yield scene
 
 
-EITHER = {
+COMMON_CHANGES = {
     "root qdisc": ("tc qdisc del dev wan0 root", "process "),
     "another root qdisc": (
         "tc qdisc replace dev wan0 root handle 7: tbf rate 50mbit burst 50k latency 50ms",
@@ -109,7 +109,7 @@ EITHER = {
     "IFB device": ("ip link del mptcp-up", ": interface mptcp-up"),
     "all of nftables": ("nft flush ruleset", "(nft)"),
 }
-OF_IPTABLES = {
+IPTABLES_CHANGES = {
     "rules": ("iptables-legacy -t mangle -F", "does not tell"),
     "entries": ("ipset flush mptcp-throttler-4-3128", "does not tell"),
     "a set": (
@@ -117,7 +117,7 @@ OF_IPTABLES = {
         "does not tell",
     ),
 }
-OF_NFTABLES = {
+NFTABLES_CHANGES = {
     "entries": ("nft flush map inet mptcp_throttler v4", "(nft)"),
     "the table": ("nft delete table inet mptcp_throttler", "(nft)"),
     "a map with its rules": (
@@ -128,13 +128,13 @@ OF_NFTABLES = {
 }
 
 
-def for_each(damage: dict[str, tuple[str, str]]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(("command", "who"), damage.values(), ids=damage)
+def each_change(damage: dict[str, tuple[str, str]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("command", "author"), damage.values(), ids=damage)
 
 
 def with_notices(backend: str) -> pytest.MarkDecorator:
     """Use a throttler that compares its state with the kernel's only after a notice."""
-    return pytest.mark.parametrize("scene", [(backend, NEVER)], indirect=True, ids=[f"{backend}-notices"])
+    return pytest.mark.parametrize("scene", [(backend, RARE_INTERVAL)], indirect=True, ids=[f"{backend}-notices"])
 
 
 def with_comparisons(backend: str) -> pytest.MarkDecorator:
@@ -143,47 +143,47 @@ def with_comparisons(backend: str) -> pytest.MarkDecorator:
 
 
 @with_notices("iptables")
-@for_each(EITHER)
-def test_noticed_change_is_repaired(scene: Scene, command: str, who: str) -> None:
-    check_repair(scene, command, who)
+@each_change(COMMON_CHANGES)
+def test_noticed_change_is_repaired(scene: Scene, command: str, author: str) -> None:
+    check_repair(scene, command, author)
 
 
 @with_comparisons("iptables")
-@for_each(OF_IPTABLES)
-def test_change_to_iptables_is_found_by_comparison(scene: Scene, command: str, who: str) -> None:
-    check_repair(scene, command, who)
+@each_change(IPTABLES_CHANGES)
+def test_change_to_iptables_is_found_by_comparison(scene: Scene, command: str, author: str) -> None:
+    check_repair(scene, command, author)
 
 
 @with_notices("nftables")
-@for_each({"all of nftables": EITHER["all of nftables"]} | OF_NFTABLES)
-def test_noticed_change_to_nftables_is_repaired(scene: Scene, command: str, who: str) -> None:
-    check_repair(scene, command, who)
+@each_change({"all of nftables": COMMON_CHANGES["all of nftables"]} | NFTABLES_CHANGES)
+def test_noticed_change_to_nftables_is_repaired(scene: Scene, command: str, author: str) -> None:
+    check_repair(scene, command, author)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("scene", [("iptables", NEVER), ("nftables", NEVER)], indirect=True)
-def test_own_changes_are_not_taken_for_foreign_ones(scene: Scene) -> None:
+@pytest.mark.parametrize("scene", [("iptables", RARE_INTERVAL), ("nftables", RARE_INTERVAL)], indirect=True)
+def test_own_changes_do_not_count_as_foreign(scene: Scene) -> None:
     before = scene.count()["noticed"]
     for rate in ("6 Mbit/s", "5 Mbit/s"):
         with connected(scene.site, scene.listener):
-            until(lambda: len(scene.site.entries()) == 2, timeout=GENEROUS)
-            scene.site.policy.write_text(EVERYTHING.replace("5 Mbit/s", rate))
+            until(lambda: len(scene.site.entries()) == 2, timeout=LONG_TIMEOUT)
+            scene.site.policy.write_text(FULL_POLICY.replace("5 Mbit/s", rate))
             scene.throttler.process.signal(signal.SIGHUP)
-            until(lambda text=f"rate {rate[0]}Mbit": text in scene.classes(), timeout=GENEROUS)  # type: ignore[misc]
-        until(lambda: len(scene.site.entries()) == 1, timeout=GENEROUS)
-    until(scene.shaped, timeout=GENEROUS)
+            until(lambda text=f"rate {rate[0]}Mbit": text in scene.classes(), timeout=LONG_TIMEOUT)  # type: ignore[misc]
+        until(lambda: len(scene.site.entries()) == 1, timeout=LONG_TIMEOUT)
+    until(scene.is_shaped, timeout=LONG_TIMEOUT)
     assert scene.count()["noticed"] == before
 
 
-def detach_program(scene: Scene, place: int) -> tuple[Damage, IsRepaired]:
-    """Return two functions: one detaches the BPF program at *place*, the other checks that it is attached again."""
+def detach_program(scene: Scene, index: int) -> tuple[Damage, IsRepaired]:
+    """Return two functions: one detaches the BPF program at *index*, the other checks that it is attached again."""
     pid, detached = scene.throttler.process.pid, [0]
 
     def damage() -> None:
-        detached[:] = [sorted(numbers(pid, "link"))[place]]
+        detached[:] = [sorted(object_ids(pid, "link"))[index]]
         detach(detached[0])
 
-    return damage, lambda: detached[0] not in (found := numbers(pid, "link")) and len(found) == PROGRAMS
+    return damage, lambda: detached[0] not in (found := object_ids(pid, "link")) and len(found) == PROGRAMS
 
 
 def remove_file(path: Path) -> tuple[Damage, IsRepaired]:
@@ -195,7 +195,7 @@ def state_file(scene: Scene, name: str) -> Path:
     return Path(f"/proc/{scene.throttler.process.pid}/root/run/mptcp-throttler", name)
 
 
-WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Damage, IsRepaired]]] = {
+CHANGES_WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Damage, IsRepaired]]] = {
     "a BPF program is detached": lambda scene: detach_program(scene, 0),
     "the other BPF program is detached": lambda scene: detach_program(scene, 1),
     "the status socket": lambda scene: remove_file(scene.throttler.socket),
@@ -205,16 +205,16 @@ WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Damage, IsRepaired]]] = {
 
 
 @with_comparisons("nftables")
-@pytest.mark.parametrize("what", WITHOUT_NOTICE)
-def test_change_without_a_notice_is_found_by_comparison(scene: Scene, what: str) -> None:
-    damage_and_check(scene, *WITHOUT_NOTICE[what](scene), "does not tell")
+@pytest.mark.parametrize("change", CHANGES_WITHOUT_NOTICE)
+def test_change_without_a_notice_is_found_by_comparison(scene: Scene, change: str) -> None:
+    damage_and_check(scene, *CHANGES_WITHOUT_NOTICE[change](scene), "does not tell")
 
 
-def check_repair(scene: Scene, command: str, who: str) -> None:
-    damage_and_check(scene, lambda: scene.site.proxy.run(["sh", "-c", command]), scene.shaped, who)
+def check_repair(scene: Scene, command: str, author: str) -> None:
+    damage_and_check(scene, lambda: scene.site.proxy.run(["sh", "-c", command]), scene.is_shaped, author)
 
 
-def damage_and_check(scene: Scene, damage: Damage, is_repaired: IsRepaired, who: str) -> None:
+def damage_and_check(scene: Scene, damage: Damage, is_repaired: IsRepaired, author: str) -> None:
     before, known_length, rounds = scene.count(), len(scene.throttler.process.output()), scene.pulse.count
 
     def change_lines() -> list[str]:
@@ -224,8 +224,8 @@ def damage_and_check(scene: Scene, damage: Damage, is_repaired: IsRepaired, who:
 
     took = repair_seconds(damage, is_repaired)
     print(f"repaired after {took:.2f} s; longest pause so far {scene.pulse.longest:.2f} s")
-    until(lambda: bool(change_lines()), timeout=GENEROUS)
-    assert all(who in line for line in change_lines()), change_lines()
+    until(lambda: bool(change_lines()), timeout=LONG_TIMEOUT)
+    assert all(author in line for line in change_lines()), change_lines()
     assert scene.count()["repaired"] > before["repaired"]
-    assert scene.shaped()
-    until(lambda: scene.pulse.count > rounds, timeout=GENEROUS)
+    assert scene.is_shaped()
+    until(lambda: scene.pulse.count > rounds, timeout=LONG_TIMEOUT)

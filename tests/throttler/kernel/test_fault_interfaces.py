@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faults import GENEROUS, NEVER, repair_seconds, traffic
+from faults import LONG_TIMEOUT, RARE_INTERVAL, repair_seconds, traffic
 from throttler_site import POLICY, Site, ask, clients, connection, running, until
 
 from mptcp_lab.testbed import Testbed
@@ -18,8 +18,8 @@ from mptcp_lab.testbed.services import Throttler, write_throttler_config
 
 pytestmark = pytest.mark.kernel
 
-DOWN_AGAIN = "capture on extra0: the interface is down; capturing when the interface is up"
-GONE = "there is no interface extra0"
+INTERFACE_DOWN = "capture on extra0: the interface is down; capturing when it is up"
+NO_INTERFACE = "there is no interface extra0"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     testbed = make_module_testbed()
     policy = testbed.directory / "policy.yaml"
     # Only debug messages report an action that is retried every second and has failed again.
-    settings = {"netfilter": "nftables", "verify_interval": NEVER, "log_level": "debug"}
+    settings = {"netfilter": "nftables", "verify_interval": RARE_INTERVAL, "log_level": "debug"}
     config = write_throttler_config(testbed["proxy"], policy, interfaces=("wan0", "extra0"), settings=settings)
     return Site(testbed, "nftables", policy, config)
 
@@ -41,7 +41,7 @@ def throttler(host: Site) -> Iterator[Throttler]:
     create_extra0(host)
     try:
         with running(host) as throttler, connection(host) as ends, traffic(ends):
-            until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=GENEROUS)
+            until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
             yield throttler
             # The changes to extra0 did not affect wan0.
             assert clients(host.entries()) == ["10.77.1.2"]
@@ -59,15 +59,15 @@ def run(host: Site, command: str) -> str:
 def create_extra0(host: Site, peer: str = "extra1") -> None:
     run(host, f"ip link add extra0 type veth peer {peer}; ip link set {peer} up; ip link set extra0 up")
     # The interface comes up after the command returns, and the tests compare its initial state.
-    until(lambda: "state UP" in run(host, "ip link show extra0"), timeout=GENEROUS)
+    until(lambda: "state UP" in run(host, "ip link show extra0"), timeout=LONG_TIMEOUT)
 
 
 def recreate_extra0(host: Site, throttler: Throttler) -> None:
     """Create extra0. If it exists, first remove it and wait until the throttler has noticed."""
     if "extra0" in run(host, "ip link show extra0"):
-        reports = throttler.process.output().count(GONE)
+        reports = throttler.process.output().count(NO_INTERFACE)
         run(host, "ip link del extra0")
-        until(lambda: throttler.process.output().count(GONE) > reports, timeout=GENEROUS)
+        until(lambda: throttler.process.output().count(NO_INTERFACE) > reports, timeout=LONG_TIMEOUT)
     create_extra0(host)
 
 
@@ -78,7 +78,7 @@ def wait_for_failed_attempts(throttler: Throttler) -> None:
         return throttler.process.output().count("capture on extra0: ")
 
     before = attempts()
-    until(lambda: attempts() >= before + 2, timeout=GENEROUS)
+    until(lambda: attempts() >= before + 2, timeout=LONG_TIMEOUT)
 
 
 def is_shaped(host: Site, name: str) -> bool:
@@ -87,14 +87,14 @@ def is_shaped(host: Site, name: str) -> bool:
 
 def test_interface_that_stays_down_is_reported_once(host: Site, throttler: Throttler) -> None:
     run(host, "ip link set extra0 down")
-    until(lambda: "Network is down" in throttler.process.output(), timeout=GENEROUS)
+    until(lambda: "Network is down" in throttler.process.output(), timeout=LONG_TIMEOUT)
     wait_for_failed_attempts(throttler)
     assert throttler.process.output().count("Network is down") == 1
     assert "capturing again" not in throttler.process.output().split("Network is down")[1].replace(
         "capturing again when", ""
     )
     run(host, "ip link set extra0 up")
-    until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=GENEROUS)
+    until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=LONG_TIMEOUT)
     assert ask(throttler.socket)["counters"]["observers"]["reopened"] == 1
 
 
@@ -104,37 +104,37 @@ def test_throttler_starts_with_an_interface_that_is_down(host: Site) -> None:
     run(host, "ip link set extra0 down")
     try:
         with running(host) as throttler:
-            assert DOWN_AGAIN in throttler.process.output()
+            assert INTERFACE_DOWN in throttler.process.output()
             run(host, "ip link set extra0 up")
-            until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=GENEROUS)
+            until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=LONG_TIMEOUT)
             assert is_shaped(host, "extra0")
     finally:
         run(host, "ip link del extra0")
 
 
 def test_recreated_interface_is_shaped_again(host: Site, throttler: Throttler) -> None:
-    until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
+    until(lambda: is_shaped(host, "extra0"), timeout=LONG_TIMEOUT)
     run(host, "ip link del extra0")
-    until(lambda: GONE in throttler.process.output(), timeout=GENEROUS)
+    until(lambda: NO_INTERFACE in throttler.process.output(), timeout=LONG_TIMEOUT)
     wait_for_failed_attempts(throttler)
     output = throttler.process.output()
-    assert (output.count(GONE), output.count("ERROR"), output.count("differ")) == (1, 0, 0), output
+    assert (output.count(NO_INTERFACE), output.count("ERROR"), output.count("differ")) == (1, 0, 0), output
     took = repair_seconds(lambda: recreate_extra0(host, throttler), lambda: is_shaped(host, "extra0"))
     print(f"shaped again after {took:.2f} s")
-    until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=GENEROUS)
+    until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=LONG_TIMEOUT)
 
 
 def test_renamed_interface_stays_shaped_and_a_new_one_is_shaped_too(host: Site, throttler: Throttler) -> None:
-    until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
+    until(lambda: is_shaped(host, "extra0"), timeout=LONG_TIMEOUT)
     run(host, "ip link set extra0 down; ip link set extra0 name extra9; ip link set extra9 up")
-    until(lambda: f"{GONE}, which is called extra9 now" in throttler.process.output(), timeout=GENEROUS)
+    until(lambda: f"{NO_INTERFACE}, which is called extra9 now" in throttler.process.output(), timeout=LONG_TIMEOUT)
     assert is_shaped(host, "extra9"), "the renamed interface keeps its caps"
     create_extra0(host, "other0")
-    until(lambda: is_shaped(host, "extra0"), timeout=GENEROUS)
+    until(lambda: is_shaped(host, "extra0"), timeout=LONG_TIMEOUT)
     assert is_shaped(host, "extra9")
 
 
-def test_interface_dropped_from_the_settings_after_a_kill_is_restored(host: Site, require: Any) -> None:
+def test_interface_removed_from_the_settings_is_restored_after_a_kill(host: Site, require: Any) -> None:
     """Defect: the interface kept its shaping, small segments and upload rules until the next throttler was stopped."""
     require("ifb", "nft-ingress")
     host.policy.write_text(POLICY.replace("throttle:", "direction: both\n    throttle:"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from faults import GENEROUS, NEVER, Pulse, traffic
+from faults import LONG_TIMEOUT, RARE_INTERVAL, Pulse, traffic
 from flood import Flood, flood, incoming_rate
 from throttler_site import Site, clients, connected, listening, running, until
 
@@ -37,7 +37,7 @@ rules:
 TOPOLOGY = paths((20 * MBIT, 30 * MBIT), proxy_interfaces=True)
 """Ethernet carries less than the sender offers, so that there is always data for Wi-Fi."""
 WIFI = "10.77.2.0/24"
-CAPPED, TOLERANCE, LEAST = 5_000_000, 1.5, 200_000
+CAPPED, TOLERANCE, MIN_RATE = 5_000_000, 1.5, 200_000
 """Cap and minimum rate in bit/s, and tolerance for the cap. The path carries 30 Mbit/s. A busy machine forwards in
 bursts, and slowly."""
 ROUTES = "ip address replace 10.77.18.2/24 dev wan1; ip route replace 10.77.2.0/24 via 10.77.18.1 dev wan1"
@@ -64,7 +64,7 @@ class Scene:
         """Return whether Wi-Fi carries data, but not more than the cap allows."""
         rate = incoming_rate(self.site, WIFI, 1.0)
         print(f"Wi-Fi carries {rate / 1e6:.1f} Mbit/s")
-        return LEAST < rate < CAPPED * TOLERANCE and clients(self.site.entries()) == ["10.77.2.2"]
+        return MIN_RATE < rate < CAPPED * TOLERANCE and clients(self.site.entries()) == ["10.77.2.2"]
 
     def captures(self) -> dict[str, bool]:
         captures: dict[str, bool] = status_client.ask(self.throttler.socket, {"query": "summary"}, ANSWER)["captures"]
@@ -73,7 +73,7 @@ class Scene:
     def check_ethernet_traffic(self) -> None:
         rounds = self.pulse.count
         self.data.wait_for_data()
-        until(lambda: self.pulse.count > rounds + 10, timeout=GENEROUS)
+        until(lambda: self.pulse.count > rounds + 10, timeout=LONG_TIMEOUT)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]
     testbed = make_testbed(TOPOLOGY)
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)
-    settings = {"netfilter": "nftables", "verify_interval": NEVER}
+    settings = {"netfilter": "nftables", "verify_interval": RARE_INTERVAL}
     config = write_throttler_config(testbed["proxy"], policy, interfaces=("wan0", "wan1"), settings=settings)
     site = Site(testbed, "nftables", policy, config)
     with ExitStack() as stack:
@@ -92,7 +92,7 @@ def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]
         scene = Scene(
             site, throttler, stack.enter_context(flood(site, listener)), stack.enter_context(traffic(plain_tcp))
         )
-        until(scene.keeps_to_the_cap, timeout=GENEROUS)
+        until(scene.keeps_to_the_cap, timeout=LONG_TIMEOUT)
         assert scene.is_shaped()
         yield scene
         assert scene.is_shaped("wan0")
@@ -102,13 +102,13 @@ def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]
 
 def test_cap_holds_after_the_interface_was_down(scene: Scene) -> None:
     scene.run("ip link set wan1 down")
-    until(lambda: "capture on wan1" in scene.throttler.process.output(), timeout=GENEROUS)
+    until(lambda: "capture on wan1" in scene.throttler.process.output(), timeout=LONG_TIMEOUT)
     assert scene.captures() == {"wan0": True, "wan1": False}
     scene.check_ethernet_traffic()
     scene.run(f"ip link set wan1 up; {ROUTES}")
-    until(lambda: "capturing again on wan1" in scene.throttler.process.output(), timeout=GENEROUS)
+    until(lambda: "capturing again on wan1" in scene.throttler.process.output(), timeout=LONG_TIMEOUT)
     assert scene.captures() == {"wan0": True, "wan1": True}
-    until(scene.keeps_to_the_cap, timeout=GENEROUS)
+    until(scene.keeps_to_the_cap, timeout=LONG_TIMEOUT)
     scene.check_ethernet_traffic()
 
 
@@ -116,13 +116,13 @@ def test_cap_holds_while_the_interface_is_renamed_and_after(scene: Scene) -> Non
     scene.run(
         f"ip link set wan1 down; ip link set wan1 name wan9; ip link set wan9 up; {ROUTES.replace('wan1', 'wan9')}"
     )
-    until(lambda: "which is called wan9 now" in scene.throttler.process.output(), timeout=GENEROUS)
+    until(lambda: "which is called wan9 now" in scene.throttler.process.output(), timeout=LONG_TIMEOUT)
     scene.check_ethernet_traffic()
     assert scene.is_shaped("wan9"), "the renamed interface keeps its caps"
-    until(scene.keeps_to_the_cap, timeout=GENEROUS)
+    until(scene.keeps_to_the_cap, timeout=LONG_TIMEOUT)
     scene.run(f"ip link set wan9 down; ip link set wan9 name wan1; ip link set wan1 up; {ROUTES}")
-    until(lambda: "capturing again on wan1" in scene.throttler.process.output(), timeout=GENEROUS)
-    until(scene.keeps_to_the_cap, timeout=GENEROUS)
+    until(lambda: "capturing again on wan1" in scene.throttler.process.output(), timeout=LONG_TIMEOUT)
+    until(scene.keeps_to_the_cap, timeout=LONG_TIMEOUT)
     scene.check_ethernet_traffic()
 
 
@@ -131,11 +131,11 @@ def test_cap_holds_after_the_interface_was_removed_and_created_again(scene: Scen
     route = core.run(["ip", "route", "show", "table", "102"]).stdout.strip()
     assert "dev to-proxy1" in route
     scene.run("ip link del wan1")
-    until(lambda: "there is no interface wan1" in scene.throttler.process.output(), timeout=GENEROUS)
+    until(lambda: "there is no interface wan1" in scene.throttler.process.output(), timeout=LONG_TIMEOUT)
     scene.check_ethernet_traffic()
     scene.run(f"ip link add wan1 type veth peer name to-proxy1 netns {core.namespace}; ip link set wan1 up; {ROUTES}")
     restore = f"ip address add 10.77.18.1/24 dev to-proxy1; ip link set to-proxy1 up; ip route add {route} table 102"
     core.run(["sh", "-c", restore])
-    until(scene.is_shaped, timeout=GENEROUS)
-    until(scene.keeps_to_the_cap, timeout=GENEROUS)
+    until(scene.is_shaped, timeout=LONG_TIMEOUT)
+    until(scene.keeps_to_the_cap, timeout=LONG_TIMEOUT)
     scene.check_ethernet_traffic()

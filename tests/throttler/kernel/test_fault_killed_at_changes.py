@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from faults import GENEROUS
+from faults import LONG_TIMEOUT
 from flood import flood, incoming_rate
 from throttler_site import POLICY, Site, ask, clients, listening, until
 
@@ -56,11 +56,11 @@ def kill_throttler(site: Site, policies: tuple[str, str], words: str, number: in
         mounts=throttler_mounts(site.proxy),
     )
     try:
-        until(lambda: "throttling on" in process.output(), timeout=GENEROUS)
-        until(lambda: bool(site.entries()) == (before == CAPPED), timeout=GENEROUS)
+        until(lambda: "throttling on" in process.output(), timeout=LONG_TIMEOUT)
+        until(lambda: bool(site.entries()) == (before == CAPPED), timeout=LONG_TIMEOUT)
         site.policy.write_text(after)
         process.signal(signal.SIGHUP)
-        assert process.wait(GENEROUS) == -signal.SIGKILL, process.output()
+        assert process.wait(LONG_TIMEOUT) == -signal.SIGKILL, process.output()
     finally:
         process.kill()
     assert "Traceback" not in process.output()
@@ -71,7 +71,7 @@ def start_successor(site: Site, listener: socket.socket, former: dict[str, str])
     """Start the next throttler, which must cap as the policy demands."""
     site.policy.write_text(CAPPED)
     throttler = site.start()
-    until(lambda: ask(throttler.socket)["in_step"] and clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
+    until(lambda: ask(throttler.socket)["in_step"] and clients(site.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
     assert entries_have_classes(site)
     # The next throttler uses a class that an entry names, so that the cap is never lifted.
     assert not former or site.entries() == former
@@ -102,10 +102,10 @@ def test_successor_adopts_the_state_of_a_throttler_killed_after_a_change(
             rate = incoming_rate(site, ETHERNET, 1.0)
             return rate < TOLERANCE * RATE
 
-        until(is_capped, timeout=GENEROUS)
+        until(is_capped, timeout=LONG_TIMEOUT)
         throttler.process.kill()
         assert site.throttler("cleanup").returncode == 0
         data.wait_for_data()
-        until(lambda: incoming_rate(site, ETHERNET, 0.5) > 2 * TOLERANCE * RATE, timeout=GENEROUS)
+        until(lambda: incoming_rate(site, ETHERNET, 0.5) > 2 * TOLERANCE * RATE, timeout=LONG_TIMEOUT)
         print(f"{moment}: killed after: {after}; then {rate / 1e6:.1f} Mbit/s")
     site.assert_nothing_left(state)

@@ -9,7 +9,7 @@ import signal
 import time
 
 import pytest
-from faults import GENEROUS, traffic
+from faults import LONG_TIMEOUT, traffic
 from throttler_site import POLICY, Site, clients, connected, listening, running, until
 
 from mptcp_lab.testbed.services import program, throttler_mounts
@@ -50,6 +50,6 @@ def test_kills_leave_no_entry_without_its_class(site: Site) -> None:
         rounds = pulse.count
         site.policy.write_text(POLICY)
         with running(site):
-            until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=GENEROUS)
-            until(lambda: pulse.count > rounds, timeout=GENEROUS)
+            until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
+            until(lambda: pulse.count > rounds, timeout=LONG_TIMEOUT)
             assert entries_have_classes(site)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from faults import GENEROUS, NEVER, Pulse, traffic
+from faults import LONG_TIMEOUT, RARE_INTERVAL, Pulse, traffic
 from flood import Flood, flood, incoming_rate
 from throttler_site import POLICY, Site, ask, connected, listening, running, until
 
@@ -26,7 +26,7 @@ from mptcp_lab.testbed.services import Throttler, write_throttler_config
 pytestmark = pytest.mark.kernel
 
 SECOND, ETHERNET, WIFI = "10.77.8.20", "10.77.1.0/24", "10.77.2.0/24"
-CAPPED, TOLERANCE, LEAST = 5_000_000, 1.5, 200_000
+CAPPED, TOLERANCE, MIN_RATE = 5_000_000, 1.5, 200_000
 """Cap and minimum rate in bit/s, and tolerance for the cap. The paths carry 100 and 30 Mbit/s. A busy machine forwards
 in bursts, and slowly."""
 IPPROTO_TCP = 6
@@ -48,9 +48,9 @@ class Scene:
 
     def subflows(self) -> dict[str, str]:
         """Map the client's end of each capped Ethernet subflow to the proxy's address, according to the status."""
-        shown = ask(self.throttler.socket)["connections"]
-        every = [each for connection in shown for each in connection["subflows"] if each["path"] == "ethernet"]
-        capped = [each for each in every if each["rate"] == CAPPED]
+        connections = ask(self.throttler.socket)["connections"]
+        ethernet = [each for connection in connections for each in connection["subflows"] if each["path"] == "ethernet"]
+        capped = [each for each in ethernet if each["rate"] == CAPPED]
         ends = ((each["remote"].rpartition(":"), each["local"]) for each in capped)
         return {f"{address} {port}": local.rpartition(":")[0] for (address, _, port), local in ends}
 
@@ -70,7 +70,7 @@ class Scene:
         local, remote = line.split()[2:4]
         return self.site.proxy.run(["ss", "-HOtni", "src", local, "dst", remote]).stdout
 
-    def are_right(self, subflows: int) -> bool:
+    def is_correct(self, subflows: int) -> bool:
         """Return whether Ethernet has *subflows* subflows.
 
         All must be capped according to kernel and status, and their rate must be within the cap.
@@ -80,7 +80,7 @@ class Scene:
             return False
         rate = incoming_rate(self.site, ETHERNET, 1.0)
         print(f"Ethernet carries {rate / 1e6:.1f} Mbit/s by {subflows} subflows")
-        return LEAST < rate < CAPPED * TOLERANCE
+        return MIN_RATE < rate < CAPPED * TOLERANCE
 
     def received(self) -> int:
         """Return the number of bytes that the client received from the second address."""
@@ -91,8 +91,8 @@ class Scene:
         """Check that traffic over the other path and the plain TCP traffic continue."""
         rounds = self.pulse.count
         self.data.wait_for_data()
-        until(lambda: incoming_rate(self.site, WIFI, 1.0) > LEAST, timeout=GENEROUS)
-        until(lambda: self.pulse.count > rounds + 10, timeout=GENEROUS)
+        until(lambda: incoming_rate(self.site, WIFI, 1.0) > MIN_RATE, timeout=LONG_TIMEOUT)
+        until(lambda: self.pulse.count > rounds + 10, timeout=LONG_TIMEOUT)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)
     config = write_throttler_config(
-        testbed["proxy"], policy, settings={"netfilter": "nftables", "verify_interval": NEVER}
+        testbed["proxy"], policy, settings={"netfilter": "nftables", "verify_interval": RARE_INTERVAL}
     )
     site = Site(testbed, "nftables", policy, config)
     site.proxy.run(["sh", "-c", f"{ADDRESS.format('add')} && {ENDPOINT['add']}"])
@@ -114,24 +114,24 @@ def scene(make_testbed: Callable[..., Testbed], require: Any) -> Iterator[Scene]
         scene = Scene(
             site, throttler, stack.enter_context(flood(site, listener)), stack.enter_context(traffic(plain_tcp))
         )
-        until(lambda: scene.are_right(2), timeout=GENEROUS)
+        until(lambda: scene.is_correct(2), timeout=LONG_TIMEOUT)
         assert set(scene.subflows().values()) == {site.proxy.address("wan0"), SECOND}
         yield scene
         assert "ERROR" not in throttler.process.output()
     site.assert_nothing_left(before)
 
 
-def test_subflow_waits_if_only_its_address_is_removed(scene: Scene) -> None:
+def test_subflow_stalls_if_only_its_address_is_removed(scene: Scene) -> None:
     scene.run(ADDRESS.format("del"))
     scene.check_other_traffic()
     # The kernel keeps the subflow, which may continue at any time. The throttler must therefore keep its cap.
-    until(lambda: scene.are_right(2), timeout=GENEROUS)
+    until(lambda: scene.is_correct(2), timeout=LONG_TIMEOUT)
     stopped = scene.received()
     scene.check_other_traffic()
     assert scene.received() == stopped
     scene.run(ADDRESS.format("add"))
-    until(lambda: scene.received() > stopped + 100_000, timeout=2 * GENEROUS)
-    until(lambda: scene.are_right(2), timeout=GENEROUS)
+    until(lambda: scene.received() > stopped + 100_000, timeout=2 * LONG_TIMEOUT)
+    until(lambda: scene.is_correct(2), timeout=LONG_TIMEOUT)
     scene.check_other_traffic()
 
 
@@ -140,11 +140,11 @@ def test_subflow_closes_if_its_address_and_endpoint_are_removed(scene: Scene) ->
     joined = {end for end, local in scene.subflows().items() if local == SECOND}
     scene.run(f"{ENDPOINT['del']}; {ADDRESS.format('del')}")
     scene.check_other_traffic()
-    until(lambda: scene.are_right(1), timeout=GENEROUS)
+    until(lambda: scene.is_correct(1), timeout=LONG_TIMEOUT)
     assert set(scene.subflows().values()) == {scene.site.proxy.address("wan0")}
     scene.run(f"{ADDRESS.format('add')}; {ENDPOINT['add']}")
-    until(lambda: scene.are_right(2), timeout=GENEROUS)
+    until(lambda: scene.is_correct(2), timeout=LONG_TIMEOUT)
     # The client joined with a new subflow, which has a cap like the one before.
     assert joined.isdisjoint(end for end, local in scene.subflows().items() if local == SECOND)
-    until(lambda: scene.received() > 100_000, timeout=GENEROUS)
+    until(lambda: scene.received() > 100_000, timeout=LONG_TIMEOUT)
     scene.check_other_traffic()

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import faults
 import pytest
 import time_limit
-from faults import AIM, LONGEST_GAP, Pulse, allowed, longest_gap, repair_seconds
+from faults import MAX_GAP, MAX_REPAIR_SECONDS, Pulse, allowed, longest_gap, repair_seconds
 from throttler_site import until
 from time_limit import MAX_SLOWNESS
 
@@ -34,9 +34,9 @@ def test_gap_excludes_time_in_which_the_machine_stalled(
 
 
 def test_allowed_time_grows_with_load_up_to_a_limit() -> None:
-    assert allowed(0.0) == AIM
-    assert allowed(0.5) == AIM * (1 + (MAX_SLOWNESS - 1) / 2)
-    assert allowed(1.0) == allowed(1.1) == allowed(None) == AIM * MAX_SLOWNESS
+    assert allowed(0.0) == MAX_REPAIR_SECONDS
+    assert allowed(0.5) == MAX_REPAIR_SECONDS * (1 + (MAX_SLOWNESS - 1) / 2)
+    assert allowed(1.0) == allowed(1.1) == allowed(None) == MAX_REPAIR_SECONDS * MAX_SLOWNESS
 
 
 def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> No
 
     The load of the machine is ignored.
     """
-    monkeypatch.setattr(faults, "AIM", 0.1)
+    monkeypatch.setattr(faults, "MAX_REPAIR_SECONDS", 0.1)
     monkeypatch.setattr(time_limit, "MAX_SLOWNESS", 1)
     now = 0.0
     damaged: list[float] = []
@@ -66,18 +66,18 @@ def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(damaged) == 5
 
 
-@pytest.mark.parametrize("pause", [0.0, LONGEST_GAP + 1])
+@pytest.mark.parametrize("pause", [0.0, MAX_GAP + 1])
 def test_traffic_that_pauses_for_long_fails(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
     if pause:
         # Part of the pause may be subtracted because the machine stalled, so the limit is far below the pause.
-        monkeypatch.setattr(faults, "LONGEST_GAP", 0.2)
+        monkeypatch.setattr(faults, "MAX_GAP", 0.2)
     client, proxy = socket.socketpair()
     pauses = iter([0.0] * 10 + [pause])
 
     def answer() -> None:
-        while got := proxy.recv(1):
+        while data := proxy.recv(1):
             time.sleep(next(pauses, 0.0))
-            proxy.sendall(got)
+            proxy.sendall(data)
 
     # The sockets are closed before the executor waits for its thread, which reads from them.
     with ThreadPoolExecutor(1) as pool, client, proxy:

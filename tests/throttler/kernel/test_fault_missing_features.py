@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests on a host that lacks a feature: the throttler ends with one line and status 1, or reports the lack and runs."""
+"""Tests on a host that lacks a feature: the throttler ends with one line and status 1, or reports that and runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults import GENEROUS
+from faults import LONG_TIMEOUT
 from missing_features import (
     AF_INET,
     AF_NETLINK,
@@ -47,14 +47,14 @@ from mptcp_throttler.shaping.plan import DRAIN_SECONDS
 pytestmark = pytest.mark.kernel
 
 IPPROTO_TCP = 6
-UPLOADS = POLICY.replace("throttle: {rate: 5 Mbit/s}", "direction: both\n    throttle: {rate: 5 Mbit/s}")
-ONE_IS_ENOUGH = POLICY.replace("throttle:", "when: {min_subflows: 1}\n    lift_last: false\n    throttle:")
-ORDER = POLICY + "  - name: order\n    steer: {mode: active-standby, active: wifi, standby: ethernet}\n"
-AT_WORK = "throttling on wan0 with "
+UPLOAD_POLICY = POLICY.replace("throttle: {rate: 5 Mbit/s}", "direction: both\n    throttle: {rate: 5 Mbit/s}")
+ONE_SUBFLOW_POLICY = POLICY.replace("throttle:", "when: {min_subflows: 1}\n    lift_last: false\n    throttle:")
+STEERING_POLICY = POLICY + "  - name: order\n    steer: {mode: active-standby, active: wifi, standby: ethernet}\n"
+STARTED = "throttling on wan0 with "
 
 
 @dataclass(frozen=True)
-class Lack:
+class MissingFeature:
     """A feature that the host lacks, and the message about it."""
 
     line: str
@@ -75,76 +75,78 @@ def no_socket(family: int, protocol: int) -> tuple[Refusal, ...]:
     return (("socket", {0: family, 2: protocol}, errno.EPROTONOSUPPORT),)
 
 
-LACKS = {
-    "HTB": Lack(
-        "put HTB at the root of wan0: No such file or directory; the kernel has no HTB (module sch_htb)", "htb"
+MISSING_FEATURES = {
+    "HTB": MissingFeature(
+        "install HTB at the root of wan0: No such file or directory; the kernel has no HTB (module sch_htb)", "htb"
     ),
-    "IFB": Lack(
-        "make the IFB device mptcp-up, which rules for uploads need (kernel module ifb): Operation not supported",
+    "IFB": MissingFeature(
+        "create the IFB device mptcp-up, which rules for uploads need (kernel module ifb): Operation not supported",
         "ifb",
-        policy=UPLOADS,
+        policy=UPLOAD_POLICY,
     ),
-    "TBF": Lack(
-        "queue what is not capped on mptcp-up with tbf: ENOENT (No such file or directory)",
+    "TBF": MissingFeature(
+        "set the default queue of mptcp-up to tbf: ENOENT (No such file or directory)",
         "tbf",
-        policy=UPLOADS,
+        policy=UPLOAD_POLICY,
     ),
-    "ipset": Lack("iptables: ipset has no sets hash:ip,port,ip (module ip_set_hash_ipportip)", "hash:ip,port,ip"),
-    "ipset, any backend will do": Lack("", "hash:ip,port,ip", netfilter="auto", runs="nftables"),
-    "netfilter": Lack(
+    "ipset": MissingFeature(
+        "iptables: ipset has no sets hash:ip,port,ip (module ip_set_hash_ipportip)", "hash:ip,port,ip"
+    ),
+    "ipset, any backend will do": MissingFeature("", "hash:ip,port,ip", netfilter="auto", runs="nftables"),
+    "netfilter": MissingFeature(
         "no netfilter backend: iptables: ipset does not answer (open a netlink socket: Protocol not supported; the "
         "kernel needs netfilter's netlink (module nfnetlink)); nftables: open a netlink socket",
         refusals=no_socket(AF_NETLINK, NETLINK_NETFILTER),
         netfilter="auto",
     ),
-    "legacy tables": Lack(
+    "legacy tables": MissingFeature(
         "no netfilter backend: iptables: legacy iptables does not answer", refusals=no_socket(AF_INET, IPPROTO_RAW)
     ),
-    "nftables": Lack(
-        "make the nftables table inet mptcp_throttler: Error: Could not process rule: No such file or directory",
+    "nftables": MissingFeature(
+        "create the nftables table inet mptcp_throttler: Error: Could not process rule: No such file or directory",
         "lookup",
         netfilter="nftables",
     ),
-    "libnftables": Lack("no netfilter backend: nftables: ", files="libnftables.so*", netfilter="nftables"),
-    "packet sockets": Lack(
+    "libnftables": MissingFeature("no netfilter backend: nftables: ", files="libnftables.so*", netfilter="nftables"),
+    "packet sockets": MissingFeature(
         "capture on wan0: the kernel has no packet sockets (module af_packet)",
         refusals=(("socket", {0: AF_PACKET}, errno.EAFNOSUPPORT),),
     ),
-    "libpcap": Lack(
+    "libpcap": MissingFeature(
         "capture on wan0: libpcap is not installed, which compiles the kernel filter (Debian: libpcap0.8)",
         files="libpcap.so*",
     ),
-    "socket diagnostics": Lack(
+    "socket diagnostics": MissingFeature(
         "the kernel needs socket diagnostics (modules inet_diag, tcp_diag, mptcp_diag)",
         refusals=no_socket(AF_NETLINK, NETLINK_SOCK_DIAG),
     ),
-    "path-manager events": Lack(
+    "path-manager events": MissingFeature(
         "no path-manager events; the sockets are listed every second instead", "mptcp_pm", runs="iptables"
     ),
-    "BPF": Lack(
+    "BPF": MissingFeature(
         "make the BPF map mptcp_throttler: Operation not permitted; caps begin without pacing",
         refusals=(("bpf", {}, errno.EPERM),),
         runs="iptables",
     ),
-    "libbpf": Lack(
+    "libbpf": MissingFeature(
         "; what a subflow carries after its last sample is not counted", files="libbpf.so*", runs="iptables"
     ),
-    "Multipath TCP": Lack(
-        "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap holds",
+    "Multipath TCP": MissingFeature(
+        "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap applies",
         "mptcp_pm",
         refusals=(("socket", {2: IPPROTO_MPTCP}, errno.EPROTONOSUPPORT),),
         empty="/proc/sys/net/mptcp",
         runs="iptables",
     ),
-    "Multipath TCP, steering by order": Lack(
+    "Multipath TCP, steering by order": MissingFeature(
         "read sysctl net.mptcp.pm_type: No such file or directory; the kernel has no Multipath TCP (option MPTCP), "
         "or is older than 5.19",
         "mptcp_pm",
         refusals=(("socket", {2: IPPROTO_MPTCP}, errno.EPROTONOSUPPORT),),
         empty="/proc/sys/net/mptcp",
-        policy=ORDER,
+        policy=STEERING_POLICY,
     ),
-    "types of the kernel": Lack(
+    "types of the kernel": MissingFeature(
         "sockets that send nothing keep their limits until they do", empty="/sys/kernel/btf", runs="iptables"
     ),
 }
@@ -156,47 +158,47 @@ def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return make_site("iptables", make_module_testbed, require)
 
 
-def with_lack(lack: Lack, directory: Path, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return *argv* changed so that it runs on a host with that *lack*, and the environment for it."""
+def command_without(missing: MissingFeature, directory: Path, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return *argv* changed so that it runs on a host without the feature *missing*, and the environment for it."""
     argv, env = list(argv), {}
-    if lack.name is not None:
-        env = {"LD_PRELOAD": str(hiding_library(directory)), "HIDDEN": lack.name}
-    if lack.refusals:
-        argv = refusing(lack.refusals, argv)
-    if lack.files is not None:
-        argv = without_files(lack.files, directory, argv)
+    if missing.name is not None:
+        env = {"LD_PRELOAD": str(hiding_library(directory)), "HIDDEN": missing.name}
+    if missing.refusals:
+        argv = refusing(missing.refusals, argv)
+    if missing.files is not None:
+        argv = without_files(missing.files, directory, argv)
     return argv, env
 
 
-def start(host: Site, lack: Lack, directory: Path) -> Process:
-    """Start a throttler on a host with that *lack*, and wait until it works or has ended."""
-    write_throttler_config(host.proxy, host.policy, settings={"netfilter": lack.netfilter, **lack.settings})
-    host.policy.write_text(lack.policy)
-    argv, env = with_lack(lack, directory, [program("mptcp-throttler"), "run", "--config", str(host.config)])
+def start(host: Site, missing: MissingFeature, directory: Path) -> Process:
+    """Start a throttler on a host without the feature *missing*, and wait until it works or has ended."""
+    write_throttler_config(host.proxy, host.policy, settings={"netfilter": missing.netfilter, **missing.settings})
+    host.policy.write_text(missing.policy)
+    argv, env = command_without(missing, directory, [program("mptcp-throttler"), "run", "--config", str(host.config)])
     mounts = dict(throttler_mounts(host.proxy))
-    if lack.empty is not None:
-        mounts[lack.empty] = str(directory)
+    if missing.empty is not None:
+        mounts[missing.empty] = str(directory)
     process = host.proxy.popen(argv, name="throttler", mounts=mounts, env=env)
-    until(lambda: not process.running or AT_WORK in process.output(), timeout=2 * GENEROUS)
+    until(lambda: not process.running or STARTED in process.output(), timeout=2 * LONG_TIMEOUT)
     return process
 
 
 @pytest.mark.nightly(besides=("[HTB]", "any backend", "[BPF]"))
-@pytest.mark.parametrize("lack", LACKS.values(), ids=LACKS)
-def test_throttler_reports_a_missing_feature_in_one_line(host: Site, tmp_path: Path, lack: Lack) -> None:
+@pytest.mark.parametrize("missing", MISSING_FEATURES.values(), ids=MISSING_FEATURES)
+def test_throttler_reports_a_missing_feature_in_one_line(host: Site, tmp_path: Path, missing: MissingFeature) -> None:
     before = host.state()
-    process = start(host, lack, tmp_path)
-    if lack.runs is not None:
-        assert AT_WORK + lack.runs in process.output()
+    process = start(host, missing, tmp_path)
+    if missing.runs is not None:
+        assert STARTED + missing.runs in process.output()
         process.signal(15)
-    assert process.wait(60) == (0 if lack.runs is not None else 1), process.output()
+    assert process.wait(60) == (0 if missing.runs is not None else 1), process.output()
     output = process.output()
-    assert sum(lack.line in line for line in output.splitlines()) == 1 or not lack.line, output
+    assert sum(missing.line in line for line in output.splitlines()) == 1 or not missing.line, output
     assert "Traceback" not in output
     host.assert_nothing_left(before)
 
 
-ALL_LACKS = {**LACKS, "forwarding at ingress": Lack("", "fwd", policy=UPLOADS)}
+ALL_MISSING_FEATURES = {**MISSING_FEATURES, "forwarding at ingress": MissingFeature("", "fwd", policy=UPLOAD_POLICY)}
 """Without a check, the daemon would notice the last lack only at the first upload that it caps."""
 REPORTED_BY_CHECK = {
     "libpcap": "libpcap cannot be loaded: ",
@@ -212,7 +214,7 @@ REPORTED_BY_CHECK = {
     "ipset, any backend will do": "",
     "legacy tables": "netfilter: iptables does not work (legacy iptables does not answer (",
     "netfilter": "netfilter: netfilter does not work (iptables: ipset does not answer (open a netlink socket: ",
-    "nftables": "netfilter: nftables does not work (make the nftables table inet mptcp_throttler: Error: Could not "
+    "nftables": "netfilter: nftables does not work (create the nftables table inet mptcp_throttler: Error: Could not "
     "process rule: No such file or directory), kernel option CONFIG_NF_TABLES",
     "forwarding at ingress": "policy: nftables at ingress does not work (",
 }
@@ -235,15 +237,15 @@ REPORTED_BY_DOCTOR = {
 @pytest.mark.parametrize("name", REPORTED_BY_CHECK)
 def test_check_reports_a_missing_feature(host: Site, tmp_path: Path, name: str) -> None:
     """Defect: the check found no errors on a kernel that lacked HTB, the configured backend, or IFB for uploads."""
-    lack, words = ALL_LACKS[name], REPORTED_BY_CHECK[name]
-    write_throttler_config(host.proxy, host.policy, settings={"netfilter": lack.netfilter})
-    host.policy.write_text(lack.policy)
+    missing, words = ALL_MISSING_FEATURES[name], REPORTED_BY_CHECK[name]
+    write_throttler_config(host.proxy, host.policy, settings={"netfilter": missing.netfilter})
+    host.policy.write_text(missing.policy)
     check = [program("mptcp-throttler"), "check", "--config", str(host.config)]
     for lacking in (False, True):
-        argv, env = with_lack(lack, tmp_path, check) if lacking else (check, {})
+        argv, env = command_without(missing, tmp_path, check) if lacking else (check, {})
         process = host.proxy.popen(argv, name="check", env=env)
         status, output = process.wait(60), process.output()
-        assert status == (1 if lacking and lack.runs is None else 0), output
+        assert status == (1 if lacking and missing.runs is None else 0), output
         # Ignore the messages that no proxy listens here, and that no client's network is near.
         ignored = " errors", "nobody listens", "note: paths: "
         reported = [line for line in output.splitlines() if not any(each in line for each in ignored)]
@@ -254,7 +256,7 @@ def test_check_passes_without_ifb_if_the_policy_caps_no_uploads(host: Site, tmp_
     write_throttler_config(host.proxy, host.policy, settings={"netfilter": "nftables"})
     host.policy.write_text(POLICY)
     check = [program("mptcp-throttler"), "check", "--config", str(host.config)]
-    argv, env = with_lack(LACKS["IFB"], tmp_path, check)
+    argv, env = command_without(MISSING_FEATURES["IFB"], tmp_path, check)
     process = host.proxy.popen(argv, name="check", env=env)
     assert process.wait(60) == 0, process.output()
 
@@ -267,7 +269,7 @@ def test_doctor_reports_a_missing_feature(host: Site, tmp_path: Path, name: str)
     Without nfnetlink, libnftables ended the doctor's process, and nothing was reported.
     """
     expected = REPORTED_BY_DOCTOR[name]
-    argv, env = with_lack(ALL_LACKS[name], tmp_path, [program("mptcp-proxy"), "doctor", "--json"])
+    argv, env = command_without(ALL_MISSING_FEATURES[name], tmp_path, [program("mptcp-proxy"), "doctor", "--json"])
     process = host.proxy.popen(argv, name="doctor", env=env)
     process.wait(120)
     output = process.output()
@@ -279,31 +281,31 @@ def test_doctor_reports_a_missing_feature(host: Site, tmp_path: Path, name: str)
 def test_throttler_reports_disabled_mptcp_and_caps_once_it_is_enabled(host: Site, tmp_path: Path) -> None:
     off = ["sysctl", "-w", "net.mptcp.enabled=0"]
     with host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
-        process = start(host, Lack("", runs="iptables"), tmp_path)
+        process = start(host, MissingFeature("", runs="iptables"), tmp_path)
         assert "Multipath TCP is switched off (net.mptcp.enabled = 0): " in process.output()
     with connection(host):
-        until(lambda: len(host.entries()) == 1, timeout=GENEROUS)
+        until(lambda: len(host.entries()) == 1, timeout=LONG_TIMEOUT)
     process.signal(15)
     assert process.wait(60) == 0
 
 
-def test_listener_from_before_mptcp_was_disabled_keeps_it_and_is_capped(host: Site, tmp_path: Path) -> None:
+def test_connections_of_an_older_listener_are_capped_after_mptcp_is_disabled(host: Site, tmp_path: Path) -> None:
     """Defect: the log reported that connections then have one subflow, and that rules with min_subflows 1 cap them."""
     off = ["sysctl", "-w", "net.mptcp.enabled=0"]
     with listening(host) as listener, host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
-        process = start(host, Lack("", runs="iptables"), tmp_path)
+        process = start(host, MissingFeature("", runs="iptables"), tmp_path)
         assert "one from before, and its connections, go on" in process.output()
         with connected(host, listener):
-            until(lambda: len(host.entries()) == 1, timeout=GENEROUS)
+            until(lambda: len(host.entries()) == 1, timeout=LONG_TIMEOUT)
         with host.proxy.entered(), pytest.raises(OSError, match=os.strerror(errno.ENOPROTOOPT)):
             socket.socket(socket.AF_INET6, socket.SOCK_STREAM, IPPROTO_MPTCP)
     process.signal(15)
     assert process.wait(60) == 0
 
 
-def test_plain_connections_pass_uncapped_on_a_kernel_without_mptcp(host: Site, tmp_path: Path) -> None:
+def test_plain_connections_are_not_capped_on_a_kernel_without_mptcp(host: Site, tmp_path: Path) -> None:
     before = host.state()
-    process = start(host, replace(LACKS["Multipath TCP"], policy=ONE_IS_ENOUGH), tmp_path)
+    process = start(host, replace(MISSING_FEATURES["Multipath TCP"], policy=ONE_SUBFLOW_POLICY), tmp_path)
     output = process.output()
     assert "no path-manager events; the sockets are listed every second instead" in output
     with connection(host, protocol=IPPROTO_TCP) as (client, proxy):
@@ -313,7 +315,7 @@ def test_plain_connections_pass_uncapped_on_a_kernel_without_mptcp(host: Site, t
             received += len(client.recv(100_000))
         # The daemon has read the segments that passed its capture filter.
         status_socket = Path(throttler_mounts(host.proxy)["/run/mptcp-throttler"]) / STATUS_SOCKET
-        until(lambda: ask(status_socket)["counters"]["observers"]["segments"] > 0, timeout=GENEROUS)
+        until(lambda: ask(status_socket)["counters"]["observers"]["segments"] > 0, timeout=LONG_TIMEOUT)
         status = ask(status_socket)
         assert (status["connections"], host.entries()) == ([], {})
     process.signal(15)
@@ -324,23 +326,23 @@ def test_plain_connections_pass_uncapped_on_a_kernel_without_mptcp(host: Site, t
 
 
 def test_caps_follow_socket_lists_if_there_are_no_path_manager_events(host: Site, tmp_path: Path) -> None:
-    process = start(host, replace(LACKS["path-manager events"], settings={"verify_interval": 600}), tmp_path)
+    process = start(host, replace(MISSING_FEATURES["path-manager events"], settings={"verify_interval": 600}), tmp_path)
     with connection(host):
-        until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=GENEROUS)
+        until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
     # An entry is kept for a while, in case data of its subflow are still in flight.
-    until(lambda: not host.entries(), timeout=DRAIN_SECONDS + GENEROUS)
+    until(lambda: not host.entries(), timeout=DRAIN_SECONDS + LONG_TIMEOUT)
     process.signal(15)
     assert process.wait(60) == 0
 
 
-def test_a_second_throttler_in_the_same_network_namespace_is_refused(host: Site, tmp_path: Path) -> None:
-    first = start(host, Lack(""), tmp_path)
+def test_second_throttler_in_the_network_namespace_is_refused(host: Site, tmp_path: Path) -> None:
+    first = start(host, MissingFeature(""), tmp_path)
     before = host.kernel_dump()
     other = tmp_path / "state"
     other.mkdir()
     for number in range(3):
         elsewhere = {"state_directory": str(other), "status_socket": str(other / "s")}
-        second = start(host, Lack("", settings=elsewhere), tmp_path)
+        second = start(host, MissingFeature("", settings=elsewhere), tmp_path)
         assert second.wait(60) == 1, number
         expected = f"mptcp-throttler already runs in this network namespace: process {first.pid}"
         assert expected in second.output()

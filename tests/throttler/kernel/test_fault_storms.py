@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from faults import GENEROUS, NEVER, timed, traffic
+from faults import LONG_TIMEOUT, RARE_INTERVAL, timed, traffic
 from throttler_site import IPPROTO_MPTCP, POLICY, PORT, Site, ask, make_site
 
 from mptcp_lab.testbed import Process, Testbed
@@ -24,7 +24,7 @@ from mptcp_lab.testbed.services import Throttler, python_command, throttler_moun
 
 pytestmark = pytest.mark.kernel
 
-COUNT = 150
+CONNECTIONS = 150
 """Connections of one storm. Each has two subflows."""
 ROUNDS = 3
 # The daemon itself, with buffers that hold only a few messages.
@@ -102,7 +102,7 @@ def kernel_subflows(site: Site) -> set[str]:
 
 def status_subflows(throttler: Throttler) -> set[str]:
     connections = ask(throttler.socket)["connections"]
-    return {each["remote"] for one in connections for each in one["subflows"]}
+    return {each["remote"] for connection in connections for each in connection["subflows"]}
 
 
 @pytest.fixture(scope="module")
@@ -112,12 +112,14 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 @pytest.fixture
 def throttler(site: Site) -> Iterator[Throttler]:
-    settings = {"netfilter": "nftables", "verify_interval": NEVER}
+    settings = {"netfilter": "nftables", "verify_interval": RARE_INTERVAL}
     config = write_throttler_config(site.proxy, site.policy, settings=settings)
     site.policy.write_text(POLICY)
     mounts = throttler_mounts(site.proxy)
     process = site.proxy.popen(python_command(DAEMON, "run", "--config", str(config)), name="throttler", mounts=mounts)
-    wait_until(lambda: "throttling on" in process.output(), "the throttler works", timeout=GENEROUS, process=process)
+    wait_until(
+        lambda: "throttling on" in process.output(), "the throttler works", timeout=LONG_TIMEOUT, process=process
+    )
     started = next(path for target, path in mounts.items() if target == "/run/mptcp-throttler")
     yield Throttler(site.proxy, process, type(site.policy)(started), config)
     process.signal(signal.SIGTERM)
@@ -131,14 +133,14 @@ def traffic_during_the_storm(site: Site) -> Iterator[None]:
     with site.client.entered():
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
     with client:
-        client.settimeout(GENEROUS)
+        client.settimeout(LONG_TIMEOUT)
         client.connect((site.proxy.service_address(), PORT))
         with traffic((client, None)):
-            wait_until(lambda: len(kernel_subflows(site)) == 2, "both subflows", timeout=GENEROUS)
+            wait_until(lambda: len(kernel_subflows(site)) == 2, "both subflows", timeout=LONG_TIMEOUT)
             yield
 
 
-def test_state_is_correct_soon_after_events_were_lost(site: Site, throttler: Throttler) -> None:
+def test_state_is_corrected_after_lost_events(site: Site, throttler: Throttler) -> None:
     storm = Storm(site)
     with traffic_during_the_storm(site):
         check_recovery(storm, site, throttler)
@@ -152,12 +154,12 @@ def check_recovery(storm: Storm, site: Site, throttler: Throttler) -> None:
         return len(kernel_subflows(site)) == subflows
 
     for number in range(ROUNDS):
-        count = COUNT if number < ROUNDS - 1 else 3
+        count = CONNECTIONS if number < ROUNDS - 1 else 3
         process.signal(signal.SIGSTOP)
         try:
             storm.open_connections(count)
             # The joins arrive a moment later.
-            wait_until(partial(has, 2 + 2 * count), "both subflows", timeout=GENEROUS)
+            wait_until(partial(has, 2 + 2 * count), "both subflows", timeout=LONG_TIMEOUT)
             site.proxy.run(["tc", "qdisc", "del", "dev", "wan0", "root"])
         finally:
             process.signal(signal.SIGCONT)
@@ -175,7 +177,7 @@ def check_recovery(storm: Storm, site: Site, throttler: Throttler) -> None:
     output = process.output()
     # Check that events really were lost.
     assert counters["kernel_events_lost"] >= ROUNDS - 1
-    assert counters["segments_dropped"] > COUNT
+    assert counters["segments_dropped"] > CONNECTIONS
     assert "path-manager events lost" in output
     assert re.search(r"\d+ segments dropped by the capture buffer", output)
     assert kernel_subflows(site) == status_subflows(throttler)

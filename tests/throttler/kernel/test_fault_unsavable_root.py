@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from faults import GENEROUS, NEVER, repair_seconds, traffic
+from faults import LONG_TIMEOUT, RARE_INTERVAL, repair_seconds, traffic
 from throttler_site import Site, clients, connected, listening, running, until
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
@@ -33,9 +33,9 @@ rules:
 FOREIGN_QDISC = "qdisc pfifo_head_drop 7: root"
 """A kind of qdisc that the throttler does not replace. A single command creates it, so that the interface is never
 without it."""
-REFUSED = "interface wan1 has a qdisc of kind pfifo_head_drop, which could not be restored exactly"
-LEFT_OUT = "until it can be taken, wan1 is not shaped; the others are"
-BACK = "wan1 can be taken again: it is shaped"
+REFUSAL = "interface wan1 has a qdisc of kind pfifo_head_drop, which could not be restored exactly"
+LEFT_OUT = "until its root can be replaced, wan1 is not shaped; the others are"
+SHAPED_AGAIN = "the root of wan1 can be replaced again: it is shaped"
 
 
 @dataclass
@@ -48,11 +48,11 @@ class Scene:
     def count_in_log(self, words: str) -> int:
         return self.throttler.process.output().count(words)
 
-    def put_foreign_root(self) -> None:
+    def set_foreign_root(self) -> None:
         """Put a foreign root qdisc on wan1, and wait until the throttler has noticed it."""
-        before = self.count_in_log(REFUSED)
+        before = self.count_in_log(REFUSAL)
         tc(self.site, "qdisc replace dev wan1 root handle 7: pfifo_head_drop limit 100")
-        until(lambda: self.count_in_log(REFUSED) > before, timeout=GENEROUS)
+        until(lambda: self.count_in_log(REFUSAL) > before, timeout=LONG_TIMEOUT)
 
     def has_caps(self, count: int) -> bool:
         """Return whether *count* connections have a cap, each with its own class."""
@@ -76,7 +76,7 @@ def site(make_testbed: Callable[..., Testbed], require: Any) -> Site:
     testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)
-    settings = {"netfilter": "nftables", "verify_interval": NEVER}
+    settings = {"netfilter": "nftables", "verify_interval": RARE_INTERVAL}
     config = write_throttler_config(testbed["proxy"], policy, interfaces=("wan0", "wan1"), settings=settings)
     return Site(testbed, "nftables", policy, config)
 
@@ -93,7 +93,7 @@ def running_with_traffic(site: Site) -> Iterator[Scene]:
             stack.enter_context(connected(site, listener))
 
         scene = Scene(site, throttler, connect)
-        until(lambda: scene.has_caps(1) and caps(site, "wan1") == caps(site, "wan0"), timeout=GENEROUS)
+        until(lambda: scene.has_caps(1) and caps(site, "wan1") == caps(site, "wan0"), timeout=LONG_TIMEOUT)
         yield scene
 
 
@@ -101,33 +101,33 @@ def test_new_caps_work_on_the_other_interface_until_both_are_shaped_again(site: 
     """Defect: while one interface had such a qdisc, new caps that needed their own class were set on no interface."""
     before = site.state()
     with running_with_traffic(site) as scene:
-        scene.put_foreign_root()
+        scene.set_foreign_root()
         for count in (2, 3):
             scene.connect()
-            until(lambda count=count: scene.has_caps(count), timeout=GENEROUS)  # type: ignore[misc]
+            until(lambda count=count: scene.has_caps(count), timeout=LONG_TIMEOUT)  # type: ignore[misc]
         assert FOREIGN_QDISC in tc(site, "qdisc show dev wan1")
-        assert (scene.count_in_log(LEFT_OUT), scene.count_in_log(BACK)) == (1, 0)
+        assert (scene.count_in_log(LEFT_OUT), scene.count_in_log(SHAPED_AGAIN)) == (1, 0)
 
         def remove_foreign_root() -> None:
             if FOREIGN_QDISC not in tc(site, "qdisc show dev wan1"):  # This is another attempt.
-                scene.put_foreign_root()
+                scene.set_foreign_root()
             tc(site, "qdisc del dev wan1 root")
 
         took = repair_seconds(remove_foreign_root, lambda: caps(site, "wan1") == caps(site, "wan0"))
         print(f"shaped again after {took:.2f} s")
         assert scene.has_caps(3)
-        assert scene.count_in_log(LEFT_OUT) == scene.count_in_log(BACK)
+        assert scene.count_in_log(LEFT_OUT) == scene.count_in_log(SHAPED_AGAIN)
         scene.connect()
-        until(lambda: scene.has_caps(4) and caps(site, "wan1") == caps(site, "wan0"), timeout=GENEROUS)
+        until(lambda: scene.has_caps(4) and caps(site, "wan1") == caps(site, "wan0"), timeout=LONG_TIMEOUT)
     site.assert_nothing_left(before)
 
 
 def test_stop_leaves_the_foreign_root_qdisc(site: Site) -> None:
     before = site.state()
     with running_with_traffic(site) as scene:
-        scene.put_foreign_root()
+        scene.set_foreign_root()
         scene.connect()
-        until(lambda: scene.has_caps(2), timeout=GENEROUS)
+        until(lambda: scene.has_caps(2), timeout=LONG_TIMEOUT)
     assert FOREIGN_QDISC in tc(site, "qdisc show dev wan1")
     tc(site, "qdisc del dev wan1 root")
     site.assert_nothing_left(before)

@@ -33,37 +33,37 @@ from mptcp_proxy.process import children
 from mptcp_throttler.mptcp.segment import parse_frame
 
 pytestmark = pytest.mark.kernel
-SECONDS, PER_SECOND, BURST = 5.0, 10_000, 100
-LEAST_PER_SECOND = PER_SECOND / 5
+FLOOD_SECONDS, FRAMES_PER_SECOND, BURST = 5.0, 10_000, 100
+MIN_PER_SECOND = FRAMES_PER_SECOND / 5
 """Required average rate of the whole flood, segments per second. A busy machine sends late, then catches up. The test
 prints the rate that was reached. The limit is this low because sender, proxy and throttler share the processors with
 other programs."""
-LEAST_GUESSES = PER_SECOND / 2
+MIN_GUESSES_PER_SECOND = FRAMES_PER_SECOND / 2
 """Guessed HMACs that the kernel must refuse per second. Even under other load, two processors refuse all 10,000."""
-PATIENCE = 120.0
+FLOOD_TIMEOUT = 120.0
 """Time in seconds in which the flood must reach that rate."""
 BACKLOG = 4096
 """Length of the listen queue, as in Squid. With a shorter one the kernel would send SYN cookies and recognize few
 joins."""
 WRONG_HMAC = "MPTcpExtMPJoinAckHMacFailure"
-FRAMES = 4000
+FRAME_COUNT = 4000
 """Number of different frames."""
-LEAST_READ = LEAST_PER_SECOND * SECONDS
+MIN_SEGMENTS_READ = MIN_PER_SECOND * FLOOD_SECONDS
 """Minimum number of segments that the throttler must read. It reads for half of the time of a processor."""
-MOST_COST = 15.0
+MAX_RELATIVE_COST = 15.0
 """Maximum CPU time of the daemon per segment, including all its other work, relative to the time that only parsing a
 segment takes. The ratio does not depend on the speed of the machine. While busy loops ran, so that the daemon read
 fewer segments at once, the ratio was 9.6."""
-MOST_RESYNCS = 0.5
+MAX_RESYNCS_PER_SECOND = 0.5
 """Maximum number of comparisons with the kernel per second. One every three ``verify_interval`` (6 s here) is normal.
 
 Dropped segments cause none.
 """
-AT_ONCE, MOST_SHARE = 0.5, 0.85
+START_CPU_SECONDS, MAX_CPU_SHARE = 0.5, 0.85
 """CPU seconds of the daemon at the beginning, and then its maximum share of one processor: 0.5 for reading segments,
 about 0.15 for everything else, and more under other load. Without the limit on reading, the share would be 0.92 if all
 guesses were sent (each consists of four segments)."""
-MOST_GROWTH = 60_000
+MAX_MEMORY_GROWTH = 60_000
 """Maximum growth of resident memory in kB. The tracker's tables are bounded."""
 EXPECTED = [("ethernet", 5_000_000), ("wifi", None)]
 """Path and cap of the subflows of each real connection of the client."""
@@ -101,7 +101,7 @@ def frames(wire: Link, kind: str, token: int = 0) -> list[bytes]:
         # As many options as fit into a header.
         "options": lambda: wire.frame(client(), flags="A", options=[(30, b"\x51")] * 13),
     }
-    return [makers[kind]() for _ in range(FRAMES)]
+    return [makers[kind]() for _ in range(FRAME_COUNT)]
 
 
 class Flood:
@@ -115,7 +115,7 @@ class Flood:
     def _send(self) -> None:
         while not self._over.is_set():
             self.count += self._volley.send()
-            self._over.wait(max(0.0, self._begin + self.count / PER_SECOND - time.monotonic()))
+            self._over.wait(max(0.0, self._begin + self.count / FRAMES_PER_SECOND - time.monotonic()))
 
     @property
     def seconds(self) -> float:
@@ -123,8 +123,8 @@ class Flood:
 
     def is_too_short(self) -> bool:
         """Return whether the flood has been too short or too slow so far."""
-        assert self.seconds < PATIENCE, f"{self.count} in {self.seconds:.0f} s are no flood"
-        return self.seconds < SECONDS or self.count < LEAST_PER_SECOND * self.seconds
+        assert self.seconds < FLOOD_TIMEOUT, f"{self.count} in {self.seconds:.0f} s are no flood"
+        return self.seconds < FLOOD_SECONDS or self.count < MIN_PER_SECOND * self.seconds
 
     def __enter__(self) -> Flood:
         self._sender.start()
@@ -135,7 +135,7 @@ class Flood:
         self._sender.join()
 
 
-def resident(pid: int) -> int:
+def memory_of(pid: int) -> int:
     (line,) = (each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS"))
     return int(line.split()[1])
 
@@ -169,7 +169,7 @@ def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> 
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
         forged, pid = frames(wire, kind), throttler.process.pid
         read = observed(throttler)
-        memory, used, begin = resident(pid), process_seconds(pid), time.monotonic()
+        memory, used, begin = memory_of(pid), process_seconds(pid), time.monotonic()
         with Flood(wire, forged) as flood:
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
@@ -180,15 +180,15 @@ def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> 
                     time.sleep(0.3)
             seconds_per_frame = seconds_to_read(forged)
             spent, seconds = process_seconds(pid) - used, time.monotonic() - begin
-            sent, got = flood.count, observed(throttler) - read
-        cost = spent / got / seconds_per_frame
+            sent, received = flood.count, observed(throttler) - read
+        cost = spent / received / seconds_per_frame
         print(
-            f"{kind}: {sent / seconds:.0f}/s, {got / sent:.2f} read for each, {spent / seconds:.0%} of a processor, "
+            f"{kind}: {sent / seconds:.0f}/s, {received / sent:.2f} read for each, {spent / seconds:.0%} of a CPU, "
             f"{cost:.1f} times what reading takes"
         )
-        assert got > LEAST_READ
-        assert cost < MOST_COST
-        assert resident(pid) - memory < MOST_GROWTH
+        assert received > MIN_SEGMENTS_READ
+        assert cost < MAX_RELATIVE_COST
+        assert memory_of(pid) - memory < MAX_MEMORY_GROWTH
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
 
 
@@ -202,23 +202,23 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
         core, pid, forged = site.testbed["core"], throttler.process.pid, frames(wire, "right token", token)
         file, program = core.directory / "joins", compile_guessing(core)
         file.write_bytes(b"".join(len(each).to_bytes(2, "big") + each for each in forged))
-        before, kernel, memory = counters(throttler), site.proxy.mib().get(WRONG_HMAC, 0), resident(pid)
+        before, kernel, memory = counters(throttler), site.proxy.mib().get(WRONG_HMAC, 0), memory_of(pid)
 
         def refused_hmacs() -> int:
             """Return how many HMACs the kernel has refused."""
             return int(site.proxy.mib().get(WRONG_HMAC, 0)) - kernel
 
         used, begin = process_seconds(pid), time.monotonic()
-        attacker = core.popen([str(program), "to-proxy", str(file), str(PER_SECOND)])
+        attacker = core.popen([str(program), "to-proxy", str(file), str(FRAMES_PER_SECOND)])
         try:
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
                 until(lambda: paths_and_caps(throttler) == [EXPECTED, EXPECTED] and both_are_in_the_kernel(site))
-                while time.monotonic() < begin + SECONDS or refused_hmacs() < LEAST_GUESSES * (
+                while time.monotonic() < begin + FLOOD_SECONDS or refused_hmacs() < MIN_GUESSES_PER_SECOND * (
                     time.monotonic() - begin
                 ):
                     assert attacker.running, attacker.output()
-                    assert time.monotonic() < begin + PATIENCE, attacker.output()
+                    assert time.monotonic() < begin + FLOOD_TIMEOUT, attacker.output()
                     assert paths_and_caps(throttler) == [EXPECTED, EXPECTED]
                     assert both_are_in_the_kernel(site)
                     time.sleep(0.3)
@@ -230,18 +230,18 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
         refused = after["tracker"]["joins_refused"] - before["tracker"]["joins_refused"]
         increase = {name: count - before["observers"][name] for name, count in after["observers"].items()}
         read, dropped, resyncs = (increase[name] for name in ("segments", "segments_dropped", "resyncs"))
-        cost, more = spent / read / seconds_per_frame, resident(pid) - memory
+        cost, growth = spent / read / seconds_per_frame, memory_of(pid) - memory
         print(
             f"refused by kernel and throttler: {guessed / seconds:.0f}/s, {refused / seconds:.0f}/s; segments read and "
             f"dropped: {read / seconds:.0f}/s, {dropped / seconds:.0f}/s; {resyncs} resyncs in {seconds:.1f} s; "
-            f"{spent / seconds:.0%} of a processor, {cost:.1f} times what reading takes, {more} kB more"
+            f"{spent / seconds:.0%} of a processor, {cost:.1f} times what reading takes, {growth} kB more"
         )
         assert refused > 0
-        assert read > LEAST_READ
-        assert resyncs <= MOST_RESYNCS * seconds + 2
-        assert cost < MOST_COST
-        assert spent < AT_ONCE + MOST_SHARE * seconds
-        assert more < MOST_GROWTH
+        assert read > MIN_SEGMENTS_READ
+        assert resyncs <= MAX_RESYNCS_PER_SECOND * seconds + 2
+        assert cost < MAX_RELATIVE_COST
+        assert spent < START_CPU_SECONDS + MAX_CPU_SHARE * seconds
+        assert growth < MAX_MEMORY_GROWTH
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
 
 
@@ -277,17 +277,17 @@ def test_flood_does_not_keep_clients_from_the_proxy(squid_site: tuple[Site, Orig
     (squid,) = (pid for parent in children(proxy.process.pid) for pid in children(parent))
     with running(site) as throttler, link(site) as wire, idle_connection(site, origin):
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
-        forged, memory = frames(wire, "MP_CAPABLE"), resident(squid)
+        forged, memory = frames(wire, "MP_CAPABLE"), memory_of(squid)
         with Flood(wire, forged) as flood:
             downloads = 0
             while flood.is_too_short() or not downloads:
-                got = site.client.run([*command, "-x", proxy.url(), origin.url("file")], timeout=90).stdout
-                assert got == "200 100000"
+                output = site.client.run([*command, "-x", proxy.url(), origin.url("file")], timeout=90).stdout
+                assert output == "200 100000"
                 downloads += 1
                 assert EXPECTED in paths_and_caps(throttler)
                 assert clients(site.entries()).count("10.77.1.2") >= 1
-        print(f"{flood.count / flood.seconds:.0f}/s during {downloads} downloads; {resident(squid) - memory} kB more")
-        assert resident(squid) - memory < MOST_GROWTH
+        print(f"{flood.count / flood.seconds:.0f}/s during {downloads} downloads; {memory_of(squid) - memory} kB more")
+        assert memory_of(squid) - memory < MAX_MEMORY_GROWTH
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
 
 
@@ -300,7 +300,7 @@ def idle_connection(site: Site, origin: Origin) -> Iterator[None]:
         client.settimeout(60)
         client.connect((site.proxy.address("wan0"), PORT))
         client.sendall(f"GET {origin.url('file')} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        got = b""
-        while len(got.partition(b"\r\n\r\n")[2]) < 100_000:
-            got += client.recv(65536)
+        received = b""
+        while len(received.partition(b"\r\n\r\n")[2]) < 100_000:
+            received += client.recv(65536)
         yield

@@ -55,16 +55,16 @@ def site(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Test
 
 def check_capped(throttler: Throttler) -> dict[str, Any]:
     """Return the only connection, after checking that it has its two subflows and its cap."""
-    (shown,) = ask(throttler.socket)["connections"]
-    found = {each["path"]: (each["backup"], each["rate"]) for each in shown["subflows"]}
+    (reported,) = ask(throttler.socket)["connections"]
+    found = {each["path"]: (each["backup"], each["rate"]) for each in reported["subflows"]}
     assert found == {"ethernet": (False, 5_000_000), "wifi": (False, None)}
-    assert len(shown["subflows"]) == 2
-    return dict(shown)
+    assert len(reported["subflows"]) == 2
+    return dict(reported)
 
 
-def ends(shown: dict[str, Any]) -> dict[str, tuple[str, int]]:
+def client_endpoints(reported: dict[str, Any]) -> dict[str, tuple[str, int]]:
     """Return the client's address and port on each path."""
-    remotes = {each["path"]: each["remote"].rsplit(":", 1) for each in shown["subflows"]}
+    remotes = {each["path"]: each["remote"].rsplit(":", 1) for each in reported["subflows"]}
     return {path: (address.strip("[]"), int(port)) for path, (address, port) in remotes.items()}
 
 
@@ -85,7 +85,7 @@ def send_and_wait(throttler: Throttler, wire: Link, frames: list[bytes], port: i
     until(lambda: refused() > before)
 
 
-def questions_are_answered(throttler: Throttler) -> bool:
+def lookups_are_complete(throttler: Throttler) -> bool:
     """Return whether the daemon has looked up in the kernel everything that was in doubt."""
     status = ask(throttler.socket)["counters"]
     return bool(status["observers"]["questions"] > 0 and status["tables"]["questions"] == 0)
@@ -96,20 +96,20 @@ def segments_read(throttler: Throttler) -> int:
     return int(ask(throttler.socket)["counters"]["observers"]["segments"])
 
 
-def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> tuple[list[bytes], ...]:
+def forgeries(wire: Link, endpoints: dict[str, tuple[str, int]]) -> tuple[list[bytes], ...]:
     """Return frames. Some lifted a cap in earlier versions. For the last ones, the daemon looks in the kernel."""
     from mptcp_layers import Dss, MpCapable, MpFail, MpFastclose, MpTcprst, tcp_option
 
     opening = tcp_option(MpCapable())
     priority = [
         wire.frame(end, flags="A", options=[option], checksum=checksum)
-        for end in ends.values()
+        for end in endpoints.values()
         for option in (MP_PRIO, MP_PRIO_OF_RFC_6824)
         for checksum in (None, 1)
     ]
     replacement = [
         frame
-        for end in ends.values()
+        for end in endpoints.values()
         for options in ([], [opening])
         for frame in (
             wire.frame(end, flags="S", seq=4711, ack=0, options=options),
@@ -119,7 +119,7 @@ def forgeries(wire: Link, ends: dict[str, tuple[str, int]]) -> tuple[list[bytes]
     # These are options that close a connection or a subflow, or make it fall back to plain TCP.
     ending = [
         wire.frame(end, from_proxy, flags=flags, options=[] if option is None else [tcp_option(option)])
-        for end in ends.values()
+        for end in endpoints.values()
         for from_proxy in (False, True)
         for flags, option in (
             ("R", None),
@@ -144,12 +144,12 @@ def test_forged_frames_lift_no_cap(site: Site, family: int) -> None:
         capped_client = [site.client.address("eth0", family)]
         until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == capped_client)
-        shown = check_capped(throttler)
-        for frames in forgeries(wire, ends(shown)):
+        reported = check_capped(throttler)
+        for frames in forgeries(wire, client_endpoints(reported)):
             send_and_wait(throttler, wire, frames)
-            assert check_capped(throttler)["token"] == shown["token"]
-        until(lambda: questions_are_answered(throttler))
-        assert check_capped(throttler)["token"] == shown["token"]
+            assert check_capped(throttler)["token"] == reported["token"]
+        until(lambda: lookups_are_complete(throttler))
+        assert check_capped(throttler)["token"] == reported["token"]
         assert clients(site.entries()) == capped_client
         # The kernel has not accepted any of these frames either.
         proxy.sendall(b"?")
@@ -159,17 +159,17 @@ def test_forged_frames_lift_no_cap(site: Site, family: int) -> None:
 @pytest.mark.nightly(besides=("nftables",))
 def test_options_of_any_subtype_and_length_lift_no_cap(site: Site) -> None:
     """Most of these options are malformed, or have an undefined subtype."""
-    rest = random.Random(1)
+    randomness = random.Random(1)
     options = [
-        bytes([30, length, subtype << 4 | rest.getrandbits(4)]) + rest.randbytes(length - 3)
+        bytes([30, length, subtype << 4 | randomness.getrandbits(4)]) + randomness.randbytes(length - 3)
         for subtype in SUBTYPES
         for length in LENGTHS
     ]
     with running(site) as throttler, connection(site), link(site) as wire:
         until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
-        shown, entries, before = check_capped(throttler), site.entries(), segments_read(throttler)
-        kinds = list(itertools.product(ends(shown).values(), FLAGS, (False, True)))
+        reported, entries, before = check_capped(throttler), site.entries(), segments_read(throttler)
+        kinds = list(itertools.product(client_endpoints(reported).values(), FLAGS, (False, True)))
         for number, (end, flags, from_proxy) in enumerate(kinds):
             frames = wire.with_each(end, options, flags=flags, from_proxy=from_proxy)
             send_and_wait(throttler, wire, frames, 20_000 + number)
@@ -178,7 +178,7 @@ def test_options_of_any_subtype_and_length_lift_no_cap(site: Site) -> None:
             "the throttler read incoming options, except most of the subtypes of data"
         )
         assert ask(throttler.socket)["counters"]["observers"]["segments_dropped"] == 0
-        assert check_capped(throttler)["token"] == shown["token"]
+        assert check_capped(throttler)["token"] == reported["token"]
         assert site.entries() == entries
 
 
@@ -187,7 +187,7 @@ def test_incoming_segments_with_the_proxys_address_are_ignored(site: Site) -> No
     with running(site) as throttler, connection(site), link(site) as wire:
         until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
-        end = ends(check_capped(throttler))["wifi"]
+        end = client_endpoints(check_capped(throttler))["wifi"]
         before = segments_read(throttler)
         send_and_wait(
             throttler, wire, [wire.frame(end, from_proxy=True, flags=flags) for flags in ("SA", "R", "FA")] * 100
@@ -201,10 +201,10 @@ def test_handshake_that_the_kernel_drops_opens_no_connection(site: Site) -> None
     with running(site) as throttler, connection(site), link(site) as wire:
         until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
-        shown = check_capped(throttler)
+        reported = check_capped(throttler)
         wire.handshake((UNUSED_ADDRESS, 10_000))
         send_and_wait(throttler, wire, [])
-        assert check_capped(throttler)["token"] == shown["token"]
+        assert check_capped(throttler)["token"] == reported["token"]
         assert clients(site.entries()) == ["10.77.1.2"]
 
 
@@ -301,7 +301,7 @@ def capped_by_interface(throttler: Throttler, port: int | None = None) -> dict[s
         each["interface"]: each["classid"] is not None
         for connection in ask(throttler.socket)["connections"]
         for each in connection["subflows"]
-        if port is None or began_at(connection, port)
+        if port is None or is_connection_from(connection, port)
     }
 
 
@@ -309,5 +309,5 @@ def has_its_cap(throttler: Throttler, port: int) -> bool:
     return capped_by_interface(throttler, port) == {"wan0": False, "wan1": True}
 
 
-def began_at(connection: dict[str, Any], port: int) -> bool:
+def is_connection_from(connection: dict[str, Any], port: int) -> bool:
     return any(each["initial"] and each["remote"].endswith(f":{port}") for each in connection["subflows"])

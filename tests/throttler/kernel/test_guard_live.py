@@ -29,7 +29,7 @@ paths:
 guard: {after: 0.3, retry: 2}
 rules: [{name: cap, paths: [ethernet], guard: true, throttle: {rate: 5 Mbit/s}}]
 """
-BY_IPV6 = """\
+TWO_RULES = """\
 version: 1
 paths:
   ethernet: {clients: [10.77.1.0/24]}
@@ -73,8 +73,8 @@ def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., 
         """
         (connection,) = status()["connections"]
         reason = {each["path"]: each["reason"] for each in connection["subflows"]}.get("ethernet", "")
-        why = "its uncapped path from 10.77.2.2 alone once carried"
-        return why in (connection["relaxed"] or "") and "cap of rule cap relaxed" in reason
+        cause = "its uncapped path from 10.77.2.2 alone once gave"
+        return cause in (connection["relaxed"] or "") and "cap of rule cap relaxed" in reason
 
     wait_until(lambda: capped() == 1, "the cap is in force")
     wait_until(lambda: received() > 5_000_000, "Wi-Fi has carried enough to measure its rate")
@@ -97,7 +97,7 @@ def test_cap_without_guard_stays_while_another_cap_is_relaxed(
     require("htb", "nftables")
     testbed = make_testbed()
     policy = testbed.directory / "policy.yaml"
-    policy.write_text(BY_IPV6)
+    policy.write_text(TWO_RULES)
     throttler = start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], policy))
     origin, proxy = start_origin(testbed["origin"], {"big": 400_000_000}), start_proxy(testbed["proxy"])
     for family in (4, 6):

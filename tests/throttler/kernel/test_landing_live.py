@@ -97,23 +97,23 @@ def test_cap_paces_its_socket_and_class_and_is_lifted_again(site: Site, family: 
         assert site.limits() == {True: None, False: None}
         assert max(site.send_buffers().values()) < send_buffer(2_000_000), "without a cap the buffer is the kernel's"
         site.reload(throttler, capped("rate: 5 Mbit/s"))
-        wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap has landed")
+        wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap is in force")
         wait_until(lambda: site.limits() == {True: 5_000_000, False: None}, "only the capped subflow is paced")
         site.reload(throttler, capped("rate: 8 Mbit/s"))
-        wait_until(lambda: site.limits()[True] == 8_000_000, "the higher cap reaches the socket")
+        wait_until(lambda: site.limits()[True] == 8_000_000, "the socket has the higher limit")
         site.reload(throttler, capped("rate: 2 Mbit/s"))
-        wait_until(lambda: site.limits()[True] == 2_000_000, "the lower cap reaches the socket")
-        wait_until(lambda: throttler.status()["classes"][0]["rate"] == 2_000_000, "the lower cap reaches the class")
+        wait_until(lambda: site.limits()[True] == 2_000_000, "the socket has the lower limit")
+        wait_until(lambda: throttler.status()["classes"][0]["rate"] == 2_000_000, "the class has the lower rate")
         site.reload(throttler, UNCAPPED)
         wait_until(lambda: site.limits() == {True: None, False: None}, "the limit is removed with the cap")
         site.stop_cleanly(throttler)
 
 
-def test_landing_at_once_does_not_pace_sockets(site: Site) -> None:
+def test_cap_with_landing_at_once_does_not_pace_sockets(site: Site) -> None:
     throttler = site.start(UNCAPPED)
     with site.transfer(4):
         site.reload(throttler, capped("rate: 5 Mbit/s, landing: at-once"))
-        wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap has fallen")
+        wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap is in force")
         wait_for_comparisons(throttler)
         assert site.limits() == {True: None, False: None}
         site.stop_cleanly(throttler)
@@ -138,7 +138,7 @@ def test_successor_removes_the_pacing_limit_of_a_killed_throttler(site: Site) ->
             "half of the rate if the cap compensates for bytes above it"
         )
         successor = site.start(UNCAPPED)
-        wait_until(lambda: site.limits() == {True: None, False: None}, "the successor takes the limit back")
+        wait_until(lambda: site.limits() == {True: None, False: None}, "the successor removes the limit")
         site.stop_cleanly(successor)
 
 
@@ -150,7 +150,7 @@ def test_low_cap_enlarges_the_send_buffer_of_its_subflow_only(site: Site, family
     throttler = site.start(UNCAPPED)
     with site.transfer(family):
         site.reload(throttler, capped("rate: 6 Mbit/s"))
-        wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap of 6 Mbit/s has landed")
+        wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap of 6 Mbit/s is in force")
         assert max(site.send_buffers().values()) < send_buffer(2_000_000)
         site.reload(throttler, capped("rate: 2 Mbit/s"))
         wait_until(lambda: site.send_buffers()[True] == send_buffer(2_000_000), "the capped subflow has its buffer")

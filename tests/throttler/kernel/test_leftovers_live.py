@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that a throttler leaves nothing behind when it is stopped, or killed and followed by ``cleanup``."""
+"""Tests that a throttler leaves nothing in the kernel when it is stopped, or killed and followed by ``cleanup``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from bpf_objects import not_sent_of_all
+from bpf_objects import unsent_limits_of_sockets
 from throttling import PATHS, UNCAPPED, ThrottledSite
 
 from mptcp_lab.testbed import Testbed
@@ -77,7 +77,7 @@ class Site(ThrottledSite):
         """Return TCP_NOTSENT_LOWAT of both subflows' sockets, which ss(8) does not show. 0 is the kernel's default."""
         cookies = {each: int(search_group(r"\bsk:([0-9a-f]+)", line), 16) for each, line in self.subflows().items()}
         with self.node.entered():
-            found = not_sent_of_all()
+            found = unsent_limits_of_sockets()
         return {each: found[cookie] for each, cookie in cookies.items()}
 
 

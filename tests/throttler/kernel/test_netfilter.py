@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from fakes import FakeNetfilter
-from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
+from marked_flows import ENTRIES, OTHER_TARGET, OWNERSHIP, TARGET, four_tuple
 from throttler_site import needed_by
 
 from mptcp_common.kernel_error import KernelError
@@ -51,10 +51,10 @@ def test_upsert_replaces_an_entry_and_may_be_repeated(netfilter: Netfilter) -> N
         await netfilter.prepare()
         await netfilter.upsert_entries(ENTRIES)
         for _ in range(2):
-            await netfilter.upsert_entries({four_tuple(1): TWO})
+            await netfilter.upsert_entries({four_tuple(1): OTHER_TARGET})
         return await netfilter.read_entries()
 
-    assert asyncio.run(scenario()) == ENTRIES | {four_tuple(1): TWO}
+    assert asyncio.run(scenario()) == ENTRIES | {four_tuple(1): OTHER_TARGET}
 
 
 def test_delete_may_be_repeated_and_ignores_unknown_entries(netfilter: Netfilter) -> None:
@@ -68,9 +68,9 @@ def test_delete_may_be_repeated_and_ignores_unknown_entries(netfilter: Netfilter
     assert asyncio.run(scenario()) == {key: value for key, value in ENTRIES.items() if key != four_tuple(1)}
 
 
-def test_one_call_makes_five_thousand_entries(netfilter: Netfilter) -> None:
+def test_one_call_creates_five_thousand_entries(netfilter: Netfilter) -> None:
     entries = {
-        four_tuple(number, is_ipv6=number % 2 == 0): Target(0x10 + number % 7, ONE.mark) for number in range(5000)
+        four_tuple(number, is_ipv6=number % 2 == 0): Target(0x10 + number % 7, TARGET.mark) for number in range(5000)
     }
 
     async def scenario() -> tuple[dict[FourTuple, Target], dict[FourTuple, Target]]:
@@ -138,8 +138,8 @@ def test_second_adapter_adopts_the_entries_of_the_first(host: LiveNode, require:
         _, second = open_netfilter(backend, OWNERSHIP)
         await second.prepare()
         assert await second.read_entries() == ENTRIES
-        await second.upsert_entries({four_tuple(1): TWO})
-        assert (await second.read_entries())[four_tuple(1)] == TWO
+        await second.upsert_entries({four_tuple(1): OTHER_TARGET})
+        assert (await second.read_entries())[four_tuple(1)] == OTHER_TARGET
         await second.remove()
         second.close()
 
@@ -203,7 +203,7 @@ def test_foreign_rule_that_cannot_be_read_is_a_kernel_error(
     host.run(["iptables-legacy", "-t", "mangle", "-F", "POSTROUTING"])
 
 
-def test_set_of_another_type_is_reported_with_the_cure(host: LiveNode, require: object) -> None:
+def test_set_of_another_type_is_reported_with_the_remedy(host: LiveNode, require: object) -> None:
     require("ipset", "iptables-legacy")  # type: ignore[operator]
 
     async def scenario() -> None:
@@ -255,27 +255,27 @@ def test_damaged_rules_are_found_and_repaired(host: LiveNode, require: object, d
 def test_event_loop_runs_while_ten_thousand_entries_change(host: LiveNode, require: object) -> None:
     """Experiments measure durations. This test counts how often other tasks of the loop ran."""
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
-    entries = {four_tuple(number): Target(0x10 + number % 7, ONE.mark) for number in range(10_000)}
-    turns = 0
+    entries = {four_tuple(number): Target(0x10 + number % 7, TARGET.mark) for number in range(10_000)}
+    loop_runs = 0
 
     async def count() -> None:
-        nonlocal turns
+        nonlocal loop_runs
         while True:
-            turns += 1
+            loop_runs += 1
             await asyncio.sleep(0)
 
     async def scenario(backend: str) -> None:
-        nonlocal turns
+        nonlocal loop_runs
         _, port = open_netfilter(backend, OWNERSHIP)
-        others = asyncio.create_task(count())
+        counter = asyncio.create_task(count())
         try:
             await port.prepare()
             for work in (port.upsert_entries(entries), port.read_entries(), port.delete_entries(entries)):
-                turns = 0
+                loop_runs = 0
                 await work
-                assert turns > 10
+                assert loop_runs > 10
         finally:
-            others.cancel()
+            counter.cancel()
             await port.remove()
             port.close()
 

@@ -10,7 +10,7 @@ import struct
 from ipaddress import ip_address
 
 import pytest
-from marked_flows import ONE, OWNERSHIP
+from marked_flows import OWNERSHIP, TARGET
 
 from mptcp_lab.testbed import LiveNode
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter
@@ -20,9 +20,9 @@ from mptcp_throttler.shaping.commands import NftTable
 
 pytestmark = pytest.mark.kernel
 
-SENT = {False: FourTuple(ip_address("10.77.8.2").packed, 3128, ip_address("10.77.1.2").packed, 40000),
+FOUR_TUPLES = {False: FourTuple(ip_address("10.77.8.2").packed, 3128, ip_address("10.77.1.2").packed, 40000),
         True: FourTuple(ip_address("fd77:8::2").packed, 3128, ip_address("fd77:1::2").packed, 40000)}  # fmt: skip
-SEEN = (
+COUNTING_TABLE = (
     "table inet seen { chain c { type filter hook postrouting priority 0; meta mark & 0xff0000 == 0x10000 counter; }; }"
 )
 
@@ -38,13 +38,16 @@ def send(four_tuple: FourTuple, octets: int) -> None:
 
 def marked_segments(host: LiveNode, octets: int) -> int:
     """Return how many of two segments, one of each IP version, got the throttler's mark."""
-    host.run(["nft", SEEN])
-    for each in SENT.values():
+    host.run(["nft", COUNTING_TABLE])
+    for each in FOUR_TUPLES.values():
         send(each, octets)
     rules = json.loads(host.run(["nft", "-j", "list", "table", "inet", "seen"]).stdout)["nftables"]
     host.run(["nft", "delete", "table", "inet", "seen"])
     (counter,) = (
-        part["counter"] for item in rules for part in item.get("rule", {}).get("expr", ()) if "counter" in part
+        expression["counter"]
+        for item in rules
+        for expression in item.get("rule", {}).get("expr", ())
+        if "counter" in expression
     )
     packets: int = counter["packets"]
     return packets
@@ -58,7 +61,7 @@ def test_segments_without_data_get_no_mark(host: LiveNode, require: object, back
         _, port = open_netfilter(backend, OWNERSHIP)
         try:
             await port.prepare()
-            await port.upsert_entries(dict.fromkeys(SENT.values(), ONE))
+            await port.upsert_entries(dict.fromkeys(FOUR_TUPLES.values(), TARGET))
             # The longest TCP header has 60 bytes, so that one more byte can only be data.
             assert [marked_segments(host, octets) for octets in (0, 40, 41, 1400)] == [0, 0, 2, 2]
         finally:
@@ -77,7 +80,7 @@ def test_rules_of_versions_without_a_length_are_replaced(host: LiveNode, require
         await first.prepare()
         for line in NftTable(OWNERSHIP).table():
             host.run(["nft", line.replace("meta length > 80", "").replace("meta length > 100", "")])
-        await first.upsert_entries(dict.fromkeys(SENT.values(), ONE))
+        await first.upsert_entries(dict.fromkeys(FOUR_TUPLES.values(), TARGET))
         assert marked_segments(host, 0) == 2
         first.close()
         _, second = open_netfilter("nftables", OWNERSHIP)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marked_flows import ENTRIES, ONE, OWNERSHIP, TWO, four_tuple
+from marked_flows import ENTRIES, OTHER_TARGET, OWNERSHIP, TARGET, four_tuple
 
 from mptcp_common.netlink import NetlinkSocket
 from mptcp_lab.testbed import TWO_PATHS, LiveNode, Testbed
@@ -38,7 +38,7 @@ def test_entries_missing_from_a_dump_are_not_forgotten(
     nftables: Netfilter, monkeypatch: pytest.MonkeyPatch, always: bool
 ) -> None:
     """Defect: an entry that a dump had left out could not be removed from the map, and neither could its chain."""
-    entries = {four_tuple(number): ONE for number in range(20)}
+    entries = {four_tuple(number): TARGET for number in range(20)}
     original, dumps = nftables_adapter._entries, 0
 
     def incomplete(*arguments: Any) -> Iterator[tuple[FourTuple, Target]]:
@@ -62,11 +62,11 @@ def test_entries_missing_from_a_dump_are_not_forgotten(
     assert not empty
 
 
-def test_start_takes_over_entries_of_a_map_that_changes_all_the_time(
+def test_start_adopts_entries_of_a_map_that_changes_continuously(
     nftables: Netfilter, host: LiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other programs may change the ruleset continuously. Chains in use must stay, and entries must be removable."""
-    entries = {four_tuple(number): ONE for number in range(20)}
+    entries = {four_tuple(number): TARGET for number in range(20)}
     original = nftables_adapter._entries
 
     def interrupted(netlink: NetlinkSocket, *arguments: Any) -> Iterator[tuple[FourTuple, Target]]:
@@ -111,11 +111,11 @@ def test_foreign_entries_in_our_map_are_replaced_and_removed(host: LiveNode, req
                 host.run(["nft", f"{NFT} v4 {{ {each} : {verdict} }}"])
             found = await port.read_entries()
             assert found.keys() == {*ENTRIES, *foreign}
-            assert all(found[each] not in (ONE, TWO) for each in foreign)
-            await port.upsert_entries({foreign[0]: ONE})
+            assert all(found[each] not in (TARGET, OTHER_TARGET) for each in foreign)
+            await port.upsert_entries({foreign[0]: TARGET})
             await port.delete_entries(foreign[1:])
             await port.prepare()
-            assert await port.read_entries() == ENTRIES | {foreign[0]: ONE}
+            assert await port.read_entries() == ENTRIES | {foreign[0]: TARGET}
         finally:
             await port.remove()
             port.close()
@@ -145,7 +145,7 @@ def test_start_accepts_foreign_entries_in_the_map(host: LiveNode, require: objec
         asyncio.run(scenario())
 
 
-def test_nftables_backend_makes_no_iptables_tables(require: object) -> None:
+def test_nftables_backend_creates_no_iptables_tables(require: object) -> None:
     require("nftables")  # type: ignore[operator]
 
     async def scenario() -> None:

@@ -112,12 +112,12 @@ class Site(ThrottledSite):
 
     def listens(self, pid: int) -> bool:
         """Return whether a process has one of these sockets."""
-        held = []
+        descriptors = []
         for each in Path(f"/proc/{pid}/fd").iterdir():
             # The process may close a descriptor during the reading.
             with suppress(OSError):
-                held.append(os.readlink(each))
-        return any(f"socket:[{inode}]" in held for inode in self.listening_sockets())
+                descriptors.append(os.readlink(each))
+        return any(f"socket:[{inode}]" in descriptors for inode in self.listening_sockets())
 
 
 def subscribed(listing: Path) -> set[int]:
@@ -200,9 +200,9 @@ def test_connections_can_join_after_the_throttler_was_killed(site: Site) -> None
             # Connections that are opened at once, while the keeper works, must be able to join, too.
             ports += [site.open_connection(old) for _ in range(5)]
             wait_until(lambda: site.sysctls() == before, "the keeper restores the sysctls")
-            late = [site.open_connection(new) for _ in range(5)]
+            later = [site.open_connection(new) for _ in range(5)]
             join()
-            wait_until(lambda: site.have_joined(ports + late), "every connection has its second path")
+            wait_until(lambda: site.have_joined(ports + later), "every connection has its second path")
             assert site.refused() == refused
         # The old connections need the keeper. The keeper ends with them, whatever newer connections exist.
         wait_for_two_checks(keeper)
@@ -210,7 +210,7 @@ def test_connections_can_join_after_the_throttler_was_killed(site: Site) -> None
         assert site.listens(keeper)
         old.close()
         wait_until(lambda: not site.keepers(), "the keeper ends")
-        assert site.have_joined(late)
+        assert site.have_joined(later)
         assert not (throttler.state / "path-manager.sock").exists()
         assert not (throttler.state / "sysctls.json").exists()
         assert not site.listening_sockets()
@@ -225,7 +225,7 @@ def test_joins_are_refused_if_the_keeper_is_killed_too(site: Site) -> None:
     refused = site.refused()
     kill_together(throttler, site.keepers()[0])
     # The kernel closes the keeper's sockets when the keeper's process next gets a processor.
-    wait_until(lambda: not site.listening_sockets(), "the keeper is gone")
+    wait_until(lambda: not site.listening_sockets(), "the keeper has ended")
     elsewhere = any_process_listens()
     with site.connections() as (port,):
         wait_until(lambda: site.refused() > refused or site.have_joined([port]), "the join has ended")
@@ -300,7 +300,7 @@ def test_twenty_kills_leave_at_most_one_keeper_which_ends(site: Site, tmp_path: 
             assert len(site.keepers()) <= 1, number
     wait_until(lambda: not site.keepers(), "the keeper ends")
     # The note that a killed throttler set backup flags stays until a start or cleanup has reset the flags.
-    assert [left.name for left in tmp_path.iterdir()] == [FLAGS_NOTE]
+    assert [file.name for file in tmp_path.iterdir()] == [FLAGS_NOTE]
 
 
 def test_keeper_ignores_signals_to_the_whole_service(site: Site) -> None:

@@ -17,7 +17,7 @@ from mptcp_throttler.shaping.model import PLAIN_TCP_TABLE
 pytestmark = pytest.mark.kernel
 
 MEGABITS = 8
-OCTETS = 2_000_000
+DOWNLOAD_BYTES = 2_000_000
 CAPPED = f"""\
 {PATHS}rules:
   - {{name: never-above, paths: [ethernet], always: true, plain_tcp: cap, throttle: {{rate: {MEGABITS} Mbit/s}}}}
@@ -31,7 +31,7 @@ class Site(ThrottledSite):
     origin: Origin
 
     def plain_download_seconds(self) -> float:
-        """Return the seconds that a plain TCP client takes to download :data:`OCTETS` bytes."""
+        """Return the seconds that a plain TCP client takes to download :data:`DOWNLOAD_BYTES` bytes."""
         argv = self.curl(self.origin.url("small"), "-w", "%{time_total}")
         argv = argv[argv.index("curl") :]
         return float(self.testbed["client"].run(argv).stdout)
@@ -44,29 +44,29 @@ class Site(ThrottledSite):
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     require("htb", "nftables")
     testbed = make_module_testbed()
-    origin = start_origin(testbed["origin"], {"big": 400_000_000, "small": OCTETS})
+    origin = start_origin(testbed["origin"], {"big": 400_000_000, "small": DOWNLOAD_BYTES})
     return Site.start_on(testbed, origin, settings={"verify_interval": 1})
 
 
 def test_plain_and_multipath_tcp_share_one_cap(site: Site) -> None:
-    least = 8 * OCTETS / 1e6 / MEGABITS
-    wait_until(lambda: site.plain_download_seconds() < least, "plain TCP has no cap before the throttler starts")
+    seconds = 8 * DOWNLOAD_BYTES / 1e6 / MEGABITS
+    wait_until(lambda: site.plain_download_seconds() < seconds, "plain TCP has no cap before the throttler starts")
     throttler = site.start(CAPPED)
-    assert site.plain_download_seconds() > 0.9 * least
+    assert site.plain_download_seconds() > 0.9 * seconds
     multipath = site.testbed["client"].popen(site.curl(site.origin.url("big")))
     wait_until(lambda: len(throttler.status()["connections"]) == 1, "a download by Multipath TCP")
     wait_until(
         lambda: len(throttler.status()["connections"][0]["subflows"]) == 2,
         "the download has a subflow on the other path, too",
     )
-    assert site.plain_download_seconds() > 1.2 * least, "plain TCP gets only a part of the cap"
+    assert site.plain_download_seconds() > 1.2 * seconds, "plain TCP gets only a part of the cap"
     site.abort(multipath)
     site.node.run(["nft", "delete", "table", "inet", PLAIN_TCP_TABLE])
     wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is restored")
     site.reload(throttler, UNCAPPED)
     wait_until(lambda: PLAIN_TCP_TABLE not in site.tables(), "the table is removed with the rule")
     # A download that begins just when its class goes can lose packets with it and wait for their timers.
-    wait_until(lambda: site.plain_download_seconds() < least, "plain TCP has no cap without the rule")
+    wait_until(lambda: site.plain_download_seconds() < seconds, "plain TCP has no cap without the rule")
     site.reload(throttler, CAPPED)
     wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is made with the rule")
     throttler.process.kill()

@@ -28,7 +28,7 @@ NOW = 1_795_000_000.0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_printed_commands_make_the_desired_state(
+def test_printed_commands_create_the_desired_state(
     testbed: Testbed, tmp_path: Path, require: object, backend: str
 ) -> None:
     require("htb", *needed_by(backend))  # type: ignore[operator]

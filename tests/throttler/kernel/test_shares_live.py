@@ -17,9 +17,9 @@ from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 
 pytestmark = pytest.mark.kernel
 
-ROOM = 8
-SHARE = ROOM // 2
-WANTED = 7
+MAX_CONNECTIONS = 8
+SHARE = MAX_CONNECTIONS // 2
+CONNECTION_COUNT = 7
 POLICY = """\
 version: 1
 paths:
@@ -36,7 +36,7 @@ def site(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Test
     testbed = make_module_testbed()
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)
-    settings = {"netfilter": backend, "verify_interval": 2, "max_connections": ROOM}
+    settings = {"netfilter": backend, "verify_interval": 2, "max_connections": MAX_CONNECTIONS}
     return Site(testbed, backend, policy, write_throttler_config(testbed["proxy"], policy, settings=settings))
 
 
@@ -86,24 +86,24 @@ def test_connections_beyond_a_clients_share_are_closed_and_others_are_capped(
         listener = stack.enter_context(listening(site))
         if not older:
             throttler = stack.enter_context(running(site))
-        connections = stack.enter_context(idle_connections(site, listener, WANTED, "eth0", family))
+        connections = stack.enter_context(idle_connections(site, listener, CONNECTION_COUNT, "eth0", family))
         if older:
             throttler = stack.enter_context(running(site))
         until(lambda: len(kernel_ports(site)) == SHARE)
-        kept = kernel_ports(site)
-        assert kept <= set(connections)
+        remaining = kernel_ports(site)
+        assert remaining <= set(connections)
 
         def capped() -> set[int]:
             """Return the client's ports of the initial subflows that the status shows as capped."""
-            shown = ask(throttler.socket)["connections"]
-            first = [each for connection in shown for each in connection["subflows"] if each["initial"]]
+            connections = ask(throttler.socket)["connections"]
+            first = [each for connection in connections for each in connection["subflows"] if each["initial"]]
             return {int(each["remote"].rpartition(":")[2]) for each in first if each["rate"] == 5_000_000}
 
-        until(lambda: capped() == kept)
-        (another,) = stack.enter_context(idle_connections(site, listener, 1, "wlan0", family))
-        until(lambda: capped() == {*kept, another})
-        assert kernel_ports(site) == {*kept, another}, "the connections within the share stay"
+        until(lambda: capped() == remaining)
+        (other_client,) = stack.enter_context(idle_connections(site, listener, 1, "wlan0", family))
+        until(lambda: capped() == {*remaining, other_client})
+        assert kernel_ports(site) == {*remaining, other_client}, "the connections within the share stay"
         counted = ask(throttler.socket)["counters"]["tracker"]["connections_refused"]
-        assert counted >= WANTED - SHARE
-        assert throttler.process.output().count("too many connections of its client") >= WANTED - SHARE
+        assert counted >= CONNECTION_COUNT - SHARE
+        assert throttler.process.output().count("too many connections of its client") >= CONNECTION_COUNT - SHARE
         assert "it is not capped" not in throttler.process.output()

@@ -28,7 +28,7 @@ def ss_output(node: LiveNode) -> str:
     return re.sub(r" last(snd|rcv|ack):\d+", "", text)
 
 
-def test_socket_values_are_those_of_ss(testbed: Testbed, require: Any) -> None:
+def test_socket_values_equal_those_of_ss(testbed: Testbed, require: Any) -> None:
     require("mptcp")
     proxy, client = testbed["proxy"], testbed["client"]
     with proxy.entered():
@@ -44,9 +44,9 @@ def test_socket_values_are_those_of_ss(testbed: Testbed, require: Any) -> None:
         with accepted:
             accepted.sendall(b"x" * 100_000)
             caller.sendall(b"y" * 2_000)
-            got = 0
-            while got < 100_000:
-                got += len(caller.recv(65_536))
+            received = 0
+            while received < 100_000:
+                received += len(caller.recv(65_536))
             before, listing = "", ss_output(proxy)
             deadline = time.monotonic() + 60
             # Wait until the last acknowledgements have arrived and nothing changes any longer.
@@ -114,20 +114,20 @@ def many_connections(testbed: Testbed) -> Iterator[SocketDiagnostics]:
         yield diagnostics
 
 
-def test_many_sockets_are_dumped_in_pieces_and_found_one_by_one(testbed: Testbed, require: Any) -> None:
+def test_many_sockets_are_dumped_in_batches_and_found_individually(testbed: Testbed, require: Any) -> None:
     require("mptcp")
     with many_connections(testbed) as diagnostics:
         for _ in range(2):  # The second pass uses the layout that the first pass learned.
             began = time.monotonic()
-            pieces = []
-            for piece in diagnostics.pieces():
-                pieces.append(piece)
+            batches = []
+            for batch in diagnostics.batches():
+                batches.append(batch)
                 time.sleep(0.002)
-            found = {each.four_tuple: each for piece in pieces for each in piece}
+            found = {each.four_tuple: each for batch in batches for each in batch}
             assert len(found) == 2 * CONNECTIONS * 9 // 10
-            assert sum(map(len, pieces)) == len(found)
-            assert max(map(len, pieces)) < 100
-            times = [each.read for piece in pieces for each in piece]
+            assert sum(map(len, batches)) == len(found)
+            assert max(map(len, batches)) < 100
+            times = [each.read for batch in batches for each in batch]
             assert times == sorted(times), "each time is when the kernel read the socket, not when the dump ended"
             assert began <= times[0] < times[-1] <= time.monotonic()
         listing = testbed["proxy"].run(["ss", "-tniH", "state", "established", "sport", "=", f":{PORT}"]).stdout
@@ -178,9 +178,9 @@ def test_closing_sockets_at_both_ends_keeps_the_listener(
         accepted[0].sendall(b"!")
         assert callers[0].recv(1) == b"!"
         with testbed["proxy"].entered():
-            late = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
-        late.settimeout(60)
-        late.connect(callers[0].getpeername()[:2])
+            later_client = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+        later_client.settimeout(60)
+        later_client.connect(callers[0].getpeername()[:2])
 
 
 @pytest.mark.parametrize("ports", [(PORT,), (PORT, PORT + 1), (PORT + 2, PORT + 1, PORT)])
@@ -209,7 +209,7 @@ def test_abandoned_dump_does_not_affect_later_requests(testbed: Testbed, require
     with many_connections(testbed) as diagnostics:
         complete = {each.four_tuple for each in diagnostics.subflows()}
         for left_after in range(1, 6):
-            unfinished = diagnostics.pieces()
+            unfinished = diagnostics.batches()
             for _ in range(left_after):
                 next(unfinished)
             some = next(iter(complete))

@@ -11,7 +11,7 @@ import pytest
 from mptcp_lab.testbed import LiveNode
 from mptcp_lab.testbed.features import missing
 from mptcp_lab.testbed.services import start_throttler, write_throttler_config
-from mptcp_throttler.kernel.tc.link import find, stands_on
+from mptcp_throttler.kernel.tc.link import find_link, read_lower_interfaces
 
 pytestmark = pytest.mark.kernel
 
@@ -27,11 +27,11 @@ def links(host: LiveNode) -> Iterator[LiveNode]:
 
 def lower_interfaces(host: LiveNode, *names: str) -> dict[str, set[str]]:
     with host.entered():
-        found = stands_on()
+        found = read_lower_interfaces()
     return {name: found[name] for name in names}
 
 
-def test_bridge_stands_on_its_ports_and_veth_on_none(links: LiveNode) -> None:
+def test_bridge_is_stacked_on_its_ports_and_veth_on_nothing(links: LiveNode) -> None:
     # The testbed's own interfaces are veths whose other ends are in other network namespaces.
     assert lower_interfaces(links, "s0", "s1", "sbr0", "wan0") == {
         "s0": set(),
@@ -42,7 +42,7 @@ def test_bridge_stands_on_its_ports_and_veth_on_none(links: LiveNode) -> None:
 
 
 @pytest.mark.parametrize("kind", ["macvlan", "vlan"])
-def test_macvlan_and_vlan_stand_on_their_interface(links: LiveNode, kind: str) -> None:
+def test_macvlan_and_vlan_are_stacked_on_their_interface(links: LiveNode, kind: str) -> None:
     if (reason := missing(kind)) is not None:
         # Do not fail in CI either: the throttler does not need this kind, and kernels without it are tested with a
         # bridge.
@@ -51,7 +51,7 @@ def test_macvlan_and_vlan_stand_on_their_interface(links: LiveNode, kind: str) -
     links.run(["ip", "link", "add", "link", "s0", "name", "s0.10", "type", kind, *number])
     assert lower_interfaces(links, "s0.10", "s0") == {"s0.10": {"s0"}, "s0": set()}
     with links.entered():
-        upper = find("s0.10")
+        upper = find_link("s0.10")
     assert upper is not None
     assert (upper.name, upper.kind) == ("s0.10", kind)
 
@@ -61,7 +61,7 @@ def test_check_and_start_warn_of_a_bridge_and_its_port(links: LiveNode, require:
     policy = links.directory / "policy.yaml"
     policy.write_text("version: 1\nrules: []\n")
     config = write_throttler_config(links, policy, interfaces=("sbr0", "s1"), settings={"netfilter": "nftables"})
-    words = "warning: interfaces: sbr0 stands on s1, and its packets are seen on both: "
+    words = "warning: interfaces: sbr0 is stacked on s1, and its packets pass both: "
     assert words in links.run([links.program("mptcp-throttler"), "check", "--config", str(config)]).stderr
     throttler = start_throttler(links, config)
     throttler.process.signal(signal.SIGTERM)

@@ -23,7 +23,7 @@ pytestmark = [
 
 SENT = 3_000_000
 ANSWER_TIMEOUT = 60.0
-SLOW = 60.0
+TIMEOUT = 60.0
 """Time limit in seconds, for a busy machine."""
 
 
@@ -37,12 +37,12 @@ def transfer(sender: socket.socket, receiver: socket.socket, count: int) -> None
     """Send *count* bytes, and wait until all have arrived."""
     sending = threading.Thread(target=sender.sendall, args=(b"x" * count,))
     sending.start()
-    got = 0
+    received = 0
     receiver.settimeout(60)
-    while got < count:
-        piece = receiver.recv(1 << 16)
-        assert piece
-        got += len(piece)
+    while received < count:
+        data = receiver.recv(1 << 16)
+        assert data
+        received += len(data)
     sending.join()
 
 
@@ -52,7 +52,7 @@ def totals(summary: dict[str, Any]) -> dict[str, int]:
     return found | {f"{each['rule']} {each['path']}": each["bytes"] for each in summary["rules"]}
 
 
-def test_byte_totals_are_right_and_stay_after_connections_end(site: Site) -> None:
+def test_byte_totals_are_correct_and_remain_after_connections_end(site: Site) -> None:
     seen: list[dict[str, int]] = []
     with running(site) as throttler:
 
@@ -64,19 +64,19 @@ def test_byte_totals_are_right_and_stay_after_connections_end(site: Site) -> Non
         with ExitStack() as stack:
             listener = stack.enter_context(listening(site))
             client, proxy = stack.enter_context(connected(site, listener))
-            until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+            until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, TIMEOUT)
             transfer(proxy, client, SENT)
             transfer(client, proxy, SENT // 10)
-            until(lambda: sum(each["bytes_sent"] for each in read()["paths"]) >= SENT, SLOW)
+            until(lambda: sum(each["bytes_sent"] for each in read()["paths"]) >= SENT, TIMEOUT)
             summary = read()
             assert {each["path"]: each["subflows"] for each in summary["paths"]} == {"ethernet": 1, "wifi": 1}
-            until(lambda: sum(each["bytes_received"] for each in read()["paths"]) >= SENT // 10, SLOW)
+            until(lambda: sum(each["bytes_received"] for each in read()["paths"]) >= SENT // 10, TIMEOUT)
             (rule,) = summary["rules"]
             assert (rule["rule"], rule["path"], rule["capped"], rule["rate"]) == (
                 "spare-ethernet", "ethernet", 1, 5_000_000,
             )  # fmt: skip
 
-            def same_in_tc() -> bool:
+            def agrees_with_tc() -> bool:
                 """Return whether tc shows the same counters.
 
                 On a busy machine, packets may pass between the two readings.
@@ -87,8 +87,8 @@ def test_byte_totals_are_right_and_stay_after_connections_end(site: Site) -> Non
                 shown = listed.split(f"class htb {cap['classid']} ")[1].split("Sent ")[1].split()
                 return (cap["bytes"], cap["packets"]) == (int(shown[0]), int(shown[2]))
 
-            until(same_in_tc, SLOW)
-        until(lambda: not read()["connections"], SLOW)
+            until(agrees_with_tc, TIMEOUT)
+        until(lambda: not read()["connections"], TIMEOUT)
         after = read()
         sent = sum(each["bytes_sent"] for each in after["paths"])
         # Data that are sent again on another subflow count twice.
@@ -104,28 +104,28 @@ def test_short_connections_are_counted_completely_without_a_budget(site: Site) -
     with running(site) as throttler, listening(site) as listener:
         for _ in range(count):
             with connected(site, listener) as (client, proxy):
-                until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+                until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, TIMEOUT)
                 transfer(proxy, client, short)
-            until(lambda: not query(throttler, "summary")["connections"], SLOW)
+            until(lambda: not query(throttler, "summary")["connections"], TIMEOUT)
 
         def sent() -> int:
             return sum(int(each["bytes_sent"]) for each in query(throttler, "summary")["paths"])
 
-        until(lambda: sent() >= short * count, SLOW)
+        until(lambda: sent() >= short * count, TIMEOUT)
         assert sent() < 1.5 * short * count
 
 
 def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None:
     with running(site) as throttler, listening(site) as listener, connected(site, listener) as (client, proxy):
-        until(lambda: "applied" in {each["kind"] for each in query(throttler, "events")["events"]}, SLOW)
+        until(lambda: "applied" in {each["kind"] for each in query(throttler, "events")["events"]}, TIMEOUT)
         transfer(proxy, client, 300_000)
-        until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+        until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, TIMEOUT)
 
         def listed() -> dict[str, Any]:
             return query(throttler, "connections", client="10.77.1.2", sort="bytes")
 
         # Only acknowledged bytes count. The client may have read more.
-        until(lambda: listed()["connections"][0]["bytes_sent"] >= 300_000, SLOW)
+        until(lambda: listed()["connections"][0]["bytes_sent"] >= 300_000, TIMEOUT)
         found = listed()
         (connection,) = found["connections"]
         ethernet, wifi = connection["subflows"]
@@ -144,7 +144,7 @@ def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None
             return list(found["subflows"])
 
         # If the second subflow joins late, the anticipated cap is lifted, and set again by a soft start.
-        until(lambda: explained()[0]["cap_state"] == "in force", SLOW)
+        until(lambda: explained()[0]["cap_state"] == "in force", TIMEOUT)
         capped, free = explained()
         assert capped["verdict"] == "capped at 5 Mbit/s"
         assert free["tried"][0]["failed"] == "it is on path wifi, not on ethernet"
@@ -169,8 +169,8 @@ def test_reaction_time_to_joins_is_measured(site: Site) -> None:
     with running(site) as throttler, listening(site) as listener, ExitStack() as stack:
         for _ in range(5):
             stack.enter_context(connected(site, listener))
-        until(lambda: len(site.entries()) == 5, SLOW)
-        until(lambda: query(throttler, "summary")["reaction"]["total"] == 5, SLOW)
+        until(lambda: len(site.entries()) == 5, TIMEOUT)
+        until(lambda: query(throttler, "summary")["reaction"]["total"] == 5, TIMEOUT)
         reaction = query(throttler, "summary")["reaction"]
         assert reaction["count"] == sorted(reaction["count"])
-        assert 0 < reaction["sum"] < 5 * SLOW
+        assert 0 < reaction["sum"] < 5 * TIMEOUT

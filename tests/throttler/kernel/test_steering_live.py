@@ -125,7 +125,7 @@ def test_upload_uses_only_the_first_path(site: Site) -> None:
     for _ in range(5):
         with client.running(upload):
             wait_until(lambda: site.backups() == [False, True], "the second path is backup")
-        wait_until(lambda: not site.backups(), "the upload is gone", timeout=90)
+        wait_until(lambda: not site.backups(), "the upload has ended", timeout=90)
     site.stop_cleanly(throttler)
 
 

@@ -75,9 +75,9 @@ def test_root_that_could_not_be_restored_is_not_replaced(
         monkeypatch.setattr(root_qdisc, "RESTORABLE", root_qdisc.RESTORABLE | {"htb"})
         u32 = "parent 1: protocol ip u32 match ip dst 192.0.2.1 flowid 1:2"
         link.run(["tc", "filter", "add", "dev", "t0", *u32.split()])
-    why = "has filters" if has_filter else "qdisc of kind htb, which could not be restored exactly"
+    message = "has filters" if has_filter else "qdisc of kind htb, which could not be restored exactly"
     before = dump(link)
-    with link.entered(), pytest.raises(KernelError, match=why):
+    with link.entered(), pytest.raises(KernelError, match=message):
         asyncio.run(with_classes(tmp_path))
     assert dump(link) == before
 
@@ -88,7 +88,7 @@ def test_failed_restoration_is_completed_later(link: LiveNode, tmp_path: Path, m
     before = dump(link)
     original = root_qdisc.restore
 
-    def fails_half_way(link: Link, tree: list[root_qdisc.Saved]) -> None:
+    def fail_midway(link: Link, tree: list[root_qdisc.Saved]) -> None:
         original(link, tree[:2])
         raise KernelError("refused")
 
@@ -99,7 +99,7 @@ def test_failed_restoration_is_completed_later(link: LiveNode, tmp_path: Path, m
     with link.entered():
         asyncio.run(with_classes(tmp_path))
         with monkeypatch.context() as patched:
-            patched.setattr(root_qdisc, "restore", fails_half_way)
+            patched.setattr(root_qdisc, "restore", fail_midway)
             with pytest.raises(KernelError, match="refused"):
                 asyncio.run(restore())
         assert dump(link) != before
@@ -169,7 +169,7 @@ def test_damage_to_an_interface_is_found_and_repaired(link: LiveNode, tmp_path: 
         asyncio.run(scenario())
 
 
-def test_concurrent_tasks_may_use_traffic_control(link: LiveNode, tmp_path: Path) -> None:
+def test_concurrent_tasks_can_use_traffic_control(link: LiveNode, tmp_path: Path) -> None:
     """Defect: two dumps on one netlink socket failed with EBUSY during busy reloads, and the GSO limit stayed."""
 
     async def scenario() -> None:

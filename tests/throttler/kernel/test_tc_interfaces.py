@@ -104,7 +104,7 @@ def test_interface_renamed_before_the_start_is_restored(link: LiveNode, tmp_path
 
 
 def test_start_leaves_the_root_of_an_interface_with_a_swapped_name(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: t1, renamed to t0, was taken for an interface that is no longer configured, and lost its root qdisc."""
+    """Defect: t1, renamed to t0, counted as an interface that is no longer configured, and lost its root qdisc."""
     before = dump(link)
 
     async def successor() -> tuple[str, str]:
@@ -118,12 +118,12 @@ def test_start_leaves_the_root_of_an_interface_with_a_swapped_name(link: LiveNod
         rename(link, "t0", "t9")
         rename(link, "t1", "t0")
         try:
-            ours, left = asyncio.run(successor())
+            adopted, restored = asyncio.run(successor())
         finally:
             rename(link, "t0", "t1")
             rename(link, "t9", "t0")
-    assert "htb 4d50: root" in ours
-    assert "4d50:" not in left
+    assert "htb 4d50: root" in adopted
+    assert "4d50:" not in restored
     assert dump(link) == before
     assert "4d50:" not in link.run(["tc", "qdisc", "show", "dev", "t1"]).stdout
 
@@ -208,11 +208,11 @@ def test_own_changes_are_not_reported_as_foreign(link: LiveNode, tmp_path: Path)
         with closing(LinkNotices(["t0", "t1"], Ownership().htb_major)) as notices:
             await tc.prepare()
             await tc.restore()
-            ours = list(notices.read())
+            adopted = list(notices.read())
             link.run(["tc", "qdisc", "replace", "dev", "t0", "root", "pfifo"])
-            return ours, list(notices.read())
+            return adopted, list(notices.read())
 
     with link.entered():
-        ours, foreign = asyncio.run(changes_noticed())
-    assert not ours
-    assert {each.what for each in foreign} == {"root qdisc of t0"}
+        adopted, foreign = asyncio.run(changes_noticed())
+    assert not adopted
+    assert {each.description for each in foreign} == {"root qdisc of t0"}

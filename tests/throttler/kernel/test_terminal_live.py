@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_status_live import SLOW, query, transfer
+from test_status_live import TIMEOUT, query, transfer
 from throttler_site import Site, connected, listening, running, until
 
 from mptcp_lab.testbed.services import Throttler
@@ -38,7 +38,7 @@ def capturing(site: Site, capture: Path, interface: str) -> Iterator[None]:
     """Write the traffic of the proxy's port into *capture* with tcpdump, until the block ends."""
     command = ["tcpdump", "-Z", "root", "-U", "--immediate-mode", "-s", "160", "-i", interface, "-w", str(capture)]
     with site.proxy.running([*command, "tcp port 3128"]) as process:
-        until(lambda: "listening on" in process.output(), SLOW)
+        until(lambda: "listening on" in process.output(), TIMEOUT)
         yield
         # Wait until the end of the last connection is captured: tcpdump has then written everything before it.
         last = -1
@@ -58,11 +58,11 @@ def replay(site: Site, capture: Path, *arguments: str) -> list[dict[str, Any]]:
 
 def test_top_explain_and_events_show_a_cap(site: Site) -> None:
     with running(site) as throttler, listening(site) as listener, connected(site, listener) as (client, proxy):
-        until(lambda: "applied" in {each["kind"] for each in query(throttler, "events")["events"]}, SLOW)
-        until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+        until(lambda: "applied" in {each["kind"] for each in query(throttler, "events")["events"]}, TIMEOUT)
+        until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, TIMEOUT)
         transfer(proxy, client, 300_000)
         # If the second subflow joins late, the anticipated cap is lifted, and set again by a soft start.
-        until(lambda: "in force\n" in command_output(throttler, "explain", "10.77.1.2"), SLOW)
+        until(lambda: "in force\n" in command_output(throttler, "explain", "10.77.1.2"), TIMEOUT)
         (connection,) = query(throttler, "connections")["connections"]
         ethernet, wifi = connection["subflows"]
         token = connection["token"]
@@ -76,8 +76,8 @@ def test_top_explain_and_events_show_a_cap(site: Site) -> None:
         assert table[-1] == "1 connection, 1 shown"
         assert "0 connections, 0 shown" in command_output(throttler, "top", "--once", "--client", "10.9.9.9")
 
-        for which in ("10.77.1.2", token, wifi["remote"]):
-            explained = command_output(throttler, "explain", which)
+        for argument in ("10.77.1.2", token, wifi["remote"]):
+            explained = command_output(throttler, "explain", argument)
             assert f"connection {token} from 10.77.1.2, 2 active subflows, since " in explained
             assert f"{ethernet['remote']}, path ethernet by wan0, download: capped at 5 Mbit/s" in explained
             assert "in force\n    rule spare-ethernet: matches" in explained
@@ -99,19 +99,19 @@ def test_replay_of_a_capture_decides_as_the_daemon_did(
     capture = tmp_path / "capture.pcap"
     with running(site) as throttler, listening(site) as listener, capturing(site, capture, interface):
         with connected(site, listener, family) as (client, proxy):
-            until(lambda: "applied" in {each["kind"] for each in query(throttler, "events")["events"]}, SLOW)
-            until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, SLOW)
+            until(lambda: "applied" in {each["kind"] for each in query(throttler, "events")["events"]}, TIMEOUT)
+            until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, TIMEOUT)
             transfer(proxy, client, 30_000)
             (live,) = query(throttler, "connections")["connections"]
-        until(lambda: not query(throttler, "summary")["connections"], SLOW)
+        until(lambda: not query(throttler, "summary")["connections"], TIMEOUT)
     found = replay(site, capture)
     assert {each["token"] for each in found if "token" in each} == {live["token"]}
     last = {each["remote"]: each for each in found if each["kind"] == "decided"}
     assert {remote: (each.get("path"), each.get("rate"), each.get("rule")) for remote, each in last.items()} == {
         each["remote"]: (each["path"], each["rate"], each["rule"]) for each in live["subflows"]
     }
-    kept = os.environ.get("MPTCP_KEEP_CAPTURES")
-    if kept and site.backend == "nftables":
-        shutil.copy(capture, f"{kept}/lab-{interface}-ipv{family}.pcap")
+    directory = os.environ.get("MPTCP_KEEP_CAPTURES")
+    if directory and site.backend == "nftables":
+        shutil.copy(capture, f"{directory}/lab-{interface}-ipv{family}.pcap")
     closed = [each["text"] for each in found if each["kind"] == "closed" and "remote" in each]
     assert len(closed) == 2

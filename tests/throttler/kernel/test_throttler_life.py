@@ -153,7 +153,7 @@ def test_stop_during_the_start_leaves_the_kernel_unchanged(site: Site, moment: s
         mounts=throttler_mounts(site.proxy),
     )
     if moment == "while starting":
-        until(lambda: "takes the place of" in process.output())
+        until(lambda: " replaces " in process.output())
         process.signal(signal.SIGHUP)
     process.signal(signal.SIGTERM)
     process.wait(60)
@@ -180,33 +180,33 @@ def test_recreated_interface_does_not_affect_the_others(make_testbed: Callable[.
         interfaces=("wan0", "extra0"),
         settings={"netfilter": site.backend, "verify_interval": 1},
     )
-    other = Site(testbed, site.backend, policy, config)
+    other_site = Site(testbed, site.backend, policy, config)
     add = ["ip", "link", "add", "extra0", "type", "veth", "peer", "extra1"]
-    up = ["ip", "link", "set", "extra0", "up"]
-    other.proxy.run(add)
-    other.proxy.run(up)
-    with running(other) as throttler:
-        other.proxy.run(["ip", "link", "del", "extra0"])
+    set_up = ["ip", "link", "set", "extra0", "up"]
+    other_site.proxy.run(add)
+    other_site.proxy.run(set_up)
+    with running(other_site) as throttler:
+        other_site.proxy.run(["ip", "link", "del", "extra0"])
         until(lambda: "there is no interface extra0" in throttler.process.output())
-        with connection(other):
-            until(lambda: clients(other.entries()) == ["10.77.1.2"])
-        other.proxy.run(add)
-        other.proxy.run(up)
-        until(lambda: "htb 4d50: root" in other.proxy.run(["tc", "qdisc", "show", "dev", "extra0"]).stdout)
-        until(lambda: "class htb 4d50:10 " in other.proxy.run(["tc", "class", "show", "dev", "extra0"]).stdout)
-    assert "4d50" not in other.proxy.run(["tc", "qdisc", "show"]).stdout
+        with connection(other_site):
+            until(lambda: clients(other_site.entries()) == ["10.77.1.2"])
+        other_site.proxy.run(add)
+        other_site.proxy.run(set_up)
+        until(lambda: "htb 4d50: root" in other_site.proxy.run(["tc", "qdisc", "show", "dev", "extra0"]).stdout)
+        until(lambda: "class htb 4d50:10 " in other_site.proxy.run(["tc", "class", "show", "dev", "extra0"]).stdout)
+    assert "4d50" not in other_site.proxy.run(["tc", "qdisc", "show"]).stdout
 
 
-def test_successor_with_the_other_backend_removes_the_first_ones_objects(site: Site) -> None:
+def test_successor_with_another_backend_removes_the_objects_of_the_first(site: Site) -> None:
     first = site.start()
     with connection(site):
         until(lambda: len(site.entries()) == 1)
         first.process.kill()
-        other = "nftables" if site.backend == "iptables" else "iptables"
+        backend = "nftables" if site.backend == "iptables" else "iptables"
         config = site.testbed.directory / "other.yaml"
-        config.write_text(site.config.read_text().replace(f'"{site.backend}"', f'"{other}"'))
+        config.write_text(site.config.read_text().replace(f'"{site.backend}"', f'"{backend}"'))
         successor = start_throttler(site.proxy, config)
         assert not site.entries()
-        assert clients(Site(site.testbed, other, site.policy, config).entries()) == ["10.77.1.2"]
+        assert clients(Site(site.testbed, backend, site.policy, config).entries()) == ["10.77.1.2"]
         successor.process.signal(signal.SIGTERM)
         assert successor.process.wait(60) == 0

@@ -36,8 +36,8 @@ def start(site: Site) -> Iterator[Callable[..., Process]]:
     mounts = throttler_mounts(site.proxy)
     state = Path(mounts["/run/mptcp-throttler"])
     os.chown(state, USER, USER)
-    for left in state.iterdir():
-        os.chown(left, USER, USER)
+    for file in state.iterdir():
+        os.chown(file, USER, USER)
     site.testbed.directory.chmod(0o755)
     for file in (site.config, site.policy):
         file.chmod(0o644)
@@ -47,7 +47,9 @@ def start(site: Site) -> Iterator[Callable[..., Process]]:
 
     def started(**environment: str) -> Process:
         command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
-        command += [f"--{which}={CAPABILITIES}" for which in ("inh-caps", "ambient-caps", "bounding-set")]
+        command += [
+            f"--{capability_set}={CAPABILITIES}" for capability_set in ("inh-caps", "ambient-caps", "bounding-set")
+        ]
         command += [program("mptcp-throttler"), "run", "--config", str(site.config)]
         # This is the path that systemd uses. The namespace's own /sys has no cgroup mount, and only root can mount one.
         command = ["sh", "-ec", 'mount -t cgroup2 none /sys/fs/cgroup; exec "$@"', "sh", *command]
@@ -117,7 +119,7 @@ def test_unprivileged_throttler_steers_and_its_keeper_restores_sysctls(
 def backups(site: Site) -> list[bool]:
     """Return for each subflow whether the proxy's side set its backup flag."""
     with site.proxy.entered(), closing(SocketDiagnostics([PORT])) as sockets:
-        return [each.made_backup for piece in sockets.pieces() for each in piece]
+        return [each.made_backup for piece in sockets.batches() for each in piece]
 
 
 def test_unreadable_iptables_lock_is_reported_in_one_line(site: Site, start: Callable[..., Process]) -> None:

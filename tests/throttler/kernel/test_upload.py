@@ -32,8 +32,8 @@ from mptcp_throttler.shaping.model import ClassSpec, Ownership, Target, class_sp
 
 pytestmark = pytest.mark.kernel
 
-DOWN_ONLY = PATHS + "rules: [{name: down, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n"
-UP = PATHS + "rules: [{name: up, paths: [ethernet], direction: up, throttle: {rate: 5 Mbit/s}}]\n"
+DOWNLOADS = PATHS + "rules: [{name: down, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n"
+UPLOADS = PATHS + "rules: [{name: up, paths: [ethernet], direction: up, throttle: {rate: 5 Mbit/s}}]\n"
 BOTH = PATHS + "rules: [{name: both, paths: [ethernet], direction: both, throttle: {rate: 5 Mbit/s}}]\n"
 DEVICE = "mptcp-up"
 
@@ -92,7 +92,7 @@ def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
 @pytest.mark.nightly(besides=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_upload_cap_shapes_only_the_chosen_subflow(site: Site, family: int) -> None:
-    throttler = site.start(UP)
+    throttler = site.start(UPLOADS)
     with site.upload(family):
         # Wait for this subflow first: until it exists, an anticipated cap may be lifted.
         free = subflow(throttler, "wifi")
@@ -117,7 +117,7 @@ def test_upload_cap_shapes_only_the_chosen_subflow(site: Site, family: int) -> N
 
 
 def test_reload_adds_and_removes_upload_shaping(site: Site) -> None:
-    throttler = site.start(DOWN_ONLY)
+    throttler = site.start(DOWNLOADS)
     with site.upload():
         subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["entries"] == 1, "the cap on download is in force")
@@ -127,14 +127,14 @@ def test_reload_adds_and_removes_upload_shaping(site: Site) -> None:
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap on upload is in force, too")
         assert subflow(throttler, "ethernet")["classid"] is not None
         assert {each["direction"] for each in throttler.status()["classes"]} == {"down", "up"}
-        site.reload(throttler, DOWN_ONLY)
-        wait_until(lambda: not site.kernel_objects(), "device and table are gone")
+        site.reload(throttler, DOWNLOADS)
+        wait_until(lambda: not site.kernel_objects(), "device and table are removed")
         assert subflow(throttler, "ethernet")["classid"] is not None
     site.stop_cleanly(throttler)
 
 
 def test_successor_adopts_or_removes_the_upload_device(site: Site) -> None:
-    throttler = site.start(UP)
+    throttler = site.start(UPLOADS)
     with site.upload():
         wait_until(lambda: len(site.bytes_by_class()) == 1, "the class exists")
         subflow(throttler, "wifi")
@@ -142,24 +142,24 @@ def test_successor_adopts_or_removes_the_upload_device(site: Site) -> None:
         wait_until(lambda: throttler.status()["classes"][0]["rate"] == 5_000_000, "the class has the final rate")
         before = site.bytes_by_class()
         throttler.process.kill()
-        throttler = site.start(UP)
+        throttler = site.start(UPLOADS)
         assert site.bytes_by_class().keys() == before.keys()
         assert throttler.status()["counters"]["upload_reconciler"]["classes_upserted"] == 0
         throttler.process.kill()
-        throttler = site.start(DOWN_ONLY)
+        throttler = site.start(DOWNLOADS)
         assert not site.kernel_objects()
     site.stop_cleanly(throttler)
 
 
 def test_cleanup_removes_the_upload_device_of_a_killed_throttler(site: Site) -> None:
-    site.start(UP).process.kill()
+    site.start(UPLOADS).process.kill()
     assert DEVICE in site.kernel_objects()
     site.cleanup()
     assert not site.kernel_objects()
 
 
 def test_removed_upload_device_is_made_again(site: Site) -> None:
-    throttler = site.start(UP)
+    throttler = site.start(UPLOADS)
     with site.upload():
         subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
@@ -173,10 +173,10 @@ def test_removed_upload_device_is_made_again(site: Site) -> None:
 
 
 def test_reload_is_refused_if_another_device_has_the_name(site: Site) -> None:
-    throttler = site.start(DOWN_ONLY)
+    throttler = site.start(DOWNLOADS)
     site.node.run(["ip", "link", "add", DEVICE, "type", "veth", "peer", "name", "other"])
     try:
-        site.reload(throttler, UP)
+        site.reload(throttler, UPLOADS)
         wait_until(lambda: "policy not reloaded" in throttler.process.output(), "the reload is refused")
         assert f"interface {DEVICE} is not an IFB device" in throttler.process.output()
         assert throttler.status()["policy"]["rules"] == ["down"]

@@ -26,21 +26,21 @@ def links(host: LiveNode, require: object) -> Iterator[LiveNode]:
         host.run(["ip", "link", "add", name, "type", "veth", "peer", peer])
     yield host
     with host.entered():
-        asyncio.run(make_table(["u0"], stop=True))
+        asyncio.run(create_table(["u0"], stop=True))
     host.run(["sh", "-c", "for each in v0 v1 v2; do ip link del $each; done"])
 
 
-async def make_table(interfaces: Sequence[str], *, stop: bool = False) -> list[str]:
+async def create_table(interfaces: Sequence[str], *, stop: bool = False) -> list[str]:
     """Create the table as the daemon does at its start. Leave it in place, as after a kill, or remove it if *stop*."""
     tc, netfilter = IfbTrafficControl(Ownership()), NftablesNetfilter(NftTable(Ownership(), interfaces))
     await tc.prepare()
     await netfilter.prepare()
-    complaints = await netfilter.check()
+    problems = await netfilter.check()
     if stop:
         await netfilter.remove()
         await tc.restore()
     netfilter.close()
-    return complaints
+    return problems
 
 
 def hooked_interfaces(host: LiveNode) -> list[str]:
@@ -52,23 +52,23 @@ def hooked_interfaces(host: LiveNode) -> list[str]:
 
 @pytest.mark.nightly(besides=("interfaces0", "interfaces4"))
 @pytest.mark.parametrize("interfaces", [["u1", "u0"], ["u0"], ["u1"], ["u1", "u@2"], ["u@2", "u0", "u1"]])
-def test_start_with_other_interfaces_makes_one_chain_each(links: LiveNode, interfaces: list[str]) -> None:
+def test_start_with_other_interfaces_creates_one_chain_per_interface(links: LiveNode, interfaces: list[str]) -> None:
     """Defect: u1's chain stayed, or the table was refused (before Linux 6.4), or u0 stayed hooked in u1's chain."""
     with links.entered():
-        asyncio.run(make_table(["u0", "u1"]))
+        asyncio.run(create_table(["u0", "u1"]))
         assert hooked_interfaces(links) == ["u0", "u1"]
-        assert asyncio.run(make_table(interfaces)) == []
+        assert asyncio.run(create_table(interfaces)) == []
     assert hooked_interfaces(links) == sorted(interfaces)
 
 
-def test_swapped_interface_names_get_their_own_chains(links: LiveNode) -> None:
+def test_swapped_interfaces_get_their_own_chains(links: LiveNode) -> None:
     with links.entered():
-        asyncio.run(make_table(["u0", "u1"]))
+        asyncio.run(create_table(["u0", "u1"]))
         for words in ("u0 name u9", "u1 name u0"):
             links.run(["ip", "link", "set", *words.split()])
-        assert asyncio.run(make_table(["u0"])) == []
+        assert asyncio.run(create_table(["u0"])) == []
         assert hooked_interfaces(links) == ["u0"]
-        assert asyncio.run(make_table(["u0", "u9"])) == []
+        assert asyncio.run(create_table(["u0", "u9"])) == []
     assert hooked_interfaces(links) == ["u0", "u9"]
 
 
@@ -78,5 +78,5 @@ def test_chains_numbered_by_an_earlier_version_are_replaced(links: LiveNode) -> 
         links.run(["nft", "add table netdev mptcp_throttler"])
         links.run(["nft", f"add chain netdev mptcp_throttler ingress_{number} {{ {hook}; policy accept; }}"])
     with links.entered():
-        assert asyncio.run(make_table(["u1", "u0"])) == []
+        assert asyncio.run(create_table(["u1", "u0"])) == []
     assert hooked_interfaces(links) == ["u0", "u1"]

@@ -52,8 +52,8 @@ class Site(ThrottledSite):
 
     def vpn(self) -> AbstractContextManager[OpenVpn]:
         node = self.testbed[self.server]
-        by = None if self.server == "proxy" else (self.node.service_address(), PROXY_PORT)
-        return over_tcp(self.testbed["client"], node, proxy=by)
+        via = None if self.server == "proxy" else (self.node.service_address(), PROXY_PORT)
+        return over_tcp(self.testbed["client"], node, proxy=via)
 
     @contextmanager
     def download(self, vpn: OpenVpn) -> Iterator[Callable[[], None]]:
@@ -116,7 +116,7 @@ def test_tunnel_has_two_subflows_and_is_capped_and_counted(site: Site) -> None:
         received = site.received_by_both() - before
         # Headers, and control messages of both ends, are not counted.
         wait_until(lambda: 0.9 * received < site.used() - counted < received, "the budget has counted the tunnel")
-    wait_until(lambda: subflows(throttler) == [], "the tunnel is gone")
+    wait_until(lambda: subflows(throttler) == [], "the tunnel has ended")
     site.stop_cleanly(throttler)
 
 
@@ -135,5 +135,5 @@ def test_download_in_the_tunnel_survives_the_loss_of_a_path(site: Site, device: 
             back = site.received(device)
             wait_until(lambda: site.received(device) > back + 100_000, "the path carries something again")
             finish()
-    wait_until(lambda: subflows(throttler) == [], "the tunnel is gone")
+    wait_until(lambda: subflows(throttler) == [], "the tunnel has ended")
     site.stop_cleanly(throttler)

@@ -38,7 +38,7 @@ rules:
     paths: [ethernet]
     throttle: {rate: 5 Mbit/s}
 """
-EVERYTHING = (
+FULL_POLICY = (
     POLICY.replace("throttle: {rate: 5 Mbit/s}", "direction: both\n    throttle: {rate: 5 Mbit/s}")
     + """\
   - name: order
@@ -115,15 +115,15 @@ class Site:
 
     def kernel_dump(self) -> str:
         """Return a dump of the kernel's state without counters. It may be taken while a throttler runs."""
-        taken: list[State] = []
+        dumps: list[State] = []
 
         def complete() -> bool:
             """Return whether the dump is complete. It is not if a link disappeared while it was taken."""
-            taken.append(kernel_state(self.proxy))
-            return not differences(taken[-1], taken[-1])
+            dumps.append(kernel_state(self.proxy))
+            return not differences(dumps[-1], dumps[-1])
 
         until(complete)
-        return "\n".join(f"{name}:\n{text}" for name, text in taken[-1].items())
+        return "\n".join(f"{name}:\n{text}" for name, text in dumps[-1].items())
 
     def state(self) -> State:
         """Return the whole state that a throttler could change: the kernel, processes, BPF, and files."""
@@ -224,8 +224,8 @@ def both_subflows_known(path: Path) -> bool:
 
     Until then, it only anticipates a cap, and may lift it.
     """
-    shown = ask(path)["connections"]
-    return [len(connection["subflows"]) for connection in shown] == [2]
+    connections = ask(path)["connections"]
+    return [len(connection["subflows"]) for connection in connections] == [2]
 
 
 def until(holds: Callable[[], object], timeout: float = 60) -> None:

@@ -21,17 +21,17 @@ from mptcp_throttler.mptcp.segment import parse_frame
 
 ETH_P_ALL = 3
 NO_OPERATION = "NOP"
-MOST_OPTIONS = 40
+OPTION_BYTES = 40
 """Maximum length of the options in a TCP header, in bytes."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def _words(data: bytes) -> int:
+def _word_sum(data: bytes) -> int:
     """Return the sum of the big-endian 16-bit words of *data*."""
     return sum(struct.unpack(f"!{len(data) // 2}H", data))
 
 
-class _Piece(ctypes.Structure):
+class _Iovec(ctypes.Structure):
     """``struct iovec``."""
 
     _fields_ = (("base", ctypes.c_char_p), ("length", ctypes.c_size_t))
@@ -43,7 +43,7 @@ class _Header(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_void_p),
         ("name_length", ctypes.c_uint),
-        ("pieces", ctypes.POINTER(_Piece)),
+        ("pieces", ctypes.POINTER(_Iovec)),
         ("count", ctypes.c_size_t),
         ("control", ctypes.c_void_p),
         ("control_length", ctypes.c_size_t),
@@ -94,25 +94,28 @@ class Link:
 
         This is much faster than ``frame``.
         """
-        blank = self.frame(client, options=[(NO_OPERATION, None)] * MOST_OPTIONS, **tcp)
-        begin, place = blank[:-MOST_OPTIONS], slice(len(blank) - MOST_OPTIONS - 4, len(blank) - MOST_OPTIONS - 2)
-        (checksum,) = struct.unpack("!H", blank[place])
+        blank = self.frame(client, options=[(NO_OPERATION, None)] * OPTION_BYTES, **tcp)
+        begin, field = (
+            blank[:-OPTION_BYTES],
+            slice(len(blank) - OPTION_BYTES - 4, len(blank) - OPTION_BYTES - 2),
+        )
+        (checksum,) = struct.unpack("!H", blank[field])
         frames = []
         for each in options:
-            padded = each.ljust(MOST_OPTIONS, b"\1")
+            padded = each.ljust(OPTION_BYTES, b"\1")
             # RFC 1624: add the difference that the words of the options make to the checksum.
-            total = (~checksum & 0xFFFF) + _words(padded) - _words(bytes([1]) * MOST_OPTIONS)
+            total = (~checksum & 0xFFFF) + _word_sum(padded) - _word_sum(bytes([1]) * OPTION_BYTES)
             while total >> 16:
                 total = (total & 0xFFFF) + (total >> 16)
-            frames.append(begin[: place.start] + struct.pack("!H", ~total & 0xFFFF) + begin[place.stop :] + padded)
+            frames.append(begin[: field.start] + struct.pack("!H", ~total & 0xFFFF) + begin[field.stop :] + padded)
         return frames
 
     def send(self, frame: bytes) -> None:
         self._socket.send(frame)
 
-    def volley(self, frames: Sequence[bytes], at_once: int) -> Volley:
-        """Prepare *frames*. Each `send` of the result sends the next *at_once* frames, much faster than one by one."""
-        return Volley(self._socket.fileno(), frames, at_once)
+    def volley(self, frames: Sequence[bytes], batch_size: int) -> Volley:
+        """Prepare *frames*. Each `send` of the result sends *batch_size* frames, which is much faster."""
+        return Volley(self._socket.fileno(), frames, batch_size)
 
     def handshake(self, client: tuple[str, int]) -> None:
         """Open a connection as an observer sees it. The proxy's kernel drops the third ACK for its sequence number.
@@ -137,16 +140,16 @@ class Link:
 class Volley:
     """Frames that are prepared for sendmmsg(2). The system call does not block other threads."""
 
-    def __init__(self, fd: int, frames: Sequence[bytes], at_once: int) -> None:
+    def __init__(self, fd: int, frames: Sequence[bytes], batch_size: int) -> None:
         self._fd = fd
-        self._pieces = [_Piece(frame, len(frame)) for frame in frames]
-        messages = [_Message(_Header(pieces=ctypes.pointer(piece), count=1)) for piece in self._pieces]
-        batches = [messages[start : start + at_once] for start in range(0, len(messages), at_once)]
-        self._turn = itertools.cycle([(_Message * len(batch))(*batch) for batch in batches])
+        self._iovecs = [_Iovec(frame, len(frame)) for frame in frames]
+        messages = [_Message(_Header(iovecs=ctypes.pointer(iovec), count=1)) for iovec in self._iovecs]
+        batches = [messages[start : start + batch_size] for start in range(0, len(messages), batch_size)]
+        self._batches = itertools.cycle([(_Message * len(batch))(*batch) for batch in batches])
 
     def send(self) -> int:
         """Send the next frames and return how many the kernel accepted. Raises OSError if it accepted none."""
-        batch = next(self._turn)
+        batch = next(self._batches)
         sent = int(_LIBC.sendmmsg(self._fd, batch, len(batch), 0))
         if sent < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

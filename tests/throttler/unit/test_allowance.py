@@ -13,7 +13,7 @@ from mptcp_throttler.policy.model import Direction, Share
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.cap import LiveCap
 from mptcp_throttler.shaping.model import SocketLimit
-from mptcp_throttler.shaping.onset.downloads import SHORT_SECONDS
+from mptcp_throttler.shaping.onset.downloads import LOW_BUFFER_SECONDS
 from mptcp_throttler.shaping.onset.rate_transition import PAUSE_SECONDS, begin_allowance, spend_allowance
 
 CEIL = 8_000_000
@@ -60,9 +60,9 @@ def add_subflow(scene: Scene, number: int, tcp: TcpInfo, now: float, *, young: b
     """Add a subflow to the cap and sample it at once."""
     scene.tcp[subflow(number)] = tcp
     scene.planner.set_verdicts(number, [verdict(number, rule())], NOW, [subflow(number)] if young else [])
-    scene.do(scene.transitions.follow(now))
+    scene.perform(scene.transitions.follow(now))
     scene.observe([subflow(number)], now)
-    scene.do(scene.transitions.follow(now))
+    scene.perform(scene.transitions.follow(now))
 
 
 def test_cap_begins_at_once_if_the_allowance_is_used_up() -> None:
@@ -80,9 +80,9 @@ def test_cap_begins_at_once_if_the_allowance_is_used_up() -> None:
 def test_subflow_that_began_under_its_cap_has_a_small_backlog_at_first() -> None:
     scene = Scene(rule())
     add_subflow(scene, 1, IDLE._replace(unacked=1), 10.0, young=True)
-    scene.run(SHORT_SECONDS - 0.1, 10.0)
+    scene.run(LOW_BUFFER_SECONDS - 0.1, 10.0)
     assert scene.limits[1] == SocketLimit(5_000_000, 625)
-    scene.run(0.2, 10.0 + SHORT_SECONDS)
+    scene.run(0.2, 10.0 + LOW_BUFFER_SECONDS)
     assert scene.limits[1] == SocketLimit(5_000_000), (
         "a small backlog here would also keep the other paths' backlog small"
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow
 from mptcp_throttler.policy import anticipation
 from mptcp_throttler.policy.anticipation import (
-    KEPT_SECONDS,
+    CLIENT_TIMEOUT,
     LONG_WINDOW_SECONDS,
     MAX_CLIENTS,
     MAX_FORGOTTEN,
@@ -37,35 +37,35 @@ class Clients:
         self.open: dict[int, Connection] = {}
         self._token = 0
 
-    def begin(self, now: float, client: bytes = CLIENT, *, seen: bool = True) -> int:
+    def begin(self, now: float, client: bytes = CLIENT, *, seen_from_start: bool = True) -> int:
         self._token += 1
         first = subflow(client, self._token % 60_000, True, now)
-        self.open[self._token] = Connection(self._token, (first,), now, seen)
-        self.subflows(self._token, now)
+        self.open[self._token] = Connection(self._token, (first,), now, seen_from_start)
+        self.expected_paths(self._token, now)
         return self._token
 
     def join(self, token: int, now: float) -> None:
         connection = self.open[token]
         second = subflow(OTHER, token % 60_000, False, now)
         self.open[token] = replace(connection, subflows=(*connection.subflows, second))
-        self.subflows(token, now)
+        self.expected_paths(token, now)
 
-    def lose(self, token: int) -> None:
+    def lose_join(self, token: int) -> None:
         self.open[token] = replace(self.open[token], subflows=self.open[token].subflows[:1])
 
     def end(self, token: int, now: float) -> None:
         del self.open[token]
         self.anticipation.forget(token, now)
 
-    def subflows(self, token: int, now: float) -> int:
+    def expected_paths(self, token: int, now: float) -> int:
         connection = self.open[token]
-        return self.anticipation.paths(connection, len(connection.subflows), now)
+        return self.anticipation.expected_paths(connection, len(connection.subflows), now)
 
     def decide_due(self, now: float) -> list[int]:
         """Decide all due connections again, as the daemon does."""
-        due = self.anticipation.due(now)
+        due = self.anticipation.take_due(now)
         for token in due:
-            self.subflows(token, now)
+            self.expected_paths(token, now)
         return due
 
 
@@ -80,45 +80,45 @@ def end_without_join(clients: Clients, now: float, client: bytes = CLIENT) -> No
     clients.end(token, now + 5)
 
 
-def test_connection_of_unknown_client_counts_as_two_subflows(clients: Clients) -> None:
-    assert clients.subflows(clients.begin(100.0), 100.0) == 2
+def test_connection_of_an_unknown_client_is_expected_on_two_paths(clients: Clients) -> None:
+    assert clients.expected_paths(clients.begin(100.0), 100.0) == 2
 
 
 def test_connection_from_before_the_start_is_not_anticipated(clients: Clients) -> None:
-    token = clients.begin(100.0, seen=False)
-    assert clients.subflows(token, 100.0) == 1
+    token = clients.begin(100.0, seen_from_start=False)
+    assert clients.expected_paths(token, 100.0) == 1
     assert clients.decide_due(200.0) == []
     assert not clients.anticipation.clients
 
 
-def test_client_without_join_is_remembered_as_having_one_path(clients: Clients) -> None:
+def test_client_without_a_join_counts_as_single_path(clients: Clients) -> None:
     token = clients.begin(100.0)
-    assert clients.anticipation.next_due == pytest.approx(100.0 + WINDOW_SECONDS)
+    assert clients.anticipation.next_window_end == pytest.approx(100.0 + WINDOW_SECONDS)
     assert clients.decide_due(100.0 + WINDOW_SECONDS - 0.01) == []
     assert clients.decide_due(100.0 + WINDOW_SECONDS) == [token]
-    assert clients.subflows(token, 100.3) == 1
-    assert clients.subflows(clients.begin(101.0), 101.0) == 1
-    assert clients.anticipation.take_flips() == {CLIENT: True}
-    assert clients.anticipation.take_flips() == {}
+    assert clients.expected_paths(token, 100.3) == 1
+    assert clients.expected_paths(clients.begin(101.0), 101.0) == 1
+    assert clients.anticipation.take_changed_clients() == {CLIENT: True}
+    assert clients.anticipation.take_changed_clients() == {}
 
 
-def test_later_join_makes_anticipation_resume(clients: Clients) -> None:
+def test_anticipation_resumes_after_a_later_join(clients: Clients) -> None:
     end_without_join(clients, 100.0)
-    clients.anticipation.take_flips()
+    clients.anticipation.take_changed_clients()
     token = clients.begin(110.0)
-    assert clients.subflows(token, 110.0) == 1
+    assert clients.expected_paths(token, 110.0) == 1
     clients.join(token, 140.0)
-    assert clients.subflows(token, 140.0) == 2
-    assert clients.anticipation.take_flips() == {CLIENT: False}
-    assert clients.subflows(clients.begin(141.0), 141.0) == 2
-    assert clients.anticipation.next_due == pytest.approx(141.0 + LONG_WINDOW_SECONDS)
+    assert clients.expected_paths(token, 140.0) == 2
+    assert clients.anticipation.take_changed_clients() == {CLIENT: False}
+    assert clients.expected_paths(clients.begin(141.0), 141.0) == 2
+    assert clients.anticipation.next_window_end == pytest.approx(141.0 + LONG_WINDOW_SECONDS)
 
 
 def test_connection_that_loses_its_join_is_not_anticipated(clients: Clients) -> None:
     token = clients.begin(100.0)
     clients.join(token, 100.06)
-    clients.lose(token)
-    assert clients.subflows(token, 100.1) == 1
+    clients.lose_join(token)
+    assert clients.expected_paths(token, 100.1) == 1
     assert clients.decide_due(104.0) == []
 
 
@@ -127,9 +127,9 @@ def test_one_late_join_does_not_end_anticipation_for_a_client(clients: Clients) 
     clients.join(token, 100.06)
     clients.begin(101.0)
     assert len(clients.decide_due(103.5)) == 1
-    assert clients.subflows(clients.begin(104.0), 104.0) == 2
+    assert clients.expected_paths(clients.begin(104.0), 104.0) == 2
     clients.decide_due(106.5)
-    assert clients.subflows(clients.begin(107.0), 107.0) == 1
+    assert clients.expected_paths(clients.begin(107.0), 107.0) == 1
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_window_is_twice_the_time_that_joins_take(clients: Clients, join_seconds
     token = clients.begin(101.0)
     assert clients.decide_due(101.0 + window - 0.01) == []
     assert clients.decide_due(101.0 + window + 0.001) == [token]
-    assert clients.subflows(token, 101.0 + window + 0.001) == 1
+    assert clients.expected_paths(token, 101.0 + window + 0.001) == 1
 
 
 def test_many_short_joins_shorten_the_window_after_a_long_one(clients: Clients) -> None:
@@ -150,17 +150,17 @@ def test_many_short_joins_shorten_the_window_after_a_long_one(clients: Clients) 
         clients.join(clients.begin(second), second + 0.01)
     clients.decide_due(149.0)
     clients.begin(150.0)
-    assert clients.anticipation.next_due == pytest.approx(150.0 + WINDOW_SECONDS)
+    assert clients.anticipation.next_window_end == pytest.approx(150.0 + WINDOW_SECONDS)
 
 
 def test_late_join_lengthens_the_next_window(clients: Clients) -> None:
     clients.join(clients.begin(100.0), 100.01)
     late = clients.begin(110.0)
     clients.decide_due(110.0 + WINDOW_SECONDS)
-    assert clients.subflows(late, 110.2) == 1
+    assert clients.expected_paths(late, 110.2) == 1
     clients.join(late, 110.3)
     clients.begin(120.0)
-    assert clients.anticipation.next_due == pytest.approx(120.6)
+    assert clients.anticipation.next_window_end == pytest.approx(120.6)
 
 
 def test_window_is_short_for_a_client_that_shares_its_address(clients: Clients) -> None:
@@ -170,44 +170,44 @@ def test_window_is_short_for_a_client_that_shares_its_address(clients: Clients) 
         laptop = clients.begin(100.01 + 5 * number)
         clients.join(phone, 100.06 + 5 * number)
         clients.decide_due(104.0 + 5 * number)
-        assert clients.subflows(laptop, 104.0 + 5 * number) == 1
+        assert clients.expected_paths(laptop, 104.0 + 5 * number) == 1
     laptop = clients.begin(200.0)
-    assert clients.subflows(laptop, 200.0) == 2
+    assert clients.expected_paths(laptop, 200.0) == 2
     assert clients.decide_due(200.0 + WINDOW_SECONDS) == [laptop]
 
 
 def test_many_simultaneous_connections_get_a_longer_window(clients: Clients) -> None:
     tokens = [clients.begin(100.0) for _ in range(110)]
     clients.decide_due(100.0 + WINDOW_SECONDS)
-    assert all(clients.subflows(token, 100.0 + WINDOW_SECONDS) == 2 for token in tokens)
+    assert all(clients.expected_paths(token, 100.0 + WINDOW_SECONDS) == 2 for token in tokens)
     clients.join(tokens[0], 100.5)
     clients.decide_due(100.0 + LONG_WINDOW_SECONDS)
-    assert clients.anticipation.take_flips() == {}, "one of the connections got a join meanwhile"
+    assert clients.anticipation.take_changed_clients() == {}, "one of the connections has a join"
 
 
-def test_short_successive_connections_show_that_a_client_has_one_path(clients: Clients) -> None:
+def test_client_with_short_successive_connections_counts_as_single_path(clients: Clients) -> None:
     for number in range(3):
         token = clients.begin(100.0 + number)
-        assert clients.subflows(token, 100.0 + number) == 2
+        assert clients.expected_paths(token, 100.0 + number) == 2
         clients.end(token, 100.05 + number)
-    assert clients.subflows(clients.begin(110.0), 110.0) == 1
+    assert clients.expected_paths(clients.begin(110.0), 110.0) == 1
 
 
 def test_short_simultaneous_connections_count_as_one(clients: Clients) -> None:
     tokens = [clients.begin(100.0) for _ in range(50)]
     for token in tokens:
         clients.end(token, 100.05)
-    assert clients.subflows(clients.begin(100.1), 100.1) == 2
+    assert clients.expected_paths(clients.begin(100.1), 100.1) == 2
 
 
-def test_client_is_unknown_after_a_long_silence(clients: Clients) -> None:
+def test_client_is_forgotten_after_the_timeout(clients: Clients) -> None:
     end_without_join(clients, 100.0)
-    assert clients.subflows(clients.begin(100.0 + KEPT_SECONDS - 1), 100.0 + KEPT_SECONDS - 1) == 1
-    clients.anticipation.take_flips()
-    returned = 100.0 + 2 * KEPT_SECONDS
+    assert clients.expected_paths(clients.begin(100.0 + CLIENT_TIMEOUT - 1), 100.0 + CLIENT_TIMEOUT - 1) == 1
+    clients.anticipation.take_changed_clients()
+    returned = 100.0 + 2 * CLIENT_TIMEOUT
     clients.anticipation.expire(returned)
-    assert clients.subflows(clients.begin(returned), returned) == 2
-    assert clients.anticipation.take_flips() == {CLIENT: False}
+    assert clients.expected_paths(clients.begin(returned), returned) == 2
+    assert clients.anticipation.take_changed_clients() == {CLIENT: False}
 
 
 def test_clients_that_do_not_return_are_forgotten(clients: Clients) -> None:
@@ -217,12 +217,12 @@ def test_clients_that_do_not_return_are_forgotten(clients: Clients) -> None:
     """
     end_without_join(clients, 100.0)
     clients.join(clients.begin(100.0, OTHER), 100.06)
-    assert clients.anticipation.take_flips() == {CLIENT: True}
-    clients.anticipation.expire(100.0 + KEPT_SECONDS - 1)
-    assert (len(clients.anticipation.clients), clients.anticipation.take_flips()) == (2, {})
+    assert clients.anticipation.take_changed_clients() == {CLIENT: True}
+    clients.anticipation.expire(100.0 + CLIENT_TIMEOUT - 1)
+    assert (len(clients.anticipation.clients), clients.anticipation.take_changed_clients()) == (2, {})
     clients.anticipation.expire(800.0)
-    assert (len(clients.anticipation.clients), clients.anticipation.take_flips()) == (0, {CLIENT: False})
-    assert clients.subflows(clients.begin(801.0), 801.0) == 2
+    assert (len(clients.anticipation.clients), clients.anticipation.take_changed_clients()) == (0, {CLIENT: False})
+    assert clients.expected_paths(clients.begin(801.0), 801.0) == 2
 
 
 def test_expiry_forgets_a_limited_number_of_the_oldest_clients(clients: Clients) -> None:
@@ -230,21 +230,23 @@ def test_expiry_forgets_a_limited_number_of_the_oldest_clients(clients: Clients)
     for client in addresses:
         end_without_join(clients, 100.0, client)
     clients.begin(690.0, addresses[0])
-    clients.anticipation.take_flips()
+    clients.anticipation.take_changed_clients()
     for remaining in (MAX_FORGOTTEN + 10, 10, 1):
         clients.anticipation.expire(800.0)
         assert len(clients.anticipation.clients) == remaining
-    assert clients.anticipation.take_flips() == dict.fromkeys(addresses[1:], False)
-    assert clients.subflows(clients.begin(801.0, addresses[0]), 801.0) == 1
+    assert clients.anticipation.take_changed_clients() == dict.fromkeys(addresses[1:], False)
+    assert clients.expected_paths(clients.begin(801.0, addresses[0]), 801.0) == 1
 
 
 def test_client_with_an_anticipated_connection_is_not_forgotten(clients: Clients) -> None:
     clients.join(clients.begin(100.0), 100.06)
     end_without_join(clients, 100.0, OTHER)
-    token, now = clients.begin(100.05 + KEPT_SECONDS), 100.15 + KEPT_SECONDS
+    token, now = clients.begin(100.05 + CLIENT_TIMEOUT), 100.15 + CLIENT_TIMEOUT
     clients.anticipation.expire(now)
-    assert clients.anticipation.take_flips() == {OTHER: False}, "the first client does not delay the expiry of others"
-    assert (len(clients.anticipation.clients), clients.subflows(token, now)) == (1, 2)
+    assert clients.anticipation.take_changed_clients() == {OTHER: False}, (
+        "the first client does not delay the expiry of others"
+    )
+    assert (len(clients.anticipation.clients), clients.expected_paths(token, now)) == (1, 2)
 
 
 STEPS = st.lists(
@@ -254,23 +256,26 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(STEPS)
-def test_clients_stay_ordered_by_when_they_were_last_seen(steps: list[tuple[str, int, float]]) -> None:
+def test_clients_are_ordered_by_their_last_activity(steps: list[tuple[str, int, float]]) -> None:
     """Otherwise a recently seen client could precede expired clients in the order and delay their removal."""
     clients, now = Clients(), 1000.0
-    for what, number, seconds in steps:
+    for action, number, seconds in steps:
         now += seconds
         clients.decide_due(now)
         tokens = sorted(clients.open)
-        if what == "begin" or not tokens:
+        if action == "begin" or not tokens:
             clients.begin(now, bytes([10, 0, 0, number]))
-        elif what == "join":
+        elif action == "join":
             clients.join(tokens[number % len(tokens)], now)
         else:
             clients.end(tokens[number % len(tokens)], now)
-        last_seen = [known.last for known in clients.anticipation.clients.values()]
+        last_seen = [client.last_seen for client in clients.anticipation.clients.values()]
         assert last_seen == sorted(last_seen)
         clients.anticipation.expire(now)
-        assert all(known.young or now - known.last < KEPT_SECONDS for known in clients.anticipation.clients.values())
+        assert all(
+            client.young_connections or now - client.last_seen < CLIENT_TIMEOUT
+            for client in clients.anticipation.clients.values()
+        )
 
 
 def test_number_of_remembered_clients_is_bounded(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,38 +288,38 @@ def test_number_of_remembered_clients_is_bounded(clients: Clients, monkeypatch: 
             clients.end(token - 300, 100.0 + number / 1000)
     clients.decide_due(1000.0)
     assert len(clients.anticipation.clients) <= 1000
-    assert clients.anticipation.next_due is None
-    flips = clients.anticipation.take_flips()
-    assert sum(flips.values()) <= 1000
-    assert not flips[(0).to_bytes(4, "big")], "a displaced client gets the usual socket options"
+    assert clients.anticipation.next_window_end is None
+    changed = clients.anticipation.take_changed_clients()
+    assert sum(changed.values()) <= 1000
+    assert not changed[(0).to_bytes(4, "big")], "a displaced client gets the usual socket options"
 
 
-def test_connection_without_subflows_does_not_count_among_many(clients: Clients) -> None:
+def test_connections_without_subflows_do_not_lengthen_the_window(clients: Clients) -> None:
     for number in range(100):
         token = clients.begin(100.0 + number / 1000)
         clients.open[token] = replace(clients.open[token], subflows=())
-        assert clients.subflows(token, 100.0 + number / 1000) == 0
-    end_without_join = clients.begin(101.0)
-    assert clients.decide_due(101.0 + WINDOW_SECONDS) == [end_without_join]
+        assert clients.expected_paths(token, 100.0 + number / 1000) == 0
+    token = clients.begin(101.0)
+    assert clients.decide_due(101.0 + WINDOW_SECONDS) == [token]
 
 
-def test_join_of_an_older_connection_counts_for_the_client_as_it_is_known_now(clients: Clients) -> None:
+def test_join_of_an_old_connection_updates_the_new_record_of_its_client(clients: Clients) -> None:
     """Defect: the record from before a client was forgotten replaced its newer one, so the kernel kept a client with
     two paths as one with a single path."""
-    known: dict[bytes, bool] = {}
+    single_path: dict[bytes, bool] = {}
 
     def decide_until(end: float, begin: float) -> None:
         for second in range(int(begin), int(end)):
             clients.decide_due(second)
             clients.anticipation.expire(second)
-            known.update(clients.anticipation.take_flips())
+            single_path.update(clients.anticipation.take_changed_clients())
 
     clients.join(clients.begin(0.0), 0.2)
     older = clients.begin(10.0)
     decide_until(700.0, 10.0)
     clients.begin(700.0)
     decide_until(720.0, 700.0)
-    assert known[CLIENT] is True
+    assert single_path[CLIENT] is True
     clients.join(older, 800.0)
     decide_until(801.0, 800.0)
-    assert known[CLIENT] is False
+    assert single_path[CLIENT] is False

@@ -22,8 +22,8 @@ from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.initial_options import (
-    AS_USUAL,
-    REST_AT_ONCE,
+    DEFAULT_OPTIONS,
+    MAX_REST_RATE,
     UNANTICIPATED,
     initial_options,
     under_cap,
@@ -47,10 +47,10 @@ def births_for(*rules: Rule, **others: object) -> Mapping[Network, InitialOption
 
 
 def test_only_sockets_of_a_capped_prefix_begin_with_small_limits() -> None:
-    assert births_for(RULE) == {ETHERNET: under_cap(5_000_000, CLASS), WIFI: AS_USUAL}
+    assert births_for(RULE) == {ETHERNET: under_cap(5_000_000, CLASS), WIFI: DEFAULT_OPTIONS}
     assert under_cap(5_000_000).initial_window == 2
-    assert under_cap(REST_AT_ONCE, rests=True).rests
-    assert not under_cap(REST_AT_ONCE + 1, rests=True).rests
+    assert under_cap(MAX_REST_RATE, rests=True).rests
+    assert not under_cap(MAX_REST_RATE + 1, rests=True).rests
     assert (under_cap(5_000_000).not_sent or 0) < 1448
 
 
@@ -71,7 +71,7 @@ def test_without_a_download_cap_no_initial_limit_is_set() -> None:
 
 
 def test_only_the_bound_on_unsent_bytes_is_set_without_anticipation() -> None:
-    assert births_for(RULE, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: AS_USUAL}
+    assert births_for(RULE, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: DEFAULT_OPTIONS}
     assert births_for(replace(RULE, min_subflows=3)) == {}
 
 
@@ -87,19 +87,19 @@ def test_rule_for_some_clients_has_no_births() -> None:
     assert births_for(exempt, RULE) == {}, "some connections of the path are exempt"
 
 
-def test_exempt_prefix_within_a_capped_one_begins_as_usual() -> None:
+def test_exempt_prefix_within_a_capped_one_has_default_options() -> None:
     office = ip_network("10.77.1.128/25")
     paths = (a_path("office", clients=(office,)), *PATHS)
     exempt = a_rule("exempt", ("office",), None, exempts=True)
-    assert births_for(exempt, RULE, paths=paths)[office] == AS_USUAL
+    assert births_for(exempt, RULE, paths=paths)[office] == DEFAULT_OPTIONS
 
 
-def test_cap_that_lands_at_once_sets_only_the_class() -> None:
+def test_cap_with_landing_at_once_sets_only_the_class() -> None:
     """Defect: sockets always kept the small limit, even if their client had a single path and was released."""
     at_once = replace(RULE, throttle=replace(CAP, landing=Onset.IMMEDIATE))
-    assert births_for(at_once) == {ETHERNET: InitialOptions(class_id=CLASS), WIFI: AS_USUAL}
+    assert births_for(at_once) == {ETHERNET: InitialOptions(class_id=CLASS), WIFI: DEFAULT_OPTIONS}
     assert births_for(replace(at_once, throttle=replace(CAP, landing=Onset.IMMEDIATE, share=Share.CLIENT))) == {}
-    assert births_for(at_once, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: AS_USUAL}
+    assert births_for(at_once, anticipate=False) == {ETHERNET: UNANTICIPATED, WIFI: DEFAULT_OPTIONS}
 
 
 def test_cap_limited_by_max_subflows_has_no_births() -> None:
@@ -107,7 +107,7 @@ def test_cap_limited_by_max_subflows_has_no_births() -> None:
     assert births_for(replace(RULE, max_subflows=2)) == {}
 
 
-NONE_FOR = a_rule("none", ("other",), None, exempts=True)
+EXEMPTION = a_rule("none", ("other",), None, exempts=True)
 INNER, OUTER = ip_network("10.77.1.128/25"), ip_network("10.77.0.0/16")
 
 
@@ -125,10 +125,10 @@ INNER, OUTER = ip_network("10.77.1.128/25"), ip_network("10.77.0.0/16")
 def test_higher_rule_that_may_apply_to_the_prefix_prevents_births(other: PathMatch, last: bool) -> None:
     """Defect: exempted subflows were accepted into the class of the cap, and kept the small limit until their end."""
     paths = (*PATHS, other) if last else (other, *PATHS)
-    assert births_for(NONE_FOR, RULE, paths=paths) == {}
-    capped_otherwise = replace(NONE_FOR, throttle=replace(CAP, ceil=1_000_000))
-    assert births_for(capped_otherwise, RULE, paths=paths).get(ETHERNET, AS_USUAL) != under_cap(5_000_000, CLASS)
-    assert births_for(RULE, NONE_FOR, paths=(*PATHS, other))[ETHERNET] == under_cap(5_000_000, CLASS), (
+    assert births_for(EXEMPTION, RULE, paths=paths) == {}
+    capped_otherwise = replace(EXEMPTION, throttle=replace(CAP, ceil=1_000_000))
+    assert births_for(capped_otherwise, RULE, paths=paths).get(ETHERNET, DEFAULT_OPTIONS) != under_cap(5_000_000, CLASS)
+    assert births_for(RULE, EXEMPTION, paths=(*PATHS, other))[ETHERNET] == under_cap(5_000_000, CLASS), (
         "the other rule comes later"
     )
 
@@ -143,15 +143,15 @@ def test_higher_rule_that_may_apply_to_the_prefix_prevents_births(other: PathMat
 )
 def test_higher_rule_for_other_prefixes_changes_no_births(other: PathMatch) -> None:
     """If one of two prefixes contains the other, the longer one decides."""
-    births = births_for(NONE_FOR, RULE, paths=(*PATHS, other))
+    births = births_for(EXEMPTION, RULE, paths=(*PATHS, other))
     assert births[ETHERNET] == under_cap(5_000_000, CLASS)
-    assert all(births[each] == AS_USUAL for each in other.clients or ())
+    assert all(births[each] == DEFAULT_OPTIONS for each in other.clients or ())
 
 
 def test_only_prefixes_that_a_higher_rule_may_match_are_left_out() -> None:
     v6 = ip_network("fd77:1::/64")
     paths = (a_path("ethernet", clients=(ETHERNET, v6)), a_path("other", clients=(v6,), subflow="joined"))
-    assert births_for(NONE_FOR, RULE, paths=paths) == {ETHERNET: under_cap(5_000_000, CLASS), v6: AS_USUAL}
+    assert births_for(EXEMPTION, RULE, paths=paths) == {ETHERNET: under_cap(5_000_000, CLASS), v6: DEFAULT_OPTIONS}
 
 
 def test_births_of_many_rules_are_computed_as_fast_as_those_of_one() -> None:
@@ -171,7 +171,7 @@ def test_births_of_many_rules_are_computed_as_fast_as_those_of_one() -> None:
     assert min(seconds(*rules) for _ in range(3)) < 15 * min(seconds(replace(RULE, paths=None)) for _ in range(3))
 
 
-def test_client_with_one_path_begins_as_usual() -> None:
+def test_client_with_one_path_has_the_default_window() -> None:
     assert UNANTICIPATED.initial_window is None
 
 
@@ -191,7 +191,7 @@ CLIENTS = st.lists(PREFIXES, min_size=1, max_size=4).map(tuple)
 def lookup(given_births: Mapping[Network, InitialOptions], address: IPv4Address | IPv6Address) -> InitialOptions:
     """Return the map's entry for *address*: the one with the longest prefix, as the kernel looks it up."""
     packed = map_to_ipv6(address.packed) if address.version == 4 else address.packed
-    number, longest = int.from_bytes(packed, "big"), (-1, AS_USUAL)
+    number, longest = int.from_bytes(packed, "big"), (-1, DEFAULT_OPTIONS)
     for network, birth in given_births.items():
         key = _prefix(network)
         length, prefix = int.from_bytes(key[:4], sys.byteorder), int.from_bytes(key[4:], "big")
@@ -208,7 +208,7 @@ def test_address_gets_the_birth_of_its_longest_prefix(
     """Defect: IPv4 clients matched ``::/0``, and began like clients of a capped IPv6 path."""
     births = births_for(RULE, paths=(a_path("ethernet", clients=capped), a_path("wifi", clients=other)))
     own = [network for network in (*capped, *other) if address in network]
-    expected = births[max(own, key=lambda network: network.prefixlen)] if own and births else AS_USUAL
+    expected = births[max(own, key=lambda network: network.prefixlen)] if own and births else DEFAULT_OPTIONS
     assert lookup(births, address) == expected
 
 
@@ -216,7 +216,7 @@ def test_cap_on_all_of_ipv6_does_not_apply_to_ipv4() -> None:
     all_of_ipv6 = ip_network("::/0")
     paths = (a_path("ethernet", clients=(all_of_ipv6,)), a_path("wifi", clients=(WIFI,)))
     births = births_for(RULE, paths=paths)
-    assert lookup(births, ip_address("203.0.113.7")) == AS_USUAL
+    assert lookup(births, ip_address("203.0.113.7")) == DEFAULT_OPTIONS
     assert lookup(births, ip_address("2001:db8::7")) == under_cap(5_000_000, CLASS)
     all_of_ipv4 = ip_network("0.0.0.0/0")
     assert all_of_ipv4 not in births_for(RULE, paths=(a_path("ethernet", clients=(ip_network("2000::/3"),)),))

@@ -167,7 +167,7 @@ def test_counted_bytes_are_in_the_ledger_within_a_second(path: Path) -> None:
 def test_event_loop_thread_never_uses_the_ledger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the event loop itself read the whole table once a second."""
     threads: dict[str, set[str]] = {}
-    for name in ("__init__", "write", "used", "counters", "prune", "changed_by_others", "close"):
+    for name in ("__init__", "write", "read_usage", "counters", "prune", "changed_by_others", "close"):
         original = getattr(Ledger, name)
 
         def record_thread(*arguments: Any, _name: str = name, _call: Any = original, **keywords: Any) -> Any:
@@ -186,13 +186,13 @@ def test_event_loop_thread_never_uses_the_ledger(path: Path, monkeypatch: pytest
         await host.stop()
 
     reads: dict[str, int] = {}
-    used = Ledger.used
+    used = Ledger.read_usage
 
     def count_read(self: Ledger, periods: Any) -> Any:
         reads["used"] = reads.get("used", 0) + 1
         return used(self, periods)
 
-    monkeypatch.setattr(Ledger, "used", count_read)
+    monkeypatch.setattr(Ledger, "read_usage", count_read)
     play_and_kill(path, play)
     assert set.union(*threads.values()) == {"ledger_0"}
 
@@ -208,17 +208,17 @@ def test_only_current_periods_are_read_and_old_ones_are_deleted(path: Path) -> N
         assert host.verdict.throttle is None
         await host.count()
         periods = [("lte", old.start), ("lte", past.start)]
-        assert ledger.used(periods) == {old: 3_000_000, past: 3_000_000}
+        assert ledger.read_usage(periods) == {old: 3_000_000, past: 3_000_000}
         host.now += 86_400
         await host.count(86_400 - 1)
-        assert ledger.used(periods) == {past: 3_000_000}
+        assert ledger.read_usage(periods) == {past: 3_000_000}
         ledger.write(BOOT, usage({old: 1}))
         host.now += 3600
         await host.count(3600 - 1)
-        assert old in ledger.used(periods)
+        assert old in ledger.read_usage(periods)
         host.now += 86_400 - 3600
         await host.count(86_400 - 3600 - 1)
-        assert old not in ledger.used(periods)
+        assert old not in ledger.read_usage(periods)
         ledger.close()
 
     play_and_kill(path, play)
@@ -425,8 +425,8 @@ def test_counters_of_another_boot_are_ignored(path: Path) -> None:
     ledger.write("two", usage({}, {}, 7))
     assert ledger.counters("two") == {8: (1, 2)}
     assert ledger.counters("one") == {}
-    assert ledger.used([("lte", 0)]) == {account: 10}
-    assert ledger.used([("lte", 1), ("other", 0)]) == {}
+    assert ledger.read_usage([("lte", 0)]) == {account: 10}
+    assert ledger.read_usage([("lte", 1), ("other", 0)]) == {}
 
 
 def mode(path: Path) -> int:

@@ -26,7 +26,7 @@ def test_clock_that_is_temporarily_far_ahead_deletes_no_accounts(tmp_path: Path,
     ledger.write(BOOT, usage({ACCOUNT: 2_000_000, OLD_ACCOUNT: 5}))
 
     def accounts_in_ledger() -> set[Account]:
-        return set(ledger.used([(each.budget, each.start) for each in (ACCOUNT, OLD_ACCOUNT)]))
+        return set(ledger.read_usage([(each.budget, each.start) for each in (ACCOUNT, OLD_ACCOUNT)]))
 
     async def pass_time(host: Host, seconds: float) -> None:
         host.now += seconds

@@ -181,7 +181,7 @@ def test_subflow_that_ends_or_loses_its_cap_does_not_count() -> None:
     for number in (1, 2):
         scene.planner.entries.kernel_changed({subflow(number)}, True)
     assert scene.totals == (0, 0)
-    assert not any(cap.unsettled for cap in scene.planner.caps.values())
+    assert not any(cap.decision_times for cap in scene.planner.caps.values())
 
 
 def test_cap_that_takes_too_long_does_not_count() -> None:

@@ -25,7 +25,7 @@ JOIN_ACK = (30, bytes([0x10, 0]) + bytes(20))
 DATA = (30, bytes([0x20, 0x01]) + bytes(16))
 FASTCLOSE = (30, bytes([0x70, 0]) + bytes(8))
 CAPABLE = (30, bytes([0x01, 0x81]) + bytes(16))
-NOP, STAMP = ("NOP", None), ("Timestamp", (0x1E1E1E1E, 0x1E1E1E1E))
+NOP, TIMESTAMP = ("NOP", None), ("Timestamp", (0x1E1E1E1E, 0x1E1E1E1E))
 
 
 class _Instruction(ctypes.Structure):
@@ -82,13 +82,13 @@ def frame(
 
 @pytest.mark.parametrize("v6", [False, True])
 @pytest.mark.parametrize("option", [JOIN_ACK, FASTCLOSE])
-@pytest.mark.parametrize("before", [(), (NOP, NOP), (STAMP,), (NOP, NOP, STAMP), (("SAck", (1, 2)),)])
+@pytest.mark.parametrize("before", [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP), (("SAck", (1, 2)),)])
 def test_signalling_options_pass_at_any_position(passes, before, option, v6) -> None:  # type: ignore[no-untyped-def]
     assert passes(frame(*before, option, v6=v6))
 
 
 @pytest.mark.parametrize("v6", [False, True])
-@pytest.mark.parametrize("before", [(), (NOP, NOP), (STAMP,), (NOP, NOP, STAMP)])
+@pytest.mark.parametrize("before", [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP)])
 def test_data_segments_do_not_pass_whatever_their_timestamp(passes, before, v6) -> None:  # type: ignore[no-untyped-def]
     assert not passes(frame(*before, DATA, payload=b"\x1e\x03\x51" * 100, v6=v6))
     assert not passes(frame(*before, payload=b"\x1e\x03\x51" * 100, v6=v6))

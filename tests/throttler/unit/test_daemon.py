@@ -133,8 +133,8 @@ async def test_stop_with_outstanding_onsets_does_not_apply_the_plan_repeatedly(t
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
         planner = scene.engine.downloads.planner
-        planner._mark_moved(list(planner.members))
-        assert planner.moved
+        planner._mark_changed(list(planner.members))
+        assert planner.changed_subflows
         scene.engine.socket_limiter.possible = False
         loop, scheduled = asyncio.get_running_loop(), list[object]()
         call_soon = loop.call_soon
@@ -319,7 +319,7 @@ async def test_reload_that_the_kernel_refuses_changes_nothing(tmp_path: Path) ->
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
 
     async def refuse() -> None:
-        raise KernelError("make the IFB device: no")
+        raise KernelError("create the IFB device: no")
 
     kernel.upload_traffic_control.prepare = refuse  # type: ignore[method-assign]
     async with running(tmp_path, UNCAPPED, kernel) as scene:
@@ -421,7 +421,7 @@ def test_objects_of_a_failed_preparation_are_removed_later(tmp_path: Path, stops
     kernel = FakeKernel()
 
     async def refuse() -> None:
-        raise KernelError("make the IFB device: no")
+        raise KernelError("create the IFB device: no")
 
     async def scenario() -> None:
         async with running(tmp_path, UNCAPPED, kernel) as scene:
@@ -449,7 +449,7 @@ async def test_comparison_during_a_preparation_removes_nothing(tmp_path: Path) -
     kernel, compared = FakeKernel(), list[asyncio.Task[bool]]()
 
     async def refuse() -> None:
-        raise KernelError("make the IFB device: no")
+        raise KernelError("create the IFB device: no")
 
     async def compare_concurrently() -> None:
         compared.append(asyncio.create_task(scene.daemon._drift.verify()))
@@ -510,7 +510,7 @@ async def test_status_is_answered_if_sockets_cannot_be_listed(tmp_path: Path) ->
         def refuse() -> Any:
             raise KernelError("list TCP sockets: no")
 
-        kernel.sockets.pieces = refuse  # type: ignore[method-assign]
+        kernel.sockets.batches = refuse  # type: ignore[method-assign]
         scene.engine.sampler.latest_time = float("-inf")
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "s"))
         status = json.loads(await reader.read())

@@ -79,7 +79,7 @@ def test_failed_start_keeps_the_file_for_the_next_start(tmp_path: Path, kernel: 
     def fail() -> None:
         raise KernelError("list TCP sockets: refused")
 
-    kernel.sockets.pieces = fail  # type: ignore[method-assign, assignment]
+    kernel.sockets.batches = fail  # type: ignore[method-assign, assignment]
 
     async def scenario() -> None:
         async with running(tmp_path, UNCAPPED, kernel):

@@ -16,7 +16,7 @@ from test_daemon import CAPPED, Scene, running, scenario, until
 from test_daemon import UNCAPPED as NO_RULES
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelEvent, KernelEventKind
-from mptcp_throttler.policy.anticipation import KEPT_SECONDS
+from mptcp_throttler.policy.anticipation import CLIENT_TIMEOUT
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import engine
 from mptcp_throttler.runtime.pacing import OPTIONS_BATCH
@@ -84,7 +84,7 @@ def test_client_with_one_path_that_does_not_return_is_forgotten(
             report_event(scene, KernelEventKind.CREATED, 1, A)
             await until(lambda: kernel.pacing.births.get(CLIENT) == UNANTICIPATED)
             report_event(scene, KernelEventKind.CLOSED, 1, A)
-            ahead = KEPT_SECONDS
+            ahead = CLIENT_TIMEOUT
             await until(lambda: CLIENT not in kernel.pacing.births)
             assert not scene.engine.decisions.anticipation.clients
             assert kernel.pacing.births[PREFIX] == under_cap(5_000_000, CLASS)

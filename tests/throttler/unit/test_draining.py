@@ -15,12 +15,12 @@ from mptcp_throttler.shaping import plan
 from mptcp_throttler.shaping.model import NO_LIMIT, SocketLimit
 from mptcp_throttler.shaping.plan import CONNECTION_IDLE_SECONDS, DRAIN_SECONDS
 
-BUSY = IDLE._replace(unacked=1)
+SENDING = IDLE._replace(unacked=1)
 
 
 def scene_with_ended_subflow(tcp: TcpInfo) -> Scene:
     """Return a scene with an ended subflow that was capped from its beginning. *tcp* is the state of its socket."""
-    scene = Scene(rule(), obeys=False)
+    scene = Scene(rule(), applies_limits=False)
     scene.tcp[subflow(1)] = tcp
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])
     scene.run(0.1)
@@ -30,13 +30,13 @@ def scene_with_ended_subflow(tcp: TcpInfo) -> Scene:
 
 
 def test_ended_subflow_keeps_its_limit_and_entry() -> None:
-    scene = scene_with_ended_subflow(BUSY)
+    scene = scene_with_ended_subflow(SENDING)
     assert scene.limits == {1: SocketLimit(5_000_000, 625)}
     assert set(scene.planner.entries.desired) == {subflow(1)}
 
 
 def test_ended_subflow_keeps_its_entry_until_its_data_are_sent() -> None:
-    scene = scene_with_ended_subflow(BUSY)
+    scene = scene_with_ended_subflow(SENDING)
     scene.planner.expire(NOW + DRAIN_SECONDS)
     scene.run(0.1, start=11.0)
     assert set(scene.planner.entries.desired) == {subflow(1)}
@@ -48,7 +48,7 @@ def test_ended_subflow_keeps_its_entry_until_its_data_are_sent() -> None:
 
 
 def test_ended_subflow_without_a_socket_loses_its_entry() -> None:
-    scene = scene_with_ended_subflow(BUSY)
+    scene = scene_with_ended_subflow(SENDING)
     del scene.tcp[subflow(1)]
     scene.planner.expire(NOW + DRAIN_SECONDS)
     scene.run(0.1, start=11.0)
@@ -56,15 +56,15 @@ def test_ended_subflow_without_a_socket_loses_its_entry() -> None:
     assert not scene.planner.overdue(10)
 
 
-def test_entry_is_removed_by_time_if_no_socket_can_be_sampled() -> None:
-    scene = scene_with_ended_subflow(BUSY)
+def test_entry_is_removed_after_the_timeout_if_no_socket_can_be_sampled() -> None:
+    scene = scene_with_ended_subflow(SENDING)
     scene.planner.expire(NOW + DRAIN_SECONDS)
-    scene.do(scene.transitions.missed(11.0))
+    scene.perform(scene.transitions.missed(11.0))
     assert not scene.planner.entries.desired
 
 
 def test_new_policy_does_not_wait_for_ended_subflows() -> None:
-    scene = scene_with_ended_subflow(BUSY)
+    scene = scene_with_ended_subflow(SENDING)
     scene.planner.expire(NOW + DRAIN_SECONDS)
     assert scene.planner.overdue(10)
     scene.planner.set_policy(policy())
@@ -82,7 +82,7 @@ def test_ended_subflows_are_removed_in_slices(monkeypatch: pytest.MonkeyPatch) -
     assert not planner.entries.desired
 
 
-def test_class_of_a_connection_is_removed_soon_after_it() -> None:
+def test_class_of_an_ended_connection_is_removed_after_its_idle_time() -> None:
     cap = rule(cap=throttle(share=Share.CONNECTION))
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
@@ -92,31 +92,31 @@ def test_class_of_a_connection_is_removed_soon_after_it() -> None:
     assert not planner.classes.desired
 
 
-def test_moves_are_not_collected_if_no_transitions_follow_them() -> None:
+def test_changes_are_discarded_without_a_consumer() -> None:
     planner = planner_for(rule())
     for token in range(100):
         planner.set_verdicts(token, [verdict(token, rule())], NOW)
         planner.set_verdicts(token, (), NOW)
-    assert not planner.moved
+    assert not planner.changed_subflows
 
 
-def test_subflow_released_before_its_first_sample_loses_its_first_limits() -> None:
+def test_subflow_released_before_its_first_sample_loses_its_initial_options() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])
-    scene.do(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.follow(0.0))
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
-    scene.do(scene.transitions.follow(0.1))
+    scene.perform(scene.transitions.follow(0.1))
     scene.tcp[subflow(1)] = IDLE
     scene.run(0.03, start=0.2)
     assert scene.limits == {1: NO_LIMIT}
     scene.run(3.0, start=0.3)
-    assert not scene.transitions._sockets, "the socket has applied the change, as it has acknowledged data since"
+    assert not scene.transitions._sockets, "the client has since acknowledged data, so the limit has taken effect"
 
 
-def test_old_subflow_under_a_new_soft_cap_does_not_repay_earlier_bytes() -> None:
-    at_once = rule(cap=a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
-    scene = Scene(at_once)
-    scene.planner.set_verdicts(1, [verdict(1, at_once)], NOW, [subflow(1)])
+def test_old_subflow_is_not_slowed_for_bytes_sent_before_the_cap() -> None:
+    immediate = rule(cap=a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
+    scene = Scene(immediate)
+    scene.planner.set_verdicts(1, [verdict(1, immediate)], NOW, [subflow(1)])
     scene.tcp[subflow(1)] = IDLE._replace(unacked=1_000_000)
     scene.planner.set_policy(policy(rule()))
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW + 3600)

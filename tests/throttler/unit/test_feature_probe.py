@@ -34,7 +34,7 @@ def test_no_module_of_iptables_is_loaded_where_nftables_works(
         if wanted not in works:
             raise KernelError(f"{wanted} does not work")
 
-    monkeypatch.setattr(feature_probe, "_use_backend", use)
+    monkeypatch.setattr(feature_probe, "_try_backend", use)
     monkeypatch.setattr(feature_probe, "backends_without_modules", lambda: BACKENDS if loaded else ("nftables",))
-    assert attempt({"auto": feature_probe._either}) == {"auto": None if works else "auto does not work"}
+    assert attempt({"auto": feature_probe._try_any_backend}) == {"auto": None if works else "auto does not work"}
     assert tried == expected

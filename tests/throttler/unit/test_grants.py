@@ -18,7 +18,7 @@ from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.cli import main
 from mptcp_throttler.policy.budget import Grant
-from mptcp_throttler.shaping.initial_options import AS_USUAL
+from mptcp_throttler.shaping.initial_options import DEFAULT_OPTIONS
 from mptcp_throttler.storage import GRANTS, Ledger, change_grants, read_grants
 
 CLIENT = "10.1.0.1"
@@ -42,10 +42,10 @@ async def test_grant_lifts_caps_and_ends_in_time(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED, kernel) as scene:
         await until(lambda: scene.engine.capped == 1)
         births = kernel.pacing.births
-        assert births[ip_network("10.1.0.0/31")] == AS_USUAL, (
+        assert births[ip_network("10.1.0.0/31")] == DEFAULT_OPTIONS, (
             "new connections of the granted clients begin without a cap"
         )
-        assert births[ip_network("10.1.0.0/16")] != AS_USUAL
+        assert births[ip_network("10.1.0.0/16")] != DEFAULT_OPTIONS
         explained = scene.request(query="explain", token="7")["connections"][0]["subflows"][0]
         assert [each["stage"] for each in explained["stages"]] == ["grants"]
         assert "alice" in explained["reason"]

@@ -15,12 +15,12 @@ from mptcp_throttler.config.host import (
     host_problems,
     kernel_problems,
     library_problems,
-    needed_of_kernel,
+    needed_features,
     stacked_interfaces,
     unreadable,
 )
 from mptcp_throttler.config.settings import Settings, load_settings
-from mptcp_throttler.kernel.tc.link import Link, below
+from mptcp_throttler.kernel.tc.link import Link, lower_interfaces
 from mptcp_throttler.policy.load import load_policy
 
 
@@ -104,31 +104,33 @@ def test_listening_ports_are_read_from_the_kernels_tables(tmp_path: Path, monkey
 
 def warnings_for(interfaces: str, *links: Link) -> list[str]:
     settings = load_settings(f"policy: p.yaml\ninterfaces: [{interfaces}]\n", "t.yaml")
-    return [str(each).partition(", and its packets")[0] for each in stacked_interfaces(settings, below(links))]
+    return [
+        str(each).partition(", and its packets")[0] for each in stacked_interfaces(settings, lower_interfaces(links))
+    ]
 
 
 ETH0 = Link("eth0", 2)
 VLAN = Link("eth0.10", 3, kind="vlan", below=2)
 
 
-def test_interface_that_stands_on_another_is_named() -> None:
+def test_interface_that_is_stacked_on_another_is_reported() -> None:
     """Defect: there was no warning. Packets that passed both interfaces had half the rate of their upload cap."""
-    expected = ["t.yaml:2: warning: interfaces: eth0.10 stands on eth0"]
+    expected = ["t.yaml:2: warning: interfaces: eth0.10 is stacked on eth0"]
     assert warnings_for("eth0, eth0.10", ETH0, VLAN) == warnings_for("eth0.10, eth0", VLAN, ETH0) == expected
     assert warnings_for("eth0", ETH0, VLAN) == warnings_for("eth0.10", ETH0, VLAN) == []
 
 
-def test_bridge_or_bond_stands_on_its_ports_and_so_does_its_vlan() -> None:
+def test_bridge_bond_or_its_vlan_is_stacked_on_the_ports() -> None:
     bond, port = Link("bond0", 4, kind="bond"), Link("eth1", 5, master=4)
     above = Link("bond0.10", 6, kind="vlan", below=4)
-    assert warnings_for("eth1, bond0", bond, port) == ["t.yaml:2: warning: interfaces: bond0 stands on eth1"]
+    assert warnings_for("eth1, bond0", bond, port) == ["t.yaml:2: warning: interfaces: bond0 is stacked on eth1"]
     assert warnings_for("eth1, bond0.10", bond, port, above) == [
-        "t.yaml:2: warning: interfaces: bond0.10 stands on eth1"
+        "t.yaml:2: warning: interfaces: bond0.10 is stacked on eth1"
     ]
     assert warnings_for("eth0, bond0", ETH0, bond, port) == []
 
 
-def test_veth_pair_and_tunnel_stand_on_no_interface() -> None:
+def test_veth_pair_and_tunnel_are_not_stacked() -> None:
     ends = Link("v0", 7, kind="veth", below=8), Link("v1", 8, kind="veth", below=7)
     assert warnings_for("v0, v1", *ends) == []
     # Its packets are encapsulated on eth0, where the capture does not recognize them.
@@ -148,7 +150,7 @@ NFTABLES_NEEDS = {
     (
         "iptables",
         UPLOADS,
-    ): "policy: libnftables cannot be loaded: rules for uploads or plain TCP need it; apt install libnftables1",
+    ): "policy: libnftables cannot be loaded: uploads and plain TCP need it; apt install libnftables1",
 }
 
 
@@ -198,7 +200,7 @@ def settings_with(netfilter: str) -> Settings:
 @pytest.mark.parametrize("policy", [DOWNLOADS, UPLOADS])
 def test_kernel_features_for_uploads_are_tried_only_for_upload_rules(policy: str) -> None:
     settings, loaded = settings_with("iptables"), load_policy(policy, "p.yaml")
-    tried = needed_of_kernel(settings, loaded, lambda _: True)
+    tried = needed_features(settings, loaded, lambda _: True)
     assert set(tried) == {"iptables"} | ALWAYS | (UPLOAD_FEATURES if policy == UPLOADS else set())
     problems = [
         str(each)
@@ -220,7 +222,7 @@ def test_kernel_features_for_uploads_are_tried_only_for_upload_rules(policy: str
 def test_only_the_configured_backend_is_tried(netfilter: str, words: str) -> None:
     """Defect: the check tried no backend, and the daemon did not start."""
     settings, loaded = settings_with(netfilter), load_policy(DOWNLOADS, "p.yaml")
-    assert set(needed_of_kernel(settings, loaded, lambda _: True)) - ALWAYS == {netfilter}
+    assert set(needed_features(settings, loaded, lambda _: True)) - ALWAYS == {netfilter}
     (problem,) = kernel_problems(settings, loaded, dict.fromkeys(("iptables", "nftables", "auto"), "refused"))
     assert str(problem).startswith(f"t.yaml:3: netfilter: {words}")
     assert list(kernel_problems(settings, loaded, {netfilter: None})) == []
@@ -228,7 +230,7 @@ def test_only_the_configured_backend_is_tried(netfilter: str, words: str) -> Non
 
 def test_feature_without_its_library_is_reported_once() -> None:
     without = {
-        backend: needed_of_kernel(settings_with(backend), load_policy(UPLOADS, "p.yaml"), lambda _: False)
+        backend: needed_features(settings_with(backend), load_policy(UPLOADS, "p.yaml"), lambda _: False)
         for backend in ("iptables", "nftables", "auto")
     }
     others = ALWAYS | {"ifb", "tbf"}

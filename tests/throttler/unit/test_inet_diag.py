@@ -122,7 +122,7 @@ def test_value_types_are_those_of_the_slow_reader() -> None:
 
 
 @given(st.sampled_from(BODIES), st.lists(st.tuples(st.integers(0, 511), st.integers(0, 255)), max_size=4))
-def test_damaged_answers_are_read_correctly_or_left_out(body: bytes, changes: list[tuple[int, int]]) -> None:
+def test_damaged_answers_are_read_correctly_or_omitted(body: bytes, changes: list[tuple[int, int]]) -> None:
     damaged = bytearray(body)
     for place, value in changes:
         damaged[place % len(damaged)] = value
@@ -134,7 +134,7 @@ def test_damaged_answers_are_read_correctly_or_left_out(body: bytes, changes: li
 
 
 @given(st.sampled_from(BODIES), st.integers(0, 600))
-def test_truncated_answers_are_left_out(body: bytes, length: int) -> None:
+def test_truncated_answers_are_omitted(body: bytes, length: int) -> None:
     cut = body[:length]
     decoder = trained_decoder()
     for _ in range(2):
@@ -143,12 +143,12 @@ def test_truncated_answers_are_left_out(body: bytes, length: int) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_random_bytes_are_no_answer(body: bytes) -> None:
+def test_random_bytes_are_ignored(body: bytes) -> None:
     assert decode(trained_decoder(), body) == []
     trained_decoder().decode(body, SEQUENCE, SOCK_DIAG_BY_FAMILY, [], READ)
 
 
-def test_answers_to_another_request_are_left_out() -> None:
+def test_answers_to_another_request_are_omitted() -> None:
     found: list[KernelSubflow] = []
     data = message(SUBFLOW, SEQUENCE - 1) + message(SUBFLOW)
     assert trained_decoder().decode(data, SEQUENCE, SOCK_DIAG_BY_FAMILY, found, READ) is None
@@ -168,7 +168,7 @@ def test_repeated_answers_share_their_four_tuple() -> None:
     one, other = decode(trained_decoder(), *BODIES)
     assert one.four_tuple is first.four_tuple
     assert other.four_tuple is second.four_tuple
-    assert diagnostics._four_tuple.cache_info().maxsize == diagnostics._MAX_KNOWN
+    assert diagnostics._four_tuple.cache_info().maxsize == diagnostics._MAX_CACHED_TUPLES
 
 
 def test_cookie_with_other_ports_is_another_socket() -> None:

@@ -48,9 +48,9 @@ class FakeTree:
     def is_ours(self, link: Link) -> bool:
         return self.roots[link.name] == OWN_TREE
 
-    async def make_root(self, link: Link) -> None:
+    async def install_root(self, link: Link) -> None:
         if link.name == self.refused:
-            raise KernelError(f"put HTB at the root of {link.name}: Invalid argument")
+            raise KernelError(f"install HTB at the root of {link.name}: Invalid argument")
         self.roots[link.name] = OWN_TREE
 
     async def read(self, link: Link) -> tuple[list[str], dict[int, ClassSpec]]:
@@ -88,7 +88,7 @@ class Bench:
         self.planner = Planner(Ownership())
         self.planner.set_policy(a_policy((), (CAP, PATH), ZoneInfo("UTC")))
         self.reconciler = Reconciler(self.planner, self.tc, self.netfilter)
-        monkeypatch.setattr(egress, "find", self._find)
+        monkeypatch.setattr(egress, "find_link", self._find)
         monkeypatch.setattr(egress, "set_gso", lambda link, sizes: self.gso.update({link.name: sizes}))
         monkeypatch.setattr(root_qdisc, "save", self._save)
         monkeypatch.setattr(root_qdisc, "restore", lambda link, _tree: self._set(link.name, ""))
@@ -202,7 +202,7 @@ def test_interface_that_can_be_taken_again_gets_all_current_classes(run: Run, ca
         for _ in range(3):
             await compare_after_notice(bench)
         assert list(bench.tc.left_out) == ["wan1"]
-        assert caplog.text.count("until it can be taken, wan1 is not shaped; the others are") == 1
+        assert caplog.text.count("until its root can be replaced, wan1 is not shaped; the others are") == 1
         assert bench.reconciler.counters.failures == 3, "each failed attempt is counted"
         assert bench.reconciler.counters.repairs == 1, "the foreign root is counted as one repair"
         # These changes happen while wan1 is left out.
@@ -213,7 +213,7 @@ def test_interface_that_can_be_taken_again_gets_all_current_classes(run: Run, ca
         await run_loop()
         bench.tree.set_foreign_root("wan1", "")
         await compare_after_notice(bench)
-        assert caplog.text.count("wan1 can be taken again: it is shaped") == 1
+        assert caplog.text.count("the root of wan1 can be replaced again: it is shaped") == 1
         assert not bench.tc.left_out
         assert bench.minors("wan1") == bench.minors("wan0") == set(bench.planner.classes.desired)
         failures, repairs = bench.reconciler.counters.failures, bench.reconciler.counters.repairs
@@ -262,7 +262,7 @@ def test_removed_interface_no_longer_counts_as_left_out(run: Run, caplog: pytest
         bench.missing.add("wan1")
         await compare_after_notice(bench)
         assert not bench.tc.left_out
-        assert "can be taken again" not in caplog.text
+        assert "can be replaced again" not in caplog.text
         bench.missing.clear()
         bench.tree.set_foreign_root("wan1", "")
         await compare_after_notice(bench)

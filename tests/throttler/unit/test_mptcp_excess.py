@@ -167,6 +167,6 @@ def test_refused_closings_are_logged_a_few_times_a_minute(caplog: pytest.LogCapt
     for _ in range(100):
         excess_subflow.close_excess(excess_events(), is_dry_run=False)
     assert len(caplog.records) == MAX_LINES
-    assert "EPERM; nothing caps it" in caplog.text
+    assert "EPERM; it is not capped" in caplog.text
     excess_subflow.close_excess(excess_events(120.0), is_dry_run=False)
     assert len(caplog.records) == MAX_LINES + 1

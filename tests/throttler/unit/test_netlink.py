@@ -69,7 +69,7 @@ def test_dump_that_ends_with_an_error_raises_it() -> None:
         next(dump)
 
 
-def test_interrupted_dump_is_noted() -> None:
+def test_interrupted_dump_is_reported() -> None:
     flags = 0x10
     netlink = connect_fake(
         NetlinkSocket(ROUTE), lambda n: [message(9, n, b"one", flags), message(NLMSG_DONE, n, bytes(4))]
@@ -164,7 +164,7 @@ class KernelWithSockets(FakeKernel):
                 self.closed += [port] if not code else []
             else:
                 answer = bytes([socket.AF_INET, 1, 0, 0]) + socket_id + bytes(28)
-                self._datagrams.append(message(kind, sequence, answer + IS_A_SUBFLOW))
+                self._datagrams.append(message(kind, sequence, answer + SUBFLOW_ATTRIBUTES))
 
     def recv(self, size: int) -> bytes:
         if self._failure is not None:
@@ -172,7 +172,7 @@ class KernelWithSockets(FakeKernel):
         return super().recv(size)
 
 
-IS_A_SUBFLOW = attribute(2, bytes(232)) + attribute(
+SUBFLOW_ATTRIBUTES = attribute(2, bytes(232)) + attribute(
     19, attribute(3, b"".join(attribute(kind, bytes(size)) for kind, size in ((2, 4), (8, 4), (9, 1), (10, 1), (4, 8))))
 )
 """The attributes INET_DIAG_INFO and INET_DIAG_ULP_INFO with INET_ULP_INFO_MPTCP: token, flags, identifiers and sequence
@@ -222,7 +222,7 @@ def test_unreadable_answers_do_not_prevent_closing_other_sockets(unread: int) ->
     assert all("No buffer space available" in why for why in still_open.values())
 
 
-def test_kernel_that_does_not_answer_is_waited_for_once() -> None:
+def test_only_one_timeout_passes_if_the_kernel_does_not_answer() -> None:
     kernel, still_open = close_many({}, {2: TimeoutError("timed out")})
     assert kernel.datagrams == 3, "two datagrams closed a batch, and the third looked up the next"
     assert kernel.closed
@@ -243,7 +243,7 @@ def test_failed_socket_dump_raises_and_the_next_one_works(monkeypatch: pytest.Mo
     for error in (KernelError, IndexError):
         with pytest.raises(error):
             list(diagnostics.subflows())
-    assert list(diagnostics.pieces()) == [[]]
+    assert list(diagnostics.batches()) == [[]]
     diagnostics.close()
 
 

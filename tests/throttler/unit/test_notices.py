@@ -26,7 +26,7 @@ def test_process_name_cut_within_a_character_is_decoded() -> None:
         comm.write_bytes(before)
 
 
-def test_foreign_interface_name_that_is_no_text_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interface_name_that_is_not_text_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: other notices in the same datagram were lost."""
     # The constructor needs privileges, so it is not called.
     monkeypatch.setattr("mptcp_throttler.kernel.notices.NoticeSource.__init__", lambda *_: None)
@@ -34,4 +34,4 @@ def test_foreign_interface_name_that_is_no_text_is_ignored(monkeypatch: pytest.M
     body = struct.pack("=BxHiII", 0, 1, 1 << 20, 0, 0)
     assert list(notices._changes(_NEWLINK, 0, body + attribute(_IFNAME, b"caf\xe9\0"))) == []
     (change,) = notices._changes(_NEWLINK, 0, body + attribute(_IFNAME, b"w0\0"))
-    assert change.what == "interface w0"
+    assert change.description == "interface w0"

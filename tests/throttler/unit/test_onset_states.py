@@ -24,7 +24,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(STEPS, max_size=40))
-def test_each_subflow_is_in_the_tables_of_its_state_and_none_stays(steps: list[tuple[str, int]]) -> None:
+def test_each_subflow_is_in_the_tables_of_its_state_until_it_ends(steps: list[tuple[str, int]]) -> None:
     scene, now, cap = Scene(rule(cap=throttle(1_000_000))), 10.0, rule(cap=throttle(1_000_000))
     for step, number in steps:
         each = subflow(number)
@@ -44,7 +44,7 @@ def test_each_subflow_is_in_the_tables_of_its_state_and_none_stays(steps: list[t
             case "again":
                 scene.cookies[each] = scene.cookies.get(each, number) + 100
             case "missed":
-                scene.do(scene.transitions.missed(now))
+                scene.perform(scene.transitions.missed(now))
             case _:
                 scene.run(number / 100, now)
                 now += number / 100
@@ -57,18 +57,18 @@ def test_each_subflow_is_in_the_tables_of_its_state_and_none_stays(steps: list[t
         scene.run(0.1, now + 100)
         now += 200
     onsets = scene.transitions
-    assert (onsets._sockets, onsets._urgent, onsets._first_looks, onsets._later_looks, scene.limits) == ({},) * 5
+    assert (onsets._sockets, onsets._urgent, onsets._first_checks, onsets._later_checks, scene.limits) == ({},) * 5
 
 
 def check_tables_of_states(scene: Scene) -> None:
     onsets, by_state = scene.transitions, dict[State, set[FourTuple]]()
-    for each, known in onsets._sockets.items():
-        by_state.setdefault(known.state, set()).add(each)
+    for each, socket in onsets._sockets.items():
+        by_state.setdefault(socket.state, set()).add(each)
     assert onsets._urgent.keys() == by_state.get(State.PENDING, set()) | by_state.get(State.TRANSITION, set())
-    assert {*onsets._first_looks, *onsets._later_looks} == by_state.get(State.RELEASING, set())
-    assert not onsets._first_looks.keys() & onsets._later_looks.keys()
-    for looks in (onsets._first_looks, onsets._later_looks):
-        assert list(looks.values()) == sorted(looks.values())
-    for known in onsets._sockets.values():
-        assert (known.transition is not None) is (known.state is State.TRANSITION)
-        assert known.cookie or known.state is State.PENDING
+    assert {*onsets._first_checks, *onsets._later_checks} == by_state.get(State.RELEASING, set())
+    assert not onsets._first_checks.keys() & onsets._later_checks.keys()
+    for checks in (onsets._first_checks, onsets._later_checks):
+        assert list(checks.values()) == sorted(checks.values())
+    for socket in onsets._sockets.values():
+        assert (socket.transition is not None) is (socket.state is State.TRANSITION)
+        assert socket.cookie or socket.state is State.PENDING

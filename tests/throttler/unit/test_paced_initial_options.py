@@ -21,7 +21,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.values import Network
 from mptcp_throttler.runtime import pacing as pacing_module
 from mptcp_throttler.runtime.pacing import OPTIONS_BATCH, SocketLimiter
-from mptcp_throttler.shaping.initial_options import AS_USUAL, UNANTICIPATED, under_cap
+from mptcp_throttler.shaping.initial_options import DEFAULT_OPTIONS, UNANTICIPATED, under_cap
 from mptcp_throttler.shaping.model import InitialOptions, Ownership
 from mptcp_throttler.shaping.plan import Planner
 
@@ -132,7 +132,7 @@ def test_options_of_single_clients_are_written_while_the_loop_runs(scene: Scene)
 
 def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the client kept its entry, and began without the cap when the options were set again."""
-    monkeypatch.setattr(scheduling, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(scheduling, "SLICE_SECONDS", 0.0)
 
     async def remove_options() -> None:
         scene.remember_clients(3)
@@ -224,7 +224,7 @@ def test_refused_clients_are_written_again_by_the_next_comparison(scene: Scene) 
 NETWORKS = st.sampled_from([client(0), client(1), *prefixes(3)])
 STEPS = st.lists(
     st.one_of(
-        st.dictionaries(NETWORKS, st.sampled_from([CAPPED, OTHER, AS_USUAL]), max_size=4),
+        st.dictionaries(NETWORKS, st.sampled_from([CAPPED, OTHER, DEFAULT_OPTIONS]), max_size=4),
         st.dictionaries(st.integers(0, 4), st.booleans(), min_size=1, max_size=3),
         st.none(),
     ),

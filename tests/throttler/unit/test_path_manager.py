@@ -165,7 +165,7 @@ def test_cleanup_resets_flags_if_the_file_exists_and_removes_it(
             pass
 
     listed = [SimpleNamespace(token=token, four_tuple=None, made_backup=token != 2) for token in (1, 2, 3)]
-    sockets: Any = SimpleNamespace(pieces=lambda: [listed], close=lambda: None)
+    sockets: Any = SimpleNamespace(batches=lambda: [listed], close=lambda: None)
     fakes = replace(REAL, subflow_commands=Commands, sockets=lambda _: sockets)  # type: ignore[arg-type]
     monkeypatch.setattr(cleanup, "REAL", fakes)
     if noted:
@@ -178,11 +178,11 @@ def test_cleanup_resets_flags_if_the_file_exists_and_removes_it(
 
 
 def test_flags_file_stays_if_flags_cannot_be_reset(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pieces() -> None:
+    def batches() -> None:
         raise KernelError("no list")
 
     family.FlagsNote(host.state).write()
-    sockets: Any = SimpleNamespace(pieces=pieces, close=lambda: None)
+    sockets: Any = SimpleNamespace(batches=batches, close=lambda: None)
     monkeypatch.setattr(cleanup, "REAL", replace(REAL, sockets=lambda _: sockets))
     settings: Any = SimpleNamespace(state_directory=host.state)
     with pytest.raises(KernelError, match="no list"):

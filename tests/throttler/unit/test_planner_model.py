@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the planner after any history: at the end, it equals a new planner that got only the last verdicts."""
+"""Tests for the planner after random histories: at the end, it equals a new planner with only the last verdicts."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from mptcp_throttler.shaping.plan import DRAIN_SECONDS, IDLE_SECONDS, UNCAPPED, 
 
 NUMBERS = st.integers(0, 3)
 """Numbers of four-tuples. Each client has two ports."""
-PICKS = st.integers(0, 11)
-"""Number of an existing thing, modulo how many there are at that time."""
+INDEXES = st.integers(0, 11)
+"""Index of an existing object, modulo the number of objects."""
 RULES = ("a", "b")
 OUTCOMES = st.sampled_from((None, *RULES, "step", "balance"))
 """What caps a subflow: nothing, a rule, a step of a budget, or load balancing."""
-WANTED = st.dictionaries(NUMBERS, OUTCOMES, min_size=1, max_size=3)
+OUTCOMES_BY_NUMBER = st.dictionaries(NUMBERS, OUTCOMES, min_size=1, max_size=3)
 """What caps each subflow of a connection, by number."""
 RATES = st.sampled_from((1_000_000, 5_000_000, 8_000_000))
 THROTTLES = st.builds(
@@ -51,13 +51,13 @@ def subflow(number: int) -> FourTuple:
 class Connection:
     outcomes: dict[int, str | None]
     """What caps each subflow, by number."""
-    balanced: int = 1_000_000
+    balanced_rate: int = 1_000_000
     """Rate of the load-balancing cap, in bit/s."""
     young: set[int] = field(default_factory=set)
 
 
 class History(RuleBasedStateMachine):
-    """Each rule is one event that can happen to a planner. The model keeps the wanted state in the simplest way."""
+    """Each rule is one event that a planner handles. The model has the expected state in the simplest form."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,8 +71,8 @@ class History(RuleBasedStateMachine):
         self.refused: set[int] = set()
         """Tokens of connections that had a subflow without a class when they were last decided."""
         self.policy = policy()
-        self.enforcing = True
-        """Whether a policy has come into force and some connections are not yet decided under it."""
+        self.is_reloading = True
+        """Whether a policy was reloaded and some connections are not yet decided under it."""
         self.next_token = 1
         self.planner = Planner(Ownership())
 
@@ -81,7 +81,7 @@ class History(RuleBasedStateMachine):
         soft=st.booleans(),
         classes=st.sampled_from((3, 100)),
         throttles=st.fixed_dictionaries(dict.fromkeys(RULES, THROTTLES)),
-        wanted=st.lists(WANTED, min_size=1, max_size=3),
+        wanted=st.lists(OUTCOMES_BY_NUMBER, min_size=1, max_size=3),
     )
     def begin(
         self,
@@ -96,7 +96,7 @@ class History(RuleBasedStateMachine):
         self.planner = self.new_planner()
         self.planner.soft_caps = soft
         self.reload(throttles, reverse=False)
-        self.end_enforcing()
+        self.end_reload()
         for each in wanted:
             self.connect(each, young=False, at_once=True)
 
@@ -122,7 +122,7 @@ class History(RuleBasedStateMachine):
             throttle = a_throttle(500_000, 500_000, None, Share.PATH)
             scope = ScopeKey("a", Share.PATH, None, self.direction, 1000)
         elif outcome == "balance":
-            throttle = a_throttle(connection.balanced, connection.balanced, None, Share.CONNECTION)
+            throttle = a_throttle(connection.balanced_rate, connection.balanced_rate, None, Share.CONNECTION)
             scope = ScopeKey("a", Share.CONNECTION, (token, "path"), self.direction)
         else:
             assert outcome is not None
@@ -140,11 +140,11 @@ class History(RuleBasedStateMachine):
             self.planner.set_verdicts(token, self.verdicts(token), self.now, young)
         except PlanError:
             self.refused.add(token)
-        self.end_enforcing()
+        self.end_reload()
 
-    def end_enforcing(self) -> None:
-        if self.enforcing and not self.undecided:
-            self.enforcing = False
+    def end_reload(self) -> None:
+        if self.is_reloading and not self.undecided:
+            self.is_reloading = False
             self.planner.expire(self.now)
             with suppress(PlanError):
                 self.planner.prepare_path_classes(self.now)
@@ -154,12 +154,12 @@ class History(RuleBasedStateMachine):
 
     # Actions of clients
 
-    @rule(wanted=WANTED, young=st.booleans(), at_once=st.booleans())
+    @rule(wanted=OUTCOMES_BY_NUMBER, young=st.booleans(), at_once=st.booleans())
     def connect(self, wanted: dict[int, str | None], young: bool, at_once: bool) -> None:
         """Begin a connection. It may use ports whose connection has not ended yet."""
         for token, other in self.connections.items():
             if other.outcomes.keys() & wanted.keys():
-                other.outcomes = {each: what for each, what in other.outcomes.items() if each not in wanted}
+                other.outcomes = {each: outcome for each, outcome in other.outcomes.items() if each not in wanted}
                 self.undecided.add(token)
         token, self.next_token = self.next_token, self.next_token + 1
         self.connections[token] = Connection(wanted, young=set(wanted) if young else set())
@@ -167,25 +167,25 @@ class History(RuleBasedStateMachine):
         if at_once:
             self.decide_token(token)
 
-    def pick_token(self, pick: int) -> int:
-        return list(self.connections)[pick % len(self.connections)]
+    def pick_token(self, index: int) -> int:
+        return list(self.connections)[index % len(self.connections)]
 
     @precondition(lambda self: self.connections)
-    @rule(pick=PICKS, at_once=st.booleans())
-    def end(self, pick: int, at_once: bool) -> None:
-        token = self.pick_token(pick)
+    @rule(index=INDEXES, at_once=st.booleans())
+    def end(self, index: int, at_once: bool) -> None:
+        token = self.pick_token(index)
         del self.connections[token]
         self.undecided.add(token)
         if at_once:
             self.decide_token(token)
 
     @precondition(lambda self: self.connections)
-    @rule(pick=PICKS, which=PICKS, outcome=OUTCOMES, ends=st.booleans(), balanced=RATES)
-    def change(self, pick: int, which: int, outcome: str | None, ends: bool, balanced: int) -> None:
-        """End one subflow of a connection, or let something else cap the subflow from now on."""
-        token = self.pick_token(pick)
+    @rule(index=INDEXES, which=INDEXES, outcome=OUTCOMES, ends=st.booleans(), balanced_rate=RATES)
+    def change(self, index: int, which: int, outcome: str | None, ends: bool, balanced_rate: int) -> None:
+        """End one subflow of a connection, or change what caps the subflow."""
+        token = self.pick_token(index)
         connection = self.connections[token]
-        connection.balanced = balanced
+        connection.balanced_rate = balanced_rate
         connection.young.clear()
         numbers = list(connection.outcomes)
         if numbers:
@@ -196,9 +196,9 @@ class History(RuleBasedStateMachine):
         self.decide_token(token)
 
     @precondition(lambda self: self.undecided)
-    @rule(pick=PICKS)
-    def decide(self, pick: int) -> None:
-        self.decide_token(sorted(self.undecided)[pick % len(self.undecided)])
+    @rule(index=INDEXES)
+    def decide(self, index: int) -> None:
+        self.decide_token(sorted(self.undecided)[index % len(self.undecided)])
 
     @rule()
     def decide_all(self) -> None:
@@ -218,14 +218,14 @@ class History(RuleBasedStateMachine):
         self.policy = policy(*(reversed(rules) if reverse else rules))
         self.planner.set_policy(self.policy)
         self.undecided |= self.connections.keys()
-        self.enforcing = True
+        self.is_reloading = True
 
     @precondition(lambda self: self.policy.rules)
-    @rule(pick=PICKS, rate=RATES, onset=st.sampled_from(Onset))
-    def tune(self, pick: int, rate: int, onset: Onset) -> None:
+    @rule(index=INDEXES, rate=RATES, onset=st.sampled_from(Onset))
+    def tune(self, index: int, rate: int, onset: Onset) -> None:
         """Reload a policy in which one rule has another rate and onset."""
         throttles = {each.name: each.throttle for each in self.policy.rules if each.throttle is not None}
-        name = list(throttles)[pick % len(throttles)]
+        name = list(throttles)[index % len(throttles)]
         throttles[name] = replace(throttles[name], rate=rate, ceil=rate, landing=onset)
         self.reload(throttles, reverse=False)
 
@@ -235,7 +235,7 @@ class History(RuleBasedStateMachine):
         before, self.planner = self.planner, self.new_planner()
         self.planner.adopt(before.classes.actual, before.entries.actual)
         self.planner.soft_caps = self.soft
-        self.undecided, self.enforcing = set(self.connections), True
+        self.undecided, self.is_reloading = set(self.connections), True
 
     @rule(seconds=SECONDS)
     def pass_time(self, seconds: float) -> None:
@@ -333,14 +333,14 @@ class History(RuleBasedStateMachine):
     def settle_once(self) -> None:
         planner = self.planner
         # Decide as when a policy comes into force: ended connections first.
-        self.enforcing = True
-        tokens = {*self.undecided, *self.refused, *self.connections}
-        self.undecided |= tokens
-        for token in sorted(tokens, key=lambda token: (token in self.connections, token)):
+        self.is_reloading = True
+        token_and_scope = {*self.undecided, *self.refused, *self.connections}
+        self.undecided |= token_and_scope
+        for token in sorted(token_and_scope, key=lambda token: (token in self.connections, token)):
             self.decide_token(token)
-        self.end_enforcing()
+        self.end_reload()
         for cap in planner.caps.values():
-            planner.set_interim(dict.fromkeys(cap.interim))
+            planner.set_interim(dict.fromkeys(cap.interim_rates))
         for four_tuple in planner.pending():
             assert planner.complete(four_tuple)
         for seconds in (0.0, DRAIN_SECONDS, IDLE_SECONDS):
@@ -348,7 +348,7 @@ class History(RuleBasedStateMachine):
             planner.expire(self.now)
             for four_tuple in planner.overdue(100):
                 planner.settle_overdue(four_tuple, busy=False)
-        planner.take_moved(1000)
+        planner.take_changed_subflows(1000)
         self.apply(classes=True, entries=True)
 
 
@@ -369,36 +369,36 @@ def specs(planner: Planner) -> dict[ScopeKey, ClassSpec]:
     }
 
 
-def tokens(member: Member) -> tuple[int | None, ScopeKey | None]:
+def token_and_scope(member: Member) -> tuple[int | None, ScopeKey | None]:
     return member.token, None if member.cap is None else member.cap.scope
 
 
-def compare(planner: Planner, wanted: Planner) -> None:
-    assert capped(planner) == capped(wanted)
-    assert specs(planner) == specs(wanted)
-    assert len(planner.classes.desired) == len(planner.caps) == len(wanted.caps)
+def compare(planner: Planner, expected: Planner) -> None:
+    assert capped(planner) == capped(expected)
+    assert specs(planner) == specs(expected)
+    assert len(planner.classes.desired) == len(planner.caps) == len(expected.caps)
     assert planner.classes.settled
     assert planner.entries.settled
     members = planner.members
     exempt = {each: target for each, target in planner.entries.desired.items() if target == UNCAPPED}
-    assert all(members[each].in_class for each in exempt)
-    assert {each: tokens(member) for each, member in members.items() if each not in exempt} == {
-        each: tokens(member) for each, member in wanted.members.items()
+    assert all(members[each].accepted_in_class for each in exempt)
+    assert {each: token_and_scope(member) for each, member in members.items() if each not in exempt} == {
+        each: token_and_scope(member) for each, member in expected.members.items()
     }
     assert {each for of in planner._connections.values() for each in of} == members.keys()
-    assert not any(member.held_by or member.rests for member in members.values())
+    assert not any(member.entry_cap or member.rests for member in members.values())
     assert planner.draining == {}
-    assert not planner.moved
+    assert not planner.changed_subflows
     assert planner._numbers._used == planner._by_minor.keys() == {cap.minor for cap in planner.caps.values()}
     assert planner._shared == {cap.minor: cap for cap in planner.caps.values() if len(cap.users) > 1}
     for scope, cap in planner.caps.items():
-        assert cap.users.keys() == wanted.caps[scope].users.keys()
+        assert cap.users.keys() == expected.caps[scope].users.keys()
         assert all(member.cap is cap and members[each] is member for each, member in cap.users.items())
-        assert cap.wanted == cap.throttle
-        assert cap.pending == cap.falling == set()
-        assert not cap.unsettled
-        assert cap.held == 0
-        assert cap.interim == {}
+        assert cap.final_throttle == cap.throttle
+        assert cap.pending == cap.lowered == set()
+        assert not cap.decision_times
+        assert cap.held_entries == 0
+        assert cap.interim_rates == {}
 
 
 History.TestCase.settings = settings(

@@ -105,7 +105,7 @@ def test_broken_file(case: str) -> None:
 IN_PATHS = {
     "matches nothing": (
         "  wifi: {}",
-        f"5: paths.wifi: says nothing about which subflows are on this path; give at least one of {PATH_KEYS}",
+        f"5: paths.wifi: has no key that selects subflows; give at least one of {PATH_KEYS}",
     ),
     "no value": ("  wifi:", "5: paths.wifi: has no value; write one, or remove the line"),
     "a prefix instead of a mapping": (

@@ -53,7 +53,7 @@ def policy(rules: str, head: str = PATHS) -> Policy:
     return load_policy(f"{head}rules:\n{dedent(rules)}", "policy.yaml")
 
 
-def lines(subject: Policy, *subflows: Subflow, now: float = NOW) -> list[tuple[str | None, bool, str]]:
+def outcomes(subject: Policy, *subflows: Subflow, now: float = NOW) -> list[tuple[str | None, bool, str]]:
     """Return the path of each verdict, whether it caps, and its reason."""
     verdicts = evaluate(subject, connection(*subflows), now)
     return [(verdict.path, verdict.scope is not None, verdict.reason) for verdict in verdicts]
@@ -68,22 +68,22 @@ CAPPED = ("ethernet", True, "rule spare-ethernet caps path ethernet at 5 Mbit/s:
 
 
 def test_demo_policy_caps_ethernet() -> None:
-    assert lines(SPARE, subflow(ETHERNET), subflow(WIFI)) == [CAPPED, ("wifi", False, "no rule matches")]
+    assert outcomes(SPARE, subflow(ETHERNET), subflow(WIFI)) == [CAPPED, ("wifi", False, "no rule matches")]
 
 
 def test_ipv6_subflows_are_capped_like_ipv4() -> None:
-    assert lines(SPARE, subflow("fd77:1::2"), subflow("fd77:2::2")) == [
+    assert outcomes(SPARE, subflow("fd77:1::2"), subflow("fd77:2::2")) == [
         CAPPED,
         ("wifi", False, "no rule matches"),
     ]
-    assert lines(SPARE, subflow("fd77:3::2"), subflow("fd77:1::2")) == [
+    assert outcomes(SPARE, subflow("fd77:3::2"), subflow("fd77:1::2")) == [
         (None, False, "no rule matches"),
         CAPPED,
     ]
 
 
 def test_single_subflow_is_not_capped() -> None:
-    assert lines(SPARE, subflow(ETHERNET)) == [
+    assert outcomes(SPARE, subflow(ETHERNET)) == [
         ("ethernet", False, "rule spare-ethernet does not apply: only 1 active subflow (needs 2)")
     ]
 
@@ -100,39 +100,39 @@ ONE_PATH = {
 def test_several_subflows_on_the_only_path_are_not_capped(flows: tuple[Subflow, ...], when: str) -> None:
     """Defect: all of these subflows were capped forever, although there was no other path."""
     subject = policy(f"- {{name: x, paths: [ethernet], when: {when}, throttle: {{rate: 5 Mbit/s}}}}\n")
-    assert [capped for path, capped, _ in lines(subject, *flows) if path == "ethernet"] == [False, False]
+    assert [capped for path, capped, _ in outcomes(subject, *flows) if path == "ethernet"] == [False, False]
     with_wifi = [*flows, subflow(WIFI)]
-    assert [capped for path, capped, _ in lines(subject, *with_wifi) if path == "ethernet"] == [True, True]
+    assert [capped for path, capped, _ in outcomes(subject, *with_wifi) if path == "ethernet"] == [True, True]
     subject = policy(
         f"- {{name: x, when: {when}, lift_last: false, throttle: {{rate: 5 Mbit/s, share: connection}}}}\n"
     )
-    assert {capped for _, capped, _ in lines(subject, *flows)} == {when != "{}" or len(flows) > 2}
+    assert {capped for _, capped, _ in outcomes(subject, *flows)} == {when != "{}" or len(flows) > 2}
 
 
 def test_subflows_on_no_path_count_as_one_path() -> None:
     rule = "- {name: x, throttle: {rate: 5 Mbit/s}}\n"
     elsewhere = subflow(LTE), subflow("10.77.4.2")
-    assert [capped for _, capped, _ in lines(policy(rule), *elsewhere)] == [False, False]
-    assert [capped for _, capped, _ in lines(policy(rule), subflow(ETHERNET), subflow(LTE))] == [True, True]
-    assert [capped for _, capped, _ in lines(policy(rule, head="version: 1\n"), *elsewhere)] == [True, True]
+    assert [capped for _, capped, _ in outcomes(policy(rule), *elsewhere)] == [False, False]
+    assert [capped for _, capped, _ in outcomes(policy(rule), subflow(ETHERNET), subflow(LTE))] == [True, True]
+    assert [capped for _, capped, _ in outcomes(policy(rule, head="version: 1\n"), *elsewhere)] == [True, True]
 
 
 def test_cap_is_lifted_if_the_only_other_subflow_is_backup() -> None:
     """RFC 8684: a backup subflow carries nothing while a regular subflow exists, so only Ethernet is usable."""
     lifted = "cap of rule spare-ethernet lifted: the last usable path"
-    assert lines(SPARE, subflow(ETHERNET), subflow(LTE, backup=True)) == [
+    assert outcomes(SPARE, subflow(ETHERNET), subflow(LTE, backup=True)) == [
         ("ethernet", False, lifted),
         ("backup", False, "no rule matches"),
     ]
 
 
 def test_backup_is_usable_if_all_subflows_are_backup() -> None:
-    assert lines(SPARE, subflow(ETHERNET, backup=True), subflow(LTE, backup=True))[0] == CAPPED
+    assert outcomes(SPARE, subflow(ETHERNET, backup=True), subflow(LTE, backup=True))[0] == CAPPED
 
 
 def test_capped_backup_stays_capped_with_a_regular_subflow() -> None:
     subject = policy("- {name: slow-backup, paths: [backup], throttle: {rate: 1 Mbit/s}}\n")
-    assert lines(subject, subflow(WIFI), subflow(LTE, backup=True)) == [
+    assert outcomes(subject, subflow(WIFI), subflow(LTE, backup=True)) == [
         ("wifi", False, "no rule matches"),
         ("backup", True, "rule slow-backup caps path backup at 1 Mbit/s: 2 subflows active"),
     ]
@@ -146,7 +146,7 @@ def test_cap_on_the_last_path_stays_with_lift_last_false() -> None:
           throttle: {rate: 1 Mbit/s}
           lift_last: false
         """)
-    assert lines(subject, subflow(ETHERNET)) == [
+    assert outcomes(subject, subflow(ETHERNET)) == [
         ("ethernet", True, "rule always caps path ethernet at 1 Mbit/s: 1 subflow active")
     ]
 
@@ -157,16 +157,16 @@ def test_first_matching_rule_decides_and_none_exempts() -> None:
         - {name: many, paths: [ethernet], when: {min_subflows: 3}, throttle: {rate: 1mbit}}
         - {name: spare, paths: [wifi, ethernet], throttle: {rate: 5mbit, ceil: 8mbit}}
         """)
-    assert lines(subject, subflow(ETHERNET), subflow(WIFI)) == [
+    assert outcomes(subject, subflow(ETHERNET), subflow(WIFI)) == [
         ("ethernet", False, "exempted by rule friends"),
         ("wifi", False, "exempted by rule friends"),
     ]
     others = subflow("10.77.1.9"), subflow("10.77.2.9")
-    assert [reason for _, _, reason in lines(subject, *others)] == [
+    assert [reason for _, _, reason in outcomes(subject, *others)] == [
         "rule spare caps path ethernet at 5 Mbit/s, up to 8 Mbit/s: 2 subflows active",
         "rule spare caps path wifi at 5 Mbit/s, up to 8 Mbit/s: 2 subflows active",
     ]
-    assert [reason for _, _, reason in lines(subject, *others, subflow("10.77.1.9", port=2))] == [
+    assert [reason for _, _, reason in outcomes(subject, *others, subflow("10.77.1.9", port=2))] == [
         "rule many caps path ethernet at 1 Mbit/s: 3 subflows active",
         "rule spare caps path wifi at 5 Mbit/s, up to 8 Mbit/s: 3 subflows active",
         "rule many caps path ethernet at 1 Mbit/s: 3 subflows active",
@@ -186,7 +186,7 @@ def test_first_matching_rule_decides_and_none_exempts() -> None:
 )
 def test_reason_why_a_rule_does_not_apply(when: str, why: str) -> None:
     subject = policy(f"- {{name: x, paths: [ethernet], when: {when}, throttle: {{rate: 5mbit}}}}\n")
-    assert lines(subject, subflow(ETHERNET), subflow(WIFI)) == [
+    assert outcomes(subject, subflow(ETHERNET), subflow(WIFI)) == [
         ("ethernet", False, f"rule x does not apply: {why}"),
         ("wifi", False, "no rule matches"),
     ]
@@ -198,7 +198,7 @@ def test_reason_names_the_first_rule_that_might_have_applied() -> None:
         - {name: first, paths: [ethernet], when: {min_subflows: 4}, throttle: {rate: 1mbit}}
         - {name: second, paths: [ethernet], when: {min_subflows: 3}, throttle: {rate: 2mbit}}
         """)
-    assert lines(subject, subflow(ETHERNET), subflow("192.0.2.1")) == [
+    assert outcomes(subject, subflow(ETHERNET), subflow("192.0.2.1")) == [
         ("ethernet", False, "rule first does not apply: only 2 active subflows (needs 4)"),
         (None, False, "no rule matches"),
     ]
@@ -206,13 +206,13 @@ def test_reason_names_the_first_rule_that_might_have_applied() -> None:
 
 def test_rule_without_paths_applies_to_subflows_on_no_path() -> None:
     subject = policy("- {name: all, throttle: {rate: 5mbit}}\n")
-    assert lines(subject, subflow(ETHERNET), subflow("192.0.2.1")) == [
+    assert outcomes(subject, subflow(ETHERNET), subflow("192.0.2.1")) == [
         ("ethernet", True, "rule all caps every subflow at 5 Mbit/s: 2 subflows active"),
         (None, True, "rule all caps every subflow at 5 Mbit/s: 2 subflows active"),
     ]
 
 
-def test_dry_run_says_what_it_would_cap() -> None:
+def test_dry_run_reason_names_the_cap() -> None:
     subject = policy("- {name: x, paths: [wifi], throttle: {rate: 5mbit}}\n", PATHS + "dry_run: true\n")
     verdicts = evaluate(subject, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
     assert [verdict.reason for verdict in verdicts] == [
@@ -231,9 +231,7 @@ def test_dry_run_says_what_it_would_cap() -> None:
         ("connection", [0xC0FFEE, 0xC0FFEE], " per connection"),
     ],
 )
-def test_share_key_decides_which_subflows_share_a_cap(
-    share: str, members: list[bytes | int | None], words: str
-) -> None:
+def test_share_determines_which_subflows_share_a_cap(share: str, members: list[bytes | int | None], words: str) -> None:
     subject = policy(f"- {{name: x, throttle: {{rate: 5mbit, share: {share}}}}}\n")
     verdicts = evaluate(subject, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
     assert [verdict.scope for verdict in verdicts] == [ScopeKey("x", Share(share), member) for member in members]
@@ -280,7 +278,7 @@ def test_verdict_shows_the_first_matching_path() -> None:
           wide: {clients: [10.0.0.0/8]}
         """),
     )
-    assert lines(subject, subflow(ETHERNET), subflow(WIFI)) == [
+    assert outcomes(subject, subflow(ETHERNET), subflow(WIFI)) == [
         ("other", True, "rule x caps path narrow at 5 Mbit/s: 2 subflows active"),
         ("wide", True, "rule x caps path wide at 5 Mbit/s: 2 subflows active"),
     ]
@@ -302,8 +300,8 @@ def test_similar_policies_have_separate_results() -> None:
     other = replace(SPARE, dry_run=True)
     pair = subflow(ETHERNET), subflow(WIFI)
     for _ in range(2):
-        assert lines(SPARE, *pair)[0] == CAPPED
-        assert lines(other, *pair)[0][2].endswith("(dry run)")
+        assert outcomes(SPARE, *pair)[0] == CAPPED
+        assert outcomes(other, *pair)[0][2].endswith("(dry run)")
 
 
 UPLOAD = """\
@@ -364,7 +362,7 @@ def test_cap_budget_and_steering_are_decided_separately() -> None:
             "ethernet",
             "wifi",
         ]
-        assert lines(subject, subflow(ETHERNET), subflow(WIFI)) == [
+        assert outcomes(subject, subflow(ETHERNET), subflow(WIFI)) == [
             ("ethernet", True, "rule cap caps path ethernet at 5 Mbit/s: 2 subflows active"),
             ("wifi", False, "no rule matches"),
         ], "reasons of budgets and steering are added by their stages"
@@ -382,13 +380,13 @@ def test_first_match_of_each_kind_decides_and_none_exempts_from_its_kind() -> No
     assert rules_by_kind(subject, subflow("10.77.1.3"), subflow(WIFI)) == [("c", None, "e")] * 2
     assert rules_by_kind(subject, subflow("10.77.1.3")) == [(None, None, None)]
     assert rules_by_kind(subject, subflow("10.77.1.4")) == [(None, "c", None)], "a budget counts a single subflow, too"
-    assert [reason for _, _, reason in lines(subject, subflow("10.77.1.2"), subflow(WIFI))] == [
+    assert [reason for _, _, reason in outcomes(subject, subflow("10.77.1.2"), subflow(WIFI))] == [
         "exempted by rule a; exempted from steering by rule a"
     ] * 2
     not_met = "does not apply: only 1 active subflow (needs 2)"
-    assert lines(subject, subflow("10.77.1.4"))[0][2] == f"rule c {not_met}; rule e {not_met}"
+    assert outcomes(subject, subflow("10.77.1.4"))[0][2] == f"rule c {not_met}; rule e {not_met}"
     both = policy("- {name: a, throttle: {rate: 1mbit}, steer: {mode: smallest-delay}, when: {min_paths: 2}}\n")
-    assert lines(both, subflow("10.77.1.4"))[0][2] == f"rule a {not_met}", (
+    assert outcomes(both, subflow("10.77.1.4"))[0][2] == f"rule a {not_met}", (
         "the reason is given once for cap and steering"
     )
 

@@ -78,20 +78,20 @@ NAMES = ["p0", "p1", "p2"]
 T = TypeVar("T")
 
 
-def maybe(strategy: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
+def optional(strategy: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
     return st.one_of(st.none(), strategy)
 
 
 RULES = st.builds(
     a_rule,
     name=st.just("rule"),
-    paths=maybe(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2).map(tuple)),
-    throttle=maybe(st.builds(a_throttle, st.just(5_000_000), st.just(8_000_000), st.none(), st.sampled_from(Share))),
-    min_paths=maybe(st.integers(1, 3)),
-    min_subflows=maybe(st.integers(1, 3)),
-    max_subflows=maybe(st.integers(1, 4)),
-    clients=maybe(PREFIXES),
-    windows=maybe(
+    paths=optional(st.lists(st.sampled_from(NAMES), min_size=1, max_size=2).map(tuple)),
+    throttle=optional(st.builds(a_throttle, st.just(5_000_000), st.just(8_000_000), st.none(), st.sampled_from(Share))),
+    min_paths=optional(st.integers(1, 3)),
+    min_subflows=optional(st.integers(1, 3)),
+    max_subflows=optional(st.integers(1, 4)),
+    clients=optional(PREFIXES),
+    windows=optional(
         st.lists(
             st.builds(
                 Window,
@@ -113,11 +113,11 @@ POLICIES = st.builds(
             st.builds(
                 a_path,
                 name=st.just(name),
-                interfaces=maybe(st.just(frozenset({"eth0"}))),
-                clients=maybe(PREFIXES),
-                remote_ids=maybe(st.frozensets(st.integers(0, 3), min_size=1)),
-                subflow=maybe(st.sampled_from(["initial", "joined"])),
-                backup=maybe(st.booleans()),
+                interfaces=optional(st.just(frozenset({"eth0"}))),
+                clients=optional(PREFIXES),
+                remote_ids=optional(st.frozensets(st.integers(0, 3), min_size=1)),
+                subflow=optional(st.sampled_from(["initial", "joined"])),
+                backup=optional(st.booleans()),
             ).filter(lambda path: path.model_fields_set)
             for name in NAMES
         )

@@ -26,8 +26,8 @@ def explain(
     subject: Policy, *subflows: Subflow, now: float = NOW, expected: int = 0, direction: Direction = Direction.DOWN
 ) -> list[tuple[str, bool, str | None]]:
     """Return the rules that were tried for the first of *subflows*: the rule, whether it decided, and why not."""
-    found = CompiledPolicy(subject).tried(connection(*subflows), subflows[0], direction, now, expected)
-    return [(each.rule, each.matched, each.failed) for each in found]
+    outcome = CompiledPolicy(subject).explain(connection(*subflows), subflows[0], direction, now, expected)
+    return [(each.rule, each.matched, each.failed) for each in outcome]
 
 
 CONDITIONS = policy("""\
@@ -67,7 +67,9 @@ def test_explanation_gives_the_next_change_of_each_rule() -> None:
 
     def until_times(hour: int) -> list[float | None]:
         now = datetime(2026, 7, 1, hour, 30, tzinfo=ZONE).timestamp()
-        return [each.until for each in CompiledPolicy(subject).tried(connection(*flows), flows[0], Direction.DOWN, now)]
+        return [
+            each.until for each in CompiledPolicy(subject).explain(connection(*flows), flows[0], Direction.DOWN, now)
+        ]
 
     assert until_times(12) == [datetime(2026, 7, 1, 18, tzinfo=ZONE).timestamp(), None]
     assert until_times(18) == [datetime(2026, 7, 1, 20, tzinfo=ZONE).timestamp(), None]
@@ -123,15 +125,13 @@ def test_explanation_gives_the_next_change_of_each_rule() -> None:
         ),
     ],
 )
-def test_rule_outside_its_hours_says_when_they_begin_in_the_policys_zone(
-    when: str, now: str, words: str, until: str
-) -> None:
+def test_explanation_has_the_next_hours_in_the_policys_time_zone(when: str, now: str, words: str, until: str) -> None:
     subject = policy(f"- {{name: timed, when: {{min_subflows: 1, {when}}}, throttle: {{rate: 5 Mbit/s}}}}\n")
     flow = subflow(ETHERNET)
     at = datetime.fromisoformat(now).timestamp()
-    (found,) = CompiledPolicy(subject).tried(connection(flow), flow, Direction.DOWN, at)
-    assert found.failed == f"outside its hours, {words} (Europe/Athens)"
-    assert found.until == datetime.fromisoformat(until).timestamp()
+    (outcome,) = CompiledPolicy(subject).explain(connection(flow), flow, Direction.DOWN, at)
+    assert outcome.failed == f"outside its hours, {words} (Europe/Athens)"
+    assert outcome.until == datetime.fromisoformat(until).timestamp()
 
 
 def test_hours_are_not_mentioned_if_another_condition_fails() -> None:
@@ -140,8 +140,8 @@ def test_hours_are_not_mentioned_if_another_condition_fails() -> None:
         """)
     flow = subflow(ETHERNET)
     noon = datetime(2026, 7, 1, 12, tzinfo=ZONE).timestamp()
-    (found,) = CompiledPolicy(subject).tried(connection(flow), flow, Direction.DOWN, noon)
-    assert (found.failed, found.until) == ("only 1 active subflow (needs 3)", None)
+    (outcome,) = CompiledPolicy(subject).explain(connection(flow), flow, Direction.DOWN, noon)
+    assert (outcome.failed, outcome.until) == ("only 1 active subflow (needs 3)", None)
 
 
 _minute = st.integers(0, 24 * 60 - 1)
@@ -158,7 +158,7 @@ _now = st.one_of(
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(_minute, _minute), min_size=1, max_size=2), _days, _zone, _now)
-def test_until_time_equals_that_of_a_search_by_minutes(
+def test_until_time_equals_the_result_of_a_search_by_minutes(
     ranges: list[tuple[int, int]], days: str, zone: str, now: float
 ) -> None:
     hours = ", ".join(
@@ -172,14 +172,16 @@ def test_until_time_equals_that_of_a_search_by_minutes(
     def decided(at: float) -> bool:
         return is_open(subject.rules[0].when.windows or (), datetime.fromtimestamp(at, subject.time_zone))
 
-    (found,) = CompiledPolicy(subject).tried(connection(flow), flow, Direction.DOWN, now)
-    assert found.matched is decided(now)
+    (outcome,) = CompiledPolicy(subject).explain(connection(flow), flow, Direction.DOWN, now)
+    assert outcome.matched is decided(now)
     minutes = (now // 60 * 60 + 60 * step for step in range(1, 60 * 24 * 15))
-    expected = next((at for at in minutes if decided(at) is not found.matched), None)
-    assert found.until == expected
-    if not found.matched and expected is not None:
+    expected = next((at for at in minutes if decided(at) is not outcome.matched), None)
+    assert outcome.until == expected
+    if not outcome.matched and expected is not None:
         begins = datetime.fromtimestamp(expected, ZoneInfo(zone))
-        assert f"; begins {begins:%H:%M}" in re.sub("(begins) [A-Z][a-z]{2} ([0-9-]{10} )?", r"\1 ", found.failed or "")
+        assert f"; begins {begins:%H:%M}" in re.sub(
+            "(begins) [A-Z][a-z]{2} ([0-9-]{10} )?", r"\1 ", outcome.failed or ""
+        )
 
 
 def test_lifted_cap_gives_its_reason() -> None:
@@ -210,8 +212,8 @@ def test_each_kind_is_explained_separately() -> None:
     flows = subflow(ETHERNET), subflow(WIFI)
 
     def kinds(index: int, direction: Direction) -> list[tuple[Kind, str, bool]]:
-        found = CompiledPolicy(subject).tried(connection(*flows), flows[index], direction, NOW)
-        return [(each.kind, each.rule, each.matched) for each in found]
+        outcome = CompiledPolicy(subject).explain(connection(*flows), flows[index], direction, NOW)
+        return [(each.kind, each.rule, each.matched) for each in outcome]
 
     assert kinds(0, Direction.DOWN) == [
         (Kind.THROTTLE, "cap", True),
@@ -234,8 +236,8 @@ def test_rules_for_the_other_direction_and_below_the_decisive_one_are_named() ->
         - {name: more, direction: up, throttle: {rate: 5 Mbit/s}}
         """)
     flows = subflow(ETHERNET), subflow(WIFI)
-    found = CompiledPolicy(subject).tried(connection(*flows), flows[0], Direction.UP, NOW)
-    assert [(each.rule, each.matched, each.failed) for each in found] == [
+    outcome = CompiledPolicy(subject).explain(connection(*flows), flows[0], Direction.UP, NOW)
+    assert [(each.rule, each.matched, each.failed) for each in outcome] == [
         ("vip", False, "it is for downloads"),
         ("cap", True, None),
         ("more", False, "rule cap above decides"),
@@ -281,19 +283,19 @@ def test_explanation_agrees_with_the_verdict(
     flows = [subflow(each, initial=index == 0) for index, each in enumerate(remotes)]
     whole = connection(*flows)
     for each, verdict in zip(flows, evaluate(subject, whole, now, expected), strict=True):
-        found = list(CompiledPolicy(subject).tried(whole, each, Direction.DOWN, now, expected))
-        decided = [one.rule for one in found if one.matched]
+        outcome = list(CompiledPolicy(subject).explain(whole, each, Direction.DOWN, now, expected))
+        decided = [one.rule for one in outcome if one.matched]
         assert decided == ([] if verdict.rule is None else [verdict.rule.name])
-        assert all(one.failed for one in found if not one.matched)
-        assert [one.rule for one in found] == [rule.name for rule in subject.rules][: len(found)]
+        assert all(one.failed for one in outcome if not one.matched)
+        assert [one.rule for one in outcome] == [rule.name for rule in subject.rules][: len(outcome)]
         if not decided:
-            assert len(found) == len(subject.rules)
-            passed_over = [one for one in found if "it is on" not in (one.failed or "")]
+            assert len(outcome) == len(subject.rules)
+            passed_over = [one for one in outcome if "it is on" not in (one.failed or "")]
             # The reason of a verdict is only "outside its hours". The explanation also names these hours and their end.
             whys = {one.rule: one.failed if one.until is None else "outside its hours" for one in passed_over}
             reasons = [f"rule {rule} does not apply: {why}" for rule, why in whys.items()] or [NO_RULE]
             assert verdict.reason in reasons
 
 
-def test_direction_without_rules_tries_none() -> None:
+def test_no_rule_is_tried_in_a_direction_without_rules() -> None:
     assert explain(CONDITIONS, subflow(ETHERNET), direction=Direction.UP) == []

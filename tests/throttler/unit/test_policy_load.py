@@ -22,7 +22,7 @@ CONF = Path(__file__).parents[3] / "conf"
 EVERY_DAY = frozenset(range(7))
 
 
-def least_subflows(rule: Rule) -> int:
+def min_subflows(rule: Rule) -> int:
     return rule.conditions(Kind.THROTTLE).subflows
 
 
@@ -127,7 +127,7 @@ def test_exemption_applies_to_a_single_subflow_by_default() -> None:
           - {name: a, throttle: none}
           - {name: b, throttle: none, when: {min_subflows: 2}}
         """)
-    assert [least_subflows(rule) for rule in policy.rules] == [1, 2]
+    assert [min_subflows(rule) for rule in policy.rules] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_exemption_applies_to_a_single_subflow_by_default() -> None:
         ("longest_retry: 15", [5, 10, 15, 15]),
     ],
 )
-def test_pauses_of_the_guard_never_get_shorter(guard: str, pauses: list[float]) -> None:
+def test_pauses_of_the_guard_never_become_shorter(guard: str, pauses: list[float]) -> None:
     """Defect: with ``retry`` above 300 and no ``longest_retry``, the second pause was only 300 seconds."""
     policy = load(f"version: 1\nguard: {{{guard}}}\nrules: []\n")
     candidate = Candidate()
@@ -158,7 +158,7 @@ def test_max_subflows_1_implies_min_subflows_1() -> None:
           - {name: a, throttle: {rate: 5mbit}, when: {max_subflows: 1}, lift_last: false}
           - {name: b, throttle: {rate: 5mbit}, when: {max_subflows: 3}}
         """)
-    assert [least_subflows(rule) for rule in policy.rules] == [1, 2]
+    assert [min_subflows(rule) for rule in policy.rules] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_shipped_policies_have_no_problem(path: Path) -> None:
     assert text.startswith(f"# yaml-language-server: $schema={schema}\n")
 
 
-def test_rules_may_share_one_budget() -> None:
+def test_rules_can_share_one_budget() -> None:
     text = rules("name: x, paths: [a], budget: month", "name: y, paths: [b], budget: month") + NAMED
     policy = load_policy(text, "policy.yaml")
     assert [budget.title for budget in policy.budgets.values()] == ["budget month"]
@@ -290,17 +290,21 @@ def test_rules_may_share_one_budget() -> None:
         ),
     ],
 )
-def test_mistakes_with_budgets_and_steering_are_reported(rule: str, error: str) -> None:
+def test_errors_in_budgets_and_steering_are_reported(rule: str, error: str) -> None:
     problems = [str(problem) for problem in check_policy(rules(rule) + NAMED, "policy.yaml").problems]
     assert any(problem.startswith(f"policy.yaml:{error}") for problem in problems), problems
 
 
 def test_waterfall_equals_priority_based() -> None:
-    one, other = (
+    waterfall, priority_based = (
         load_policy(rules(f"name: x, steer: {{mode: {mode}, order: [a, b]}}"), "p").rules[0].steer
         for mode in ("waterfall", "priority-based")
     )
-    assert one is not None
-    assert other is not None
-    assert (one.kind, one.paths, one.kind.sets_backup) == (other.kind, other.paths, True)
-    assert (one.mode, other.mode) == ("waterfall", "priority-based")
+    assert waterfall is not None
+    assert priority_based is not None
+    assert (waterfall.mode_class, waterfall.paths, waterfall.mode_class.sets_backup) == (
+        priority_based.mode_class,
+        priority_based.paths,
+        True,
+    )
+    assert (waterfall.mode, priority_based.mode) == ("waterfall", "priority-based")

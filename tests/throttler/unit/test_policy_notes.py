@@ -71,7 +71,7 @@ def test_path_defined_by_address_ids_is_warned_about() -> None:
     ]
 
 
-EACH = {"throttle": CAP, "budget": BUDGET, "steer": STEER}
+LINE_BY_KIND = {"throttle": CAP, "budget": BUDGET, "steer": STEER}
 
 
 def notes(text: str) -> list[str]:
@@ -125,7 +125,7 @@ def test_narrow_path_below_a_wide_one_is_never_reached(wide: str, narrow: str, r
 
 @pytest.mark.parametrize("kind", ["budget", "steer"])
 def test_exemption_from_caps_only_is_warned_about_with_the_line_to_add(kind: str) -> None:
-    later = f"name: y, {EACH[kind]}"
+    later = f"name: y, {LINE_BY_KIND[kind]}"
     assert warnings(rules("name: x, throttle: none", later)) == [
         f'policy.yaml:4: warning: rules[0]: rule "x" does not exempt from the {kind} of rule "y" below it: add '
         f'"{kind}: none" to exempt from that too, or move rule "y" above it'
@@ -158,7 +158,7 @@ def test_exemption_applies_to_both_directions_by_default() -> None:
 @pytest.mark.parametrize("kind", ["throttle", "budget"])
 def test_exemption_of_clients_below_the_cap_for_all_is_warned_about(kind: str) -> None:
     """Defect: VIPs were capped without a warning if their rule was below the rule for all customers."""
-    cap = f'name: y, {EACH[kind]}, when: {{hours: ["08:00-18:00"]}}'
+    cap = f'name: y, {LINE_BY_KIND[kind]}, when: {{hours: ["08:00-18:00"]}}'
     vip = f"name: x, {kind}: none, when: {{clients: [10.9.0.0/16]}}"
     (warning,) = (each for each in warnings(rules(cap, vip)) if "above it" in each)
     assert warning.startswith("policy.yaml:5: ")
@@ -166,7 +166,7 @@ def test_exemption_of_clients_below_the_cap_for_all_is_warned_about(kind: str) -
     assert not [each for each in warnings(rules(cap, f"name: x, {kind}: none")) if "move it above" in each]
 
 
-def test_key_that_never_decides_is_warned_about() -> None:
+def test_key_without_effect_is_warned_about() -> None:
     assert warnings(rules(f"name: x, {CAP}, direction: down", f"name: y, {CAP}, direction: both, {BUDGET}")) == [
         'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides: "x" above it does for all that it '
         "could catch"
@@ -181,7 +181,7 @@ def test_key_that_never_decides_is_warned_about() -> None:
     ]
 
 
-def test_budget_without_a_rule_is_warned_about_and_none_is_no_name() -> None:
+def test_budget_without_a_rule_is_warned_about_and_none_is_not_a_name() -> None:
     assert warnings(rules(f"name: x, {CAP}") + NAMED) == [
         "policy.yaml:5: warning: budgets.month: no rule feeds this budget"
     ]
@@ -201,7 +201,7 @@ def interface_notes(*lines: str, interfaces: tuple[str, ...] | None = UPLINKS) -
 @pytest.mark.parametrize("paths", ["", ", paths: [a]", ", paths: [one, other]", ", paths: [one, a]"])
 def test_cap_that_applies_to_each_of_several_interfaces_is_noted(paths: str) -> None:
     assert interface_notes(f"name: x, {CAP}{paths}") == [
-        'policy.yaml:4: note: rules[0]: the cap of rule "x" holds for each interface apart: where downloads leave by '
+        'policy.yaml:4: note: rules[0]: the cap of rule "x" holds per interface: if downloads leave through '
         "wan0 and wan1, they get up to 2 times the rate together"
     ]
 
@@ -225,7 +225,7 @@ def test_cap_is_noted_without_known_interfaces_only_if_paths_name_several() -> N
     assert interface_notes(f"name: x, {CAP}", interfaces=("wan0",)) == []
     assert interface_notes(f"name: x, {CAP}", f"name: y, {CAP}, paths: [a, one]", interfaces=None) == []
     (note,) = interface_notes(f"name: x, {CAP}, paths: [two]", interfaces=None)
-    assert "leave by v and w" in note
+    assert "leave through v and w" in note
 
 
 def test_budget_of_rules_on_different_interfaces_is_noted_once() -> None:
@@ -235,6 +235,4 @@ def test_budget_of_rules_on_different_interfaces_is_noted_once() -> None:
         "rules:\n- {name: x, budget: paid, paths: [one]}\n- {name: y, budget: paid, paths: [other]}\n"
     )
     (note,) = check_policy(text, "policy.yaml", UPLINKS).notes
-    assert str(note).startswith(
-        "policy.yaml:5: note: rules[0]: the cap of the budget paid holds for each interface apart"
-    )
+    assert str(note).startswith("policy.yaml:5: note: rules[0]: the cap of the budget paid holds per interface")

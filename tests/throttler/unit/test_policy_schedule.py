@@ -30,7 +30,7 @@ def policy(*windows: Window, zone: ZoneInfo = ATHENS) -> Policy:
     return a_policy((), (a_rule("r", None, None, windows=windows or None),), zone)
 
 
-def at(text: str) -> float:
+def timestamp(text: str) -> float:
     """Return the time in seconds since the epoch of ``2026-03-29T03:00:00+03:00`` and the like."""
     return datetime.fromisoformat(text).timestamp()
 
@@ -59,7 +59,7 @@ def test_window_is_open_at_the_given_time(hours: str, days: tuple[str, ...], whe
 
 def changes(subject: Policy, start: str, count: int) -> list[str]:
     """Return the next *count* changes after *start* as local times with offset, and what they change to."""
-    now = at(start)
+    now = timestamp(start)
     seen = []
     for _ in range(count):
         following = subject.next_change(now)
@@ -94,7 +94,7 @@ def test_adjacent_windows_cause_no_change_between_them() -> None:
 
 
 def test_next_change_is_none_if_a_policy_never_changes() -> None:
-    now = at("2026-07-01T09:00:00+03:00")
+    now = timestamp("2026-07-01T09:00:00+03:00")
     assert policy().next_change(now) is None
     assert policy(window("00:00-00:00")).next_change(now) is None
     assert policy(window("00:00-12:00"), window("12:00-00:00")).next_change(now) is None
@@ -171,7 +171,11 @@ WINDOWS = st.builds(Window, st.frozensets(st.integers(0, 6), min_size=1), MINUTE
 # Near the clock changes of these zones, or any other time.
 INSTANTS = st.one_of(
     st.sampled_from(
-        [at("2026-03-28T12:00:00+00:00"), at("2026-10-24T12:00:00+00:00"), at("2026-04-04T00:00:00+00:00")]
+        [
+            timestamp("2026-03-28T12:00:00+00:00"),
+            timestamp("2026-10-24T12:00:00+00:00"),
+            timestamp("2026-04-04T00:00:00+00:00"),
+        ]
     ),
     st.integers(1_700_000_000, 1_900_000_000).map(float),
 )
@@ -201,4 +205,4 @@ def test_open_rules_has_an_entry_for_every_rule() -> None:
     )
     noon = datetime(2026, 7, 1, 9, tzinfo=UTC).timestamp()
     assert subject.open_rules(noon) == (True, True, False)
-    assert subject.next_change(noon) == at("2026-07-01T18:00:00+03:00")
+    assert subject.next_change(noon) == timestamp("2026-07-01T18:00:00+03:00")

@@ -24,7 +24,7 @@ RULE: dict[str, object] = {"name": "a", "throttle": {"rate": "5 Mbit/s"}}
 
 
 @pytest.mark.parametrize("name", ["policy.schema.json", "throttler.schema.json"])
-def test_committed_schema_is_the_generated_one(name: str) -> None:
+def test_committed_schema_equals_the_generated_one(name: str) -> None:
     committed = (CONF / name).read_text(encoding="utf-8")
     assert committed == schema_text(schemas()[name]), "run: python -m mptcp_throttler.views.schemas conf"
 

@@ -39,7 +39,7 @@ NETWORKS = st.builds(
 def test_prefix_table_agrees_with_ipaddress_about_addresses(
     networks: list[Network], address: IPv4Address | IPv6Address
 ) -> None:
-    assert Prefixes((each, True) for each in networks).holds(address.packed) is any(
+    assert Prefixes((each, True) for each in networks).contains(address.packed) is any(
         address in network for network in networks
     )
 
@@ -54,7 +54,7 @@ def test_prefix_table_finds_the_prefixes_around_another_longest_first(networks: 
     }
     longest_first = sorted(around, key=lambda network: -network.prefixlen)
     table = Prefixes((network, place) for place, network in enumerate(networks))
-    assert list(table.around(inner)) == [around[network] for network in longest_first]
+    assert list(table.values_around(inner)) == [around[network] for network in longest_first]
 
 
 def work(call: Callable[[], object]) -> int:

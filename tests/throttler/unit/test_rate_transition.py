@@ -37,11 +37,11 @@ rates = st.integers(64_000, 10_000_000_000)
 def phase_of(transition: RateTransition) -> str:
     if transition.ramp_began is None:
         return "drain"
-    return "done" if transition.done else "settle" if transition.capped else "ramp"
+    return "done" if transition.is_done else "settle" if transition.is_capped else "ramp"
 
 
 def test_transition_drains_ramps_and_ends() -> None:
-    transition = RateTransition.of(FULL_FLIGHT, 5_000_000, 0.0)
+    transition = RateTransition.begin(FULL_FLIGHT, 5_000_000, 0.0)
     draining = transition.step(0.0, 2_000_000)
     assert phase_of(transition) == "drain"
     assert draining.rate is None, "queued data leave at full speed"
@@ -58,7 +58,7 @@ def test_transition_drains_ramps_and_ends() -> None:
 
 
 def test_long_drain_is_cut_short() -> None:
-    transition = RateTransition.of(FULL_FLIGHT, 5_000_000, 0.0)
+    transition = RateTransition.begin(FULL_FLIGHT, 5_000_000, 0.0)
     transition.step(MAX_DRAIN_SECONDS - 0.01, 2_000_000)
     assert phase_of(transition) == "drain"
     transition.step(MAX_DRAIN_SECONDS, 2_000_000)
@@ -68,18 +68,18 @@ def test_long_drain_is_cut_short() -> None:
 def test_unsent_limit_lasts_less_time_at_a_lower_cap() -> None:
     ends = []
     for target in (1_000_000, 5_000_000):
-        transition = RateTransition.of(FULL_FLIGHT, target, 0.0)
+        transition = RateTransition.begin(FULL_FLIGHT, target, 0.0)
         transition.step(0.0, 0)
         ends.append(8 * (transition.step(RAMP_SECONDS, 0).not_sent or 0) / target)
     assert ends[0] < 0.06 < 0.16 < ends[1], "the limit of unsent bytes, in seconds at the cap"
 
 
 def test_unsent_bytes_are_limited_until_the_scheduler_follows() -> None:
-    transition = RateTransition.of(FULL_FLIGHT, 5_000_000, 0.0)
+    transition = RateTransition.begin(FULL_FLIGHT, 5_000_000, 0.0)
     transition.step(0.0, 0)
     settling = transition.step(RAMP_SECONDS, 0)
     assert phase_of(transition) == "settle"
-    assert transition.capped
+    assert transition.is_capped
     assert settling.rate == 5_000_000
     assert settling.not_sent is not None
     assert transition.step(RAMP_SECONDS + 0.5, 0) == SocketLimit(5_000_000)
@@ -91,7 +91,7 @@ def test_transition_only_descends_to_its_target_and_ends(
     start: int, target: int, samples: list[tuple[float, int]]
 ) -> None:
     tcp = FULL_FLIGHT._replace(pacing_rate=start, delivery_rate=start)
-    transition = RateTransition.of(tcp, target, 0.0)
+    transition = RateTransition.begin(tcp, target, 0.0)
     now, last = 0.0, float("inf")
     for pause, not_sent in [*samples, (MAX_DRAIN_SECONDS, 0), (RAMP_SECONDS + MAX_SETTLE_SECONDS + 0.001, 0)]:
         now += pause

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from mptcp_throttler.kernel import scheduling
-from mptcp_throttler.kernel.scheduling import LONGEST_REST_SECONDS, PERIOD_SECONDS, rest_seconds
+from mptcp_throttler.kernel.scheduling import MAX_REST_SECONDS, PERIOD_SECONDS, rest_seconds
 
 KERNELS_SHARE, KERNELS_PERIOD = 0.05, 1.0
 """The share of each period that the kernel would otherwise take from the loop at once: the defaults of
@@ -36,7 +36,7 @@ def test_busy_loop_rests_at_least_as_much_as_the_kernel_would_enforce(turn: floa
 
 
 def test_rest_after_a_very_long_turn_is_short() -> None:
-    assert rest_seconds(60.0, 60.0) == LONGEST_REST_SECONDS
+    assert rest_seconds(60.0, 60.0) == MAX_REST_SECONDS
 
 
 def test_loop_that_waits_often_needs_no_rest() -> None:

@@ -10,7 +10,7 @@ from sampling import MBIT, Flow, capped, connection_of, free, observed, sampled
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.policy.model import Policy
-from mptcp_throttler.shaping.initial_options import REST_AT_ONCE
+from mptcp_throttler.shaping.initial_options import MAX_REST_RATE
 from mptcp_throttler.stages.resting import (
     FIRST_REST_SECONDS,
     RATIO,
@@ -86,8 +86,8 @@ def test_subflow_rests_if_its_cap_leaves_next_to_nothing(part: float, rests: boo
 
 
 def test_subflows_with_the_lowest_caps_rest_before_any_sample() -> None:
-    assert Scene(policy(REST_AT_ONCE)).apply()
-    assert not Scene(policy(REST_AT_ONCE + 1)).apply()
+    assert Scene(policy(MAX_REST_RATE)).apply()
+    assert not Scene(policy(MAX_REST_RATE + 1)).apply()
 
 
 def test_rest_ends_if_the_other_path_is_slow_and_has_data() -> None:

@@ -44,7 +44,7 @@ class RefusingNetfilter(FakeNetfilter):
     async def prepare(self) -> None:
         if self.unprepared:
             self.unprepared -= 1
-            raise KernelError("make the set: out of memory")
+            raise KernelError("create the set: out of memory")
         await super().prepare()
 
 

@@ -31,7 +31,7 @@ class FakeSockets:
         self.dumps = 0
         self.broken = False
 
-    def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
+    def batches(self) -> Iterator[Sequence[KernelSubflow]]:
         self.dumps += 1
         if self.broken:
             raise KernelError("list TCP sockets: no")
@@ -181,12 +181,12 @@ def test_urgent_subflows_are_looked_up_between_sweeps() -> None:
     assert sockets.dumps == 0
 
 
-def test_tracker_gets_the_pieces_of_the_same_sweep() -> None:
+def test_tracker_gets_the_batches_of_the_same_sweep() -> None:
     sockets = FakeSockets(150)
     consumer = FakeConsumer([subflow(1)])
-    pieces: list[int] = []
-    run(sampler_of(sockets, consumer).sweep(lambda piece: pieces.append(len(piece))))
-    assert pieces == [60, 60, 30]
+    batches: list[int] = []
+    run(sampler_of(sockets, consumer).sweep(lambda piece: batches.append(len(piece))))
+    assert batches == [60, 60, 30]
     assert sockets.dumps == 1
     assert len(consumer.samples) == 1
 
@@ -280,7 +280,7 @@ def test_subflow_that_joins_during_sampling_is_looked_up(
 
     # The dump has already passed the new subflow's place in the kernel's table.
     listed = list(sockets.by_four_tuple.values())
-    monkeypatch.setattr(sockets, "pieces", lambda: (listed[at : at + 60] for at in range(0, 1000, 60)))
+    monkeypatch.setattr(sockets, "batches", lambda: (listed[at : at + 60] for at in range(0, 1000, 60)))
     run(work())
     ((_, asked, found, _),) = consumer.samples
     assert {subflow(5000), subflow(6000)} <= asked

@@ -39,14 +39,23 @@ def subflow(number: int) -> FourTuple:
     return FourTuple(PROXY, 3128, b"\x0a\x01" + number.to_bytes(2, "big"), 40000)
 
 
-def verdict(number: int, of: Rule, token: int = 1) -> Verdict:
-    assert of.throttle is not None
-    member = {Share.PATH: None, Share.CLIENT: subflow(number).remote, Share.CONNECTION: token}[of.throttle.share]
-    return Verdict(subflow(number), "any", of, ScopeKey(of.name, of.throttle.share, member), of.throttle, "")
+def verdict(number: int, rule_of_cap: Rule, token: int = 1) -> Verdict:
+    assert rule_of_cap.throttle is not None
+    member = {Share.PATH: None, Share.CLIENT: subflow(number).remote, Share.CONNECTION: token}[
+        rule_of_cap.throttle.share
+    ]
+    return Verdict(
+        subflow(number),
+        "any",
+        rule_of_cap,
+        ScopeKey(rule_of_cap.name, rule_of_cap.throttle.share, member),
+        rule_of_cap.throttle,
+        "",
+    )
 
 
-def uncapped(number: int, of: Rule) -> Verdict:
-    return replace(verdict(number, of), scope=None, throttle=None)
+def uncapped(number: int, rule_of_cap: Rule) -> Verdict:
+    return replace(verdict(number, rule_of_cap), scope=None, throttle=None)
 
 
 def planner_for(*rules: Rule) -> Planner:
@@ -162,7 +171,7 @@ def test_reused_port_keeps_its_entry_when_the_older_connection_ends() -> None:
     assert planner.entries.desired.keys() == {subflow(1)}
 
 
-def test_idle_classes_of_clients_are_removed_and_those_of_paths_kept() -> None:
+def test_idle_classes_of_clients_are_removed_and_classes_of_paths_kept() -> None:
     path, client = rule("path"), rule("client", throttle(share=Share.CLIENT))
     planner = planner_for(path, client)
     of_path = set(planner.classes.desired)
@@ -249,7 +258,7 @@ def test_reload_to_a_path_cap_works_when_client_caps_use_all_classes(
 
     Newer clients had no cap until they were decided again.
     """
-    size = 2 * cap_module.PATHS_SHARE
+    size = 2 * cap_module.PATH_RESERVE
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + size - 1)
     client, path = rule(cap=throttle(share=Share.CLIENT)), rule(cap=throttle(1_000_000))
     planner = planner_for(client)
@@ -282,7 +291,7 @@ def test_reused_port_follows_the_newer_connection_in_any_order(capped: bool, old
     planner = planner_for(cap)
     planner.soft_caps = True
     planner.set_verdicts(1, [verdict(1, cap)], NOW, {subflow(1)})
-    planner.take_moved(10)
+    planner.take_changed_subflows(10)
     newer = [verdict(1, cap) if capped else uncapped(1, cap)]
     if older_ends_first:
         planner.set_verdicts(1, (), NOW)
@@ -290,7 +299,7 @@ def test_reused_port_follows_the_newer_connection_in_any_order(capped: bool, old
     planner.set_verdicts(1, (), NOW)
     assert (subflow(1) in planner.entries.desired) is capped
     assert subflow(1) not in planner.draining
-    assert planner.take_moved(10) == [subflow(1)]
+    assert planner.take_changed_subflows(10) == [subflow(1)]
 
 
 def test_reused_port_without_a_class_for_the_newer_connection_has_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,7 +396,7 @@ def test_planner_uses_only_verdicts_of_its_direction() -> None:
     assert [len(planner.classes.desired) for planner in (down, up)] == [1, 1]
 
 
-def test_rule_for_downloads_makes_no_class_for_uploads() -> None:
+def test_rule_for_downloads_creates_no_class_for_uploads() -> None:
     planner = Planner(Ownership(), Direction.UP)
     planner.set_policy(policy(rule()))
     planner.prepare_path_classes(NOW)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a subflow's demand on a shared cap: the subflow keeps its part while its data arrive."""
+"""Tests for a subflow's demand on a shared cap: the subflow keeps its share while its data arrive."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def sample(acked: int, tcp: TcpInfo = BACKLOGGED) -> KernelSubflow:
     return KernelSubflow(1, subflow(1), True, 0, 0, False, 0.0, acked, cookie=1, tcp=tcp)
 
 
-def seconds_until_given_up(
-    demand: Demand, acked: int, start: float, tcp: TcpInfo = BACKLOGGED, turn: float = 0.0
+def seconds_until_share_is_lost(
+    demand: Demand, acked: int, start: float, tcp: TcpInfo = BACKLOGGED, round_seconds: float = 0.0
 ) -> float:
-    """Return the seconds without progress from *start* until the subflow's part is given to others."""
+    """Return the seconds without progress from *start* until other subflows get the subflow's share."""
     now = start
     while demand.rate is None:
         now += SHARE_SECONDS
-        demand.count(sample(acked, tcp), now, turn)
+        demand.count(sample(acked, tcp), now, round_seconds)
         assert now < start + 60
     return now - start
 
 
-def test_part_is_given_up_after_a_second_and_returned_with_the_first_byte() -> None:
+def test_share_is_lost_after_a_second_and_returns_with_the_first_byte() -> None:
     demand = Demand()
     for step in range(10):
         demand.count(sample(step * 100_000), step * SHARE_SECONDS, 0.0)
         assert demand.rate is None
-    assert seconds_until_given_up(demand, 900_000, 9 * SHARE_SECONDS) <= 1.0
+    assert seconds_until_share_is_lost(demand, 900_000, 9 * SHARE_SECONDS) <= 1.0
     demand.count(sample(900_000), 60.0, 0.0)
     assert demand.rate == 0, "the demand stays 0 while no data arrive"
     demand.count(sample(901_448), 60.0 + SHARE_SECONDS, 0.0)
@@ -51,32 +51,32 @@ def test_data_after_a_lost_segment_count_as_progress() -> None:
         assert demand.rate is None
 
 
-def test_long_round_trip_is_no_silence() -> None:
+def test_long_round_trip_does_not_count_as_silence() -> None:
     slow = BACKLOGGED._replace(rtt=1_000_000)
     demand = Demand()
     for step in range(20):
         demand.count(sample(step // 3 * 1448, slow), step * SHARE_SECONDS, 0.0)
         assert demand.rate is None, "no data arrive for a second and a half"
-    assert seconds_until_given_up(demand, 6 * 1448, 19 * SHARE_SECONDS, slow) <= 2.5
+    assert seconds_until_share_is_lost(demand, 6 * 1448, 19 * SHARE_SECONDS, slow) <= 2.5
 
 
-def test_subflow_with_a_very_small_part_keeps_it_between_packets() -> None:
-    turn = 8 * MTU * 1000 / 10_000_000
-    assert turn == pytest.approx(1.2, abs=0.02)
+def test_subflow_with_a_very_small_share_keeps_it_between_packets() -> None:
+    round_seconds = 8 * MTU * 1000 / 10_000_000
+    assert round_seconds == pytest.approx(1.2, abs=0.02)
     demand = Demand()
     for step in range(60):
-        arrived = int(step * SHARE_SECONDS / (1.5 * turn))
-        demand.count(sample(arrived * 1448), step * SHARE_SECONDS, turn)
+        arrived = int(step * SHARE_SECONDS / (1.5 * round_seconds))
+        demand.count(sample(arrived * 1448), step * SHARE_SECONDS, round_seconds)
         assert demand.rate is None, "one packet arrives every 1.8 s"
-    assert seconds_until_given_up(demand, 15 * 1448, 30.0, turn=turn) > SILENT_SECONDS
+    assert seconds_until_share_is_lost(demand, 15 * 1448, 30.0, round_seconds=round_seconds) > SILENT_SECONDS
 
 
-def test_demand_without_backlog_is_the_rate_of_arrival() -> None:
+def test_demand_without_backlog_is_the_arrival_rate() -> None:
     demand = Demand()
     for step in range(5):
         demand.count(sample(step * 62_500, IDLE), step * SHARE_SECONDS, 0.0)
     assert demand.rate == 1_000_000
-    assert not demand.waits
+    assert not demand.has_outstanding
 
 
 def scene_of(users: int, cap: int = CAP) -> tuple[Scene, list[FourTuple]]:
@@ -87,7 +87,7 @@ def scene_of(users: int, cap: int = CAP) -> tuple[Scene, list[FourTuple]]:
         scene.tcp[each], scene.cookies[each] = BACKLOGGED, number + 1
         verdicts = [verdict(1, shared)._replace(four_tuple=each)]
         scene.planner.set_verdicts(number, verdicts, NOW)
-    scene.do(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.follow(0.0))
     return scene, tuples
 
 
@@ -97,10 +97,10 @@ def observe(scene: Scene, start: float, seconds: float) -> None:
     for step in range(steps):
         now = start + step * SHARE_SECONDS
         while len(scene.transitions.urgent()) and now < start + (step + 1) * SHARE_SECONDS:
-            scene.do(scene.transitions.follow(now))
+            scene.perform(scene.transitions.follow(now))
             scene.observe(scene.transitions.urgent(), now)
             now += 0.1
-        scene.do(scene.transitions.follow(start + step * SHARE_SECONDS))
+        scene.perform(scene.transitions.follow(start + step * SHARE_SECONDS))
         scene.observe(scene.watched(), start + (step + 1) * SHARE_SECONDS)
 
 
@@ -118,7 +118,7 @@ def test_remaining_subflow_gets_the_whole_cap_when_others_vanish(vanished: int) 
     assert scene.limits[1].rate == CAP
     scene.vanished = set()
     observe(scene, 20.0, 1.0)
-    assert scene.limits[1].rate == pytest.approx(before, rel=0.01), "the vanished subflows have their parts again"
+    assert scene.limits[1].rate == pytest.approx(before, rel=0.01), "the vanished subflows have their shares again"
 
 
 def test_no_limit_is_set_while_nothing_changes() -> None:
@@ -128,17 +128,17 @@ def test_no_limit_is_set_while_nothing_changes() -> None:
     observe(scene, 6.0, 6.0)
     found = {each: limit for each in tuples if (limit := scene.sample(each, 13.0)) is not None}
     limits = list(scene.transitions.observe(tuples, found, 13.0))
-    assert sum(len(each.wanted) for each in limits) == 0
+    assert sum(len(each.limits) for each in limits) == 0
 
 
 def test_demand_is_measured_between_two_readings_of_the_socket() -> None:
-    scene = Scene(rule(), obeys=False)
+    scene = Scene(rule(), applies_limits=False)
     scene.tcp = dict.fromkeys((subflow(1), subflow(2)), IDLE)
     scene.planner.set_verdicts(1, [verdict(number, rule()) for number in (1, 2)], NOW)
     scene.run(1.0)
-    known = scene.transitions._sockets[subflow(1)]
+    socket = scene.transitions._sockets[subflow(1)]
     before = scene.acked[subflow(1)]
     scene.observe([subflow(1), subflow(2)], 3.0, read=1.0)  # This sweep took two seconds.
     scene.acked[subflow(1)] = before + 125_000
     scene.observe([subflow(1), subflow(2)], 3.1, read=3.0)
-    assert known.demand.rate == pytest.approx(500_000, rel=0.05)
+    assert socket.demand.rate == pytest.approx(500_000, rel=0.05)

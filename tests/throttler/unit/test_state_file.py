@@ -200,7 +200,7 @@ def test_sysctls_are_restored_by_a_successor(tmp_path: Path, root: Path) -> None
     state = tmp_path / "state"
     OwnedSysctls(state).hold({PM_TYPE: "1", STALE_LOSS_COUNT: "1"})
     successor = OwnedSysctls(state)
-    assert successor.before([PM_TYPE, STALE_LOSS_COUNT]) == {PM_TYPE: "0", STALE_LOSS_COUNT: "4"}
+    assert successor.original_values([PM_TYPE, STALE_LOSS_COUNT]) == {PM_TYPE: "0", STALE_LOSS_COUNT: "4"}
     successor.hold({PM_TYPE: "1"})
     assert (root / "net/mptcp/stale_loss_cnt").read_text() == "4"
     successor.restore()

@@ -104,7 +104,7 @@ async def test_events_of_guard_and_steering_name_their_rule(tmp_path: Path) -> N
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
         before = scene.request(query="summary")["last_event"]
-        effects = scene.engine.action_runner
+        actions = scene.engine.action_runner
         scene.engine.path_manager.commands.set_backup = lambda *_: None  # type: ignore[method-assign]
         with logged_fields() as fields:
             actions.perform([GuardChange(7, ("cap-a",), "it got too little"), GuardChange(7, ("cap-a",))])

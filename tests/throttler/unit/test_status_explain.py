@@ -246,7 +246,7 @@ async def test_upload_cap_is_coming_until_its_class_has_the_rate(tmp_path: Path)
             nonlocal sent
             before, sent = sent, time.monotonic()
             kernel.sockets.carry(four_tuple(WIFI), 0, int((sent - before) * 32_000_000 / 8))
-            return any(cap.interim for cap in planner.caps.values())
+            return any(cap.interim_rates for cap in planner.caps.values())
 
         def cap_state() -> tuple[str, bool, int, int]:
             (connection,) = scene.request(query="connections")["connections"]
@@ -261,7 +261,7 @@ async def test_upload_cap_is_coming_until_its_class_has_the_rate(tmp_path: Path)
         await until(is_in_transition)
         assert four_tuple(WIFI) not in planner.pending(), "the subflow has its entry"
         assert cap_state() == ("coming", True, 1, 1)
-        await until(lambda: not any(cap.interim for cap in planner.caps.values()))
+        await until(lambda: not any(cap.interim_rates for cap in planner.caps.values()))
         await until(lambda: cap_state() == ("in force", False, 0, 0))
 
 

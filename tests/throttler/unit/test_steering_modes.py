@@ -14,7 +14,7 @@ from mptcp_throttler.policy.model import Steer
 from mptcp_throttler.steering import MIN_CAP, Treatment
 
 MBIT = 1_000_000
-TICK = 0.1
+TICK_SECONDS = 0.1
 any_spacing = pytest.mark.parametrize("spacing", [0.1, 0.2, 0.5, 1.0, 2.0])
 """Seconds between two samples."""
 ETHERNET, WIFI = (FourTuple(b"\x0a\x4d\x08\x02", 3128, bytes((10, 77, path, 2)), 4000) for path in (1, 2))
@@ -52,18 +52,18 @@ class Scene:
     """How often the backup flag of each subflow changed."""
 
     def __post_init__(self) -> None:
-        self.steering = self.steer.steering()
+        self.steering = self.steer.create_mode()
 
     def run(self, seconds: float) -> dict[FourTuple, float]:
         """Let time pass. Return the bytes that each subflow carried."""
         before = dict(self.delivered)
-        for _ in range(round(seconds / TICK)):
+        for _ in range(round(seconds / TICK_SECONDS)):
             self.ticks += 1
             rates = self.carry(self.treatments)
             for four_tuple, rate in rates.items():
-                self.delivered[four_tuple] += rate / 8 * TICK
-            if self.ticks % round(self.spacing / TICK) == 0:
-                now = self.ticks * TICK
+                self.delivered[four_tuple] += rate / 8 * TICK_SECONDS
+            if self.ticks % round(self.spacing / TICK_SECONDS) == 0:
+                now = self.ticks * TICK_SECONDS
                 samples = [
                     sample(ft, now, self.delivered[ft], self.waiting, self.outstanding.get(ft, 0), self.rtt)
                     for ft in rates
@@ -119,10 +119,10 @@ def test_standby_stays_in_use_until_the_active_path_has_no_outstanding_data(spac
     assert scene.treatments == {ETHERNET: Treatment(True, None, "standby"), WIFI: Treatment(False, None, "active")}
 
 
-def silence_wifi(scene: Scene, other: float) -> None:
-    """Let Wi-Fi carry nothing although data are outstanding, and Ethernet up to *other* Mbit/s."""
+def silence_wifi(scene: Scene, ethernet_rate: float) -> None:
+    """Let Wi-Fi carry nothing although data are outstanding, and Ethernet up to *ethernet_rate* Mbit/s."""
     scene.outstanding[WIFI] = 50
-    scene.carry = lambda _: {ETHERNET: other * MBIT, WIFI: 0.0}
+    scene.carry = lambda _: {ETHERNET: ethernet_rate * MBIT, WIFI: 0.0}
 
 
 @pytest.mark.parametrize("steer", [STANDBY, PRIORITY])
@@ -206,10 +206,10 @@ def test_faster_second_path_gets_only_the_overflow(demand: float, spacing: float
         nonlocal backlog
         treatment = treatments.get(ETHERNET, Treatment(True, None, ""))
         room = 0.0 if treatment.backup else min(60.0, 0.94 * (treatment.rate or 1e9) / MBIT)
-        wanted = demand + backlog / TICK
+        wanted = demand + backlog / TICK_SECONDS
         ethernet = min(room, wanted)
         wifi = min(15.0, wanted - ethernet)
-        backlog = (wanted - ethernet - wifi) * TICK
+        backlog = (wanted - ethernet - wifi) * TICK_SECONDS
         scene.waiting = min(500_000, round(backlog * MBIT / 8))
         return {ETHERNET: ethernet * MBIT, WIFI: wifi * MBIT}
 
@@ -232,7 +232,7 @@ def test_overflow_keeps_its_cap_while_the_first_path_is_full() -> None:
     assert scene.treatments[ETHERNET].rate == opened
 
 
-def test_second_path_is_closed_when_the_first_comes_back_without_data() -> None:
+def test_second_path_is_closed_when_the_first_returns_without_data() -> None:
     """Defect: an upload carries no data in this direction, so that the second path stayed open."""
     scene = Scene(PRIORITY, lambda _: {ETHERNET: 0.0}, waiting=0)
     scene.run(1)
@@ -299,9 +299,7 @@ def test_path_that_carries_nothing_does_not_slow_the_other(spacing: float) -> No
 
 @pytest.mark.parametrize(("demand", "waiting"), [(12.0, 0), (1000.0, 500_000)])
 @pytest.mark.parametrize("weights", [(40, 60), (60, 40), (20, 80)])
-def test_path_that_falls_silent_removes_the_caps_of_the_others(
-    weights: tuple[int, int], demand: float, waiting: int
-) -> None:
+def test_caps_are_removed_when_another_path_falls_silent(weights: tuple[int, int], demand: float, waiting: int) -> None:
     """Defect: the caps followed the share of a falling rate.
 
     A connection then had almost no rate for two seconds.
@@ -391,7 +389,7 @@ rules:
         ),
     ],
 )
-def test_mistakes_in_steering_rules_are_reported(rule: str, error: str) -> None:
+def test_errors_in_steering_rules_are_reported(rule: str, error: str) -> None:
     problems = [str(problem) for problem in check_policy(f"{HEAD}{rule}\n", "policy.yaml").problems]
     assert any(error in problem for problem in problems), problems
 
@@ -408,7 +406,7 @@ def test_path_is_lost_only_if_it_was_silent_until_its_socket_was_read(late: floa
     """*late*: seconds until the socket was read, in a sweep that took a second."""
     scene = Scene(STANDBY, links(100, 30))
     scene.run(5)
-    now = scene.ticks * TICK
+    now = scene.ticks * TICK_SECONDS
     samples = [sample(each, now + 0.01 + late, scene.delivered[each], 0, 50, 0.02) for each in NAMES]
     treatments = scene.steering.observe(now + 1.01, samples, {})
     assert treatments[WIFI].backup is bool(late)

@@ -21,7 +21,7 @@ paths:
   ethernet: {clients: [10.77.1.0/24]}
   wifi: {clients: [10.77.2.0/24]}
 """
-STEP = 0.2
+STEP_SECONDS = 0.2
 STANDBY = load_policy(
     f"{HEAD}rules: [{{name: s, steer: {{mode: active-standby, active: wifi, standby: ethernet}}}}]", "p"
 )
@@ -29,7 +29,7 @@ PRIORITY = load_policy(f"{HEAD}rules: [{{name: p, steer: {{mode: priority-based,
 BALANCE = load_policy(
     f"{HEAD}rules: [{{name: b, steer: {{mode: load-balancing, weights: {{ethernet: 50, wifi: 50}}}}}}]", "p"
 )
-FREE = load_policy(f"{HEAD}rules: []", "p")
+UNSTEERED = load_policy(f"{HEAD}rules: []", "p")
 
 
 class Scene:
@@ -60,10 +60,10 @@ class Scene:
     def run(self, seconds: float, complete: bool = True) -> list[SetBackup]:
         """Let time pass. Return the actions that the stage requested."""
         action_count = len(self.actions)
-        for _ in range(round(seconds / STEP)):
-            self.now += STEP
+        for _ in range(round(seconds / STEP_SECONDS)):
+            self.now += STEP_SECONDS
             for flow in self.flows:
-                flow.advance(STEP)
+                flow.advance(STEP_SECONDS)
             urgent = self.stage.urgent()
             flows = [flow for flow in self.flows if complete or flow.four_tuple in urgent]
             outcome = observed(self.stage, sampled(self.now, [flow.socket for flow in flows], complete))
@@ -86,7 +86,7 @@ def test_standby_is_made_backup_and_regular_again_when_the_rule_ends() -> None:
     assert scene.run(2) == [SetBackup(1, scene.ethernet.four_tuple, True, "s")]
     assert [each.reason.split(": ")[-1] for each in scene.verdicts] == ["standby", "active"]
     assert all(each.throttle is None for each in scene.verdicts)
-    scene.set_policy(FREE)
+    scene.set_policy(UNSTEERED)
     assert scene.ethernet.four_tuple in scene.stage.urgent()
     assert scene.run(1, complete=False) == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
     assert not scene.stage.watched()
@@ -176,7 +176,7 @@ def test_refusal_for_an_ended_subflow_does_not_prevent_other_flags() -> None:
     """The kernel returns the same error for an ended subflow as for a connection that cannot be steered."""
     scene = Scene(STANDBY, accepts_flags=False)
     scene.apply()
-    assert len(scene.run(STEP)) == 1
+    assert len(scene.run(STEP_SECONDS)) == 1
     scene.accepts_flags = True
     scene.flows[0] = another_standby()
     scene.apply()
@@ -212,7 +212,7 @@ def test_ended_connection_is_forgotten_with_the_next_sweep() -> None:
     scene.run(2)
     scene.stage.forget(1)
     scene.flows = []
-    assert not scene.run(STEP)
+    assert not scene.run(STEP_SECONDS)
     assert not scene.stage.watched()
     assert not scene.stage.urgent()
     assert not scene.stage.flags.release_actions()
@@ -278,13 +278,13 @@ def test_idle_connection_is_urgent_only_until_its_second_sample() -> None:
     scene.idle()
     scene.apply()
     assert len(scene.stage.urgent()) == 2
-    scene.run(STEP)
+    scene.run(STEP_SECONDS)
     assert len(scene.stage.urgent()) == 2
-    scene.run(STEP)
+    scene.run(STEP_SECONDS)
     assert not scene.stage.urgent()
     assert len(scene.stage.watched()) == 2
     scene.wifi.rate, scene.wifi.waiting = 30 * MBIT, 500_000
-    scene.run(STEP)
+    scene.run(STEP_SECONDS)
     assert len(scene.stage.urgent()) == 2
     scene.run(2)
     assert scene.actions[-1] == SetBackup(1, scene.ethernet.four_tuple, False, "p"), "the second path is opened"
@@ -296,11 +296,11 @@ def test_idle_connection_is_urgent_only_until_its_second_sample() -> None:
 
 def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A path that fills soon after a pause is full. The low rate during the pause must not lower the estimate."""
-    seen: list[float] = []
+    observed: list[float] = []
     observe = Mode.observe
 
     def counted(self: Mode, now: float, *others: object) -> object:
-        seen.append(now)
+        observed.append(now)
         return observe(self, now, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Mode, "observe", counted)
@@ -309,14 +309,14 @@ def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> No
     scene.wifi.rate = 40_000
     scene.apply()
     scene.run(1)
-    seen.clear()
+    observed.clear()
     scene.run(60)
-    assert not seen, "an idle connection is not observed"
+    assert not observed, "an idle connection is not observed"
     scene.wifi.rate, scene.wifi.waiting = 30 * MBIT, 500_000
-    scene.run(STEP)
-    assert seen == pytest.approx([scene.now - STEP, scene.now])
+    scene.run(STEP_SECONDS)
+    assert observed == pytest.approx([scene.now - STEP_SECONDS, scene.now])
     wifi = scene.stage._connections[1].mode._paths["wifi"]
-    assert wifi.rate(1.0) == pytest.approx(30 * MBIT * STEP, rel=0.02)
+    assert wifi.rate(1.0) == pytest.approx(30 * MBIT * STEP_SECONDS, rel=0.02)
     assert SetBackup(1, scene.ethernet.four_tuple, False, "p") in scene.run(1)
 
 
@@ -327,8 +327,8 @@ def test_sample_of_one_subflow_does_not_end_the_other() -> None:
     scene.run(3)
     before = scene.verdicts
     for _ in range(20):
-        scene.now += STEP
-        scene.wifi.advance(STEP)
+        scene.now += STEP_SECONDS
+        scene.wifi.advance(STEP_SECONDS)
         assert observed(scene.stage, sampled(scene.now, [scene.wifi.socket], complete=False)) == ([], [])
     assert scene.apply() == before
 
@@ -339,10 +339,10 @@ def test_first_sample_of_one_subflow_opens_no_path() -> None:
     scene.idle()
     scene.apply()
     assert observed(scene.stage, sampled(scene.now, [scene.ethernet.socket], complete=False)) == ([], [])
-    assert scene.run(STEP) == [SetBackup(1, scene.ethernet.four_tuple, True, "p")]
+    assert scene.run(STEP_SECONDS) == [SetBackup(1, scene.ethernet.four_tuple, True, "p")]
 
 
-def test_subflow_missing_from_a_sweep_is_not_waited_for() -> None:
+def test_stage_does_not_wait_for_a_subflow_missing_from_a_sweep() -> None:
     scene = Scene(PRIORITY)
     scene.idle()
     scene.apply()
@@ -367,9 +367,9 @@ def test_flag_outlives_samples_older_than_its_subflow() -> None:
     scene.apply()
     flag = SetBackup(1, scene.ethernet.four_tuple, True, "s")
     scene.stage.record_done(flag)
-    observed(scene.stage, sampled(STEP, [scene.wifi.socket]))
+    observed(scene.stage, sampled(STEP_SECONDS, [scene.wifi.socket]))
     assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
-    observed(scene.stage, sampled(2 * STEP, [scene.wifi.socket]))
+    observed(scene.stage, sampled(2 * STEP_SECONDS, [scene.wifi.socket]))
     assert not scene.stage.flags.release_actions(), "the subflow is missing from a newer sample"
 
 
@@ -411,11 +411,11 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
 
     def backup_connections(seconds: float) -> set[int]:
         """Let time pass. Return the tokens of the connections whose Ethernet subflow is backup."""
-        for _ in range(round(seconds / STEP)):
-            now[0] += STEP
+        for _ in range(round(seconds / STEP_SECONDS)):
+            now[0] += STEP_SECONDS
             for number, (_, first) in enumerate(flows):
-                first.advance(STEP)
-                first.waiting = waiting if (number + round(now[0] / STEP)) % 2 else 0
+                first.advance(STEP_SECONDS)
+                first.waiting = waiting if (number + round(now[0] / STEP_SECONDS)) % 2 else 0
             samples = sampled(now[0], [each.socket for pair in flows for each in pair])
             for action in observed(stage, samples).actions:
                 assert isinstance(action, SetBackup)

@@ -16,12 +16,12 @@ from mptcp_throttler.kernel import sysctl
         ("1", None),
         (
             "0",
-            "Multipath TCP is switched off (net.mptcp.enabled = 0): a listener opened now takes plain TCP, of which "
-            "only plain_tcp: cap holds; one from before, and its connections, go on",
+            "Multipath TCP is switched off (net.mptcp.enabled = 0): a new listener accepts plain TCP, to which "
+            "only plain_tcp: cap applies; older listeners and their connections continue",
         ),
         (
             None,
-            "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap holds",
+            "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap applies",
         ),
     ],
 )

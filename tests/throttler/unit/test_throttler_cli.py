@@ -55,7 +55,7 @@ def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(tcp_table, "TABLES", (tmp_path / "tcp6",))
     monkeypatch.setattr(throttler_needs, "loads", lambda name: True)
     monkeypatch.setattr(throttler_needs, "missing_bpf", lambda *_: None)
-    monkeypatch.setattr(link, "stands_on", dict)
+    monkeypatch.setattr(link, "read_lower_interfaces", dict)
     monkeypatch.setattr(link, "networks", list)
     monkeypatch.setattr(feature_probe, "try_out", lambda features: (dict.fromkeys(features), ""))
     return names
@@ -242,17 +242,17 @@ def test_check_warns_of_a_port_without_a_listener(settings: Path, capsys: pytest
 
 
 @pytest.mark.usefixtures("present")
-def test_check_warns_of_an_interface_that_stands_on_another(
+def test_check_warns_of_an_interface_that_is_stacked_on_another(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: there was no warning. Packets that passed both interfaces had half the rate of their upload cap."""
     settings.write_text("interfaces: [wan0, wan1]\npolicy: policy.yaml\n")
-    monkeypatch.setattr(link, "stands_on", lambda: {"wan0": {"lo"}, "wan1": {"bond0"}, "bond0": {"wan0"}})
+    monkeypatch.setattr(link, "read_lower_interfaces", lambda: {"wan0": {"lo"}, "wan1": {"bond0"}, "bond0": {"wan0"}})
     assert main(["check", "--config", str(settings)]) == 0
-    words = "warning: interfaces: wan1 stands on wan0, and its packets are seen on both"
-    (warning,) = (each for each in capsys.readouterr().err.splitlines() if "stands on" in each)
+    words = "warning: interfaces: wan1 is stacked on wan0, and its packets pass both"
+    (warning,) = (each for each in capsys.readouterr().err.splitlines() if "is stacked on" in each)
     assert warning.startswith(f"{settings}:1: {words}")
-    assert warning.endswith("; list wan1 or wan0 alone")
+    assert warning.endswith("; list only wan1 or wan0")
 
 
 @pytest.mark.usefixtures("present")
@@ -285,7 +285,7 @@ def test_check_tries_the_kernel_features_of_the_daemon(
     )
     monkeypatch.setattr(feature_probe, "try_out", lambda features: ({}, "only root may create a network namespace"))
     assert main(["check", "--config", str(settings)]) == 0
-    words = "note: whether this kernel can throttle was not tried: only root may create a network namespace"
+    words = "note: the kernel's features were not tried: only root may create a network namespace"
     assert capsys.readouterr().err == f"{settings}: {words}\n"
 
 
@@ -295,7 +295,7 @@ def test_check_notes_that_a_cap_applies_to_each_interface(settings: Path, capsys
     assert main(["check", "--config", str(settings)]) == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{settings.parent}/policy.yaml:")
-    assert 'note: rules[0]: the cap of rule "spare-ethernet" holds for each interface apart' in line
+    assert 'note: rules[0]: the cap of rule "spare-ethernet" holds per interface' in line
     assert main(["check", "--policy", str(settings.parent / "policy.yaml")]) == 0
     assert capsys.readouterr().err == ""
 

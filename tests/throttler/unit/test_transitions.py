@@ -15,7 +15,7 @@ from mptcp_throttler.policy.model import Onset, Rule, Share
 from mptcp_throttler.shaping.model import NO_LIMIT, Ownership, SocketLimit
 from mptcp_throttler.shaping.onset import downloads
 from mptcp_throttler.shaping.onset.downloads import (
-    FIRST_LOOK_SECONDS,
+    FIRST_CHECK_SECONDS,
     MAX_UNSAMPLED_SECONDS,
     DownloadOnsets,
     SocketChanges,
@@ -32,7 +32,7 @@ def soft_planner(*rules: Rule) -> Planner:
     return planner
 
 
-def test_soft_cap_has_its_entry_when_its_transition_is_complete() -> None:
+def test_entry_of_a_soft_cap_is_created_after_the_transition() -> None:
     planner = soft_planner(rule())
     planner.set_verdicts(1, [verdict(1, rule())], NOW)
     assert planner.pending() == [subflow(1)]
@@ -96,9 +96,9 @@ def test_lower_cap_changes_its_class_when_pending_users_end() -> None:
 
 
 def test_cap_with_landing_at_once_has_no_transition() -> None:
-    hard = rule(cap=a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
-    planner = soft_planner(hard)
-    planner.set_verdicts(1, [verdict(1, hard)], NOW)
+    immediate = rule(cap=a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
+    planner = soft_planner(immediate)
+    planner.set_verdicts(1, [verdict(1, immediate)], NOW)
     assert set(planner.entries.desired) == {subflow(1)}
     assert planner.soft_cap(subflow(1)) is None
 
@@ -106,16 +106,16 @@ def test_cap_with_landing_at_once_has_no_transition() -> None:
 class Scene:
     """A planner and its transitions with simulated sockets."""
 
-    def __init__(self, *rules: Rule, obeys: bool = True) -> None:
+    def __init__(self, *rules: Rule, applies_limits: bool = True) -> None:
         self.planner = soft_planner(*rules)
         self.transitions = DownloadOnsets(self.planner)
         self.tcp: dict[FourTuple, TcpInfo] = {}
         self.cookies: dict[FourTuple, int] = {}
         self.limits: dict[int, SocketLimit] = {}
-        self.obeys = obeys
+        self.applies_limits = applies_limits
         self.vanished: set[FourTuple] = set()
         self.acked: dict[FourTuple, int] = {}
-        self.planned = self.hurried = 0
+        self.plan_changes = self.urgent_changes = 0
         self.sampled = 0
 
     def sample(self, four_tuple: FourTuple, read: float) -> KernelSubflow | None:
@@ -124,28 +124,28 @@ class Scene:
             return None
         cookie = self.cookies.get(four_tuple, four_tuple.remote[-1])
         limit = self.limits.get(cookie, NO_LIMIT)
-        if self.obeys and limit.rate is not None:
+        if self.applies_limits and limit.rate is not None:
             tcp = tcp._replace(max_pacing_rate=limit.rate, pacing_rate=limit.rate, not_sent=limit.not_sent or 50_000)
         if four_tuple not in self.vanished:
             self.acked[four_tuple] = self.acked.get(four_tuple, 0) + 1448
         acked = self.acked.get(four_tuple, 0)
         return KernelSubflow(1, four_tuple, True, 0, 0, False, read, acked, cookie=cookie, tcp=tcp)
 
-    def do(self, limits: SocketChanges) -> None:
-        self.limits |= limits.wanted
-        for cookie in limits.forgotten:
+    def perform(self, changes: SocketChanges) -> None:
+        self.limits |= changes.limits
+        for cookie in changes.dropped:
             self.limits.pop(cookie, None)
-        self.planned += limits.planned
-        self.hurried += limits.at_once
+        self.plan_changes += changes.plan_changed
+        self.urgent_changes += changes.is_urgent
 
-    def observe(self, asked: Iterable[FourTuple], now: float, read: float | None = None) -> None:
-        """Sample the sockets *asked*. *read*: the time when the sockets were read, if it is not *now*."""
-        wanted = list(asked)
+    def observe(self, queried: Iterable[FourTuple], now: float, read: float | None = None) -> None:
+        """Sample the sockets *queried*. *read*: the time when the sockets were read, if it is not *now*."""
+        wanted = list(queried)
         read = now if read is None else read
         found = {each: sample for each in wanted if (sample := self.sample(each, read)) is not None}
         self.sampled += len(wanted)
-        for limits in self.transitions.observe(wanted, found, now):
-            self.do(limits)
+        for changes in self.transitions.observe(wanted, found, now):
+            self.perform(changes)
 
     def watched(self) -> list[FourTuple]:
         return [four_tuple for cap in self.planner.shared_soft_caps() for four_tuple in cap.users]
@@ -153,7 +153,7 @@ class Scene:
     def run(self, seconds: float, start: float = 0.0) -> None:
         now = start
         while now < start + seconds:
-            self.do(self.transitions.follow(now))
+            self.perform(self.transitions.follow(now))
             self.observe(self.transitions.urgent(), now)
             self.observe(self.watched(), now)
             now += 0.02
@@ -171,7 +171,7 @@ def test_subflow_in_full_flight_is_capped_within_a_second() -> None:
     assert set(scene.planner.entries.desired) == {subflow(1)}
     scene.run(1.0, start=1.0)
     assert scene.limits == {1: SocketLimit(5_000_000)}
-    assert scene.planned == 1
+    assert scene.plan_changes == 1
 
 
 def test_idle_subflow_is_capped_and_paced_at_once() -> None:
@@ -184,7 +184,7 @@ def test_idle_subflow_is_capped_and_paced_at_once() -> None:
 
 
 @pytest.mark.parametrize("has_cap", [True, False])
-def test_subflow_rests_and_is_used_again(has_cap: bool) -> None:
+def test_resting_subflow_is_used_again_at_once(has_cap: bool) -> None:
     """With a limit of 0, the scheduler gives the subflow no data.
 
     Since it is then idle, a new limit must take effect at once.
@@ -197,18 +197,18 @@ def test_subflow_rests_and_is_used_again(has_cap: bool) -> None:
     scene.planner.set_verdicts(1, [replace(awake, rests=True)], NOW)
     scene.run(0.1)
     assert scene.limits == {1: SocketLimit(0, 1)}
-    assert scene.hurried
+    assert scene.urgent_changes
     assert (subflow(1) in scene.planner.entries.desired) is has_cap
-    scene.hurried = 0
+    scene.urgent_changes = 0
     scene.planner.set_verdicts(1, [awake], NOW)
-    scene.do(scene.transitions.follow(1.0))
+    scene.perform(scene.transitions.follow(1.0))
     assert scene.limits == {1: SocketLimit(5_000_000) if has_cap else NO_LIMIT}
-    assert scene.hurried
+    assert scene.urgent_changes
     scene.planner.set_verdicts(1, [replace(awake, rests=True)], NOW)
     scene.run(0.1)
-    scene.hurried = 0
+    scene.urgent_changes = 0
     scene.planner.set_verdicts(1, (), NOW)
-    scene.do(scene.transitions.follow(2.0))
+    scene.perform(scene.transitions.follow(2.0))
     assert not scene.planner.rests(subflow(1))
     scene.tcp.clear()
     scene.planner.expire(NOW + 1000)
@@ -223,7 +223,7 @@ def test_join_accepted_at_rest_without_a_cap_is_released() -> None:
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW, {subflow(1)})
     scene.run(0.1)
     assert scene.limits == {1: NO_LIMIT}
-    assert scene.hurried
+    assert scene.urgent_changes
 
 
 def test_subflow_without_a_socket_is_capped_at_once() -> None:
@@ -233,8 +233,8 @@ def test_subflow_without_a_socket_is_capped_at_once() -> None:
     assert set(scene.planner.entries.desired) == {subflow(1)}
 
 
-def test_socket_that_applies_no_limit_is_capped_anyway() -> None:
-    scene = Scene(rule(), obeys=False)
+def test_socket_that_applies_no_limit_is_capped() -> None:
+    scene = Scene(rule(), applies_limits=False)
     scene.tcp[subflow(1)] = FULL_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(1.0)
@@ -251,22 +251,22 @@ def test_subflow_that_loses_its_cap_loses_its_limit() -> None:
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.run(0.01, start=1.0)
     assert scene.limits == {1: NO_LIMIT}
-    scene.run(0.01, start=1.0 + FIRST_LOOK_SECONDS)
+    scene.run(0.01, start=1.0 + FIRST_CHECK_SECONDS)
     assert scene.limits == {}
 
 
-def test_released_idle_socket_is_sampled_less_and_less_often() -> None:
+def test_released_idle_socket_is_sampled_at_growing_intervals() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(0.01)
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
-    scene.obeys = False
+    scene.applies_limits = False
     scene.tcp[subflow(1)] = IDLE._replace(max_pacing_rate=5_000_000)
-    scene.do(scene.transitions.follow(1.0))
+    scene.perform(scene.transitions.follow(1.0))
     before = scene.sampled
     for second in range(1, 301):
-        scene.do(scene.transitions.follow(float(second)))
+        scene.perform(scene.transitions.follow(float(second)))
         scene.observe(scene.transitions.urgent(), float(second))
     assert scene.sampled - before <= 12
     assert scene.limits == {1: NO_LIMIT}
@@ -284,7 +284,7 @@ def test_socket_on_a_reused_port_does_not_get_the_old_limit() -> None:
     assert scene.limits == {77: SocketLimit(5_000_000)}
 
 
-def test_simultaneous_subflows_get_equal_parts() -> None:
+def test_simultaneous_subflows_get_equal_shares() -> None:
     scene = Scene(rule())
     verdicts = [verdict(number, rule()) for number in range(1, 11)]
     for each in verdicts:
@@ -297,10 +297,10 @@ def test_simultaneous_subflows_get_equal_parts() -> None:
 
 
 def test_level_of_a_cap_is_computed_once_for_all_new_subflows(monkeypatch: pytest.MonkeyPatch) -> None:
-    computed: list[int] = []
+    user_counts: list[int] = []
 
     def counted(ceil: int, demands: list[int | None]) -> int:
-        computed.append(len(demands))
+        user_counts.append(len(demands))
         return max_min_level(ceil, demands)
 
     monkeypatch.setattr(downloads, "max_min_level", counted)
@@ -308,24 +308,24 @@ def test_level_of_a_cap_is_computed_once_for_all_new_subflows(monkeypatch: pytes
     tuples = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\1", 1024 + number) for number in range(2000)]
     for number, each in enumerate(tuples):
         scene.planner.set_verdicts(number, [replace(verdict(1, rule()), four_tuple=each)], NOW)
-    scene.do(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.follow(0.0))
     found = {
         each: KernelSubflow(1, each, True, 0, 0, False, 0.0, cookie=number + 1, tcp=IDLE)
         for number, each in enumerate(tuples)
     }
     for limits in scene.transitions.observe(tuples, found, 0.0):
-        scene.do(limits)
+        scene.perform(limits)
     assert len(scene.planner.entries.desired) == 2000
-    assert computed == [2000], "one computation per subflow would make the work quadratic"
+    assert user_counts == [2000], "one computation per subflow would make the work quadratic"
 
 
-def test_subflow_that_cannot_be_sampled_is_capped_after_a_while() -> None:
+def test_subflow_without_samples_is_capped_after_the_timeout() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    scene.do(scene.transitions.follow(0.0))
-    scene.do(scene.transitions.missed(MAX_UNSAMPLED_SECONDS / 2))
+    scene.perform(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.missed(MAX_UNSAMPLED_SECONDS / 2))
     assert not scene.planner.entries.desired
-    scene.do(scene.transitions.missed(MAX_UNSAMPLED_SECONDS + 0.1))
+    scene.perform(scene.transitions.missed(MAX_UNSAMPLED_SECONDS + 0.1))
     assert set(scene.planner.entries.desired) == {subflow(1)}
 
 
@@ -366,15 +366,15 @@ def test_lower_cap_does_not_wait_for_new_subflows() -> None:
 
 
 def test_subflow_in_a_transition_to_another_cap_keeps_the_old_one() -> None:
-    one, other = rule("one"), rule("other", cap=throttle(1_000_000))
-    scene = Scene(one)
+    first_rule, other_rule = rule("one"), rule("other", cap=throttle(1_000_000))
+    scene = Scene(first_rule)
     scene.tcp[subflow(1)] = FULL_FLIGHT
-    scene.planner.set_verdicts(1, [verdict(1, one)], NOW)
+    scene.planner.set_verdicts(1, [verdict(1, first_rule)], NOW)
     scene.run(2.0)
     (entry,) = scene.planner.entries.desired.values()
     scene.tcp[subflow(1)] = FULL_FLIGHT
-    scene.planner.set_policy(policy(other))
-    scene.planner.set_verdicts(1, [verdict(1, other)], NOW)
+    scene.planner.set_policy(policy(other_rule))
+    scene.planner.set_verdicts(1, [verdict(1, other_rule)], NOW)
     scene.planner.expire(NOW)
     scene.run(0.1, start=2.0)
     assert scene.planner.entries.desired == {subflow(1): entry}
@@ -388,22 +388,22 @@ def test_subflow_in_a_transition_to_another_cap_keeps_the_old_one() -> None:
     assert set(scene.planner.classes.desired) == {new_entry.minor}
 
 
-def test_subflow_that_loses_and_regains_its_cap_between_slices_starts_anew() -> None:
+def test_subflow_that_regains_its_cap_between_slices_starts_again() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    scene.do(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.follow(0.0))
     subflows = [subflow(1), *(FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\2\0\1", port) for port in range(2000))]
     sample = scene.sample(subflow(1), 0.0)
     assert sample is not None
     slices = scene.transitions.observe(subflows, {subflow(1): sample}, 0.0)
-    scene.do(next(slices))
+    scene.perform(next(slices))
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
-    scene.do(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.follow(0.0))
     scene.planner.set_verdicts(2, [verdict(1, rule())], NOW)
-    scene.do(scene.transitions.follow(0.0))
+    scene.perform(scene.transitions.follow(0.0))
     for limits in slices:
-        scene.do(limits)
+        scene.perform(limits)
     scene.run(0.1, start=0.1)
     assert scene.limits == {1: SocketLimit(5_000_000)}
 
@@ -412,7 +412,7 @@ def test_transition_does_not_use_samples_from_before_the_cap() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = FULL_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
-    scene.do(scene.transitions.follow(10.0))
+    scene.perform(scene.transitions.follow(10.0))
     scene.observe([subflow(1)], 10.01, read=9.0)
     scene.acked[subflow(1)] = 18_750_000
     assert list(scene.transitions.urgent()) == [subflow(1)]
@@ -422,22 +422,22 @@ def test_transition_does_not_use_samples_from_before_the_cap() -> None:
 
 
 @pytest.mark.parametrize("slice_number", range(12))
-def test_policy_may_change_between_any_two_slices(slice_number: int) -> None:
-    one, other = rule("one"), rule("other")
-    scene = Scene(one, other)
-    few = [verdict(number, one) for number in range(1, 3)]
-    many = [verdict(number, other) for number in range(10, 310)]
-    scene.planner.set_verdicts(1, few, NOW)
-    scene.planner.set_verdicts(2, many, NOW)
-    four_tuples = [each.four_tuple for each in (*few, *many)]
+def test_policy_can_change_between_any_two_slices(slice_number: int) -> None:
+    first_rule, other_rule = rule("one"), rule("other")
+    scene = Scene(first_rule, other_rule)
+    first_verdicts = [verdict(number, first_rule) for number in range(1, 3)]
+    other_verdicts = [verdict(number, other_rule) for number in range(10, 310)]
+    scene.planner.set_verdicts(1, first_verdicts, NOW)
+    scene.planner.set_verdicts(2, other_verdicts, NOW)
+    four_tuples = [each.four_tuple for each in (*first_verdicts, *other_verdicts)]
     scene.tcp = dict.fromkeys(four_tuples, IDLE)
-    while scene.planner.moved:
-        scene.do(scene.transitions.follow(10.0))
+    while scene.planner.changed_subflows:
+        scene.perform(scene.transitions.follow(10.0))
     samples = {each: sample for each in four_tuples if (sample := scene.sample(each, 10.0)) is not None}
     for number, limits in enumerate(scene.transitions.observe(four_tuples, samples, 10.0)):
-        scene.do(limits)
+        scene.perform(limits)
         if number == slice_number:
-            scene.planner.set_policy(policy(one, other))
-            scene.do(scene.transitions.follow(10.0))
+            scene.planner.set_policy(policy(first_rule, other_rule))
+            scene.perform(scene.transitions.follow(10.0))
     scene.run(0.1, 10.1)
     assert not scene.planner.pending()

@@ -16,20 +16,20 @@ from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.model import Ownership
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.onset.uploads import (
-    FALL,
-    FALL_PER_ASSIGNMENT,
     LAG_BYTES,
     LAG_SECONDS,
     MAX_BASE_LAG_SECONDS,
+    MAX_FALL,
+    MAX_FALL_PER_ASSIGNMENT,
     MAX_RAMP_SECONDS,
     MAX_UNSAMPLED_SECONDS,
     STEP_SECONDS,
     UploadOnsets,
-    fall,
+    allowed_fall,
 )
 from mptcp_throttler.shaping.plan import Planner
 
-UP = frozenset({Direction.UP})
+UPLOADS = frozenset({Direction.UP})
 RAMP_SECONDS = 6.0
 """Time in seconds that suffices for a ramp to 5 Mbit/s if nothing delays the ramp."""
 SIBLING = subflow(100)
@@ -37,8 +37,8 @@ SIBLING = subflow(100)
 SIBLING_RATE = 20_000_000
 
 
-def up(cap: Throttle) -> Rule:
-    return a_rule("cap", None, cap, direction=UP)
+def upload_rule(cap: Throttle) -> Rule:
+    return a_rule("cap", None, cap, direction=UPLOADS)
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Scene:
     def __post_init__(self) -> None:
         self.planner = Planner(Ownership(), Direction.UP)
         self.transitions = UploadOnsets(self.planner, self.subflows)
-        self.planner.set_policy(policy(up(self.cap)))
+        self.planner.set_policy(policy(upload_rule(self.cap)))
         self.planner.prepare_path_classes(NOW)
 
     def subflows(self, token: int) -> list[FourTuple]:
@@ -80,17 +80,17 @@ class Scene:
 
     def load(self, cap: Throttle) -> None:
         self.cap = cap
-        self.planner.set_policy(policy(up(cap)))
+        self.planner.set_policy(policy(upload_rule(cap)))
         self.decide()
 
     def decide(self) -> None:
         scope = ScopeKey("cap", Share.PATH, None, Direction.UP)
-        verdicts = [Verdict(ft, "any", up(self.cap), scope, self.cap, "", Direction.UP) for ft in self.rates]
+        verdicts = [Verdict(ft, "any", upload_rule(self.cap), scope, self.cap, "", Direction.UP) for ft in self.rates]
         self.planner.set_verdicts(1, verdicts, NOW)
 
     def run(self, seconds: float) -> list[int]:
         """Let time pass. Return the rates of the class during which it had an entry."""
-        had = []
+        rates = []
         for _ in range(round(seconds / STEP_SECONDS)):
             self.now += STEP_SECONDS
             list(self.transitions.step(self.now))
@@ -98,19 +98,19 @@ class Scene:
                 urgent = self.transitions.urgent()
                 self.transitions.observe(urgent, {each: self.sample(each) for each in urgent}, self.now)
             if self.planner.entries.desired:
-                had += [spec.ceil for spec in self.planner.classes.desired.values()]
-        return had
+                rates += [spec.ceil for spec in self.planner.classes.desired.values()]
+        return rates
 
 
 def test_class_descends_from_the_incoming_rate_to_the_cap() -> None:
     scene = Scene({subflow(1): 90_000_000})
     scene.decide()
     assert not scene.planner.entries.desired
-    had = scene.run(RAMP_SECONDS + 1)
-    assert had[0] == pytest.approx(90e6, rel=0.05)
-    assert had == sorted(had, reverse=True)
-    assert had[-1] == 5_000_000
-    assert max(before / after for before, after in pairwise(had)) < 1.1
+    rates = scene.run(RAMP_SECONDS + 1)
+    assert rates[0] == pytest.approx(90e6, rel=0.05)
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] == 5_000_000
+    assert max(before / after for before, after in pairwise(rates)) < 1.1
 
 
 def test_slow_sender_is_capped_at_once() -> None:
@@ -128,9 +128,9 @@ def test_cap_with_landing_at_once_has_no_ramp() -> None:
 def test_ramp_of_a_shared_cap_starts_at_the_sum_of_the_rates() -> None:
     scene = Scene({subflow(1): 40_000_000, subflow(2): 50_000_000})
     scene.decide()
-    had = scene.run(RAMP_SECONDS + 1)
-    assert had[0] == pytest.approx(90e6, rel=0.05)
-    assert had[-1] == 5_000_000
+    rates = scene.run(RAMP_SECONDS + 1)
+    assert rates[0] == pytest.approx(90e6, rel=0.05)
+    assert rates[-1] == 5_000_000
 
 
 def test_cap_lowered_by_a_reload_has_a_ramp() -> None:
@@ -138,12 +138,12 @@ def test_cap_lowered_by_a_reload_has_a_ramp() -> None:
     scene.decide()
     scene.run(1)
     scene.load(throttle(5_000_000))
-    had = scene.run(RAMP_SECONDS + 1)
-    assert had[-1] == 5_000_000
-    assert sum(5_500_000 < each < 80_000_000 for each in had) > 20
+    rates = scene.run(RAMP_SECONDS + 1)
+    assert rates[-1] == 5_000_000
+    assert sum(5_500_000 < each < 80_000_000 for each in rates) > 20
 
 
-def test_subflow_that_ends_takes_its_part_of_the_ramp() -> None:
+def test_ended_subflow_no_longer_counts_in_the_ramp() -> None:
     scene = Scene({subflow(1): 90_000_000})
     scene.decide()
     scene.run(1)
@@ -164,9 +164,9 @@ def test_ramp_continues_if_sockets_can_no_longer_be_sampled() -> None:
     scene.decide()
     scene.run(1)
     scene.broken = True
-    had = scene.run(RAMP_SECONDS)
-    assert had == sorted(had, reverse=True)
-    assert had[-1] == 5_000_000
+    rates = scene.run(RAMP_SECONDS)
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] == 5_000_000
 
 
 def test_ramp_continues_when_another_subflow_ends() -> None:
@@ -175,9 +175,9 @@ def test_ramp_continues_when_another_subflow_ends() -> None:
     scene.run(0.5)
     del scene.rates[subflow(2)]
     scene.decide()
-    had = scene.run(RAMP_SECONDS)
-    assert had[0] > 20_000_000, "the class never has the final rate in between"
-    assert had == sorted(had, reverse=True)
+    rates = scene.run(RAMP_SECONDS)
+    assert rates[0] > 20_000_000, "the class never has the final rate in between"
+    assert rates == sorted(rates, reverse=True)
 
 
 def test_ramp_ends_when_its_rule_is_replaced() -> None:
@@ -192,7 +192,7 @@ def test_ramp_ends_when_its_rule_is_replaced() -> None:
 
 
 CAP_1 = throttle(1_000_000)
-MOST = min(LAG_SECONDS, 8 * LAG_BYTES / SIBLING_RATE)
+MAX_LAG = min(LAG_SECONDS, 8 * LAG_BYTES / SIBLING_RATE)
 """Lag in seconds at which the rate is held, in addition to the time of one assignment."""
 
 
@@ -200,54 +200,56 @@ def ramp_seconds(cap: Throttle, start: int = 90_000_000, lag: float | None = Non
     """Return the duration of the ramp to a cap, in seconds."""
     scene = Scene({subflow(1): start}, cap, lag=lag)
     scene.decide()
-    had = scene.run(MAX_RAMP_SECONDS + 1)
-    assert had[-1] == cap.ceil
-    return STEP_SECONDS * sum(each > cap.ceil for each in had)
+    rates = scene.run(MAX_RAMP_SECONDS + 1)
+    assert rates[-1] == cap.ceil
+    return STEP_SECONDS * sum(each > cap.ceil for each in rates)
 
 
-def test_ramp_lasts_as_long_as_the_descent_needs() -> None:
-    assert ramp_seconds(throttle(30_000_000)) == pytest.approx(1.1 / FALL, abs=0.2)
-    assert ramp_seconds(throttle(10_000_000)) == pytest.approx(2.2 / FALL, abs=0.2)
-    assert ramp_seconds(CAP_1) > 1.1 * 4.5 / FALL, "the ramp is slower at rates at which one assignment takes long"
+def test_duration_of_a_ramp_depends_on_start_rate_and_cap() -> None:
+    assert ramp_seconds(throttle(30_000_000)) == pytest.approx(1.1 / MAX_FALL, abs=0.2)
+    assert ramp_seconds(throttle(10_000_000)) == pytest.approx(2.2 / MAX_FALL, abs=0.2)
+    assert ramp_seconds(CAP_1) > 1.1 * 4.5 / MAX_FALL, "the ramp is slower at rates at which one assignment takes long"
 
 
 def test_descent_gives_the_scheduler_time_at_low_rates() -> None:
     for rate in (500_000, 1_000_000, 100_000_000):
-        assert fall(rate, 0, 0) <= FALL
-        assert fall(rate, 0, 0) * 8 * ASSIGNMENT_BYTES / rate <= FALL_PER_ASSIGNMENT
+        assert allowed_fall(rate, 0, 0) <= MAX_FALL
+        assert allowed_fall(rate, 0, 0) * 8 * ASSIGNMENT_BYTES / rate <= MAX_FALL_PER_ASSIGNMENT
 
 
 def test_rate_is_held_while_the_other_subflows_are_ahead() -> None:
     scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0)
     scene.decide()
     scene.run(1)
-    scene.lag = 2 * MOST
+    scene.lag = 2 * MAX_LAG
     held = scene.run(2)[5:]
     assert held[-1] > 0.95 * held[0] > 10_000_000
     scene.lag = 0.0
-    had = scene.run(1)
-    assert had[-1] < 0.6 * held[0]
+    rates = scene.run(1)
+    assert rates[-1] < 0.6 * held[0]
 
 
 def test_lag_of_one_assignment_does_not_hold_the_rate() -> None:
-    assert fall(1_000_000, 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == fall(1_000_000, 0, SIBLING_RATE)
-    assert fall(1_000_000, MOST + 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == 0
+    assert allowed_fall(1_000_000, 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == allowed_fall(
+        1_000_000, 0, SIBLING_RATE
+    )
+    assert allowed_fall(1_000_000, MAX_LAG + 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == 0
 
 
 def test_lag_behind_fast_paths_is_bounded_in_bytes() -> None:
-    assert fall(50_000_000, LAG_SECONDS / 2, SIBLING_RATE) > 0
-    assert fall(50_000_000, LAG_SECONDS / 2, 100_000_000) == 0
+    assert allowed_fall(50_000_000, LAG_SECONDS / 2, SIBLING_RATE) > 0
+    assert allowed_fall(50_000_000, LAG_SECONDS / 2, 100_000_000) == 0
 
 
 def test_different_path_delays_do_not_hold_the_ramp() -> None:
     assert ramp_seconds(CAP_1, lag=MAX_BASE_LAG_SECONDS) == pytest.approx(ramp_seconds(CAP_1), abs=0.2)
 
 
-def test_sequence_numbers_may_wrap() -> None:
+def test_sequence_numbers_can_wrap() -> None:
     scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0, first_sequence=(1 << 64) - 1000)
     scene.decide()
     scene.run(1)
-    scene.lag = 2 * MOST
+    scene.lag = 2 * MAX_LAG
     held = scene.run(2)[5:]
     assert held[-1] > 0.95 * held[0]
 
@@ -257,9 +259,9 @@ def test_client_that_stays_behind_is_capped_after_the_longest_ramp() -> None:
     scene.decide()
     scene.run(1)
     scene.lag = 100.0
-    had = scene.run(MAX_RAMP_SECONDS)
-    assert had[-1] == 1_000_000
-    assert min(each for each in had if each > 1_000_000) < 2_000_000, "most of the descent is soft"
+    rates = scene.run(MAX_RAMP_SECONDS)
+    assert rates[-1] == 1_000_000
+    assert min(each for each in rates if each > 1_000_000) < 2_000_000, "most of the descent is soft"
     assert not scene.transitions.busy
 
 
@@ -275,8 +277,8 @@ def test_siblings_are_sampled_until_the_ramp_ends() -> None:
 def test_subflows_of_a_shared_cap_descend_together() -> None:
     scene = Scene({subflow(1): 40_000_000, subflow(2): 50_000_000})
     scene.decide()
-    had = scene.run(RAMP_SECONDS + 2)
-    assert min(each for each in had if each > 5_000_000) < 6_000_000, "the rate makes no step at the end"
+    rates = scene.run(RAMP_SECONDS + 2)
+    assert min(each for each in rates if each > 5_000_000) < 6_000_000, "the rate makes no step at the end"
 
 
 def test_rate_of_siblings_is_not_measured_over_milliseconds() -> None:

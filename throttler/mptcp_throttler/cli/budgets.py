@@ -27,7 +27,7 @@ from mptcp_common.units import approximate_size, counted
 from mptcp_throttler.cli.shared import option_error, print_error
 from mptcp_throttler.config.files import read_policy, read_settings
 from mptcp_throttler.mptcp.model import unmap
-from mptcp_throttler.policy.budget import Account, Grant, next_step, parse_extra_volume, parse_length, period, step_of
+from mptcp_throttler.policy.budget import Account, Grant, next_step, parse_duration, parse_extra_volume, period, step_of
 from mptcp_throttler.policy.model import Budget, Policy
 from mptcp_throttler.policy.values import parse_prefix
 from mptcp_throttler.storage import GRANTS, Ledger, change_grants, read_grants
@@ -77,7 +77,7 @@ def ledger_accounts(ledger: Ledger, policy: Policy, now: float) -> dict[Account,
     for budget in policy.budgets.values():
         begin, end = period(budget, policy.time_zone, now)
         since, until = (datetime.fromtimestamp(each, policy.time_zone).isoformat() for each in (begin, end))
-        used = ledger.used([(budget.name, begin)])
+        used = ledger.read_usage([(budget.name, begin)])
         rules = [rule.name for rule in policy.rules if rule.budget is not None and rule.budget.name == budget.name]
         for account in sorted(used) or ([] if budget.per_client else [Account(budget.name, "", begin)]):
             octets = used.get(account, 0)
@@ -116,7 +116,7 @@ def grant(options: argparse.Namespace) -> int:
     in_force = [each for each in read_grants(path) if each.until > time.time()]
     if options.client is None:
         for each in in_force:
-            print(f"{each.client or 'all clients'}: {each.words()}, until {_time_text(each.until, policy)}")
+            print(f"{each.client or 'all clients'}: {each.text()}, until {_time_text(each.until, policy)}")
         return DONE
     text = "".join(options.what)
     is_volume = text.startswith("+")
@@ -139,7 +139,7 @@ def grant(options: argparse.Namespace) -> int:
         print(f"{client}: caps again")
         return DONE
     try:
-        octets, seconds = (parse_extra_volume(text), 0) if is_volume else (0, parse_length(text))
+        octets, seconds = (parse_extra_volume(text), 0) if is_volume else (0, parse_duration(text))
     except ValueError as error:
         raise option_error("grant", str(error)) from None
     new = Grant(client, now, now + seconds, _user_name(), options.why)

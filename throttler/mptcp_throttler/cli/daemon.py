@@ -16,7 +16,7 @@ from mptcp_throttler.config.files import changed_settings, read_settings
 from mptcp_throttler.config.host import host_problems, stacked_interfaces
 from mptcp_throttler.config.settings import with_announced_ports
 from mptcp_throttler.kernel.mptcp_pm.family import announced_ports
-from mptcp_throttler.kernel.tc.link import stands_on
+from mptcp_throttler.kernel.tc.link import read_lower_interfaces
 from mptcp_throttler.runtime.cleanup import cleanup as clean_up
 from mptcp_throttler.runtime.daemon import Daemon
 from mptcp_throttler.runtime.event_loop import map_large_objects_separately
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     policy = read_policy()
     if problems := list(host_problems(settings, as_daemon=True)):
         raise DocumentError(problems)
-    print_problems(stacked_interfaces(settings, stands_on()))
+    print_problems(stacked_interfaces(settings, read_lower_interfaces()))
     log_to_stderr(logging.DEBUG if options.verbose else getattr(logging, settings.log_level.upper()))
     changes = partial(changed_settings, options.config, from_file)
 

@@ -47,7 +47,7 @@ def check(options: argparse.Namespace) -> int:
         return DONE
     settings = read_settings(options.config)
     policy = policy_with_warnings(settings.policy, settings, with_notes=True)
-    probe_results = feature_probe.try_out(host.needed_of_kernel(settings, policy))
+    probe_results = feature_probe.try_out(host.needed_features(settings, policy))
     has_types = Path(throttler_needs.KERNEL_TYPES).exists()
     libraries = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_types)
     needs = [*libraries, *host.kernel_problems(settings, policy, *probe_results)]
@@ -55,8 +55,8 @@ def check(options: argparse.Namespace) -> int:
     warnings = [
         *host.ports_without_listener(settings),
         *host.silent_tunnels(settings),
-        *host.stacked_interfaces(settings, link.stands_on()),
-        *host.distant_paths(settings, policy, link.networks()),
+        *host.stacked_interfaces(settings, link.read_lower_interfaces()),
+        *host.check_client_addresses(settings, policy, link.networks()),
         *(each for each in needs if each not in missing),
     ]
     print_problems(sorted(warnings, key=lambda each: each.severity is Severity.WARNING))

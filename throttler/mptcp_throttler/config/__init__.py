@@ -10,7 +10,7 @@ from typing import Final
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-throttler/throttler.yaml")
 DEFAULT_SOCKET: Final = "/run/mptcp-throttler/status.sock"
-_PLAIN: Final = re.compile(r"""^status_socket:[ ]+(["']?)(/[\w./-]+)\1[ ]*(?:\#.*)?$""", re.MULTILINE | re.VERBOSE)
+_PLAIN_LINE: Final = re.compile(r"""^status_socket:[ ]+(["']?)(/[\w./-]+)\1[ ]*(?:\#.*)?$""", re.MULTILINE | re.VERBOSE)
 
 
 def status_socket(settings: Path) -> Path:
@@ -21,9 +21,9 @@ def status_socket(settings: Path) -> Path:
     """
     with suppress(OSError, UnicodeDecodeError):
         text = settings.read_text(encoding="utf-8")
-        found = _PLAIN.findall(text)
-        if text.count("status_socket") == len(found) <= 1:
-            return Path(found[0][1] if found else DEFAULT_SOCKET)
+        matches = _PLAIN_LINE.findall(text)
+        if text.count("status_socket") == len(matches) <= 1:
+            return Path(matches[0][1] if matches else DEFAULT_SOCKET)
     from mptcp_throttler.config.files import read_settings
 
     return read_settings(settings).status_socket

@@ -36,10 +36,10 @@ def read_settings(path: Path) -> Settings:
 def changed_settings(path: Path, running: Settings) -> list[str]:
     """Return messages about changes in the file at *path* that need a restart of the *running* daemon."""
     try:
-        now = read_settings(path)
+        changed = read_settings(path)
     except DocumentError as error:
         return [*str(error).splitlines(), f"{path} was changed; the next start would be refused"]
-    keys = [key for key in Settings.model_fields if getattr(now, key) != getattr(running, key)]
+    keys = [key for key in Settings.model_fields if getattr(changed, key) != getattr(running, key)]
     return [f"{path}: {', '.join(keys)} changed; restart the throttler"] if keys else []
 
 
@@ -60,19 +60,19 @@ def accept_policy(text: str, source: str, settings: Settings | None) -> tuple[Po
     return checked.policy, problems + checked.notes
 
 
-def _parse_end(value: object) -> tuple[bytes, int]:
+def _parse_endpoint(value: object) -> tuple[bytes, int]:
     address, port = address_and_port(value, "10.0.0.1:3128", "[fd00::1]:3128")
     return unmap(ip_address(address).packed), port
 
 
-_End = Annotated[tuple[bytes, int], Parsed(_parse_end, {"type": "string"})]
+_Endpoint = Annotated[tuple[bytes, int], Parsed(_parse_endpoint, {"type": "string"})]
 
 
 class SubflowSection(Section):
     """One subflow; *local* is the proxy's endpoint."""
 
-    local: _End
-    remote: _End
+    local: _Endpoint
+    remote: _Endpoint
     backup: bool = False
     remote_id: Annotated[int, between(0, 255)] | None = None
     interface: str | None = None
@@ -95,16 +95,16 @@ def read_connections(path: Path, settings: Settings, now: float) -> list[Connect
     section, document = load(ConnectionsSection, text_of(path), str(path))
     ports = settings.ownership.listen_ports
     connections, mismatches = [], []
-    for place, connection in enumerate(section.connections):
+    for index, connection in enumerate(section.connections):
         subflows = []
         for number, each in enumerate(connection.subflows):
-            at = ("connections", place, "subflows", number, "local")
+            key = ("connections", index, "subflows", number, "local")
             if each.local[1] not in ports:
                 message = f"port {each.local[1]} is not one of listen_ports ({', '.join(map(str, ports))})"
-                mismatches.append(problem_at(document, at, None, message))
+                mismatches.append(problem_at(document, key, None, message))
             elif len(each.local[0]) != len(each.remote[0]):
                 message = "local and remote are addresses of different families"
-                mismatches.append(problem_at(document, at, None, message))
+                mismatches.append(problem_at(document, key, None, message))
             subflows.append(
                 Subflow(
                     FourTuple(*each.local, *each.remote),
@@ -116,7 +116,7 @@ def read_connections(path: Path, settings: Settings, now: float) -> list[Connect
                     since=now,
                 )
             )
-        connections.append(Connection(place + 1, tuple(subflows), now))
+        connections.append(Connection(index + 1, tuple(subflows), now))
     if mismatches:
         raise DocumentError(mismatches)
     return connections

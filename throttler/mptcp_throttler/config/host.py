@@ -25,58 +25,58 @@ from mptcp_throttler.policy.values import Network, Prefixes
 
 def host_problems(settings: Settings, *, as_daemon: bool = False) -> Iterator[Problem]:
     """Yield a problem for each item of *settings* that this host lacks. *as_daemon*: the process becomes the daemon."""
-    there = sorted(name for _, name in socket.if_nameindex())
+    present = sorted(name for _, name in socket.if_nameindex())
     for name in settings.interfaces:
-        if name not in there:
-            known = f"{did_you_mean(name, there)}; there are: {', '.join(there) or 'none'}"
-            yield settings.problem("interfaces", f"there is no interface {name} on this host{known}")
+        if name not in present:
+            hint = f"{did_you_mean(name, present)}; there are: {', '.join(present) or 'none'}"
+            yield settings.problem("interfaces", f"there is no interface {name} on this host{hint}")
     if (group := settings.status_group) is None:
         return
     try:
-        number = grp.getgrnam(group).gr_gid
+        group_id = grp.getgrnam(group).gr_gid
     except KeyError:
         yield settings.problem("status_group", f"there is no group {group}; addgroup --system {group}")
         return
     # chown(2): an unprivileged process can give a file only to its own groups.
-    if as_daemon and os.geteuid() != 0 and number not in (os.getegid(), *os.getgroups()):
+    if as_daemon and os.geteuid() != 0 and group_id not in (os.getegid(), *os.getgroups()):
         remedy = f"systemctl edit mptcp-throttler, and write SupplementaryGroups={group} below [Service]"
         yield settings.problem("status_group", f"the throttler's user is not in {group}; {remedy}")
 
 
-def stacked_interfaces(settings: Settings, stands_on: Mapping[str, Collection[str]]) -> Iterator[Problem]:
+def stacked_interfaces(settings: Settings, lower_interfaces: Mapping[str, Collection[str]]) -> Iterator[Problem]:
     """Yield a warning for each pair of listed interfaces if one is stacked on the other, directly or not.
 
-    *stands_on* has the lower interfaces of each interface. This is not an error: both may be listed if the policy
-    identifies paths by clients and caps only downloads, or if all that it caps uses only the lower interface.
+    *lower_interfaces*: by interface. This is not an error: both may be listed if the policy identifies paths by clients
+    and caps only downloads, or if all capped traffic uses only the lower interface.
     """
     for upper in settings.interfaces:
         lower = [upper]
         for name in lower:  # this list grows during the loop
-            lower += [each for each in stands_on.get(name, ()) if each not in lower]
+            lower += [each for each in lower_interfaces.get(name, ()) if each not in lower]
         for name in settings.interfaces:
             if name in lower[1:]:
                 message = (
-                    f"{upper} stands on {name}, and its packets are seen on both: they pass their cap twice, "
-                    f"and its subflows may be taken for those of {name}; list {upper} or {name} alone"
+                    f"{upper} is stacked on {name}, and its packets pass both: they pass their cap twice, "
+                    f"and its subflows may count as subflows of {name}; list only {upper} or {name}"
                 )
                 yield settings.problem("interfaces", message, Severity.WARNING)
 
 
-def distant_paths(settings: Settings, policy: Policy, networks: Collection[Network]) -> Iterator[Problem]:
+def check_client_addresses(settings: Settings, policy: Policy, networks: Collection[Network]) -> Iterator[Problem]:
     """Yield a warning if clients are connected and none is on a path of *policy*; if none is connected, a note if no
     path overlaps *networks*, the networks of the host's addresses."""
     paths = list(policy.paths.values())
     if not paths or any(path.clients is None for path in paths):
         return  # a path without clients may have any client
-    wanted = [each for path in paths for each in path.clients or ()]
-    prefixes = Prefixes((each, True) for each in wanted)
+    ranges = [each for path in paths for each in path.clients or ()]
+    prefixes = Prefixes((each, True) for each in ranges)
     clients = {unmap(each.remote) for each in sockets(ESTABLISHED) if each.local_port in settings.listen_ports}
     # Ignore connections of this host itself, such as those of monitoring.
     seen = sorted(each for each in clients if not ip_address(each).is_loopback)
-    if seen and not any(map(prefixes.holds, seen)):
+    if seen and not any(map(prefixes.contains, seen)):
         message = f"of {counted(len(seen), 'client')} connected now none is on a path: {ip_address(seen[0])}, for one"
         yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.WARNING)
-    if not seen and networks and not any(a.version == b.version and a.overlaps(b) for a in wanted for b in networks):
+    if not seen and networks and not any(a.version == b.version and a.overlaps(b) for a in ranges for b in networks):
         message = (
             f"no path has a client of this host's networks, {', '.join(map(str, networks))}: right if all clients come "
             "by a router, wrong if the addresses are those of an example"
@@ -86,9 +86,9 @@ def distant_paths(settings: Settings, policy: Policy, networks: Collection[Netwo
 
 def ports_without_listener(settings: Settings) -> Iterator[Problem]:
     """Yield a warning for each port of the proxy without a listener: the throttler then has nothing to do."""
-    taken = {each.local_port for each in sockets(LISTEN)}
+    listening = {each.local_port for each in sockets(LISTEN)}
     for port in settings.listen_ports:
-        if port not in taken:
+        if port not in listening:
             message = f"nobody listens on port {port} now; is mptcp-proxy running, and with this port?"
             yield settings.problem("listen_ports", message, Severity.WARNING)
 
@@ -96,8 +96,8 @@ def ports_without_listener(settings: Settings) -> Iterator[Problem]:
 def silent_tunnels(settings: Settings) -> Iterator[Problem]:
     """Yield a warning if the settings name tunnels and their daemon does not answer."""
     with socket.socket(socket.AF_UNIX) as client:
-        if settings.tunnel_ports and (number := client.connect_ex(str(settings.tunnel_socket))):
-            message = f"nobody answers there now ({os.strerror(number)}); is mptcp-tunnel running?"
+        if settings.tunnel_ports and (code := client.connect_ex(str(settings.tunnel_socket))):
+            message = f"the tunnel daemon does not answer ({os.strerror(code)}); is mptcp-tunnel running?"
             yield settings.problem("tunnel_socket", message, Severity.WARNING)
 
 
@@ -120,27 +120,27 @@ def library_problems(
     settings: Settings, policy: Policy, loads: Callable[[str], bool], release: str, has_types: bool
 ) -> Iterator[Problem]:
     """Yield the missing libraries and kernel types. *release* is the kernel's; *has_types*: ``KERNEL_TYPES`` exists."""
-    if lack := needs.missing_pcap(loads):
-        yield _lacking(settings, "", lack, Severity.ERROR)
-    if (lack := needs.missing_nftables(loads)) and (policy.acts_on_upload or policy.caps_plain_tcp):
-        yield _lacking(settings, "policy", lack._replace(why="rules for uploads or plain TCP need it"), Severity.ERROR)
-    elif lack and needs.uses_nftables(settings.netfilter):
-        yield _lacking(settings, "netfilter", lack._replace(why=f"{settings.netfilter} needs it"), Severity.ERROR)
-    elif lack and settings.netfilter == needs.ANY_BACKEND:
-        yield _lacking(settings, "netfilter", lack, Severity.WARNING)
-    if lack := needs.missing_bpf(loads, release, has_types):
-        yield _lacking(settings, "", lack, Severity.WARNING)
+    if missing := needs.missing_pcap(loads):
+        yield _missing(settings, "", missing, Severity.ERROR)
+    if (missing := needs.missing_nftables(loads)) and (policy.acts_on_upload or policy.caps_plain_tcp):
+        yield _missing(settings, "policy", missing._replace(why="uploads and plain TCP need it"), Severity.ERROR)
+    elif missing and needs.uses_nftables(settings.netfilter):
+        yield _missing(settings, "netfilter", missing._replace(why=f"{settings.netfilter} needs it"), Severity.ERROR)
+    elif missing and settings.netfilter == needs.ANY_BACKEND:
+        yield _missing(settings, "netfilter", missing, Severity.WARNING)
+    if missing := needs.missing_bpf(loads, release, has_types):
+        yield _missing(settings, "", missing, Severity.WARNING)
 
 
-def needed_of_kernel(settings: Settings, policy: Policy, loads: Callable[[str], bool] = needs.loads) -> tuple[str, ...]:
+def needed_features(settings: Settings, policy: Policy, loads: Callable[[str], bool] = needs.loads) -> tuple[str, ...]:
     """Return the kernel features that *settings* and *policy* need, without nftables if its library is missing."""
-    wanted = dict.fromkeys(
+    features = dict.fromkeys(
         [*needs.KERNEL_FEATURES, settings.netfilter, *(needs.UPLOAD_FEATURES if policy.acts_on_upload else ())]
     )
     if policy.caps_plain_tcp:
-        wanted[needs.NFTABLES_BACKEND] = None
+        features[needs.NFTABLES_BACKEND] = None
     lacks_nftables = needs.missing_nftables(loads) is not None
-    return tuple(feature for feature in wanted if not (lacks_nftables and needs.uses_nftables(feature)))
+    return tuple(feature for feature in features if not (lacks_nftables and needs.uses_nftables(feature)))
 
 
 def kernel_problems(
@@ -149,12 +149,12 @@ def kernel_problems(
     """Yield the needed features that the kernel lacks, by *results* of ``kernel.feature_probe``, or a note of its
     *refusal*."""
     if refusal:
-        yield settings.problem("", f"whether this kernel can throttle was not tried: {refusal}", Severity.NOTE)
-    for feature, lack in needs.missing_kernel_features(results, needed_of_kernel(settings, policy)):
+        yield settings.problem("", f"the kernel's features were not tried: {refusal}", Severity.NOTE)
+    for feature, missing in needs.missing_kernel_features(results, needed_features(settings, policy)):
         by_backend = feature in (*needs.BACKENDS, needs.ANY_BACKEND)
         key = "policy" if feature in needs.UPLOAD_FEATURES else "netfilter" if by_backend else ""
-        yield _lacking(settings, key, lack, Severity.ERROR)
+        yield _missing(settings, key, missing, Severity.ERROR)
 
 
-def _lacking(settings: Settings, key: str, lack: needs.MissingFeature, severity: Severity) -> Problem:
-    return settings.problem(key, f"{lack.what}: {lack.why}; {lack.remedy}", severity)
+def _missing(settings: Settings, key: str, missing: needs.MissingFeature, severity: Severity) -> Problem:
+    return settings.problem(key, f"{missing.what}: {missing.why}; {missing.remedy}", severity)

@@ -30,7 +30,7 @@ _TUNNEL_SOCKET: Final = "/run/mptcp-tunnel/status.sock"
 _LEDGER: Final = "/var/lib/mptcp-throttler/ledger.sqlite"
 
 
-def _hexadecimal(what: str, highest: int, example: str, about: str = "") -> Parsed:
+def _number_field(noun: str, maximum: int, example: str, note: str = "") -> Parsed:
     """Return the annotation for a number from 1, which may be a text in hexadecimal, with the digits of *example*."""
     digits = len(example)
 
@@ -40,17 +40,17 @@ def _hexadecimal(what: str, highest: int, example: str, about: str = "") -> Pars
             with suppress(ValueError):
                 number = int(value, 16)
         if type(number) is not int:
-            raise ValueError(f"{shown(value)} is not {what}; write a hexadecimal number (e.g. {example})")
-        if not 1 <= number <= highest:
-            written = f"{number:#0{digits}x}"
-            raise ValueError(f"{written} is out of range; {about}{1:#0{digits}x} to {highest:#x} is allowed")
+            raise ValueError(f"{shown(value)} is not {noun}; write a hexadecimal number (e.g. {example})")
+        if not 1 <= number <= maximum:
+            shown_number = f"{number:#0{digits}x}"
+            raise ValueError(f"{shown_number} is out of range; {note}{1:#0{digits}x} to {maximum:#x} is allowed")
         return number
 
     text = {"type": "string", "pattern": "^0[xX][0-9a-fA-F]{1,8}$"}
-    return Parsed(parse, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": highest}, text]})
+    return Parsed(parse, {"anyOf": [{"type": "integer", "minimum": 1, "maximum": maximum}, text]})
 
 
-def _without_gaps(mask: int) -> int:
+def _check_contiguous(mask: int) -> int:
     bits = mask // (mask & -mask)
     if bits & (bits + 1):
         raise ValueError(f"{mask:#010x} has gaps; its bits must be contiguous (e.g. 0x00ff0000)")
@@ -72,23 +72,23 @@ def _gso(value: object) -> int | str:
         raise ValueError(f"{error}; or write auto or keep") from None
 
 
-_BYTES: Final = {"type": "integer", "minimum": MIN_GSO, "maximum": MAX_GSO}
-_SIZE: Final = {"type": "string", "pattern": SIZE_PATTERN}
+_GSO_BYTES: Final = {"type": "integer", "minimum": MIN_GSO, "maximum": MAX_GSO}
+_GSO_TEXT: Final = {"type": "string", "pattern": SIZE_PATTERN}
 
-_MarkMask = _hexadecimal("a mark mask", 0xFFFFFFFF, "0x00ff0000", "a packet mark has 32 bits, ")
-_Mask = Annotated[int, _MarkMask, AfterValidator(_without_gaps)]
-_Major = Annotated[int, _hexadecimal("a handle", 0xFFFE, "0x4d50")]
+_MarkMask = _number_field("a mark mask", 0xFFFFFFFF, "0x00ff0000", "a packet mark has 32 bits, ")
+_Mask = Annotated[int, _MarkMask, AfterValidator(_check_contiguous)]
+_Major = Annotated[int, _number_field("a handle", 0xFFFE, "0x4d50")]
 _Group = Annotated[str, Parsed(_group, {"type": "string", "pattern": f"^{_GROUP_NAME}$"})]
-_Gso = Annotated[int | str, Parsed(_gso, {"anyOf": [{"enum": ["auto", "keep"]}, _BYTES, _SIZE]})]
+_Gso = Annotated[int | str, Parsed(_gso, {"anyOf": [{"enum": ["auto", "keep"]}, _GSO_BYTES, _GSO_TEXT]})]
 
 
 class Settings(Section):
-    """Settings of mptcp-throttler: what it watches, what it may touch in the kernel, where it talks."""
+    """Settings of mptcp-throttler: its interfaces and ports, its kernel objects, its files and sockets."""
 
     interfaces: list[Interface] = Field(min_length=1, examples=[["wan0"]])
-    """Interfaces that carry the clients' subflows. Of two that lie on each other (VLAN, bridge, bond), only one."""
+    """Interfaces that carry the clients' subflows. Of two stacked interfaces (VLAN, bridge, bond), list only one."""
     listen_ports: list[Port] = Field(default=list(_OURS.listen_ports), min_length=1, examples=[[3128]])
-    """Ports on which the proxy listens; other traffic is left alone. Ports of `ip mptcp endpoint` are added."""
+    """Ports on which the proxy listens; other traffic is ignored. Ports of `ip mptcp endpoint` are added."""
     tunnel_ports: list[Port] = Field(default=[], examples=[[51820]])
     """Ports of programs whose UDP packets `mptcp-tunnel` carries: their tunnels come under the policy."""
     tunnel_socket: SocketName = Field(default=Path(_TUNNEL_SOCKET), examples=[_TUNNEL_SOCKET])
@@ -96,7 +96,7 @@ class Settings(Section):
     policy: FileName = Field(examples=["policy.yaml"])
     """The policy file, relative to the directory of this file."""
     netfilter: Annotated[str, one_of(ANY_BACKEND, *BACKENDS)] = Field(default="auto", examples=["nftables"])
-    """What marks packets: iptables with ipset, or nftables. auto: the first that the kernel offers."""
+    """How packets are marked: iptables with ipset, or nftables. auto: the first that the kernel supports."""
     mark_mask: _Mask = Field(
         default=_OURS.mark_mask, examples=["0x00ff0000"], json_schema_extra={"default": f"0x{_OURS.mark_mask:08x}"}
     )
@@ -108,7 +108,7 @@ class Settings(Section):
     status_socket: SocketName = Field(default=Path(DEFAULT_SOCKET), examples=["/run/mptcp-throttler/status.sock"])
     """The Unix socket that answers `mptcp-throttler status`."""
     status_group: _Group | None = Field(default=None, examples=["adm"])
-    """The group whose members may ask for the status; the daemon must be a member (`SupplementaryGroups=`). Default:
+    """The group whose members may query the status; the daemon must be a member (`SupplementaryGroups=`). Default:
     the daemon's own, `mptcp-throttler`."""
     state_directory: AbsoluteFileName = Field(default=Path("/run/mptcp-throttler"), examples=["/run/mptcp-throttler"])
     """Records what to restore after a crash."""
@@ -119,8 +119,8 @@ class Settings(Section):
     verify_interval: Annotated[float, seconds(1, 3600)] = Field(default=10.0, examples=[10])
     """Seconds between comparisons of the kernel's state with the intended state."""
     max_connections: Annotated[int, between(1, 1_000_000)] = Field(default=65536, examples=[65536])
-    """Connections tracked. A client (IPv4 address or IPv6 /64) may have as many as there is room left; the kernel
-    closes others."""
+    """Maximum number of tracked connections. A client (IPv4 address or IPv6 /64) may have as many as are free; the
+    kernel closes others."""
     log_level: Annotated[str, one_of("error", "warning", "info", "debug")] = Field(default="info", examples=["debug"])
     """The least important messages logged."""
     _source: str = PrivateAttr("")
@@ -160,7 +160,7 @@ def check_together(settings: Settings, policy: Policy) -> Iterator[Problem]:
         )
         yield settings.problem("mark_mask", message)
     if ownership.tunnel_ports and (policy.acts_on_upload or any(rule.steer for rule in policy.rules)):
-        message = "tunnels' uploads are counted and not capped, and no rule steers tunnels"
+        message = "uploads of tunnels are counted but not capped, and no rule steers tunnels"
         yield settings.problem("tunnel_ports", message, Severity.WARNING)
     for path in policy.paths.values():
         for name in sorted(set(path.interfaces or ()) - set(settings.interfaces)):
@@ -172,7 +172,7 @@ def check_together(settings: Settings, policy: Policy) -> Iterator[Problem]:
 
 
 def _repeated_items(document: Document) -> Iterator[Problem]:
-    taken = (document.data or {}).get("listen_ports", _OURS.listen_ports)
+    tcp_ports = (document.data or {}).get("listen_ports", _OURS.listen_ports)
     for key in ("interfaces", "listen_ports", "tunnel_ports"):
         items = (document.data or {}).get(key)
         if not isinstance(items, list):
@@ -181,7 +181,7 @@ def _repeated_items(document: Document) -> Iterator[Problem]:
             message = ""
             if isinstance(item, str | int) and item in items[:index]:
                 message = "is listed twice; once is enough"
-            elif key == "tunnel_ports" and isinstance(taken, list | tuple) and item in taken:
+            elif key == "tunnel_ports" and isinstance(tcp_ports, list | tuple) and item in tcp_ports:
                 message = "is among listen_ports; a tunnel needs another, because the port tells TCP from UDP"
             if message:
                 yield problem_at(document, (key, index), item, f"{shown(item)} {message}")

@@ -16,7 +16,7 @@ from mptcp_throttler.kernel.mptcp_pm.family import PathManagerEvents, SubflowCom
 from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_or_start_keeper
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.netfilter.nftables import LibNftables, NftablesNetfilter
-from mptcp_throttler.kernel.netfilter.nftables import available as nftables_missing
+from mptcp_throttler.kernel.netfilter.nftables import missing_support as nftables_missing
 from mptcp_throttler.kernel.notices import LinkNotices, NftablesNotices, NoticeSource
 from mptcp_throttler.kernel.ports import KernelSockets, Netfilter, TrafficControl
 from mptcp_throttler.kernel.scheduling import prefer_event_loop

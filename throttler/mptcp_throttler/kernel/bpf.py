@@ -75,7 +75,7 @@ def program_constants(
         try:
             cookie = int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
         except OSError as error:
-            raise KernelError(f"ask for the network namespace's cookie: {error.strerror}") from error
+            raise KernelError(f"get the network namespace's cookie: {error.strerror}") from error
     return _SETTINGS.pack(cookie, round(1000 * user_timeout), htb_major << 16, births, bits)
 
 
@@ -109,8 +109,8 @@ class Bpf(bpf.Bpf):
     def check(self) -> list[str]:
         """Attach the program again if it was detached; return texts that report this. Raises KernelError."""
         info, size = ctypes.create_string_buffer(_LINK_INFO_BYTES), ctypes.c_uint32(_LINK_INFO_BYTES)
-        is_known = self.library.bpf_obj_get_info_by_fd(self._link, info, ctypes.byref(size)) == 0
-        if not is_known or any(info.raw[_LINK_CGROUP]):
+        has_info = self.library.bpf_obj_get_info_by_fd(self._link, info, ctypes.byref(size)) == 0
+        if not has_info or any(info.raw[_LINK_CGROUP]):
             return []
         self._attach()
         return [f"the BPF program {self._name} was detached"]
@@ -126,13 +126,13 @@ class Bpf(bpf.Bpf):
         """Run the program for each TCP socket of this thread's network namespace. Raises KernelError."""
         result = self.library.bpf_iter_create(iterator)
         if result < 0:
-            raise KernelError(f"go through the TCP sockets: {os.strerror(-result)}")
+            raise KernelError(f"iterate over the TCP sockets: {os.strerror(-result)}")
         try:
             with open(result, "rb", buffering=0) as output:
                 while output.read(_ITERATOR_BYTES) != b"":
                     pass  # read returns None (EAGAIN) after a million sockets
         except OSError as error:
-            raise KernelError(f"go through the TCP sockets: {error.strerror}") from error
+            raise KernelError(f"iterate over the TCP sockets: {error.strerror}") from error
 
     def _load(self, program: str, constants: bytes, maps: Mapping[str, Map]) -> int:
         (descriptor,) = self.load(PROGRAMS / f"{program}.o", constants, maps, PROGRAMS / "build").values()
@@ -158,8 +158,8 @@ def _open_cgroup_root() -> int:
 
     context = checked(library.syscall(_FSOPEN, b"cgroup2", _CLOSE_ON_EXEC), "open")
     try:
-        checked(library.syscall(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0), "find")
-        return checked(library.syscall(_FSMOUNT, context, _CLOSE_ON_EXEC, 0), "reach")
+        checked(library.syscall(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0), "configure")
+        return checked(library.syscall(_FSMOUNT, context, _CLOSE_ON_EXEC, 0), "mount")
     finally:
         os.close(context)
 
@@ -194,8 +194,8 @@ class SocketPacing(Bpf):
 
     def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> None:
         """Set initial options of future subflows by client prefix (longest match; None removes)."""
-        given = {_prefix(each): _options(birth) for each, birth in changes.items() if birth is not None}
-        self.update_batch(self._births, b"".join(given), b"".join(given.values()))
+        values = {_prefix(each): _options(birth) for each, birth in changes.items() if birth is not None}
+        self.update_batch(self._births, b"".join(values), b"".join(values.values()))
         self.delete_batch(self._births, b"".join(_prefix(each) for each in changes if changes[each] is None))
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import scapy_sniffer
-from mptcp_throttler.kernel.tc.link import find
+from mptcp_throttler.kernel.tc.link import find_link
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.segment import parse_frame
 
@@ -36,7 +36,7 @@ _NO_PROTOCOL, _ETH_P_ALL = 0, 3
 _SOL_PACKET, _PACKET_STATISTICS = 263, 6
 _SNAP_BYTES = 512
 _NOPS, _TIME_STAMP, _SACK = "0x0101", "0x080a", "5"
-_PLACES = {
+_OPTION_OFFSETS = {
     20: "",
     22: f"tcp[20:2] = {_NOPS} and ",
     24: f"tcp[20:2] != {_NOPS} and tcp[20:2] != {_TIME_STAMP} and ",
@@ -49,12 +49,12 @@ _LINK_HEADER = {1: 14, 772: 14}  # bytes, by type of the link: Ethernet, loopbac
 
 def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
     """Return the pcap-filter(7) expression for TCP ports, on the *loopback* or another interface."""
-    either, to, of = (" or ".join(f"{end}port {port}" for port in listen_ports) for end in ("", "dst ", "src "))
-    ports = f"inbound and ({either})" if loopback else f"(inbound and ({to})) or (outbound and ({of}))"
+    any_end, to, of = (" or ".join(f"{end}port {port}" for port in listen_ports) for end in ("", "dst ", "src "))
+    ports = f"inbound and ({any_end})" if loopback else f"(inbound and ({to})) or (outbound and ({of}))"
     # Byte 12 has the header length: bytes beyond it are payload, not options.
     signals = " or ".join(
-        f"(tcp[12] >= {(at + 7) // 4 << 4:#x} and {before}tcp[{at}] = 30 and tcp[{at + 2}] & 0x90 = 0x10)"
-        for at, before in _PLACES.items()
+        f"(tcp[12] >= {(offset + 7) // 4 << 4:#x} and {before}tcp[{offset}] = 30 and tcp[{offset + 2}] & 0x90 = 0x10)"
+        for offset, before in _OPTION_OFFSETS.items()
     )
     ipv4 = f"tcp[13] & 6 != 0 or {signals}"
     ipv6 = ipv4.replace("tcp[", "ip6[40 + ")  # pcap-filter(7): tcp[] is for IPv4 only
@@ -87,7 +87,7 @@ class Capture:
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER_BYTES)
             self._socket.setblocking(False)
             self._socket.bind((interface, _ETH_P_ALL))
-            link = find(interface)
+            link = find_link(interface)
         except (OSError, Scapy_Exception, ValueError) as error:
             raise KernelError(f"capture on {interface}: {_reason(error)}") from error
         if link is not None and not link.up:
@@ -102,8 +102,8 @@ class Capture:
         self._scapy.close()
 
     def read(self, limit: int = 256) -> Iterator[Segment]:
-        """Yield waiting segments from at most *limit* frames. Raises KernelError if the interface is gone."""
-        ahead = time.time() - time.monotonic()
+        """Yield waiting segments from at most *limit* frames. Raises KernelError if the interface was deleted."""
+        clock_offset = time.time() - time.monotonic()
         for _ in range(limit):
             try:
                 frame, address, timestamp = self._scapy._recv_raw(self._socket, _SNAP_BYTES)
@@ -114,8 +114,8 @@ class Capture:
                 raise KernelError(f"capture on {self.interface}: {name} ({error.strerror})") from error
             outgoing = None if self._loopback else address[2] == socket.PACKET_OUTGOING
             # The kernel's timestamps are wall clock time, which may have been set since.
-            at, now = (timestamp or 0.0) - ahead, time.monotonic()
-            captured = at if now - MAX_AGE_SECONDS < at < now else now
+            time_of_frame, now = (timestamp or 0.0) - clock_offset, time.monotonic()
+            captured = time_of_frame if now - MAX_AGE_SECONDS < time_of_frame < now else now
             segment = parse_frame(frame, captured, self.interface, self._link_header, outgoing)
             if segment is not None:
                 yield segment

@@ -38,7 +38,7 @@ _ENTRIES = {
 """One entry per address family, with addresses from documentation networks."""
 
 
-async def _use(netfilter: Netfilter) -> None:
+async def _try_netfilter(netfilter: Netfilter) -> None:
     with closing(netfilter):
         await netfilter.prepare()
         await netfilter.upsert_entries(_ENTRIES)
@@ -46,35 +46,35 @@ async def _use(netfilter: Netfilter) -> None:
             raise KernelError("entries differ from those set")
 
 
-def _use_backend(wanted: str) -> None:
+def _try_backend(wanted: str) -> None:
     try:
         _, netfilter = open_netfilter(wanted, _OURS)
     except KernelError as error:
         raise KernelError(str(error).removeprefix(NO_BACKEND).removeprefix(f"{wanted}: ")) from error
-    asyncio.run(_use(netfilter))
+    asyncio.run(_try_netfilter(netfilter))
 
 
-def _either() -> None:
+def _try_any_backend() -> None:
     """Try what ``auto`` takes, if possible without loading kernel modules of a backend."""
-    there = backends_without_modules()
-    for name in there if there != BACKENDS else ():
+    backends = backends_without_modules()
+    for name in backends if backends != BACKENDS else ():
         with suppress(KernelError, OSError):  # the call below reports all reasons
-            return _use_backend(name)
-    _use_backend(ANY_BACKEND)
+            return _try_backend(name)
+    _try_backend(ANY_BACKEND)
 
 
-async def _use_at_ingress() -> None:
+async def _try_ingress() -> None:
     # Do not load the ifb module: it creates two devices in the host's own namespace.
     async with AsyncIPRoute() as links:
         await links.link("set", index=_LO, ifname=UPLOAD_DEVICE)
-    await _use(NftablesNetfilter(NftTable(_OURS, (UPLOAD_DEVICE,))))
+    await _try_netfilter(NftablesNetfilter(NftTable(_OURS, (UPLOAD_DEVICE,))))
 
 
 _TRIALS: Mapping[str, Callable[[], None]] = {
     **TRIALS,
-    **{name: partial(_use_backend, name) for name in BACKENDS},
-    ANY_BACKEND: _either,
-    INGRESS: lambda: asyncio.run(_use_at_ingress()),
+    **{name: partial(_try_backend, name) for name in BACKENDS},
+    ANY_BACKEND: _try_any_backend,
+    INGRESS: lambda: asyncio.run(_try_ingress()),
 }
 
 
@@ -84,10 +84,10 @@ def try_out(features: Iterable[str]) -> tuple[Results, str]:
 
 
 def main() -> None:
-    tries = {feature: do for feature, do in _TRIALS.items() if feature in sys.argv[1:]}
+    trials = {feature: trial for feature, trial in _TRIALS.items() if feature in sys.argv[1:]}
     # No other program changes this namespace's tables, so avoid the host's lock. A memfd always ends with the process.
     os.environ["XTABLES_LOCKFILE"] = f"/proc/self/fd/{os.memfd_create('xtables.lock')}"
-    print(json.dumps(attempt(tries)))
+    print(json.dumps(attempt(trials)))
 
 
 if __name__ == "__main__":

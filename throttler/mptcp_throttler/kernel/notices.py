@@ -31,9 +31,9 @@ _NFT = 10 << 8
 _NEWGEN, _GEN_PROCESS, _GEN_NAME = _NFT | 15, 2, 3
 _NFGENMSG_BYTES, _TABLE = 4, 1  # attribute of the table's name, in every nf_tables message but that of the generation
 _KINDS = {0: "table", 3: "chain", 6: "rule", 9: "set", 12: "entries"}
-_PORT_AT = 12  # offset of the port id in the netlink header
-_MOST_PROCESSES = 1 << 22  # PID_MAX_LIMIT: a larger port id is not a process id
-_LIMIT = 256
+_PORT_OFFSET = 12  # offset of the port id in the netlink header
+_MAX_PROCESS_ID = 1 << 22  # PID_MAX_LIMIT: a larger port id is not a process id
+_MAX_DATAGRAMS = 256
 
 UNKNOWN = "an unknown process"
 
@@ -42,8 +42,8 @@ UNKNOWN = "an unknown process"
 class KernelChange:
     """A change to one of our objects, or to an object below it, and the author of the change, as texts."""
 
-    what: str
-    who: str
+    description: str
+    author: str
 
 
 class NoticeSource:
@@ -52,7 +52,7 @@ class NoticeSource:
     def __init__(self, protocol: int, groups: Collection[int]) -> None:
         """Raises KernelError."""
         self._socket = listen(
-            protocol, groups, "listen to what others change", buffer=_BUFFER_BYTES, drops=_drops_ours()
+            protocol, groups, "listen to changes by other programs", buffer=_BUFFER_BYTES, drops=_own_message_filter()
         )
 
     def fileno(self) -> int:
@@ -63,7 +63,7 @@ class NoticeSource:
 
     def read(self) -> Iterator[KernelChange]:
         """Yield other programs' changes; report lost messages as one change of unknown objects."""
-        for data in datagrams(self._socket, _LIMIT):
+        for data in datagrams(self._socket, _MAX_DATAGRAMS):
             if data is None:
                 yield KernelChange("unknown objects, because the kernel lost notifications", UNKNOWN)
                 continue
@@ -88,10 +88,10 @@ class LinkNotices(NoticeSource):
         if kind in (_RTM_NEWLINK, _RTM_DELLINK):
             name = text(dict(attributes(body, _IFINFOMSG_BYTES)).get(_IFLA_IFNAME))
             index = struct.unpack_from("=i", body, 4)[0]
-            before = self._names.pop(index, name)
-            what = f"interface {name}" if before == name else f"interface {before}, which is called {name} now"
+            former = self._names.pop(index, name)
+            description = f"interface {name}" if former == name else f"interface {former}, which is called {name} now"
             if name not in self._interfaces:
-                name = before
+                name = former
             elif kind == _RTM_NEWLINK:
                 self._names[index] = name
         elif kind in _QDISC or kind in _CLASS:
@@ -101,13 +101,13 @@ class LinkNotices(NoticeSource):
             name = ""
             with suppress(OSError):
                 name = socket.if_indextoname(index)
-            of_class = f"class {handle >> 16:x}:{handle & 0xFFFF:x}"
-            root = "root qdisc" if parent == TC_H_ROOT else f"queue of class {parent >> 16:x}:{parent & 0xFFFF:x}"
-            what = f"{of_class if kind in _CLASS else root} of {name}"
+            class_name = f"class {handle >> 16:x}:{handle & 0xFFFF:x}"
+            qdisc_name = "root qdisc" if parent == TC_H_ROOT else f"queue of class {parent >> 16:x}:{parent & 0xFFFF:x}"
+            description = f"{class_name if kind in _CLASS else qdisc_name} of {name}"
         else:
             return
         if name in self._interfaces:
-            yield KernelChange(what, process_of(port))
+            yield KernelChange(description, process_of(port))
 
 
 class NftablesNotices(NoticeSource):
@@ -116,16 +116,16 @@ class NftablesNotices(NoticeSource):
     def __init__(self) -> None:
         super().__init__(NETLINK_NETFILTER, (_NFNLGRP_NFTABLES,))
         self._changed: dict[int, str] = {}  # changes of unfinished transactions, by port id
-        self._libraries: set[int] = set()  # port ids of this process's sockets that libraries opened
+        self._library_ports: set[int] = set()  # port ids of this process's sockets that libraries opened
 
     def _changes(self, kind: int, port: int, body: bytes) -> Iterator[KernelChange]:
         if kind == _NEWGEN:
-            what = self._changed.pop(port, None)
-            if what is not None:
+            description = self._changed.pop(port, None)
+            if description is not None:
                 fields = dict(attributes(body, _NFGENMSG_BYTES))
                 number = int.from_bytes(fields.get(_GEN_PROCESS, b""), "big")
                 name = text(fields.get(_GEN_NAME))
-                yield KernelChange(what, f"process {number} ({name})" if name else process_of(port))
+                yield KernelChange(description, f"process {number} ({name})" if name else process_of(port))
         elif kind >> 8 == _NFT >> 8 and port not in self._changed:
             table = text(dict(attributes(body, _NFGENMSG_BYTES)).get(_TABLE))
             if table in (NFT_TABLE, PLAIN_TCP_TABLE) and not self._is_ours(port):
@@ -133,14 +133,14 @@ class NftablesNotices(NoticeSource):
                 self._changed[port] = f"{_KINDS.get(number - number % 3, 'object')} of table {table}"
 
     def _is_ours(self, port: int) -> bool:
-        if port and port not in self._libraries and _is_of_this_process(port, NETLINK_NETFILTER):
-            self._libraries.add(port)
-        return port in self._libraries
+        if port and port not in self._library_ports and _is_of_this_process(port, NETLINK_NETFILTER):
+            self._library_ports.add(port)
+        return port in self._library_ports
 
 
 def process_of(port: int) -> str:
     """Return a text that names the owner of the netlink port id *port*."""
-    if not 0 < port <= _MOST_PROCESSES:
+    if not 0 < port <= _MAX_PROCESS_ID:
         return UNKNOWN
     try:
         # The kernel truncates it after 15 bytes, possibly within a character.
@@ -160,10 +160,10 @@ def _is_of_this_process(port: int, protocol: int) -> bool:
     return False
 
 
-def _drops_ours() -> tuple[tuple[int, int, int, int], ...]:
+def _own_message_filter() -> tuple[tuple[int, int, int, int], ...]:
     """Return a program that drops messages with port ids in :data:`OUR_PORTS`. Its loads are big endian, bpf(4)."""
-    at, ours = _PORT_AT, OUR_PORTS >> 16
+    offset, own_bits = _PORT_OFFSET, OUR_PORTS >> 16
     if sys.byteorder == "little":
-        at, ours = at + 2, int.from_bytes(ours.to_bytes(2, "little"), "big")
+        offset, own_bits = offset + 2, int.from_bytes(own_bits.to_bytes(2, "little"), "big")
     # Load the half-word with the upper bits; if it is not ours, skip the next instruction, which drops; pass.
-    return (0x28, 0, 0, at), (0x15, 0, 1, ours), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)
+    return (0x28, 0, 0, offset), (0x15, 0, 1, own_bits), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)

@@ -20,13 +20,13 @@ class TrafficControl(Protocol):
     async def prepare(self) -> None:
         """Adopt our root qdisc if it exists; otherwise save the present root and replace it.
 
-        At the start, if the kernel refuses one interface, restore those already taken. Later, leave it out, unless all
-        are refused or it already has our root: then raise KernelError.
+        If the kernel refuses one interface at the start, restore the others. If it refuses one later, omit that one,
+        unless all are refused or it already has our root: then raise KernelError.
         """
 
     @property
     def left_out(self) -> Mapping[str, str]:
-        """Interfaces that :meth:`prepare` could not take, and why: read, settle and the class methods skip them."""
+        """Interfaces whose root :meth:`prepare` could not replace, and why; the other methods skip them."""
 
     @property
     def settled(self) -> bool:
@@ -76,7 +76,7 @@ class Netfilter(Protocol):
 class KernelSockets(Protocol):
     """The current MPTCP subflows of our listening ports."""
 
-    def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
+    def batches(self) -> Iterator[Sequence[KernelSubflow]]:
         """Yield all subflows in pieces, so that the caller can do other work in between."""
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Processor scheduling, and when the event loop yields. sched(7), setpriority(2).
 
-A joining subflow must not wait for the proxy's transfers. A nice value does not suffice: the running process first
-uses up its slice of some milliseconds. So the event loop, which has little to do, has real-time priority. The kernel
-reserves 50 ms of each second for ordinary processes, but in one interval (``kernel.sched_rt_runtime_us``; since Linux
-6.12 its deadline server), so the loop rests by itself, a few milliseconds at a time.
+The decision on a joining subflow must not wait for the proxy's transfers. A nice value does not suffice: the running
+process first uses up its slice of some milliseconds. So the event loop, which has little to do, has real-time priority.
+The kernel reserves 50 ms of each second for ordinary processes, in one piece (``kernel.sched_rt_runtime_us``; since
+Linux 6.12 its deadline server). So the loop itself sleeps more often, for a few milliseconds.
 
-All other processes and threads of the throttler are ordinary, because they may compute for long. But they must not
-starve: the loop waits for a worker that holds Python's lock, so workers get nice -20. With autogroup, nice values count
-only within a session and sessions get equal shares, so the throttler's session gets the same nice value.
+All other processes and threads of the throttler have ordinary scheduling, because they may compute for long. But they
+must not starve: the loop waits for a worker that holds Python's lock, so workers get nice -20. With autogroup, nice
+values count only within a session and sessions get equal shares, so the throttler's session gets the same nice value.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ T = TypeVar("T")
 
 NICE = -20  # for workers, which may hold Python's lock, and for the loop if the kernel refuses real-time priority
 REAL_TIME_PRIORITY = 1
-TURN_SECONDS = 0.001
+SLICE_SECONDS = 0.001
 PERIOD_SECONDS = 0.02
-BUSY = 0.9  # processor share of a period above which the loop counts as busy; the kernel itself enforces 5 % of rest
-REST = 0.1
+BUSY_SHARE = 0.9  # processor share of a period above which the loop is busy; the kernel itself enforces 5 % of rest
+REST_SHARE = 0.1
 """Rest after a busy period, as a share of the period. Long computations make long periods: a fixed rest of 2 ms was too
 short for periods of 40 ms or more."""
-LONGEST_REST_SECONDS = 0.02  # a computation of some seconds must not cause a rest of tenths of a second
+MAX_REST_SECONDS = 0.02  # a computation of some seconds must not cause a rest of tenths of a second
 
 
 def prefer_event_loop() -> None:
@@ -57,28 +57,28 @@ def prefer_worker() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
 
 
-async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield *items*; let the event loop run every ``TURN_SECONDS``: a new subflow must not wait for 10,000 items."""
-    end = time.perf_counter() + TURN_SECONDS
+async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield *items*; let the event loop run every ``SLICE_SECONDS``: a new subflow must not wait for 10,000 items."""
+    end = time.perf_counter() + SLICE_SECONDS
     for item in items:
         yield item
         if time.perf_counter() > end:
             await asyncio.sleep(0)
-            end = time.perf_counter() + TURN_SECONDS
+            end = time.perf_counter() + SLICE_SECONDS
 
 
 def rest_seconds(period: float, cpu_time: float) -> float:
     """Return how long to rest after a *period* in which the thread used *cpu_time*; all in seconds."""
-    return min(REST * period, LONGEST_REST_SECONDS) if cpu_time > BUSY * period else 0.0
+    return min(REST_SHARE * period, MAX_REST_SECONDS) if cpu_time > BUSY_SHARE * period else 0.0
 
 
 async def rest_when_busy(rest: Callable[[float], None] = time.sleep) -> None:
     """Loop forever: rest after each busy real-time period. *rest* blocks the loop."""
-    begun, computed = time.monotonic(), time.thread_time()
+    start, cpu_start = time.monotonic(), time.thread_time()
     while True:
         await asyncio.sleep(PERIOD_SECONDS)
         now, cpu_time = time.monotonic(), time.thread_time()
-        seconds = rest_seconds(now - begun, cpu_time - computed)
-        begun, computed = now, cpu_time
+        seconds = rest_seconds(now - start, cpu_time - cpu_start)
+        start, cpu_start = now, cpu_time
         if seconds and os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK in (os.SCHED_RR, os.SCHED_FIFO):
             rest(seconds)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sysctls that the throttler changes in the network namespace. The throttler notes their values before the change, and
-restores them afterwards. proc_sys_net(5)."""
+"""Sysctls that the throttler changes in the network namespace. It saves their values before the change, and restores
+them afterwards. proc_sys_net(5)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENABLED = "net.mptcp.enabled"
 OURS = frozenset({PM_TYPE, STALE_LOSS_COUNT})
 NOTE = "sysctls.json"
 _ROOT = "/proc/sys"
-_LACKING = "the kernel has no Multipath TCP (option MPTCP), or is older than 5.19"
+_MPTCP_MISSING = "the kernel has no Multipath TCP (option MPTCP), or is older than 5.19"
 """Text for a missing sysctl. ``net.mptcp.pm_type`` is the newest one that the throttler needs."""
 
 
@@ -30,42 +30,42 @@ class OwnedSysctls:
 
     def __init__(self, state_directory: Path) -> None:
         self._note = state_directory / NOTE
-        self._noted: dict[str, str] = {}  # content of the note, in case another program removes the file
+        self._note_content: dict[str, str] = {}  # content of the note, in case another program removes the file
 
-    def before(self, names: Iterable[str]) -> dict[str, str]:
+    def original_values(self, names: Iterable[str]) -> dict[str, str]:
         """Return the values of *names* before our change. Raises KernelError if they cannot be read."""
-        noted = self._read_note()
-        return {name: noted[name] if name in noted else _read(name) for name in names}
+        originals = self._read_note()
+        return {name: originals[name] if name in originals else _read(name) for name in names}
 
     def hold(self, wanted: Mapping[str, str]) -> None:
         """Set the *wanted* sysctls and restore our others.
 
         Raises KernelError if a sysctl cannot be set or noted; the sysctls not held before are then restored.
         """
-        held = self._read_note()
-        for name in held.keys() - wanted.keys():
-            _write(name, held[name])
-        noted = self.before(wanted)
-        self._write_note(noted)
+        restorable = self._read_note()
+        for name in restorable.keys() - wanted.keys():
+            _write(name, restorable[name])
+        originals = self.original_values(wanted)
+        self._write_note(originals)
         try:
             for name, value in wanted.items():
                 if _read(name) != value:
                     _write(name, value)
-                    log.info("%s = %s, was %s", name, value, noted[name])
+                    log.info("%s = %s, was %s", name, value, originals[name])
         except KernelError:
-            for name in wanted.keys() - held.keys():
+            for name in wanted.keys() - restorable.keys():
                 with suppress(KernelError):
-                    _write(name, noted[name])
-            self._write_note({name: noted[name] for name in wanted.keys() & held.keys()})
+                    _write(name, originals[name])
+            self._write_note({name: originals[name] for name in wanted.keys() & restorable.keys()})
             raise
 
     def check(self, wanted: Mapping[str, str]) -> list[str]:
         """Return deviations from :meth:`hold` as texts. Raises KernelError."""
         problems = [
-            f"{name} is {found}, not {value}" for name, value in wanted.items() if (found := _read(name)) != value
+            f"{name} is {actual}, not {value}" for name, value in wanted.items() if (actual := _read(name)) != value
         ]
-        if self._noted and read_state(self._note) is None:
-            problems.append(f"{self._note} is gone, which says what to restore")
+        if self._note_content and read_state(self._note) is None:
+            problems.append(f"{self._note} is missing; it says what to restore")
         return problems
 
     def restore(self) -> None:
@@ -74,7 +74,7 @@ class OwnedSysctls:
     def _read_note(self) -> dict[str, str]:
         text = read_state(self._note)
         if text is None:
-            return dict(self._noted)
+            return dict(self._note_content)
         try:
             note = json.loads(text)
         except ValueError as error:
@@ -89,7 +89,7 @@ class OwnedSysctls:
         return note
 
     def _write_note(self, note: Mapping[str, str]) -> None:
-        self._noted = dict(note)
+        self._note_content = dict(note)
         if note or read_state(self._note) is not None:
             write_state(self._note, json.dumps(note) if note else None)
 
@@ -101,14 +101,14 @@ def mptcp_missing() -> str | None:
     (mptcp_init_sock, net/mptcp/protocol.c).
     """
     try:
-        off = _read(ENABLED) == "0"
+        is_off = _read(ENABLED) == "0"
     except KernelError:
-        return "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap holds"
-    if not off:
+        return "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap applies"
+    if not is_off:
         return None
     return (
-        f"Multipath TCP is switched off ({ENABLED} = 0): a listener opened now takes plain TCP, of which only "
-        "plain_tcp: cap holds; one from before, and its connections, go on"
+        f"Multipath TCP is switched off ({ENABLED} = 0): a new listener accepts plain TCP, to which only "
+        "plain_tcp: cap applies; older listeners and their connections continue"
     )
 
 
@@ -116,7 +116,7 @@ def _read(name: str) -> str:
     try:
         return Path(_ROOT, *name.split(".")).read_text().strip()
     except FileNotFoundError as error:
-        raise KernelError(f"read sysctl {name}: {error.strerror}; {_LACKING}") from error
+        raise KernelError(f"read sysctl {name}: {error.strerror}; {_MPTCP_MISSING}") from error
     except OSError as error:
         raise KernelError(f"read sysctl {name}: {error.strerror}") from error
 

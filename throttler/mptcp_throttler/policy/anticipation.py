@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Predicts joins: young connections are decided as if they had a subflow on a second path. Pure.
+"""Predicts joins: decisions on young connections are made as if they had a subflow on a second path. Pure.
 
 A second path is established after three round trips. By then a short download has ended, without the cap of a rule for
-two paths. So a young connection on one path is *anticipated* to have two. If its window ends without a second path, it
-is decided as it is, and counts as a miss of its client. Below, "second subflow" means one on a second path.
+two paths. So a young connection on one path is *anticipated* to have two. If its window ends without a second path, the
+decision is repeated for one path, and the client has a miss. Below, "second subflow" means one on a second path.
 
 A client is the source address of its connections (all clients behind a NAT count as one). Only its last connections
 count. If one of them had a second subflow, later connections are anticipated; if nearly all had a second subflow, for
 twice the time of a join. If no second subflow came in time, or several connections ended too early for it, the client
-has a single path. Its connections are not anticipated until one has a second subflow, or ``KEPT_SECONDS`` have passed.
+has a single path. Its connections are not anticipated until one has a second subflow, or after ``CLIENT_TIMEOUT``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from itertools import islice
 
 from mptcp_throttler.mptcp.model import Connection
 
-ANTICIPATED = 2  # number of paths of an anticipated connection
-WINDOW_SECONDS = 0.14  # The usual window: a few round trips. A single-path client loses this and its window's growth.
+ANTICIPATED_PATHS = 2  # number of paths of an anticipated connection
+WINDOW_SECONDS = 0.14  # usual window: a few round trips
 LONG_WINDOW_SECONDS = 1.0  # longest window for a client that nearly always has a second subflow: joins wait for data
-LATE_FACTOR = 2.0  # the window of such a client is this multiple of its longest recent join
-FEW_CONNECTIONS, MORE_SECONDS = 10, 0.01
-"""Each simultaneous connection beyond these few lengthens the window, because handshakes wait for each other."""
-NEARLY_ALL, WEIGHT = 0.8, 0.1  # threshold and weight of the weighted share of connections with a second subflow
-MISSES = {False: 1.0, True: 2.0}
-"""Misses until a client counts as single-path, by whether it ever joined: a busy path delays joins past the window."""
-SHORT_MISS = 0.34  # weight of a connection that ended before its window
-KEPT_SECONDS = 600.0  # a client without a connection for this long is forgotten
+LATE_JOIN_FACTOR = 2.0  # the window of such a client is this multiple of its longest recent join
+PARALLEL_CONNECTIONS, EXTRA_SECONDS = 10, 0.01
+"""Each further simultaneous connection lengthens the window by the seconds: handshakes wait for each other."""
+HIGH_JOIN_SHARE, SHARE_WEIGHT = 0.8, 0.1  # threshold, and weight of one connection, of the share with a second subflow
+MAX_MISSES = {False: 1.0, True: 2.0}
+"""Misses until a client counts as single-path, by whether it ever joined: busy paths delay joins past the window."""
+SHORT_MISS_WEIGHT = 0.34  # weight of a connection that ended before its window
+CLIENT_TIMEOUT = 600.0  # a client without a connection for this long is forgotten
 MAX_FORGOTTEN = 256  # maximum clients forgotten per second: removing their initial limits takes 1 to 2 ms
 MAX_CLIENTS = 65_536  # maximum addresses remembered; a new address replaces the one that was seen longest ago
 
@@ -38,33 +38,33 @@ MAX_CLIENTS = 65_536  # maximum addresses remembered; a new address replaces the
 @dataclass(slots=True)
 class _Client:
     address: bytes
-    last: float  # when the client was last seen
-    young: int = 0  # number of its connections that are anticipated now
-    joins: bool = False
-    joined: float = -math.inf  # when a second subflow was last established
-    share: float = 1.0  # weighted share of its connections that had a second subflow
-    longest: float = 0.0  # longest recent time to join, at most ``LONG_WINDOW_SECONDS``; decays with each faster join
+    last_seen: float  # when the client was last seen
+    young_connections: int = 0  # number of its connections that are anticipated now
+    has_joined: bool = False
+    last_join: float = -math.inf  # when a second subflow was last established
+    join_share: float = 1.0  # weighted share of its connections that had a second subflow
+    longest_join: float = 0.0  # longest recent time to join, up to ``LONG_WINDOW_SECONDS``; each faster join lowers it
     misses: float = 0.0  # weighted number of connections without a second subflow since the last join
 
     @property
     def has_single_path(self) -> bool:
-        return self.misses >= MISSES[self.joins]
+        return self.misses >= MAX_MISSES[self.has_joined]
 
     @property
     def window(self) -> float:
         """Time for which the client's connections are anticipated, in seconds."""
-        brings_two = self.joins and self.share >= NEARLY_ALL
-        usual = max(WINDOW_SECONDS, LATE_FACTOR * self.longest) if brings_two else WINDOW_SECONDS
-        return min(LONG_WINDOW_SECONDS, usual + MORE_SECONDS * max(0, self.young - FEW_CONNECTIONS))
+        joins_often = self.has_joined and self.join_share >= HIGH_JOIN_SHARE
+        usual = max(WINDOW_SECONDS, LATE_JOIN_FACTOR * self.longest_join) if joins_often else WINDOW_SECONDS
+        return min(LONG_WINDOW_SECONDS, usual + EXTRA_SECONDS * max(0, self.young_connections - PARALLEL_CONNECTIONS))
 
 
 @dataclass(slots=True)
-class _Young:
+class _YoungConnection:
     """A connection that has had one subflow so far."""
 
     began: float
-    known: _Client
-    until: float | None = None  # when its window ends; None while it is not anticipated
+    client: _Client
+    window_end: float | None = None  # when its window ends; None while it is not anticipated
 
 
 class JoinPredictor:
@@ -72,18 +72,18 @@ class JoinPredictor:
 
     def __init__(self) -> None:
         self.clients: dict[bytes, _Client] = {}
-        """In the order of ``last``: :meth:`_remember` moves a client to the end."""
-        self._connections: dict[int, _Young | None] = {}  # by token; None: no news of its client to expect
-        self._flips: dict[bytes, bool] = {}
+        """In the order of ``last_seen``: :meth:`_remember` moves a client to the end."""
+        self._connections: dict[int, _YoungConnection | None] = {}  # by token; None: tells nothing about its client
+        self._changed_clients: dict[bytes, bool] = {}
         self._windows: list[tuple[float, int]] = []  # heap: window end, token
 
-    def take_flips(self) -> dict[bytes, bool]:
+    def take_changed_clients(self) -> dict[bytes, bool]:
         """Return the clients that became single-path (True), or ceased to be (False), since the last call."""
-        flips, self._flips = self._flips, {}
-        return flips
+        changed, self._changed_clients = self._changed_clients, {}
+        return changed
 
-    def paths(self, connection: Connection, active: int, now: float) -> int:
-        """Return the number of paths by which to decide *connection*: the *active* paths, or more."""
+    def expected_paths(self, connection: Connection, active: int, now: float) -> int:
+        """Return the number of paths for the decisions on *connection*: the *active* paths, or more."""
         token = connection.token
         if token not in self._connections:
             if not active:
@@ -93,99 +93,99 @@ class JoinPredictor:
         if young is None:
             return active
         if active != 1:
-            self._leave(young)
+            self._end_window(young)
             if active:
-                self._joined(young, now)
+                self._record_join(young, now)
                 self._connections[token] = None
             return active
-        if young.until is not None and young.until <= now:
-            until = young.began + young.known.window
-            if until > now:
-                self._anticipate(token, young, until)
+        if young.window_end is not None and young.window_end <= now:
+            window_end = young.began + young.client.window
+            if window_end > now:
+                self._anticipate(token, young, window_end)
             else:
-                self._leave(young)
-                self._missed(young, 1.0, now)
-        return active if young.until is None else ANTICIPATED
+                self._end_window(young)
+                self._record_miss(young, 1.0, now)
+        return active if young.window_end is None else ANTICIPATED_PATHS
 
     def forget(self, token: int, now: float) -> None:
         young = self._connections.pop(token, None)
-        if young is not None and young.until is not None:
-            self._leave(young)
+        if young is not None and young.window_end is not None:
+            self._end_window(young)
             # Simultaneous connections count once: together they give no more information than one.
-            if young.began >= young.known.last:
-                self._missed(young, SHORT_MISS, now)
+            if young.began >= young.client.last_seen:
+                self._record_miss(young, SHORT_MISS_WEIGHT, now)
 
     def expire(self, now: float) -> None:
-        """Forget at most ``MAX_FORGOTTEN`` clients that were not seen for ``KEPT_SECONDS``, the oldest first."""
-        for client, known in list(islice(self.clients.items(), MAX_FORGOTTEN)):
-            if now - known.last >= KEPT_SECONDS and not known.young:
-                self._drop(client)
+        """Forget at most ``MAX_FORGOTTEN`` clients that were not seen for ``CLIENT_TIMEOUT``, the oldest first."""
+        for address, client in list(islice(self.clients.items(), MAX_FORGOTTEN)):
+            if now - client.last_seen >= CLIENT_TIMEOUT and not client.young_connections:
+                self._drop(address)
 
-    def due(self, now: float) -> list[int]:
+    def take_due(self, now: float) -> list[int]:
         """Return the connections whose window has ended; the caller must decide them again."""
         tokens = []
         while self._windows and self._windows[0][0] <= now:
-            until, token = heapq.heappop(self._windows)
+            window_end, token = heapq.heappop(self._windows)
             young = self._connections.get(token)
-            if young is not None and young.until == until:
+            if young is not None and young.window_end == window_end:
                 tokens.append(token)
         return tokens
 
     @property
-    def next_due(self) -> float | None:
-        """When :meth:`due` may next return something; None while nothing is anticipated."""
+    def next_window_end(self) -> float | None:
+        """When :meth:`take_due` may next return something; None while nothing is anticipated."""
         return self._windows[0][0] if self._windows else None
 
-    def _begin(self, connection: Connection, now: float) -> _Young:
+    def _begin(self, connection: Connection, now: float) -> _YoungConnection:
         first = next((each for each in connection.subflows if each.initial), connection.subflows[0])
-        client = first.four_tuple.remote
-        known = self.clients.get(client)
-        if known is None:
-            known = _Client(client, connection.since)
-            self._remember(known, known.last)
-        young = _Young(connection.since, known)
-        if known.has_single_path:
-            self._remember(known, now)
+        address = first.four_tuple.remote
+        client = self.clients.get(address)
+        if client is None:
+            client = _Client(address, connection.since)
+            self._remember(client, client.last_seen)
+        young = _YoungConnection(connection.since, client)
+        if client.has_single_path:
+            self._remember(client, now)
         else:
-            known.young += 1
-            self._anticipate(connection.token, young, young.began + known.window)
+            client.young_connections += 1
+            self._anticipate(connection.token, young, young.began + client.window)
         return young
 
-    def _anticipate(self, token: int, young: _Young, until: float) -> None:
-        young.until = until
-        heapq.heappush(self._windows, (until, token))
+    def _anticipate(self, token: int, young: _YoungConnection, window_end: float) -> None:
+        young.window_end = window_end
+        heapq.heappush(self._windows, (window_end, token))
 
     @staticmethod
-    def _leave(young: _Young) -> None:
-        if young.until is not None:
-            young.until = None
-            young.known.young -= 1
+    def _end_window(young: _YoungConnection) -> None:
+        if young.window_end is not None:
+            young.window_end = None
+            young.client.young_connections -= 1
 
-    def _joined(self, young: _Young, now: float) -> None:
-        known = self.clients.get(young.known.address, young.known)  # the client may have been forgotten since
-        if known.has_single_path:
-            self._flips[known.address] = False
-        known.joins, known.misses, known.joined = True, 0.0, now
-        known.longest = max((1 - WEIGHT) * known.longest, min(now - young.began, LONG_WINDOW_SECONDS))
-        known.share += WEIGHT * (1 - known.share)
-        self._remember(known, now)
+    def _record_join(self, young: _YoungConnection, now: float) -> None:
+        client = self.clients.get(young.client.address, young.client)  # the client may have been forgotten since
+        if client.has_single_path:
+            self._changed_clients[client.address] = False
+        client.has_joined, client.misses, client.last_join = True, 0.0, now
+        client.longest_join = max((1 - SHARE_WEIGHT) * client.longest_join, min(now - young.began, LONG_WINDOW_SECONDS))
+        client.join_share += SHARE_WEIGHT * (1 - client.join_share)
+        self._remember(client, now)
 
-    def _missed(self, young: _Young, weight: float, now: float) -> None:
-        known = self.clients.get(young.known.address, young.known)
-        known.share -= WEIGHT * weight * known.share
-        if known.joined <= young.began:  # otherwise another connection has joined since: the path works
-            known.misses = min(MISSES[True], known.misses + weight)
-        if known.has_single_path:
-            self._flips[known.address] = True
-        self._remember(known, now)
+    def _record_miss(self, young: _YoungConnection, weight: float, now: float) -> None:
+        client = self.clients.get(young.client.address, young.client)
+        client.join_share -= SHARE_WEIGHT * weight * client.join_share
+        if client.last_join <= young.began:  # otherwise another connection has joined since: the path works
+            client.misses = min(MAX_MISSES[True], client.misses + weight)
+        if client.has_single_path:
+            self._changed_clients[client.address] = True
+        self._remember(client, now)
 
-    def _remember(self, known: _Client, now: float) -> None:
-        known.last = now
-        self.clients.pop(known.address, None)
-        self.clients[known.address] = known
+    def _remember(self, client: _Client, now: float) -> None:
+        client.last_seen = now
+        self.clients.pop(client.address, None)
+        self.clients[client.address] = client
         if len(self.clients) > MAX_CLIENTS:
             self._drop(next(iter(self.clients)))
 
-    def _drop(self, client: bytes) -> None:
-        if self.clients.pop(client).has_single_path:
-            self._flips[client] = False
+    def _drop(self, address: bytes) -> None:
+        if self.clients.pop(address).has_single_path:
+            self._changed_clients[address] = False

@@ -18,9 +18,9 @@ from mptcp_throttler.policy.model import Budget, BudgetStep
 from mptcp_throttler.policy.values import Network, parse_prefix, parse_volume
 
 _NEARBY_PERIODS: Final = (-1, 0, 1, 2)
-_LENGTH: Final = re.compile(r"([0-9]+) *([mhd])", re.ASCII)
-_SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
-LONGEST_GRANT: Final = 366 * 86_400  # Seconds. A permanent exemption belongs in the policy, as a rule.
+_DURATION: Final = re.compile(r"([0-9]+) *([mhd])", re.ASCII)
+_UNIT_SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
+MAX_GRANT_SECONDS: Final = 366 * 86_400  # Seconds. A permanent exemption belongs in the policy, as a rule.
 
 
 class Account(NamedTuple):
@@ -45,8 +45,8 @@ def period(budget: Budget, zone: ZoneInfo, now: float) -> tuple[int, int]:
     today = datetime.fromtimestamp(now, zone).date()
     moments = (datetime.combine(day, budget.reset_time, zone) for day in _reset_days(budget, today))
     resets = sorted({int(moment.timestamp()) for moment in moments})
-    following = bisect_right(resets, now)
-    return resets[following - 1], resets[following]
+    next_index = bisect_right(resets, now)
+    return resets[next_index - 1], resets[next_index]
 
 
 def _reset_days(budget: Budget, today: date) -> list[date]:
@@ -75,8 +75,8 @@ def next_step(budget: Budget, used: int) -> BudgetStep | None:
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A stored grant: no caps for a client until a time, or more volume. Times are seconds since the epoch. More volume
-    is subtracted from the used volume (``storage.Ledger``) at once; its grant is only the record of it."""
+    """A stored grant: no caps for a client until a time, or more volume. Times are seconds since the epoch. For more
+    volume, the used volume in the ledger (``storage.Ledger``) is reduced at once; this is only the record of it."""
 
     client: str  # an address or a prefix; empty for a budget that all clients share
     since: int
@@ -90,19 +90,19 @@ class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def network(self) -> Network:
         return parse_prefix(self.client)
 
-    def words(self) -> str:
+    def text(self) -> str:
         """Return ``no caps, by alice (a release party)``."""
-        what = f"{approximate_size(self.octets)} more of {self.budget}" if self.budget else "no caps"
-        by = f", by {self.by}" if self.by else ""
-        return f"{what}{by}{f' ({self.why})' if self.why else ''}"
+        grant = f"{approximate_size(self.octets)} more of {self.budget}" if self.budget else "no caps"
+        author = f", by {self.by}" if self.by else ""
+        return f"{grant}{author}{f' ({self.why})' if self.why else ''}"
 
 
-def parse_length(text: str) -> int:
+def parse_duration(text: str) -> int:
     """Return the seconds of ``90m``, ``2h`` or ``1d``. Raises ValueError."""
-    found = _LENGTH.fullmatch(text.strip())
-    seconds = 0 if found is None else int(found[1]) * _SECONDS[found[2]]
-    if not 0 < seconds <= LONGEST_GRANT:
-        raise ValueError(f'"{text}" is neither a time, as in 90m, 2h or 1d (366d at most), nor a volume, as in "+5 GB"')
+    match = _DURATION.fullmatch(text.strip())
+    seconds = 0 if match is None else int(match[1]) * _UNIT_SECONDS[match[2]]
+    if not 0 < seconds <= MAX_GRANT_SECONDS:
+        raise ValueError(f'"{text}" is neither a time (90m, 2h or 1d; at most 366d) nor a volume ("+5 GB")')
     return seconds
 
 

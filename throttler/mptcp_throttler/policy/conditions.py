@@ -24,13 +24,13 @@ MAX_SUBFLOWS = 255  # an address identifier has one byte (RFC 8684, 3.2)
 MAX_PREFIXES = 4  # client prefixes named in messages; further ones are counted
 
 
-class Named(Section):
+class NamedSection(Section):
     """A section that gets its name from the policy: its key there, or the name of the rule that contains it."""
 
     name: ClassVar[str] = ""  # an instance has its own in ``__dict__``, because sections are frozen
 
 
-class PathMatch(Named):
+class PathMatch(NamedSection):
     """Which subflows are on this path. At least one key; a subflow must match all that are given."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
@@ -48,89 +48,89 @@ class PathMatch(Named):
     """true: only subflows that the client marked as backup; false: only the others."""
 
     @model_validator(mode="after")
-    def _matches_something(self) -> Self:
+    def _check_not_empty(self) -> Self:
         if not self.model_fields_set:
             keys = ", ".join(type(self).model_fields)
-            raise ValueError(f"says nothing about which subflows are on this path; give at least one of {keys}")
+            raise ValueError(f"has no key that selects subflows; give at least one of {keys}")
         return self
 
     @cached_property
     def prefixes(self) -> Prefixes[bool]:
         return Prefixes((each, True) for each in self.clients or ())
 
-    def holds(self, subflow: Subflow) -> bool:
+    def matches(self, subflow: Subflow) -> bool:
         return (
             (self.interfaces is None or subflow.interface in self.interfaces)
             and (self.remote_ids is None or subflow.remote_id in self.remote_ids)
             and (self.subflow is None or (self.subflow == "initial") is subflow.initial)
             and (self.backup is None or self.backup is subflow.backup)
-            and (self.clients is None or self.prefixes.holds(subflow.four_tuple.remote))
+            and (self.clients is None or self.prefixes.contains(subflow.four_tuple.remote))
         )
 
     def is_within(self, other: PathMatch) -> bool:
         """Return whether all subflows on this path are on the *other*, too."""
         return other.model_fields_set <= self.model_fields_set and all(
-            all(map(other.prefixes.has, self.clients or ())) if key == "clients" else self._of(key) <= other._of(key)
+            all(map(other.prefixes.has, self.clients or ())) if key == "clients" else self._set(key) <= other._set(key)
             for key in other.model_fields_set
         )
 
-    def is_apart(self, other: PathMatch) -> bool:
+    def is_disjoint(self, other: PathMatch) -> bool:
         """Return whether no subflow can be on both paths."""
         mine, theirs = self.clients or (), other.clients or ()
         return any(
             not any(map(other.prefixes.has, mine)) and not any(map(self.prefixes.has, theirs))
             if key == "clients"
-            else self._of(key).isdisjoint(other._of(key))
+            else self._set(key).isdisjoint(other._set(key))
             for key in self.model_fields_set & other.model_fields_set
         )
 
-    def _of(self, key: str) -> set[object]:
+    def _set(self, key: str) -> set[object]:
         value = getattr(self, key)
         return set(value) if isinstance(value, list) else {value}
 
 
 class Situation(NamedTuple):
-    """Everything on which the answers about a subflow depend, except the clock."""
+    """Everything on which the decisions about a subflow depend, except the clock."""
 
     path_bits: int  # bit set of the paths that the subflow is on, by position in the policy
     from_clients: int  # bit set of the rules from whose clients any active subflow of the connection comes
-    active: int  # number of active subflows
+    subflows: int  # number of active subflows
     paths: int  # number of paths with active subflows
     expected: int  # number of paths expected soon, at least ``paths``; caps are decided with it
-    last: bool  # whether the subflow is on the last usable path
+    on_last_path: bool  # whether the subflow is on the last usable path
 
 
 Unmet = Literal["counts", "clients", "hours"]
 
 
 class Conditions(NamedTuple):
-    """What must hold for a rule to answer one question."""
+    """The conditions under which a rule decides about the cap, the budget or the steering."""
 
     when: When
-    subflows: int  # the least number of active subflows
-    paths: int  # the least number of paths with active subflows
+    subflows: int  # minimum number of active subflows
+    paths: int  # minimum number of paths with active subflows
     anticipate: bool  # whether expected subflows count, too
 
-    def unmet(self, seen: Situation, local: datetime, from_clients: bool) -> dict[Unmet, str]:
-        """Return in words the conditions that do not hold at *local* time; *from_clients*: its clients take part."""
-        found: dict[Unmet, str] = {}
-        more = seen.expected - seen.paths if self.anticipate else 0
+    def unmet(self, situation: Situation, local: datetime, from_clients: bool) -> dict[Unmet, str]:
+        """Return texts on the conditions that do not hold at *local* time. *from_clients*: whether its clients do."""
+        reasons: dict[Unmet, str] = {}
+        further = situation.expected - situation.paths if self.anticipate else 0
         maximum = self.when.max_subflows
-        if seen.active + more < self.subflows:
-            found["counts"] = f"only {counted(seen.active, 'active subflow')} (needs {self.subflows})"
-        elif maximum is not None and seen.active > maximum:
-            found["counts"] = f"{seen.active} active subflows (at most {maximum})"
-        elif seen.paths + more < self.paths:
-            on = "one path" if seen.paths == 1 else f"{seen.paths} paths"
-            found["counts"] = f"{seen.active} active subflows on {on} (needs {self.paths})"
+        if situation.subflows + further < self.subflows:
+            reasons["counts"] = f"only {counted(situation.subflows, 'active subflow')} (needs {self.subflows})"
+        elif maximum is not None and situation.subflows > maximum:
+            reasons["counts"] = f"{situation.subflows} active subflows (at most {maximum})"
+        elif situation.paths + further < self.paths:
+            paths = "one path" if situation.paths == 1 else f"{situation.paths} paths"
+            reasons["counts"] = f"{situation.subflows} active subflows on {paths} (needs {self.paths})"
         if not from_clients:
-            found["clients"] = "no active subflow comes from its clients"
+            reasons["clients"] = "no active subflow comes from its clients"
         if self.when.windows is not None and not is_open(self.when.windows, local):
-            found["hours"] = "outside its hours"
-        return found
+            reasons["hours"] = "outside its hours"
+        return reasons
 
     def covers(self, other: Conditions) -> bool:
-        """Return whether they hold whenever those of another rule do."""
+        """Return whether these conditions hold whenever the *other* ones hold."""
         mine, theirs = self.when, other.when
         return (
             self.subflows <= other.subflows
@@ -141,15 +141,15 @@ class Conditions(NamedTuple):
         )
 
     def exclude(self, other: Conditions) -> bool:
-        """Return whether they never hold together with those of another rule."""
+        """Return whether these and the *other* conditions never hold at the same time."""
         mine, theirs = self.when, other.when
         maximum = min(mine.max_subflows or inf, theirs.max_subflows or inf)
         return maximum < max(self.subflows, other.subflows) or (
             mine.windows is not None and theirs.windows is not None and not may_coincide(mine.windows, theirs.windows)
         )
 
-    def are_certain(self, expected: int) -> bool:
-        """Return whether they hold for every connection on *expected* paths during the hours."""
+    def hold_always(self, expected: int) -> bool:
+        """Return whether the conditions hold for every connection on *expected* paths during the hours."""
         counts = self.paths <= expected and self.subflows <= expected and self.when.max_subflows is None
         return counts and self.when.clients is None
 
@@ -174,7 +174,7 @@ class When(Section):
 
     @field_validator("max_subflows")
     @classmethod
-    def _leaves_room(cls, maximum: int, info: ValidationInfo) -> int:
+    def _check_max_subflows(cls, maximum: int, info: ValidationInfo) -> int:
         for key in ("min_paths", "min_subflows"):
             minimum = info.data.get(key)
             if minimum is not None and maximum < minimum:
@@ -209,6 +209,6 @@ class When(Section):
 
 def clients_text(prefixes: list[Network]) -> str:
     """Return ``clients 10.0.0.0/8, fd77::/16 and 3 more``."""
-    named = ", ".join(str(each) for each in prefixes[:MAX_PREFIXES])
-    more = len(prefixes) - MAX_PREFIXES
-    return f"clients {named}{f' and {more} more' if more > 0 else ''}"
+    shown = ", ".join(str(each) for each in prefixes[:MAX_PREFIXES])
+    further = len(prefixes) - MAX_PREFIXES
+    return f"clients {shown}{f' and {further} more' if further > 0 else ''}"

@@ -3,9 +3,9 @@
 
 This runs on every change of any connection, so the policy is compiled into integers and verdicts are cached.
 
-Cap, budget and steering are three independent questions, for each direction. The first rule decides that answers the
-question (``none`` included), catches the subflow and whose conditions the connection meets. Then the cap is lifted from
-a subflow on the last usable path. A backup subflow is usable only while there is no regular one (RFC 8684, 3.3.8).
+Cap, budget and steering are decided independently, for each direction. The first rule decides that has the key (with
+``none`` or another value), catches the subflow and whose conditions the connection meets. Then the cap is lifted from a
+subflow on the last usable path. A backup subflow is usable only while there is no regular one (RFC 8684, 3.3.8).
 
 Two subflows are on different paths if they match different ``paths`` of the policy, or if one of them matches none: if
 two subflows share an uplink and one has a cap, its data cannot move to another uplink. In a policy without ``paths``,
@@ -28,15 +28,15 @@ from mptcp_throttler.policy.conditions import Conditions, Situation, Unmet
 from mptcp_throttler.policy.model import Direction, Kind, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.schedule import hours_text, moment_text, next_change
 from mptcp_throttler.policy.values import Network, Prefixes
-from mptcp_throttler.policy.verdict import BEFORE, NO_RULE, ScopeKey, Verdict, joined
+from mptcp_throttler.policy.verdict import NO_RULE, PREFIX, ScopeKey, Verdict, add_sentence
 
-_REMEMBERED_SITUATIONS: Final = 4096  # per direction
+_MAX_SITUATIONS: Final = 4096  # per direction
 
-_EACH: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
-_PLURAL: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
+_PER_SHARE: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
+_KIND_NAMES: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
 _WEIGHTS: Final = {"counts": 1, "clients": 3, "hours": 1}
-"""How far unmet conditions are from matching: other clients weigh more than hours and missing subflows together."""
-_WAYS: Final = {frozenset({Direction.DOWN}): "downloads", frozenset({Direction.UP}): "uploads"}
+"""Distance from matching, by unmet condition: other clients weigh more than hours and missing subflows together."""
+_DIRECTION_NAMES: Final = {frozenset({Direction.DOWN}): "downloads", frozenset({Direction.UP}): "uploads"}
 
 
 def evaluate(policy: Policy, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
@@ -50,14 +50,14 @@ def count_paths(policy: Policy, connection: Connection) -> int:
     return _compiled(policy).count_paths(connection)
 
 
-_last: CompiledPolicy | None = None  # one policy is in force at a time
+_current: CompiledPolicy | None = None  # one policy is in force at a time
 
 
 def _compiled(policy: Policy) -> CompiledPolicy:
-    global _last  # noqa: PLW0603 - hashing a whole policy on each call would cost more than the evaluation
-    if _last is None or _last.policy is not policy:
-        _last = CompiledPolicy(policy)
-    return _last
+    global _current  # noqa: PLW0603 - hashing a whole policy on each call would cost more than the evaluation
+    if _current is None or _current.policy is not policy:
+        _current = CompiledPolicy(policy)
+    return _current
 
 
 class CompiledRule(NamedTuple):
@@ -74,7 +74,7 @@ class CompiledRule(NamedTuple):
         return self.conditions.unmet(situation, local, from_clients)
 
 
-class Tried(NamedTuple):
+class RuleOutcome(NamedTuple):
     rule: str
     kind: Kind
     matched: bool
@@ -84,16 +84,16 @@ class Tried(NamedTuple):
 
 def cap_text(throttle: Throttle) -> str:
     """Return ``5 Mbit/s per client, up to 8 Mbit/s``."""
-    up_to = "" if throttle.ceil == throttle.rate else f", up to {format_rate(throttle.ceil)}"
-    return f"{format_rate(throttle.rate)}{_EACH[throttle.share]}{up_to}"
+    limit = "" if throttle.ceil == throttle.rate else f", up to {format_rate(throttle.ceil)}"
+    return f"{format_rate(throttle.rate)}{_PER_SHARE[throttle.share]}{limit}"
 
 
-def _by_prefix(named: Iterable[tuple[Collection[Network] | None, int]]) -> Prefixes[int]:
-    """Return, for each prefix, the bits of all that name it: of 10,000 paths or rules, one look-up finds those."""
-    found: dict[Network, int] = {}
-    for networks, bit in named:
-        found.update((each, found.get(each, 0) | bit) for each in networks or ())
-    return Prefixes(found.items())
+def _by_prefix(items: Iterable[tuple[Collection[Network] | None, int]]) -> Prefixes[int]:
+    """Return, for each prefix, the bits of the paths or rules that name it. One look-up serves 10,000 of them."""
+    bits_by_network: dict[Network, int] = {}
+    for networks, bit in items:
+        bits_by_network.update((each, bits_by_network.get(each, 0) | bit) for each in networks or ())
+    return Prefixes(bits_by_network.items())
 
 
 class CompiledPolicy:
@@ -103,26 +103,26 @@ class CompiledPolicy:
         self._rules = {direction: {kind: self._compile(kind, direction) for kind in Kind} for direction in directions}
         self._verdicts: dict[Direction, dict[Situation, Verdict]] = {direction: {} for direction in directions}
         """The verdict on the first subflow in each situation."""
-        self._paths = [(path, 1 << place) for place, path in enumerate(policy.paths.values())]
-        self._anywhere = sum(bit for path, bit in self._paths if path.clients is None)
+        self._paths = [(path, 1 << index) for index, path in enumerate(policy.paths.values())]
+        self._bits_without_clients = sum(bit for path, bit in self._paths if path.clients is None)
         self._path_clients = _by_prefix((path.clients, bit) for path, bit in self._paths)
-        self._rule_clients = _by_prefix((rule.when.clients, 1 << place) for place, rule in enumerate(policy.rules))
+        self._rule_clients = _by_prefix((rule.when.clients, 1 << index) for index, rule in enumerate(policy.rules))
         self._local = datetime.fromtimestamp(0, policy.time_zone)
         self._open_since = self._open_until = -math.inf
 
     def _compile(self, kind: Kind, direction: Direction) -> list[CompiledRule]:
-        """Return the rules that answer *kind*; no budget or steering rules if all of them only exempt."""
+        """Return the rules that decide about *kind*; no budget or steering rules if all of them only exempt."""
         rules = [
             CompiledRule(
                 rule,
                 rule.conditions(kind),
-                0 if rule.when.clients is None else 1 << place,
+                0 if rule.when.clients is None else 1 << index,
                 None if rule.paths is None else self._bits(rule.paths),
             )
-            for place, rule in enumerate(self.policy.rules)
+            for index, rule in enumerate(self.policy.rules)
             if rule.decides(kind, direction)
         ]
-        return rules if kind is Kind.THROTTLE or not all(kind in each.rule.exempts for each in rules) else []
+        return rules if kind is Kind.THROTTLE or not all(kind in each.rule.exempted_kinds for each in rules) else []
 
     def evaluate(self, connection: Connection, now: float, expected: int = 0) -> tuple[Verdict, ...]:
         """Return one verdict per subflow of *connection*, in order, direction by direction."""
@@ -130,110 +130,110 @@ class CompiledPolicy:
         if not self._open_since <= now < self._open_until:
             self._read_clock(now)
         situations = self._situations(subflows, expected)
-        found = []
+        result = []
         for direction, verdicts in self._verdicts.items():
             for subflow, situation in zip(subflows, situations, strict=True):
                 four_tuple, verdict = subflow.four_tuple, verdicts.get(situation)
                 if verdict is None:
-                    if len(verdicts) >= _REMEMBERED_SITUATIONS:
+                    if len(verdicts) >= _MAX_SITUATIONS:
                         verdicts.clear()
                     verdict = verdicts[situation] = self._decide(four_tuple, situation, direction)
                 scope = verdict.scope
                 if scope is not None and scope.share is not Share.PATH:
                     member = four_tuple.remote if scope.share is Share.CLIENT else connection.token
                     scope = ScopeKey(scope.rule, scope.share, member, direction)
-                found.append(verdict._replace(four_tuple=four_tuple, scope=scope))
-        return tuple(found)
+                result.append(verdict._replace(four_tuple=four_tuple, scope=scope))
+        return tuple(result)
 
     def _bits(self, paths: Collection[str]) -> int:
-        return sum(1 << place for place, name in enumerate(self.policy.paths) if name in paths)
+        return sum(1 << index for index, name in enumerate(self.policy.paths) if name in paths)
 
     def count_paths(self, connection: Connection) -> int:
-        return len(set(self._places(self._path_bits(connection.subflows))))
+        return len(set(self._path_ids(self._path_bits(connection.subflows))))
 
     def _path_bits(self, subflows: Collection[Subflow]) -> list[int]:
-        found = []
+        bit_sets = []
         for each in subflows:
-            near = reduce(or_, self._path_clients.of(each.four_tuple.remote), self._anywhere)
-            found.append(sum(bit for path, bit in self._paths if bit & near and path.holds(each)))
-        return found
+            candidates = reduce(or_, self._path_clients.values_of(each.four_tuple.remote), self._bits_without_clients)
+            bit_sets.append(sum(bit for path, bit in self._paths if bit & candidates and path.matches(each)))
+        return bit_sets
 
-    def _places(self, path_bits: Sequence[int]) -> Sequence[int]:
+    def _path_ids(self, path_bits: Sequence[int]) -> Sequence[int]:
         """Return a value for each subflow; subflows on the same path have equal values."""
         return path_bits if self._paths else range(len(path_bits))
 
     def _situations(self, subflows: Collection[Subflow], expected: int) -> list[Situation]:
         """Return the situation of each of *subflows*, all of one connection."""
         from_clients = reduce(
-            or_, chain.from_iterable(self._rule_clients.of(each.four_tuple.remote) for each in subflows), 0
+            or_, chain.from_iterable(self._rule_clients.values_of(each.four_tuple.remote) for each in subflows), 0
         )
         path_bits = self._path_bits(subflows)
-        places = self._places(path_bits)
-        paths = len(set(places))
+        path_ids = self._path_ids(path_bits)
+        paths = len(set(path_ids))
         expected = max(expected, paths)
-        regular = {place for subflow, place in zip(subflows, places, strict=True) if not subflow.backup}
-        last = expected == paths and len(regular or set(places)) == 1
+        regular = {path_id for subflow, path_id in zip(subflows, path_ids, strict=True) if not subflow.backup}
+        is_last = expected == paths and len(regular or set(path_ids)) == 1
         return [
-            Situation(bits, from_clients, len(subflows), paths, expected, last and not (regular and subflow.backup))
+            Situation(bits, from_clients, len(subflows), paths, expected, is_last and not (regular and subflow.backup))
             for subflow, bits in zip(subflows, path_bits, strict=True)
         ]
 
     def _decide(self, four_tuple: FourTuple, situation: Situation, direction: Direction) -> Verdict:
-        before = BEFORE[direction]
-        cap, passed_over = self._first(Kind.THROTTLE, situation, direction)
+        prefix = PREFIX[direction]
+        cap, unmatched = self._match(Kind.THROTTLE, situation, direction)
         rule = None if cap is None else cap.rule
         scope, throttle = None, None
         if cap is None or rule is None:
-            reason = before + (passed_over or NO_RULE)
+            reason = prefix + (unmatched or NO_RULE)
         elif rule.throttle is None:
-            reason = f"{before}exempted by rule {rule.name}"
-        elif rule.lift_last and situation.last:
-            reason = f"{before}cap of rule {rule.name} lifted: the last usable path"
+            reason = f"{prefix}exempted by rule {rule.name}"
+        elif rule.lift_last and situation.on_last_path:
+            reason = f"{prefix}cap of rule {rule.name} lifted: the last usable path"
         else:
             throttle = rule.throttle
             scope = ScopeKey(rule.name, throttle.share, direction=direction)
             verb, note = self.policy.cap_verb, self.policy.cap_note
-            what = (
+            target = (
                 "every subflow" if cap.path_bits is None else f"path {self._path(cap.path_bits & situation.path_bits)}"
             )
-            active = f"{counted(situation.active, 'subflow')} active"
+            active = f"{counted(situation.subflows, 'subflow')} active"
             if situation.expected > situation.paths:
-                active = f"{active}, {situation.active + situation.expected - situation.paths} anticipated"
-            reason = f"{before}rule {rule.name} {verb} {what} at {cap_text(throttle)}: {active}{note}"
-        budget, reason = self._also(Kind.BUDGET, situation, direction, reason)
-        steer, reason = self._also(Kind.STEER, situation, direction, reason)
+                active = f"{active}, {situation.subflows + situation.expected - situation.paths} anticipated"
+            reason = f"{prefix}rule {rule.name} {verb} {target} at {cap_text(throttle)}: {active}{note}"
+        budget, reason = self._rule(Kind.BUDGET, situation, direction, reason)
+        steer, reason = self._rule(Kind.STEER, situation, direction, reason)
         path, guarded = self._path(situation.path_bits), rule is not None and rule.guard
-        of_steer = situation.path_bits & self._bits(steer.paths) if steer is not None and steer.paths else 0
-        also = budget, steer, self._path(of_steer), guarded
-        return Verdict(four_tuple, path, rule, scope, throttle, reason, direction, *also)
+        steered_bits = situation.path_bits & self._bits(steer.paths) if steer is not None and steer.paths else 0
+        others = budget, steer, self._path(steered_bits), guarded
+        return Verdict(four_tuple, path, rule, scope, throttle, reason, direction, *others)
 
-    def _also(self, kind: Kind, situation: Situation, direction: Direction, reason: str) -> tuple[Rule | None, str]:
+    def _rule(self, kind: Kind, situation: Situation, direction: Direction, reason: str) -> tuple[Rule | None, str]:
         """Return the rule that meters or steers the subflow, and *reason*, with the cause added if no rule does."""
-        found, passed_over = self._first(kind, situation, direction)
-        if found is not None and kind in found.rule.exempts:
-            return None, joined(reason, f"exempted from {_PLURAL[kind]} by rule {found.rule.name}", direction)
-        if found is None and passed_over is not None and not reason.endswith(passed_over):
-            reason = joined(reason, passed_over, direction)
-        return None if found is None else found.rule, reason
+        match, unmatched = self._match(kind, situation, direction)
+        if match is not None and kind in match.rule.exempted_kinds:
+            return None, add_sentence(reason, f"exempted from {_KIND_NAMES[kind]} by rule {match.rule.name}", direction)
+        if match is None and unmatched is not None and not reason.endswith(unmatched):
+            reason = add_sentence(reason, unmatched, direction)
+        return None if match is None else match.rule, reason
 
-    def _first(self, kind: Kind, situation: Situation, direction: Direction) -> tuple[CompiledRule | None, str | None]:
+    def _match(self, kind: Kind, situation: Situation, direction: Direction) -> tuple[CompiledRule | None, str | None]:
         """Return the deciding rule. Also return, for the rule above it that catches the subflow and is nearest to
         matching, the reason why it does not match."""
-        passed_over: list[tuple[int, str]] = []
-        decides: CompiledRule | None = None
+        unmatched: list[tuple[int, str]] = []
+        deciding: CompiledRule | None = None
         for each in self._rules[direction][kind]:
             if each.catches(situation):
                 unmet = each.unmet(situation, self._local)
                 if not unmet:
-                    decides = each
+                    deciding = each
                     break
-                why = f"rule {each.rule.name} does not apply: {next(iter(unmet.values()))}"
-                passed_over.append((sum(_WEIGHTS[what] for what in unmet), why))
-        return decides, min(passed_over, key=itemgetter(0), default=(0, None))[1]
+                sentence = f"rule {each.rule.name} does not apply: {next(iter(unmet.values()))}"
+                unmatched.append((sum(_WEIGHTS[condition] for condition in unmet), sentence))
+        return deciding, min(unmatched, key=itemgetter(0), default=(0, None))[1]
 
     def _path(self, path_bits: int) -> str | None:
         """Return the first of the paths."""
-        return next((name for place, name in enumerate(self.policy.paths) if path_bits >> place & 1), None)
+        return next((name for index, name in enumerate(self.policy.paths) if path_bits >> index & 1), None)
 
     def _read_clock(self, now: float) -> None:
         change = self.policy.next_change(now)
@@ -243,42 +243,42 @@ class CompiledPolicy:
         for verdicts in self._verdicts.values():
             verdicts.clear()
 
-    def tried(
+    def explain(
         self, connection: Connection, subflow: Subflow, direction: Direction, now: float, expected: int = 0
-    ) -> Iterator[Tried]:
-        """Yield, for explanations, the outcome of each rule for *subflow*, question by question."""
+    ) -> Iterator[RuleOutcome]:
+        """Yield, for explanations, the outcome of each rule for *subflow*, kind by kind."""
         self._read_clock(now)
         zone = self.policy.time_zone
         situation = self._situations(connection.subflows, expected)[connection.subflows.index(subflow)]
         for kind, rules in self._rules.get(direction, {}).items():
             compiled = {each.rule.name: each for each in rules}
-            decides: Rule | None = None
+            deciding: Rule | None = None
             for rule in self.policy.rules if rules else ():
                 each = compiled.get(rule.name)
                 if each is None:
-                    if rule.answers(kind):
-                        yield Tried(rule.name, kind, False, f"it is for {_WAYS[rule.direction]}")
-                elif decides is not None:
-                    yield Tried(rule.name, kind, False, f"rule {decides.name} above decides")
+                    if rule.defines(kind):
+                        yield RuleOutcome(rule.name, kind, False, f"it is for {_DIRECTION_NAMES[rule.direction]}")
+                elif deciding is not None:
+                    yield RuleOutcome(rule.name, kind, False, f"rule {deciding.name} above decides")
                 elif not each.catches(situation):
-                    yield Tried(rule.name, kind, False, self._not_caught(rule, situation.path_bits))
+                    yield RuleOutcome(rule.name, kind, False, self._path_mismatch(rule, situation.path_bits))
                 elif unmet := each.unmet(situation, self._local):
-                    what, why = next(iter(unmet.items()))
-                    until = self._until(rule, now) if what == "hours" else None
-                    if what == "hours":
-                        begins = "" if until is None else f"; begins {moment_text(until, now, zone)}"
-                        why = f"{why}, {hours_text(rule.when.windows or ())}{begins} ({zone})"
-                    yield Tried(rule.name, kind, False, why, until)
+                    condition, sentence = next(iter(unmet.items()))
+                    until = self._next_hours_change(rule, now) if condition == "hours" else None
+                    if condition == "hours":
+                        start = "" if until is None else f"; begins {moment_text(until, now, zone)}"
+                        sentence = f"{sentence}, {hours_text(rule.when.windows or ())}{start} ({zone})"
+                    yield RuleOutcome(rule.name, kind, False, sentence, until)
                 else:
-                    decides = rule
-                    lifted = kind is Kind.THROTTLE and rule.lift_last and situation.last and rule.throttle
-                    failed = "lifted: the last usable path" if lifted else None
-                    yield Tried(rule.name, kind, True, failed, self._until(rule, now))
+                    deciding = rule
+                    lifted = kind is Kind.THROTTLE and rule.lift_last and situation.on_last_path and rule.throttle
+                    lift_reason = "lifted: the last usable path" if lifted else None
+                    yield RuleOutcome(rule.name, kind, True, lift_reason, self._next_hours_change(rule, now))
 
-    def _not_caught(self, rule: Rule, path_bits: int) -> str:
-        names = [name for place, name in enumerate(self.policy.paths) if path_bits >> place & 1]
+    def _path_mismatch(self, rule: Rule, path_bits: int) -> str:
+        names = [name for index, name in enumerate(self.policy.paths) if path_bits >> index & 1]
         where = f"on path {' and '.join(names)}" if names else "on no path of the policy"
         return f"it is {where}, not on {' or '.join(rule.paths or ())}"
 
-    def _until(self, rule: Rule, now: float) -> float | None:
+    def _next_hours_change(self, rule: Rule, now: float) -> float | None:
         return next_change([rule.when.windows], self.policy.time_zone, now) if rule.when.windows else None

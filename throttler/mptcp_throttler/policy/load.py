@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Load the text of a policy file into a :class:`~.model.Policy`, or report everything that is wrong with it; and find
-rules that never decide, that hold at once, or whose cap is several caps. Pure."""
+"""Loads the text of a policy file into a :class:`~.model.Policy`, or reports all errors in it; and finds rules that
+never decide, rules that conflict, and caps that apply to several interfaces separately. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CheckedPolicy:
     policy: Policy | None  # None if any of the problems is an error
     problems: tuple[Problem, ...]  # errors or, without errors, warnings; in the order of their lines
     notes: tuple[Problem, ...] = ()
-    """For ``check``: caps per interface, rules that wait in vain, caps without plain TCP."""
+    """For ``check``: caps per interface, rules that never apply, caps without plain TCP."""
 
 
 def check_policy(text: str, source: str, interfaces: Collection[str] | None = None) -> CheckedPolicy:
@@ -79,17 +79,17 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
     paths = (document.data or {}).get("paths", {})
     if not isinstance(paths, dict):
         return
-    known = f"the paths are {', '.join(key_text((path,)) for path in paths)}" if paths else "no paths are defined"
+    defined = f"the paths are {', '.join(key_text((path,)) for path in paths)}" if paths else "no paths are defined"
     for index, rule in _rules_of(document):
-        named, steer = rule.get("paths"), rule.get("steer")
-        listed: list[tuple[KeyPath, object]] = []
-        if isinstance(named, list):
-            listed += [(("paths", place), name) for place, name in enumerate(named)]
+        paths_of_rule, steer = rule.get("paths"), rule.get("steer")
+        named: list[tuple[KeyPath, object]] = []
+        if isinstance(paths_of_rule, list):
+            named += [(("paths", index), name) for index, name in enumerate(paths_of_rule)]
         if isinstance(steer, dict):
-            listed += [(("steer", *key), name) for key, name in named_paths(steer)]
-        for key, name in listed:
+            named += [(("steer", *key), name) for key, name in named_paths(steer)]
+        for key, name in named:
             if isinstance(name, str) and name not in paths:
-                message = f"{shown(name)} is not a path{did_you_mean(name, paths)}; {known}"
+                message = f"{shown(name)} is not a path{did_you_mean(name, paths)}; {defined}"
                 yield problem_at(document, ("rules", index, *key), name, message)
 
 
@@ -98,7 +98,7 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
     budgets = (document.data or {}).get("budgets", {})
     if not isinstance(budgets, dict):
         return
-    known = f"the budgets are {', '.join(key_text((name,)) for name in budgets)}" if budgets else "none are defined"
+    defined = f"the budgets are {', '.join(key_text((name,)) for name in budgets)}" if budgets else "none are defined"
     if NO_BUDGET in budgets:
         message = f"{shown(NO_BUDGET)} in a rule means that it has no budget; give this one another name"
         yield _at_key(document, ("budgets", NO_BUDGET), message)
@@ -106,7 +106,7 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
         budget, name = rule.get("budget"), rule.get("name")
         # Validation refuses values that are not names.
         if isinstance(budget, str) and re.fullmatch(NAME_PATTERN, budget) and budget not in (NO_BUDGET, *budgets):
-            unknown = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {known}"
+            unknown = f"{shown(budget)} is not a budget{did_you_mean(budget, budgets)}; {defined}"
             message = volume_as_budget(budget) or unknown
             yield problem_at(document, ("rules", index, "budget"), budget, message)
         if isinstance(budget, dict) and isinstance(name, str) and name in budgets:
@@ -120,22 +120,22 @@ def _unknown_budgets(document: Document) -> Iterator[Problem]:
 
 def _wrong_actions(document: Document) -> Iterator[Problem]:
     for index, rule in _rules_of(document):
-        given = [key for key in ACTIONS if key in rule]
-        rule_at = document.key_position(("rules", index))
-        others = f"{' or '.join(ACTIONS[1:])} in its place"
-        if not given and not any(nearest(str(key), ACTIONS) for key in rule):
-            yield problem_at(document, ("rules", index, ACTIONS[0]), None, f"is required, or {others}", rule_at)
+        actions = [key for key in ACTIONS if key in rule]
+        position = document.key_position(("rules", index))
+        alternative = f"{' or '.join(ACTIONS[1:])} in its place"
+        if not actions and not any(nearest(str(key), ACTIONS) for key in rule):
+            yield problem_at(document, ("rules", index, ACTIONS[0]), None, f"is required, or {alternative}", position)
         steer = rule.get("steer")
-        foreign: dict[str, str] = {}
-        if given == ["steer"]:
-            of_throttle = ("always", "plain_tcp", "lift_last", "direction", "guard")
-            foreign = dict.fromkeys(of_throttle, "belongs to throttle, not to steer")
-        elif "steer" in given and rule.get("direction") == "up":
-            foreign["direction"] = "steer is for downloads; write down or both, or give steer a rule of its own"
+        unexpected: dict[str, str] = {}
+        if actions == ["steer"]:
+            throttle_keys = ("always", "plain_tcp", "lift_last", "direction", "guard")
+            unexpected = dict.fromkeys(throttle_keys, "belongs to throttle, not to steer")
+        elif "steer" in actions and rule.get("direction") == "up":
+            unexpected["direction"] = "steer is for downloads; write down or both, or give steer a rule of its own"
         mode = BY_NAME.get(str(steer.get("mode", ""))) if isinstance(steer, dict) else None
-        if isinstance(steer, dict) and (mode is None or mode.spreads):
-            foreign["paths"] = "steer itself names the paths of the rule; leave this out"
-        for key, message in foreign.items():
+        if isinstance(steer, dict) and (mode is None or mode.spreads_data):
+            unexpected["paths"] = "steer itself names the paths of the rule; leave this out"
+        for key, message in unexpected.items():
             if key in rule:
                 yield _at_key(document, ("rules", index, key), message)
 
@@ -155,8 +155,8 @@ def _unused_budgets(policy: Policy, document: Document) -> Iterator[Problem]:
         yield _at_key(document, ("budgets", name), "no rule feeds this budget", Severity.WARNING)
 
 
-def _at_rules(found: Iterable[Finding], document: Document, severity: Severity) -> tuple[Problem, ...]:
-    return in_order(_at_key(document, ("rules", index), message, severity) for index, message in found)
+def _at_rules(findings: Iterable[Finding], document: Document, severity: Severity) -> tuple[Problem, ...]:
+    return in_order(_at_key(document, ("rules", index), message, severity) for index, message in findings)
 
 
 def _at_key(document: Document, path: KeyPath, message: str, severity: Severity = Severity.ERROR) -> Problem:
@@ -190,17 +190,17 @@ def _warnings(policy: Policy) -> Iterator[Finding]:
 
 
 def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Collection[Rule]) -> Iterator[str]:
-    asked = [question for question in product(Kind, Direction) if rule.decides(*question)]
-    shadows = {question: _shadow(policy, rule, above, *question) for question in asked}
-    by = list(dict.fromkeys(f'"{shadow.name}"' for shadow in shadows.values() if shadow is not None))
+    decisions = [decision for decision in product(Kind, Direction) if rule.decides(*decision)]
+    shadows = {decision: _shadow(policy, rule, above, *decision) for decision in decisions}
+    names = list(dict.fromkeys(f'"{shadow.name}"' for shadow in shadows.values() if shadow is not None))
     if shadows and all(shadows.values()):
-        verb = "catches" if len(by) == 1 else "catch"
-        yield f'rule "{rule.name}" is never reached: {" and ".join(by)} above it {verb} all that it could catch'
+        verb = "catches" if len(names) == 1 else "catch"
+        yield f'rule "{rule.name}" is never reached: {" and ".join(names)} above it {verb} all that it could catch'
         return
     for (kind, direction), shadow in shadows.items():
         if shadow is not None:
-            never = f'the {kind.value} of rule "{rule.name}" never decides{_UPLOADS[direction]}'
-            yield f'{never}: "{shadow.name}" above it does for all that it could catch'
+            subject = f'the {kind.value} of rule "{rule.name}" never decides{_UPLOADS[direction]}'
+            yield f'{subject}: "{shadow.name}" above it does for all that it could catch'
     if rule.throttle is not None and rule.lift_last and rule.when.max_subflows == 1:
         yield (
             f'rule "{rule.name}" never caps anything: the only active subflow is on the last usable '
@@ -208,22 +208,22 @@ def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Col
         )
     if "direction" not in rule.model_fields_set:
         others = frozenset(Direction) - rule.direction
-        for kind, other in _meets(policy, rule, rule.exempts, below, others):
+        for kind, other in _find_conflicts(policy, rule, rule.exempted_kinds, below, others):
             yield (
                 f'rule "{rule.name}" exempts downloads from a {kind.value} only: rule "{other.name}" below holds for '
                 "uploads; write direction: both, or direction: down if that is meant"
             )
     if rule.when.clients is not None and not any(shadows.values()):
         for_all = [each for each in above if each.when.clients is None]
-        for kind, other in _meets(policy, rule, rule.exempts, for_all, rule.direction):
+        for kind, other in _find_conflicts(policy, rule, rule.exempted_kinds, for_all, rule.direction):
             yield (
                 f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" above it: the first '
                 "that matches decides; move it above"
             )
     # Readers may take these for exemptions from everything below.
-    if Kind.THROTTLE in rule.exempts or (rule.steer is not None and not rule.steer.kind.spreads):
-        left_open = [kind for kind in Kind if not rule.answers(kind)]
-        for kind, other in _meets(policy, rule, left_open, below, rule.direction):
+    if Kind.THROTTLE in rule.exempted_kinds or (rule.steer is not None and not rule.steer.mode_class.spreads_data):
+        open_kinds = [kind for kind in Kind if not rule.defines(kind)]
+        for kind, other in _find_conflicts(policy, rule, open_kinds, below, rule.direction):
             yield (
                 f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" below it: add '
                 f'"{kind.value}: none" to exempt from that too, or move rule "{other.name}" above it'
@@ -231,59 +231,59 @@ def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Col
 
 
 def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
-    """Yield ``always`` caps that plain TCP can exceed, caps that several interfaces have each for itself, and rules
-    that wait for two paths although all traffic is on one. *interfaces* are the shaped ones; None if unknown."""
-    only = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
-    if only is not None and (
+    """Yield ``always`` caps that plain TCP can exceed, caps that several interfaces have separately, and rules that
+    wait for two paths although all traffic is on one. *interfaces* are the shaped ones; None if unknown."""
+    only_path = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
+    if only_path is not None and (
         interfaces is None
-        or only.model_fields_set != {"interfaces"}
-        or not set(interfaces) <= set(only.interfaces or ())
+        or only_path.model_fields_set != {"interfaces"}
+        or not set(interfaces) <= set(only_path.interfaces or ())
     ):
-        only = None
+        only_path = None
     for index, rule in enumerate(policy.rules):
         if rule.always and not rule.caps_plain_tcp and rule.direction != DIRECTIONS["up"]:
-            by_plain_tcp = "for downloads by plain TCP over its paths write plain_tcp: cap"
-            yield index, f'rule "{rule.name}" caps Multipath TCP only; {by_plain_tcp}'
-        if only is not None and any(rule.least_paths(kind) > 1 for kind in Kind if rule.answers(kind)):
+            advice = "for downloads by plain TCP over its paths write plain_tcp: cap"
+            yield index, f'rule "{rule.name}" caps Multipath TCP only; {advice}'
+        if only_path is not None and any(rule.required_paths(kind) > 1 for kind in Kind if rule.defines(kind)):
             message = (
-                f'rule "{rule.name}" waits for subflows on two paths, and all are on path "{only.name}"; name '
+                f'rule "{rule.name}" waits for subflows on two paths, and all are on path "{only_path.name}"; name '
                 "paths by their clients, or write when: {min_subflows: 2}"
             )
             yield index, message
         if Direction.DOWN not in rule.direction:
             continue  # uploads share one device
         if rule.throttle is not None:
-            yield from _on_several(index, f'the cap of rule "{rule.name}"', policy, [rule], interfaces)
+            yield from _interface_notes(index, f'the cap of rule "{rule.name}"', policy, [rule], interfaces)
         budget = rule.budget
         if budget is not None and any(step.throttle is not None for step in budget.steps):
-            fed_by = [each for each in policy.rules if each.budget is budget and Direction.DOWN in each.direction]
-            if fed_by[0] is not rule:
+            feeders = [each for each in policy.rules if each.budget is budget and Direction.DOWN in each.direction]
+            if feeders[0] is not rule:
                 continue
-            yield from _on_several(index, f"the cap of the {budget.title}", policy, fed_by, interfaces)
+            yield from _interface_notes(index, f"the cap of the {budget.title}", policy, feeders, interfaces)
 
 
-def _on_several(
-    index: int, what: str, policy: Policy, rules: Iterable[Rule], interfaces: Collection[str] | None
+def _interface_notes(
+    index: int, subject: str, policy: Policy, rules: Iterable[Rule], interfaces: Collection[str] | None
 ) -> Iterator[Finding]:
-    """Yield a note if what *rules* catch is known to leave by several interfaces: each has its own class."""
+    """Yield a note if the subflows of *rules* may leave through several interfaces: each has its own class."""
     used: set[str] = set()
     for rule in rules:
-        for named in [None] if rule.paths is None else [policy.paths[name].interfaces for name in rule.paths]:
-            if named is None:
+        for names in [None] if rule.paths is None else [policy.paths[name].interfaces for name in rule.paths]:
+            if names is None:
                 used.update(interfaces or ())
             else:
-                used.update(named if interfaces is None else set(interfaces).intersection(named))
+                used.update(names if interfaces is None else set(interfaces).intersection(names))
     if len(used) > 1:
         *others, last = sorted(used)
         message = (
-            f"{what} holds for each interface apart: where downloads leave by {', '.join(others)} and {last}, they get "
-            f"up to {len(used)} times the rate together"
+            f"{subject} holds per interface: if downloads leave through {', '.join(others)} and {last}, "
+            f"they get up to {len(used)} times the rate together"
         )
         yield index, message
 
 
 def _shadow(policy: Policy, rule: Rule, above: Iterable[Rule], kind: Kind, direction: Direction) -> Rule | None:
-    """Return the rule of those *above* that catches first all that *rule* could; None if *rule* can decide."""
+    """Return the rule *above* that catches all subflows that *rule* could catch; None if *rule* can decide."""
     for earlier in above:
         if (
             earlier.decides(kind, direction)
@@ -301,23 +301,23 @@ def _catches_all(policy: Policy, earlier: Rule, later: Rule) -> bool:
     return all(any(policy.paths[name].is_within(each) for each in wider) for name in later.paths)
 
 
-def _meets(
+def _find_conflicts(
     policy: Policy, rule: Rule, kinds: Iterable[Kind], others: Iterable[Rule], directions: frozenset[Direction]
 ) -> Iterator[tuple[Kind, Rule]]:
     """Yield for each of *kinds* the first of *others* that acts in one of *directions* while *rule* may hold, too."""
     for kind in kinds:
         for other in others:
-            if _may_meet(policy, rule, other, kind, directions):
+            if _may_conflict(policy, rule, other, kind, directions):
                 yield kind, other
                 break
 
 
-def _may_meet(policy: Policy, one: Rule, other: Rule, kind: Kind, directions: frozenset[Direction]) -> bool:
-    """Return whether *other* acts on a subflow, in one of *directions*, while *one* may hold for it."""
-    if kind in other.exempts or not any(other.decides(kind, direction) for direction in directions):
+def _may_conflict(policy: Policy, rule: Rule, other: Rule, kind: Kind, directions: frozenset[Direction]) -> bool:
+    """Return whether *other* acts on a subflow, in one of *directions*, while *rule* may hold for it."""
+    if kind in other.exempted_kinds or not any(other.decides(kind, direction) for direction in directions):
         return False
-    theirs = other.conditions(kind)
-    if all(not one.answers(answered) or one.conditions(answered).exclude(theirs) for answered in Kind):
+    conditions = other.conditions(kind)
+    if all(not rule.defines(own_kind) or rule.conditions(own_kind).exclude(conditions) for own_kind in Kind):
         return False
-    pairs = [(policy.paths[mine], policy.paths[its]) for mine in one.paths or () for its in other.paths or ()]
-    return one.paths is None or other.paths is None or any(not mine.is_apart(its) for mine, its in pairs)
+    pairs = [(policy.paths[first], policy.paths[second]) for first in rule.paths or () for second in other.paths or ()]
+    return rule.paths is None or other.paths is None or any(not first.is_disjoint(second) for first, second in pairs)

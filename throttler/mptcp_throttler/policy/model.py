@@ -40,7 +40,7 @@ from mptcp_common.fields import (
 )
 from mptcp_common.problems import KeyPath, shown
 from mptcp_common.units import format_rate, format_size, parse_rate
-from mptcp_throttler.policy.conditions import Conditions, Named, PathMatch, When
+from mptcp_throttler.policy.conditions import Conditions, NamedSection, PathMatch, When
 from mptcp_throttler.policy.schedule import DAYS, is_open, next_change
 from mptcp_throttler.policy.values import (
     Burst,
@@ -49,20 +49,20 @@ from mptcp_throttler.policy.values import (
     ResetTime,
     Volume,
     Zone,
-    also,
+    allow_also,
     none_or,
     volume_as_budget,
 )
 from mptcp_throttler.steering import BY_NAME, MODES, Mode
 
 VERSION: Final = 1  # the version of the policy format that this release reads
-LONGEST_BURST: Final = 60  # seconds at the cap's rate
-LONGEST_RETRY: Final = 300.0  # seconds
+MAX_BURST_SECONDS: Final = 60  # seconds at the cap's rate
+MAX_RETRY_SECONDS: Final = 300.0  # seconds
 MAX_WEIGHT: Final = 1000
 
 
 class Kind(enum.Enum):
-    """The three questions about a subflow. For each of them separately, the first rule that answers it decides."""
+    """The three decisions on a subflow. For each of them, the first rule that has the key decides."""
 
     THROTTLE = "throttle"  # which cap does the subflow have?
     BUDGET = "budget"  # which budget meters it?
@@ -122,7 +122,7 @@ class Throttle(Section):
 
     @field_validator("ceil")
     @classmethod
-    def _is_no_floor(cls, ceil: int, info: ValidationInfo) -> int:
+    def _check_ceil(cls, ceil: int, info: ValidationInfo) -> int:
         rate = info.data.get("rate")
         if rate is not None and ceil < rate:
             raise ValueError(
@@ -132,11 +132,11 @@ class Throttle(Section):
 
     @field_validator("burst")
     @classmethod
-    def _passes_in_time(cls, burst: int, info: ValidationInfo) -> int:
+    def _check_burst(cls, burst: int, info: ValidationInfo) -> int:
         rate = info.data.get("rate")
-        if rate is not None and burst is not None and burst > (maximum := rate * LONGEST_BURST // 8):
+        if rate is not None and burst is not None and burst > (maximum := rate * MAX_BURST_SECONDS // 8):
             raise ValueError(
-                f"{format_size(burst)} takes more than {LONGEST_BURST} seconds at {format_rate(rate)}; "
+                f"{format_size(burst)} takes more than {MAX_BURST_SECONDS} seconds at {format_rate(rate)}; "
                 f"write {format_size(maximum)} or less"
             )
         return burst
@@ -147,12 +147,12 @@ class Throttle(Section):
 
 
 ThrottleOrNone = Annotated[
-    Throttle | None, none_or("rate", parse_rate), Field(json_schema_extra=also({"const": "none"}))
+    Throttle | None, none_or("rate", parse_rate), Field(json_schema_extra=allow_also({"const": "none"}))
 ]
 
 
 class BudgetStep(Section):
-    """What holds once that much is used up."""
+    """The cap after a part of the volume is used up."""
 
     after: Volume = Field(examples=["5 GB", 0])
     """The volume after which the step begins, up to 1000000 TB."""
@@ -160,7 +160,7 @@ class BudgetStep(Section):
     """The cap, as in a rule, or none."""
 
 
-class Budget(Named):
+class Budget(NamedSection):
     """A volume for each period. While it is not used up nothing is capped; then the last step reached holds."""
 
     period: Annotated[str, one_of("month", "week", "day")] = Field(examples=["month"])
@@ -178,17 +178,17 @@ class Budget(Named):
     """client: a volume for each client address; path: one volume for everything that its rules catch."""
     steps: list[BudgetStep] = Field(min_length=1, examples=[[{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]])
     """The caps by volume, ascending."""
-    own_name: ClassVar[bool] = False  # whether it is defined under ``budgets``, for several rules
+    is_shared: ClassVar[bool] = False  # whether it is defined under ``budgets``, for several rules
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
+    def _check_steps_and_reset_day(self) -> Self:
         if any(after.after <= before.after for before, after in pairwise(self.steps)):
             raise ValueError("the volumes of the steps must ascend")
         day: int | str = self.reset_day
-        fits = self.period == ("week" if isinstance(day, str) else "month")
-        if "reset_day" in self.model_fields_set and not fits:
-            what = {"day": "has no reset_day", "week": "needs mon to sun", "month": "needs 1 to 31"}[self.period]
-            raise ValueError(f"reset_day: the period {self.period} {what}")
+        day_fits = self.period == ("week" if isinstance(day, str) else "month")
+        if "reset_day" in self.model_fields_set and not day_fits:
+            requirement = {"day": "has no reset_day", "week": "needs mon to sun", "month": "needs 1 to 31"}[self.period]
+            raise ValueError(f"reset_day: the period {self.period} {requirement}")
         if isinstance(day, str):
             self.__dict__["reset_day"] = DAYS.index(day)
         return self
@@ -201,7 +201,7 @@ class Budget(Named):
     @property
     def title(self) -> str:
         """Its name in messages."""
-        return f"budget {self.name}" if self.own_name else f"budget of rule {self.name}"
+        return f"budget {self.name}" if self.is_shared else f"budget of rule {self.name}"
 
 
 def _budget_or_name(value: object, section: ValidatorFunctionWrapHandler) -> object:
@@ -258,14 +258,14 @@ class Steer(Section):
     """With load-balancing: each path's share of the bytes; they need not add up to 100."""
 
     @model_validator(mode="after")
-    def _has_what_its_mode_needs(self) -> Self:
-        given = self.model_fields_set - {"mode"}
-        missing = [key for key in self.kind.keys if key not in given]
-        foreign = [key for key in type(self).model_fields if key in given and key not in self.kind.keys]
+    def _check_keys(self) -> Self:
+        keys = self.model_fields_set - {"mode"}
+        missing = [key for key in self.mode_class.keys if key not in keys]
+        unexpected = [key for key in type(self).model_fields if key in keys and key not in self.mode_class.keys]
         if missing:
             raise ValueError(f"mode {self.mode} needs {' and '.join(missing)}")
-        if foreign:
-            raise ValueError(f"mode {self.mode} has no {' and no '.join(foreign)}")
+        if unexpected:
+            raise ValueError(f"mode {self.mode} has no {' and no '.join(unexpected)}")
         if len(set(self.paths)) < len(self.paths):
             raise ValueError(f"a path is named twice in {', '.join(self.paths)}")
         if self.weights is not None and len(self.weights) < 2:
@@ -273,7 +273,7 @@ class Steer(Section):
         return self
 
     @property
-    def kind(self) -> type[Mode]:
+    def mode_class(self) -> type[Mode]:
         return BY_NAME[self.mode]
 
     @cached_property
@@ -281,9 +281,9 @@ class Steer(Section):
         """The paths that it steers among, the most preferred first."""
         return tuple(str(name) for _, name in named_paths(self.__dict__))
 
-    def steering(self) -> Mode:
+    def create_mode(self) -> Mode:
         """Return the state of one connection under this mode."""
-        return self.kind(self.weights or dict.fromkeys(self.paths, 1))
+        return self.mode_class(self.weights or dict.fromkeys(self.paths, 1))
 
     def words(self) -> str:
         """Return ``waterfall: wifi, then lte``."""
@@ -291,7 +291,7 @@ class Steer(Section):
             return ": ".join(filter(None, (self.mode, ", then ".join(self.paths))))
         return f"{self.mode}: {', '.join(f'{path} {weight}' for path, weight in self.weights.items())}"
 
-    def part(self, path: str, first: str) -> str:
+    def role(self, path: str, first: str) -> str:
         """Return the role of *path*, in words, while *first* is the first path with a subflow."""
         if self.weights is None:
             return "first" if path == first else "backup"
@@ -303,7 +303,7 @@ def named_paths(steer: Mapping[str, object]) -> Iterator[tuple[KeyPath, object]]
     for key in (key for mode in MODES for key in mode.keys):
         value = steer.get(key)
         if isinstance(value, list):
-            yield from (((key, place), name) for place, name in enumerate(value))
+            yield from (((key, index), name) for index, name in enumerate(value))
         elif isinstance(value, dict):
             yield from (((key, name), name) for name in value)
         elif value is not None:
@@ -311,8 +311,8 @@ def named_paths(steer: Mapping[str, object]) -> Iterator[tuple[KeyPath, object]]
 
 
 class Rule(Section):
-    """One rule. Rules are tried from top to bottom, for throttle, budget and steer apart; of those that have the key,
-    the first that catches a subflow decides. Each direction is asked for itself."""
+    """One rule. Rules are tried from top to bottom, for each of throttle, budget and steer, and for each direction; of
+    those that have the key, the first that catches a subflow decides."""
 
     name: Name = Field(examples=["spare-ethernet"])
     """Its name in messages, different from those of other rules."""
@@ -341,14 +341,14 @@ class Rule(Section):
     steer: Annotated[Steer | None, none_or("mode", _parse_mode)] = Field(
         default=None,
         examples=[{"mode": "active-standby", "active": "wifi", "standby": "lte"}, "none"],
-        json_schema_extra=also({"const": "none"}),
+        json_schema_extra=allow_also({"const": "none"}),
     )
     """A steering mode, for downloads, or none: later rules do not steer the subflow. The rule is for the paths that the
     mode names."""
     budget: Annotated[Budget | None, WrapValidator(_budget_or_name)] = Field(
         default=None,
         examples=[{"period": "month", "steps": [{"after": "5 GB", "throttle": {"rate": "512 kbit/s"}}]}, "none"],
-        json_schema_extra=also({"const": NO_BUDGET}, {"type": "string", "pattern": NAME_PATTERN}),
+        json_schema_extra=allow_also({"const": NO_BUDGET}, {"type": "string", "pattern": NAME_PATTERN}),
     )
     """Caps that begin after a volume, the name of one of `budgets`, or none: later rules do not meter the subflow."""
 
@@ -357,31 +357,31 @@ class Rule(Section):
     )
 
     @model_validator(mode="after")
-    def _has_what_follows(self) -> Self:
+    def _check_combination(self) -> Self:
         if self.steer is not None and self.steer.paths:
             self.__dict__["paths"] = list(self.steer.paths)
-        if "direction" not in self.model_fields_set and not self.acts:
+        if "direction" not in self.model_fields_set and not self.has_effect:
             self.__dict__["direction"] = DIRECTIONS["both"]
         if self.always:
-            given: list[str] = [key for key in ("lift_last", "guard") if key in self.model_fields_set]
-            given += [f"when.{key}" for key in ("min_paths", "min_subflows") if getattr(self.when, key) is not None]
+            redundant: list[str] = [key for key in ("lift_last", "guard") if key in self.model_fields_set]
+            redundant += [f"when.{key}" for key in ("min_paths", "min_subflows") if getattr(self.when, key) is not None]
             if self.throttle is None:
                 raise ValueError("always: true needs a throttle in the same rule")
-            if given:
-                raise ValueError(f"always: true leaves nothing to say for {' and '.join(given)}; leave it out")
+            if redundant:
+                raise ValueError(f"always: true replaces {' and '.join(redundant)}; leave it out")
             self.__dict__.update(lift_last=False, guard=False)
-        if self.caps_plain_tcp and (why := self._why_no_plain_tcp()):
-            raise ValueError(f"plain_tcp: cap {why}")
+        if self.caps_plain_tcp and (error := self._plain_tcp_error()):
+            raise ValueError(f"plain_tcp: cap {error}")
         return self
 
-    def _why_no_plain_tcp(self) -> str | None:
-        """Only addresses and interface of a plain TCP connection are known, so its class must be a fixed one."""
+    def _plain_tcp_error(self) -> str | None:
+        """Return what ``plain_tcp: cap`` requires: a fixed class, as only addresses and interface are known."""
         if not self.always:
             return "needs always: true in the same rule"
         if self.throttle is None or self.throttle.share is not Share.PATH:
             return "needs a throttle with share: path"
         if self.when.model_fields_set:
-            return f"knows no conditions; leave out when, or {' and '.join(sorted(self.when.model_fields_set))} in it"
+            return f"allows no conditions; leave out when, or {' and '.join(sorted(self.when.model_fields_set))} in it"
         if self.direction != DIRECTIONS["down"]:
             return "is for downloads; give uploads a rule of their own"
         return "needs paths" if self.paths is None else None
@@ -391,40 +391,40 @@ class Rule(Section):
         return self.plain_tcp == "cap"
 
     @property
-    def acts(self) -> bool:
+    def has_effect(self) -> bool:
         """Whether the rule does more than exempt."""
         return any(getattr(self, kind.value) is not None for kind in Kind)
 
     @cached_property
-    def exempts(self) -> frozenset[Kind]:
-        """The questions that it answers with ``none``."""
-        return frozenset(kind for kind in Kind if self.answers(kind) and getattr(self, kind.value) is None)
+    def exempted_kinds(self) -> frozenset[Kind]:
+        """The kinds that the rule sets to ``none``."""
+        return frozenset(kind for kind in Kind if self.defines(kind) and getattr(self, kind.value) is None)
 
-    def answers(self, kind: Kind) -> bool:
-        """Whether the rule answers *kind* for the subflows that it catches, so that no later rule does."""
+    def defines(self, kind: Kind) -> bool:
+        """Return whether the rule has the key of *kind*, and so decides for the subflows that it catches."""
         return kind.value in self.model_fields_set
 
     def decides(self, kind: Kind, direction: Direction) -> bool:
-        """Whether the rule answers *kind* for packets in *direction*; uploads are not steered."""
-        return direction in self.direction and self.answers(kind) and (kind, direction) != (Kind.STEER, Direction.UP)
+        """Return whether the rule decides about *kind* for packets in *direction*; uploads are not steered."""
+        return direction in self.direction and self.defines(kind) and (kind, direction) != (Kind.STEER, Direction.UP)
 
     @property
     def budget_guard(self) -> bool:
         """Whether the guard may relax the caps of ``budget``: only if the rule allows it, because they limit costs."""
         return self.guard and "guard" in self.model_fields_set
 
-    def least_paths(self, kind: Kind) -> int:
-        """Return the number of paths that must have active subflows before the rule answers *kind*. Budgets count from
-        the first subflow on. An exemption for two paths would leave the first to later rules."""
+    def required_paths(self, kind: Kind) -> int:
+        """Return the number of paths that must have active subflows before the rule decides about *kind*. Budgets count
+        from the first subflow on, and exemptions hold from it on: later rules must not decide about it."""
         when = self.when
         if when.min_paths is not None or when.min_subflows is not None:
             return when.min_paths or 1
-        undisturbed = kind is Kind.STEER and self.steer is not None and not self.steer.kind.spreads
-        usual = 1 if kind is Kind.BUDGET or kind in self.exempts or undisturbed or self.always else 2
-        return min(usual, when.max_subflows or usual)
+        is_passive = kind is Kind.STEER and self.steer is not None and not self.steer.mode_class.spreads_data
+        default = 1 if kind is Kind.BUDGET or kind in self.exempted_kinds or is_passive or self.always else 2
+        return min(default, when.max_subflows or default)
 
     def conditions(self, kind: Kind) -> Conditions:
-        paths = self.least_paths(kind)
+        paths = self.required_paths(kind)
         return Conditions(self.when, max(self.when.min_subflows or 1, paths), paths, kind is Kind.THROTTLE)
 
 
@@ -432,24 +432,24 @@ class Guard(Section):
     """When caps are relaxed for a connection that gets less than the best of its uncapped paths once gave it."""
 
     enabled: bool = Field(default=True, examples=[False])
-    """false: caps hold whatever they do."""
+    """false: caps are never relaxed."""
     after: Annotated[float, seconds(0.1, 60)] = Field(default=0.3, examples=[1])
     """Seconds for which the connection must be degraded."""
     retry: Annotated[float, seconds(1, 3600)] = Field(default=5.0, examples=[10])
     """Seconds after which the caps are tried again at the latest; doubled each time."""
     longest_retry: Annotated[float, seconds(1, 86400)] = Field(
-        default_factory=lambda data: max(data["retry"], LONGEST_RETRY),  # no pause is shorter than the one before
+        default_factory=lambda data: max(data["retry"], MAX_RETRY_SECONDS),  # no pause is shorter than the one before
         description="The maximum of `retry`. Default: 300, or `retry` if longer.",
         examples=[600],
     )
 
     @field_validator("longest_retry")
     @classmethod
-    def _is_no_shorter(cls, longest: float, info: ValidationInfo) -> float:
+    def _check_longest_retry(cls, maximum: float, info: ValidationInfo) -> float:
         retry = info.data.get("retry")
-        if retry is not None and longest < retry:
-            raise ValueError(f"{longest:g} is below retry, which is {retry:g}")
-        return longest
+        if retry is not None and maximum < retry:
+            raise ValueError(f"{maximum:g} is below retry, which is {retry:g}")
+        return maximum
 
 
 def _version(value: object) -> int:
@@ -490,7 +490,7 @@ class Policy(Section):
     """The rules, the most specific first. An empty list caps nothing."""
     guard: Guard = Field(default_factory=Guard, examples=[{"after": 1, "retry": 10}])
     """When caps are relaxed because other paths degrade."""
-    text: ClassVar[str] = ""  # what it was read from, for changing it: the file may have changed since
+    text: ClassVar[str] = ""  # the text of the policy, for what-if requests: the file may have changed since
 
     @model_validator(mode="after")
     def _resolve_names(self) -> Self:
@@ -498,22 +498,22 @@ class Policy(Section):
         for name, path in self.paths.items():
             path.__dict__["name"] = name
         for name, budget in self.budgets.items():
-            budget.__dict__.update(name=name, own_name=True)
-        fed: dict[str, Budget] = {}
+            budget.__dict__.update(name=name, is_shared=True)
+        budgets: dict[str, Budget] = {}
         for rule in self.rules:
             if isinstance(rule.budget, str):
                 rule.__dict__["budget"] = self.budgets.get(rule.budget)
             elif rule.budget is not None:
                 rule.budget.__dict__["name"] = rule.name
             if rule.budget is not None:
-                fed[rule.budget.name] = rule.budget
-        self.__dict__["budgets"] = fed
+                budgets[rule.budget.name] = rule.budget
+        self.__dict__["budgets"] = budgets
         return self
 
     @property
     def acts_on_upload(self) -> bool:
         """Whether a rule caps, meters or steers uploads."""
-        return any(rule.acts and Direction.UP in rule.direction for rule in self.rules)
+        return any(rule.has_effect and Direction.UP in rule.direction for rule in self.rules)
 
     @property
     def caps_plain_tcp(self) -> bool:
@@ -521,17 +521,17 @@ class Policy(Section):
 
     @property
     def applied(self) -> Policy:
-        """The policy that all get that act on the kernel: without rules in a dry run."""
+        """The policy that is applied to the kernel: without rules in a dry run."""
         return self.model_copy(update={"rules": []}) if self.dry_run else self
 
     @property
     def cap_verb(self) -> str:
-        """What a rule or budget does, in reasons."""
+        """The verb in reasons: what a rule or budget does."""
         return "would cap" if self.dry_run else "caps"
 
     @property
     def cap_note(self) -> str:
-        """What follows a text about a cap."""
+        """The end of a text about a cap."""
         return " (dry run)" if self.dry_run else ""
 
     def open_rules(self, now: float) -> tuple[bool, ...]:

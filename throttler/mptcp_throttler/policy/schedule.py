@@ -47,20 +47,20 @@ class Window(NamedTuple):
 
 def parse_days(value: object) -> frozenset[int]:
     """Return the days (0 is Monday) of ``mon`` or ``mon-fri``; ``fri-mon`` includes the weekend. Raises ValueError."""
-    words = value.lower().split("-") if isinstance(value, str) else []
-    if not 1 <= len(words) <= 2 or any(word not in DAYS for word in words):
-        guess = did_you_mean(words[0][:3], DAYS) if len(words) == 1 else ""
-        raise ValueError(f'{shown(value)} is not a day{guess}; write {", ".join(DAYS)}, or a range such as "mon-fri"')
-    first, last = DAYS.index(words[0]), DAYS.index(words[-1])
+    parts = value.lower().split("-") if isinstance(value, str) else []
+    if not 1 <= len(parts) <= 2 or any(part not in DAYS for part in parts):
+        hint = did_you_mean(parts[0][:3], DAYS) if len(parts) == 1 else ""
+        raise ValueError(f'{shown(value)} is not a day{hint}; write {", ".join(DAYS)}, or a range such as "mon-fri"')
+    first, last = DAYS.index(parts[0]), DAYS.index(parts[-1])
     return frozenset((first + offset) % 7 for offset in range((last - first) % 7 + 1))
 
 
 def parse_hours(value: object) -> tuple[time, time]:
     """Return start and end of ``08:00-18:00``; an end of 24:00 is midnight. Raises ValueError."""
-    found = _HOURS.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = _HOURS.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         raise ValueError(f'{shown(value)} is not a range of hours; write HH:MM-HH:MM (e.g. "08:00-18:00")')
-    start_hour, start_minute, end_hour, end_minute = (int(part) for part in found.groups())
+    start_hour, start_minute, end_hour, end_minute = (int(part) for part in match.groups())
     whole_day_end = (end_hour, end_minute) == (24, 0)
     if start_hour > 23 or start_minute > 59 or end_minute > 59 or (end_hour > 23 and not whole_day_end):
         raise ValueError(f"{shown(value)} has a time of day that does not exist; 00:00 to 23:59, or 24:00 as the end")
@@ -79,14 +79,14 @@ def hours_text(windows: Iterable[Window]) -> str:
     """Return ``Mon-Fri 08:00-18:00, 20:00-24:00``; the days are omitted if they are every day."""
     by_days: dict[frozenset[int], list[str]] = {}
     for window in windows:
-        whole = window.start == window.end
+        is_whole_day = window.start == window.end
         end = "24:00" if window.end == MIDNIGHT else f"{window.end:%H:%M}"
-        by_days.setdefault(window.days, []).append("" if whole else f"{window.start:%H:%M}-{end}")
+        by_days.setdefault(window.days, []).append("" if is_whole_day else f"{window.start:%H:%M}-{end}")
     texts = []
     for days, hours in by_days.items():
         # A window of the whole day includes all others of these days.
-        of_day = "" if "" in hours else ", ".join(hours)
-        texts.append(f"{_days_text(days)} {of_day}".strip() or "every day")
+        times = "" if "" in hours else ", ".join(hours)
+        texts.append(f"{_days_text(days)} {times}".strip() or "every day")
     return ", ".join(texts)
 
 
@@ -102,24 +102,24 @@ def _days_text(days: frozenset[int]) -> str:
     return ", ".join(texts)
 
 
-def moment_text(at: float, now: float, zone: tzinfo) -> str:
-    """Return the local time of *at*: ``18:00``, ``Mon 08:00`` or, from a week after *now* on, with the date; in a
+def moment_text(moment: float, now: float, zone: tzinfo) -> str:
+    """Return the local time of *moment*: ``18:00``, ``Mon 08:00`` or, from a week after *now* on, with the date; in a
     repeated hour with the offset from UTC."""
-    when, today = datetime.fromtimestamp(at, zone), datetime.fromtimestamp(now, zone).date()
-    ahead = (when.date() - today).days
-    weekday = DAYS[when.weekday()].title()
-    day = "" if not ahead else f"{weekday} " if ahead < 7 else f"{weekday} {when:%Y-%m-%d} "
-    twice = when.replace(fold=0).utcoffset() != when.replace(fold=1).utcoffset()
-    return f"{day}{when:%H:%M}" + (f" {when.isoformat()[-6:]}" if twice else "")
+    local, today = datetime.fromtimestamp(moment, zone), datetime.fromtimestamp(now, zone).date()
+    days_ahead = (local.date() - today).days
+    weekday = DAYS[local.weekday()].title()
+    day = "" if not days_ahead else f"{weekday} " if days_ahead < 7 else f"{weekday} {local:%Y-%m-%d} "
+    is_repeated = local.replace(fold=0).utcoffset() != local.replace(fold=1).utcoffset()
+    return f"{day}{local:%H:%M}" + (f" {local.isoformat()[-6:]}" if is_repeated else "")
 
 
-def may_coincide(one: Iterable[Window], other: Iterable[Window]) -> bool:
+def may_coincide(first: Iterable[Window], second: Iterable[Window]) -> bool:
     """Return whether both are ever open at once. It is enough to test the moments at which either opens."""
-    one, other = tuple(one), tuple(other)
-    starts = {(day, window.start) for window in (*one, *other) for day in window.days}
+    first, second = tuple(first), tuple(second)
+    starts = {(day, window.start) for window in (*first, *second) for day in window.days}
     monday = datetime(2024, 1, 1)
     moments = [datetime.combine(monday + timedelta(days=day), start) for day, start in starts]
-    return any(is_open(one, moment) and is_open(other, moment) for moment in moments)
+    return any(is_open(first, moment) and is_open(second, moment) for moment in moments)
 
 
 def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: float) -> float | None:
@@ -132,7 +132,7 @@ def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: floa
         return [is_open(windows, local) for windows in schedules]
 
     # A window may open or close at its ends on each day, both of them in a repeated hour, and when the offset from UTC
-    # changes. In a skipped hour, its ends do no harm.
+    # changes. Its ends in a skipped hour have no effect.
     edges = {edge for window in chain.from_iterable(schedules) for edge in (window.start, window.end)} | {MIDNIGHT}
     days = [datetime.fromtimestamp(now, zone).date() + timedelta(days=ahead) for ahead in range(_HORIZON.days + 1)]
     ends = product(days, edges, (0, 1))

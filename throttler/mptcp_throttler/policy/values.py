@@ -29,12 +29,12 @@ from mptcp_throttler.policy.schedule import DAYS, DAYS_PATTERN, HOURS_PATTERN, p
 
 Network = IPv4Network | IPv6Network
 T = TypeVar("T")
-LOWEST_BURST: Final = 1600  # bytes: one full-size Ethernet packet with its headers
+MIN_BURST: Final = 1600  # bytes: one full-size Ethernet packet with its headers
 VOLUME_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30}
 VOLUME_PATTERN: Final = rf"^[0-9]+(?:\.[0-9]+)? *(?:{'|'.join(VOLUME_UNITS)})$"
-HIGHEST_VOLUME: Final = 10**18  # bytes: far more than a link carries, and small enough for all tools
+MAX_VOLUME: Final = 10**18  # bytes: far more than a link carries, and small enough for all tools
 _VOLUME: Final = re.compile(rf"([0-9]+(?:\.[0-9]+)?) *({'|'.join(VOLUME_UNITS)})", re.ASCII)
-_LIKE_A_VOLUME: Final = re.compile("[0-9.]+ *[kmgt]b", re.IGNORECASE)
+_VOLUME_LIKE: Final = re.compile("[0-9.]+ *[kmgt]b", re.IGNORECASE)
 _TIME: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])", re.ASCII)
 
 
@@ -65,15 +65,15 @@ def parse_prefix(value: object) -> Network:
 
 def parse_time_zone(value: object) -> ZoneInfo:
     """Return a zone of the IANA time zone database. Raises ValueError."""
-    guess = ""
+    hint = ""
     try:
         if isinstance(value, str | ZoneInfo):
             return ZoneInfo(value) if isinstance(value, str) else value
     # ZoneInfo opens a file of that name; OSError: for example, it is a directory.
     except (KeyError, ValueError, OSError):
-        guess = did_you_mean(str(value), sorted(available_timezones()))
+        hint = did_you_mean(str(value), sorted(available_timezones()))
     raise ValueError(
-        f"{shown(value)} is not a time zone{guess}; write Region/City as in the IANA database "
+        f"{shown(value)} is not a time zone{hint}; write Region/City as in the IANA database "
         '(e.g. "Europe/Athens"), or UTC'
     )
 
@@ -83,33 +83,31 @@ def parse_volume(value: object) -> int:
     if type(value) is int and value >= 0:
         exact: Decimal | None = Decimal(value)
     else:
-        found = _VOLUME.fullmatch(value.strip()) if isinstance(value, str) else None
-        exact = None if found is None else Decimal(found[1]) * VOLUME_UNITS[found[2]]
+        match = _VOLUME.fullmatch(value.strip()) if isinstance(value, str) else None
+        exact = None if match is None else Decimal(match[1]) * VOLUME_UNITS[match[2]]
     if exact is None or exact != exact.to_integral_value():
         raise ValueError(
             f"{shown(value)} is not a volume{size_guess(value, VOLUME_UNITS)}; write a number and "
             f'{", ".join(VOLUME_UNITS)}, as in "5 GB"'
         )
-    if exact > HIGHEST_VOLUME:
-        raise ValueError(
-            f"{shown(value)} is out of range; at most {HIGHEST_VOLUME // VOLUME_UNITS['TB']} TB is allowed"
-        )
+    if exact > MAX_VOLUME:
+        raise ValueError(f"{shown(value)} is out of range; at most {MAX_VOLUME // VOLUME_UNITS['TB']} TB is allowed")
     return int(exact)
 
 
 def volume_as_budget(value: str) -> str | None:
     """Return what to write instead of a volume (``20 GB``) as a budget; None if *value* is not a volume."""
-    if _LIKE_A_VOLUME.fullmatch(value.strip()) is None:
+    if _VOLUME_LIKE.fullmatch(value.strip()) is None:
         return None
     steps = f"[{{after: {value.strip().upper()}, throttle: {{rate: 512 kbit/s}}}}]"
-    return f"{shown(value)} is a volume; write when it restarts and what holds then: {{period: month, steps: {steps}}}"
+    return f"{shown(value)} is a volume; write also its period and its steps: {{period: month, steps: {steps}}}"
 
 
 def _parse_reset_time(value: object) -> time:
-    found = _TIME.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = _TIME.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         raise ValueError(f'{shown(value)} is not a time of day; write HH:MM, as in "03:00", in quotes')
-    return time(int(found[1]), int(found[2]))
+    return time(int(match[1]), int(match[2]))
 
 
 def _parse_reset_day(value: object) -> int | str:
@@ -131,8 +129,8 @@ Rate = Annotated[int, Parsed(parse_rate, _text_or(RATE_PATTERN, minimum=MIN_RATE
 Burst = Annotated[
     int,
     Parsed(
-        lambda value: parse_size(value, LOWEST_BURST),
-        _text_or(SIZE_PATTERN, minimum=LOWEST_BURST, maximum=MAX_SIZE),
+        lambda value: parse_size(value, MIN_BURST),
+        _text_or(SIZE_PATTERN, minimum=MIN_BURST, maximum=MAX_SIZE),
     ),
 ]
 """Bytes."""
@@ -143,27 +141,27 @@ ResetDay = Annotated[
 ]
 
 
-def none_or(key: str, alone: Callable[[object], object]) -> BeforeValidator:
-    """Return a validator that turns ``none`` into None; anything else must be a mapping with at least *key*, for whose
-    value *alone* raises ValueError if it is invalid. ``null`` does not occur: the document has NOTHING instead."""
+def none_or(key: str, parse: Callable[[object], object]) -> BeforeValidator:
+    """Return a validator that converts ``none`` into None; other values must be mappings with at least *key*. *parse*
+    raises ValueError for an invalid value of *key*. ``null`` does not occur: the document has NOTHING instead."""
 
     def exempt(value: object) -> object:
         if isinstance(value, str):
             if value == "none":
                 return None
             try:
-                alone(value)
+                parse(value)
             except ValueError:
                 raise ValueError(
                     f'{shown(value)} is not allowed; write none, or a mapping with at least "{key}"'
                 ) from None
-            raise ValueError(f"{shown(value)} alone is not allowed; write {{{key}: {value}}}, with what else it needs")
+            raise ValueError(f"{shown(value)} is not allowed; write {{{key}: {value}}}, with the other required keys")
         return value
 
     return BeforeValidator(exempt)
 
 
-def also(*schemas: dict[str, Any]) -> Any:
+def allow_also(*schemas: dict[str, Any]) -> Any:
     """Return the schema extension that allows one of *schemas* in place of a section."""
 
     def extend(schema: dict[str, Any]) -> None:
@@ -178,32 +176,32 @@ class Prefixes(Generic[T]):
 
     __slots__ = ("_by_version",)
 
-    def __init__(self, given: Iterable[tuple[Network, T]]) -> None:
+    def __init__(self, items: Iterable[tuple[Network, T]]) -> None:
         by_version: dict[int, dict[int, dict[int, T]]] = {4: {}, 6: {}}
-        for network, value in given:
+        for network, value in items:
             shift = network.max_prefixlen - network.prefixlen
             values = by_version[network.version].setdefault(shift, {})
             values.setdefault(int(network.network_address) >> shift, value)
         self._by_version = {version: tuple(sorted(by_shift.items())) for version, by_shift in by_version.items()}
         """By IP version: pairs of a shift and the values by prefix, as the number that remains after the shift."""
 
-    def holds(self, address: bytes) -> bool:
+    def contains(self, address: bytes) -> bool:
         """Return whether any prefix contains the packed *address*. An IPv6 prefix contains no IPv4 address."""
-        return any(True for _ in self.of(address))
+        return any(True for _ in self.values_of(address))
 
-    def of(self, address: bytes) -> Iterator[T]:
+    def values_of(self, address: bytes) -> Iterator[T]:
         """Return the values of the prefixes that contain the packed *address*, the longest first."""
-        return self._around(4 if len(address) == 4 else 6, int.from_bytes(address, "big"))
+        return self._values_around(4 if len(address) == 4 else 6, int.from_bytes(address, "big"))
 
-    def around(self, network: Network) -> Iterator[T]:
+    def values_around(self, network: Network) -> Iterator[T]:
         """Return the values of the prefixes that contain all of *network*, the longest first."""
-        shortest = network.max_prefixlen - network.prefixlen
-        return self._around(network.version, int(network.network_address), shortest)
+        min_shift = network.max_prefixlen - network.prefixlen
+        return self._values_around(network.version, int(network.network_address), min_shift)
 
     def has(self, network: Network) -> bool:
-        return any(True for _ in self.around(network))
+        return any(True for _ in self.values_around(network))
 
-    def _around(self, version: int, number: int, least: int = 0) -> Iterator[T]:
+    def _values_around(self, version: int, number: int, min_shift: int = 0) -> Iterator[T]:
         for shift, values in self._by_version[version]:
-            if shift >= least and number >> shift in values:
+            if shift >= min_shift and number >> shift in values:
                 yield values[number >> shift]

@@ -37,7 +37,7 @@ class Verdict(NamedTuple):
     rule: Rule | None  # the rule that decided about the cap, ``none`` included
     scope: ScopeKey | None  # None: not throttled
     throttle: Throttle | None
-    reason: str  # for the operator: a sentence on the cap, then the sentences that the stages add (:func:`joined`)
+    reason: str  # for the operator: a sentence on the cap, then the sentences of the stages (:func:`add_sentence`)
     direction: Direction = Direction.DOWN
     budget: Rule | None = None  # the rule whose budget meters the subflow
     steer: Rule | None = None
@@ -47,13 +47,13 @@ class Verdict(NamedTuple):
     rests: bool = False  # whether the scheduler must not use the subflow while the other subflows do well
 
 
-BEFORE: Final = {Direction.DOWN: "", Direction.UP: "upload: "}
+PREFIX: Final = {Direction.DOWN: "", Direction.UP: "upload: "}
 """Prefix of a reason. Download reasons have none: they are older than directions."""
 NO_RULE: Final = "no rule matches"
 
 
 @lru_cache(4096)
-def joined(reason: str, sentence: str, direction: Direction = Direction.DOWN) -> str:
-    """Return *reason* with *sentence* added or in place of ``NO_RULE``; cached, so that many subflows share a text."""
-    before = BEFORE[direction]
-    return before + sentence if reason == before + NO_RULE else f"{reason}; {sentence}"
+def add_sentence(reason: str, sentence: str, direction: Direction = Direction.DOWN) -> str:
+    """Return *reason* with *sentence* added, or in place of ``NO_RULE``. Cached: many subflows share a text."""
+    prefix = PREFIX[direction]
+    return prefix + sentence if reason == prefix + NO_RULE else f"{reason}; {sentence}"

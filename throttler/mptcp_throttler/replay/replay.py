@@ -177,7 +177,7 @@ class Replay:
 
     def _next_time(self) -> float:
         while_open = min(self._next_expiry_check, self._next_rule_change) if self._tracker.connections else math.inf
-        window = self._anticipation.next_due
+        window = self._anticipation.next_window_end
         return min(while_open, self._next_sample, math.inf if window is None else window)
 
     def _run_due(self) -> Iterator[Entry]:
@@ -188,7 +188,7 @@ class Replay:
                 yield from self._apply_events(events)
             yield from self._decide(self._budgets.advance(now, now))
             self._anticipation.expire(now)
-        yield from self._decide(self._anticipation.due(now))
+        yield from self._decide(self._anticipation.take_due(now))
         if self._next_rule_change <= now:
             before, self._open_rules = self._open_rules, self.policy.open_rules(now)
             for rule, was_open, is_open in zip(self.policy.rules, before, self._open_rules, strict=True):
@@ -291,7 +291,7 @@ class Replay:
                 self._anticipation.forget(token, self.now)
                 self._budgets.forget(token)
             else:
-                expected = self._anticipation.paths(connection, count_paths(self.policy, connection), self.now)
+                expected = self._anticipation.expected_paths(connection, count_paths(self.policy, connection), self.now)
                 verdicts = evaluate(self.policy, connection, self.now, expected if self.policy.anticipate else 0)
                 verdicts = self._budgets.apply(connection, verdicts, self.now)
                 after = self._verdicts[token] = {(each.four_tuple, each.direction): each for each in verdicts}

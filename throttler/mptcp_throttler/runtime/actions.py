@@ -102,7 +102,7 @@ class ActionRunner:
             not_closed |= self._sockets.close_sockets(closed)
         for four_tuple, event in excess.items():
             if self._lines[event.kind].allow(event.time):
-                outcome = f"{not_closed[four_tuple]}; nothing caps it" if four_tuple in not_closed else "closed"
+                outcome = f"{not_closed[four_tuple]}; it is not capped" if four_tuple in not_closed else "closed"
                 fields = log_fields(self._connections.get(event.token), token=event.token, subflow=four_tuple)
                 text = "%s: too many %s: %s: %s"
                 log.warning(text, four_tuple, _EXCESS[event.kind], event.detail, outcome, extra=fields)

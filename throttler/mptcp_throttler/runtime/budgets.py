@@ -150,7 +150,7 @@ class Budgets(Component):
 
     async def _read_accounts(self, ledger: Ledger, periods: Collection[tuple[str, int]]) -> None:
         async with self._write_lock:  # otherwise counts that are being written would be missing
-            self._decide(self._stage.accounts.set_used(periods, await self._run_in_thread(ledger.used, periods)))
+            self._decide(self._stage.accounts.set_used(periods, await self._run_in_thread(ledger.read_usage, periods)))
 
     async def _run_in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
@@ -234,7 +234,7 @@ class Grants(Component):
             before = self._grants
             if await self._read() or time.time() >= self._stage.next_change:
                 for each in set(self._grants).difference(before):
-                    self._report(each, each.words())
+                    self._report(each, each.text())
                 await self._apply()
 
     async def _read(self) -> bool:

@@ -85,7 +85,7 @@ async def _backup_flags(settings: Settings) -> str:
         return ""
     cleared = 0
     with closing(REAL.sockets(settings)) as sockets:
-        backup = [each for piece in sockets.pieces() for each in piece if each.made_backup]
+        backup = [each for piece in sockets.batches() for each in piece if each.made_backup]
     with closing(REAL.subflow_commands()) as commands:
         for each in backup:
             try:
@@ -119,7 +119,7 @@ async def _root_qdiscs(settings: Settings) -> str:
 
 async def _limits(settings: Settings) -> str:
     with closing(REAL.sockets(settings)) as sockets:
-        sockets_found = [each for piece in sockets.pieces() for each in piece]
+        sockets_found = [each for piece in sockets.batches() for each in piece]
         if not sockets_found:
             return ""
         try:

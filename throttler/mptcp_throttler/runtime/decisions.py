@@ -17,7 +17,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.anticipation import JoinPredictor
 from mptcp_throttler.policy.evaluate import count_paths, evaluate
 from mptcp_throttler.policy.model import Direction, Policy
-from mptcp_throttler.policy.verdict import BEFORE, Verdict
+from mptcp_throttler.policy.verdict import PREFIX, Verdict
 from mptcp_throttler.runtime.event_loop import begin_acyclic, end_acyclic, wait_at_most
 from mptcp_throttler.runtime.logs import log_fields
 from mptcp_throttler.shaping.cap import PlanError
@@ -100,10 +100,10 @@ class Decisions:
     async def run(self) -> None:
         """Decide the verdicts of pending connections and of those whose anticipation ended, forever."""
         while True:
-            due = self.anticipation.next_due
+            due = self.anticipation.next_window_end
             await wait_at_most(self._wake, None if due is None else max(0.0, due - time.monotonic()))
             self._wake.clear()
-            self.decide(self.anticipation.due(time.monotonic()))
+            self.decide(self.anticipation.take_due(time.monotonic()))
             await self._decide_pending()
 
     async def _decide_pending(self) -> None:
@@ -163,9 +163,9 @@ class Decisions:
         """Return the number of paths that the connection is expected to get; caps are decided by it."""
         if connection.is_tunnel:
             return 0  # the tunnel daemon reports all paths of a tunnel together
-        before = self.anticipation.next_due
-        paths = self.anticipation.paths(connection, count_paths(self.policy, connection), time.monotonic())
-        if self.anticipation.next_due != before:
+        before = self.anticipation.next_window_end
+        paths = self.anticipation.expected_paths(connection, count_paths(self.policy, connection), time.monotonic())
+        if self.anticipation.next_window_end != before:
             self._wake.set()
         return paths if self.policy.anticipate else 0
 
@@ -179,7 +179,7 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
         four_tuple, port = each.four_tuple, each.four_tuple.local_port
         if port in listen_ports:
             return each
-        reason = f"{BEFORE[each.direction]}its local port {port} is not among listen_ports"
+        reason = f"{PREFIX[each.direction]}its local port {port} is not among listen_ports"
         return Verdict(four_tuple, each.path, None, None, None, reason, each.direction, rests=each.rests)
 
     return tuple(map(restrict, verdicts))
@@ -192,6 +192,6 @@ def _for_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
     for each in verdicts:
         verdict = each._replace(steer=None, steer_path=None)
         if each.direction is Direction.UP and each.throttle is not None:
-            verdict = verdict._replace(scope=None, throttle=None, reason=BEFORE[Direction.UP] + NOT_CAPPED)
+            verdict = verdict._replace(scope=None, throttle=None, reason=PREFIX[Direction.UP] + NOT_CAPPED)
         result.append(verdict)
     return tuple(result)

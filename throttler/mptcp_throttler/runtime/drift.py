@@ -124,7 +124,7 @@ class DriftMonitor:
         try:
             for change in source.read():
                 self.counters.noticed += 1
-                self._record_change(change.what, change.who)
+                self._record_change(change.description, change.author)
         except OSError as error:
             log.warning("kernel notices: %s; changes are found within %g s", error.strerror, self._interval)
             self._close(source)

@@ -138,7 +138,9 @@ class Engine:
         # Read the policy again: another one may be in force now, and other rules may be open.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
         found = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
-        await self.paced.set_initial_options(with_exceptions(found, [each.network for each in self.grants.in_force]))
+        await self.socket_limiter.set_initial_options(
+            with_exceptions(found, [each.network for each in self.grants.in_force])
+        )
 
     async def apply_grants(self, tokens: Collection[int]) -> None:
         """Apply the grants in force to the connections of *tokens* and to the initial options of new connections."""
@@ -199,9 +201,9 @@ class Engine:
             # Handle the first moves at once, so that the next sample finds the new limits. If more moves remain, let
             # the event loop run before the next ones.
             self.socket_limiter.follow()
-            if planner.moved:
+            if planner.changed_subflows:
                 loop.call_soon(self.apply_plan)
-        if flips := self.decisions.anticipation.take_flips():
+        if flips := self.decisions.anticipation.take_changed_clients():
             self.socket_limiter.set_clients(flips)
         self.downloads.reconciler.wake()
         self.uploads.follow()

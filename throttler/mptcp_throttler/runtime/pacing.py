@@ -18,7 +18,7 @@ from ipaddress import ip_network
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.bpf import SocketPacing
 from mptcp_throttler.kernel.ports import KernelSockets
-from mptcp_throttler.kernel.scheduling import in_turns
+from mptcp_throttler.kernel.scheduling import in_slices
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.values import Network
@@ -107,10 +107,10 @@ class SocketLimiter(Component, Consumer):
         if bool(before) is not bool(options):
             # Before the first pause: a client that set_clients() removes during a pause would stay in the kernel.
             self._outdated.extend(self._clients)
-        async for network in in_turns(before):
+        async for network in in_slices(before):
             if before[network] != options.get(network):
                 self._outdated.append(network)
-        async for network in in_turns(options):  # new prefixes last: deletions make room for them
+        async for network in in_slices(options):  # new prefixes last: deletions make room for them
             if network not in before:
                 self._outdated.append(network)
         await self._write_outdated()
@@ -201,18 +201,18 @@ class SocketLimiter(Component, Consumer):
             log.error("%s", error)
         self._pacing.close()
 
-    def _apply(self, limits: SocketChanges) -> None:
-        if self._set_limits(limits):
+    def _apply(self, changes: SocketChanges) -> None:
+        if self._set_limits(changes):
             self._on_plan_change()
 
-    def _set_limits(self, limits: SocketChanges) -> bool:
-        """Set *limits* on the sockets; return whether the plan changed."""
+    def _set_limits(self, changes: SocketChanges) -> bool:
+        """Set *changes* on the sockets; return whether the plan changed."""
         try:
-            if limits.wanted:
-                self._pacing.limit(limits.wanted)
-            if limits.forgotten:
-                self._pacing.forget(limits.forgotten)
-            if limits.at_once:
+            if changes.limits:
+                self._pacing.limit(changes.limits)
+            if changes.dropped:
+                self._pacing.forget(changes.dropped)
+            if changes.is_urgent:
                 self._wake.set()
             self._was_refused = False
         except KernelError as error:
@@ -221,7 +221,7 @@ class SocketLimiter(Component, Consumer):
             self._was_refused = True
             self._onsets.refused()
             return True
-        return limits.planned
+        return changes.plan_changed
 
 
 def _classes(options: Mapping[Network, InitialOptions]) -> set[int]:
@@ -234,7 +234,7 @@ async def lift_all(
     """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. Busy sockets
     may take the change only a round trip later: wait for them at most *seconds*. Raises KernelError."""
     all_sockets: list[KernelSubflow] = []
-    for piece in sockets.pieces():
+    for piece in sockets.batches():
         all_sockets += (each for each in piece if each.cookie)
         await asyncio.sleep(0)
     waiting = {each.four_tuple: each for each in all_sockets if each.tcp.max_pacing_rate is not None}

@@ -33,7 +33,7 @@ waits for the data that the dead path lost."""
 
 def needs_user_space(policy: Policy) -> bool:
     """Return whether *policy* sets the backup flag of single subflows."""
-    return any(rule.steer is not None and rule.steer.kind.sets_backup for rule in policy.rules)
+    return any(rule.steer is not None and rule.steer.mode_class.sets_backup for rule in policy.rules)
 
 
 class UserspacePathManager(Component):
@@ -103,7 +103,7 @@ class UserspacePathManager(Component):
                 self.flags_note.remove()
 
     async def _hold(self) -> None:
-        previous = self._sysctls.before(SYSCTLS)
+        previous = self._sysctls.original_values(SYSCTLS)
         if self._keeper is None or not self._keeper.alive:
             if self._keeper is not None:
                 self._keeper.close()

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.ports import Netfilter, TrafficControl
-from mptcp_throttler.kernel.scheduling import in_turns
+from mptcp_throttler.kernel.scheduling import in_slices
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import ClassSpec, Target
 from mptcp_throttler.shaping.plan import Planner
@@ -260,7 +260,7 @@ async def _count_differences(
 ) -> int:
     """Return how many objects differ between *recorded* and *actual*, without the objects in *changed*."""
     count = 0
-    async for key in in_turns([*recorded, *(actual.keys() - recorded.keys())]):
+    async for key in in_slices([*recorded, *(actual.keys() - recorded.keys())]):
         if key not in changed:
             count += key not in recorded or key not in actual or not same(recorded[key], actual[key])
     return count

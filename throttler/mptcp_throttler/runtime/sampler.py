@@ -134,7 +134,7 @@ class Sampler:
             pace = _Pace(REST_RATIO if with_pauses else 0.0)
             # ``latest`` is updated in place, so that old samples are freed one by one as new ones come.
             seen = set[FourTuple]()
-            for piece in self._sockets.pieces():
+            for piece in self._sockets.batches():
                 for subflow in piece:
                     self.latest[subflow.four_tuple] = subflow
                     seen.add(subflow.four_tuple)

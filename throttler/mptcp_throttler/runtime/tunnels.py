@@ -157,8 +157,8 @@ class _SocketsAndPaths:
         self._sockets, self._tunnels = sockets, tunnels
         self.close = sockets.close
 
-    def pieces(self) -> Iterator[Sequence[KernelSubflow]]:
-        yield from self._sockets.pieces()
+    def batches(self) -> Iterator[Sequence[KernelSubflow]]:
+        yield from self._sockets.batches()
         yield [each.socket for each in self._tunnels.table.paths.values()]
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> Sockets:

@@ -12,11 +12,11 @@ from mptcp_throttler.policy.model import Direction, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, ClassSpec, class_spec
 
-PATHS_SHARE = 128  # one of this many numbers is reserved for path caps: client caps may use all others at a reload
+PATH_RESERVE = 128  # one in this many numbers is reserved for path caps: client caps may use all others at a reload
 
 
 class PlanError(Exception):
-    """No plan is possible; the message names the resource that is used up."""
+    """No plan is possible; the message names the exhausted resource."""
 
 
 class Level(NamedTuple):
@@ -25,7 +25,7 @@ class Level(NamedTuple):
     computed: float
     users: int
     rate: int  # bits/s per user
-    turn: float  # seconds that the cap takes to send one segment of each user with waiting data
+    round_seconds: float  # seconds that the cap takes to send one segment of each user with waiting data
 
 
 @dataclass(slots=True, eq=False)
@@ -35,9 +35,9 @@ class Member:
     four_tuple: FourTuple
     token: int | None = None  # token of the connection; None after the subflow has ended
     cap: LiveCap | None = None  # the subflow's cap, also while the onset is pending
-    held_by: LiveCap | None = None  # the cap to whose class the entry points until the end of the onset or the drain
-    in_class: bool = False  # whether the socket was accepted into its cap's class: its first segments need no entry
-    young: bool = False  # whether the young subflow got its cap without a transition, and has no sample since
+    entry_cap: LiveCap | None = None  # the cap to whose class the entry points until the end of the onset or the drain
+    accepted_in_class: bool = False  # whether the kernel accepted the socket into its cap's class, which needs no entry
+    is_new: bool = False  # whether the young subflow got its cap without a transition, and has no sample since
     rests: bool = False  # whether the scheduler must not assign data to it
 
 
@@ -49,17 +49,17 @@ class LiveCap:
     minor: int
     direction: Direction
     throttle: Throttle  # limits that the class has now
-    wanted: Throttle  # limits that the class must have when the onsets of its users are complete
+    final_throttle: Throttle  # limits that the class must have when the onsets of its users are complete
     mark: int = 0
     users: dict[FourTuple, Member] = field(default_factory=dict)
     pending: set[FourTuple] = field(default_factory=set)  # users whose onset is not complete
-    falling: set[FourTuple] = field(default_factory=set)
-    """Pending users that had the cap before its throttle was lowered. The new rate waits only for these."""
-    unsettled: dict[FourTuple, float] = field(default_factory=dict)  # times of decisions not yet in force
-    interim: dict[FourTuple, int] = field(default_factory=dict)  # bits/s of users whose rate falls to the throttle
-    held: int = 0  # number of subflows that do not use the cap but still have an entry for its class
+    lowered: set[FourTuple] = field(default_factory=set)
+    """Pending users that had the cap before its throttle was lowered. The new rate begins after their onsets."""
+    decision_times: dict[FourTuple, float] = field(default_factory=dict)  # of decisions not yet in force
+    interim_rates: dict[FourTuple, int] = field(default_factory=dict)  # bits/s of users whose rate still falls
+    held_entries: int = 0  # number of subflows that do not use the cap but still have an entry for its class
     idle_since: float = 0.0
-    room: int = 1  # number of users for which the queue is sized: a power of two, so that it seldom changes
+    queue_users: int = 1  # number of users for which the queue is sized: a power of two, so that it seldom changes
     level: Level | None = None
     allowance: float = 0.0  # bits that the cap's transitions may still send past it
     allowance_used: float | None = None  # when a transition last began or sent data; None if there was none
@@ -67,22 +67,22 @@ class LiveCap:
     @property
     def ceil(self) -> int:
         """Final rate of all users together, bits/s."""
-        return self.wanted.ceil
+        return self.final_throttle.ceil
 
-    def make_room(self) -> bool:
-        """Adapt the room to the number of users; return whether it changed."""
-        before, users = self.room, max(1, len(self.users))
-        if not users <= before <= 4 * users:
-            self.room = 1 << (users - 1).bit_length()
-        return self.room != before
+    def resize_queue(self) -> bool:
+        """Adapt the queue to the number of users; return whether its size changed."""
+        previous, users = self.queue_users, max(1, len(self.users))
+        if not users <= previous <= 4 * users:
+            self.queue_users = 1 << (users - 1).bit_length()
+        return self.queue_users != previous
 
     @property
     def spec(self) -> ClassSpec:
         throttle = self.throttle
-        if self.interim:
-            rate = max(throttle.rate, sum(self.interim.values()))
+        if self.interim_rates:
+            rate = max(throttle.rate, sum(self.interim_rates.values()))
             throttle = throttle.at(rate, ceil=max(throttle.ceil, rate), burst=None)
-        return class_spec(self.minor, throttle, self.room, self.direction)
+        return class_spec(self.minor, throttle, self.queue_users, self.direction)
 
 
 class ClassNumbers:
@@ -93,26 +93,26 @@ class ClassNumbers:
         self._used: set[int] = set()
         self._next = FIRST_MINOR
 
-    def take(self, found: int | None, in_kernel: Container[int], *, of_path: bool) -> int:
-        """Return *found* if a class *in_kernel* has this number and no cap uses it. Otherwise return a number that no
+    def allocate(self, minor: int | None, in_kernel: Container[int], *, of_path: bool) -> int:
+        """Return *minor* if a class *in_kernel* has this number and no cap uses it. Otherwise return a number that no
         cap and, if possible, no class has. *of_path*: the number is for a path cap. Raises :class:`PlanError`."""
         size = LAST_MINOR - FIRST_MINOR + 1
-        left = size - (FIRST_MINOR <= self._htb_major <= LAST_MINOR) - len(self._used)
-        if left <= (0 if of_path else size // PATHS_SHARE):
+        remaining = size - (FIRST_MINOR <= self._htb_major <= LAST_MINOR) - len(self._used)
+        if remaining <= (0 if of_path else size // PATH_RESERVE):
             raise PlanError(f"no HTB class is left: {len(self._used)} caps are in use; share caps by path or by client")
-        if found is None or found in self._used or found not in in_kernel:
+        if minor is None or minor in self._used or minor not in in_kernel:
             # Avoid the root's number: the leaf qdisc of the class would have the handle of the root.
-            found = next(
-                minor
+            minor = next(
+                number
                 for avoided in (in_kernel, ())
                 for step in range(size)
-                if (minor := FIRST_MINOR + (self._next - FIRST_MINOR + step) % size) not in self._used
-                and minor not in avoided
-                and minor != self._htb_major
+                if (number := FIRST_MINOR + (self._next - FIRST_MINOR + step) % size) not in self._used
+                and number not in avoided
+                and number != self._htb_major
             )
-            self._next = found + 1
-        self._used.add(found)
-        return found
+            self._next = minor + 1
+        self._used.add(minor)
+        return minor
 
-    def give_back(self, minor: int) -> None:
+    def release(self, minor: int) -> None:
         self._used.discard(minor)

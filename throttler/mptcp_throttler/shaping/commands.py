@@ -111,8 +111,8 @@ class NftTable:
         """Return the existing base chains that must be deleted before :meth:`table` runs. *hooked* has the interface of
         each chain, None if the chain has none or several. A chain cannot move to another interface: before Linux 6.4
         the kernel refuses that, and newer kernels hook the chain to both interfaces."""
-        ours = self.base_chains()
-        return [name for name, on in hooked.items() if name not in ours or (ours[name] in present and ours[name] != on)]
+        own = self.base_chains()
+        return [name for name, dev in hooked.items() if name not in own or (own[name] in present and own[name] != dev)]
 
     def _base(self, chain: str, interface: str | None) -> Iterator[str]:
         hook, client, proxy = f'ingress device "{interface}" priority filter', "s", "d"  # source and destination
@@ -165,19 +165,20 @@ def plain_tcp_table(caps: Sequence[tuple[Target, PathMatch]], ownership: Ownersh
     yield f"add chain {table} postrouting {{ type filter hook postrouting priority mangle + 1; policy accept; }}"
     for number, (target, path) in enumerate(caps):
         names = ", ".join(f'"{each}"' for each in path.interfaces or ())
-        by = "" if path.interfaces is None else f"oifname {{ {names} }} "
+        interface_match = "" if path.interfaces is None else f"oifname {{ {names} }} "
         for version, ip in ((4, "ip"), (6, "ip6")):
-            to = f"meta nfproto ipv{version} "
+            client_match = f"meta nfproto ipv{version} "
             if path.clients is not None:
                 prefixes = ", ".join(str(each) for each in path.clients if each.version == version)
                 if not prefixes:
                     continue
-                to = f"{ip} daddr @clients{number}v{version} "
-                kind = f"type ipv{version}_addr; flags interval; auto-merge;"
-                yield f"add set {table} clients{number}v{version} {{ {kind} elements = {{ {prefixes} }} }}"
+                client_match = f"{ip} daddr @clients{number}v{version} "
+                set_type = f"type ipv{version}_addr; flags interval; auto-merge;"
+                yield f"add set {table} clients{number}v{version} {{ {set_type} elements = {{ {prefixes} }} }}"
             yield (
-                f"add rule {table} postrouting {by}tcp sport {{ {ports} }} {to}meta length > {SMALL_PACKET[version]} "
-                f"tcp option 30 missing {' '.join(_mark_and_priority(target, ownership))}"
+                f"add rule {table} postrouting {interface_match}tcp sport {{ {ports} }} {client_match}"
+                f"meta length > {SMALL_PACKET[version]} tcp option 30 missing "
+                f"{' '.join(_mark_and_priority(target, ownership))}"
             )
 
 
@@ -190,7 +191,7 @@ def _mark_and_priority(target: Target, ownership: Ownership) -> tuple[str, str]:
 def nft_ingress_chain_name(interface: str) -> str:
     """Return the name of the chain on *interface*. Characters that nft(8) forbids in names become /HEX/, which is
     unambiguous, because no interface name contains a slash."""
-    return "ingress_" + re.sub(r"[^A-Za-z0-9_.-]", lambda found: f"/{ord(found[0]):x}/", interface)
+    return "ingress_" + re.sub(r"[^A-Za-z0-9_.-]", lambda match: f"/{ord(match[0]):x}/", interface)
 
 
 def nft_chain_name(target: Target) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Initial options (docs/soft-start.md): settings of sockets that new subflows have from their first segment on, by the
-client's prefix. Pure.
+"""Initial options (docs/soft-start.md): settings of new subflows' sockets from the first segment on, by client prefix.
+Pure.
 
 If the client's address suffices to decide that a path is capped, the kernel accepts its subflows with a small bound on
 unsent data, few initial segments, and, for a path cap, in the cap's class: if hundreds begin at a time, their entries
@@ -19,7 +19,7 @@ from ipaddress import ip_network
 from typing import Final
 
 from mptcp_throttler.mptcp.model import map_to_ipv6
-from mptcp_throttler.policy.anticipation import ANTICIPATED
+from mptcp_throttler.policy.anticipation import ANTICIPATED_PATHS
 from mptcp_throttler.policy.conditions import PathMatch
 from mptcp_throttler.policy.model import Direction, Kind, Onset, Policy, Rule, Share
 from mptcp_throttler.policy.values import Network, Prefixes
@@ -29,18 +29,18 @@ from mptcp_throttler.shaping.model import MTU, InitialOptions
 UNSENT_SECONDS = 0.001  # bound on unsent data, as time at the cap's rate: one segment up to about 10 Mbit/s
 INITIAL_WINDOW_SECONDS = 0.004  # initial window, as time at the cap's rate: small, as many may begin at the same time
 MIN_WINDOW, MAX_WINDOW = 2, 10  # limits of the initial window, segments; the kernel's default is 10
-AS_USUAL = InitialOptions()
-REST_AT_ONCE: Final = 1_000_000
-"""Bits/s. Under a cap up to this rate, one assignment takes 0.5 s or more, so a joining subflow rests from its start
-until the other subflows are too slow."""
+DEFAULT_OPTIONS = InitialOptions()
+MAX_REST_RATE: Final = 1_000_000
+"""Bits/s. Up to this rate, one assignment takes 0.5 s or more: a join rests until the other subflows are too slow."""
 LARGE_BOUND = 65_536  # Bytes: one assignment of the scheduler. Measured: no loss of goodput up to 2 Gbit/s.
 UNANTICIPATED = InitialOptions(not_sent=LARGE_BOUND)
 _ALL_IPV4: Final = ip_network("0.0.0.0/0")
-_AROUND_IPV4: Final = tuple(ip_network((map_to_ipv6(bytes(4)), 96)).supernet(new_prefix=length) for length in range(96))
+_ALL_MAPPED: Final = ip_network((map_to_ipv6(bytes(4)), 96))
+_IPV4_SUPERNETS: Final = tuple(_ALL_MAPPED.supernet(new_prefix=length) for length in range(96))
 """The IPv6 prefixes that contain all IPv4-mapped addresses, such as ``::/0``."""
 
 
-def unsent(rate: int) -> int:
+def unsent_bound(rate: int) -> int:
     """Return the bound on unsent bytes of a subflow at *rate* bits/s."""
     return max(1, int(rate / 8 * UNSENT_SECONDS))
 
@@ -49,7 +49,7 @@ def under_cap(ceil: int, class_id: int | None = None, *, rests: bool = False) ->
     """Return the initial options under a cap of *ceil* bits/s. *rests*: this host can wake a resting subflow."""
     window = max(MIN_WINDOW, int(ceil * INITIAL_WINDOW_SECONDS / 8 / MTU))
     return InitialOptions(
-        unsent(ceil), window if window < MAX_WINDOW else None, class_id, rests and ceil <= REST_AT_ONCE
+        unsent_bound(ceil), window if window < MAX_WINDOW else None, class_id, rests and ceil <= MAX_REST_RATE
     )
 
 
@@ -61,40 +61,40 @@ def initial_options(
     rules = [
         rule
         for rule, is_open in zip(policy.rules, open_rules, strict=True)
-        if is_open and Direction.DOWN in rule.direction and rule.answers(Kind.THROTTLE)
+        if is_open and Direction.DOWN in rule.direction and rule.defines(Kind.THROTTLE)
     ]
     first: dict[str, int] = {}  # by path, the first rule that names it
     for number, rule in enumerate(rules):
         for name in rule.paths or ():
             first.setdefault(name, number)
     named = sorted((path for path in policy.paths.values() if path.name in first), key=lambda path: first[path.name])
-    first_of_all = min((first[path.name] for path in named if path.clients is None), default=math.inf)
-    first_of = Prefixes((network, first[path.name]) for path in named for network in path.clients or ())
-    found: dict[Network, InitialOptions] = {}
+    first_of_any = min((first[path.name] for path in named if path.clients is None), default=math.inf)
+    by_prefix = Prefixes((network, first[path.name]) for path in named for network in path.clients or ())
+    result: dict[Network, InitialOptions] = {}
     for path in policy.paths.values():
-        options, number = AS_USUAL, 0
+        options, number = DEFAULT_OPTIONS, 0
         if path.model_fields_set == {"clients"}:
             options, number = _options(path, rules, policy.anticipate, class_of, rests)
         for network in path.clients or ():
             # An earlier rule may decide on all of the network; smaller networks have their own settings.
-            earlier = first_of_all < number or any(each < number for each in first_of.around(network))
-            found.setdefault(network, AS_USUAL if earlier else options)
+            earlier = first_of_any < number or any(each < number for each in by_prefix.values_around(network))
+            result.setdefault(network, DEFAULT_OPTIONS if earlier else options)
     # The look-up maps IPv4 addresses into IPv6, but an IPv6 prefix of a policy must not match IPv4 clients.
-    if any(found.get(network, AS_USUAL) != AS_USUAL for network in _AROUND_IPV4):
-        found.setdefault(_ALL_IPV4, AS_USUAL)
+    if any(result.get(network, DEFAULT_OPTIONS) != DEFAULT_OPTIONS for network in _IPV4_SUPERNETS):
+        result.setdefault(_ALL_IPV4, DEFAULT_OPTIONS)
     # Prefixes without settings matter only as exceptions within a prefix that has settings.
-    return found if any(options != AS_USUAL for options in found.values()) else {}
+    return result if any(options != DEFAULT_OPTIONS for options in result.values()) else {}
 
 
 def with_exceptions(
-    found: Mapping[Network, InitialOptions], networks: Collection[Network]
+    given: Mapping[Network, InitialOptions], networks: Collection[Network]
 ) -> dict[Network, InitialOptions]:
-    """Return the initial options *found*, with exceptions for clients in *networks*, which get none."""
-    if not found or not networks:
-        return dict(found)
-    inside = Prefixes((each, True) for each in networks)
-    kept = {each: AS_USUAL if any(inside.around(each)) else options for each, options in found.items()}
-    return kept | dict.fromkeys(networks, AS_USUAL)
+    """Return the initial options *given*, with exceptions for clients in *networks*, which get none."""
+    if not given or not networks:
+        return dict(given)
+    exceptions = Prefixes((each, True) for each in networks)
+    options = {each: DEFAULT_OPTIONS if any(exceptions.values_around(each)) else value for each, value in given.items()}
+    return options | dict.fromkeys(networks, DEFAULT_OPTIONS)
 
 
 def _options(
@@ -105,12 +105,12 @@ def _options(
         if rule.paths is not None and path.name not in rule.paths:
             continue
         throttle = rule.throttle
-        if throttle is None or not rule.conditions(Kind.THROTTLE).are_certain(ANTICIPATED):
-            return AS_USUAL, number
+        if throttle is None or not rule.conditions(Kind.THROTTLE).hold_always(ANTICIPATED_PATHS):
+            return DEFAULT_OPTIONS, number
         if not anticipate:
             return UNANTICIPATED, number
         class_id = class_of(ScopeKey(rule.name, Share.PATH)) if throttle.share is Share.PATH else None
         if throttle.landing is not Onset.SOFT:
             return InitialOptions(class_id=class_id), number
         return under_cap(throttle.ceil, class_id, rests=rests), number
-    return AS_USUAL, 0
+    return DEFAULT_OPTIONS, 0

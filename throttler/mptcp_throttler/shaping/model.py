@@ -21,10 +21,10 @@ QUEUE_SECONDS = {Direction.DOWN: 0.0075, Direction.UP: 0.06}
 before the stack's limit on queued data does. Otherwise the scheduler, which estimates the path's rate as window over
 RTT, would assign a capped subflow three times the data that it can send. For uploads it is long: the sender is another
 host, and if BBR there sees many losses, it assumes a policer and keeps its rate for 48 round trips."""
-QUEUE_FLOOR = 4
+MIN_QUEUE_PACKETS = 4
 BURST_SECONDS = 0.002
-GSO_FLOOR = 2 * MTU
-GENTLE_FALL = 0.7  # a fall of the rate needs no transition if the new rate is at least this share of the old rate
+MIN_GSO_BYTES = 2 * MTU
+SMALL_FALL_SHARE = 0.7  # a fall of the rate needs no transition if the new rate is at least this share of the old rate
 BURST_TOLERANCE = 0.02  # relative: the kernel stores a burst as time in ticks of 64 ns, so it reads back rounded
 
 
@@ -44,12 +44,12 @@ class ClassSpec:
         """Return whether two classes have the same limits, apart from the kernel's rounding of bursts."""
         bursts = (self.burst, other.burst), (self.cburst, other.cburst)
         return self == replace(other, burst=self.burst, cburst=self.cburst) and all(
-            abs(mine - theirs) <= max(2, BURST_TOLERANCE * theirs) for mine, theirs in bursts
+            abs(own - others) <= max(2, BURST_TOLERANCE * others) for own, others in bursts
         )
 
 
-def class_spec(minor: int, throttle: Throttle, room: int = 1, direction: Direction = Direction.DOWN) -> ClassSpec:
-    """Return the class for *throttle* shared by up to *room* subflows; rates round up to whole bytes/s, as in HTB."""
+def class_spec(minor: int, throttle: Throttle, users: int = 1, direction: Direction = Direction.DOWN) -> ClassSpec:
+    """Return the class for *throttle* shared by up to *users* subflows; rates round up to whole bytes/s, as in HTB."""
     rate, ceil = (-(-value // 8) * 8 for value in (throttle.rate, throttle.ceil))
 
     def burst(bits_per_second: int) -> int:
@@ -62,7 +62,7 @@ def class_spec(minor: int, throttle: Throttle, room: int = 1, direction: Directi
         burst=burst(rate),
         cburst=burst(ceil),
         quantum=min(60_000, max(MTU, rate // 8 // 100)),
-        queue_packets=min(1000, max(QUEUE_FLOOR, int(ceil / 8 * QUEUE_SECONDS[direction] / MTU), room)),
+        queue_packets=min(1000, max(MIN_QUEUE_PACKETS, int(ceil / 8 * QUEUE_SECONDS[direction] / MTU), users)),
     )
 
 
@@ -72,7 +72,7 @@ def gso_limit(policy: Policy, present: int) -> int:
     throttles = [rule.throttle for rule in rules]
     throttles += [step.throttle for rule in rules if rule.budget is not None for step in rule.budget.steps]
     ceil = min((throttle.ceil for throttle in throttles if throttle is not None), default=None)
-    return present if ceil is None else min(present, max(GSO_FLOOR, int(ceil / 8 * SEGMENT_SECONDS)))
+    return present if ceil is None else min(present, max(MIN_GSO_BYTES, int(ceil / 8 * SEGMENT_SECONDS)))
 
 
 class ClassCounters(NamedTuple):
@@ -165,7 +165,7 @@ class DeltaTracker(Generic[K, V]):
         self.actual: dict[K, V] = {}
         self.upserts: dict[K, V] = {}  # desired objects that are missing or differ
         self.deletes: set[K] = set()  # actual objects that are not desired
-        self.kernel_changed: Callable[[Collection[K], bool], None] = lambda keys, there: None
+        self.kernel_changed: Callable[[Collection[K], bool], None] = lambda keys, present: None
         """Called with the objects that the kernel added or changed (True) or removed (False)."""
         self._same = same
 

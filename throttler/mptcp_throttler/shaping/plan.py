@@ -2,8 +2,8 @@
 """Turns verdicts into the HTB classes and set entries that they need. Pure: without kernel access; times are arguments.
 
 Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. The class of a path cap is created with the
-policy, so that later connections do not wait; the class of a client's or connection's cap at its first use, and deleted
-when it was idle for some time. A class keeps its minor number as long as it exists, across reloads and (by
+policy, so that later connections do not wait; the class of a client's or connection's cap is created at its first use,
+and deleted when it was idle for some time. A class keeps its minor number as long as it exists, across reloads and (by
 :meth:`Planner.adopt`) restarts of the daemon, because the entries in the kernel refer to it.
 
 A capped subflow is *pending* while ``onset`` runs its onset (:attr:`Planner.soft_caps`), until
@@ -23,15 +23,15 @@ from mptcp_throttler.policy.conditions import PathMatch
 from mptcp_throttler.policy.model import Direction, Onset, Policy, Rule, Share, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict
 from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
-from mptcp_throttler.shaping.model import DEFAULT_MINOR, GENTLE_FALL, ClassSpec, DeltaTracker, Ownership, Target
+from mptcp_throttler.shaping.model import DEFAULT_MINOR, SMALL_FALL_SHARE, ClassSpec, DeltaTracker, Ownership, Target
 
 IDLE_SECONDS = 60.0  # how long the class of an unused cap is kept
 CONNECTION_IDLE_SECONDS = 2.0  # the same for a connection's cap: shorter, because its token is not used again
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""Target of a subflow that lost the cap in whose class it began: without an entry it would still send to that class."""
-DRAIN_SECONDS = 10.0  # minimum life of an ended subflow's entry; longer if its socket is known to have data
+"""Target of a subflow that lost the cap in whose class it began: without an entry its packets would still use it."""
+DRAIN_SECONDS = 10.0  # minimum lifetime of an ended subflow's entry; longer if its socket is known to have data
 MAX_DRAINING = 16_384  # maximum draining entries, the oldest is dropped first: 10,000 connections/s would keep 100,000
-MAX_MOVED = 1024
+MAX_CHANGED = 1024  # maximum number of changed subflows processed per call
 DRAIN_SLICE = 2048  # maximum number of draining entries dropped per call: this takes about 4 ms
 
 
@@ -51,14 +51,14 @@ class Planner:
         self.members: dict[FourTuple, Member] = {}  # subflows with cap or entry, or at rest; others only read this
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
         self.draining: dict[FourTuple, float] = {}  # ended members, oldest first, and until when their entries stay
-        self.moved: set[FourTuple] = set()  # subflows that :meth:`take_moved` returns
+        self.changed_subflows: set[FourTuple] = set()  # subflows that :meth:`take_changed_subflows` returns
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}
         self._now = 0.0
         self.soft_caps = False  # whether an object that runs soft onsets is attached
         self.initial_classes: Collection[int] = ()  # handles of the classes into which sockets are accepted
         self.joins_rest = False  # whether some joins rested from their acceptance on: those without a cap must be woken
-        self.kernel_changed: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, there: None
+        self.kernel_changed: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, present: None
         """Function that is called with the entries that the kernel added or changed (True) or removed (False)."""
         self.clock: Callable[[], float] = lambda: 0.0
         self.in_force: Callable[[float], None] = lambda seconds: None
@@ -76,10 +76,10 @@ class Planner:
             cap.level = cap.allowance_used = None
             throttle = self._throttle(scope)
             if throttle is not None:
-                self._retune(cap, throttle)
+                self._change_throttle(cap, throttle)
 
     def adopt(self, classes: Mapping[int, ClassSpec], entries: Mapping[FourTuple, Target]) -> None:
-        """Take the kernel's *classes* and *entries* as the actual state; later verdicts reuse the classes."""
+        """Record the kernel's *classes* and *entries* as the actual state; later verdicts reuse the classes."""
         self.classes.observed(classes)
         self.entries.observed(entries)
 
@@ -99,12 +99,12 @@ class Planner:
         verdicts still apply.
         """
         ports = self.ownership.ports
-        seen, refused = set[FourTuple](), list[PlanError]()
+        decided, refused = set[FourTuple](), list[PlanError]()
         for verdict in verdicts:
             four_tuple = verdict.four_tuple
             if verdict.direction is not self.direction or four_tuple.local_port not in ports:
                 continue
-            seen.add(four_tuple)
+            decided.add(four_tuple)
             member = self.members.get(four_tuple)
             if member is not None and member.token is not None and member.token != token:
                 # The client reused the port for a newer connection before the end of the older one was reported.
@@ -113,19 +113,19 @@ class Planner:
                 if verdict.scope is None or verdict.throttle is None:
                     self._uncap(verdict, token, now, young)
                 else:
-                    self._send(verdict, verdict.scope, verdict.throttle, token, now, four_tuple in young)
+                    self._add(verdict, verdict.scope, verdict.throttle, token, now, four_tuple in young)
             except PlanError as error:
                 refused = refused or [error]  # only the first error, in a list: see ``runtime.event_loop``
                 if self._cap_on(four_tuple) is None:
                     self._uncap(verdict, token, now, young)
                 else:
-                    self._rest(self.members[four_tuple], rests=verdict.rests)
+                    self._set_rest(self.members[four_tuple], rests=verdict.rests)
         for four_tuple in self._connections.pop(token, ()):
             member = self.members.get(four_tuple)
-            if member is not None and member.token == token and four_tuple not in seen:
+            if member is not None and member.token == token and four_tuple not in decided:
                 self._release(member, now, drains=True)
-        if kept := tuple(each for each in seen if each in self.members and self.members[each].token == token):
-            self._connections[token] = kept
+        if remaining := tuple(each for each in decided if each in self.members and self.members[each].token == token):
+            self._connections[token] = remaining
         if refused:
             raise refused.pop()
 
@@ -134,14 +134,14 @@ class Planner:
         self._now = now
         self._end_draining()
         for scope, cap in list(self.caps.items()):
-            if cap.users or cap.held:
+            if cap.users or cap.held_entries:
                 continue
-            kept = CONNECTION_IDLE_SECONDS if scope.share is Share.CONNECTION else IDLE_SECONDS
-            wanted = self._throttle(scope) is not None
-            if wanted and (scope.share is Share.PATH or now - cap.idle_since < kept):
+            keep_seconds = CONNECTION_IDLE_SECONDS if scope.share is Share.CONNECTION else IDLE_SECONDS
+            is_usable = self._throttle(scope) is not None
+            if is_usable and (scope.share is Share.PATH or now - cap.idle_since < keep_seconds):
                 continue
             del self.caps[scope], self._by_minor[cap.minor]
-            self._numbers.give_back(cap.minor)
+            self._numbers.release(cap.minor)
             self.classes.drop(cap.minor)
 
     def class_of(self, scope: ScopeKey) -> int | None:
@@ -155,27 +155,27 @@ class Planner:
     def in_onset(self, four_tuple: FourTuple) -> bool:
         """Return whether a subflow is pending, or its class still falls to its cap."""
         cap = self._cap_on(four_tuple)
-        return cap is not None and (four_tuple in cap.pending or four_tuple in cap.interim)
+        return cap is not None and (four_tuple in cap.pending or four_tuple in cap.interim_rates)
 
     def onsets(self) -> Iterator[FourTuple]:
         """Yield all subflows in onset, each once."""
         for cap in self.caps.values():
-            if cap.pending or cap.interim:
-                yield from cap.pending | cap.interim.keys()
+            if cap.pending or cap.interim_rates:
+                yield from cap.pending | cap.interim_rates.keys()
 
-    def take_moved(self, limit: int = MAX_MOVED) -> list[FourTuple]:
+    def take_changed_subflows(self, limit: int = MAX_CHANGED) -> list[FourTuple]:
         """Return at most *limit* subflows that got or lost a cap, or whose cap changed, each once."""
-        return [self.moved.pop() for _ in range(min(limit, len(self.moved)))]
+        return [self.changed_subflows.pop() for _ in range(min(limit, len(self.changed_subflows)))]
 
     def soft_cap(self, four_tuple: FourTuple) -> LiveCap | None:
         """Return the soft cap that is or will be on a subflow, or None."""
         cap = self._cap_on(four_tuple)
-        return cap if cap is not None and cap.wanted.landing is Onset.SOFT else None
+        return cap if cap is not None and cap.final_throttle.landing is Onset.SOFT else None
 
     def shared_soft_caps(self) -> Iterator[LiveCap]:
         """Yield each soft cap with more than one user."""
         for cap in self._shared.values():
-            if cap.wanted.landing is Onset.SOFT:
+            if cap.final_throttle.landing is Onset.SOFT:
                 yield cap
 
     def rests(self, four_tuple: FourTuple) -> bool:
@@ -189,9 +189,9 @@ class Planner:
         if member is None or (cap := member.cap) is None or four_tuple not in cap.pending:
             return False
         cap.pending.discard(four_tuple)
-        cap.falling.discard(four_tuple)
-        self._settle(cap)
-        self._enter(member, cap)
+        cap.lowered.discard(four_tuple)
+        self._apply_throttle(cap)
+        self._add_entry(member, cap)
         return True
 
     def set_interim(self, rates: Mapping[FourTuple, int | None]) -> bool:
@@ -200,17 +200,17 @@ class Planner:
         changed: set[LiveCap] = set()
         for four_tuple, rate in rates.items():
             cap = self._cap_on(four_tuple)
-            if cap is None or cap.interim.get(four_tuple) == rate:
+            if cap is None or cap.interim_rates.get(four_tuple) == rate:
                 continue
             if rate is None:
-                del cap.interim[four_tuple]
+                del cap.interim_rates[four_tuple]
             else:
-                cap.interim[four_tuple] = rate
+                cap.interim_rates[four_tuple] = rate
             changed.add(cap)
         for cap in changed:
             self.classes.want(cap.minor, cap.spec)
         for four_tuple in rates:
-            self._check(four_tuple)
+            self._report_if_in_force(four_tuple)
         return bool(changed)
 
     def overdue(self, limit: int) -> list[FourTuple]:
@@ -237,156 +237,156 @@ class Planner:
         member = self.members.get(four_tuple)
         return None if member is None else member.cap
 
-    def _begins_softly(self, throttle: Throttle) -> bool:
+    def _has_soft_onset(self, throttle: Throttle) -> bool:
         return self.soft_caps and throttle.landing is Onset.SOFT
 
-    def _mark_moved(self, four_tuples: Iterable[FourTuple]) -> None:
+    def _mark_changed(self, four_tuples: Iterable[FourTuple]) -> None:
         if self.soft_caps:
-            self.moved.update(four_tuples)
+            self.changed_subflows.update(four_tuples)
 
-    def _rest(self, member: Member, *, rests: bool) -> None:
+    def _set_rest(self, member: Member, *, rests: bool) -> None:
         if member.rests is not rests:
             member.rests = rests
-            self._mark_moved((member.four_tuple,))
+            self._mark_changed((member.four_tuple,))
 
     def _cap(self, scope: ScopeKey, throttle: Throttle, four_tuple: FourTuple | None, now: float) -> LiveCap:
         cap = self.caps.get(scope)
         if cap is None:
-            found = None if four_tuple is None else self.entries.actual.get(four_tuple)
+            entry = None if four_tuple is None else self.entries.actual.get(four_tuple)
             of_path = scope.share is Share.PATH
-            minor = self._numbers.take(None if found is None else found.minor, self.classes.actual, of_path=of_path)
+            minor = self._numbers.allocate(None if entry is None else entry.minor, self.classes.actual, of_path=of_path)
             mark = self._marks.get(scope.rule, 0)
             cap = LiveCap(scope, minor, self.direction, throttle, throttle, mark, idle_since=now)
             self.caps[scope] = self._by_minor[minor] = cap
             self.classes.want(minor, cap.spec)
         return cap
 
-    def _send(self, verdict: Verdict, scope: ScopeKey, throttle: Throttle, token: int, now: float, young: bool) -> None:
+    def _add(self, verdict: Verdict, scope: ScopeKey, throttle: Throttle, token: int, now: float, young: bool) -> None:
         """Put a subflow under its cap. Raises :class:`PlanError`."""
         four_tuple = verdict.four_tuple
         cap = self._cap(scope, throttle, four_tuple, now)  # before any change, since it may raise
         member = self.members.get(four_tuple)
         if member is None:
             member = self.members[four_tuple] = Member(four_tuple)
-        member.token, before = token, member.cap
+        member.token, previous = token, member.cap
         self.draining.pop(four_tuple, None)
         if self.entries.desired.get(four_tuple) == UNCAPPED:
             self.entries.drop(four_tuple)
-        if before is not None and before is not cap:
-            self._leave(member, now)
-            if four_tuple in self.entries.desired and member.held_by is None:
-                self._hold(member, before)
-        self._retune(cap, throttle)
-        if before is not cap:
+        if previous is not None and previous is not cap:
+            self._remove_from_cap(member, now)
+            if four_tuple in self.entries.desired and member.entry_cap is None:
+                self._hold_entry(member, previous)
+        self._change_throttle(cap, throttle)
+        if previous is not cap:
             member.cap = cap
             cap.users[four_tuple] = member
             if young:
-                member.in_class |= self.class_of(scope) in self.initial_classes
-                member.young = before is None and self._begins_softly(throttle)
+                member.accepted_in_class |= self.class_of(scope) in self.initial_classes
+                member.is_new = previous is None and self._has_soft_onset(throttle)
             if len(cap.users) > 1:
                 self._shared[cap.minor] = cap
-            if cap.make_room():
+            if cap.resize_queue():
                 self.classes.want(cap.minor, cap.spec)
-            self._mark_moved((four_tuple,))
-            self._decided(cap, (four_tuple,))
-            found = self.entries.actual.get(four_tuple)
-            if self._begins_softly(throttle) and not young and (found is None or found.minor != cap.minor):
+            self._mark_changed((four_tuple,))
+            self._record_decision(cap, (four_tuple,))
+            entry = self.entries.actual.get(four_tuple)
+            if self._has_soft_onset(throttle) and not young and (entry is None or entry.minor != cap.minor):
                 cap.pending.add(four_tuple)
-        if four_tuple not in cap.pending or (four_tuple in self.entries.desired and member.held_by is None):
-            self._enter(member, cap)
-        self._rest(member, rests=verdict.rests)
+        if four_tuple not in cap.pending or (four_tuple in self.entries.desired and member.entry_cap is None):
+            self._add_entry(member, cap)
+        self._set_rest(member, rests=verdict.rests)
 
-    def _enter(self, member: Member, cap: LiveCap) -> None:
-        self._let_go(member)
+    def _add_entry(self, member: Member, cap: LiveCap) -> None:
+        self._release_entry(member)
         self.entries.want(member.four_tuple, Target(cap.minor, cap.mark))
-        self._check(member.four_tuple)
+        self._report_if_in_force(member.four_tuple)
 
     def _uncap(self, verdict: Verdict, token: int, now: float, young: Collection[FourTuple]) -> None:
         """Take a subflow out of its cap, and let it rest if its verdict rests. If its socket sends to the class of
         the cap, give it an entry for the default class."""
         four_tuple, rests = verdict.four_tuple, verdict.rests and self.soft_caps
         if self.joins_rest and four_tuple in young:
-            self._mark_moved((four_tuple,))
+            self._mark_changed((four_tuple,))
         member = self.members.get(four_tuple)
         if member is not None and member.token is None:
             self._end_drain(member)
             member = None
-        if member is not None and member.in_class and member.cap is not None:
-            self._leave(member, now)
-            self._let_go(member)
+        if member is not None and member.accepted_in_class and member.cap is not None:
+            self._remove_from_cap(member, now)
+            self._release_entry(member)
             self.entries.want(four_tuple, UNCAPPED)
-        elif member is not None and not member.in_class and (member.cap is not None or not rests):
+        elif member is not None and not member.accepted_in_class and (member.cap is not None or not rests):
             self._release(member, now, drains=False)
             member = None
         if member is None and rests:
             member = self.members[four_tuple] = Member(four_tuple, token)
         if member is not None:
-            self._rest(member, rests=rests)
+            self._set_rest(member, rests=rests)
 
-    def _retune(self, cap: LiveCap, throttle: Throttle) -> None:
+    def _change_throttle(self, cap: LiveCap, throttle: Throttle) -> None:
         """Give *cap* another throttle: at once, or, if the rate falls, when the onsets of its users are complete."""
-        before = cap.wanted
-        if before is throttle or before == throttle:  # identity first, because ``==`` compares every field
+        previous = cap.final_throttle
+        if previous is throttle or previous == throttle:  # identity first, because ``==`` compares every field
             return
-        cap.wanted = throttle
-        self._mark_moved(cap.users)
-        if cap.users and self._begins_softly(throttle) and throttle.ceil < cap.throttle.ceil * GENTLE_FALL:
+        cap.final_throttle = throttle
+        self._mark_changed(cap.users)
+        if cap.users and self._has_soft_onset(throttle) and throttle.ceil < cap.throttle.ceil * SMALL_FALL_SHARE:
             cap.pending |= cap.users.keys()
-            cap.falling = set(cap.users)
+            cap.lowered = set(cap.users)
         else:
             cap.throttle = throttle
             self.classes.want(cap.minor, cap.spec)
-        if (before.rate, before.ceil, before.burst) != (throttle.rate, throttle.ceil, throttle.burst):
-            self._decided(cap, cap.users)
-        if not self._begins_softly(throttle):
+        if (previous.rate, previous.ceil, previous.burst) != (throttle.rate, throttle.ceil, throttle.burst):
+            self._record_decision(cap, cap.users)
+        if not self._has_soft_onset(throttle):
             for four_tuple in list(cap.pending):
                 self.complete(four_tuple)  # no soft onset will complete it
 
-    def _settle(self, cap: LiveCap) -> None:
-        if cap.throttle != cap.wanted and not cap.falling:
-            cap.throttle = cap.wanted
+    def _apply_throttle(self, cap: LiveCap) -> None:
+        if cap.throttle != cap.final_throttle and not cap.lowered:
+            cap.throttle = cap.final_throttle
             self.classes.want(cap.minor, cap.spec)
 
-    def _leave(self, member: Member, now: float) -> None:
+    def _remove_from_cap(self, member: Member, now: float) -> None:
         """Take a subflow out of its cap; its entry stays."""
-        self._rest(member, rests=False)
+        self._set_rest(member, rests=False)
         cap, member.cap = member.cap, None
-        member.young = False
+        member.is_new = False
         if cap is None:
             return
         four_tuple = member.four_tuple
         del cap.users[four_tuple]
-        cap.unsettled.pop(four_tuple, None)
+        cap.decision_times.pop(four_tuple, None)
         cap.pending.discard(four_tuple)
-        cap.falling.discard(four_tuple)
+        cap.lowered.discard(four_tuple)
         cap.idle_since = now
-        self._mark_moved((four_tuple,))
+        self._mark_changed((four_tuple,))
         if len(cap.users) < 2 and self._shared.pop(cap.minor, None) is not None:
             # The remaining user may take the whole cap.
-            self._mark_moved(cap.users)
-        was_interim = cap.interim.pop(four_tuple, None) is not None
-        self._settle(cap)
-        if cap.make_room() or was_interim:
+            self._mark_changed(cap.users)
+        was_interim = cap.interim_rates.pop(four_tuple, None) is not None
+        self._apply_throttle(cap)
+        if cap.resize_queue() or was_interim:
             self.classes.want(cap.minor, cap.spec)
 
-    def _hold(self, member: Member, cap: LiveCap) -> None:
-        member.held_by = cap
-        cap.held += 1
+    def _hold_entry(self, member: Member, cap: LiveCap) -> None:
+        member.entry_cap = cap
+        cap.held_entries += 1
 
-    def _let_go(self, member: Member) -> None:
-        if member.held_by is not None:
-            member.held_by.held -= 1
-            member.held_by = None
+    def _release_entry(self, member: Member) -> None:
+        if member.entry_cap is not None:
+            member.entry_cap.held_entries -= 1
+            member.entry_cap = None
 
     def _release(self, member: Member, now: float, *, drains: bool) -> None:
         """Take a subflow out of its cap, and drop its entry, now or when it has drained."""
-        cap = member.held_by or member.cap
-        self._leave(member, now)
-        self._let_go(member)
-        member.token, member.in_class = None, False
+        cap = member.entry_cap or member.cap
+        self._remove_from_cap(member, now)
+        self._release_entry(member)
+        member.token, member.accepted_in_class = None, False
         four_tuple = member.four_tuple
         if drains and self.direction is Direction.DOWN and cap is not None and four_tuple in self.entries.desired:
-            self._hold(member, cap)
+            self._hold_entry(member, cap)
             self.draining[four_tuple] = now + DRAIN_SECONDS
             if len(self.draining) > MAX_DRAINING:
                 self._end_drain(self.members[next(iter(self.draining))])
@@ -406,36 +406,36 @@ class Planner:
     def _end_drain(self, member: Member) -> None:
         four_tuple = member.four_tuple
         del self.draining[four_tuple], self.members[four_tuple]
-        self._let_go(member)
+        self._release_entry(member)
         self.entries.drop(four_tuple)
-        self._mark_moved((four_tuple,))
+        self._mark_changed((four_tuple,))
 
-    def _decided(self, cap: LiveCap, four_tuples: Iterable[FourTuple]) -> None:
+    def _record_decision(self, cap: LiveCap, four_tuples: Iterable[FourTuple]) -> None:
         if not isinstance(cap.scope.member, tuple):  # a cap that balances loads is not measured
             now = self.clock()
             for four_tuple in four_tuples:
-                cap.unsettled.setdefault(four_tuple, now)
+                cap.decision_times.setdefault(four_tuple, now)
 
-    def _check(self, four_tuple: FourTuple) -> None:
+    def _report_if_in_force(self, four_tuple: FourTuple) -> None:
         """Report the cap of a subflow if it is in force: the kernel has class and entry, and the onset is complete."""
         cap = self._cap_on(four_tuple)
-        if cap is None or four_tuple not in cap.unsettled or cap.throttle != cap.wanted:
+        if cap is None or four_tuple not in cap.decision_times or cap.throttle != cap.final_throttle:
             return
-        if four_tuple in cap.pending or four_tuple in cap.interim:
+        if four_tuple in cap.pending or four_tuple in cap.interim_rates:
             return
         if four_tuple not in self.entries.upserts and cap.minor not in self.classes.upserts:
-            self.in_force(self.clock() - cap.unsettled.pop(four_tuple))
+            self.in_force(self.clock() - cap.decision_times.pop(four_tuple))
 
-    def _entries_changed(self, four_tuples: Collection[FourTuple], there: bool) -> None:
-        for four_tuple in four_tuples if there else ():
-            self._check(four_tuple)
-        self.kernel_changed(four_tuples, there)
+    def _entries_changed(self, four_tuples: Collection[FourTuple], present: bool) -> None:
+        for four_tuple in four_tuples if present else ():
+            self._report_if_in_force(four_tuple)
+        self.kernel_changed(four_tuples, present)
 
-    def _classes_changed(self, minors: Collection[int], there: bool) -> None:
-        for minor in minors if there else ():
+    def _classes_changed(self, minors: Collection[int], present: bool) -> None:
+        for minor in minors if present else ():
             if cap := self._by_minor.get(minor):
-                for four_tuple in list(cap.unsettled):
-                    self._check(four_tuple)
+                for four_tuple in list(cap.decision_times):
+                    self._report_if_in_force(four_tuple)
 
 
 def plain_tcp_caps(policy: Policy, planner: Planner) -> Iterator[tuple[Target, PathMatch]]:

@@ -28,7 +28,7 @@ from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import Connection, End, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.budget import Account, Usage, period
 from mptcp_throttler.policy.model import Budget, BudgetStep, Direction, Policy, Rule, Share
-from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict, joined
+from mptcp_throttler.policy.verdict import PREFIX, ScopeKey, Verdict, add_sentence
 from mptcp_throttler.stages.stage import SLICE, Outcome, Samples, Stage
 
 NEAR_SECONDS: Final = 3.0  # an account is near its next step if it reaches it within this time at its present rate
@@ -203,7 +203,7 @@ class Accounts:
             elif step.throttle is None:
                 text = f"{budget.title}: no cap beyond {approximate_size(step.after)}"
             else:
-                owner = f"{'budget' if budget.own_name else 'rule'} {budget.name}"
+                owner = f"{'budget' if budget.is_shared else 'rule'} {budget.name}"
                 text = f"{owner} {self._cap_verb} what exceeds {approximate_size(step.after)}"
             account.sentence = f"{text} {self.describe_end(budget)}"
         return account.sentence
@@ -538,17 +538,17 @@ class BudgetStage(Stage):
         step, other = account.step, verdict.throttle
         cap = None if step is None else step.throttle
         if step is None or cap is None:
-            return verdict._replace(reason=joined(reason, sentence, direction))
+            return verdict._replace(reason=add_sentence(reason, sentence, direction))
         if other is not None and (other.ceil, other.rate) < (cap.ceil, cap.rate):
             beyond = f"{format_rate(cap.ceil)} beyond {approximate_size(step.after)}"
             tighter = f"tighter than the {account.budget.title}, {beyond} {self.accounts.describe_end(account.budget)}"
             bound = None if rule.budget_guard else cap.ceil
-            return verdict._replace(reason=joined(reason, tighter, direction), bound=bound)
+            return verdict._replace(reason=add_sentence(reason, tighter, direction), bound=bound)
         if other is None or verdict.rule is None:
-            reason = joined(reason, sentence, direction)
+            reason = add_sentence(reason, sentence, direction)
         else:
             looser = f"the {format_rate(other.ceil)} of rule {verdict.rule.name}"
-            reason = f"{BEFORE[direction]}{sentence}; tighter than {looser}"
+            reason = f"{PREFIX[direction]}{sentence}; tighter than {looser}"
         member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[cap.share]
         scope = ScopeKey(self._rule_of[account.budget.name], cap.share, member, direction, step.after)
         bound = None if other is None or verdict.guarded else other.ceil

@@ -31,7 +31,7 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Guard
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
-from mptcp_throttler.shaping.onset.uploads import ahead
+from mptcp_throttler.shaping.onset.uploads import bytes_ahead
 from mptcp_throttler.stages.baseline import (
     HEALTHY_SHARE,
     MIN_RATE,
@@ -253,16 +253,17 @@ class GuardedUpload(GuardedConnection):
         times = [each.read for each in present]
         if max(times) - min(times) > COMPARABLE_SECONDS:
             return  # bytes that arrived between the reads are not missing
-        highest = max((each.data_sequence for each in present), key=lambda one: ahead(one, present[0].data_sequence))
+        first = present[0].data_sequence
+        highest = max((each.data_sequence for each in present), key=lambda sequence: bytes_ahead(sequence, first))
         best = max(paths, key=lambda path: path.baseline)
         over_best = [each.data_sequence for each in present if each.four_tuple.remote == best.address]
-        lag = min((ahead(highest, each) for each in over_best), default=0)
+        lag = min((bytes_ahead(highest, each) for each in over_best), default=0)
         min_owed = max(OWED_BYTES, OWED_SECONDS * best.baseline / 8)
         compared, received = [each.four_tuple for each in present], sum([each.bytes_received for each in present])
         if compared != self._compared:
             # Start again, because the bytes received on a subflow that has ended are no longer in the sum.
             self._compared, self._first_sequence, self._min_missing = compared, highest, -received
-        missing = ahead(highest, self._first_sequence) - received
+        missing = bytes_ahead(highest, self._first_sequence) - received
         self._min_missing = min(self._min_missing, missing)
         if missing - self._min_missing >= min_owed and lag >= min_owed:
             self.last_owed = samples.time

@@ -13,7 +13,7 @@ from mptcp_throttler.mptcp.model import Connection
 from mptcp_throttler.policy.budget import Grant
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.policy.values import Network, Prefixes
-from mptcp_throttler.policy.verdict import Verdict, joined
+from mptcp_throttler.policy.verdict import Verdict, add_sentence
 from mptcp_throttler.stages.stage import Stage
 
 
@@ -46,7 +46,7 @@ class GrantStage(Stage):
         return [
             token
             for token, connection in connections.items()
-            if any(changed_networks.holds(each.four_tuple.remote) for each in connection.subflows)
+            if any(changed_networks.contains(each.four_tuple.remote) for each in connection.subflows)
         ]
 
     def covers(self, network: Network) -> bool:
@@ -57,7 +57,7 @@ class GrantStage(Stage):
         """Return *verdicts*, without caps if a subflow of *connection* comes from a client with a grant."""
         if not self.in_force:
             return verdicts
-        grants = chain.from_iterable(self._prefixes.of(each.four_tuple.remote) for each in connection.subflows)
+        grants = chain.from_iterable(self._prefixes.values_of(each.four_tuple.remote) for each in connection.subflows)
         grant = max(grants, key=lambda each: each.until, default=None)
         if grant is None:
             return verdicts
@@ -67,5 +67,5 @@ class GrantStage(Stage):
 
 
 def _lifted(verdict: Verdict, sentence: str) -> Verdict:
-    reason = joined(verdict.reason, sentence, verdict.direction)
+    reason = add_sentence(verdict.reason, sentence, verdict.direction)
     return verdict._replace(scope=None, throttle=None, reason=reason, rests=False)

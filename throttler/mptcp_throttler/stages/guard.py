@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from mptcp_common.units import MAX_RATE, format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple
 from mptcp_throttler.policy.model import Direction, Policy, Share
-from mptcp_throttler.policy.verdict import BEFORE, ScopeKey, Verdict
+from mptcp_throttler.policy.verdict import PREFIX, ScopeKey, Verdict
 from mptcp_throttler.stages.degradation import Cap, DegradationDetector, GuardCounters, Relaxation
 from mptcp_throttler.stages.stage import Action, Outcome, Samples, Stage
 
@@ -93,12 +93,12 @@ class GuardStage(Stage):
         elif not connection.is_reported:
             connection.is_reported = True
             self.counters.relaxations += 1
-            yield GuardChange(token, connection.rules, BEFORE[direction] + _reason(relaxation))
+            yield GuardChange(token, connection.rules, PREFIX[direction] + _reason(relaxation))
 
     def reason(self, token: int) -> str | None:
         """Return the reason, in words, why the caps of connection *token* are relaxed; None while they are in force."""
         relaxations = ((direction, each.relaxation(token)) for direction, each in self._detectors.items())
-        reasons = [BEFORE[direction] + _reason(each) for direction, each in relaxations if each is not None]
+        reasons = [PREFIX[direction] + _reason(each) for direction, each in relaxations if each is not None]
         return "; ".join(reasons) or None
 
     def count_relaxed(self) -> int:
@@ -118,7 +118,7 @@ def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, tok
         return verdict
     maximum = MAX_RATE if verdict.bound is None else verdict.bound
     rate = max(throttle.ceil, min(maximum, round(HEADROOM * relaxation.lacking)))
-    reason = f"{BEFORE[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
+    reason = f"{PREFIX[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
     scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED_PATH), direction)
     throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)
     return verdict._replace(scope=scope, throttle=throttle, reason=reason)

@@ -21,8 +21,8 @@ from typing import Final
 from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets, compute_rate
 from mptcp_throttler.policy.model import Direction, Onset, Policy
-from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
-from mptcp_throttler.shaping.initial_options import REST_AT_ONCE
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict, add_sentence
+from mptcp_throttler.shaping.initial_options import MAX_REST_RATE
 from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 
 RATIO: Final = 32  # a subflow rests from this (rate of the others) / (rate left by its cap), and wakes below half of it
@@ -126,7 +126,7 @@ class RestStage(Stage):
         if state.others != others or state.capped != capped:
             self._stop_sampling(token, state)
             for each, (_, ceil) in capped.items():
-                if each not in state.capped and ceil <= REST_AT_ONCE:
+                if each not in state.capped and ceil <= MAX_REST_RATE:
                     state.resting_capped[each] = ceil
             state.others, state.capped, state.window_start = others, capped, None
             self._sampled |= dict.fromkeys(state.subflows(), token)
@@ -269,4 +269,4 @@ def _with_rest(verdict: Verdict) -> Verdict:
         return verdict
     rate = "the subflow" if verdict.throttle is None else format_rate(verdict.throttle.ceil)
     sentence = f"rests: {rate} would cost the other paths more than it carries"
-    return verdict._replace(rests=True, reason=joined(verdict.reason, sentence))
+    return verdict._replace(rests=True, reason=add_sentence(verdict.reason, sentence))

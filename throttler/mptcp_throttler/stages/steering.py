@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
-from mptcp_throttler.policy.verdict import ScopeKey, Verdict, joined
+from mptcp_throttler.policy.verdict import ScopeKey, Verdict, add_sentence
 from mptcp_throttler.stages.stage import SLICE, Action, Outcome, Sampled, Samples, Stage
 from mptcp_throttler.steering import Crowd, Mode, Treatment
 
@@ -232,7 +232,7 @@ class SteeringStage(Stage):
         steered = self._connections.get(token)
         if steered is None or steered.steer != rule.steer:
             self.forget(token)
-            steered = self._connections[token] = _SteeredConnection(rule.name, rule.steer, rule.steer.steering())
+            steered = self._connections[token] = _SteeredConnection(rule.name, rule.steer, rule.steer.create_mode())
         steered.rule = rule.name  # another policy may have the same mode under another name
         before = steered.subflows
         if steered.set_subflows(path_of):
@@ -246,7 +246,7 @@ class SteeringStage(Stage):
             return verdict
         treatment = treatments.get(verdict.four_tuple)
         sentence = f"steered {rule.steer.mode} by rule {rule.name}" + (f": {treatment.reason}" if treatment else "")
-        verdict = verdict._replace(reason=joined(verdict.reason, sentence))
+        verdict = verdict._replace(reason=add_sentence(verdict.reason, sentence))
         if treatment is None or treatment.rate is None or not self.is_applied:
             return verdict
         cap = verdict.throttle
@@ -305,7 +305,7 @@ class SteeringStage(Stage):
             (urgent.add if connection.is_urgent else urgent.discard)(token)
             if before != connection.treatments:
                 changed.append(token)
-            if connection.steer.kind.sets_backup and self.is_applied:
+            if connection.steer.mode_class.sets_backup and self.is_applied:
                 required = self.flags.required_actions(token, connection.treatments, connection.rule)
                 connection.is_at_rest = connection.is_at_rest and not required
                 actions += required
@@ -334,7 +334,7 @@ def find_steering(verdicts: tuple[Verdict, ...]) -> tuple[Rule | None, dict[Four
     path_of: dict[FourTuple, str] = {}
     for each in verdicts:
         steer = None if each.steer is None else each.steer.steer
-        if steer is None or not steer.kind.spreads or each.steer_path is None:
+        if steer is None or not steer.mode_class.spreads_data or each.steer_path is None:
             continue
         if each.direction is Direction.DOWN and (rule is None or each.steer is rule):
             rule = each.steer

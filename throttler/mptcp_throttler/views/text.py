@@ -17,7 +17,7 @@ from mptcp_throttler.policy.conditions import PathMatch, clients_text
 from mptcp_throttler.policy.evaluate import cap_text
 from mptcp_throttler.policy.model import Budget, Direction, Kind, Onset, Policy, Rule, Throttle
 from mptcp_throttler.policy.schedule import DAYS, MIDNIGHT
-from mptcp_throttler.policy.verdict import Verdict, joined
+from mptcp_throttler.policy.verdict import Verdict, add_sentence
 from mptcp_throttler.views.answers import PathText, RuleText
 
 _EXEMPT: Final = {Kind.THROTTLE: "no cap", Kind.BUDGET: "no budget", Kind.STEER: "no steering"}
@@ -66,7 +66,7 @@ def describe_rules(policy: Policy) -> list[RuleText]:
 def _conditions(rule: Rule, policy: Policy) -> Iterator[str]:
     if rule.paths is not None:
         yield f"path {' or '.join(rule.paths)}"
-    if rule.direction != ({Direction.DOWN} if rule.acts else set(Direction)):
+    if rule.direction != ({Direction.DOWN} if rule.has_effect else set(Direction)):
         yield " and ".join(_COUNTED[each] for each in Direction if each in rule.direction)
     yield from rule.when.words(policy.time_zone)
 
@@ -82,14 +82,14 @@ def _actions(rule: Rule) -> Iterator[str]:
     if rule.steer is not None:
         yield f"steering {rule.steer.words()}" + _from_second_path(rule, Kind.STEER)
     for kind in Kind:
-        if kind in rule.exempts:
+        if kind in rule.exempted_kinds:
             yield _EXEMPT[kind]
 
 
 def _from_second_path(rule: Rule, kind: Kind) -> str:
     """Return the default condition of a rule without a minimum number of paths or subflows."""
     is_set = rule.when.model_fields_set & {"min_paths", "min_subflows"}
-    return ", once there are subflows on two paths" if not is_set and rule.least_paths(kind) > 1 else ""
+    return ", once there are subflows on two paths" if not is_set and rule.required_paths(kind) > 1 else ""
 
 
 def describe_cap(throttle: Throttle) -> str:
@@ -126,7 +126,7 @@ def planned_reason(verdict: Verdict, *, with_budget: bool = False) -> str:
     reason, rule = verdict.reason, verdict.steer
     budget = None if verdict.budget is None else verdict.budget.budget
     if with_budget and budget is not None:
-        reason = joined(reason, f"metered by the {budget.title}", verdict.direction)
+        reason = add_sentence(reason, f"metered by the {budget.title}", verdict.direction)
     if rule is not None and rule.steer is not None:
-        reason = joined(reason, f"steered {rule.steer.mode} by rule {rule.name}", verdict.direction)
+        reason = add_sentence(reason, f"steered {rule.steer.mode} by rule {rule.name}", verdict.direction)
     return reason

@@ -105,13 +105,13 @@ def find_family() -> tuple[int, int]:
     """Return the ids of the family and its event group. Raises KernelError if the kernel lacks them."""
     request = _GENLMSG.pack(_CTRL_CMD_GETFAMILY, 1, 0) + string(_CTRL_ATTR_FAMILY_NAME, FAMILY)
     with NetlinkSocket(_NETLINK_GENERIC) as netlink:
-        what = f"look up the generic netlink family {FAMILY} (MPTCP in the kernel?)"
-        fields = dict(attributes(netlink.ask(_GENL_ID_CTRL, request, what), _GENLMSG.size))
+        operation = f"look up the generic netlink family {FAMILY} (MPTCP in the kernel?)"
+        fields = dict(attributes(netlink.ask(_GENL_ID_CTRL, request, operation), _GENLMSG.size))
     for _index, group in attributes(fields.get(_CTRL_ATTR_MCAST_GROUPS, b"")):
-        found = dict(attributes(group))
-        if text(found.get(_MCAST_GROUP_NAME)) == GROUP:
+        fields_of_group = dict(attributes(group))
+        if text(fields_of_group.get(_MCAST_GROUP_NAME)) == GROUP:
             number = int.from_bytes(fields[_CTRL_ATTR_FAMILY_ID][:2], "little")
-            return number, int.from_bytes(found[_MCAST_GROUP_ID], "little")
+            return number, int.from_bytes(fields_of_group[_MCAST_GROUP_ID], "little")
     raise KernelError(f"this kernel has no {GROUP}: MPTCP path-manager events need Linux 5.13 or newer")
 
 
@@ -126,30 +126,30 @@ class SubflowCommands:
         self._netlink.close()
 
     def set_backup(self, token: int, four_tuple: FourTuple, backup: bool) -> None:
-        what = f"make a subflow of connection {token:08x} {'backup' if backup else 'regular'}"
+        operation = f"make a subflow of connection {token:08x} {'backup' if backup else 'regular'}"
         flags = attribute(_ADDR_FLAGS, struct.pack("=I", _FLAG_BACKUP if backup else 0))
         request = _GENLMSG.pack(_CMD_SET_FLAGS, _VERSION, 0) + attribute(_ATTR_TOKEN, struct.pack("=I", token))
-        request += attribute(_ATTR_ADDR | NLA_NESTED, _end(four_tuple.local, four_tuple.local_port) + flags)
-        request += attribute(_ATTR_ADDR_REMOTE | NLA_NESTED, _end(four_tuple.remote, four_tuple.remote_port))
-        self._netlink.request(self._family, 0, request, what)
+        request += attribute(_ATTR_ADDR | NLA_NESTED, _endpoint(four_tuple.local, four_tuple.local_port) + flags)
+        request += attribute(_ATTR_ADDR_REMOTE | NLA_NESTED, _endpoint(four_tuple.remote, four_tuple.remote_port))
+        self._netlink.request(self._family, 0, request, operation)
 
 
 def announced_ports() -> tuple[int, ...]:
     """Return ports of announced addresses, where clients join too (RFC 8684, 3.4.1; ip-mptcp(8)); empty if unknown."""
-    found = set()
+    ports = set()
     try:
         with NetlinkSocket(_NETLINK_GENERIC) as netlink:
-            question = _GENLMSG.pack(_CMD_GET_ADDR, _VERSION, 0)
-            for message in netlink.dump(find_family()[0], question, "list the announced addresses"):
-                fields = dict(attributes(dict(attributes(message, len(question))).get(_ATTR_ADDR, b"")))
+            request = _GENLMSG.pack(_CMD_GET_ADDR, _VERSION, 0)
+            for message in netlink.dump(find_family()[0], request, "list the announced addresses"):
+                fields = dict(attributes(dict(attributes(message, len(request))).get(_ATTR_ADDR, b"")))
                 if int.from_bytes(fields.get(_ADDR_FLAGS, b""), "little") & _FLAG_SIGNAL:
-                    found.add(int.from_bytes(fields.get(_ADDR_PORT, b""), "little"))
+                    ports.add(int.from_bytes(fields.get(_ADDR_PORT, b""), "little"))
     except (KernelError, OSError):
         return ()
-    return tuple(sorted(found - {0}))
+    return tuple(sorted(ports - {0}))
 
 
-def _end(address: bytes, port: int) -> bytes:
+def _endpoint(address: bytes, port: int) -> bytes:
     v4 = len(address) == 4
     return (
         attribute(_ADDR_FAMILY, struct.pack("=H", socket.AF_INET if v4 else socket.AF_INET6))
@@ -163,23 +163,23 @@ class FlagsNote:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FLAGS_NOTE
-        self._left: bool | None = None
+        self._is_inherited: bool | None = None
         """Whether there is a predecessor's note whose flags were not taken over; None if unknown."""
 
     def find(self) -> None:
         """Look for a predecessor's note, once: a later one is ours. Raises KernelError."""
-        if self._left is None:
-            self._left = read_state(self._path) is not None
+        if self._is_inherited is None:
+            self._is_inherited = read_state(self._path) is not None
 
     def write(self) -> None:
         write_state(self._path, "mptcp-throttler sets backup flags on subflows.\n")
 
     def take_over(self) -> bool:
         """Return whether the flags on sockets are a predecessor's; from now on they count as ours."""
-        left, self._left = bool(self._left), False
-        return left
+        is_inherited, self._is_inherited = bool(self._is_inherited), False
+        return is_inherited
 
     def remove(self) -> None:
         """Remove the note, unless its flags were not taken over. Raises KernelError."""
-        if self._left is False:
+        if self._is_inherited is False:
             write_state(self._path, None)

@@ -46,9 +46,9 @@ class Keeper:
         self._listening = listening
         self._path = path
         self._note = note
-        self._put_back: dict[str, str] = {}
+        self._originals: dict[str, str] = {}
         self._was_needed = False
-        self._left: set[bytes] | None = None  # tokens of connections that may need a listener; None: not checked
+        self._remaining: set[bytes] | None = None  # tokens of connections that may need a listener; None: not checked
         self._pause = START_SECONDS
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -61,7 +61,7 @@ class Keeper:
                 with self._listening.accept()[0] as owner:
                     if not self._serve(owner):
                         return
-            elif not self._still_needed():
+            elif not self._is_needed():
                 self._close()
                 return
 
@@ -76,35 +76,35 @@ class Keeper:
         # A SIGTERM to all processes of the throttler's service must not end its keeper.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _send(owner, b"%s %d" % (READY, os.getpid()))
-        while (words := _words(owner))[:1] == [HOLD]:
+        while (words := _receive_words(owner))[:1] == [HOLD]:
             pairs = (word.decode("ascii").partition("=") for word in words[1:])
-            self._put_back = {name: value for name, _, value in pairs}
+            self._originals = {name: value for name, _, value in pairs}
             self._was_needed = True
             _send(owner, OK)
         if words == [RELEASE]:
-            self._put_back = {}
+            self._originals = {}
         self._restore()
         if words == [END]:
             self._close()
         _send(owner, OK)
-        self._left = None
+        self._remaining = None
         self._pause = FIRST_CHECK_SECONDS
         return words != [END]
 
     def _restore(self) -> None:
-        for name, value in self._put_back.items():
+        for name, value in self._originals.items():
             try:
                 with open("/proc/sys/" + name.replace(".", "/"), "w", encoding="ascii") as file:
                     file.write(value)
-                syslog.syslog(syslog.LOG_WARNING, f"the throttler has gone: {name} = {value} again")
+                syslog.syslog(syslog.LOG_WARNING, f"the throttler has ended: {name} = {value} again")
             except OSError as error:
                 syslog.syslog(syslog.LOG_ERR, f"set sysctl {name} to {value}: {error.strerror}")
-        if self._put_back:
+        if self._originals:
             with suppress(OSError):
                 os.unlink(self._note)
-        self._put_back = {}
+        self._originals = {}
 
-    def _still_needed(self) -> bool:
+    def _is_needed(self) -> bool:
         """Return whether a connection remains that may have been accepted under the userspace path manager."""
         if not self._was_needed:
             return False
@@ -112,17 +112,17 @@ class Keeper:
             tokens = waiting_tokens()
         except OSError as error:
             # If in doubt, continue to run, because a connection may need this process.
-            syslog.syslog(syslog.LOG_ERR, f"list MPTCP sockets: {error}; the keeper goes on listening")
+            syslog.syslog(syslog.LOG_ERR, f"list MPTCP sockets: {error}; the keeper continues to listen")
             self._pause = RETRY_SECONDS
             return True
-        if self._left is None:
-            self._left = tokens
+        if self._remaining is None:
+            self._remaining = tokens
         else:
-            self._left &= tokens
+            self._remaining &= tokens
             # Not before the second check: the SIGTERM that ended the throttler may still be on its way here.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._pause = CHECK_SECONDS
-        return bool(self._left)
+        return bool(self._remaining)
 
 
 def waiting_tokens() -> set[bytes]:
@@ -160,7 +160,7 @@ def _parts(data: bytes, offset: int, header: str, header_bytes: int) -> Iterator
         offset += (max(length, header_bytes) + 3) & ~3
 
 
-def _words(owner: socket.socket) -> list[bytes]:
+def _receive_words(owner: socket.socket) -> list[bytes]:
     try:
         return owner.recv(4096).split()
     except OSError:

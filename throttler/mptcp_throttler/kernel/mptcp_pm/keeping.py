@@ -36,20 +36,20 @@ class KeeperConnection:
         self._connection = connection
         self.pid = pid
 
-    async def hold(self, put_back: Mapping[str, str]) -> None:
+    async def hold(self, values: Mapping[str, str]) -> None:
         """Set the sysctls to restore if this process dies. Raises KernelError if the keeper does not answer."""
-        words = [f"{name}={value}".encode("ascii") for name, value in put_back.items()]
-        await self._say(b" ".join([keeper.HOLD, *words]))
+        words = [f"{name}={value}".encode("ascii") for name, value in values.items()]
+        await self._send(b" ".join([keeper.HOLD, *words]))
 
     async def release(self) -> None:
         """Report to the keeper that the sysctls are restored; it ends when no connection needs it."""
         with closing(self):
-            await self._say(keeper.RELEASE)
+            await self._send(keeper.RELEASE)
 
     async def end(self) -> None:
         """Let the keeper restore the held sysctls and end."""
         with closing(self):
-            await self._say(keeper.END)
+            await self._send(keeper.END)
 
     @property
     def alive(self) -> bool:
@@ -63,7 +63,7 @@ class KeeperConnection:
     def close(self) -> None:
         self._connection.close()
 
-    async def _say(self, message: bytes) -> None:
+    async def _send(self, message: bytes) -> None:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
@@ -97,14 +97,14 @@ async def find_keeper(state_directory: Path) -> KeeperConnection | None:
 
 async def find_or_start_keeper(state_directory: Path) -> KeeperConnection:
     """Return a predecessor's keeper, or start one. Raises KernelError."""
-    found = await find_keeper(state_directory)
-    if found is None:
+    connection = await find_keeper(state_directory)
+    if connection is None:
         with subscribed_socket() as events:
             await asyncio.to_thread(_start, state_directory, events)
-        found = await find_keeper(state_directory)
-    if found is None:
+        connection = await find_keeper(state_directory)
+    if connection is None:
         raise KernelError("the keeper of the path manager ended at once")
-    return found
+    return connection
 
 
 def remove_socket(state_directory: Path) -> None:
@@ -142,7 +142,7 @@ def _start(state_directory: Path, events: socket.socket) -> None:
     except OSError as error:
         raise KernelError(f"start the keeper of the path manager at {path}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise KernelError("start the keeper of the path manager: it does not come up") from error
+        raise KernelError("start the keeper of the path manager: it does not start in time") from error
     if result.returncode:
         raise KernelError(f"start the keeper of the path manager: its interpreter ended with {result.returncode}")
 

@@ -24,13 +24,13 @@ NO_BACKEND = "no netfilter backend: "
 class Backend(Protocol):
     """The functions of a backend's module."""
 
-    def available(self) -> str | None:
+    def missing_support(self) -> str | None:
         """Return what this host lacks; None if it lacks nothing."""
 
     def in_use(self) -> bool:
         """Return whether our objects may exist. Changes nothing."""
 
-    def opened(self, ownership: Ownership) -> Netfilter:
+    def open_adapter(self, ownership: Ownership) -> Netfilter:
         """Return the adapter, for the current network namespace. Raises KernelError."""
 
     def preview(self, entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
@@ -48,27 +48,27 @@ def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
     """Open the backend *wanted*, or for "auto" the first supported one. Raises KernelError if none is supported."""
     missing = []
     for name in BACKENDS if wanted == ANY_BACKEND else (wanted,):
-        if (why_not := _MODULES[name].available()) is None:
-            return name, _MODULES[name].opened(ownership)
-        missing.append(f"{name}: {why_not}")
+        if (reason := _MODULES[name].missing_support()) is None:
+            return name, _MODULES[name].open_adapter(ownership)
+        missing.append(f"{name}: {reason}")
     raise KernelError(NO_BACKEND + "; ".join(missing))
 
 
-async def remove_backends(ownership: Ownership, but: str | None = None) -> dict[str, KernelError | None]:
-    """Remove our objects from all backends except *but*; return each backend's error or None."""
-    refused: dict[str, KernelError | None] = {name: None for name in BACKENDS if name != but}
-    for name in refused:
+async def remove_backends(ownership: Ownership, kept: str | None = None) -> dict[str, KernelError | None]:
+    """Remove our objects from all backends except *kept*; return each backend's error or None."""
+    errors: dict[str, KernelError | None] = {name: None for name in BACKENDS if name != kept}
+    for name in errors:
         if _MODULES[name].in_use():
-            with closing(_MODULES[name].opened(ownership)) as netfilter:
+            with closing(_MODULES[name].open_adapter(ownership)) as netfilter:
                 try:
                     await netfilter.remove()
                 except KernelError as error:
-                    refused[name] = error
-    return refused
+                    errors[name] = error
+    return errors
 
 
 async def remove_other_backends(ours: str, ownership: Ownership) -> None:
-    """Remove remains of a killed daemon with another setting from the other backends. Raises KernelError."""
+    """Remove objects that a killed daemon with another setting left in other backends. Raises KernelError."""
     for error in (await remove_backends(ownership, ours)).values():
         if error is not None:
             raise error

@@ -6,7 +6,7 @@ The rule is in mangle POSTROUTING. It sends every packet with data from a listen
 the HTB class. The lookup is one hash lookup, however many entries there are. The key is client address, client port and
 proxy address; one set per listening port completes the four-tuple.
 
-pyroute2 creates and destroys the sets. It takes 260 µs for an entry, and the wire format here (ip_set.h) 6 µs: 1,000
+pyroute2 creates and destroys the sets. For an entry, it takes 260 µs; our encoding (ip_set.h) takes 6 µs: 1,000
 connections per second need 2,000 changes. python-iptables loads kernel modules when it is loaded, and reading a table
 creates the table, which then costs time for every packet and cannot be removed. So :func:`in_use` does neither.
 """
@@ -35,7 +35,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.netlink import NLA_NESTED, NLA_NET_BYTEORDER, NetlinkSocket, attribute, attributes
 from mptcp_common.reasons import reason
 from mptcp_throttler.kernel.libraries import python_iptables
-from mptcp_throttler.kernel.scheduling import in_turns
+from mptcp_throttler.kernel.scheduling import in_slices
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.model import MAX_ENTRIES, RULE_COMMENT, SET_PREFIX, SMALL_PACKET, Ownership, Target
 
@@ -76,9 +76,9 @@ class IptablesNetfilter:
                 try:
                     await sets.create(name, stype=_SET_TYPE, family=family, **options)
                 except (IPSetError, NetlinkError) as error:
-                    remedy = f"if a set of that name was made with other options, remove it: ipset destroy {name}"
+                    remedy = f"if a set of that name has other options, remove it: ipset destroy {name}"
                     raise KernelError(
-                        f"make the set {name} (hash:ip,port,ip with skbinfo): {error}; {remedy}"
+                        f"create the set {name} (hash:ip,port,ip with skbinfo): {error}; {remedy}"
                     ) from error
         for is_ipv6 in (False, True):
             await asyncio.sleep(0)  # reading a table takes milliseconds: let the event loop handle new subflows first
@@ -97,7 +97,7 @@ class IptablesNetfilter:
                 without.create_target("CLASSIFY").set_class = "0:0"
                 rules += [with_data, without]
         except (self._iptc.XTablesError, ValueError) as error:  # ValueError: the set does not exist
-            raise KernelError(f"make a rule for {_program(is_ipv6)}: {error}") from error
+            raise KernelError(f"create a rule for {_program(is_ipv6)}: {error}") from error
         return rules
 
     def _rule(self, is_ipv6: bool, port: int, length: str) -> Any:
@@ -112,13 +112,13 @@ class IptablesNetfilter:
         problems = []
         for is_ipv6 in (False, True):
             try:
-                _, present = self._postrouting(is_ipv6)
+                _, own_rules = self._postrouting(is_ipv6)
             except (self._iptc.IPTCError, self._iptc.XTablesError) as error:  # a foreign rule's extension is missing
                 raise KernelError(f"read mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
             wanted = self._rules(is_ipv6)
             # Our rules may be in any order: they do not interact.
-            if len(present) != len(wanted) or any(rule not in present for rule in wanted):
-                problems.append(f"our rules in mangle POSTROUTING of {_program(is_ipv6)} are not as we made them")
+            if len(own_rules) != len(wanted) or any(rule not in own_rules for rule in wanted):
+                problems.append(f"our rules in mangle POSTROUTING of {_program(is_ipv6)} were changed")
             await asyncio.sleep(0)
         return problems
 
@@ -138,9 +138,9 @@ class IptablesNetfilter:
         async with _xtables_lock():
             for attempt in range(_ATTEMPTS):
                 try:
-                    chain, present = self._postrouting(is_ipv6)
-                    surplus = [rule for rule in present if rule not in keep]
-                    missing = [rule for rule in keep if rule not in present]
+                    chain, own_rules = self._postrouting(is_ipv6)
+                    surplus = [rule for rule in own_rules if rule not in keep]
+                    missing = [rule for rule in keep if rule not in own_rules]
                     for rule in surplus:
                         chain.delete_rule(rule)
                     for rule in missing:
@@ -155,11 +155,11 @@ class IptablesNetfilter:
     async def read_entries(self) -> dict[FourTuple, Target]:
         found: dict[FourTuple, Target] = {}
         # Use a separate socket: changes may happen during the dump.
-        with NetlinkSocket(netlink.NETLINK_NETFILTER) as reading:
+        with NetlinkSocket(netlink.NETLINK_NETFILTER) as dump_socket:
             for name, is_ipv6, port in self._sets():
-                listing = reading.dump(CMD_LIST, header(name, is_ipv6), f"list the set {name}")
+                listing = dump_socket.dump(CMD_LIST, header(name, is_ipv6), f"list the set {name}")
                 entries = (entry for message in listing for entry in _entries(message, port))
-                async for four_tuple, target in in_turns(entries):
+                async for four_tuple, target in in_slices(entries):
                     found[four_tuple] = target
         return found
 
@@ -178,9 +178,9 @@ class IptablesNetfilter:
             yield _CMD_ADD, netlink.NLM_F_CREATE, _entry(four_tuple, skbinfo)
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
-        gone = list(four_tuples)
-        requests = ((_CMD_DEL, 0, _entry(four_tuple)) for four_tuple in gone)
-        await self._request(requests, f"remove {len(gone)} set entries", ignore=(_ERR_EXIST, errno.ENOENT))
+        tuples = list(four_tuples)
+        requests = ((_CMD_DEL, 0, _entry(four_tuple)) for four_tuple in tuples)
+        await self._request(requests, f"remove {len(tuples)} set entries", ignore=(_ERR_EXIST, errno.ENOENT))
 
     async def _request(self, requests: Iterator[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
         failures: list[KernelError] = []  # the first only: see ``runtime.event_loop``
@@ -209,7 +209,7 @@ class IptablesNetfilter:
                 yield _set_name(is_ipv6, port), is_ipv6, port
 
 
-opened = IptablesNetfilter
+open_adapter = IptablesNetfilter
 
 
 def preview(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
@@ -235,8 +235,8 @@ def _small_packets(version: int) -> str:
     return f"{SMALL_PACKET[version] - 59}:{SMALL_PACKET[version]}"
 
 
-def available() -> str | None:
-    """Return None if this host supports iptables, otherwise a message that names what is missing."""
+def missing_support() -> str | None:
+    """Return what this host lacks for iptables, as a text; None if it lacks nothing."""
     try:
         _lock_file().close()
     except KernelError as error:
@@ -246,10 +246,10 @@ def available() -> str | None:
     except (KernelError, OSError) as error:
         return f"ipset does not answer ({reason(error)})"
     try:
-        with NetlinkSocket(netlink.NETLINK_NETFILTER) as asking:
+        with NetlinkSocket(netlink.NETLINK_NETFILTER) as probe:
             for family in (socket.AF_INET, socket.AF_INET6):
-                question = _start(family) + netlink.string(_ATTR_TYPENAME, _SET_TYPE)
-                asking.ask(_CMD_TYPE, question + attribute(_ATTR_FAMILY, bytes([family])), "ask ipset for a type")
+                request = _request_start(family) + netlink.string(_ATTR_TYPENAME, _SET_TYPE)
+                probe.ask(_CMD_TYPE, request + attribute(_ATTR_FAMILY, bytes([family])), "query a set type of ipset")
     except KernelError:
         return f"ipset has no sets {_SET_TYPE} (module ip_set_hash_ipportip)"
     try:
@@ -274,7 +274,7 @@ def in_use() -> bool:
 def _our_sets() -> list[str]:
     """Return the names of our sets. Raises KernelError, OSError."""
     with NetlinkSocket(netlink.NETLINK_NETFILTER) as listing:
-        messages = listing.dump(CMD_LIST, _start(socket.AF_INET), "list sets")
+        messages = listing.dump(CMD_LIST, _request_start(socket.AF_INET), "list sets")
         names = [netlink.text(dict(attributes(each, _NFGENMSG.size)).get(_ATTR_SETNAME)) for each in messages]
     return [name for name in dict.fromkeys(names) if _OUR_SET.fullmatch(name)]
 
@@ -322,13 +322,13 @@ def _program(is_ipv6: bool) -> str:
     return "ip6tables" if is_ipv6 else "iptables"
 
 
-def _start(family: int) -> bytes:
+def _request_start(family: int) -> bytes:
     return _NFGENMSG.pack(family, 0, 0) + attribute(_ATTR_PROTOCOL, bytes([_VERSION]))
 
 
 def header(set_name: str, is_ipv6: bool) -> bytes:
     """Return the start of a request: nfgenmsg and the attributes that name the set."""
-    return _start(socket.AF_INET6 if is_ipv6 else socket.AF_INET) + netlink.string(_ATTR_SETNAME, set_name)
+    return _request_start(socket.AF_INET6 if is_ipv6 else socket.AF_INET) + netlink.string(_ATTR_SETNAME, set_name)
 
 
 def _entry(four_tuple: FourTuple, skbinfo: bytes = b"") -> bytes:

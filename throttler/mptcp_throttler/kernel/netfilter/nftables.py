@@ -24,13 +24,13 @@ from contextlib import closing
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.netlink import NETLINK_NETFILTER, NetlinkSocket, attributes, string, text
-from mptcp_throttler.kernel.scheduling import in_turns
+from mptcp_throttler.kernel.scheduling import in_slices
 from mptcp_throttler.mptcp.model import FourTuple
 from mptcp_throttler.shaping.commands import NftTable, nft_chain_name, nft_key
 from mptcp_throttler.shaping.model import NFT_TABLE, Ownership, Target
 
 _CHUNK = 250  # entries per transaction
-_SHORT = 2000
+_MAX_SYNC_LENGTH = 2000
 """Characters. Shorter transactions run in the event loop: they take 1-2 ms, less than the switch to a thread."""
 _ATTEMPTS = 3  # reads of a map that changes during the read
 _FOREIGN = Target(0, 0)
@@ -65,33 +65,33 @@ class LibNftables:
         self._library.nft_ctx_new.restype = _Context
         self._library.nft_ctx_get_output_buffer.restype = ctypes.c_char_p
         self._library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
-        self._turn = threading.Lock()  # held during a call: a context is not thread-safe
+        self._lock = threading.Lock()  # held during a call: a context is not thread-safe
         self._context = self._library.nft_ctx_new(0)
         self._library.nft_ctx_buffer_output(self._context)
         self._library.nft_ctx_buffer_error(self._context)
 
     def close(self) -> None:
-        with self._turn:
+        with self._lock:
             if self._context:
                 self._library.nft_ctx_free(self._context)
                 self._context = None
 
     @property
     def busy(self) -> bool:
-        return self._turn.locked()
+        return self._lock.locked()
 
-    def run(self, commands: str, what: str) -> str:
-        """Run *commands* as one transaction and return their output. Raises KernelError naming *what*."""
-        with self._turn:
+    def run(self, commands: str, operation: str) -> str:
+        """Run *commands* as one transaction and return their output. Raises KernelError naming *operation*."""
+        with self._lock:
             if not self._context:
-                raise KernelError(f"{what}: libnftables is closed")
+                raise KernelError(f"{operation}: libnftables is closed")
             failed = self._library.nft_run_cmd_from_buffer(self._context, commands.encode())
             # Reading a buffer empties it.
             output: bytes = self._library.nft_ctx_get_output_buffer(self._context)
             error: bytes = self._library.nft_ctx_get_error_buffer(self._context)
         if failed:
             lines = error.decode(errors="replace").strip().splitlines()
-            raise KernelError(f"{what}: {lines[0] if lines else 'nftables refused'}")
+            raise KernelError(f"{operation}: {lines[0] if lines else 'nftables refused'}")
         return output.decode(errors="replace")
 
 
@@ -104,9 +104,9 @@ class NftablesNetfilter:
         self._targets: dict[FourTuple, Target] = {}
         self._uses: Counter[Target] = Counter()
         self._changes = 0  # counts starts and ends of changes, so that a read can detect a change in between
-        self._base: dict[str, tuple[bytes, ...]] = {}
-        self._made: dict[Target, tuple[bytes, ...]] = {}
-        """Rules of the class chains as created; ``_base``: of the base chains."""
+        self._base_rules: dict[str, tuple[bytes, ...]] = {}
+        self._class_rules: dict[Target, tuple[bytes, ...]] = {}
+        """Rules of the class chains as created; ``_base_rules``: of the base chains."""
 
     def close(self) -> None:
         self._nft.close()
@@ -116,7 +116,7 @@ class NftablesNetfilter:
         hooked: dict[str, str | None] = {}
         chains: set[Target] = set()
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
-            async for name, hook in in_turns(_chains(netlink, self._table.family)):
+            async for name, hook in in_slices(_chains(netlink, self._table.family)):
                 if hook is None:
                     chains.add(_target(name))
                 else:
@@ -124,45 +124,45 @@ class NftablesNetfilter:
         # A predecessor may have hooked other interfaces. The download table has no interfaces.
         unwanted = self._table.unwanted_chains(hooked, present) if self._table.interfaces else []
         commands = [f"delete chain {self._table.name} {name}" for name in unwanted]
-        await self._run((*commands, *self._table.table(present)), f"make the nftables table {self._table.name}")
-        self._base = self._base_chains(present)
-        _, whole = await self._read_entries()
-        if whole:
+        await self._run((*commands, *self._table.table(present)), f"create the nftables table {self._table.name}")
+        self._base_rules = self._base_chains(present)
+        _, is_complete = await self._read_entries()
+        if is_complete:
             await self._drop_unused_chains(chains)
         # Another program may have flushed a class chain, and chains refer to the device by its index, which may have
         # changed.
         targets = sorted(set(self._uses) - {_FOREIGN}, key=nft_chain_name)
         for start in range(0, len(targets), _CHUNK):
             lines = (line for target in targets[start : start + _CHUNK] for line in self._table.chain(target))
-            await self._run(lines, "make chains of classes")
-        self._made.clear()
-        self._note_chains(targets)
+            await self._run(lines, "create chains of classes")
+        self._class_rules.clear()
+        self._record_chains(targets)
 
-    def _note_chains(self, targets: Iterable[Target]) -> None:
+    def _record_chains(self, targets: Iterable[Target]) -> None:
         """Record the rules, as the kernel has them, of new class chains."""
-        fresh = [target for target in targets if target not in self._made and target is not _FOREIGN]
-        if fresh:
+        new = [target for target in targets if target not in self._class_rules and target is not _FOREIGN]
+        if new:
             with NetlinkSocket(NETLINK_NETFILTER) as netlink:
-                for target in fresh:
-                    there = _rules(netlink, self._table.family, nft_chain_name(target))
-                    self._made[target] = tuple(rule for _, rule in there)
+                for target in new:
+                    rules = _rules(netlink, self._table.family, nft_chain_name(target))
+                    self._class_rules[target] = tuple(rule for _, rule in rules)
 
     async def check(self) -> list[str]:
         present = [name for _, name in socket.if_nameindex()]
-        if self._base_chains(present) != self._base:
-            return [f"the chains of the nftables table {self._table.name} are not as we made them"]
+        if self._base_chains(present) != self._base_rules:
+            return [f"the chains of the nftables table {self._table.name} were changed"]
         for _ in range(_ATTEMPTS):
-            before, expected = self._changes, dict(self._made)
+            before, expected = self._changes, dict(self._class_rules)
             found: dict[Target, list[bytes]] = {target: [] for target in expected}
             with NetlinkSocket(NETLINK_NETFILTER) as netlink:
-                async for name, rule in in_turns(_rules(netlink, self._table.family)):
+                async for name, rule in in_slices(_rules(netlink, self._table.family)):
                     if (target := _target(name)) in found:
                         found[target].append(rule)
                 interrupted = netlink.interrupted
             if before == self._changes and not interrupted:
                 differ = [target for target, rules in expected.items() if tuple(found[target]) != rules]
                 name = self._table.name
-                return [f"chain {nft_chain_name(each)} of table {name} is not as we made it" for each in differ[:1]]
+                return [f"chain {nft_chain_name(each)} of table {name} was changed" for each in differ[:1]]
         return []  # the next comparison finds the differences
 
     def _base_chains(self, present: Iterable[str]) -> dict[str, tuple[bytes, ...]]:
@@ -177,7 +177,7 @@ class NftablesNetfilter:
 
     async def _read_entries(self) -> tuple[dict[FourTuple, Target], bool]:
         """Return the entries, and whether they are complete: others may change the ruleset during every attempt."""
-        before, whole = self._changes, True
+        before, is_complete = self._changes, True
         found: dict[FourTuple, Target] = {}
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for version in (4, 6):
@@ -185,28 +185,28 @@ class NftablesNetfilter:
                     listed: dict[FourTuple, Target] = {}
                     # Between messages of a dump the kernel skips as many elements as it has listed, in the order of
                     # the hash table. If that grows, it lists some twice and omits as many, without NLM_F_DUMP_INTR.
-                    twice = False
-                    async for four_tuple, target in in_turns(_entries(netlink, self._table.family, version)):
-                        twice = twice or four_tuple in listed
+                    has_duplicates = False
+                    async for four_tuple, target in in_slices(_entries(netlink, self._table.family, version)):
+                        has_duplicates = has_duplicates or four_tuple in listed
                         listed[four_tuple] = target
                     found |= listed
-                    steady = not (twice or netlink.interrupted)
-                    if steady:
+                    is_consistent = not (has_duplicates or netlink.interrupted)
+                    if is_consistent:
                         break
-                whole = whole and steady
+                is_complete = is_complete and is_consistent
         if before == self._changes:
             # After an incomplete read keep the unseen entries: a forgotten entry could not be deleted.
-            self._targets = dict(found) if whole else self._targets | found
+            self._targets = dict(found) if is_complete else self._targets | found
             self._uses = Counter(self._targets.values())
-        return found, whole
+        return found, is_complete
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
         items = list(entries.items())
         for start in range(0, len(items), _CHUNK):
             part = items[start : start + _CHUNK]
             await self._run(self._additions(part), f"add {len(part)} map entries")
-            self._note_chains({target for _, target in part})
-            await self._drop_unused_chains({self._note(ft, target) for ft, target in part})
+            self._record_chains({target for _, target in part})
+            await self._drop_unused_chains({self._record(ft, target) for ft, target in part})
 
     def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
         part = list(entries.items())
@@ -214,13 +214,13 @@ class NftablesNetfilter:
         if self._nft.busy or any(ft in self._targets for ft, _ in part):
             return False
         text = "\n".join(self._additions(part))
-        if len(text) >= _SHORT:
+        if len(text) >= _MAX_SYNC_LENGTH:
             return False
         self._changes += 2
         self._nft.run(text, f"add {len(part)} map entries")
-        self._note_chains({target for _, target in part})
+        self._record_chains({target for _, target in part})
         for ft, target in part:
-            self._note(ft, target)
+            self._record(ft, target)
         return True
 
     def _additions(self, part: list[tuple[FourTuple, Target]]) -> list[str]:
@@ -228,12 +228,12 @@ class NftablesNetfilter:
         lines = [line for target in targets for line in self._table.chain(target)]
         # A map refuses a new verdict for an existing key, so the same transaction deletes the old one.
         lines += self._deletions([ft for ft, target in part if self._targets.get(ft, target) != target])
-        fresh = {ft: target for ft, target in part if self._targets.get(ft) != target}
+        new = {ft: target for ft, target in part if self._targets.get(ft) != target}
         return lines + self._elements(
-            "add", {ft: f"{nft_key(ft)} : jump {nft_chain_name(target)}" for ft, target in fresh.items()}
+            "add", {ft: f"{nft_key(ft)} : jump {nft_chain_name(target)}" for ft, target in new.items()}
         )
 
-    def _note(self, four_tuple: FourTuple, target: Target | None) -> Target | None:
+    def _record(self, four_tuple: FourTuple, target: Target | None) -> Target | None:
         """Record an entry's target, None if the entry was deleted; return its former target."""
         before = self._targets.pop(four_tuple, None)
         if before is not None:
@@ -246,27 +246,27 @@ class NftablesNetfilter:
         return before
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:
-        gone = [ft for ft in dict.fromkeys(four_tuples) if ft in self._targets]
-        for start in range(0, len(gone), _CHUNK):
-            part = gone[start : start + _CHUNK]
+        present_tuples = [ft for ft in dict.fromkeys(four_tuples) if ft in self._targets]
+        for start in range(0, len(present_tuples), _CHUNK):
+            part = present_tuples[start : start + _CHUNK]
             await self._run(self._deletions(part), f"remove {len(part)} map entries")
-            await self._drop_unused_chains({self._note(ft, None) for ft in part})
+            await self._drop_unused_chains({self._record(ft, None) for ft in part})
 
     async def remove(self) -> None:
         commands = (f"add table {self._table.name}", f"delete table {self._table.name}")
         await self._run(commands, f"remove the nftables table {self._table.name}")
-        self._targets, self._base = {}, {}
+        self._targets, self._base_rules = {}, {}
         self._uses.clear()
-        self._made.clear()
+        self._class_rules.clear()
 
-    async def _run(self, commands: Iterable[str], what: str) -> None:
+    async def _run(self, commands: Iterable[str], operation: str) -> None:
         self._changes += 1
         try:
             text = "\n".join(commands)
-            if len(text) < _SHORT and not self._nft.busy:
-                self._nft.run(text, what)
+            if len(text) < _MAX_SYNC_LENGTH and not self._nft.busy:
+                self._nft.run(text, operation)
             else:
-                await asyncio.to_thread(self._nft.run, text, what)
+                await asyncio.to_thread(self._nft.run, text, operation)
         finally:
             self._changes += 1
 
@@ -280,11 +280,11 @@ class NftablesNetfilter:
     async def _drop_unused_chains(self, candidates: Iterable[Target | None]) -> None:
         unused = [each for each in set(candidates) - {_FOREIGN} if each is not None and each not in self._uses]
         for target in unused:
-            self._made.pop(target, None)
+            self._class_rules.pop(target, None)
         names = sorted(map(nft_chain_name, unused))
         if names:
             commands = (f"delete chain {self._table.name} {name}" for name in names)
-            await self._run(commands, "remove chains of classes no longer used")
+            await self._run(commands, "remove unused chains of classes")
 
 
 def _target(chain: str) -> Target:
@@ -320,20 +320,20 @@ def _chains(netlink: NetlinkSocket, family: str) -> Iterator[tuple[str, bytes | 
 
 def _base_chain(netlink: NetlinkSocket, family: str, name: str) -> tuple[bytes, ...]:
     """Return hook, policy and rules of a chain; empty if it does not exist."""
-    question = _header(family) + string(_CHAIN_TABLE, NFT_TABLE) + string(_CHAIN_NAME, name)
-    answer = netlink.ask_if_there(_GETCHAIN, question, f"look up the chain {name} of table {family} {NFT_TABLE}")
-    if answer is None:
+    request = _header(family) + string(_CHAIN_TABLE, NFT_TABLE) + string(_CHAIN_NAME, name)
+    reply = netlink.ask_if_there(_GETCHAIN, request, f"look up the chain {name} of table {family} {NFT_TABLE}")
+    if reply is None:
         return ()
-    fields = dict(attributes(answer, _NFGENMSG.size))
+    fields = dict(attributes(reply, _NFGENMSG.size))
     return fields.get(_CHAIN_HOOK, b""), fields.get(_CHAIN_POLICY, b""), *(r for _, r in _rules(netlink, family, name))
 
 
 def _rules(netlink: NetlinkSocket, family: str, chain: str | None = None) -> Iterator[tuple[str, bytes]]:
     """Yield chain and expressions of each rule of our table, or of one *chain*, in order. Raises KernelError."""
-    question = _header(family) + string(_RULE_TABLE, NFT_TABLE)
+    request = _header(family) + string(_RULE_TABLE, NFT_TABLE)
     if chain is not None:
-        question += string(_RULE_CHAIN, chain)
-    for rule in netlink.dump(_GETRULE, question, f"list the rules of table {family} {NFT_TABLE}"):
+        request += string(_RULE_CHAIN, chain)
+    for rule in netlink.dump(_GETRULE, request, f"list the rules of table {family} {NFT_TABLE}"):
         fields = dict(attributes(rule, _NFGENMSG.size))
         yield text(fields.get(_RULE_CHAIN)), fields.get(_RULE_EXPRESSIONS, b"")
 
@@ -342,8 +342,8 @@ def _header(family: str) -> bytes:
     return _NFGENMSG.pack(_FAMILIES[family], 0, 0)
 
 
-def available() -> str | None:
-    """Return None if this host supports nftables, otherwise a message that names what is missing."""
+def missing_support() -> str | None:
+    """Return what this host lacks for nftables, as a text; None if it lacks nothing."""
     try:
         with closing(LibNftables()) as nft:
             nft.run("list tables", "list nftables tables")
@@ -354,10 +354,10 @@ def available() -> str | None:
 
 def in_use() -> bool:
     """Return whether our tables may exist. This may be wrong: removing a missing table costs little."""
-    return available() is None
+    return missing_support() is None
 
 
-def opened(ownership: Ownership) -> NftablesNetfilter:
+def open_adapter(ownership: Ownership) -> NftablesNetfilter:
     return NftablesNetfilter(NftTable(ownership))
 
 

@@ -46,7 +46,7 @@ _COOKIE_OFFSET = 44
 _INFO, _ULP, _MPTCP = (2,), (19,), (19, 3)
 """Attributes by their types, from the outermost inward: INET_DIAG_INFO, INET_DIAG_ULP_INFO, INET_ULP_INFO_MPTCP."""
 _TOKEN = (*_MPTCP, 2)
-_WANTED = {_TOKEN: "I", (*_MPTCP, 8): "I", (*_MPTCP, 9): "B", (*_MPTCP, 10): "B", (*_MPTCP, 4): "Q"}
+_ATTRIBUTES = {_TOKEN: "I", (*_MPTCP, 8): "I", (*_MPTCP, 9): "B", (*_MPTCP, 10): "B", (*_MPTCP, 4): "Q"}
 """Local token, flags, remote and local address identifier, data sequence number last received."""
 _TCP_INFO = struct.Struct("=16x I 4x I I I 32x I I 4x I 16x I Q Q Q Q I 4x I 12x Q 8x Q 8x")
 """The fields read from struct tcp_info, linux/tcp.h; Linux 4.10 and later have all of them."""
@@ -54,7 +54,7 @@ _FLAG_JOIN, _FLAG_BACKUP, _FLAG_MADE_BACKUP = 1 << 2 | 1 << 3, 1 << 4, 1 << 5
 """MPTCP_SUBFLOW_FLAG_*: JOIN_REM and JOIN_LOC; BKUP_REM, the peer asked; BKUP_LOC, this host asked."""
 _NO_PACING_LIMIT = 0xFFFFFFFF  # Bytes/s. The kernel stores the largest unsigned long; this is the option's, of 32 bits.
 _ATTRIBUTE = struct.Struct("=HH")
-_MAX_KNOWN = 1 << 15  # four-tuples kept from one sweep to the next: at most 14 MB
+_MAX_CACHED_TUPLES = 1 << 15  # four-tuples kept from one sweep to the next: at most 14 MB
 
 
 class SocketDiagnostics:
@@ -88,43 +88,43 @@ class SocketDiagnostics:
             while waiting:
                 data = self._look_ups.receive(_LOOK_UP)  # one message: each answer has its own datagram
                 sequence = int.from_bytes(data[8:12], sys.byteorder)
-                place = (sequence - first) % (1 << 32)
-                if place >= len(batch):
+                index = (sequence - first) % (1 << 32)
+                if index >= len(batch):
                     continue
                 waiting -= 1
                 other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found, read)
                 if other is not None and netlink.error_of(other[1]) != errno.ENOENT:
-                    refused[batch[place]] = refusal(other[1], _LOOK_UP)
+                    refused[batch[index]] = refusal(other[1], _LOOK_UP)
         # For a closed socket the kernel returns the listening one.
-        asked = set(four_tuples)
-        return {each.four_tuple: each for each in found if each.four_tuple in asked}, refused
+        requested = set(four_tuples)
+        return {each.four_tuple: each for each in found if each.four_tuple in requested}, refused
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
         """Close the subflows that exist, by a reset at both ends; return those perhaps still open, with the reason."""
-        stayed: dict[FourTuple, str] = {}
+        still_open: dict[FourTuple, str] = {}
         for start in range(0, len(four_tuples), _BATCH):
             batch = four_tuples[start : start + _BATCH]
             try:
                 found, unknown = self._look_up(batch)
-                there = list(found.values())
-                requests = [(SOCK_DESTROY, 0, exact_request(each.four_tuple, each.cookie)) for each in there]
+                existing = list(found.values())
+                requests = [(SOCK_DESTROY, 0, exact_request(each.four_tuple, each.cookie)) for each in existing]
                 refused = self._look_ups.refused(requests, _CLOSE, ignore=(errno.ENOENT,))
             except KernelError as error:
-                stayed |= dict.fromkeys(batch, str(error))
+                still_open |= dict.fromkeys(batch, str(error))
                 if isinstance(error.__cause__, TimeoutError):
                     # Each batch would block the event loop as long.
-                    return stayed | dict.fromkeys(four_tuples[start:], str(error))
+                    return still_open | dict.fromkeys(four_tuples[start:], str(error))
                 continue
-            stayed |= {four_tuple: str(error) for four_tuple, error in unknown.items()}
-            stayed |= {there[place].four_tuple: str(error) for place, error in refused.items()}
-        return stayed
+            still_open |= {four_tuple: str(error) for four_tuple, error in unknown.items()}
+            still_open |= {existing[index].four_tuple: str(error) for index, error in refused.items()}
+        return still_open
 
     def subflows(self) -> Iterator[KernelSubflow]:
         """Yield every established MPTCP subflow of our listening ports. Raises KernelError if the dump fails."""
-        for piece in self.pieces():
-            yield from piece
+        for batch in self.batches():
+            yield from batch
 
-    def pieces(self) -> Iterator[list[KernelSubflow]]:
+    def batches(self) -> Iterator[list[KernelSubflow]]:
         """Yield one list per datagram, about 60 subflows; the caller may stop early. Raises KernelError on failure."""
         with NetlinkSocket(_NETLINK_SOCK_DIAG) as dump:
             filled, end = time.monotonic(), None
@@ -133,11 +133,11 @@ class SocketDiagnostics:
                 data = dump.receive(_DUMP)
                 # The kernel fills a datagram when the previous one is received.
                 read, filled = filled, time.monotonic()
-                piece: list[KernelSubflow] = []
-                end = self._decoder.decode(data, sequence, DUMP, piece, read)
+                batch: list[KernelSubflow] = []
+                end = self._decoder.decode(data, sequence, DUMP, batch, read)
                 if end is not None:
                     netlink.check_end(end[1], _DUMP)
-                yield piece
+                yield batch
 
 
 def _dump_request(ports: Sequence[int]) -> bytes:
@@ -150,8 +150,8 @@ def _dump_request(ports: Sequence[int]) -> bytes:
     code = b""
     for port in reversed(ports):
         rest = len(code)
-        this = _OPERATION.pack(_SOURCE_PORT_IS, test, test + jump) + _OPERATION.pack(0, 0, port)
-        code = this + (_OPERATION.pack(_JUMP, jump, jump + rest) if rest else b"") + code
+        test_operation = _OPERATION.pack(_SOURCE_PORT_IS, test, test + jump) + _OPERATION.pack(0, 0, port)
+        code = test_operation + (_OPERATION.pack(_JUMP, jump, jump + rest) if rest else b"") + code
     # struct inet_diag_req, with no socket id
     request = struct.pack("=BxxB40xQI4x", socket.AF_UNSPEC, _EXT_INFO, _NO_COOKIE, _ESTABLISHED)
     return request + attribute(_BYTECODE, code)
@@ -166,7 +166,7 @@ def exact_request(four_tuple: FourTuple, cookie: int = _NO_COOKIE) -> bytes:
     return request + struct.pack("=4xQ", cookie)
 
 
-@lru_cache(maxsize=_MAX_KNOWN)
+@lru_cache(maxsize=_MAX_CACHED_TUPLES)
 def _four_tuple(identity: bytes) -> FourTuple:
     """Return the four-tuple of a socket id, of the length in :data:`_ID_BYTES`."""
     size = 16 if len(identity) == _ID_BYTES[socket.AF_INET6] else 4
@@ -185,7 +185,7 @@ class _Layout(NamedTuple):
     headers: Callable[[tuple[Any, ...]], Any]
     expected: Any
     values: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
-    """Picks a subflow's identity, cookie and ``_WANTED``; None for plain TCP."""
+    """Picks a subflow's identity, cookie and ``_ATTRIBUTES``; None for plain TCP."""
     info: int  # offset of struct tcp_info
 
 
@@ -207,15 +207,15 @@ class Decoder:
         new, append = tuple.__new__, found.append
         read_header, read_info = _HEADER.unpack_from, _TCP_INFO.unpack_from
         while offset + _HEADER_BYTES < end:
-            length, what, _, number, _, family = read_header(data, offset)
+            length, message_type, _, number, _, family = read_header(data, offset)
             if length < _HEADER_BYTES or offset + length > end:
                 return None
             start = offset
             offset += (length + 3) & ~3
             if number != sequence:
                 continue
-            if what != kind:
-                return what, data[start + _HEADER_BYTES : start + length]
+            if message_type != kind:
+                return message_type, data[start + _HEADER_BYTES : start + length]
             layout = layouts.get(length << 8 | family)
             if layout is None or layout.headers(fields := layout.reader.unpack_from(data, start)) != layout.expected:
                 layout = layouts[length << 8 | family] = _layout(data[start : start + length], family)
@@ -240,17 +240,17 @@ class Decoder:
 
 def _layout(message: bytes, family: int) -> _Layout | None:
     """Return the layout of an answer; None if it is malformed or lacks what we read."""
-    places = _places(message, _HEADER_BYTES + _MESSAGE_BYTES, len(message))
-    if not places or family not in _ID_BYTES:
+    offsets = _attribute_offsets(message, _HEADER_BYTES + _MESSAGE_BYTES, len(message))
+    if not offsets or family not in _ID_BYTES:
         return None
-    headers = [(offset - 4, "I") for offset, _ in places.values()]
+    headers = [(offset - 4, "I") for offset, _ in offsets.values()]
     wanted = []
-    if _TOKEN in places:
-        needed = {path: struct.calcsize(f"={code}") for path, code in _WANTED.items()} | {_INFO: _TCP_INFO.size}
-        if any(places.get(path, (0, 0))[1] < size for path, size in needed.items()):
+    if _TOKEN in offsets:
+        needed = {path: struct.calcsize(f"={code}") for path, code in _ATTRIBUTES.items()} | {_INFO: _TCP_INFO.size}
+        if any(offsets.get(path, (0, 0))[1] < size for path, size in needed.items()):
             return None
         wanted = [(_HEADER_BYTES + _ID_OFFSET, f"{_ID_BYTES[family]}s"), (_HEADER_BYTES + _COOKIE_OFFSET, "Q")]
-        wanted += [(places[path][0], code) for path, code in _WANTED.items()]
+        wanted += [(offsets[path][0], code) for path, code in _ATTRIBUTES.items()]
     ordered, codes, position = sorted([*headers, *wanted]), "=", 0  # the order differs between kernels
     for offset, code in ordered:
         codes += f"{offset - position}x {code} "
@@ -258,22 +258,22 @@ def _layout(message: bytes, family: int) -> _Layout | None:
     reader = struct.Struct(f"{codes}{len(message) - position}x")
     pick = itemgetter(*map(ordered.index, headers))
     values = itemgetter(*map(ordered.index, wanted)) if wanted else None
-    return _Layout(reader, pick, pick(reader.unpack(message)), values, places.get(_INFO, (0, 0))[0])
+    return _Layout(reader, pick, pick(reader.unpack(message)), values, offsets.get(_INFO, (0, 0))[0])
 
 
-def _places(message: bytes, start: int, end: int, path: _Path = ()) -> dict[_Path, tuple[int, int]] | None:
+def _attribute_offsets(message: bytes, start: int, end: int, path: _Path = ()) -> dict[_Path, tuple[int, int]] | None:
     """Return offset and length of each attribute's payload by its types; None if one is malformed or occurs twice."""
     found: dict[_Path, tuple[int, int]] = {}
     while start + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(message, start)
-        here = (*path, kind & netlink.NLA_TYPE_MASK)
-        if length < 4 or start + length > end or here in found:
+        attribute_path = (*path, kind & netlink.NLA_TYPE_MASK)
+        if length < 4 or start + length > end or attribute_path in found:
             return None
-        found[here] = start + 4, length - 4
-        if here in (_ULP, _MPTCP):
-            within = _places(message, start + 4, start + length, here)
-            if within is None:
+        found[attribute_path] = start + 4, length - 4
+        if attribute_path in (_ULP, _MPTCP):
+            inner = _attribute_offsets(message, start + 4, start + length, attribute_path)
+            if inner is None:
                 return None
-            found |= within
+            found |= inner
         start += (length + 3) & ~3
     return found

@@ -4,8 +4,8 @@
 Before a change, the previous root qdisc and GSO limits are saved in the state directory by interface index, which
 survives a rename, for ``cleanup`` or the successor of a crashed daemon.
 
-A start takes all interfaces or none. If another program later gives an interface a root qdisc that cannot be replaced,
-the throttler omits that interface until it can be taken again; the other interfaces are shaped.
+A start shapes all interfaces or none. If another program later gives an interface a root qdisc that cannot be replaced,
+the throttler omits that interface until that root is removed; the other interfaces are shaped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.state_file import read_state, write_state
 from mptcp_throttler.kernel.tc import root_qdisc
 from mptcp_throttler.kernel.tc.htb import HtbTree
-from mptcp_throttler.kernel.tc.link import Link, find, set_gso
+from mptcp_throttler.kernel.tc.link import Link, find_link, set_gso
 from mptcp_throttler.shaping.model import ClassSpec, Ownership
 
 log = logging.getLogger(__name__)
@@ -37,8 +37,8 @@ class HtbTrafficControl:
         self._interfaces = tuple(interfaces)
         self._ownership = ownership
         self._state_file = state_directory / "replaced.json"
-        self._notes: dict[str, dict[str, Any]] | None = None
-        """Wanted content of the state file, by interface index; None before the first read."""
+        self._loaded_originals: dict[str, dict[str, Any]] | None = None
+        """Original roots and limits by interface index, as in the state file; None before the first read."""
         self._absent: set[str] = set()
         self._gso: Callable[[int], int] | None = None
         """Maps the original GSO limit to ours, in bytes; None before :meth:`want_gso`."""
@@ -50,15 +50,15 @@ class HtbTrafficControl:
             if self.prepared:
                 return  # wait for an interface to return
             raise KernelError(f"there is no interface {' or '.join(self._interfaces)}; see 'ip link'")
-        taken, refused = list[Link](), dict[str, str]()
+        replaced, refused = list[Link](), dict[str, str]()
         for link in links:
             try:
-                if await self._take(link):
-                    taken.append(link)
+                if await self._take_over(link):
+                    replaced.append(link)
             except KernelError as error:
                 if not self.prepared:
-                    for each in taken:  # no other code would restore them
-                        self._give_back(each)
+                    for each in replaced:  # no other code would restore them
+                        self._try_restore(each)
                 if not self.prepared or self._tree.is_ours(link):  # caps hold where our root is, and a retry follows
                     raise
                 refused[link.name] = str(error)
@@ -66,64 +66,64 @@ class HtbTrafficControl:
             # Otherwise classes would count as created although no interface has them.
             self.left_out = {}
             raise KernelError("; ".join(refused.values()))
-        self._leave_out(refused)
+        self._report_left_out(refused)
         if not self.prepared:
-            self._put_back_others()
-        if self._note_is_gone():
+            self._restore_others()
+        if self._is_note_missing():
             self._write_notes()
         self.prepared = True
         await self.settle()
 
-    async def _take(self, link: Link) -> bool:
-        """Put our root on *link*; return whether it replaced another root, which is restored before a KernelError."""
+    async def _take_over(self, link: Link) -> bool:
+        """Install our root on *link*; return whether it replaced another root, restored before a KernelError."""
         if self._tree.is_ours(link):
-            await self._tree.make_root(link)
+            await self._tree.install_root(link)
             return False
-        before = root_qdisc.save(link)
+        former = root_qdisc.save(link)
         # An interface that is created again has another index.
-        for index, noted in list(self._noted.items()):
-            if noted["name"] == link.name and find(int(index)) is None:
-                del self._noted[index]
-        tree = [saved._asdict() for saved in before]
-        self._noted[str(link.index)] = {"name": link.name, "gso": self._gso_before(link), "tree": tree}
+        for index, original in list(self._originals.items()):
+            if original["name"] == link.name and find_link(int(index)) is None:
+                del self._originals[index]
+        tree = [saved._asdict() for saved in former]
+        self._originals[str(link.index)] = {"name": link.name, "gso": self._gso_before(link), "tree": tree}
         self._write_notes()
         try:
-            await self._tree.make_root(link)
+            await self._tree.install_root(link)
         except KernelError:
-            self._give_back(link)
+            self._try_restore(link)
             raise
-        what = ", ".join(saved.kind for saved in before) or "the default"
-        log.info("%s: HTB root %x: takes the place of %s", link.name, self._ownership.htb_major, what)
+        kinds = ", ".join(saved.kind for saved in former) or "the default"
+        log.info("%s: HTB root %x replaces %s", link.name, self._ownership.htb_major, kinds)
         return True
 
-    def _leave_out(self, refused: dict[str, str]) -> None:
-        for name, why in refused.items():
-            if self.left_out.get(name) != why:
-                log.error("%s; until it can be taken, %s is not shaped; the others are", why, name)
+    def _report_left_out(self, refused: dict[str, str]) -> None:
+        for name, reason in refused.items():
+            if self.left_out.get(name) != reason:
+                log.error("%s; until its root can be replaced, %s is not shaped; the others are", reason, name)
         for name in self.left_out.keys() - refused.keys() - self._absent:
-            log.info("%s can be taken again: it is shaped", name)
+            log.info("the root of %s can be replaced again: it is shaped", name)
         self.left_out = refused
 
-    def _put_back_others(self) -> None:
+    def _restore_others(self) -> None:
         """Restore interfaces that a killed predecessor changed and that are no longer ours.
 
         Called last, so that a refused start leaves them capped. Failures stay noted, for the stop to retry.
         """
         ours = {link.index for link in self._links()}
-        for index, noted in list(self._noted.items()):
+        for index, original in list(self._originals.items()):
             if int(index) in ours:
                 continue
             try:
-                link = find(int(index))
+                link = find_link(int(index))
                 if link is None:
-                    del self._noted[index]
+                    del self._originals[index]
                     self._write_notes()
                 else:
                     self._restore_one(link)
             except KernelError as error:
-                log.error("%s, which is not among 'interfaces' any more: %s", noted["name"], error)
+                log.error("%s, which is not among 'interfaces' any more: %s", original["name"], error)
 
-    def _give_back(self, link: Link) -> None:
+    def _try_restore(self, link: Link) -> None:
         try:
             self._restore_one(link)
         except KernelError as error:
@@ -146,28 +146,28 @@ class HtbTrafficControl:
         return {name: self._gso(size) for name, size in self._gso_before(link).items()}
 
     def _gso_before(self, link: Link) -> dict[str, int]:
-        noted = self._noted.get(str(link.index))
-        return link.gso if noted is None else dict(noted["gso"])
+        original = self._originals.get(str(link.index))
+        return link.gso if original is None else dict(original["gso"])
 
     async def read(self) -> tuple[list[str], dict[int, ClassSpec] | None]:
         problems = []
-        if self._note_is_gone():
-            problems.append(f"{self._state_file} is gone, which says what to restore")
+        if self._is_note_missing():
+            problems.append(f"{self._state_file} is missing; it says what to restore")
         common: dict[int, ClassSpec] | None = None
-        stray: set[int] = set()
+        all_minors: set[int] = set()
         for link in self._shaped():
-            wrong, found = await self._tree.read(link)
-            problems += wrong
+            deviations, found = await self._tree.read(link)
+            problems += deviations
             wanted = self._gso_wanted(link)
             if wanted != link.gso:
                 problems.append(f"the limit on GSO segments of {link.name} is {link.gso}, not {wanted}")
-            stray |= found.keys()
-            before = found if common is None else common
-            common = {minor: spec for minor, spec in before.items() if minor in found and spec.same_as(found[minor])}
+            all_minors |= found.keys()
+            previous = found if common is None else common
+            common = {minor: spec for minor, spec in previous.items() if minor in found and spec.same_as(found[minor])}
         if common is None:
             return problems, None
         # A class that only some interfaces have gets rate 0, which is never wanted, so it is repaired or removed.
-        return problems, common | {minor: ClassSpec(minor, 0, 0, 0, 0, 0, 0) for minor in stray - common.keys()}
+        return problems, common | {minor: ClassSpec(minor, 0, 0, 0, 0, 0, 0) for minor in all_minors - common.keys()}
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
         await self._tree.upsert(self._shaped(), specs)
@@ -178,7 +178,7 @@ class HtbTrafficControl:
     async def restore(self) -> None:
         self._gso, self.settled = None, True
         self.left_out = {}
-        links = [*self._links(), *filter(None, (find(int(index)) for index in self._noted))]
+        links = [*self._links(), *filter(None, (find_link(int(index)) for index in self._originals))]
         failures = []
         for link in {link.index: link for link in links}.values():
             try:
@@ -188,24 +188,24 @@ class HtbTrafficControl:
         self.prepared = False
         if failures:
             raise KernelError("; ".join(failures))
-        self._noted.clear()
+        self._originals.clear()
         self._write_notes()
 
     def _restore_one(self, link: Link) -> None:
         """Restore the qdisc and limits that *link* had before our root, and remove their note. Raises KernelError."""
-        noted = self._noted.get(str(link.index), {})
+        original = self._originals.get(str(link.index), {})
         # A restoration that failed midway has already removed our root; the note says to continue.
-        if self._tree.is_ours(link) or noted.get("restoring"):
-            tree = [root_qdisc.Saved(*map(saved.get, root_qdisc.Saved._fields)) for saved in noted.get("tree", [])]
-            if noted:
-                noted["restoring"] = True
+        if self._tree.is_ours(link) or original.get("restoring"):
+            tree = [root_qdisc.Saved(*map(saved.get, root_qdisc.Saved._fields)) for saved in original.get("tree", [])]
+            if original:
+                original["restoring"] = True
                 self._write_notes()
             root_qdisc.restore(link, tree)
             log.info("%s: restored %s", link.name, ", ".join(s.kind for s in tree) or "the default root qdisc")
-        if noted:
-            if noted["gso"] != link.gso:
-                set_gso(link, noted["gso"])
-            del self._noted[str(link.index)]
+        if original:
+            if original["gso"] != link.gso:
+                set_gso(link, original["gso"])
+            del self._originals[str(link.index)]
             self._write_notes()
 
     def _shaped(self) -> list[Link]:
@@ -213,36 +213,36 @@ class HtbTrafficControl:
 
     def _links(self) -> list[Link]:
         """Return the existing interfaces; warn once about a missing one, until it returns."""
-        found = []
+        links = []
         for name in self._interfaces:
-            link = find(name)
+            link = find_link(name)
             if link is not None:
-                found.append(link)
+                links.append(link)
                 self._absent.discard(name)
             elif name not in self._absent:
                 self._absent.add(name)
-                noted = (find(int(index)) for index, each in self._noted.items() if each["name"] == name)
-                now = "".join(f", which is called {link.name} now" for link in noted if link is not None)
+                original = (find_link(int(index)) for index, each in self._originals.items() if each["name"] == name)
+                now = "".join(f", which is called {link.name} now" for link in original if link is not None)
                 log.warning("there is no interface %s%s; see 'ip link'", name, now)
-        return found
+        return links
 
     @property
-    def _noted(self) -> dict[str, dict[str, Any]]:
-        if self._notes is None:
+    def _originals(self) -> dict[str, dict[str, Any]]:
+        if self._loaded_originals is None:
             text = read_state(self._state_file)
             try:
                 notes: dict[str, dict[str, Any]] = {} if text is None else json.loads(text)
                 if not all(map(str.isdigit, notes)):
                     raise ValueError("an earlier version wrote it, whose 'mptcp-throttler cleanup' reads it")
             except ValueError as error:
-                what = f"{self._state_file} cannot be read ({error}); it says what to restore at the root"
-                raise KernelError(what) from error
-            self._notes = notes
-        return self._notes
+                message = f"{self._state_file} cannot be read ({error}); it says what to restore at the root"
+                raise KernelError(message) from error
+            self._loaded_originals = notes
+        return self._loaded_originals
 
-    def _note_is_gone(self) -> bool:
-        return bool(self._noted) and read_state(self._state_file) is None
+    def _is_note_missing(self) -> bool:
+        return bool(self._originals) and read_state(self._state_file) is None
 
     def _write_notes(self) -> None:
         # An empty note would outlive a refused start.
-        write_state(self._state_file, json.dumps(self._noted) if self._noted else None)
+        write_state(self._state_file, json.dumps(self._originals) if self._originals else None)

@@ -30,9 +30,9 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.netlink import REPLACE, NetlinkSocket, attribute, attributes, bind_as_ours, integer, text
-from mptcp_throttler.kernel.scheduling import in_turns
+from mptcp_throttler.kernel.scheduling import in_slices
 from mptcp_throttler.kernel.tc import root_qdisc
-from mptcp_throttler.kernel.tc.link import Link, find
+from mptcp_throttler.kernel.tc.link import Link, find_link
 from mptcp_throttler.kernel.tc.root_qdisc import TC_H_ROOT, TCA_KIND, TCA_OPTIONS, TCMSG
 from mptcp_throttler.shaping.commands import FULL_SPEED, FULL_SPEED_BURST, FULL_SPEED_QUANTUM, TBF_RATE, tbf_burst
 from mptcp_throttler.shaping.model import (
@@ -72,46 +72,46 @@ class HtbTree:
         self._leaf_kind = "tbf" if received else "pfifo"
 
     def is_ours(self, link: Link) -> bool:
-        root = root_qdisc.present(link)
+        root = root_qdisc.read_root(link)
         return root is not None and (root.kind, root.handle) == ("htb", self._root)
 
-    async def make_root(self, link: Link) -> None:
+    async def install_root(self, link: Link) -> None:
         """Install or adopt our root with its two fixed classes on *link*."""
-        what = f"put HTB at the root of {link.name}"
-        fresh = not self.is_ours(link)
-        if fresh:
+        operation = f"install HTB at the root of {link.name}"
+        is_new = not self.is_ours(link)
+        if is_new:
             try:
                 async with _iproute() as ipr:
                     await ipr.tc("replace", "htb", link.index, self._root, default=DEFAULT_MINOR)
             except NetlinkError as error:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
-                raise KernelError(f"{what}: {os.strerror(error.code)}{hint}") from error
+                raise KernelError(f"{operation}: {os.strerror(error.code)}{hint}") from error
         # Always set both classes: a daemon may have been killed before that, or another program changed them.
         for minor, parent in self._fixed:
-            await _request([self._class(what, link, replace(_UNCAPPED, minor=minor), parent)])
-        if fresh:
+            await _request([self._class(operation, link, replace(_UNCAPPED, minor=minor), parent)])
+        if is_new:
             kind, options = ("tbf", _tbf(FULL_SPEED_BURST, 1000 * MTU)) if self._received else ("fq_codel", b"")
-            what = f"queue what is not capped on {link.name} with {kind}"
+            operation = f"set the default queue of {link.name} to {kind}"
             queue = _message(link.index, 0, self._root | DEFAULT_MINOR, kind, options)
             # Without fq_codel in the kernel the default class keeps HTB's own pfifo.
             ignored = () if self._received else (errno.ENOENT,)
-            await _request([(what, REPLACE, root_qdisc.RTM_NEWQDISC, queue)], ignored)
+            await _request([(operation, REPLACE, root_qdisc.RTM_NEWQDISC, queue)], ignored)
 
     async def upsert(self, links: Sequence[Link], specs: Iterable[ClassSpec]) -> None:
         """Create or change classes on all *links*; if the kernel refuses some, still make the others."""
         await _request(request for spec in specs for link in links for request in self._with_queue(link, spec))
 
     def _with_queue(self, link: Link, spec: ClassSpec) -> Iterator[_Request]:
-        what = f"set class {self._major:x}:{spec.minor:x} of {link.name} to {spec.rate} bit/s"
-        yield self._class(what, link, spec, self._root | LINK_MINOR)
+        operation = f"set class {self._major:x}:{spec.minor:x} of {link.name} to {spec.rate} bit/s"
+        yield self._class(operation, link, spec, self._root | LINK_MINOR)
         # With a fixed handle (the class's, numbers swapped) a second replace only changes the limit.
         handle, options = spec.minor << 16 & 0xFFFFFFFF, struct.pack("=I", spec.queue_packets)
         if self._received:
             options = _tbf(tbf_burst(spec), spec.queue_packets * MTU)
         queue = _message(link.index, handle, self._root | spec.minor, self._leaf_kind, options)
-        yield what, REPLACE, root_qdisc.RTM_NEWQDISC, queue
+        yield operation, REPLACE, root_qdisc.RTM_NEWQDISC, queue
 
-    def _class(self, what: str, link: Link, spec: ClassSpec, parent: int) -> _Request:
+    def _class(self, operation: str, link: Link, spec: ClassSpec, parent: int) -> _Request:
         rate, ceil = spec.rate // 8, spec.ceil // 8
         ticks = (
             min(0xFFFFFFFF, round(size / speed / _TICK_SECONDS))
@@ -122,45 +122,45 @@ class HtbTree:
             if speed > _MAX_RATE_32:
                 options += attribute(kind, struct.pack("=Q", speed))
         body = _message(link.index, self._root | spec.minor, parent, "htb", options)
-        return what, REPLACE, root_qdisc.RTM_NEWTCLASS, body
+        return operation, REPLACE, root_qdisc.RTM_NEWTCLASS, body
 
     async def delete(self, links: Sequence[Link], minors: Iterable[int]) -> None:
         """Remove classes from all *links*; ignore missing ones."""
 
         def request(minor: int, link: Link) -> _Request:
-            what = f"remove class {self._major:x}:{minor:x} from {link.name}"
-            return what, 0, _RTM_DELTCLASS, TCMSG.pack(0, link.index, self._root | minor, 0, 0)
+            operation = f"remove class {self._major:x}:{minor:x} from {link.name}"
+            return operation, 0, _RTM_DELTCLASS, TCMSG.pack(0, link.index, self._root | minor, 0, 0)
 
         await _request((request(minor, link) for minor in minors for link in links), ignore=(errno.ENOENT,))
 
     async def read(self, link: Link) -> tuple[list[str], dict[int, ClassSpec]]:
-        """Return deviations from :meth:`make_root` on *link*, as texts, and our leaf classes by minor number."""
+        """Return deviations from :meth:`install_root` on *link*, as texts, and our leaf classes by minor number."""
         limits: dict[int, int] = {}
-        ours = False
+        is_ours = False
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
             # The kernel applies the interface to class dumps only: a qdisc dump covers all interfaces.
-            async for body in in_turns(netlink.dump(root_qdisc.RTM_GETQDISC, _of(link), "list qdiscs")):
-                handle, parent, kind, options = _read(body, link, TCA_OPTIONS)
+            async for body in in_slices(netlink.dump(root_qdisc.RTM_GETQDISC, _dump_request(link), "list qdiscs")):
+                handle, parent, kind, options = _parse(body, link, TCA_OPTIONS)
                 if parent == TC_H_ROOT:
-                    ours = ours or (kind, handle) == ("htb", self._root)
+                    is_ours = is_ours or (kind, handle) == ("htb", self._root)
                 elif kind == self._leaf_kind:
                     limits[parent] = _tbf_packets(options) if self._received else integer(options[:4])
             specs: dict[int, ClassSpec] = {}
             parents: dict[int, int] = {}
-            classes = netlink.dump(root_qdisc.RTM_GETTCLASS, _of(link), f"list the classes of {link.name}")
-            async for body in in_turns(classes):
-                handle, parent, kind, options = _read(body, link, TCA_OPTIONS)
+            classes = netlink.dump(root_qdisc.RTM_GETTCLASS, _dump_request(link), f"list the classes of {link.name}")
+            async for body in in_slices(classes):
+                handle, parent, kind, options = _parse(body, link, TCA_OPTIONS)
                 if kind == "htb" and handle >> 16 == self._major:
                     minor = handle & 0xFFFF
                     specs[minor] = _spec(minor, options, limits.get(handle, 0))
                     parents[minor] = parent
-        problems = [] if ours else [f"our root qdisc is not on {link.name}"]
+        problems = [] if is_ours else [f"our root qdisc is not on {link.name}"]
         for minor, parent in self._fixed:
-            found = specs.pop(minor, None)
+            spec = specs.pop(minor, None)
             # The kernel reports TC_H_ROOT as parent of a class directly below the root qdisc.
-            hangs = parents.get(minor) in (parent, TC_H_ROOT if minor == LINK_MINOR else parent)
-            if ours and not (found and hangs and (found.rate, found.ceil) == (FULL_SPEED, FULL_SPEED)):
-                problems.append(f"class {self._major:x}:{minor:x} of {link.name} is not as we made it")
+            has_parent = parents.get(minor) in (parent, TC_H_ROOT if minor == LINK_MINOR else parent)
+            if is_ours and not (spec and has_parent and (spec.rate, spec.ceil) == (FULL_SPEED, FULL_SPEED)):
+                problems.append(f"class {self._major:x}:{minor:x} of {link.name} was changed")
         return problems, specs
 
 
@@ -180,14 +180,14 @@ class IfbTrafficControl:
                     await ipr.link("add", ifname=UPLOAD_DEVICE, kind="ifb")
                 link = _upload_device()
                 if link is None:
-                    raise KernelError(f"the IFB device {UPLOAD_DEVICE} is gone after its creation")
+                    raise KernelError(f"the IFB device {UPLOAD_DEVICE} was deleted after its creation")
                 await ipr.link("set", index=link.index, state="up")
         except NetlinkError as error:
             raise KernelError(
-                f"make the IFB device {UPLOAD_DEVICE}, which rules for uploads need (kernel module ifb): "
+                f"create the IFB device {UPLOAD_DEVICE}, which rules for uploads need (kernel module ifb): "
                 f"{os.strerror(error.code)}"
             ) from error
-        await self._tree.make_root(link)
+        await self._tree.install_root(link)
 
     async def settle(self) -> None:
         """Do nothing: there are no settings other than root and classes."""
@@ -195,15 +195,15 @@ class IfbTrafficControl:
     async def read(self) -> tuple[list[str], dict[int, ClassSpec]]:
         link = _upload_device()
         if link is None:
-            return [f"the IFB device {UPLOAD_DEVICE} is gone"], {}
+            return [f"the IFB device {UPLOAD_DEVICE} does not exist"], {}
         problems, classes = await self._tree.read(link)
         return problems if link.up else [f"the IFB device {UPLOAD_DEVICE} is down"], classes
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
-        await self._tree.upsert([self._there()], specs)
+        await self._tree.upsert([self._device()], specs)
 
     async def delete_classes(self, minors: Iterable[int]) -> None:
-        await self._tree.delete([self._there()], minors)
+        await self._tree.delete([self._device()], minors)
 
     async def restore(self) -> None:
         link = _upload_device()
@@ -214,18 +214,18 @@ class IfbTrafficControl:
             except NetlinkError as error:
                 raise KernelError(f"remove the IFB device {UPLOAD_DEVICE}: {error}") from error
 
-    def _there(self) -> Link:
+    def _device(self) -> Link:
         link = _upload_device()
         if link is None:
-            raise KernelError(f"the IFB device {UPLOAD_DEVICE} is gone")
+            raise KernelError(f"the IFB device {UPLOAD_DEVICE} does not exist")
         return link
 
 
 def _upload_device() -> Link | None:
     """Return the IFB device, or None. Raises KernelError if another interface has its name."""
-    link = find(UPLOAD_DEVICE)
+    link = find_link(UPLOAD_DEVICE)
     if link is not None and link.kind != "ifb":
-        raise KernelError(f"interface {UPLOAD_DEVICE} is not an IFB device: it is in the way of rules for uploads")
+        raise KernelError(f"interface {UPLOAD_DEVICE} is not an IFB device; rules for uploads need this name")
     return link
 
 
@@ -245,9 +245,9 @@ async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> 
     failures: list[KernelError] = []  # only the first one: see ``runtime.event_loop``
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         # With 10,000 classes the kernel takes up to 1 ms for each.
-        async for what, flags, kind, payload in in_turns(requests):
+        async for operation, flags, kind, payload in in_slices(requests):
             try:
-                netlink.request(kind, flags, payload, what, ignore)
+                netlink.request(kind, flags, payload, operation, ignore)
             except KernelError as error:
                 failures = failures or [error]
     if failures:
@@ -256,26 +256,26 @@ async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> 
 
 def read_class_counters(interfaces: Iterable[str], major: int) -> dict[int, ClassCounters]:
     """Return the counters of our classes by minor number, summed over *interfaces*. Raises KernelError."""
-    found: dict[int, ClassCounters] = {}
-    for link in filter(None, map(find, interfaces)):
+    totals: dict[int, ClassCounters] = {}
+    for link in filter(None, map(find_link, interfaces)):
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
-            for body in netlink.dump(root_qdisc.RTM_GETTCLASS, _of(link), f"list the classes of {link.name}"):
-                handle, _parent, _kind, statistics = _read(body, link, _TCA_STATS2)
+            for body in netlink.dump(root_qdisc.RTM_GETTCLASS, _dump_request(link), f"list the classes of {link.name}"):
+                handle, _parent, _kind, statistics = _parse(body, link, _TCA_STATS2)
                 counters = dict(attributes(statistics))
                 basic, queue = counters.get(_STATS_BASIC, b""), counters.get(_STATS_QUEUE, b"")
                 if handle >> 16 != major or len(basic) < _BASIC.size or len(queue) < _QUEUE.size:
                     continue
                 counted = *_BASIC.unpack_from(basic), *_QUEUE.unpack_from(queue)
-                before = found.get(handle & 0xFFFF, ClassCounters(0, 0, 0))
-                found[handle & 0xFFFF] = ClassCounters(*map(sum, zip(before, counted, strict=True)))
-    return found
+                previous = totals.get(handle & 0xFFFF, ClassCounters(0, 0, 0))
+                totals[handle & 0xFFFF] = ClassCounters(*map(sum, zip(previous, counted, strict=True)))
+    return totals
 
 
-def _of(link: Link) -> bytes:
+def _dump_request(link: Link) -> bytes:
     return TCMSG.pack(0, link.index, 0, 0, 0)
 
 
-def _read(body: bytes, link: Link, number: int) -> tuple[int, int, str, bytes]:
+def _parse(body: bytes, link: Link, number: int) -> tuple[int, int, str, bytes]:
     """Return handle, parent, kind and attribute *number* of a qdisc or class; all empty if it is not on *link*."""
     _family, owner, handle, parent, _info = TCMSG.unpack_from(body)
     if owner != link.index:

@@ -31,7 +31,7 @@ _IFADDRMSG = struct.Struct("=BBBBI")
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _GSO_LIMITS = {"gso_max_size": 41, "gso_ipv4_max_size": 63}
 _RTM_GETROUTE = 26
-_ROUTE = struct.Struct("=BBB5xI")  # struct rtmsg: family, prefix lengths of destination and source, …, flags
+_RTMSG = struct.Struct("=BBB5xI")  # struct rtmsg: family, prefix lengths of destination and source, …, flags
 _RTA_DST, _RTA_SRC, _RTA_OIF = 1, 2, 4
 MAX_GSO = 65536  # bytes: the limit of a kernel that does not report one
 
@@ -47,27 +47,27 @@ class Link:
     master: int = 0  # Index of the bridge, bond etc. that has this interface as a port, or 0.
 
 
-def find(which: str | int) -> Link | None:
+def find_link(key: str | int) -> Link | None:
     """Return the interface with this index, name or altname (then its name here), or None. Raises KernelError."""
-    question = _IFINFOMSG.pack(0, 0, which if isinstance(which, int) else 0, 0, 0)
-    if isinstance(which, str):
-        question += string(_IFLA_IFNAME, which)
+    request = _IFINFOMSG.pack(0, 0, key if isinstance(key, int) else 0, 0, 0)
+    if isinstance(key, str):
+        request += string(_IFLA_IFNAME, key)
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
-        answer = netlink.ask_if_there(_RTM_GETLINK, question, f"look up interface {which}")
-    if answer is None:
+        reply = netlink.ask_if_there(_RTM_GETLINK, request, f"look up interface {key}")
+    if reply is None:
         return None
-    return replace(_link(answer), name=which) if isinstance(which, str) else _link(answer)
+    return replace(_link(reply), name=key) if isinstance(key, str) else _link(reply)
 
 
-def stands_on() -> dict[str, set[str]]:
-    """Return :func:`below` for all interfaces of this network namespace. Raises KernelError."""
+def read_lower_interfaces() -> dict[str, set[str]]:
+    """Return :func:`lower_interfaces` for all interfaces of this network namespace. Raises KernelError."""
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
-        return below(_link(each) for each in netlink.dump(_RTM_GETLINK, _IFINFOMSG.pack(0, 0, 0, 0, 0), "list links"))
+        return lower_interfaces(map(_link, netlink.dump(_RTM_GETLINK, _IFINFOMSG.pack(0, 0, 0, 0, 0), "list links")))
 
 
 def networks() -> list[IPv4Network | IPv6Network]:
     """Return the networks of this network namespace's addresses, except loopback and link-local. Raises KernelError."""
-    found: list[IPv4Network | IPv6Network] = []
+    networks_found: list[IPv4Network | IPv6Network] = []
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         for each in netlink.dump(_RTM_GETADDR, _IFADDRMSG.pack(0, 0, 0, 0, 0), "list addresses"):
             _family, bits, _flags, _scope, _index = _IFADDRMSG.unpack_from(each)
@@ -75,25 +75,25 @@ def networks() -> list[IPv4Network | IPv6Network]:
             # On a point-to-point link IFA_ADDRESS is the peer's address.
             address = ip_address(fields.get(_IFA_ADDRESS) or fields[_IFA_LOCAL])
             if not address.is_loopback and not address.is_link_local:
-                found.append(ip_network((address, bits), strict=False))
-    return found
+                networks_found.append(ip_network((address, bits), strict=False))
+    return networks_found
 
 
-def below(links: Iterable[Link]) -> dict[str, set[str]]:
+def lower_interfaces(links: Iterable[Link]) -> dict[str, set[str]]:
     """Return, for each of *links*, the interfaces that its packets also pass unchanged: the one below, or its ports."""
-    there = {link.index: link for link in links}
-    found: dict[str, set[str]] = {link.name: set() for link in there.values()}
-    for link in there.values():
-        if link.kind in _UNCHANGED and link.below in there:
-            found[link.name].add(there[link.below].name)
-        if link.master in there:
-            found[there[link.master].name].add(link.name)
-    return found
+    by_index = {link.index: link for link in links}
+    lower: dict[str, set[str]] = {link.name: set() for link in by_index.values()}
+    for link in by_index.values():
+        if link.kind in _UNCHANGED and link.below in by_index:
+            lower[link.name].add(by_index[link.below].name)
+        if link.master in by_index:
+            lower[by_index[link.master].name].add(link.name)
+    return lower
 
 
-def _link(answer: bytes) -> Link:
-    _family, _type, index, flags, _change = _IFINFOMSG.unpack_from(answer)
-    fields = dict(attributes(answer, _IFINFOMSG.size))
+def _link(reply: bytes) -> Link:
+    _family, _type, index, flags, _change = _IFINFOMSG.unpack_from(reply)
+    fields = dict(attributes(reply, _IFINFOMSG.size))
     gso = {limit: integer(fields[number]) for limit, number in _GSO_LIMITS.items() if number in fields}
     gso = gso or {"gso_max_size": MAX_GSO}
     kind = text(dict(attributes(fields.get(_IFLA_LINKINFO, b""))).get(_IFLA_INFO_KIND))
@@ -107,9 +107,9 @@ def set_gso(link: Link, sizes: dict[str, int]) -> None:
     """Set GSO limits, in bytes, by name. Raises KernelError."""
     payload = _IFINFOMSG.pack(0, 0, link.index, 0, 0)
     payload += b"".join(attribute(_GSO_LIMITS[name], struct.pack("=I", size)) for name, size in sizes.items())
-    what = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    limits = ", ".join(f"{name} {size}" for name, size in sizes.items())
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
-        netlink.request(_RTM_NEWLINK, 0, payload, f"set {what} of {link.name}")
+        netlink.request(_RTM_NEWLINK, 0, payload, f"set {limits} of {link.name}")
 
 
 class Routes:
@@ -128,11 +128,11 @@ class Routes:
         if len(self._interfaces) == 1:
             return self._interfaces[0]
         bits = 8 * len(four_tuple.remote)
-        request = _ROUTE.pack(socket.AF_INET6 if four_tuple.is_ipv6 else socket.AF_INET, bits, bits, 0)
+        request = _RTMSG.pack(socket.AF_INET6 if four_tuple.is_ipv6 else socket.AF_INET, bits, bits, 0)
         request += attribute(_RTA_DST, four_tuple.remote) + attribute(_RTA_SRC, four_tuple.local)
         try:
-            answer = self._netlink.ask(_RTM_GETROUTE, request, f"look up the route of {four_tuple}")
-            index = dict(attributes(answer, _ROUTE.size)).get(_RTA_OIF, b"")
+            reply = self._netlink.ask(_RTM_GETROUTE, request, f"look up the route of {four_tuple}")
+            index = dict(attributes(reply, _RTMSG.size)).get(_RTA_OIF, b"")
             name = socket.if_indextoname(integer(index))
         except (KernelError, OSError):
             return None

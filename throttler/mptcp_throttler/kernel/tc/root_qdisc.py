@@ -23,7 +23,7 @@ RTM_NEWQDISC, _RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 RTM_NEWTCLASS, RTM_GETTCLASS, _RTM_GETTFILTER = 40, 42, 46
 TC_H_ROOT, _TC_H_INGRESS_MAJOR = 0xFFFFFFFF, 0xFFFF
 TCA_KIND, TCA_OPTIONS, _TCA_STAB = 1, 2, 8
-_KEPT = TCA_KIND, TCA_OPTIONS, _TCA_STAB
+_SAVED_ATTRIBUTES = TCA_KIND, TCA_OPTIONS, _TCA_STAB
 
 RESTORABLE = frozenset(
     "bfifo cake codel fq fq_codel fq_pie mq noqueue pfifo pfifo_fast pie prio sfq tbf".split()  # noqa: SIM905
@@ -42,14 +42,14 @@ class Saved(NamedTuple):
     attributes: str
 
 
-def present(link: Link) -> Saved | None:
+def read_root(link: Link) -> Saved | None:
     """Return the root qdisc of *link*; None if the kernel shows none. Raises KernelError."""
     return next((saved for saved in _dump(link) if saved.parent == TC_H_ROOT), None)
 
 
 def save(link: Link) -> list[Saved]:
     """Return the root tree of *link*; empty for the default qdisc. Raises KernelError if it is not restorable."""
-    interface, root = link.name, present(link)
+    interface, root = link.name, read_root(link)
     if root is None or root.handle == 0:
         return []
     qdiscs = [saved for saved in _dump(link) if saved.parent >> 16 != _TC_H_INGRESS_MAJOR or saved.parent == TC_H_ROOT]
@@ -74,25 +74,25 @@ def restore(link: Link, tree: list[Saved]) -> None:
     """Replace the root of *link* with *tree*, or with the default qdisc if that is empty. Raises KernelError."""
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         header = TCMSG.pack(0, link.index, 0, TC_H_ROOT, 0)
-        gone = (errno.ENOENT, errno.EINVAL)
-        netlink.request(_RTM_DELQDISC, 0, header, f"remove the root qdisc of {link.name}", ignore=gone)
+        missing = (errno.ENOENT, errno.EINVAL)
+        netlink.request(_RTM_DELQDISC, 0, header, f"remove the root qdisc of {link.name}", ignore=missing)
         for saved in tree:
-            what = f"restore qdisc {saved.kind} {saved.handle >> 16:x}: of {link.name}"
+            operation = f"restore qdisc {saved.kind} {saved.handle >> 16:x}: of {link.name}"
             payload = TCMSG.pack(0, link.index, saved.handle, saved.parent, 0) + base64.b64decode(saved.attributes)
-            netlink.request(RTM_NEWQDISC, REPLACE, payload, what)
+            netlink.request(RTM_NEWQDISC, REPLACE, payload, operation)
 
 
 def _dump(link: Link) -> list[Saved]:
-    found = []
+    qdiscs = []
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         for body in netlink.dump(RTM_GETQDISC, TCMSG.pack(0, link.index, 0, 0, 0), "list qdiscs"):
             _family, owner, handle, parent, _info = TCMSG.unpack_from(body)
             if owner != link.index:
                 continue
             fields = dict(attributes(body, TCMSG.size))
-            kept = b"".join(attribute(each, fields[each]) for each in _KEPT if each in fields)
-            found.append(Saved(handle, parent, text(fields.get(TCA_KIND)), base64.b64encode(kept).decode()))
-    return found
+            kept = b"".join(attribute(each, fields[each]) for each in _SAVED_ATTRIBUTES if each in fields)
+            qdiscs.append(Saved(handle, parent, text(fields.get(TCA_KIND)), base64.b64encode(kept).decode()))
+    return qdiscs
 
 
 def _has_filters(link: Link, parent: int) -> bool:

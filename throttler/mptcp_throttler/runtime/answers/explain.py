@@ -10,9 +10,9 @@ from typing import Final, Literal
 
 from mptcp_common.units import format_rate
 from mptcp_throttler.mptcp.model import Connection, FourTuple, Subflow
-from mptcp_throttler.policy.evaluate import CompiledPolicy, Tried
+from mptcp_throttler.policy.evaluate import CompiledPolicy, RuleOutcome
 from mptcp_throttler.policy.model import Direction, Kind
-from mptcp_throttler.policy.verdict import BEFORE, Verdict
+from mptcp_throttler.policy.verdict import PREFIX, Verdict
 from mptcp_throttler.runtime.answers.snapshot import Snapshot
 from mptcp_throttler.runtime.decisions import NOT_CAPPED, NOT_STEERED
 from mptcp_throttler.shaping.plan import UNCAPPED
@@ -175,13 +175,13 @@ class _Explanation:
                     "failed": self._failed_condition(each, direction),
                     "until": each.until,
                 }
-                for each in self._policy.tried(self._connection, subflow, direction, snapshot.now, self._expected)
+                for each in self._policy.explain(self._connection, subflow, direction, snapshot.now, self._expected)
             ],
             "stages": list(self._stages(four_tuple, direction)),
             "cap_state": self._cap_state(verdict),
         }
 
-    def _failed_condition(self, tried: Tried, direction: Direction) -> str | None:
+    def _failed_condition(self, tried: RuleOutcome, direction: Direction) -> str | None:
         if self._connection.is_tunnel and tried.matched:
             if tried.kind is Kind.STEER:
                 return NOT_STEERED
@@ -193,7 +193,7 @@ class _Explanation:
         """Yield the text that each stage added to the reason or replaced it with."""
         reasons = [step[four_tuple, direction].reason for step in self._steps]
         for stage, step, before, after in zip(_STAGES, self._steps[1:], reasons[:-1], reasons[1:], strict=True):
-            added = after.removeprefix(f"{before}; ").removeprefix(BEFORE[direction])
+            added = after.removeprefix(f"{before}; ").removeprefix(PREFIX[direction])
             if before != after and added:
                 yield {"stage": stage, "what": added, "since": self._since(stage, step[four_tuple, direction])}
 

@@ -79,7 +79,7 @@ class Snapshot:
         sampler = self.engine.sampler
         if not sampler.is_current():
             try:
-                return {each.four_tuple: each for piece in self._sockets().pieces() for each in piece}
+                return {each.four_tuple: each for piece in self._sockets().batches() for each in piece}
             except (KernelError, OSError) as error:
                 log.error("%s; the answer has older byte counts", error)
         return sampler.latest

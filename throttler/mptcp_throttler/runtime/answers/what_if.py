@@ -145,5 +145,5 @@ def _steering_roles(verdicts: tuple[Verdict, ...], note: str) -> dict[FourTuple,
         return {}
     steer, words = rule.steer, f"steered {rule.steer.mode} by rule {rule.name}"
     first = min(path_of.values(), key=steer.paths.index)
-    note = note if steer.kind.sets_backup else ""
-    return {each: f"{words}, {steer.part(path, first)}{note}" for each, path in path_of.items()}
+    note = note if steer.mode_class.sets_backup else ""
+    return {each: f"{words}, {steer.role(path, first)}{note}" for each, path in path_of.items()}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The onset of soft caps on downloads: the limits of each socket, computed from samples. Pure.
 
-A subflow that the planner moves goes through these states (:class:`State`):
+A subflow whose cap begins, changes or ends goes through these states (:class:`State`):
 
 1. *pending*: it got a cap, or its cap changed. Its socket must be sampled;
 2. *transition*: it sends more than its cap, and slows down in phases (``rate_transition``). When the last one begins,
@@ -24,7 +24,7 @@ from itertools import islice, takewhile
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets
 from mptcp_throttler.shaping.cap import Level, LiveCap
-from mptcp_throttler.shaping.initial_options import unsent
+from mptcp_throttler.shaping.initial_options import unsent_bound
 from mptcp_throttler.shaping.model import MTU, NO_LIMIT, SocketLimit
 from mptcp_throttler.shaping.onset.rate_transition import (
     RateTransition,
@@ -33,15 +33,15 @@ from mptcp_throttler.shaping.onset.rate_transition import (
     spend_allowance,
 )
 from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_due, max_min_level
-from mptcp_throttler.shaping.plan import MAX_MOVED, Planner
+from mptcp_throttler.shaping.plan import MAX_CHANGED, Planner
 
 STEP_SECONDS = 0.02  # seconds between two samples of a subflow in transition
 SETTLED_SHARE = 0.05  # relative change of the level below which the pacing rate is not updated
 MAX_UNSAMPLED_SECONDS = 3.0  # if a subflow has no sample for this long, its cap begins without a transition
-SHORT_SECONDS = 3.0
-"""How long almost no unsent data may wait on a subflow that began under its cap. Later it needs more, or a path with a
-longer RTT may run out of data: the scheduler ignores the other paths while this one would be free sooner."""
-FIRST_LOOK_SECONDS, LATER_LOOK_SECONDS = 0.5, 30.0  # pauses between checks of released sockets: 10,000 cost 0.5 %
+LOW_BUFFER_SECONDS = 3.0
+"""Time in which almost no unsent data may wait on a subflow that began under its cap. Later it needs more, or a path
+with a longer RTT may run out of data: the scheduler ignores the other paths while this one would be free sooner."""
+FIRST_CHECK_SECONDS, LATER_CHECK_SECONDS = 0.5, 30.0  # pauses between checks of released sockets: 10,000 cost 0.5 %
 SLICE = 128  # sockets processed at a time: less than 1 ms
 
 
@@ -49,10 +49,10 @@ SLICE = 128  # sockets processed at a time: less than 1 ms
 class SocketChanges:
     """Limits to set on sockets, by cookie."""
 
-    wanted: dict[int, SocketLimit] = field(default_factory=dict)
-    forgotten: list[int] = field(default_factory=list)  # sockets that need no limit any longer
-    planned: bool = False  # whether the plan changed
-    at_once: bool = False  # whether some limits must be in force at once, because sockets begin or end a rest
+    limits: dict[int, SocketLimit] = field(default_factory=dict)
+    dropped: list[int] = field(default_factory=list)  # sockets that need no limit any longer
+    plan_changed: bool = False  # whether the plan changed
+    is_urgent: bool = False  # whether some limits must be in force at once, because sockets begin or end a rest
 
 
 class State(enum.Enum):
@@ -69,7 +69,7 @@ class _Socket:
     cookie: int = 0  # cookie of the socket; 0 until the first sample
     limit: SocketLimit = NO_LIMIT
     rests: bool = False  # whether the pacing rate is 0 instead of the rate in ``limit``
-    limited: bool = False  # whether a sample showed a limit; otherwise only acknowledged bytes prove its end
+    limit_seen: bool = False  # whether a sample showed a limit; otherwise only acknowledged bytes prove its end
     transition: RateTransition | None = None
     sent: int = 0  # bytes sent at the transition's last step; while releasing, acknowledged at the first check, or -1
     demand: Demand = field(default_factory=Demand)
@@ -80,11 +80,11 @@ def _sent(sample: KernelSubflow) -> int:
 
 
 def _due(times: Mapping[FourTuple, float], now: float) -> list[FourTuple]:
-    """Return the first subflows of *times*, at most ``MAX_MOVED``, whose time has come."""
-    return [each for each, _ in takewhile(lambda item: item[1] <= now, islice(times.items(), MAX_MOVED))]
+    """Return the first subflows of *times*, at most ``MAX_CHANGED``, whose time has come."""
+    return [each for each, _ in takewhile(lambda item: item[1] <= now, islice(times.items(), MAX_CHANGED))]
 
 
-def _at_rest(limit: SocketLimit) -> SocketLimit:
+def _resting_limit(limit: SocketLimit) -> SocketLimit:
     """Return *limit* for a resting socket. The scheduler assigns single segments until its average has fallen to 0."""
     return replace(limit, rate=0, not_sent=1)
 
@@ -96,272 +96,272 @@ class DownloadOnsets:
         self._planner = planner
         self._sockets: dict[FourTuple, _Socket] = {}
         self._urgent: dict[FourTuple, None] = {}  # subflows that are pending or in transition
-        self._first_looks: dict[FourTuple, float] = {}  # releasing subflows, and when to check them; earliest first
-        self._later_looks: dict[FourTuple, float] = {}  # the same for subflows that were checked before
-        self._short: dict[FourTuple, float] = {}  # subflows that began under their caps, and when they are not short
+        self._first_checks: dict[FourTuple, float] = {}  # releasing subflows, and when to check them; earliest first
+        self._later_checks: dict[FourTuple, float] = {}  # the same for subflows that were checked before
+        self._low_buffer_until: dict[FourTuple, float] = {}  # end of ``LOW_BUFFER_SECONDS`` of subflows that need it
         self._buffers = SendBuffers()
         self._changes = SocketChanges()
         self._now = 0.0
         planner.soft_caps = True
 
     def follow(self, now: float) -> SocketChanges:
-        """Process some of the planner's moves; return the changes to sockets."""
+        """Process some of the subflows that the planner changed; return the changes to sockets."""
         self._now = now
-        self._end_of_short()
-        for four_tuple in self._planner.take_moved():
+        self._end_low_buffers()
+        for four_tuple in self._planner.take_changed_subflows():
             if four_tuple in self._planner.draining:
                 self._settle(four_tuple)  # the limit stays until the data assigned to the subflow is sent
             elif self._planner.soft_cap(four_tuple) is not None or self._planner.rests(four_tuple):
                 self._await_sample(four_tuple)
-                self._rest(four_tuple)
+                self._update_rest(four_tuple)
             else:
                 self._release(four_tuple)
-        return self._taken()
+        return self._take_changes()
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows to sample every ``STEP_SECONDS``."""
-        looks = _due(self._first_looks, self._now) + _due(self._later_looks, self._now)
-        return [*self._urgent, *self._planner.overdue(SLICE), *looks]
+        checks = _due(self._first_checks, self._now) + _due(self._later_checks, self._now)
+        return [*self._urgent, *self._planner.overdue(SLICE), *checks]
 
     def missed(self, now: float) -> SocketChanges:
         """Proceed without samples, so that no subflow stays uncapped because its socket cannot be sampled."""
         for four_tuple in self._planner.overdue(SLICE):
-            self._changes.planned |= self._planner.settle_overdue(four_tuple, busy=False)
+            self._changes.plan_changed |= self._planner.settle_overdue(four_tuple, busy=False)
         for four_tuple in list(self._urgent):
             if now - self._sockets[four_tuple].since > MAX_UNSAMPLED_SECONDS:
                 self._complete(four_tuple)
-        return self._taken()
+        return self._take_changes()
 
     def refused(self) -> None:
         """Begin the caps of pending subflows without a transition, because the kernel refused the limits."""
         for four_tuple in [*self._urgent, *self._planner.pending()]:
             self._complete(four_tuple)
-        self._taken()
+        self._take_changes()
 
-    def observe(self, asked: Collection[FourTuple], sockets: Sockets, now: float) -> Iterator[SocketChanges]:
-        """Process the samples of the subflows *asked* for; those missing from *sockets* have no socket. Yield the
+    def observe(self, queried: Collection[FourTuple], sockets: Sockets, now: float) -> Iterator[SocketChanges]:
+        """Process the samples of the subflows *queried* for; those missing from *sockets* have no socket. Yield the
         changes in slices, so that the caller can do something else in between."""
         self._now = now
-        for number, _ in enumerate(self._steps(asked, sockets, now), 1):
+        for number, _ in enumerate(self._steps(queried, sockets, now), 1):
             if not number % SLICE:
-                yield self._taken()
-        yield self._taken()
+                yield self._take_changes()
+        yield self._take_changes()
 
-    def _steps(self, asked: Collection[FourTuple], sockets: Sockets, now: float) -> Generator[None]:
+    def _steps(self, queried: Collection[FourTuple], sockets: Sockets, now: float) -> Generator[None]:
         """Process the samples; yield after each subflow. A cap that changes between two slices loses its level."""
         caps, pending = dict[int, LiveCap](), list[FourTuple]()
-        for four_tuple in asked:
-            cap = self._take(four_tuple, sockets.get(four_tuple), now)
+        for four_tuple in queried:
+            cap = self._process_sample(four_tuple, sockets.get(four_tuple), now)
             if cap is not None:
                 caps[cap.minor] = cap
                 if self._sockets[four_tuple].state is State.PENDING:
                     pending.append(four_tuple)
             yield
-        fresh = [cap for cap in caps.values() if is_due(cap.level, len(cap.users), now)]
-        for cap in fresh:
+        outdated = [cap for cap in caps.values() if is_due(cap.level, len(cap.users), now)]
+        for cap in outdated:
             demands, waiting = list[int | None](), 0
             for four_tuple in list(cap.users):
-                known = self._sockets.get(four_tuple)
-                demands.append(known.demand.rate if known else 0)
-                waiting += known is not None and known.demand.waits
+                socket = self._sockets.get(four_tuple)
+                demands.append(socket.demand.rate if socket else 0)
+                waiting += socket is not None and socket.demand.has_outstanding
                 yield
             rate = max_min_level(cap.ceil, demands) if len(demands) > 1 else cap.ceil
-            cap.level = Level(now, len(demands), rate, turn=8 * MTU * waiting / cap.ceil)
+            cap.level = Level(now, len(demands), rate, round_seconds=8 * MTU * waiting / cap.ceil)
         for four_tuple in pending:
             self._begin(four_tuple, sockets[four_tuple], now)
             yield
-        for cap in fresh:
+        for cap in outdated:
             for four_tuple in list(cap.users) if len(cap.users) > 1 else ():
                 self._share(four_tuple, cap)
                 yield
 
-    def _take(self, four_tuple: FourTuple, sample: KernelSubflow | None, now: float) -> LiveCap | None:
+    def _process_sample(self, four_tuple: FourTuple, sample: KernelSubflow | None, now: float) -> LiveCap | None:
         """Note the demand of a subflow and continue its transition; return its cap if the cap's level matters."""
-        known, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
+        socket, cap = self._sockets.get(four_tuple), self._planner.soft_cap(four_tuple)
         if sample is not None and sample.is_tunnel_path:
             sample = None  # a tunnel's path has no socket: its cap begins at once
         if four_tuple in self._planner.draining:
             busy = sample is not None and sample.tcp.not_sent + sample.tcp.unacked > 0
-            self._changes.planned |= self._planner.settle_overdue(four_tuple, busy=busy)
+            self._changes.plan_changed |= self._planner.settle_overdue(four_tuple, busy=busy)
             return None
         if cap is None:
-            if known is not None:
-                self._take_uncapped(four_tuple, known, sample)
+            if socket is not None:
+                self._process_uncapped(four_tuple, socket, sample)
             return None
         if sample is None:
             self._complete(four_tuple)
-            if known is not None:
-                self._drop(four_tuple, known)
+            if socket is not None:
+                self._drop(four_tuple, socket)
             return None
-        if known is not None and known.state is State.PENDING and sample.read < known.since:
+        if socket is not None and socket.state is State.PENDING and sample.read < socket.since:
             return None  # the sample is older than the cap; the next one follows soon
-        if known is None or known.cookie not in (0, sample.cookie):
-            if known is not None:
-                self._drop(four_tuple, known)
-            known = self._await_sample(four_tuple)
-        known.cookie = sample.cookie
-        known.limited |= sample.tcp.max_pacing_rate is not None
-        known.demand.count(sample, sample.read, 0.0 if cap.level is None else cap.level.turn)
-        if known.state is State.TRANSITION:
-            self._go_on(four_tuple, known, cap, sample, now)
+        if socket is None or socket.cookie not in (0, sample.cookie):
+            if socket is not None:
+                self._drop(four_tuple, socket)
+            socket = self._await_sample(four_tuple)
+        socket.cookie = sample.cookie
+        socket.limit_seen |= sample.tcp.max_pacing_rate is not None
+        socket.demand.count(sample, sample.read, 0.0 if cap.level is None else cap.level.round_seconds)
+        if socket.state is State.TRANSITION:
+            self._advance(four_tuple, socket, cap, sample, now)
             return None
-        return cap if known.state is State.PENDING or len(cap.users) > 1 else None
+        return cap if socket.state is State.PENDING or len(cap.users) > 1 else None
 
-    def _take_uncapped(self, four_tuple: FourTuple, known: _Socket, sample: KernelSubflow | None) -> None:
+    def _process_uncapped(self, four_tuple: FourTuple, socket: _Socket, sample: KernelSubflow | None) -> None:
         """Continue a subflow without a cap: let it rest, release it, or forget it."""
-        if known.state not in (State.PENDING, State.RELEASING):
+        if socket.state not in (State.PENDING, State.RELEASING):
             return
-        if sample is None or known.cookie not in (0, sample.cookie):
-            self._drop(four_tuple, known)
-        elif known.state is State.PENDING:
-            known.cookie = sample.cookie
-            known.limit, known.rests = NO_LIMIT, self._planner.rests(four_tuple)
-            if known.rests:
+        if sample is None or socket.cookie not in (0, sample.cookie):
+            self._drop(four_tuple, socket)
+        elif socket.state is State.PENDING:
+            socket.cookie = sample.cookie
+            socket.limit, socket.rests = NO_LIMIT, self._planner.rests(four_tuple)
+            if socket.rests:
                 self._settle(four_tuple)
-                self._changes.wanted[known.cookie] = _at_rest(NO_LIMIT)
+                self._changes.limits[socket.cookie] = _resting_limit(NO_LIMIT)
             else:
                 self._release(four_tuple)
-                known.sent = sample.bytes_acked
-            self._changes.at_once |= known.rests or sample.tcp.max_pacing_rate == 0
+                socket.sent = sample.bytes_acked
+            self._changes.is_urgent |= socket.rests or sample.tcp.max_pacing_rate == 0
         else:
-            known.sent = sample.bytes_acked if known.sent < 0 else known.sent
-            taken = known.limited or sample.bytes_acked > known.sent
-            if taken and sample.tcp.max_pacing_rate is None and known.cookie not in self._buffers:
-                self._drop(four_tuple, known)
+            socket.sent = sample.bytes_acked if socket.sent < 0 else socket.sent
+            is_applied = socket.limit_seen or sample.bytes_acked > socket.sent
+            if is_applied and sample.tcp.max_pacing_rate is None and socket.cookie not in self._buffers:
+                self._drop(four_tuple, socket)
             else:
-                self._first_looks.pop(four_tuple, None)
-                self._later_looks.pop(four_tuple, None)
-                self._later_looks[four_tuple] = self._now + LATER_LOOK_SECONDS
+                self._first_checks.pop(four_tuple, None)
+                self._later_checks.pop(four_tuple, None)
+                self._later_checks[four_tuple] = self._now + LATER_CHECK_SECONDS
 
     def _begin(self, four_tuple: FourTuple, sample: KernelSubflow, now: float) -> None:
-        member, known = self._planner.members.get(four_tuple), self._sockets.get(four_tuple)
+        member, socket = self._planner.members.get(four_tuple), self._sockets.get(four_tuple)
         cap = self._planner.soft_cap(four_tuple)
-        if member is None or cap is None or known is None:
+        if member is None or cap is None or socket is None:
             return  # the subflow changed between two slices
-        if known.cookie != sample.cookie or known.state is not State.PENDING:
+        if socket.cookie != sample.cookie or socket.state is not State.PENDING:
             return
         target = cap.ceil if cap.level is None else cap.level.rate
         # Rate 0 means that a killed daemon left the socket at rest: wake it.
-        self._changes.at_once |= sample.tcp.max_pacing_rate == 0
-        known.transition = None
+        self._changes.is_urgent |= sample.tcp.max_pacing_rate == 0
+        socket.transition = None
         if four_tuple in cap.pending and needs_transition(sample.tcp, target):
-            transition = RateTransition.of(sample.tcp, target, now, known.limit.rate)
+            transition = RateTransition.begin(sample.tcp, target, now, socket.limit.rate)
             if begin_allowance(cap, transition.start, target, now):
-                known.transition = transition
-        if member.young:
-            member.young = False
-            self._short[four_tuple] = now + SHORT_SECONDS
-        backlogged = known.transition is not None or known.demand.rate is None
-        self._buffers.grant(known.cookie, target, backlogged=backlogged)
-        if known.transition is not None:
-            known.state, known.since, known.sent = State.TRANSITION, now, _sent(sample)
-            self._go_on(four_tuple, known, cap, sample, now)
+                socket.transition = transition
+        if member.is_new:
+            member.is_new = False
+            self._low_buffer_until[four_tuple] = now + LOW_BUFFER_SECONDS
+        backlogged = socket.transition is not None or socket.demand.rate is None
+        self._buffers.grant(socket.cookie, target, backlogged=backlogged)
+        if socket.transition is not None:
+            socket.state, socket.since, socket.sent = State.TRANSITION, now, _sent(sample)
+            self._advance(four_tuple, socket, cap, sample, now)
             return
-        self._limit(known, self._held(four_tuple, target))
-        self._rest(four_tuple)
+        self._limit(socket, self._limit_for(four_tuple, target))
+        self._update_rest(four_tuple)
         self._complete(four_tuple)
 
-    def _go_on(self, four_tuple: FourTuple, known: _Socket, cap: LiveCap, sample: KernelSubflow, now: float) -> None:
-        transition = known.transition
+    def _advance(self, four_tuple: FourTuple, socket: _Socket, cap: LiveCap, sample: KernelSubflow, now: float) -> None:
+        transition = socket.transition
         assert transition is not None
-        if not transition.capped:
+        if not transition.is_capped:
             sent = _sent(sample)
-            octets, known.sent = max(0, sent - known.sent), sent
+            octets, socket.sent = max(0, sent - socket.sent), sent
             if not spend_allowance(cap, octets, now):
-                self._limit(known, SocketLimit(transition.target))
+                self._limit(socket, SocketLimit(transition.target))
                 self._complete(four_tuple)
                 return
-        self._limit(known, transition.step(now, sample.tcp.not_sent))
-        if transition.capped:
-            self._changes.planned |= self._planner.complete(four_tuple)
-        if transition.done:
+        self._limit(socket, transition.step(now, sample.tcp.not_sent))
+        if transition.is_capped:
+            self._changes.plan_changed |= self._planner.complete(four_tuple)
+        if transition.is_done:
             self._settle(four_tuple)
-            self._rest(four_tuple)
+            self._update_rest(four_tuple)
 
     def _share(self, four_tuple: FourTuple, cap: LiveCap) -> None:
-        known = self._sockets.get(four_tuple)
-        if known is None or known.state is not State.SETTLED or cap.level is None:
+        socket = self._sockets.get(four_tuple)
+        if socket is None or socket.state is not State.SETTLED or cap.level is None:
             return
-        level, before = cap.level.rate, known.limit.rate
-        given = False
-        if known.demand.rate is None or known.cookie in self._buffers:
-            given = self._buffers.grant(known.cookie, level, backlogged=True)
-        if given or before is None or abs(level - before) > SETTLED_SHARE * before:
-            self._limit(known, self._held(four_tuple, level))
+        level, previous = cap.level.rate, socket.limit.rate
+        has_grown = False
+        if socket.demand.rate is None or socket.cookie in self._buffers:
+            has_grown = self._buffers.grant(socket.cookie, level, backlogged=True)
+        if has_grown or previous is None or abs(level - previous) > SETTLED_SHARE * previous:
+            self._limit(socket, self._limit_for(four_tuple, level))
 
     def _await_sample(self, four_tuple: FourTuple) -> _Socket:
-        known = self._sockets.get(four_tuple)
-        if known is None:
-            known = self._sockets[four_tuple] = _Socket(State.PENDING, self._now)
-        elif known.state is not State.PENDING:
-            known.state, known.since = State.PENDING, self._now
-            self._first_looks.pop(four_tuple, None)
-            self._later_looks.pop(four_tuple, None)
+        socket = self._sockets.get(four_tuple)
+        if socket is None:
+            socket = self._sockets[four_tuple] = _Socket(State.PENDING, self._now)
+        elif socket.state is not State.PENDING:
+            socket.state, socket.since = State.PENDING, self._now
+            self._first_checks.pop(four_tuple, None)
+            self._later_checks.pop(four_tuple, None)
         self._urgent[four_tuple] = None
-        return known
+        return socket
 
     def _settle(self, four_tuple: FourTuple) -> None:
         """Keep the limits of the subflow's socket as they are. Forget a subflow that was never sampled."""
         self._urgent.pop(four_tuple, None)
-        known = self._sockets.get(four_tuple)
-        if known is not None and known.state in (State.PENDING, State.TRANSITION):
-            known.state, known.transition = State.SETTLED, None
-            if not known.cookie:
+        socket = self._sockets.get(four_tuple)
+        if socket is not None and socket.state in (State.PENDING, State.TRANSITION):
+            socket.state, socket.transition = State.SETTLED, None
+            if not socket.cookie:
                 del self._sockets[four_tuple]
 
     def _complete(self, four_tuple: FourTuple) -> None:
         if (member := self._planner.members.get(four_tuple)) is not None:
-            member.young = False
+            member.is_new = False
         self._settle(four_tuple)
-        self._changes.planned |= self._planner.complete(four_tuple)
+        self._changes.plan_changed |= self._planner.complete(four_tuple)
 
     def _release(self, four_tuple: FourTuple) -> None:
         """Lift the limits of the subflow's socket. Where only initial options may need that, it is sampled first."""
-        known = self._sockets.get(four_tuple)
-        self._short.pop(four_tuple, None)
-        if known is not None and known.cookie:
-            if known.state is State.RELEASING:
+        socket = self._sockets.get(four_tuple)
+        self._low_buffer_until.pop(four_tuple, None)
+        if socket is not None and socket.cookie:
+            if socket.state is State.RELEASING:
                 return
             self._urgent.pop(four_tuple, None)
-            self._changes.at_once |= known.rests
-            self._changes.wanted[known.cookie] = SocketLimit(send_buffer=self._buffers.uncapped(known.cookie))
-            known.state, known.since, known.transition = State.RELEASING, self._now, None
-            known.limit, known.rests, known.sent = NO_LIMIT, False, -1
-            self._first_looks[four_tuple] = self._now + FIRST_LOOK_SECONDS
-        elif known is not None or self._planner.joins_rest:
+            self._changes.is_urgent |= socket.rests
+            self._changes.limits[socket.cookie] = SocketLimit(send_buffer=self._buffers.final_size(socket.cookie))
+            socket.state, socket.since, socket.transition = State.RELEASING, self._now, None
+            socket.limit, socket.rests, socket.sent = NO_LIMIT, False, -1
+            self._first_checks[four_tuple] = self._now + FIRST_CHECK_SECONDS
+        elif socket is not None or self._planner.joins_rest:
             self._await_sample(four_tuple)
 
-    def _drop(self, four_tuple: FourTuple, known: _Socket) -> None:
-        for table in (self._sockets, self._urgent, self._first_looks, self._later_looks):
+    def _drop(self, four_tuple: FourTuple, socket: _Socket) -> None:
+        for table in (self._sockets, self._urgent, self._first_checks, self._later_checks):
             table.pop(four_tuple, None)
-        if known.cookie:
-            self._buffers.pop(known.cookie, None)
-            self._changes.forgotten.append(known.cookie)
+        if socket.cookie:
+            self._buffers.pop(socket.cookie, None)
+            self._changes.dropped.append(socket.cookie)
 
-    def _taken(self) -> SocketChanges:
+    def _take_changes(self) -> SocketChanges:
         changes, self._changes = self._changes, SocketChanges()
         return changes
 
-    def _held(self, four_tuple: FourTuple, rate: int) -> SocketLimit:
-        return SocketLimit(rate, unsent(rate) if four_tuple in self._short else None)
+    def _limit_for(self, four_tuple: FourTuple, rate: int) -> SocketLimit:
+        return SocketLimit(rate, unsent_bound(rate) if four_tuple in self._low_buffer_until else None)
 
-    def _end_of_short(self) -> None:
-        for four_tuple in _due(self._short, self._now):
-            del self._short[four_tuple]
-            known = self._sockets.get(four_tuple)
-            if known is not None and known.state is not State.TRANSITION and known.limit.rate is not None:
-                self._limit(known, SocketLimit(known.limit.rate))
+    def _end_low_buffers(self) -> None:
+        for four_tuple in _due(self._low_buffer_until, self._now):
+            del self._low_buffer_until[four_tuple]
+            socket = self._sockets.get(four_tuple)
+            if socket is not None and socket.state is not State.TRANSITION and socket.limit.rate is not None:
+                self._limit(socket, SocketLimit(socket.limit.rate))
 
-    def _limit(self, known: _Socket, limit: SocketLimit) -> None:
-        limit = replace(limit, send_buffer=self._buffers.get(known.cookie))
-        if known.limit != limit:
-            known.limit = limit
-            self._changes.wanted[known.cookie] = _at_rest(limit) if known.rests else limit
+    def _limit(self, socket: _Socket, limit: SocketLimit) -> None:
+        limit = replace(limit, send_buffer=self._buffers.get(socket.cookie))
+        if socket.limit != limit:
+            socket.limit = limit
+            self._changes.limits[socket.cookie] = _resting_limit(limit) if socket.rests else limit
 
-    def _rest(self, four_tuple: FourTuple) -> None:
-        known, rests = self._sockets.get(four_tuple), self._planner.rests(four_tuple)
-        if known is None or known.rests is rests or known.limit.rate is None:
+    def _update_rest(self, four_tuple: FourTuple) -> None:
+        socket, rests = self._sockets.get(four_tuple), self._planner.rests(four_tuple)
+        if socket is None or socket.rests is rests or socket.limit.rate is None:
             return
-        known.rests = rests
-        self._changes.wanted[known.cookie] = _at_rest(known.limit) if rests else known.limit
-        self._changes.at_once = True
+        socket.rests = rests
+        self._changes.limits[socket.cookie] = _resting_limit(socket.limit) if rests else socket.limit
+        self._changes.is_urgent = True

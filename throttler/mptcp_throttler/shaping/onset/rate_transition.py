@@ -5,7 +5,7 @@ docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and
 data falls in bytes, because they weight the scheduler's average rate. In time it grows: the scheduler ignores other
 paths while this path would be free sooner, so a path with a longer RTT would run out of data.
 
-A fall to ``GENTLE_FALL`` of the rate or more needs no transition, nor does a subflow that sends less than its cap.
+A fall to ``SMALL_FALL_SHARE`` of the rate or more needs no transition, nor does a subflow below its cap.
 
 All transitions of a cap share the *allowance* that the first transition gets; when it is used up, the cap begins at
 once on all of them. A new allowance is granted only after ``PAUSE_SECONDS`` without use of the last allowance.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from mptcp_throttler.mptcp.model import TcpInfo
 from mptcp_throttler.shaping.cap import LiveCap
-from mptcp_throttler.shaping.model import GENTLE_FALL, SocketLimit
+from mptcp_throttler.shaping.model import SMALL_FALL_SHARE, SocketLimit
 
 UNSENT_SECONDS = 0.02
 UNSENT_GROWTH_SECONDS, UNSENT_GROWTH_RATE = 0.15, 5_000_000
@@ -28,19 +28,19 @@ UNSENT_GROWTH_SECONDS, UNSENT_GROWTH_RATE = 0.15, 5_000_000
 proportionally smaller: one assignment then takes longer than the buffers last the other paths."""
 RAMP_SECONDS = 0.6
 MAX_DRAIN_SECONDS = 0.3  # a cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip
-DRAINED = 1.1  # the ramp begins when the unsent data are at most this multiple of the bound
+DRAINED_FACTOR = 1.1  # the ramp begins when the unsent data are at most this multiple of the bound
 ASSIGNMENT_BYTES = 65_536  # one assignment of the scheduler (MPTCP_SEND_BURST_SIZE, net/mptcp/protocol.c)
 SETTLE_ASSIGNMENTS = 4
 MAX_SETTLE_SECONDS = 3.0
 MIN_UNSENT_BYTES = 2 * 1448
 
 PAUSE_SECONDS = 10.0
-MARGIN = 1.5  # factor on the computed bytes of one transition, because its rates are estimates and samples come late
+ALLOWANCE_FACTOR = 1.5  # on the computed bytes of one transition: its rates are estimates, and samples are late
 
 
 def needs_transition(tcp: TcpInfo, rate: int) -> bool:
     """Return whether a subflow sends so much more than *rate* bits/s that a cap needs a transition."""
-    return max(tcp.delivery_rate, tcp.pacing_rate) * GENTLE_FALL > rate and (
+    return max(tcp.delivery_rate, tcp.pacing_rate) * SMALL_FALL_SHARE > rate and (
         tcp.not_sent > 0 or tcp.unacked * tcp.mss > MIN_UNSENT_BYTES
     )
 
@@ -52,36 +52,36 @@ class RateTransition:
     start: int
     target: int
     began: float
-    held: int | None = None  # the rate of the previous cap, if any, which stays in force until the ramp begins
+    previous_rate: int | None = None  # rate of the previous cap, if any, which stays in force until the ramp begins
     ramp_began: float | None = None  # None during drain
-    capped: bool = False  # whether the HTB class may enforce the cap: during settle, and when done
-    done: bool = False
+    is_capped: bool = False  # whether the HTB class may enforce the cap: during settle, and when done
+    is_done: bool = False
 
     @classmethod
-    def of(cls, tcp: TcpInfo, target: int, now: float, held: int | None = None) -> RateTransition:
-        """Begin at *now*, from the state *tcp* of the socket and the rate at which it is *held*."""
+    def begin(cls, tcp: TcpInfo, target: int, now: float, previous_rate: int | None = None) -> RateTransition:
+        """Begin at *now*, from the state *tcp* of the socket, whose previous cap has *previous_rate*."""
         start = tcp.pacing_rate if tcp.delivery_rate < target else min(tcp.pacing_rate, tcp.delivery_rate)
-        return cls(max(start, target), target, now, held)
+        return cls(max(start, target), target, now, previous_rate)
 
     def step(self, now: float, not_sent: int) -> SocketLimit:
         """Advance the transition to *now*, with *not_sent* bytes unsent; return the new limits of the socket."""
         if self.ramp_began is None:
             unsent = self._unsent(self.start, 0.0)
-            if not_sent > DRAINED * unsent and now - self.began < MAX_DRAIN_SECONDS:
-                return SocketLimit(self.held, unsent)
+            if not_sent > DRAINED_FACTOR * unsent and now - self.began < MAX_DRAIN_SECONDS:
+                return SocketLimit(self.previous_rate, unsent)
             self.ramp_began = now
         passed = now - self.ramp_began
         if passed < RAMP_SECONDS:
             rate = round(self.start * (self.target / self.start) ** (passed / RAMP_SECONDS))
             return SocketLimit(rate, self._unsent(rate, passed / RAMP_SECONDS))
         settle_seconds = min(MAX_SETTLE_SECONDS, SETTLE_ASSIGNMENTS * ASSIGNMENT_BYTES * 8 / self.target)
-        self.capped, self.done = True, passed >= RAMP_SECONDS + settle_seconds
-        return SocketLimit(self.target, None if self.done else self._unsent(self.target, 1.0))
+        self.is_capped, self.is_done = True, passed >= RAMP_SECONDS + settle_seconds
+        return SocketLimit(self.target, None if self.is_done else self._unsent(self.target, 1.0))
 
-    def _unsent(self, rate: int, done: float) -> int:
-        """Return the bound on unsent bytes at *rate* after the share *done* of the ramp."""
+    def _unsent(self, rate: int, share: float) -> int:
+        """Return the bound on unsent bytes at *rate* after this *share* of the ramp."""
         growth = UNSENT_GROWTH_SECONDS * min(1.0, self.target / UNSENT_GROWTH_RATE)
-        seconds = UNSENT_SECONDS + done * growth
+        seconds = UNSENT_SECONDS + share * growth
         return max(MIN_UNSENT_BYTES, int(rate / 8 * seconds))
 
 
@@ -90,7 +90,7 @@ def begin_allowance(cap: LiveCap, start: int, target: int, now: float) -> bool:
     if cap.allowance_used is None or now - cap.allowance_used > PAUSE_SECONDS:
         # Drain at the start rate, then a geometric ramp.
         ramp = (start - target) / math.log(start / target) if start > target else start
-        cap.allowance = MARGIN * (start * MAX_DRAIN_SECONDS + ramp * RAMP_SECONDS)
+        cap.allowance = ALLOWANCE_FACTOR * (start * MAX_DRAIN_SECONDS + ramp * RAMP_SECONDS)
     cap.allowance_used = now
     return cap.allowance > 0
 

@@ -3,8 +3,8 @@
 than the client adapts. Pure.
 
 The client's scheduler notices the cap only because assigned data leave at the rate of the class. While they drain, the
-data sequence numbers on the other paths run ahead, by the *lag*. Without a lag, the rate falls by ``FALL``; at low
-rates by at most ``FALL_PER_ASSIGNMENT`` in the time in which one assignment leaves. At a lag of ``LAG_SECONDS`` or
+data sequence numbers on the other paths run ahead, by the *lag*. Without a lag, the rate falls by ``MAX_FALL``; at low
+rates by at most ``MAX_FALL_PER_ASSIGNMENT`` in the time in which one assignment leaves. At a lag of ``LAG_SECONDS`` or
 ``LAG_BYTES``, plus the time one assignment takes to leave, it does not fall.
 """
 
@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, Sockets, compute_rate
-from mptcp_throttler.shaping.model import GENTLE_FALL
+from mptcp_throttler.shaping.model import SMALL_FALL_SHARE
 from mptcp_throttler.shaping.onset.rate_transition import ASSIGNMENT_BYTES
 from mptcp_throttler.shaping.plan import Planner
 
 MEASURE_SECONDS = 0.1  # time over which the initial rate of a ramp is measured
 STEP_SECONDS = 0.05
-FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s the rate falls to 0.45 of its value
-FALL_PER_ASSIGNMENT = 0.15
+MAX_FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s the rate falls to 0.45 of its value
+MAX_FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS, LAG_BYTES = 0.45, 1_500_000
 """The limit of the lag is the lower one: the bytes if the other paths are fast. A client keeps about 3.5 MB (Linux: at
 most 4 MB send buffer per subflow, minus overhead); the rest of this waits on the subflow or is in flight."""
@@ -44,7 +44,7 @@ class _Ramp:
 
     began: float  # when the present phase began: when the subflow got the cap, at the first sample, or at the fall
     received: int | None = None
-    falls: bool = False
+    is_falling: bool = False
     start: int = 0
     siblings: Collection[FourTuple] = ()  # the other subflows of the connection
     rate: float = 0.0
@@ -56,7 +56,7 @@ class _Ramp:
     others_rate: float = 0.0  # highest total rate of the siblings between two samples
 
     def fall_from(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
-        self.falls, self.start, self.rate, self.siblings = True, start, start, siblings
+        self.is_falling, self.start, self.rate, self.siblings = True, start, start, siblings
         self.began = self.stepped = now
 
 
@@ -73,7 +73,7 @@ class UploadOnsets:
     @property
     def busy(self) -> bool:
         """Whether a step is due soon."""
-        return bool(self._ramps or self._planner.moved)
+        return bool(self._ramps or self._planner.changed_subflows)
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows in a ramp, and the siblings of those whose rate falls."""
@@ -81,17 +81,17 @@ class UploadOnsets:
         wanted = (each for four_tuple, ramp in self._ramps.items() for each in (four_tuple, *ramp.siblings))
         return list(dict.fromkeys(wanted))
 
-    def observe(self, asked: Collection[FourTuple], sockets: Sockets, now: float) -> None:
-        """Process the samples of the subflows *asked* for; those missing from *sockets* have no socket."""
-        for four_tuple in asked:
+    def observe(self, queried: Collection[FourTuple], sockets: Sockets, now: float) -> None:
+        """Process the samples of the subflows *queried* for; those missing from *sockets* have no socket."""
+        for four_tuple in queried:
             sample, ramp = sockets.get(four_tuple), self._ramps.get(four_tuple)
             if ramp is None:
                 continue
             if sample is None:
-                if not ramp.falls:
+                if not ramp.is_falling:
                     ramp.fall_from(0, now)
-            elif ramp.falls:
-                _see_lag(ramp, sample, sockets)
+            elif ramp.is_falling:
+                _measure_lag(ramp, sample, sockets)
             elif ramp.received is None:
                 if sample.read >= ramp.began:  # otherwise the sample is older than the cap; another follows soon
                     ramp.began, ramp.received = sample.read, sample.bytes_received
@@ -101,17 +101,17 @@ class UploadOnsets:
                 ramp.fall_from(round(rate), now, siblings)
 
     def step(self, now: float) -> Iterator[bool]:
-        """Process the planner's moves and advance all ramps, a slice at a time; yield whether the plan changed."""
-        for four_tuple in self._planner.take_moved():
+        """Process changed subflows and advance all ramps, a slice at a time; yield whether the plan changed."""
+        for four_tuple in self._planner.take_changed_subflows():
             if self._planner.in_onset(four_tuple):
                 self._ramps.setdefault(four_tuple, _Ramp(now))
         ramps = iter(list(self._ramps.items()))
-        while part := list(islice(ramps, SLICE)):
+        while chunk := list(islice(ramps, SLICE)):
             rates: dict[FourTuple, int | None] = {}
-            for four_tuple, ramp in part:
-                if not ramp.falls and now - ramp.began > MAX_UNSAMPLED_SECONDS:
+            for four_tuple, ramp in chunk:
+                if not ramp.is_falling and now - ramp.began > MAX_UNSAMPLED_SECONDS:
                     ramp.fall_from(0, now)
-                if ramp.falls or self._planner.soft_cap(four_tuple) is None:
+                if ramp.is_falling or self._planner.soft_cap(four_tuple) is None:
                     rates[four_tuple] = self._rate(four_tuple, ramp, now)
             changed = self._planner.set_interim(rates)
             for four_tuple, rate in rates.items():
@@ -123,26 +123,26 @@ class UploadOnsets:
     def _rate(self, four_tuple: FourTuple, ramp: _Ramp, now: float) -> int | None:
         """Return the interim rate of a subflow, bits/s; None if it has reached its cap, or left it."""
         cap = self._planner.soft_cap(four_tuple)
-        if cap is None or cap.ceil >= ramp.start * GENTLE_FALL or now - ramp.began >= MAX_RAMP_SECONDS:
+        if cap is None or cap.ceil >= ramp.start * SMALL_FALL_SHARE or now - ramp.began >= MAX_RAMP_SECONDS:
             return None
         passed = min(MAX_STEP_SECONDS, now - ramp.stepped)
         impatience = ((now - ramp.began) / MAX_RAMP_SECONDS) ** 2
-        ramp.rate *= math.exp(-passed * fall(ramp.rate, ramp.lag, ramp.others_rate, impatience))
+        ramp.rate *= math.exp(-passed * allowed_fall(ramp.rate, ramp.lag, ramp.others_rate, impatience))
         ramp.stepped = now
         # The sum of all interim rates falls to the cap, so each falls to its part.
-        return round(ramp.rate) if ramp.rate > cap.ceil / max(1, len(cap.interim)) else None
+        return round(ramp.rate) if ramp.rate > cap.ceil / max(1, len(cap.interim_rates)) else None
 
 
-def fall(rate: float, lag: float, others: float, impatience: float = 0.0) -> float:
-    """Return by how much the logarithm of *rate* may fall per second, at a *lag* in seconds behind *others*. Rates are
-    in bits/s. At an *impatience* of 1 the lag does not count."""
+def allowed_fall(rate: float, lag: float, others_rate: float, impatience: float = 0.0) -> float:
+    """Return by how much the logarithm of *rate* may fall per second, at a *lag* in seconds. Rates are in bits/s. At an
+    *impatience* of 1 the lag does not count."""
     assignment = 8 * ASSIGNMENT_BYTES / rate
-    limit = min(LAG_SECONDS, 8 * LAG_BYTES / others) if others else LAG_SECONDS
+    limit = min(LAG_SECONDS, 8 * LAG_BYTES / others_rate) if others_rate else LAG_SECONDS
     slowing = (limit + assignment - lag) / (limit * (1 - STEADY_LAG))
-    return min(FALL, FALL_PER_ASSIGNMENT / assignment) * min(1.0, max(impatience, slowing))
+    return min(MAX_FALL, MAX_FALL_PER_ASSIGNMENT / assignment) * min(1.0, max(impatience, slowing))
 
 
-def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
+def _measure_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
     """Measure how far the data of a subflow are behind those of its siblings."""
     others = [sockets[each] for each in ramp.siblings if each in sockets]
     if not others:
@@ -159,13 +159,13 @@ def _see_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
     if not ramp.others_rate:
         return
     # Use the siblings' highest rate, because the lag does not shrink while they send nothing.
-    lead = max(ahead(each.data_sequence, sample.data_sequence) for each in others)
+    lead = max(bytes_ahead(each.data_sequence, sample.data_sequence) for each in others)
     lag = 8 * max(0, lead) / ramp.others_rate
     if ramp.base_lag is None:
         ramp.base_lag = min(lag, MAX_BASE_LAG_SECONDS)
     ramp.lag = max(0.0, lag - ramp.base_lag)
 
 
-def ahead(one: int, other: int) -> int:
+def bytes_ahead(first: int, second: int) -> int:
     """Return by how many bytes one data sequence number is ahead of another."""
-    return (one - other + _SEQUENCES // 2) % _SEQUENCES - _SEQUENCES // 2
+    return (first - second + _SEQUENCES // 2) % _SEQUENCES - _SEQUENCES // 2

@@ -12,8 +12,8 @@ struct limit {
 MAP(limits, BPF_MAP_TYPE_HASH, __u64, struct limit);
 
 /* A socket that rested gets a pacing rate only when data are acknowledged, but sends no data without a rate. So switch
- * the socket to BBR, which sets a rate when it begins, and then back to its former congestion control. */
-static inline void begin_anew(void *socket)
+ * the socket to BBR, which sets a rate when it starts, and then back to its former congestion control. */
+static inline void restart_congestion_control(void *socket)
 {
     char before[16], reno[4] = {'r', 'e', 'n', 'o'}, bbr[4] = {'b', 'b', 'r', 0};
 
@@ -38,7 +38,7 @@ static inline int set_limit(void *socket)
     set_option(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &limit->rate, sizeof(limit->rate));
     set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit->not_sent, sizeof(limit->not_sent));
     if (rate == 0 && limit->rate != 0)
-        begin_anew(socket);
+        restart_congestion_control(socket);
     /* Never make a send buffer smaller. Linux before 6.1 does not report its size, so it stays unchanged there. */
     if (limit->half_send_buffer && !get_option(socket, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof(send_buffer)) &&
         send_buffer < 2 * limit->half_send_buffer)

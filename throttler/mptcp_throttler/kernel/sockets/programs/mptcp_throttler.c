@@ -6,9 +6,9 @@
 #define MPTCP_OPTION 30
 #define MP_JOIN 1 /* subtype, RFC 8684, 3.2 */
 /* After this number of data segments, a socket loses the class with which it began. */
-#define YOUNG 31
+#define INITIAL_CLASS_SEGMENTS 31
 /* After this number of data segments (450 kB), a socket without our limit gets LARGE_BOUND if its bound is smaller. */
-#define SMALL 310
+#define SMALL_BOUND_SEGMENTS 310
 #define LARGE_BOUND 65536 /* bytes; the same as in shaping/initial_options.py */
 
 struct birth {
@@ -34,7 +34,7 @@ static inline int is_join(struct bpf_sock_ops *socket)
     return option[2] >> 4 == MP_JOIN;
 }
 
-static inline void begin(struct bpf_sock_ops *socket)
+static inline void set_initial_options(struct bpf_sock_ops *socket)
 {
     struct prefix key = {.bits = 128};
     struct birth *birth;
@@ -62,12 +62,12 @@ static inline void begin(struct bpf_sock_ops *socket)
         set_option(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &none, sizeof(none));
 }
 
-static inline void leave_small_bound(struct bpf_sock_ops *socket)
+static inline void raise_small_bound(struct bpf_sock_ops *socket)
 {
     __u32 bound, large = LARGE_BOUND;
 
     /* A bound of 0 means the kernel's default. Linux before 6.1 cannot report the bound. */
-    if (socket->data_segs_out > SMALL &&
+    if (socket->data_segs_out > SMALL_BOUND_SEGMENTS &&
         !get_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &bound, sizeof(bound)) && bound && bound < large)
         set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &large, sizeof(large));
 }
@@ -88,15 +88,15 @@ int mptcp_throttler(struct bpf_sock_ops *socket)
         set_user_timeout(socket, settings.user_timeout);
     } else if (socket->op == BPF_SOCK_OPS_RTT_CB) {
         set_user_timeout(socket, 0);
-        if (settings.births && plain && socket->data_segs_out > YOUNG)
+        if (settings.births && plain && socket->data_segs_out > INITIAL_CLASS_SEGMENTS)
             leave_class(socket, plain->priority);
         if (!set_limit(socket) && settings.births)
-            leave_small_bound(socket);
+            raise_small_bound(socket);
     } else if (socket->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && is_ours(socket)) {
         set_callbacks(socket,
                       socket->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG);
         if (settings.births && plain && to_mptcp_socket(plain))
-            begin(socket);
+            set_initial_options(socket);
     }
     return 1;
 }
