@@ -15,7 +15,8 @@ from mptcp_lab.testbed.model import Node
 from mptcp_lab.testbed.recorder import Sample, rates
 
 from .. import provenance, style
-from .judging import Outcome, Verdict
+from ..result_file import to_json
+from .judging import Outcome, failure, last_of_each_part, warning
 from .parts import ETHERNET, PATHS
 
 PICTURE, NUMBERS = "throughput.png", "demo.json"
@@ -25,15 +26,15 @@ SUBTITLE = (
     "Shown are bytes on the wire at the client, mean over 0.3 s."
 )
 
-INCHES = 0.22
-"""Minimum width of the picture in inches for each second."""
+INCHES_PER_SECOND = 0.22
+"""Minimum width of the picture."""
 
 
-def forget(directory: Path, nodes: Sequence[Node]) -> None:
+def delete_old(directory: Path, nodes: Sequence[Node]) -> None:
     """Delete only the files of an earlier demo from *directory*. The names of its logs begin with the node's name."""
-    logs = (log for node in nodes for log in directory.glob(f"{node.name}-*.log"))
-    for old in (*(directory / name for name in (PICTURE, NUMBERS)), *logs):
-        old.unlink(missing_ok=True)
+    for pattern in (PICTURE, NUMBERS, *(f"{node.name}-*.log" for node in nodes)):
+        for old in directory.glob(pattern):
+            old.unlink()
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
@@ -55,19 +56,19 @@ def table(outcomes: Sequence[Outcome]) -> Table:
     result.add_column("payload", justify="right")
     for path in PATHS:
         result.add_column(path.label, justify="right", style=path.color, no_wrap=True)
-    result.add_column("subflows", justify="right")
-    result.add_column("MB", justify="right")
+    for heading in ("subflows", "MB"):
+        result.add_column(heading, justify="right")
     result.add_column("SHA-256")
     for outcome in outcomes:
         part, measured = outcome.measured.part, outcome.measured
         cells = [part.name, f"{measured.goodput / 1e6:.1f}"]
         for path in PATHS:
             expected, rate = outcome.expected.get(path.device), measured.steady[path.device] / 1e6
-            wanted = "idle" if expected is None else f"{expected / 1e6:.3g}"
-            cells.append(f"{rate:.{2 if rate < 10 else 1}f} / {wanted}")
-        cells.append(str(1 + measured.protocol.joins) if part.multipath else "TCP")
-        compared = "cut off" if measured.broken_off is not None else "equal" if measured.digest_ok else "differs"
-        cells += [f"{measured.octets / 1e6:.1f}", compared]
+            goal = "idle" if expected is None else f"{expected / 1e6:.3g}"
+            cells.append(f"{rate:.{2 if rate < 10 else 1}f} / {goal}")
+        subflows = str(1 + measured.protocol.joins) if part.multipath else "TCP"
+        compared = "cut off" if measured.aborted_after is not None else "equal" if measured.digest_ok else "differs"
+        cells += [subflows, f"{measured.octets / 1e6:.1f}", compared]
         result.add_row(*cells, style="bold red" if outcome.failed else "yellow" if outcome.busy else None)
     return result
 
@@ -75,9 +76,8 @@ def table(outcomes: Sequence[Outcome]) -> Table:
 def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], cap: int) -> None:
     """Draw each path's throughput over time into the PNG file *target*, with a band for each download."""
     first, last = outcomes[0].measured, outcomes[-1].measured
-    # Parts that were measured twice make the axis longer. The texts above the short parts must not overlap in this
-    # case.
-    figure = style.new_figure(max(13.0, INCHES * (last.end - first.start)), 6.5)
+    # Parts that were measured twice make the axis longer. The texts above the short parts must not overlap then.
+    figure = style.new_figure(max(13.0, INCHES_PER_SECOND * (last.end - first.start)), 6.5)
     axes = figure.subplots()
     figure.subplots_adjust(left=0.06, right=0.985, top=0.735, bottom=0.1)
     series = rates(samples)
@@ -89,14 +89,13 @@ def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], c
         start, end, part = outcome.measured.start, outcome.measured.end, outcome.measured.part
         middle = (start + end) / 2
         axes.axvspan(start, end, color=style.BAND, zorder=0, linewidth=0)
-        result = f"{outcome.measured.goodput / 1e6:.0f} Mbit/s of payload"
         color = style.INK if outcome.complaints else style.GOOD
-        for text, height, look in (
-            (part.title, 1.145, {"weight": "bold", "color": style.INK, "fontsize": 10}),
-            (part.subtitle, 1.085, {"color": style.MUTED, "fontsize": 9}),
-            (result, 1.02, {"weight": "bold", "color": color, "fontsize": 9.5}),
+        for text, height, size, weight, ink in (
+            (part.title, 1.145, 10, "bold", style.INK),
+            (part.subtitle, 1.085, 9, "normal", style.MUTED),
+            (f"{outcome.measured.goodput / 1e6:.0f} Mbit/s of payload", 1.02, 9.5, "bold", color),
         ):
-            axes.text(middle, top * height, text, ha="center", va="bottom", **look)
+            axes.text(middle, top * height, text, ha="center", va="bottom", fontsize=size, weight=weight, color=ink)
         if part.capped:
             level = cap / 1e6
             axes.hlines(level, start, end, colors=ETHERNET.color, linestyles=style.DASHED, linewidth=1, zorder=4)
@@ -117,15 +116,17 @@ def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], c
     style.save(figure, target)
 
 
-def save(directory: Path, samples: Sequence[Sample], verdict: Verdict) -> None:
+def save(directory: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome]) -> None:
     """Write the numbers and the samples into *directory*."""
-    results = {
-        "failure": verdict.failure,
-        "warning": verdict.warning,
-        "downloads": [_numbers(outcome) for outcome in verdict.outcomes],
-        "samples": [asdict(sample) for sample in samples],
+    final = last_of_each_part(outcomes)
+    numbers = {
+        "provenance": provenance.collect(),
+        "failure": failure(final),
+        "warning": warning(final),
+        "downloads": [_numbers(outcome) for outcome in outcomes],
+        "samples": samples,
     }
-    (directory / NUMBERS).write_text(provenance.to_json(provenance.collect(), results))
+    (directory / NUMBERS).write_text(to_json(numbers))
 
 
 def _numbers(outcome: Outcome) -> dict[str, Any]:

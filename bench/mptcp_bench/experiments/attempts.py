@@ -7,8 +7,7 @@ product that works only at the second attempt does not work. Such a failure ther
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -29,63 +28,37 @@ class Attempts:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._repeated: list[str] = []
-        self._at_fault = 0
-        self._void: list[str] = []
+        self._notes: list[str] = []
+        self._faults = 0
+        self._failures: list[str] = []
 
-    def of(
-        self, run: Callable[[], T], what: str, most: int = ATTEMPTS, check: Callable[[], None] | None = None
-    ) -> T | None:
-        """Return the result of *run*; None if *run* failed *most* times, so that other measurements are not lost.
-
-        An attempt fails if *run* raises TestbedError or ValueError. Each reason is printed and kept. *check* raises
-        EmulationError if the paths were not emulated as configured since the last call of *check*. This error then is
-        the reason, whatever *run* raised.
-        """
+    def of(self, run: Callable[[], T], name: str, most: int) -> T | None:
+        """Return the result of *run*; None if it raised TestbedError or ValueError *most* times."""
         for number in range(1, most + 1):
             try:
                 return run()
-            except (TestbedError, ValueError) as failed:
-                error = _reason(failed, check)
+            except (TestbedError, ValueError) as error:
+                self._console.print(f"{name}: void, because {error}", style="dim", highlight=False)
                 if number == most:
-                    self._give_up(what, error)
+                    self.failed(name, error)
                     break
                 late = isinstance(error, EmulationError)
-                reason = "the emulated paths" if late else "another reason"
-                self._repeated.append(f"repeated for {reason}: {what}: {error}")
-                self._at_fault += not late
-                self._console.print(f"{what}: void, because {error}", style="dim", highlight=False)
+                self._notes.append(
+                    f"repeated for {'the emulated paths' if late else 'another reason'}: {name}: {error}"
+                )
+                self._faults += not late
         return None
 
-    def _give_up(self, what: str, error: Exception) -> None:
-        self._console.print(f"{what}: void, because {error}", style="dim", highlight=False)
-        self._void.append(f"{what}: {error}")
-
-    @contextmanager
-    def keeping(self, what: str, measured: Sized) -> Iterator[None]:
-        """Record a TestbedError of the testbed *what*. If *measured* is still empty, raise the error again."""
-        try:
-            yield
-        except TestbedError as error:
-            if not measured:
-                raise
-            self._give_up(what, error)
+    def failed(self, name: str, error: Exception) -> None:
+        """Record that *name* could not be measured."""
+        self._failures.append(f"{name}: {error}")
 
     def judged(self, findings: Findings) -> Findings:
         """Return *findings* with failed measurements, repeated attempts, and the aim that no attempt is repeated."""
-        first = Aim("attempts repeated for another reason than the emulated paths", self._at_fault, most=0)
+        aim = Aim("attempts repeated for another reason than the emulated paths", self._faults, most=0)
         return replace(
             findings,
-            failures=(*findings.failures, *self._void),
-            aims=(*findings.aims, first),
-            notes=(*findings.notes, *self._repeated),
+            failures=(*findings.failures, *self._failures),
+            aims=(*findings.aims, aim),
+            notes=(*findings.notes, *self._notes),
         )
-
-
-def _reason(failed: Exception, check: Callable[[], None] | None) -> Exception:
-    if check is not None and not isinstance(failed, EmulationError):
-        try:
-            check()
-        except EmulationError as error:
-            return error
-    return failed

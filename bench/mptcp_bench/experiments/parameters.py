@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 MOST_RTT = 20_000
 """Largest RTT in milliseconds, because an emulated path delays by at most 10 s each way."""
@@ -54,19 +54,12 @@ class Parameter:
     """The name of the option, if it differs from the name of the field."""
 
 
-@overload
 def parameter(
-    meaning: str, usual: str, parse: Parser[T], *, quick: str | None = None, name: str | None = None
-) -> T: ...
-@overload
-def parameter(
-    meaning: str, usual: None, parse: Parser[T], *, quick: str | None = None, name: str | None = None
-) -> T | None: ...
-def parameter(
-    meaning: str, usual: str | None, parse: Parser[Any], *, quick: str | None = None, name: str | None = None
-) -> Any:
+    meaning: str, usual: str | None, parse: Parser[T], *, quick: str | None = None, name: str | None = None
+) -> T:
     """Return a field for an option. *quick* replaces *usual* with ``--quick``; without both, the value is None."""
-    return field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse, name)})
+    made: T = field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse, name)})
+    return made
 
 
 def parameters(kind: type) -> dict[str, Parameter]:

@@ -16,7 +16,7 @@ from itertools import accumulate
 
 from mptcp_throttler.mptcp.options import Dss, MpCapable, MpJoinSyn, MpJoinSynAck, initial_data_sequence, token_of_key
 
-from .packets import ACK, SYN, Packet
+from .packets import ACK, SYN, CaptureError, Packet
 
 _32, _64 = (1 << 32) - 1, (1 << 64) - 1
 UP, DOWN = 0, 1
@@ -37,55 +37,54 @@ class Stream:
     """The bytes of one direction of a connection, numbered from 0, with the time at which each was first seen."""
 
     def __init__(self) -> None:
-        self._pieces: list[Piece] = []
-        self._arrived: list[int] | None = None
-
-    @property
-    def pieces(self) -> tuple[Piece, ...]:
+        self.pieces: list[Piece] = []
         """The pieces in stream order. They do not overlap."""
-        return tuple(self._pieces)
+        self._arrived: list[int] = []
 
     @property
     def total(self) -> int:
         """Number of bytes up to and including the last one that was seen."""
-        return self._pieces[-1].end if self._pieces else 0
+        return self.pieces[-1].end if self.pieces else 0
 
     @property
-    def whole(self) -> bool:
-        """Whether all bytes up to the last one were seen."""
-        return sum(piece.end - piece.start for piece in self._pieces) == self.total
+    def has_gaps(self) -> bool:
+        return sum(piece.end - piece.start for piece in self.pieces) != self.total
 
     def add(self, start: int, end: int, time: int) -> None:
         """Add the bytes of a segment, *start* to before *end*, in order of time. Bytes seen before keep their time."""
-        self._arrived = None
+        self._arrived = []
         index = self._index(start)
-        at = max(start, self._pieces[index].end) if index >= 0 else start
+        begin = max(start, self.pieces[index].end) if index >= 0 else start
         new = []
-        for piece in self._pieces[index + 1 :]:
+        for piece in self.pieces[index + 1 :]:
             if piece.start >= end:
                 break
-            if at < piece.start:
-                new.append(Piece(at, piece.start, time))
-            at = piece.end
-        if at < end:
-            new.append(Piece(at, end, time))
+            if begin < piece.start:
+                new.append(Piece(begin, piece.start, time))
+            begin = piece.end
+        if begin < end:
+            new.append(Piece(begin, end, time))
         for piece in new:
-            insort(self._pieces, piece)
+            insort(self.pieces, piece)
 
-    def seen(self, offset: int) -> int | None:
-        """Return the time at which the byte at *offset* was first seen, or None."""
-        index = self._index(offset)
-        return self._pieces[index].time if index >= 0 and offset < self._pieces[index].end else None
+    def seen(self, offset: int) -> int:
+        """Return the time at which the byte at *offset* was first seen. Raises CaptureError if it is missing."""
+        return self.pieces[self._piece_of(offset)].time
 
-    def arrived(self, offset: int) -> int | None:
-        """Return the time from which a reader can have the byte at *offset* and all before it, or None."""
-        if self._arrived is None:
-            self._arrived = list(accumulate((piece.time for piece in self._pieces), max))
+    def arrived(self, offset: int) -> int:
+        """Return the time from which a reader can have the byte at *offset* and all before it. Raises CaptureError."""
+        index = self._piece_of(offset)
+        self._arrived = self._arrived or list(accumulate((piece.time for piece in self.pieces), max))
+        return self._arrived[index]
+
+    def _piece_of(self, offset: int) -> int:
         index = self._index(offset)
-        return self._arrived[index] if index >= 0 and offset < self._pieces[index].end else None
+        if index < 0 or offset >= self.pieces[index].end:
+            raise CaptureError(f"byte {offset} of a stream is missing")
+        return index
 
     def _index(self, offset: int) -> int:
-        return bisect_right(self._pieces, offset, key=lambda piece: piece.start) - 1
+        return bisect_right(self.pieces, offset, key=lambda piece: piece.start) - 1
 
 
 @dataclass(slots=True)
@@ -107,17 +106,10 @@ class Connection:
     """Number of subflows whose SYN was answered."""
     head: bytes = b""
     """The captured beginning of the client's data."""
-    streams: tuple[Stream, Stream] = field(default_factory=lambda: (Stream(), Stream()))
+    up: Stream = field(default_factory=Stream)
+    down: Stream = field(default_factory=Stream)
     _origins: list[int | None] = field(default_factory=lambda: [None, None])
     """Data sequence number of each direction's first byte."""
-
-    @property
-    def up(self) -> Stream:
-        return self.streams[UP]
-
-    @property
-    def down(self) -> Stream:
-        return self.streams[DOWN]
 
     def learn_key(self, direction: int, option: MpCapable) -> None:
         if option.sender_key is not None and self._origins[direction] is None:
@@ -149,6 +141,53 @@ class _Flow:
     acknowledged: bool = False
     mappings: tuple[list[_Mapping], list[_Mapping]] = field(default_factory=lambda: ([], []))
 
+    def add(self, direction: int, packet: Packet) -> None:
+        """Process a segment after the SYNs."""
+        connection = self.connection
+        if direction == UP and not self.acknowledged and packet.flags & ACK and self.sequences[DOWN] >= 0:
+            self.acknowledged = True
+            if self.initial:
+                connection.ack = packet.time
+        if connection.multipath:
+            self._map(direction, packet)
+        if not packet.length or self.sequences[direction] < 0:
+            return
+        # Numbers count from the SYN, which is 0, so that the first byte is 1.
+        number = (packet.sequence - self.sequences[direction]) & _32
+        start = self._offset(direction, number) if connection.multipath else number - 1
+        connection.fallen |= start is None
+        if start is None or start < 0:  # before the first byte: a keep-alive probe
+            return
+        if direction == UP and start == 0 and not connection.head:
+            connection.head = packet.payload
+        stream = connection.up if direction == UP else connection.down
+        stream.add(start, start + packet.length, packet.time)
+
+    def _map(self, direction: int, packet: Packet) -> None:
+        connection, mappings = self.connection, self.mappings[direction]
+        new = None
+        for option in packet.options:
+            if isinstance(option, MpCapable):
+                connection.learn_key(direction, option)
+                if option.data_length:
+                    new = _Mapping(1, option.data_length, 0)
+            elif isinstance(option, Dss) and option.data_sequence is not None:
+                offset = connection.offset(direction, option.data_sequence, option.data_sequence_octets)
+                if not option.data_length:
+                    connection.fallen = True
+                elif offset is not None and option.subflow_sequence is not None:
+                    new = _Mapping(option.subflow_sequence, option.data_length, offset)
+        if new is not None and (not mappings or mappings[-1] != new):
+            mappings.append(new)
+
+    def _offset(self, direction: int, number: int) -> int | None:
+        """Return the offset of the subflow's byte *number* in the connection's stream; None if no mapping covers it."""
+        for mapping in reversed(self.mappings[direction]):
+            distance = (number - mapping.subflow) & _32
+            if distance < mapping.length:
+                return mapping.offset + distance
+        return None
+
 
 class Leg:
     """The connections to one server, captured on one side of the proxy. Segments must be added in order of time."""
@@ -163,36 +202,31 @@ class Leg:
     def add(self, packet: Packet) -> None:
         """Process a segment. Segments of other connections are ignored."""
         if packet.destination_port == self._port and self._address in (None, packet.destination):
-            key = (packet.source, packet.source_port, packet.destination)
-            if packet.flags & (SYN | ACK) == SYN:
-                self._open(key, packet)
-            elif (flow := self._flows.get(key)) is not None:
-                self._follow(flow, UP, packet)
+            key, direction = (packet.source, packet.source_port, packet.destination), UP
         elif packet.source_port == self._port and self._address in (None, packet.source):
-            flow = self._flows.get((packet.destination, packet.destination_port, packet.source))
-            if flow is None:
-                return
-            if packet.flags & SYN:
+            key, direction = (packet.destination, packet.destination_port, packet.source), DOWN
+        else:
+            return
+        if direction == UP and packet.flags & (SYN | ACK) == SYN:
+            self._open(key, packet)
+        elif (flow := self._flows.get(key)) is not None:
+            if direction == DOWN and packet.flags & SYN:
                 self._answer(flow, packet)
             else:
-                self._follow(flow, DOWN, packet)
+                flow.add(direction, packet)
 
     def _open(self, key: tuple[bytes, int, bytes], packet: Packet) -> None:
-        known = self._flows.get(key)
-        if known is not None and known.sequences[UP] == packet.sequence:
-            return  #  # a retransmitted SYN
+        earlier = self._flows.get(key)
+        if earlier is not None and earlier.sequences[UP] == packet.sequence:
+            return  # a retransmitted SYN
         self._flows.pop(key, None)
-        join = next((o for o in packet.options if isinstance(o, MpJoinSyn)), None)
+        join = next((option for option in packet.options if isinstance(option, MpJoinSyn)), None)
         if join is None:
             asked = any(isinstance(option, MpCapable) for option in packet.options)
-            connection: Connection | None = Connection(packet.time, asked)
-        else:
-            connection = self._tokens.get(join.token)
-        if connection is None:
-            return  #  # a join to a connection opened before the capture
-        if join is None:
-            self.connections.append(connection)
-        self._flows[key] = _Flow(connection, join is None, [packet.sequence, -1])
+            self.connections.append(Connection(packet.time, asked))
+        connection = self.connections[-1] if join is None else self._tokens.get(join.token)
+        if connection is not None:  # None: a join to a connection opened before the capture
+            self._flows[key] = _Flow(connection, join is None, [packet.sequence, -1])
 
     def _answer(self, flow: _Flow, packet: Packet) -> None:
         if flow.sequences[DOWN] >= 0:
@@ -209,57 +243,6 @@ class Leg:
                 connection.learn_key(DOWN, option)
                 self._tokens[token_of_key(option.sender_key)] = connection
 
-    def _follow(self, flow: _Flow, direction: int, packet: Packet) -> None:
-        connection = flow.connection
-        if direction == UP and not flow.acknowledged and packet.flags & ACK and flow.sequences[DOWN] >= 0:
-            flow.acknowledged = True
-            if flow.initial:
-                connection.ack = packet.time
-        if connection.multipath:
-            self._map(flow, direction, packet)
-        if not packet.length or flow.sequences[direction] < 0:
-            return
-        # Numbers count from the SYN, which is 0, so that the first byte is 1.
-        number = (packet.sequence - flow.sequences[direction]) & _32
-        start: int | None = number - 1
-        if connection.multipath:
-            start = _offset(flow.mappings[direction], number)
-            if start is None:
-                connection.fallen = True
-        if start is None or start < 0:  # before the first byte: a keep-alive probe
-            return
-        if direction == UP and start == 0 and not connection.head:
-            connection.head = packet.payload
-        connection.streams[direction].add(start, start + packet.length, packet.time)
-
-    @staticmethod
-    def _map(flow: _Flow, direction: int, packet: Packet) -> None:
-        connection, mappings = flow.connection, flow.mappings[direction]
-        new = None
-        for option in packet.options:
-            if isinstance(option, MpCapable):
-                connection.learn_key(direction, option)
-                if option.data_length:
-                    new = _Mapping(1, option.data_length, 0)
-            elif isinstance(option, Dss) and option.data_sequence is not None:
-                if not option.data_length:
-                    connection.fallen = True
-                    continue
-                offset = connection.offset(direction, option.data_sequence, option.data_sequence_octets)
-                if offset is not None and option.subflow_sequence is not None:
-                    new = _Mapping(option.subflow_sequence, option.data_length, offset)
-        if new is not None and (not mappings or mappings[-1] != new):
-            mappings.append(new)
-
-
-def _offset(mappings: list[_Mapping], number: int) -> int | None:
-    """Return the offset of the subflow's byte *number* in the connection's stream; None if no mapping covers it."""
-    for mapping in reversed(mappings):
-        within = (number - mapping.subflow) & _32
-        if within < mapping.length:
-            return mapping.offset + within
-    return None
-
 
 def follow(packets: Iterable[Packet], *legs: Leg) -> None:
     """Sort *packets* by time and add them to each of *legs*."""
@@ -270,14 +253,14 @@ def follow(packets: Iterable[Packet], *legs: Leg) -> None:
 
 def passages(packets: Iterable[Packet]) -> list[tuple[Packet, float]]:
     """Return each segment of *packets* that was captured on both sides of a router, with the seconds between."""
-    seen: dict[tuple[object, ...], Packet] = {}
+    waiting: dict[tuple[object, ...], Packet] = {}
     found = []
     for packet in sorted(packets, key=lambda packet: packet.time):
         ends = packet.source, packet.source_port, packet.destination, packet.destination_port
         key = (*ends, packet.flags, packet.sequence, packet.acknowledgment, packet.length)
-        first = seen.pop(key, None)
+        first = waiting.pop(key, None)
         if first is None:
-            seen[key] = packet
+            waiting[key] = packet
         else:
             found.append((packet, (packet.time - first.time) * 1e-9))
     return found

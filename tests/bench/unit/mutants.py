@@ -14,12 +14,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from rich.console import Console
-
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.attempts import Attempts
 from mptcp_bench.experiments.columns import Results, Run, Turn
-from mptcp_bench.experiments.findings import Findings
 from mptcp_bench.experiments.scenario import Scenario
 from mptcp_lab.testbed import EmulationError, TestbedError
 from mptcp_lab.testbed.recorder import Sample
@@ -42,32 +38,6 @@ class Judge:
     """For each fault's name: a function that returns the aims of that faulty result."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """The error message of each mutant that the experiment refuses to judge. All other mutants must miss an aim."""
-
-
-def with_attempts(judge: Judge) -> Judge:
-    """Return the cases of an experiment that repeats invalid attempts.
-
-    In each case, the first attempt fails because the emulator was late.
-    """
-
-    def judging(of: Callable[[], Sequence[Aim]], *more: TestbedError) -> Callable[[], Sequence[Aim]]:
-        def judged() -> Sequence[Aim]:
-            attempts = Attempts(Console(quiet=True))
-            failing = iter((EmulationError("the emulator was late"), *more))
-
-            def run() -> None:
-                for error in failing:
-                    raise error
-
-            attempts.of(run, "one", most=3)
-            return attempts.judged(Findings((), {}, aims=tuple(of()))).aims
-
-        return judged
-
-    mutants = {name: judging(of) for name, of in judge.mutants.items()}
-    failed = TestbedError("the connection fell back to TCP")
-    mutants["it works at the second attempt alone"] = judging(judge.sound, failed)
-    return Judge(judging(judge.sound), mutants, judge.refused)
 
 
 def rehearsed(

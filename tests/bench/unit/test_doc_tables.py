@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from found_results import OURS, PAPERS, PROVENANCE
 
 from mptcp_bench import result_file
 from mptcp_bench.cli import main
-from mptcp_bench.doc_tables import END, generated, keep, pages, read_kept, unfit, write_pages
+from mptcp_bench.doc_tables import DOCS, END, generated, keep, pages, read_kept, unfit, write_pages
 from mptcp_bench.result_file import ExperimentResult, Judgement, ResultError, Table, Verdict
 
 FOUND = OURS
@@ -29,8 +28,8 @@ AIMS = f"""\
 """
 
 
-def test_pages_in_docs_say_what_the_results_say() -> None:
-    message = "mptcp-bench report --docs writes it anew"
+def test_pages_in_docs_have_the_tables_of_the_results() -> None:
+    message = "mptcp-bench report --docs updates it"
     for page, text in pages().items():
         assert page.read_text() == text, f"{page}: {message}"
     assert read_kept(), "no result is kept in docs/results"
@@ -40,25 +39,19 @@ def test_results_in_docs_are_fit() -> None:
     assert {name: reasons for name, kept in read_kept().items() if (reasons := unfit(kept))} == {}
 
 
-def changed(number: int, **values: Any) -> tuple[Verdict, ...]:
-    aims = list(FOUND.aims)
-    aims[number] = replace(aims[number], **values)
-    return tuple(aims)
-
-
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
         (replace(FOUND, complete=False), "it was interrupted"),
         (replace(FOUND, quick=True), "it was run with --quick"),
-        *(
-            (
-                replace(FOUND, provenance=replace(PROVENANCE, commit=commit)),
-                f"commit {commit}: the working copy was no commit; commit, then run it again",
-            )
-            for commit in (f"{PROVENANCE.commit}-dirty", f"{PROVENANCE.commit}-unknown", "unknown")
+        (
+            replace(FOUND, provenance=replace(PROVENANCE, commit="0123-dirty")),
+            "commit 0123-dirty: the working copy was not a commit; commit and run it again",
         ),
-        (replace(FOUND, aims=changed(0, value=0.3)), "iptables: gap: 0.3 s, wanted ≤ 0.25, is 'missed' and not 'met'"),
+        (
+            replace(FOUND, aims=(replace(FOUND.aims[0], value=0.3), *FOUND.aims[1:])),
+            "iptables: gap: 0.3 s, wanted ≤ 0.25, is 'missed' and not 'met'",
+        ),
     ],
 )
 def test_unfit_result_is_not_kept(
@@ -66,18 +59,19 @@ def test_unfit_result_is_not_kept(
 ) -> None:
     source = tmp_path / "recovery" / result_file.FILE
     result_file.write(bad, source)
-    with pytest.raises(ResultError) as error:
-        keep("recovery", tmp_path, tmp_path / "docs")
-    assert str(error.value) == f"{source}: {reason}"
+    before = (DOCS / "results" / "recovery.json").read_text()
     assert main(["report", str(tmp_path), "--docs", "recovery"]) == 1
     assert capsys.readouterr().err == f"mptcp-bench: {source}: {reason}\n"
-    assert not (tmp_path / "docs").exists()
+    assert (DOCS / "results" / "recovery.json").read_text() == before
 
 
-def test_table_is_written_where_the_page_wants_it() -> None:
+def test_table_replaces_the_text_between_the_marks() -> None:
     text = generated(PAGE, {"recovery": FOUND}, "p.md")
     assert text == f"# Page\n\n<!-- table: recovery.aims -->\n\n{AIMS}\n{END}\nText.\n"
     assert generated(text, {"recovery": FOUND}, "p.md") == text
+    judged_before = replace(FOUND, earlier_rule="means were not compared")
+    text = generated(text, {"recovery": judged_before}, "p.md")
+    assert f"processors.\n\nJudged by an earlier rule: means were not compared.\n\n{END}" in text
 
 
 def test_rows_and_columns_are_chosen() -> None:
@@ -120,15 +114,15 @@ def test_claims_are_shown_with_verdicts_and_counted() -> None:
     [
         (PAGE.replace("recovery", "guard"), "p.md:3: no result 'guard' is kept; there are recovery"),
         (PAGE.replace("aims", "claims"), "p.md:3: recovery has no table 'claims'; there are rates, aims"),
-        (PAGE.replace("aims", "aims: bird"), "p.md:3: no row of aims has 'bird' in it"),
+        (PAGE.replace("aims", "aims: bird"), "p.md:3: no row of aims contains 'bird'"),
         (PAGE.replace("aims", "rates [bird]"), "p.md:3: rates has no column 'bird'; there are path; Mbit/s"),
         (f"<!-- verdicts: recovery -->\n{END}", "p.md:1: recovery has no table 'claims'; there are rates, aims"),
-        (PAGE.replace(END, ""), "p.md:3: <!-- table: recovery.aims -->: no <!-- end --> behind it"),
-        (PAGE.replace(END, "") + PAGE, "p.md:3: <!-- table: recovery.aims -->: no <!-- end --> before the next table"),
-        (PAGE.replace("recovery.aims", "recovery"), "p.md:3: <!-- table: recovery -->: there should be "),
+        (PAGE.replace(END, ""), "p.md:3: <!-- table: recovery.aims -->: expected "),
+        (PAGE.replace(END, "") + PAGE, "p.md:3: <!-- table: recovery.aims -->: expected "),
+        (PAGE.replace("recovery.aims", "recovery"), "p.md:3: <!-- table: recovery -->: expected "),
     ],
 )
-def test_page_is_refused_when_it_names_what_there_is_not(page: str, message: str) -> None:
+def test_page_with_an_unknown_name_or_a_wrong_mark_is_refused(page: str, message: str) -> None:
     with pytest.raises(ResultError) as error:
         generated(page, {"recovery": FOUND}, "p.md")
     assert str(error.value).startswith(message)
