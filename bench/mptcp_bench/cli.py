@@ -9,12 +9,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,8 +24,9 @@ from mptcp_lab.testbed.ownership import remove_stale, runs
 
 from . import provenance, result_file
 from .experiments import EXPERIMENTS
-from .experiments.findings import Findings, Picture, result_of
+from .experiments.findings import Findings, Picture
 from .experiments.parameters import OptionError, given
+from .experiments.scenario import Scenario
 from .paper import parameters, scenarios
 from .result_file import ExperimentResult, Provenance
 
@@ -88,7 +89,6 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("name", choices=names, metavar="NAME", help=f"one of mptcp-bench list; {ALL}: the paper's seven")
     run.add_argument("--seed", type=int, default=1, help="seed of all random choices: order, losses, jitter")
     run.add_argument("--quick", action="store_true", help="a reduced run that only shows that it works")
-    run.add_argument("--json", action="store_true", help="the result as JSON on stdout, the tables on stderr")
     run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the experiment")
     run.add_argument("--inventory", type=Path, metavar="FILE", help="use real hosts, by ssh, instead of namespaces")
@@ -125,38 +125,37 @@ def _demo(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    is_ours = arguments.name in EXPERIMENTS
-    if is_ours and arguments.inventory:
-        raise TestbedError(f"run {arguments.name}: --inventory is for the paper's experiments")
-    results, failed = [], False
-    try:
-        for job in _ours(arguments) if is_ours else _papers(arguments):
-            try:
-                result, is_wrong = _execute(job, arguments)
-            except TestbedError as error:
-                _complain(f"run {job.name}: {error}", error)
-                failed = True
-            else:
-                results.append(result)
-                failed |= is_wrong
-    finally:
-        if arguments.json:
-            sys.stdout.write(result_file.to_json(results[0] if is_ours and results else results))
-    return 1 if failed else 0
-
-
 @dataclass(frozen=True)
 class _Job:
     """One experiment to run."""
 
     name: str
     title: str
-    options: Mapping[str, str]
-    run: Callable[[Console, Callable[[Findings], None]], Findings]
-    """Runs the experiment. It may call the given function with the findings so far, which are then kept."""
+    parameters: Mapping[str, str]
+    """The parameters in the result."""
+    scenario: Scenario[Any, Any, Any, Any]
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The options of the scenario."""
+    keeps_finished_runs: bool = False
     origin: Callable[[Provenance], Provenance] = lambda driver: driver
     """Returns the provenance, if other hosts than this host run the experiment."""
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    is_ours = arguments.name in EXPERIMENTS
+    if is_ours and arguments.inventory:
+        raise TestbedError(f"run {arguments.name}: --inventory is for the paper's experiments")
+    failed = False
+    try:
+        for job in _ours(arguments) if is_ours else _papers(arguments):
+            try:
+                failed |= bool(_execute(job, arguments).wrong)
+            except TestbedError as error:
+                _complain(f"run {job.name}: {error}", error)
+                failed = True
+    except OptionError as error:
+        raise OptionError(f"run {arguments.name}: {error}") from None
+    return 1 if failed else 0
 
 
 def _papers(arguments: argparse.Namespace) -> Iterator[_Job]:
@@ -168,37 +167,38 @@ def _papers(arguments: argparse.Namespace) -> Iterator[_Job]:
     chosen = parameters.Chosen.of(given(arguments.set, parameters.OPTIONS), emulated=hosts is None)
     for name in scenarios.NAMES if arguments.name == ALL else (arguments.name,):
         scenario = session.scenario(name, chosen, quick=arguments.quick, hosts=hosts)
-
-        def run(
-            console: Console, keep: Callable[[Findings], None], scenario: session.PaperScenario = scenario
-        ) -> Findings:
-            return replace(scenario, keep=keep).run(console, arguments.seed, arguments.quick, {})
-
-        yield _Job(name, scenario.title, chosen.texts, run, scenario.paths.provenance)
+        origin = scenario.paths.provenance
+        yield _Job(name, scenario.title, chosen.texts, scenario, keeps_finished_runs=True, origin=origin)
 
 
 def _ours(arguments: argparse.Namespace) -> Iterator[_Job]:
-    each = EXPERIMENTS[arguments.name]
-    options = each.options(arguments.set)
-    yield _Job(
-        each.name, each.summary, options, lambda console, _: each.run(console, arguments.seed, arguments.quick, options)
-    )
+    experiment = EXPERIMENTS[arguments.name]
+    scenario = experiment.load()
+    options = given(arguments.set, scenario.OPTIONS)
+    yield _Job(experiment.name, experiment.summary, options, scenario, options)
 
 
-def _execute(job: _Job, arguments: argparse.Namespace) -> tuple[ExperimentResult, bool]:
-    """Run the experiment, write result and pictures, and print tables. Return also whether anything is wrong."""
-    console = Console(stderr=arguments.json)
+def _execute(job: _Job, arguments: argparse.Namespace) -> Findings:
+    """Run the experiment, write result and pictures, and print tables."""
+    console = Console()
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
+    seed, quick = arguments.seed, arguments.quick
     target: Path = arguments.output / job.name / result_file.FILE
-    driver = provenance.collect(arguments.seed)
+    begin = ExperimentResult(
+        provenance=provenance.collect(seed),
+        experiment=job.name,
+        title=job.title,
+        parameters=dict(job.parameters),
+        seed=seed,
+        complete=False,
+        quick=quick,
+    )
     kept: list[Findings] = []
 
-    def write(findings: Findings, *, complete: bool) -> ExperimentResult:
-        seed, quick, origin = arguments.seed, arguments.quick, job.origin(driver)
-        found = result_of(job.name, job.title, findings, origin, job.options, seed=seed, quick=quick)
-        result_file.write(replace(found, complete=complete), target)
-        return found
+    def write(findings: Findings, *, complete: bool) -> None:
+        result = replace(begin, provenance=job.origin(begin.provenance))
+        result_file.write(findings.added_to(result, complete=complete), target)
 
     def keep(findings: Findings) -> None:
         write(findings, complete=False)
@@ -207,8 +207,8 @@ def _execute(job: _Job, arguments: argparse.Namespace) -> tuple[ExperimentResult
 
     result_file.prepare(target.parent)
     try:
-        findings = job.run(console, keep)
-        result = write(findings, complete=True)
+        findings = job.scenario.run(console, seed, quick, job.options, keep if job.keeps_finished_runs else None)
+        write(findings, complete=True)
     except BaseException as error:
         _add_note(error, kept, target)
         raise
@@ -219,11 +219,10 @@ def _execute(job: _Job, arguments: argparse.Namespace) -> tuple[ExperimentResult
         verdict = f"[{COLORS.get(claim.verdict, 'red')}]{claim.verdict}[/]"
         text = f"{verdict} {claim.what}\n    [dim]{escape(claim.said)}[/]"
         console.print(text, highlight=False, soft_wrap=True)
-    if not arguments.json:
-        console.print(f"Numbers: {target}", highlight=False, soft_wrap=True)
+    console.print(f"Numbers: {target}", highlight=False, soft_wrap=True)
     for line in findings.wrong:
         print(f"mptcp-bench run {job.name}: {line}", file=sys.stderr)
-    return result, bool(findings.wrong)
+    return findings
 
 
 def _add_note(error: BaseException, kept: Sequence[Findings], target: Path) -> None:

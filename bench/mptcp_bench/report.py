@@ -8,7 +8,6 @@ template arranges and escapes texts. The results are those below a directory, or
 from __future__ import annotations
 
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from . import result_file
 from .doc_tables import DOCS, KEPT, read_kept
 from .experiments import EXPERIMENTS
 from .paper import scenarios
-from .result_file import AimVerdict, ExperimentResult, Judgement, ResultError, Scalar, Verdict
+from .result_file import AimVerdict, ExperimentResult, Judgement, ResultError, Scalar
 
 TEMPLATE = "report.html.jinja"
 ORDER = (*scenarios.NAMES, *EXPERIMENTS)
@@ -27,20 +26,13 @@ KEPT_PICTURES = (".", "paper")
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A picture as a data URL, and its text alternative."""
-
-    url: str
-    alternative: str
-
-
-@dataclass(frozen=True, slots=True)
 class Chapter:
-    """The texts, tables and figures about one result."""
+    """A result and its figures."""
 
     result: ExperimentResult
     label: str
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[str, ...] = ()
+    """Data URLs of pictures."""
     warnings: tuple[str, ...] = ()
 
     @classmethod
@@ -50,38 +42,17 @@ class Chapter:
         for file in pictures:
             kind = "svg+xml" if file.suffix == ".svg" else "png"
             try:
-                url = f"data:image/{kind};base64,{b64encode(file.read_bytes()).decode()}"
+                figures.append(f"data:image/{kind};base64,{b64encode(file.read_bytes()).decode()}")
             except OSError as error:
                 warnings.append(f"The picture {file.name} cannot be shown: {error.strerror}.")
-            else:
-                figures.append(Figure(url, f"{label}: {result.title}"))
         return cls(result, label, tuple(figures), tuple(warnings))
-
-    @property
-    def claims(self) -> list[Verdict]:
-        return [each for each in self.result.aims if each.verdict in get_args(Judgement)]
-
-    @property
-    def aims(self) -> list[Verdict]:
-        return [each for each in self.result.aims if each.verdict in get_args(AimVerdict)]
-
-    @property
-    def counts(self) -> Counter[str]:
-        """Number of aims and claims by verdict."""
-        return Counter(each.verdict for each in self.result.aims)
 
     @property
     def explanation(self) -> list[str]:
         """How an experiment of ours measures, in paragraphs."""
-        name = self.result.experiment
-        text = EXPERIMENTS[name].explanation.replace("``", "").replace("*", "") if name in EXPERIMENTS else ""
+        experiment = EXPERIMENTS.get(self.result.experiment)
+        text = experiment.explanation.replace("``", "").replace("*", "") if experiment else ""
         return [" ".join(each.split()) for each in text.split("\n\n") if each]
-
-    @property
-    def pairs(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Parameters and provenance, as names and values."""
-        groups = {"Parameters": self.result.parameters, "Where it comes from": asdict(self.result.provenance)}
-        return [(title, [(name, shown(value)) for name, value in of.items()]) for title, of in groups.items() if of]
 
 
 def shown(value: Scalar) -> str:
@@ -104,22 +75,20 @@ def page(chapters: Sequence[Chapter]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"shown": shown, "asdict": asdict}
     order = {name: index for index, name in enumerate(ORDER)}
     in_order = sorted(chapters, key=lambda each: (order.get(each.result.experiment, len(ORDER)), each.label))
-    counts = sum((each.counts for each in chapters), Counter[str]())
-    groups = {"claims of the paper": get_args(Judgement), "aims of ours": get_args(AimVerdict)}
     return environment.get_template(TEMPLATE).render(
         chapters=[(f"{each.result.experiment}-{n}", each) for n, each in enumerate(in_order)],
         missing=missing(chapters),
-        verdicts=[(kind, [(word, counts[word]) for word in words]) for kind, words in groups.items()],
-        order=[*get_args(Judgement), *get_args(AimVerdict)],
+        aims=[aim for each in chapters for aim in each.result.aims],
+        groups={"claims of the paper": get_args(Judgement), "aims of ours": get_args(AimVerdict)},
     )
 
 
 def missing(chapters: Sequence[Chapter]) -> tuple[str, ...]:
     """Return the names of all experiments, the paper's and ours, without a chapter."""
-    names = {each.result.experiment for each in chapters}
-    return tuple(name for name in ORDER if name not in names)
+    return tuple(name for name in ORDER if name not in {each.result.experiment for each in chapters})
 
 
 def chapters_of_runs(directory: Path) -> list[Chapter]:

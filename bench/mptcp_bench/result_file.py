@@ -183,18 +183,13 @@ def prepare(directory: Path) -> None:
 
 def write(result: ExperimentResult, target: Path) -> None:
     """Replace *target* by *result* in one step. Raises OSError."""
-    text = to_json(result)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with open(handle, "w") as file:
-            # mkstemp's mode 0600 would make the result of a run as root unreadable for the user.
-            os.fchmod(file.fileno(), 0o644)
-            file.write(text)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        temporary.write_text(to_json(result))
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def find(directory: Path) -> Iterator[Path]:

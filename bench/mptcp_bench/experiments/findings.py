@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..result_file import ExperimentResult, Provenance, Table
+from ..result_file import ExperimentResult, Table
 from .aims import Aim, missed
 
 
@@ -44,33 +44,18 @@ class Findings:
         """Reasons why the experiment fails: missed aims, and failures."""
         return (*missed(self.aims), *self.failures)
 
-
-def result_of(
-    name: str,
-    title: str,
-    findings: Findings,
-    provenance: Provenance,
-    options: Mapping[str, str],
-    *,
-    seed: int,
-    quick: bool,
-) -> ExperimentResult:
-    """Return the result of a run of the experiment *name* with *options*."""
-    return ExperimentResult(
-        provenance=provenance,
-        experiment=name,
-        title=title,
-        parameters=dict(options),
-        seed=seed,
-        complete=True,
-        quick=quick,
-        notes=findings.notes,
-        failures=findings.failures,
-        aims=findings.aims,
-        tables=tables_of(findings.tables),
-        pictures=tuple(picture.name for picture in findings.pictures),
-        data=findings.data,
-    )
+    def added_to(self, result: ExperimentResult, *, complete: bool) -> ExperimentResult:
+        """Return *result*, which describes the run, with these findings."""
+        return replace(
+            result,
+            complete=complete,
+            notes=self.notes,
+            failures=self.failures,
+            aims=self.aims,
+            tables=tables_of(self.tables),
+            pictures=tuple(picture.name for picture in self.pictures),
+            data=self.data,
+        )
 
 
 def tables_of(tables: Iterable[RichTable]) -> tuple[Table, ...]:

@@ -64,11 +64,8 @@ def parameter(
 
 def parameters(kind: type) -> dict[str, Parameter]:
     """Return the parameters of the settings class *kind* by their options' names."""
-    return {each.name or attribute: each for attribute, each in _by_field(kind).items()}
-
-
-def _by_field(kind: type) -> dict[str, Parameter]:
-    return {each.name: each.metadata[_PARAMETER] for each in fields(kind)}
+    of_fields = {each.name: each.metadata[_PARAMETER] for each in fields(kind)}
+    return {each.name or attribute: each for attribute, each in of_fields.items()}
 
 
 def meanings(kind: type) -> dict[str, str]:
@@ -81,16 +78,15 @@ def meanings(kind: type) -> dict[str, str]:
 
 def settings(kind: type[S], options: Mapping[str, str], quick: bool) -> S:
     """Return the settings that *options* choose. Raises OptionError for an invalid value, in one line."""
-    values = {}
-    for attribute, each in _by_field(kind).items():
-        name = each.name or attribute
+    values = []
+    for name, each in parameters(kind).items():
         usual = each.quick if quick and each.quick is not None else each.usual
         text = options.get(name, usual)
         try:
-            values[attribute] = None if text is None else each.parse(text)
+            values.append(None if text is None else each.parse(text))
         except ValueError as error:
             raise OptionError(f"--set {name}={text}: {error}") from None
-    return kind(**values)
+    return kind(*values)
 
 
 def whole(least: int = 1, most: int | None = None) -> Parser[int]:
@@ -129,23 +125,16 @@ def yes_or_no(text: str) -> bool:
     return text == "yes"
 
 
-def pair(what: str, least: float, most: float, unit: str) -> Parser[tuple[float, float]]:
-    """Return a parser of two numbers, one for each path, such as ``20/80``."""
-
-    def parse(text: str) -> tuple[float, float]:
-        try:
-            first, second = (float(word) for word in text.split("/"))
-        except ValueError:
-            first = second = math.nan
-        # The comparison is written so that NaN fails as well.
-        if not (least <= first <= most and least <= second <= most):
-            raise ValueError(f"allowed are the {what} of two paths, such as 20/80, each {least:g} to {most:g} {unit}")
-        return first, second
-
-    return parse
-
-
-rtt_pair = pair("RTTs", 0, MOST_RTT, "ms")
+def rtt_pair(text: str) -> tuple[float, float]:
+    """Parse two RTTs in milliseconds, one for each path, such as ``20/80``."""
+    try:
+        first, second = (float(word) for word in text.split("/"))
+    except ValueError:
+        first = second = math.nan
+    # The comparison is written so that NaN fails as well.
+    if not (0 <= first <= MOST_RTT and 0 <= second <= MOST_RTT):
+        raise ValueError(f"allowed are the RTTs of two paths, such as 20/80, each 0 to {MOST_RTT} ms")
+    return first, second
 
 
 def word(*known: str) -> Parser[str]:
@@ -187,7 +176,8 @@ def choices(
 ) -> tuple[str, ...]:
     """Return a field for a list of *known* words, or ``all`` of them."""
     names = tuple(known)
-    some = words(*names, by=by)
-    return parameter(
-        f"{meaning}, of {', '.join(names)}", usual, lambda text: names if text == "all" else some(text), quick=quick
-    )
+
+    def parse(text: str) -> tuple[str, ...]:
+        return names if text == "all" else words(*names, by=by)(text)
+
+    return parameter(f"{meaning}, of {', '.join(names)}", usual, parse, quick=quick)

@@ -94,8 +94,6 @@ class Scenario(Generic[S, C, B, M]):
     verdicts: Callable[[Results[C, M]], Iterable[Aim]] = lambda results: ()
     """Aims that no column gives."""
     pictures: Callable[[Results[C, M]], Sequence[Picture]] = lambda results: ()
-    keep: Callable[[Findings], None] | None = None
-    """Called after each run with the findings so far."""
 
     @property
     def OPTIONS(self) -> dict[str, str]:
@@ -120,8 +118,19 @@ class Scenario(Generic[S, C, B, M]):
                 turns += draw.sample(in_round, len(in_round)) if self.drawn else in_round
         return turns
 
-    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-        """Run what *options* choose. Raises OptionError, and TestbedError if nothing could be measured."""
+    def run(
+        self,
+        console: Console,
+        seed: int,
+        quick: bool,
+        options: Mapping[str, str],
+        keep: Callable[[Findings], None] | None = None,
+    ) -> Findings:
+        """Run what *options* choose. Call *keep* after each run with the findings so far.
+
+        :raises OptionError: an option is not valid
+        :raises TestbedError: nothing could be measured
+        """
         chosen = self.chosen(options, quick)
         planned = self.plan(chosen, seed)
         need(*self.needs)
@@ -147,8 +156,8 @@ class Scenario(Generic[S, C, B, M]):
                         console.print(f"{next(numbers)} of {len(turns)}: {turn}", style="dim", highlight=False)
                         once = partial(self._once, bed, turn)
                         runs += attempts.of(once, str(turn), self.attempts(turn.cell)) or []
-                        if self.keep is not None:
-                            self.keep(attempts.judged(self.findings(listed, runs, notes)))
+                        if keep is not None:
+                            keep(attempts.judged(self.findings(listed, runs, notes)))
             except TestbedError as error:
                 if not runs:
                     raise
