@@ -14,42 +14,39 @@ from mptcp_bench.cli import main
 from mptcp_bench.doc_tables import DOCS, END, generated, keep, pages, read_kept, unfit, write_pages
 from mptcp_bench.result_file import ExperimentResult, Judgement, ResultError, Table, Verdict
 
-FOUND = OURS
 PAGE = "# Page\n\n<!-- table: recovery.aims -->\nold\n<!-- end -->\nText.\n"
-FROM = "`mptcp-bench run fig3 --seed 7`, 2026-01-02, Linux 6.18.44, 2 processors."
-AIMS = f"""\
+AIMS = """\
 | | measured | wanted | |
 | --- | --- | --- | --- |
 | iptables: gap | 0.125 s | ≤ 0.25 | met |
 | nftables: gap | nothing | ≤ 0.25 | **missed** |
 | nftables: seconds | 0.7 | | |
 
-{FROM}
+`mptcp-bench run fig3 --seed 7`, 2026-01-02, Linux 6.18.44, 2 processors.
 """
 
 
-def test_pages_in_docs_have_the_tables_of_the_results() -> None:
-    message = "mptcp-bench report --docs updates it"
+def shown(page: str, found: ExperimentResult = OURS) -> str:
+    return generated(page, {"recovery": found}, "p.md")
+
+
+def test_pages_in_docs_have_the_tables_of_the_results_which_are_fit() -> None:
     for page, text in pages().items():
-        assert page.read_text() == text, f"{page}: {message}"
-    assert read_kept(), "no result is kept in docs/results"
-
-
-def test_results_in_docs_are_fit() -> None:
-    assert {name: reasons for name, kept in read_kept().items() if (reasons := unfit(kept))} == {}
+        assert page.read_text() == text, f"{page}: mptcp-bench report --docs updates it"
+    assert [reason for kept in read_kept().values() for reason in unfit(kept)] == []
 
 
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (replace(FOUND, complete=False), "it was interrupted"),
-        (replace(FOUND, quick=True), "it was run with --quick"),
+        (replace(OURS, complete=False), "it was interrupted"),
+        (replace(OURS, quick=True), "it was run with --quick"),
         (
-            replace(FOUND, provenance=replace(PROVENANCE, commit="0123-dirty")),
+            replace(OURS, provenance=replace(PROVENANCE, commit="0123-dirty")),
             "commit 0123-dirty: the working copy was not a commit; commit and run it again",
         ),
         (
-            replace(FOUND, aims=(replace(FOUND.aims[0], value=0.3), *FOUND.aims[1:])),
+            replace(OURS, aims=(replace(OURS.aims[0], value=0.3), *OURS.aims[1:])),
             "iptables: gap: 0.3 s, wanted ≤ 0.25, is 'missed' and not 'met'",
         ),
     ],
@@ -65,31 +62,40 @@ def test_unfit_result_is_not_kept(
     assert (DOCS / "results" / "recovery.json").read_text() == before
 
 
-def test_table_replaces_the_text_between_the_marks() -> None:
-    text = generated(PAGE, {"recovery": FOUND}, "p.md")
+def test_results_are_kept_and_tables_replace_the_text_between_the_marks(tmp_path: Path) -> None:
+    docs, results = tmp_path / "docs", tmp_path / "results"
+    result_file.write(OURS, results / "recovery" / result_file.FILE)
+    docs.mkdir()
+    page = docs / "p.md"
+    page.write_text(PAGE)
+    keep("recovery", results, docs)
+    assert read_kept(docs) == {"recovery": replace(OURS, data={}, pictures=())}
+    assert write_pages(docs) == [page]
+    text = page.read_text()
     assert text == f"# Page\n\n<!-- table: recovery.aims -->\n\n{AIMS}\n{END}\nText.\n"
-    assert generated(text, {"recovery": FOUND}, "p.md") == text
-    judged_before = replace(FOUND, earlier_rule="means were not compared")
-    text = generated(text, {"recovery": judged_before}, "p.md")
+    assert write_pages(docs) == []
+    page.write_text(text.replace("0.125", "0.120"))
+    assert write_pages(docs) == [page]
+    text = shown(text, replace(OURS, earlier_rule="means were not compared"))
     assert f"processors.\n\nJudged by an earlier rule: means were not compared.\n\n{END}" in text
 
 
 def test_rows_and_columns_are_chosen() -> None:
     rows = (("20", "standby", "after s", "0.3"), ("", "", "before", "0"), ("", "balanced", "share, kB", "0.7"))
-    found = replace(FOUND, tables=(Table("modes", "", ("RTT", "mode", "what", "mean"), rows),))
-    text = generated(PAGE.replace("aims", "modes: standby, before; sh…B"), {"recovery": found}, "p.md")
+    found = replace(OURS, tables=(Table("modes", "", ("RTT", "mode", "what", "mean"), rows),))
+    text = shown(PAGE.replace("aims", "modes: standby, before; sh…B"), found)
     assert "| 20 | standby | before | 0 |\n| 20 | balanced | share, kB | 0.7 |\n" in text
     assert "after s" not in text
-    text = generated(PAGE.replace("aims", "modes [mean; mode]: balanced"), {"recovery": found}, "p.md")
+    text = shown(PAGE.replace("aims", "modes [mean; mode]: balanced"), found)
     assert "| RTT | mean | mode |\n| --- | --- | --- |\n| 20 | 0.7 | balanced |\n\n" in text
 
 
 def test_brief_table_has_neither_intervals_nor_bounds() -> None:
     rows = (("8 ± 2 ms", "4.7 (4.1 to 5.4)", "1.5 ± 0.2", "6 ms (≤ 8)"),)
-    found = replace(FOUND, tables=(Table("rates", "", ("path", "GET", "gap", "reaction"), rows),))
-    text = generated(PAGE.replace("table: recovery.aims", "brief: recovery.rates"), {"recovery": found}, "p.md")
+    found = replace(OURS, tables=(Table("rates", "", ("path", "GET", "gap", "reaction"), rows),))
+    text = shown(PAGE.replace("table: recovery.aims", "brief: recovery.rates"), found)
     assert "| 8 ± 2 ms | 4.7 | 1.5 | 6 ms (≤ 8) |\n\n`docs/results/recovery.json`, 2026-01-02.\n" in text
-    text = generated(PAGE.replace("table", "brief"), {"recovery": FOUND}, "p.md")
+    text = shown(PAGE.replace("table", "brief"))
     assert "| | measured |\n| --- | --- |\n| iptables: gap | 0.125 s |\n" in text
     assert "missed" not in text
 
@@ -104,9 +110,8 @@ def test_claims_are_shown_with_verdicts_and_counted() -> None:
     assert "| `a` | claim 0 | holds |\n| | claim 1 | fails |\n| `b` | claim 0 | holds |\n" in text
     assert "\n3 claims: 2 × holds, 1 × fails. Measured 2026-01-02 to 2026-01-03.\n" in text
     assert "a figure" not in text
-    whole = generated(f"<!-- table: a.claims -->\n{END}\n", kept, "p.md")
-    assert "| the paper says | measured | verdict |\n| --- | --- | --- |\n| claim 0 | a figure | holds |\n" in whole
-    assert "Measured 2026-01-02.\n" in generated(f"<!-- verdicts: b -->\n{END}\n", kept, "p.md")
+    text = generated(f"<!-- table: a.claims -->\n{END}\n", kept, "p.md")
+    assert "| the paper says | measured | verdict |\n| --- | --- | --- |\n| claim 0 | a figure | holds |\n" in text
 
 
 @pytest.mark.parametrize(
@@ -124,20 +129,5 @@ def test_claims_are_shown_with_verdicts_and_counted() -> None:
 )
 def test_page_with_an_unknown_name_or_a_wrong_mark_is_refused(page: str, message: str) -> None:
     with pytest.raises(ResultError) as error:
-        generated(page, {"recovery": FOUND}, "p.md")
+        shown(page)
     assert str(error.value).startswith(message)
-
-
-def test_command_keeps_results_and_writes_pages(tmp_path: Path) -> None:
-    docs, results = tmp_path / "docs", tmp_path / "results"
-    result_file.write(FOUND, results / "recovery" / result_file.FILE)
-    docs.mkdir()
-    (docs / "p.md").write_text(PAGE)
-    keep("recovery", results, docs)
-    assert read_kept(docs) == {"recovery": replace(FOUND, data={}, pictures=())}
-    assert write_pages(docs) == [docs / "p.md"]
-    assert AIMS in (docs / "p.md").read_text()
-    assert write_pages(docs) == []
-    # A figure that was typed by hand differs from the measured one.
-    (docs / "p.md").write_text((docs / "p.md").read_text().replace("0.125", "0.120"))
-    assert write_pages(docs) == [docs / "p.md"]

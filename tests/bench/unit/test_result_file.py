@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the result file: what a run writes, one rule for aims, no half-written file, and one line per mistake."""
+"""Tests for result files and the runs that write them: aims, complete files, and errors in one line."""
 
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
-import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,7 @@ from rich.text import Text
 
 from mptcp_bench import result_file
 from mptcp_bench.cli import INTERRUPTED, main
-from mptcp_bench.experiments import EXPERIMENTS, Experiment
+from mptcp_bench.experiments import Experiment
 from mptcp_bench.experiments.aims import Aim, missed
 from mptcp_bench.experiments.findings import Findings, Picture
 from mptcp_bench.result_file import FILE, ExperimentResult, ResultError, Verdict, load
@@ -82,144 +80,110 @@ def test_result_is_read_as_it_was_written(found: ExperimentResult, tmp_path: Pat
     result_file.write(found, target)
     assert load(target) == found
     assert list(result_file.find(tmp_path)) == [target]
-    assert stat.S_IMODE(target.stat().st_mode) == 0o644
-
-
-def test_failed_write_leaves_no_other_file(tmp_path: Path) -> None:
-    (tmp_path / FILE).mkdir()
+    (tmp_path / "directory").mkdir()
     with pytest.raises(OSError, match="directory"):
-        result_file.write(OURS, tmp_path / FILE)
-    assert [path.name for path in tmp_path.iterdir()] == [FILE]
-
-
-def changed(*path: str | int, to: object) -> str:
-    """Return the text of a result with one value replaced."""
-    whole = json.loads(result_file.to_json(PAPERS))
-    inner = whole
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = to
-    return json.dumps(whole)
+        result_file.write(OURS, tmp_path / "directory")
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "directory"}
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("old", "new", "message"),
     [
-        ("", "Input data was truncated"),
-        ("{}", "Object missing required field `provenance`"),
-        (changed("seed", to=7.5), "Expected `int`, got `float` - at `$.seed`"),
-        (changed("aims", 0, "verdict", to="perhaps"), "Invalid enum value 'perhaps' - at `$.aims[0].verdict`"),
+        ('"title": ', "title", "JSON is malformed"),
+        ('"title": "kill -9",', "", "Object missing required field `title`"),
+        ('"title": "kill -9"', '"title": 7', "Expected `str`, got `int`"),
+        ('"verdict": "met"', '"verdict": "perhaps"', "Invalid enum value 'perhaps' - at `$.aims[0].verdict`"),
     ],
 )
-def test_file_that_is_not_a_result_is_reported_in_one_line(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(text)
+def test_file_that_is_not_a_result_is_reported_in_one_line(old: str, new: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(result_file.to_json(OURS).replace(old, new))
     with pytest.raises(ResultError) as error:
         load(tmp_path / FILE)
     assert str(error.value).startswith(f"{tmp_path / FILE}: {message}")
     assert "\n" not in str(error.value)
 
 
-class Made(Experiment):
-    """An experiment without a testbed, whose run calls the attribute *found*."""
+class Bench:
+    """Runs the experiment ``goodput``, which is replaced by a function."""
 
-    found: Callable[[], Findings]
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.target, self._capsys = directory / "goodput" / FILE, capsys
+        self.measure: Callable[[], Findings] = lambda: findings(SOUND)
 
     def load(self) -> Any:
-        return SimpleNamespace(OPTIONS={}, run=lambda *_: type(self).found())
+        return SimpleNamespace(OPTIONS={}, run=lambda *_: self.measure())
+
+    def run(self) -> tuple[int, str]:
+        """Return the exit status and the text on stderr."""
+        status = main(["run", "goodput", "--output", str(self.target.parent.parent), "--seed", "3"])
+        return status, self._capsys.readouterr().err
+
+    @property
+    def files(self) -> set[str]:
+        return {path.name for path in self.target.parent.iterdir()}
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> type[Made]:
-    monkeypatch.setitem(EXPERIMENTS, "goodput", Made("goodput", "made up", "goodput"))
-    return Made
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
+    made = Bench(tmp_path, capsys)
+    monkeypatch.setattr(Experiment, "load", lambda _: made.load())
+    return made
 
 
-def drawn(*names: str, error: BaseException | None = None) -> Callable[[], Findings]:
+def pictured(*names: str, error: BaseException | None = None) -> Findings:
     """Return findings with pictures. *error* is raised when half of a picture is drawn as SVG."""
 
     def draw(target: Path) -> None:
-        target.write_text("half of it")
+        target.write_text("half of the picture")
         if error is not None and target.suffix == ".svg":
             raise error
 
-    return staticmethod(lambda: replace(findings(SOUND), pictures=tuple(Picture(name, draw) for name in names)))
+    return replace(findings(SOUND), pictures=tuple(Picture(name, draw) for name in names))
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "message"),
-    [
-        (KeyboardInterrupt(), INTERRUPTED, "interrupted"),
-        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 1, "No space left on device"),
-    ],
-)
-def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(
-    made: type[Made],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException,
-    status: int,
-    message: str,
-) -> None:
-    """Defect: report showed the picture of an earlier run as a picture of the new result."""
-    target = tmp_path / "goodput" / FILE
-    result_file.write(OURS, target)
-    for name in ("first.svg", "second.png", "second.svg"):
-        target.with_name(name).write_text("of an earlier run")
-    made.found = drawn("first", "second", error=error)
-    assert main(["run", "goodput", "--output", str(tmp_path), "--seed", "3"]) == status
-    assert {path.name for path in target.parent.iterdir()} == {target.name, "first.png"}
-    assert load(target).seed == 3
-    kept = f"{target} has what was measured; first.svg could not be drawn"
-    assert capsys.readouterr().err == f"mptcp-bench: {message}\nmptcp-bench: {kept}\n"
-
-
-def test_run_leaves_result_and_pictures_and_fails_when_it_misses_an_aim(
-    made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made.found = drawn("picture")
-    command = ["run", "goodput", "--output", str(tmp_path), "--seed", "3"]
-    assert main(command) == 0
-    directory = tmp_path / "goodput"
-    assert {path.name for path in directory.iterdir()} == {FILE, "picture.png", "picture.svg"}
-    found = load(directory / FILE)
+def test_run_leaves_result_and_pictures_and_fails_when_it_misses_an_aim(bench: Bench) -> None:
+    bench.measure = lambda: pictured("picture")
+    assert bench.run() == (0, "")
+    assert bench.files == {FILE, "picture.png", "picture.svg"}
+    found = load(bench.target)
     assert (found.experiment, found.seed, found.provenance.seed, found.pictures) == ("goodput", 3, 3, ("picture",))
-    assert str(directory / FILE) in capsys.readouterr().out
-    made.found = staticmethod(lambda: findings(*AIMS))
-    assert main(command) == 1
-    assert "mptcp-bench run goodput: b: gap: 0.5 s, wanted ≤ 0.25\n" in capsys.readouterr().err
+    bench.measure = lambda: findings(*AIMS)
+    status, text = bench.run()
+    assert status == 1
+    assert "mptcp-bench run goodput: b: gap: 0.5 s, wanted ≤ 0.25\n" in text
 
 
-def test_directory_that_cannot_be_written_is_reported_before_the_run(
-    made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "goodput").write_text("a file")
-    assert main(["run", "goodput", "--output", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"mptcp-bench: {tmp_path}/goodput: File exists\n"
+def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(bench: Bench) -> None:
+    """Defect: report showed the picture of an earlier run as a picture of the new result."""
+    result_file.write(OURS, bench.target)
+    for name in ("first.svg", "second.png", "second.svg"):
+        bench.target.with_name(name).write_text("of an earlier run")
+    bench.measure = lambda: pictured("first", "second", error=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    kept = f"{bench.target} has what was measured; first.svg could not be drawn"
+    assert bench.run() == (1, f"mptcp-bench: No space left on device\nmptcp-bench: {kept}\n")
+    assert bench.files == {FILE, "first.png"}
+    assert load(bench.target).seed == 3
+
+
+def test_directory_that_cannot_be_written_is_reported_before_the_run(bench: Bench) -> None:
+    bench.target.parent.write_text("a file")
+    assert bench.run() == (1, f"mptcp-bench: {bench.target.parent}: File exists\n")
 
 
 @pytest.mark.parametrize(
     ("error", "status", "message"),
-    [(KeyboardInterrupt(), INTERRUPTED, "interrupted"), (TestbedError("no proxy"), 1, "run goodput: no proxy")],
+    [(KeyboardInterrupt, INTERRUPTED, "interrupted"), (TestbedError, 1, "run goodput: no proxy")],
 )
 def test_run_that_ends_early_keeps_nothing_and_the_earlier_result_stays(
-    made: type[Made],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException,
-    status: int,
-    message: str,
+    bench: Bench, error: type[BaseException], status: int, message: str
 ) -> None:
-    def found() -> Findings:
-        raise error
+    def measure() -> Findings:
+        raise error("no proxy")
 
-    made.found = staticmethod(found)
-    target = tmp_path / "goodput" / FILE
-    assert main(["run", "goodput", "--output", str(tmp_path)]) == status
-    assert capsys.readouterr().err == f"mptcp-bench: {message}\nmptcp-bench: nothing of this run is kept\n"
-    assert not target.parent.exists()
-    result_file.write(OURS, target)
-    error.__notes__.clear()
-    assert main(["run", "goodput", "--output", str(tmp_path)]) == status
-    earlier = f"nothing of this run is kept; {target} is of an earlier run"
-    assert capsys.readouterr().err == f"mptcp-bench: {message}\nmptcp-bench: {earlier}\n"
-    assert load(target) == OURS
+    bench.measure = measure
+    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: nothing of this run is kept\n")
+    assert not bench.target.parent.exists()
+    result_file.write(OURS, bench.target)
+    earlier = f"nothing of this run is kept; {bench.target} is of an earlier run"
+    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: {earlier}\n")
+    assert load(bench.target) == OURS
