@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 __all__ = [
     "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "exact_median_interval", "fmean", "geometric_mean",
-    "histogram_percentiles", "mean_bounds", "mean_interval", "mean_or_nan", "median", "median_interval",
+    "histogram_percentiles", "mean_bounds", "mean_interval", "median", "median_interval",
     "no_less_than", "of_median", "percentile", "percentiles",
 ]  # fmt: skip
 
@@ -41,11 +41,6 @@ class Interval:
     def half(self) -> float | None:
         """Return the half-width of the interval, which is the number after the ±."""
         return None if self.high is None else self.high - self.mean
-
-
-def mean_or_nan(values: Sequence[float]) -> float:
-    """Return the mean; for no values NaN, which meets no aim."""
-    return fmean(values) if values else nan
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:

@@ -11,7 +11,6 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from mptcp_lab.testbed.model import Node
 from mptcp_lab.testbed.recorder import Sample, rates
 
 from .. import provenance, style
@@ -28,13 +27,6 @@ SUBTITLE = (
 
 INCHES_PER_SECOND = 0.22
 """Minimum width of the picture."""
-
-
-def delete_old(directory: Path, nodes: Sequence[Node]) -> None:
-    """Delete only the files of an earlier demo from *directory*. The names of its logs begin with the node's name."""
-    for pattern in (PICTURE, NUMBERS, *(f"{node.name}-*.log" for node in nodes)):
-        for old in directory.glob(pattern):
-            old.unlink()
 
 
 def lines(outcome: Outcome) -> Iterator[str]:

@@ -140,7 +140,9 @@ def run(output: Path, console: Console) -> None:
     """
     need(*REQUIREMENTS)
     output.mkdir(parents=True, exist_ok=True)
-    results.delete_old(output, TWO_PATHS.nodes)
+    # After an early end, the picture and the numbers of an earlier demo must not look like results.
+    for name in (results.PICTURE, results.NUMBERS):
+        (output / name).unlink(missing_ok=True)
     with Testbed(TWO_PATHS) as testbed:
         try:
             _downloads(testbed, output, console)

@@ -10,14 +10,16 @@ moment at which the proxy can read the byte. The delay ends when the byte is fir
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from .packets import CaptureError
 from .streams import Connection, Stream
 
 NANOSECOND = 1e-9
+REQUEST_LINE = re.compile(rb"[A-Z]+ (?:http://[!-.0-~]+)?(/[!-~]*) HTTP/[0-9.]+\r\n")
+"""Its group is the target, without scheme and host."""
 MAX_HEADER_SIZE = 16_384
 """Maximum bytes of a header section. If more bytes precede the body, the stream is not one response to one request."""
 
@@ -57,19 +59,6 @@ class Exchange:
     """For each segment of the response's body, the time from its arrival until its last byte is sent."""
 
 
-def target(head: bytes) -> str | None:
-    """Return the target in *head*'s request line, without scheme and host; None if *head* has no request line."""
-    line, newline, _ = head.partition(b"\r\n")
-    words = line.split(b" ")
-    if not newline or len(words) != 3 or not words[2].startswith(b"HTTP/"):
-        return None
-    try:
-        parts = urlsplit(words[1].decode("ascii"))
-    except ValueError:  # not ASCII, or an invalid host
-        return None
-    return f"{parts.path}?{parts.query}" if parts.query else parts.path
-
-
 def exchanges(
     clients: Iterable[Connection], origins: Iterable[Connection], bodies: Mapping[str, Body]
 ) -> tuple[Exchange, ...]:
@@ -87,7 +76,8 @@ def exchanges(
 def _by_target(connections: Iterable[Connection], bodies: Mapping[str, Body], side: str) -> dict[str, Connection]:
     found: dict[str, Connection] = {}
     for connection in connections:
-        name = target(connection.head)
+        line = REQUEST_LINE.match(connection.head)
+        name = line[1].decode() if line else None
         if name in found:
             raise CaptureError(f"request {name}: on two connections with {side}")
         if name is not None and name in bodies:

@@ -8,16 +8,14 @@ path, a cap that is never set, an unused path, no emulation, plain TCP, or no me
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.experiments.scenario import Scenario
-from mptcp_lab.testbed import EmulationError, TestbedError
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample
 
 M = TypeVar("M")
@@ -58,11 +56,6 @@ def rehearsed(
     return scenario.results(turns, runs)
 
 
-def missed(judged: Callable[[], Sequence[Aim]]) -> set[str]:
-    """Return the names of the missed aims."""
-    return {aim.what for aim in judged() if not aim.met}
-
-
 def bounds(aims: Iterable[Aim]) -> set[Bound]:
     """Return the bounds that *aims* have."""
     sides = ((aim.what, side) for aim in aims for side in ("least", "most") if getattr(aim, side) is not None)
@@ -70,7 +63,7 @@ def bounds(aims: Iterable[Aim]) -> set[Bound]:
 
 
 def broken(aims: Iterable[Aim]) -> set[Bound]:
-    """Return the bounds that the aims' values violate. NaN violates no bound."""
+    """Return the bounds violated by the aims' values. NaN violates no bound."""
     values = [(aim, math.nan if aim.value is None else aim.value) for aim in aims]
     low = {(aim.what, "least") for aim, value in values if aim.least is not None and value < aim.least}
     return low | {(aim.what, "most") for aim, value in values if aim.most is not None and value > aim.most}
@@ -98,10 +91,3 @@ def series(loads: Mapping[str, Load], seconds: float, interval: float = 0.1) -> 
         for name, load in loads.items():
             octets[name] += load(time + interval / 2) * MBIT / 8 * interval
     return samples
-
-
-@contextmanager
-def late(*_: object, **__: object) -> Iterator[object]:
-    """Replace a testbed by one whose paths are late: it raises this error at its end."""
-    yield SimpleNamespace(check_emulation=lambda: None)
-    raise EmulationError("wifi: 3 % of the packets went late")
