@@ -11,7 +11,8 @@ An experiment consists of
 - *tables* of ``columns``, from which texts, colours and aims come; *verdicts* that no column gives; *pictures*.
 
 The runs of all cells that share a bed are interleaved: each round has one run of each cell and variant. If a path was
-not emulated as configured, or a run fails, the run is repeated (``attempts``). If each attempt fails, an aim is missed.
+not emulated as configured, or a run fails, the run is repeated (:class:`Attempts`). If each attempt fails, an aim is
+missed.
 """
 
 from __future__ import annotations
@@ -27,11 +28,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from rich.console import Console
 
 from mptcp_lab.agent import processors
-from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed import EmulationError, TestbedError
 from mptcp_lab.testbed.features import need
 
 from .aims import Aim
-from .attempts import ATTEMPTS, Attempts
 from .columns import Results, Row, Run, Table, Turn
 from .findings import Findings, Picture
 from .parameters import meanings, settings
@@ -49,6 +49,56 @@ S = TypeVar("S")
 C = TypeVar("C", bound=Hashable)
 B = TypeVar("B", bound=Bed)
 M = TypeVar("M")
+T = TypeVar("T")
+
+
+ATTEMPTS = 3
+"""Maximum number of attempts of a measurement."""
+
+
+class Attempts:
+    """The attempts of one run of an experiment.
+
+    A failure because of a path that was not emulated as configured is the machine's fault. Any other failure may be a
+    fault of the product, because a product that works only at the second attempt does not work: it misses an aim.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._notes: list[str] = []
+        self._faults = 0
+        self._failures: list[str] = []
+
+    def of(self, run: Callable[[], T], name: str, most: int) -> T | None:
+        """Return the result of *run*; None if it raised TestbedError or ValueError *most* times."""
+        for number in range(1, most + 1):
+            try:
+                return run()
+            except (TestbedError, ValueError) as error:
+                self._console.print(f"{name}: void, because {error}", style="dim", highlight=False)
+                if number == most:
+                    self.failed(name, error)
+                    break
+                late = isinstance(error, EmulationError)
+                self._notes.append(
+                    f"repeated for {'the emulated paths' if late else 'another reason'}: {name}: {error}"
+                )
+                self._faults += not late
+        return None
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Record that *name* could not be measured."""
+        self._failures.append(f"{name}: {error}")
+
+    def judged(self, findings: Findings) -> Findings:
+        """Return *findings* with failed measurements, repeated attempts, and the aim that no attempt is repeated."""
+        aim = Aim("attempts repeated for another reason than the emulated paths", self._faults, most=0)
+        return replace(
+            findings,
+            failures=(*findings.failures, *self._failures),
+            aims=(*findings.aims, aim),
+            notes=(*findings.notes, *self._notes),
+        )
 
 
 def _runs_of(chosen: Any, cell: Any, variant: str) -> int:
