@@ -38,7 +38,7 @@ class Exchange:
 
     target: str
     multipath: bool
-    origin_asked: bool
+    origin_requested: bool
     """Whether the proxy requested MPTCP from the origin, which it should not do."""
     subflows: int
     """Number of subflows of the client's connection."""
@@ -91,7 +91,7 @@ def _by_target(connections: Iterable[Connection], bodies: Mapping[str, Body], si
 
 
 def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> Exchange:
-    if client.fallen:
+    if client.fell_back:
         raise CaptureError(f"request {name}: the client's connection fell back to plain TCP in mid-transfer")
     if client.syn_ack is None or client.ack is None or origin.syn_ack is None:
         raise CaptureError(f"request {name}: a handshake is missing")
@@ -100,7 +100,7 @@ def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> 
     exchange = Exchange(
         target=name,
         multipath=client.multipath,
-        origin_asked=origin.asked,
+        origin_requested=origin.requested,
         subflows=client.subflows,
         answer=NANOSECOND * (client.syn_ack - client.syn),
         syn=NANOSECOND * (origin.syn - client.ack),

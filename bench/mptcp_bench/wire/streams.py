@@ -92,14 +92,14 @@ class Connection:
     """One connection with all its subflows. Times are nanoseconds since the epoch."""
 
     syn: int
-    asked: bool
+    requested: bool
     """Whether the first SYN requested MPTCP."""
     syn_ack: int | None = None
     ack: int | None = None
     """Time of the handshake's third segment."""
     multipath: bool = False
     """Whether both sides agreed on MPTCP."""
-    fallen: bool = False
+    fell_back: bool = False
     """Whether the connection later fell back to plain TCP, by data without a mapping, or by an infinite mapping
     (3.7)."""
     subflows: int = 1
@@ -155,7 +155,7 @@ class _Flow:
         # Numbers count from the SYN, which is 0, so that the first byte is 1.
         number = (packet.sequence - self.sequences[direction]) & _32
         start = self._offset(direction, number) if connection.multipath else number - 1
-        connection.fallen |= start is None
+        connection.fell_back |= start is None
         if start is None or start < 0:  # before the first byte: a keep-alive probe
             return
         if direction == UP and start == 0 and not connection.head:
@@ -174,7 +174,7 @@ class _Flow:
             elif isinstance(option, Dss) and option.data_sequence is not None:
                 offset = connection.offset(direction, option.data_sequence, option.data_sequence_octets)
                 if not option.data_length:
-                    connection.fallen = True
+                    connection.fell_back = True
                 elif offset is not None and option.subflow_sequence is not None:
                     new = _Mapping(option.subflow_sequence, option.data_length, offset)
         if new is not None and (not mappings or mappings[-1] != new):
@@ -222,8 +222,8 @@ class Leg:
         self._flows.pop(key, None)
         join = next((option for option in packet.options if isinstance(option, MpJoinSyn)), None)
         if join is None:
-            asked = any(isinstance(option, MpCapable) for option in packet.options)
-            self.connections.append(Connection(packet.time, asked))
+            requested = any(isinstance(option, MpCapable) for option in packet.options)
+            self.connections.append(Connection(packet.time, requested))
         connection = self.connections[-1] if join is None else self._tokens.get(join.token)
         if connection is not None:  # None: a join to a connection opened before the capture
             self._flows[key] = _Flow(connection, join is None, [packet.sequence, -1])
@@ -238,7 +238,7 @@ class Leg:
             return
         connection.syn_ack = packet.time
         for option in packet.options:
-            if isinstance(option, MpCapable) and option.sender_key is not None and connection.asked:
+            if isinstance(option, MpCapable) and option.sender_key is not None and connection.requested:
                 connection.multipath = True
                 connection.learn_key(DOWN, option)
                 self._tokens[token_of_key(option.sender_key)] = connection

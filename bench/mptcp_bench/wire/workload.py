@@ -90,8 +90,8 @@ def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipa
         counters, used = added.read(), usage(processors, processors_of(lab.proxy))
     client, server = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ip_address(address).packed)
     follow(packets, client, server)
-    if fallen := sum(map(fallbacks, counters)):
-        raise TestbedError(f"{fallen} connections fell back to plain TCP")
+    if number := sum(map(fallbacks, counters)):
+        raise TestbedError(f"{number} connections fell back to plain TCP")
     measured = exchanges(client.connections, server.connections, wanted)
     check_protocol(measured, multipath=multipath)
     return Conversions(measured, used)
@@ -134,5 +134,5 @@ def check_protocol(measured: Sequence[Exchange], *, multipath: bool) -> None:
     if wrong := [each.target for each in measured if each.multipath is not multipath]:
         got = "plain TCP" if multipath else "Multipath TCP"
         raise TestbedError(f"{len(wrong)} of {len(measured)} requests, such as {wrong[0]}, came by {got}")
-    if asked := sum(each.origin_asked for each in measured):
-        raise TestbedError(f"the proxy requested Multipath TCP from the origin, for {asked} requests")
+    if number := sum(each.origin_requested for each in measured):
+        raise TestbedError(f"the proxy requested Multipath TCP from the origin, for {number} requests")

@@ -69,7 +69,7 @@ def test_bytes_of_two_subflows_are_one_stream(octets: int) -> None:
     second.down(52, 101, bytes(100))  # covered by the mapping of the previous segment
     first.down(60, 1001, bytes(100), dss(PROXY_KEY, 1100, 1001, 100, octets=octets))  # reinjected
     (got,) = connections(first, second)
-    assert (got.asked, got.multipath, got.fallen, got.subflows) == (True, True, False, 2)
+    assert (got.requested, got.multipath, got.fell_back, got.subflows) == (True, True, False, 2)
     assert got.head == b"request"
     assert (got.up.total, got.up.seen(6)) == (7, 40)
     assert [(p.start, p.end, p.time) for p in got.down.pieces] == [(0, 1000, 51), (1000, 1100, 50), (1100, 1200, 52)]
@@ -131,7 +131,7 @@ def both_sides(number: int = 0) -> tuple[Talk, Talk, Talk]:
 
 def test_intervals_are_measured_from_segment_to_segment() -> None:
     (got,) = measured(*both_sides())
-    assert (got.target, got.multipath, got.origin_asked, got.subflows) == (TARGET, True, False, 2)
+    assert (got.target, got.multipath, got.origin_requested, got.subflows) == (TARGET, True, False, 2)
     times = {f.name: getattr(got, f.name) for f in fields(got) if isinstance(getattr(got, f.name), float)}
     assert {name: round(seconds * 1e6) for name, seconds in times.items()} == {
         "answer": 10,
@@ -191,7 +191,7 @@ def _gap(client: Talk, wifi: Talk, origin: Talk) -> Sequence[Talk]:
     return client, wifi, origin
 
 
-def _fallen(*options: Dss) -> Spoil:
+def _falls_back(*options: Dss) -> Spoil:
     def spoil(client: Talk, wifi: Talk, origin: Talk) -> Sequence[Talk]:
         client.down(4_000_000, 801, b"x", *options)
         return client, wifi, origin
@@ -211,8 +211,8 @@ def _early(client: Talk, wifi: Talk, origin: Talk) -> Sequence[Talk]:
         (_requested_twice, "on two connections with the origin"),
         (_reused, "open no connection of their own with the origin"),
         (_gap, "gaps"),
-        (_fallen(), "fell back"),
-        (_fallen(Dss(False, None, 1, 8, 1, 0)), "fell back"),
+        (_falls_back(), "fell back"),
+        (_falls_back(Dss(False, None, 1, 8, 1, 0)), "fell back"),
         (_early, "was sent 0.0006.* s before it arrived"),
     ],
 )
