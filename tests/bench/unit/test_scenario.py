@@ -6,11 +6,10 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 import pytest
-from fake_testbed import FakePaths
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -29,7 +28,7 @@ from mptcp_bench.experiments.parameters import (
     yes_or_no,
 )
 from mptcp_bench.experiments.scenario import Scenario
-from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed import EmulationError, TestbedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,20 @@ COLUMNS: tuple[Column[int, Measured], ...] = (
         aim="rate, × without a cap", most=0.5, judged=lambda row: row.variant == "ours",
     ),
 )  # fmt: skip
-Bed = FakePaths
+
+
+class Bed:
+    """Emulated paths. Like the emulation, a check reports the packets that were late since the previous check."""
+
+    def __init__(self) -> None:
+        self.late = self._reported = 0
+
+    def check_emulation(self) -> None:
+        late, self._reported = self.late - self._reported, self.late
+        if late:
+            raise EmulationError("late")
+
+
 Measure = Callable[[Bed, Turn[int]], Measured | Mapping[str, Measured]]
 
 
@@ -69,27 +81,21 @@ def capped(bed: Bed, turn: Turn[int]) -> Measured:
     return Measured(turn.cell / (4 if turn.variant == "ours" else 1), 0.01 * turn.number, (1.0, 2.0))
 
 
-class Beds:
-    """The testbeds that were built, and their seeds."""
-
-    def __init__(self) -> None:
-        self.cells: list[list[int]] = []
-        self.beds: list[FakePaths] = []
-
-    @contextmanager
-    def bed(self, chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[FakePaths]:
-        self.cells.append(list(cells))
-        self.beds.append(FakePaths())
-        yield self.beds[-1]
+Beds = Callable[[Settings, Sequence[int], int], AbstractContextManager[Bed]]
 
 
-def scenario(measure: Measure = capped, beds: Beds | None = None) -> Scenario[Settings, int, Bed, Measured]:
+@contextmanager
+def bed(chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[Bed]:
+    yield Bed()
+
+
+def scenario(measure: Measure = capped, beds: Beds = bed) -> Scenario[Settings, int, Bed, Measured]:
     return Scenario(
         settings=Settings,
         needs=(),
         cells=lambda chosen: chosen.links,
         variants=lambda chosen, cell: chosen.caps,
-        bed=(beds or Beds()).bed,
+        bed=beds,
         measure=measure,
         tables=(Table("Rates", COLUMNS),),
     )
@@ -128,8 +134,14 @@ def test_table_aims_and_data_come_from_the_columns() -> None:
 
 
 def test_variants_alternate_and_cells_that_share_a_bed_are_interleaved() -> None:
-    beds = Beds()
-    made = scenario(beds=beds)
+    built: list[list[int]] = []
+
+    @contextmanager
+    def listed(chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[Bed]:
+        built.append(list(cells))
+        yield Bed()
+
+    made = scenario(beds=listed)
     turns = made.plan(made.chosen({}))
     assert [(turn.cell, turn.variant, turn.number) for turn in turns[:4]] == [
         (10, "none", 1), (10, "ours", 1), (10, "none", 2), (10, "ours", 2),
@@ -138,7 +150,7 @@ def test_variants_alternate_and_cells_that_share_a_bed_are_interleaved() -> None
     assert [turn.cell for turn in shared.plan(made.chosen({}))] == [10, 10, 20, 20] * 2
     run(made)
     run(shared)
-    assert beds.cells == [[10], [20], [10, 20]]
+    assert built == [[10], [20], [10, 20]]
     drawn = replace(shared, drawn=True)
     orders = {tuple(map(str, drawn.plan(made.chosen({}), seed))) for seed in range(9)}
     assert len(orders) > 1
@@ -188,19 +200,18 @@ def test_a_failed_run_is_repeated_twice_and_each_failure_misses_an_aim() -> None
 
 
 def test_a_bed_that_cannot_be_built_does_not_affect_the_others() -> None:
-    class Failing(Beds):
-        @contextmanager
-        def bed(self, chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[FakePaths]:
-            if cells == [chosen.links[-1]]:
-                raise TestbedError("no such device")
-            yield FakePaths()
+    @contextmanager
+    def failing(chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[Bed]:
+        if cells == [chosen.links[-1]]:
+            raise TestbedError("no such device")
+        yield Bed()
 
-    findings = run(scenario(beds=Failing()), links="10,20")
+    findings = run(scenario(beds=failing), links="10,20")
     assert findings.failures == ("20: no such device",)
     assert "20, ours: runs: 0, wanted ≥ 2" in findings.wrong
     # If nothing was measured, an earlier result file is kept.
     with pytest.raises(TestbedError, match="no such device"):
-        run(scenario(beds=Failing()), links="10")
+        run(scenario(beds=failing), links="10")
 
 
 def test_each_part_of_a_run_is_a_row() -> None:
