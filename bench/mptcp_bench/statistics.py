@@ -26,6 +26,7 @@ __all__ = [
 
 T = TypeVar("T")
 CONFIDENCE = 0.95
+RESAMPLES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Interval:
         return None if self.high is None else self.high - self.mean
 
 
-def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+def mean_interval(values: Sequence[float]) -> Interval:
     """Return the mean of *values* with its two-sided t-interval. Raises ValueError if there are no values."""
     if not values:
         raise ValueError("the mean of no values")
@@ -51,7 +52,7 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
     if n < 2:
         return Interval(n, mean, None, None)
     # scipy.stats.t.interval is not used, because it returns NaN for equal values. Their interval has the width 0.
-    half = _t((1 + confidence) / 2, n - 1) * stdev(values, mean) / sqrt(n)
+    half = _t((1 + CONFIDENCE) / 2, n - 1) * stdev(values, mean) / sqrt(n)
     return Interval(n, mean, mean - half, mean + half)
 
 
@@ -112,17 +113,15 @@ def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def median_interval(
-    values: Sequence[float], draw: random.Random, *, resamples: int = 2_000, confidence: float = CONFIDENCE
-) -> tuple[float, float]:
+def median_interval(values: Sequence[float], draw: random.Random) -> tuple[float, float]:
     """Return the bootstrap interval of the median. *draw* draws the resamples. Raises ValueError for no values."""
-    medians = [median(draw.choices(values, k=len(values))) for _ in range(resamples)] if values else []
-    tail = 50 * (1 - confidence)
+    medians = [median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES)] if values else []
+    tail = 50 * (1 - CONFIDENCE)
     low, high = percentiles(medians, (tail, 100 - tail))
     return low, high
 
 
-def exact_median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the narrowest interval between two of *values*, equally far from both ends, that contains the median.
 
     The method assumes no distribution (Conover, Practical Nonparametric Statistics, 3.2): the number of values below
@@ -132,7 +131,7 @@ def exact_median_interval(values: Sequence[float], confidence: float = CONFIDENC
 
     ordered = sorted(values)
     # The greatest number of values that can be left out at either end.
-    left_out = ceil(bdtrik((1 - confidence) / 2, len(ordered), 0.5)) if ordered else 0
+    left_out = ceil(bdtrik((1 - CONFIDENCE) / 2, len(ordered), 0.5)) if ordered else 0
     return (ordered[left_out - 1], ordered[-left_out]) if left_out else None
 
 

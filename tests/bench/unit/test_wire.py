@@ -60,22 +60,6 @@ def test_stream_knows_when_each_byte_was_first_seen(segments: list[tuple[int, in
         ]
 
 
-@pytest.mark.parametrize("octets", [4, 8])
-def test_bytes_of_two_subflows_are_one_stream(octets: int) -> None:
-    first, second = client_talk().open_mptcp(10, 20, 30), client_talk(40_001, CLIENT_WIFI).join(31, 32, 33)
-    first.up(40, 1, b"request", MpCapable(1, 1, CLIENT_KEY, PROXY_KEY, 7))
-    second.down(50, 1, bytes(100), dss(PROXY_KEY, 1000, 1, 200, octets=octets))
-    first.down(51, 1, bytes(1000), dss(PROXY_KEY, 0, 1, 1000, octets=octets))
-    second.down(52, 101, bytes(100))  # covered by the mapping of the previous segment
-    first.down(60, 1001, bytes(100), dss(PROXY_KEY, 1100, 1001, 100, octets=octets))  # reinjected
-    (got,) = connections(first, second)
-    assert (got.requested, got.multipath, got.fell_back, got.subflows) == (True, True, False, 2)
-    assert got.head == b"request"
-    assert (got.up.total, got.up.seen(6)) == (7, 40)
-    assert [(p.start, p.end, p.time) for p in got.down.pieces] == [(0, 1000, 51), (1000, 1100, 50), (1100, 1200, 52)]
-    assert got.down.arrived(1050) == 51
-
-
 def test_repeated_syn_counts_once_and_a_reused_port_is_a_new_connection() -> None:
     talk = client_talk()
     talk.up(5, 0, flags=SYN)
@@ -123,7 +107,8 @@ def both_sides(number: int = 0) -> tuple[Talk, Talk, Talk]:
     origin.down(2_000_000, 1, bytes(700))  # header and 500 bytes of the body
     origin.down(2_100_000, 701, bytes(500))
     client.down(2_250_000, 1, bytes(300), dss(key, 0, 1, 300))  # only the header
-    wifi.down(2_400_000, 1, bytes(500), dss(key, 300, 1, 500))
+    wifi.down(2_400_000, 1, bytes(250), dss(key, 300, 1, 500, octets=4))
+    wifi.down(2_400_000, 251, bytes(250))  # covered by the mapping of the previous segment
     client.down(2_900_000, 301, bytes(500), dss(key, 800, 301, 500))
     wifi.down(3_300_000, 501, bytes(500), dss(key, 800, 501, 500))  # reinjected
     return client, wifi, origin
