@@ -14,11 +14,6 @@ from mutants import REFUSALS, bounds, broken, judged_by
 from mptcp_bench.experiments import EXPERIMENTS
 from mptcp_bench.experiments.aims import Aim
 
-NIGHTLY_EXCEPT_SAMPLE = pytest.mark.nightly(
-    besides=("[goodput", "[guard", "[mimbox-http", "[relay", "[load", "[soak", "[vpn-fig4", "[vpn-fig10"),
-)
-"""Nightly, except for one experiment of each family."""
-
 
 def test_every_experiment_has_mutants() -> None:
     assert sorted(JUDGES) == sorted(EXPERIMENTS)
@@ -35,7 +30,6 @@ def aims_of(name: str, mutant: str) -> Sequence[Aim]:
     return judged_by(JUDGES[name].mutants[mutant])
 
 
-@NIGHTLY_EXCEPT_SAMPLE
 @pytest.mark.parametrize(("name", "mutant"), [(name, m) for name, v in sorted(JUDGES.items()) for m in v.mutants])
 def test_each_mutant_misses_an_aim_or_is_refused_by_name(name: str, mutant: str) -> None:
     judge = JUDGES[name]
@@ -46,7 +40,6 @@ def test_each_mutant_misses_an_aim_or_is_refused_by_name(name: str, mutant: str)
         assert any(not aim.met for aim in aims_of(name, mutant))
 
 
-@NIGHTLY_EXCEPT_SAMPLE
 @pytest.mark.parametrize("name", sorted(EXPERIMENTS))
 def test_each_bound_of_each_aim_is_broken_by_a_mutant(name: str) -> None:
     """An aim that no mutant misses proves nothing, and neither does a bound that no mutant violates."""
@@ -55,7 +48,6 @@ def test_each_bound_of_each_aim_is_broken_by_a_mutant(name: str) -> None:
     assert bounds(judge.sound()) - found == set()
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_each_column_with_bounds_is_violated_by_a_mutant(name: str) -> None:
     """It also fails for a column whose aim is absent from every sound result."""

@@ -37,7 +37,6 @@ def test_tables_of_a_result_are_judged_like_its_runs(world: World) -> None:
     assert [claim.verdict for claim in claims_today(kept)] == [claim.verdict for claim in kept.aims]
 
 
-@pytest.mark.nightly(besides=("[goodput", "[guard]", "[soak"))
 @pytest.mark.parametrize("name", OURS)
 def test_result_with_other_aims_than_today_has_an_earlier_rule(name: str) -> None:
     """If this fails, run the experiment again, or set ``earlier_rule`` in the result."""
