@@ -11,7 +11,7 @@ run. A part with a complaint is measured again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.protocol import Protocol
@@ -28,8 +28,8 @@ MIN_STEADY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Measurements of one download, and the machine's load during the download."""
+class Download:
+    """Measurements of one download, the machine's load during the download, and the verdict."""
 
     part: Part
     start: float
@@ -47,53 +47,46 @@ class Measured:
     """Set if the throttler ended before the download."""
     aborted_after: float | None = None
     """Seconds after which the download was aborted; None if it was not aborted."""
+    expected: Mapping[str, float] = field(default_factory=dict)
+    """Expected rate of each device that should be filled, bits per second. This and the next are set by ``judge``."""
+    wrong: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
 
     @property
     def goodput(self) -> float:
         """Payload bits per second over the whole download."""
         return self.octets * 8 / (self.end - self.start)
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A download with its verdict."""
-
-    measured: Measured
-    expected: Mapping[str, float]
-    """Expected rate of each device that should be filled, bits per second."""
-    wrong: tuple[str, ...] = ()
-    missed: tuple[str, ...] = ()
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        return (*self.wrong, *self.missed)
 
     @property
     def busy(self) -> bool:
         """Whether only goals were missed, and the machine was too busy."""
-        return bool(self.missed) and not self.wrong and self.measured.processors.busy
+        return bool(self.missed) and not self.wrong and self.processors.busy
 
     @property
     def failed(self) -> bool:
         return bool(self.complaints) and not self.busy
 
-    @property
-    def complaints(self) -> tuple[str, ...]:
-        return (*self.wrong, *self.missed)
 
-
-def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
-    """Judge one download. *plain* has plain TCP's rate over each device in bits/s, as far as it is known."""
-    part = measured.part
+def judge(download: Download, plain: Mapping[str, float]) -> Download:
+    """Return *download* with its verdict. *plain* has plain TCP's rate over each device in bits/s, as far as known."""
+    part = download.part
     known = plain if part.multipath else {}
     expected = {device: min(float(rate), known.get(device, rate)) for device, rate in part.allowed.items()}
     wrong, missed = [], []
-    if measured.aborted_after is not None:
-        missed.append(f"not finished after {measured.aborted_after:g} s")
-    elif not measured.digest_ok:
+    if download.aborted_after is not None:
+        missed.append(f"not finished after {download.aborted_after:g} s")
+    elif not download.digest_ok:
         wrong.append("the received data differ from the origin's (SHA-256)")
-    if (fault := measured.protocol.complaint(multipath=part.multipath)) is not None:
+    if (fault := download.protocol.complaint(multipath=part.multipath)) is not None:
         wrong.append(fault)
-    if (status := measured.throttler_exit_status) is not None:
+    if (status := download.throttler_exit_status) is not None:
         wrong.append(f"the throttler ended (exit status {status}) while it should have enforced the policy")
     for path in PATHS:
-        rate = measured.steady[path.device]
+        rate = download.steady[path.device]
         text = f"{path.label} carried {rate / 1e6:.1f} Mbit/s in the steady state"
         if fault := _fault(part, path, rate):
             wrong.append(f"{text} {fault}")
@@ -102,9 +95,9 @@ def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
             source = limit if goal == part.allowed[path.device] else f"plain TCP's {goal / 1e6:.1f} Mbit/s"
             missed.append(f"{text}, less than {MIN_FILLED:.0%} of {source}")
     # If the cap is exceeded, the download ends early. Do not report that as another fault.
-    if measured.steady_seconds < MIN_STEADY_SECONDS and not wrong:
-        wrong.append(f"finished after {measured.end - measured.start:.1f} s, before a steady state")
-    return Outcome(measured, expected, tuple(wrong), tuple(missed))
+    if download.steady_seconds < MIN_STEADY_SECONDS and not wrong:
+        wrong.append(f"finished after {download.end - download.start:.1f} s, before a steady state")
+    return replace(download, expected=expected, wrong=tuple(wrong), missed=tuple(missed))
 
 
 def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
@@ -120,40 +113,40 @@ def _limit(part: Part, path: DisplayedPath) -> str:
     return "cap" if part.capped == path.device else "link"
 
 
-def failure(final: Sequence[Outcome]) -> str | None:
-    """Return the text about the failed parts; None if no part failed. *final* has the last outcome of each part."""
-    failed = [outcome.measured.part.title for outcome in final if outcome.failed]
+def failure(final: Sequence[Download]) -> str | None:
+    """Return the text about the failed parts; None if no part failed. *final* has the last download of each part."""
+    failed = [each.part.title for each in final if each.failed]
     return f"not as it should be: {'; '.join(failed)} (see above)" if failed else None
 
 
-def warning(final: Sequence[Outcome]) -> str | None:
+def warning(final: Sequence[Download]) -> str | None:
     """Return the text about the parts that could not be judged; None if all could."""
-    busy = [f"{each.measured.part.title} ({each.measured.processors})" for each in final if each.busy]
+    busy = [f"{each.part.title} ({each.processors})" for each in final if each.busy]
     again = "Run the demo again when the machine has less to do."
     return f"this machine is too busy to judge: {'; '.join(busy)}. {again}" if busy else None
 
 
-def last_of_each_part(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    return list({outcome.measured.part.key: outcome for outcome in outcomes}.values())
+def last_of_each_part(downloads: Sequence[Download]) -> list[Download]:
+    return list({each.part.key: each for each in downloads}.values())
 
 
 def perform(
-    parts: Iterable[Part], measure: Callable[[Part], Measured], report: Callable[[Outcome], None]
-) -> list[Outcome]:
-    """Measure and judge each of *parts*, and repeat it once if there is a complaint. Call *report* with each outcome.
+    parts: Iterable[Part], measure: Callable[[Part], Download], report: Callable[[Download], None]
+) -> list[Download]:
+    """Measure and judge each of *parts*, and repeat it once if there is a complaint. Call *report* with each download.
 
     The part is repeated because the machine's load is a mean over the part, which does not show a short burst, and
     because the guard may have relaxed a cap.
     """
-    outcomes: list[Outcome] = []
+    downloads: list[Download] = []
     plain: dict[str, float] = {}
     for part in parts:
         for _ in range(2):
-            outcome = judge(measure(part), plain)
-            outcomes.append(outcome)
-            report(outcome)
-            if not outcome.complaints:
+            download = judge(measure(part), plain)
+            downloads.append(download)
+            report(download)
+            if not download.complaints:
                 break
         if part.source is not None:
-            plain[part.source] = outcome.measured.steady[part.source]
-    return outcomes
+            plain[part.source] = download.steady[part.source]
+    return downloads

@@ -31,7 +31,7 @@ from mptcp_lab.testbed.transfer import download, wget
 
 from ..shipped import POLICY, ethernet_cap
 from . import output as results
-from .judging import MIN_STEADY_SECONDS, Measured, Outcome, failure, last_of_each_part, perform, warning
+from .judging import MIN_STEADY_SECONDS, Download, failure, last_of_each_part, perform, warning
 from .parts import PATHS, Part, parts
 
 REQUIREMENTS = (
@@ -65,7 +65,7 @@ class DemoState:
     start: float = 0.0
     next_line: float = 0.0
 
-    def measure(self, part: Part) -> Measured:
+    def measure(self, part: Part) -> Download:
         """Run the download *part* and return its measurements."""
         if part.capped and self.throttler is None:
             node = self.testbed["proxy"]
@@ -82,7 +82,7 @@ class DemoState:
         )
         used = processors.usage(before, processors.read(own=os.getpid()))
         start = transfer.began - self.recorder.started
-        return Measured(
+        return Download(
             part,
             start,
             start + transfer.ended,
@@ -112,15 +112,15 @@ class DemoState:
             line.append(f"  {path.label} {rate / 1e6:6.1f} Mbit/s {bar:{BAR_WIDTH}}", style=path.color)
         self.print(line)
 
-    def report(self, outcome: Outcome) -> None:
-        """Print the outcome of a download, then let the queues drain."""
-        for line in results.lines(outcome):
+    def report(self, finished: Download) -> None:
+        """Print the lines about a download, then let the queues drain."""
+        for line in results.lines(finished):
             self.print(line)
         time.sleep(PAUSE)
 
 
 def steady(part: Part, samples: Sequence[Sample], start: float, duration: float) -> dict[str, Any]:
-    """Compute the ``steady`` fields of :class:`Measured` from the *samples* of a download of *part*.
+    """Compute the ``steady`` fields of :class:`Download` from the *samples* of a download of *part*.
 
     The download began at *start* on the samples' clock and took *duration*. If the steady state is too short, the rates
     are those of the whole download.
@@ -160,16 +160,18 @@ def _downloads(testbed: Testbed, output: Path, console: Console) -> None:
     recorder = Recorder(testbed["client"], [path.device for path in PATHS])
     state = DemoState(testbed, origin, proxy, recorder, console)
     with recorder:
-        outcomes = perform(planned, state.measure, state.report)
-    conclude(outcomes, recorder.samples, cap, output, console)
+        downloads = perform(planned, state.measure, state.report)
+    conclude(downloads, recorder.samples, cap, output, console)
 
 
-def conclude(outcomes: Sequence[Outcome], samples: Sequence[Sample], cap: int, output: Path, console: Console) -> None:
+def conclude(
+    downloads: Sequence[Download], samples: Sequence[Sample], cap: int, output: Path, console: Console
+) -> None:
     """Write picture and numbers, and print the table. Raises DemoError if a part failed."""
-    final = last_of_each_part(outcomes)
+    final = last_of_each_part(downloads)
     picture = output / results.PICTURE
-    results.draw(picture, samples, outcomes, cap)
-    results.save(output, samples, outcomes)
+    results.draw(picture, samples, downloads, cap)
+    results.save(output, samples, downloads)
     console.print()
     console.print(results.table(final))
     lines = [f"Picture: {picture}", f"Numbers and logs: {output}"]

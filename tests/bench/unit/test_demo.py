@@ -22,7 +22,7 @@ from rich.console import Console
 
 from mptcp_bench import cli, demo
 from mptcp_bench.demo import running
-from mptcp_bench.demo.judging import Measured, Outcome, failure, judge, last_of_each_part, perform, warning
+from mptcp_bench.demo.judging import Download, failure, judge, last_of_each_part, perform, warning
 from mptcp_bench.demo.parts import PATHS, PAYLOAD_SHARE, Part, parts
 from mptcp_bench.shipped import ethernet_cap
 from mptcp_lab.agent.processors import Usage
@@ -41,21 +41,21 @@ BUSY = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.7)
 """Processor usage on two processors if two busy loops run at the same time as the demo."""
 OWN_LOAD = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.02)
 """Processor usage if the proxy itself uses both processors all the time."""
-Change = Callable[[Measured], Measured]
+Change = Callable[[Download], Download]
 
 
-def good(part: Part) -> Measured:
+def good(part: Part) -> Download:
     """Return the measurement of a machine with enough processor time."""
     steady = {"eth0": 0.0, "wlan0": 0.0}
     steady |= {device: min(float(rate), PLAIN[device]) for device, rate in part.allowed.items()}
     protocol = MPTCP if part.multipath else TCP
-    return Measured(part, 0.0, part.seconds, part.size, True, protocol, steady, part.seconds - part.settle - 0.3, IDLE)
+    return Download(part, 0.0, part.seconds, part.size, True, protocol, steady, part.seconds - part.settle - 0.3, IDLE)
 
 
 def with_(*, cut_off: bool = False, eth0: float | None = None, wlan0: float | None = None, **changed: Any) -> Change:
     """Return a function that changes a measurement: rates in Mbit/s, a download that was cut off, or other fields."""
 
-    def change(measured: Measured) -> Measured:
+    def change(measured: Download) -> Download:
         rates = {device: 1e6 * rate for device, rate in (("eth0", eth0), ("wlan0", wlan0)) if rate is not None}
         found = replace(measured, steady={**measured.steady, **rates}, **changed)
         if not cut_off:
@@ -92,18 +92,18 @@ MISSED: Mapping[str, tuple[Part, Change, str]] = {
 """Faults that a busy machine may also cause."""
 
 
-def performed(*measurements: Measured) -> list[Outcome]:
-    """Return the outcomes of the demo's parts with these *measurements*, all of which must be used."""
+def performed(*measurements: Download) -> list[Download]:
+    """Return the downloads of the demo's parts with these *measurements*, all of which must be used."""
     remaining = iter(measurements)
-    reported: list[Outcome] = []
+    reported: list[Download] = []
     keys = dict.fromkeys(each.part.key for each in measurements)
-    outcomes = perform([PARTS[key] for key in keys], lambda part: next(remaining), reported.append)
-    assert reported == outcomes
+    downloads = perform([PARTS[key] for key in keys], lambda part: next(remaining), reported.append)
+    assert reported == downloads
     assert next(remaining, None) is None
-    return outcomes
+    return downloads
 
 
-def failed(*measurements: Measured) -> str | None:
+def failed(*measurements: Download) -> str | None:
     return failure(last_of_each_part(performed(*measurements)))
 
 
@@ -158,11 +158,11 @@ def test_cap_that_comes_too_late_is_a_fault(after: float | None, fails: bool) ->
 SAMPLES = series({"eth0": lambda _: 5.0, "wlan0": lambda _: 29.0}, 40)
 
 
-def concluded(directory: Path, *outcomes: Outcome) -> tuple[str, str | None]:
-    """Return the output of the demo after *outcomes*, and the message with which it failed."""
+def concluded(directory: Path, *downloads: Download) -> tuple[str, str | None]:
+    """Return the output of the demo after *downloads*, and the message with which it failed."""
     console = Console(file=(text := io.StringIO()), width=120)
     try:
-        running.conclude(outcomes, SAMPLES, CAP, directory, console)
+        running.conclude(downloads, SAMPLES, CAP, directory, console)
     except running.DemoError as error:
         return text.getvalue(), str(error)
     return text.getvalue(), None
