@@ -89,63 +89,60 @@ def settings(kind: type[S], options: Mapping[str, str], quick: bool) -> S:
     return kind(*values)
 
 
-def whole(least: int = 1, most: int | None = None) -> Parser[int]:
-    """Return a parser of a whole number from *least* to *most*."""
-    end = "on" if most is None else f"to {most}"
+def _parser(convert: Callable[[str], T | None], allowed: str) -> Parser[T]:
+    """Return a parser that refuses a text for which *convert* returns None, with the *allowed* values."""
 
-    def parse(text: str) -> int:
-        # A regular expression, because int() also accepts spaces, signs, underscores and the digits of every script,
-        # and fails for thousands of digits.
-        if not re.fullmatch("[0-9]{1,9}", text) or int(text) < least or (most is not None and int(text) > most):
-            raise ValueError(f"allowed are whole numbers from {least} {end}")
-        return int(text)
-
-    return parse
-
-
-def number(above: float = 0) -> Parser[float]:
-    """Return a parser of a finite number greater than *above*."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        # The comparison is written so that NaN fails as well.
-        if not above < value < math.inf:
-            raise ValueError(f"allowed is a number greater than {above:g}")
+    def parse(text: str) -> T:
+        value = convert(text)
+        if value is None:
+            raise ValueError(f"allowed {allowed}")
         return value
 
     return parse
 
 
-def yes_or_no(text: str) -> bool:
-    if text not in ("yes", "no"):
-        raise ValueError("allowed are yes and no")
-    return text == "yes"
-
-
-def rtt_pair(text: str) -> tuple[float, float]:
-    """Parse two RTTs in milliseconds, one for each path, such as ``20/80``."""
+def _number(text: str) -> float:
+    """Return the number in *text*, or NaN, which is not within any bounds."""
     try:
-        first, second = (float(word) for word in text.split("/"))
+        return float(text)
     except ValueError:
-        first = second = math.nan
-    # The comparison is written so that NaN fails as well.
-    if not (0 <= first <= MOST_RTT and 0 <= second <= MOST_RTT):
-        raise ValueError(f"allowed are the RTTs of two paths, such as 20/80, each 0 to {MOST_RTT} ms")
-    return first, second
+        return math.nan
+
+
+def whole(least: int = 1, most: int | None = None) -> Parser[int]:
+    """Return a parser of a whole number from *least* to *most*."""
+
+    def convert(text: str) -> int | None:
+        # A regular expression, because int() also accepts spaces, signs, underscores and the digits of every script,
+        # and fails for thousands of digits.
+        number = int(text) if re.fullmatch("[0-9]{1,9}", text) else -1
+        return number if least <= number and (most is None or number <= most) else None
+
+    return _parser(convert, f"are whole numbers from {least} {'on' if most is None else f'to {most}'}")
+
+
+def number(above: float = 0) -> Parser[float]:
+    """Return a parser of a finite number greater than *above*."""
+
+    def convert(text: str) -> float | None:
+        return value if above < (value := _number(text)) < math.inf else None
+
+    return _parser(convert, f"is a number greater than {above:g}")
+
+
+def _rtts(text: str) -> tuple[float, float] | None:
+    values = [_number(word) for word in text.split("/")]
+    return (values[0], values[1]) if len(values) == 2 and all(0 <= value <= MOST_RTT for value in values) else None
 
 
 def word(*known: str) -> Parser[str]:
     """Return a parser of one of the *known* words."""
+    return _parser({each: each for each in known}.get, f"are {', '.join(known)}")
 
-    def parse(text: str) -> str:
-        if text not in known:
-            raise ValueError(f"allowed are {', '.join(known)}")
-        return text
 
-    return parse
+rtt_pair = _parser(_rtts, f"are the RTTs of two paths, such as 20/80, each 0 to {MOST_RTT} ms")
+"""Parses two RTTs in milliseconds, one for each path."""
+yes_or_no = _parser({"yes": True, "no": False}.get, "are yes and no")
 
 
 def several(parse_one: Parser[T], *, by: str = ",") -> Parser[tuple[T, ...]]:
