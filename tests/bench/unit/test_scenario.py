@@ -262,11 +262,17 @@ def test_options_have_usual_values_and_other_values_in_a_quick_run() -> None:
     }
     assert made.chosen({}) == Settings((10, 20), 2, None, ("none", "ours"))
     assert made.chosen({"seconds": "0.5"}, quick=True) == Settings((10,), 2, 0.5, ("none", "ours"))
+    with pytest.raises(OptionError, match="^--set links=10,ten: 'ten': allowed are whole numbers from 1 on$"):
+        made.chosen({"links": "10,ten"})
+
+
+NOT_WHOLE = ("ten", "0", "-1", "1.5", "", " 1", "1_0", "٣", "9" * 5000)
 
 
 @pytest.mark.parametrize(
     ("parse", "text", "message"),
     [
+        *((whole(), text, "allowed are whole numbers from 1 on") for text in NOT_WHOLE),
         (whole(0, 80), "81", "allowed are whole numbers from 0 to 80"),
         (several(whole()), "1,x", "'x': allowed are whole numbers from 1 on"),
         (several(whole()), "1,2,1", "'1' is there twice"),
@@ -281,10 +287,3 @@ def test_options_have_usual_values_and_other_values_in_a_quick_run() -> None:
 def test_a_refusal_names_the_allowed_values(parse: Callable[[str], object], text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         parse(text)
-
-
-@pytest.mark.parametrize("text", ["ten", "0", "-1", "1.5", "", " 1", "1_0", "٣", "9" * 5000])
-def test_other_texts_than_whole_numbers_are_refused(text: str) -> None:
-    with pytest.raises(OptionError) as refused:
-        scenario().chosen({"runs": text})
-    assert str(refused.value) == f"--set runs={text}: allowed are whole numbers from 1 on"
