@@ -122,11 +122,14 @@ def _relayed(name: str, arrivals: Stream, departures: Stream, body: int) -> tupl
     *arrivals* and *departures* are two streams with the same *body*, a number of bytes. Raises CaptureError.
     """
     for side, stream in (("in", arrivals), ("out", departures)):
-        if stream.has_gaps:
-            raise CaptureError(f"{name}: the stream {side} has gaps")
         if not body < stream.total <= body + MAX_HEADER_SIZE:
             raise CaptureError(f"{name}: {stream.total} bytes {side}, which are no header section and {body} bytes")
     header, shift = arrivals.total - body, departures.total - arrivals.total
-    ends = [header, *(piece.end for piece in arrivals.pieces if piece.end > header)]
-    times = [(arrivals.arrived(end - 1), departures.seen(end - 1 + shift)) for end in ends]
+    try:
+        departures.arrived(departures.total - 1)
+        times = [
+            (arrivals.arrived(end - 1), departures.seen(end - 1 + shift)) for end in (header, *arrivals.ends(header))
+        ]
+    except CaptureError as error:
+        raise CaptureError(f"{name}: {error}") from None
     return *times[0], tuple(NANOSECOND * (sent - arrived) for arrived, sent in times[1:])

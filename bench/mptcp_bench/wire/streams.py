@@ -9,10 +9,8 @@ speaks version 0. Retransmissions and reinjections are ignored: only the first t
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from mptcp_throttler.mptcp.options import Dss, MpCapable, MpJoinSyn, MpJoinSynAck, initial_data_sequence, token_of_key
 
@@ -23,68 +21,50 @@ UP, DOWN = 0, 1
 """Direction of a stream: from the end that opened the connection, and to this end."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Piece:
-    """Bytes of a stream, from *start* to before *end*, that were first seen in one segment."""
-
-    start: int
-    end: int
-    time: int
-    """Time at which the bytes were first seen, in nanoseconds since the epoch."""
-
-
 class Stream:
-    """The bytes of one direction of a connection, numbered from 0, with the time at which each was first seen."""
+    """The bytes of one direction of a connection, numbered from 0. Times are nanoseconds since the epoch."""
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
-        """The pieces in stream order. They do not overlap."""
-        self._arrived: list[int] = []
+        self._segments: list[tuple[int, int, int]] = []
+        """Start, end (the number after the last byte) and time of each segment, in order of time."""
+        self._read: list[tuple[int, int]] = []
+        """For steps through the stream: the end, and the time at which all bytes before this end had arrived."""
 
     @property
     def total(self) -> int:
         """Number of bytes up to and including the last one that was seen."""
-        return self.pieces[-1].end if self.pieces else 0
-
-    @property
-    def has_gaps(self) -> bool:
-        return sum(piece.end - piece.start for piece in self.pieces) != self.total
+        return max((end for _, end, _ in self._segments), default=0)
 
     def add(self, start: int, end: int, time: int) -> None:
-        """Add the bytes of a segment, *start* to before *end*, in order of time. Bytes seen before keep their time."""
-        self._arrived = []
-        index = self._index(start)
-        begin = max(start, self.pieces[index].end) if index >= 0 else start
-        new = []
-        for piece in self.pieces[index + 1 :]:
-            if piece.start >= end:
-                break
-            if begin < piece.start:
-                new.append(Piece(begin, piece.start, time))
-            begin = piece.end
-        if begin < end:
-            new.append(Piece(begin, end, time))
-        for piece in new:
-            insort(self.pieces, piece)
+        """Add the bytes of a segment, *start* to before *end*. Segments must be added in order of time."""
+        self._segments.append((start, end, time))
+        self._read = []
 
     def seen(self, offset: int) -> int:
         """Return the time at which the byte at *offset* was first seen. Raises CaptureError if it is missing."""
-        return self.pieces[self._piece_of(offset)].time
+        return self._first(offset)[1]
 
     def arrived(self, offset: int) -> int:
         """Return the time from which a reader can have the byte at *offset* and all before it. Raises CaptureError."""
-        index = self._piece_of(offset)
-        self._arrived = self._arrived or list(accumulate((piece.time for piece in self.pieces), max))
-        return self._arrived[index]
+        if not self._read:
+            end = latest = 0
+            while end < self.total:
+                end, time = self._first(end)
+                latest = max(latest, time)
+                self._read.append((end, latest))
+        self._first(offset)
+        return next(time for end, time in self._read if offset < end)
 
-    def _piece_of(self, offset: int) -> int:
-        index = self._index(offset)
-        if index < 0 or offset >= self.pieces[index].end:
-            raise CaptureError(f"byte {offset} of a stream is missing")
-        return index
+    def ends(self, offset: int) -> list[int]:
+        """Return the ends after *offset* of all segments, except those that repeat a byte which was seen before."""
+        return sorted(end for _, end, time in self._segments if end > offset and self.seen(end - 1) == time)
 
-    def _index(self, offset: int) -> int:
-        return bisect_right(self.pieces, offset, key=lambda piece: piece.start) - 1
+    def _first(self, offset: int) -> tuple[int, int]:
+        """Return end and time of the first segment with the byte at *offset*. Raises CaptureError."""
+        for start, end, time in self._segments:
+            if start <= offset < end:
+                return end, time
+        raise CaptureError(f"the stream has gaps: byte {offset} is missing")
 
 
 @dataclass(slots=True)

@@ -262,7 +262,7 @@ def test_options_have_usual_values_and_other_values_in_a_quick_run() -> None:
     }
     assert made.chosen({}) == Settings((10, 20), 2, None, ("none", "ours"))
     assert made.chosen({"seconds": "0.5"}, quick=True) == Settings((10,), 2, 0.5, ("none", "ours"))
-    with pytest.raises(OptionError, match="^--set links=10,ten: 'ten': allowed are whole numbers from 1 on$"):
+    with pytest.raises(OptionError, match="--set links=10,ten: 'ten': allowed are"):
         made.chosen({"links": "10,ten"})
 
 

@@ -38,26 +38,32 @@ def connections(*talks: Talk) -> list[Connection]:
     return leg.connections
 
 
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=30))
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 12)), max_size=30))
 def test_stream_knows_when_each_byte_was_first_seen(segments: list[tuple[int, int]]) -> None:
     stream = Stream()
     first: dict[int, int] = {}
+    ends = []
     for time, (start, length) in enumerate(segments):
         stream.add(start, start + length, time)
+        if start + length - 1 not in first:
+            ends.append(start + length)
         for offset in range(start, start + length):
             first.setdefault(offset, time)
     total = max(first, default=-1) + 1
     assert stream.total == total
-    assert stream.has_gaps is (len(first) < total)
+    assert stream.ends(0) == sorted(ends)
     assert {offset: stream.seen(offset) for offset in first} == first
-    for piece in stream.pieces:
-        assert {first[offset] for offset in range(piece.start, piece.end)} == {piece.time}
-    with pytest.raises(CaptureError, match="missing"):
-        stream.seen(total)
-    if not stream.has_gaps:
+    gaps = sorted(set(range(total + 1)) - first.keys())
+    for offset in gaps:
+        with pytest.raises(CaptureError, match=f"byte {offset} is missing"):
+            stream.seen(offset)
+    if gaps == [total]:
         assert [stream.arrived(offset) for offset in range(total)] == [
             max(first[before] for before in range(offset + 1)) for offset in range(total)
         ]
+    else:
+        with pytest.raises(CaptureError, match=f"byte {gaps[0]} is missing"):
+            stream.arrived(total - 1)
 
 
 def test_repeated_syn_counts_once_and_a_reused_port_is_a_new_connection() -> None:
