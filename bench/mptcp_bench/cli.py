@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,13 +24,18 @@ from mptcp_lab.testbed.ownership import remove_stale, runs
 
 from . import provenance, result_file
 from .experiments import EXPERIMENTS
-from .experiments.findings import Findings, Picture, result_of
+from .experiments.findings import Findings, Picture
 from .experiments.parameters import OptionError, given
+from .experiments.scenario import Scenario
 from .paper import parameters, scenarios
 from .result_file import ExperimentResult, Provenance
 
 INTERRUPTED = 130
 ALL = "all"
+FILE_WIDTH = 120
+"""Columns of a table that is not printed to a terminal: the width of the widest table."""
+COLORS = {"holds": "green", "differs": "yellow"}
+"""Colours of verdicts on claims; the others are red."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,37 +87,31 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run an experiment: result.json and a figure")
     names = [*scenarios.NAMES, *EXPERIMENTS, ALL]
     run.add_argument("name", choices=names, metavar="NAME", help=f"one of mptcp-bench list; {ALL}: the paper's seven")
-    run.add_argument("--seed", type=int, default=1, help="for whatever is drawn at random: order, losses, jitter")
-    run.add_argument("--quick", action="store_true", help="less of everything: to see that it works")
-    run.add_argument("--json", action="store_true", help="the result as JSON on stdout, the tables on stderr")
+    run.add_argument("--seed", type=int, default=1, help="seed of all random choices: order, losses, jitter")
+    run.add_argument("--quick", action="store_true", help="a reduced run that only shows that it works")
     run.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
     run.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a parameter of the experiment")
-    run.add_argument("--inventory", type=Path, metavar="FILE", help="real hosts, by ssh, in place of namespaces")
+    run.add_argument("--inventory", type=Path, metavar="FILE", help="use real hosts, by ssh, instead of namespaces")
     run.set_defaults(command=_run)
 
-    report = commands.add_parser("report", help="one HTML page of all that was run")
+    report = commands.add_parser("report", help="one HTML page of all results")
     report.add_argument("directory", type=Path, nargs="?", default=provenance.RESULTS, metavar="DIR")
     report.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in DIR, or kept.html")
     kept = report.add_mutually_exclusive_group()
-    kept.add_argument("--kept", action="store_true", help="in place of DIR: all that docs/results keeps")
+    kept.add_argument("--kept", action="store_true", help="use the results in docs/results instead of DIR")
     kept.add_argument(
         "--docs",
         nargs="*",
         metavar="NAME",
-        help="for maintainers, in place of the page: keep these results in docs/results, write the tables of docs/",
+        help="for maintainers, instead of the page: keep these results in docs/results, write the tables of docs/",
     )
     report.set_defaults(command=_report)
 
-    commands.add_parser("list", help="list experiments, parameters, and the testbeds that exist").set_defaults(
-        command=_list
-    )
-    cleanup = commands.add_parser("cleanup", help="remove what runs that were killed left behind")
+    listing = commands.add_parser("list", help="list experiments, parameters, and the testbeds that exist")
+    listing.set_defaults(command=_list)
+    cleanup = commands.add_parser("cleanup", help="remove the remains of killed runs")
     cleanup.set_defaults(command=_cleanup)
     return parser
-
-
-_FILE_WIDTH = 120
-"""Columns of a table that is not printed to a terminal: the width of the widest table."""
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -127,140 +125,134 @@ def _demo(arguments: argparse.Namespace) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class _Job:
+    """One experiment to run."""
+
+    name: str
+    title: str
+    parameters: Mapping[str, str]
+    """The parameters in the result."""
+    scenario: Scenario[Any, Any, Any, Any]
+    options: Mapping[str, str] = field(default_factory=dict)
+    """The options of the scenario."""
+    keeps_finished_runs: bool = False
+    origin: Callable[[Provenance], Provenance] = lambda driver: driver
+    """Returns the provenance, if other hosts than this host run the experiment."""
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.name in EXPERIMENTS:
-        if arguments.inventory:
-            raise TestbedError(f"run {arguments.name}: --inventory is for the paper's experiments")
-        return _experiment(arguments)
-    return _paper(arguments)
+    is_ours = arguments.name in EXPERIMENTS
+    if is_ours and arguments.inventory:
+        raise TestbedError(f"run {arguments.name}: --inventory is for the paper's experiments")
+    failed = False
+    try:
+        for job in _ours(arguments) if is_ours else _papers(arguments):
+            try:
+                failed |= bool(_execute(job, arguments).wrong)
+            except TestbedError as error:
+                _complain(f"run {job.name}: {error}", error)
+                failed = True
+    except OptionError as error:
+        raise OptionError(f"run {arguments.name}: {error}") from None
+    return 1 if failed else 0
 
 
-def _paper(arguments: argparse.Namespace) -> int:
+def _papers(arguments: argparse.Namespace) -> Iterator[_Job]:
     from mptcp_lab.remote import read_inventory, remote_lab
 
     from .paper import session
 
     hosts = partial(remote_lab, read_inventory(arguments.inventory)) if arguments.inventory is not None else None
     chosen = parameters.Chosen.of(given(arguments.set, parameters.OPTIONS), emulated=hosts is None)
-    results, wrong = [], False
-    try:
-        for name in scenarios.NAMES if arguments.name == ALL else (arguments.name,):
-            scenario = session.scenario(name, chosen, quick=arguments.quick, hosts=hosts)
-            order = _Order(name, scenario.title, chosen.texts, arguments, scenario.paths.provenance)
-            run = replace(scenario, keep=order.keep).run
-            try:
-                result, complaints = order.run(partial(run, order.console, arguments.seed, arguments.quick, {}))
-            except TestbedError as error:
-                _complain(f"run {name}: {error}", error)
-                wrong = True
-            else:
-                results.append(asdict(result))
-                wrong |= complaints
-    finally:
-        if arguments.json:
-            json.dump(results, sys.stdout, indent=1)
-            print()
-    return 1 if wrong else 0
+    for name in scenarios.NAMES if arguments.name == ALL else (arguments.name,):
+        scenario = session.scenario(name, chosen, quick=arguments.quick, hosts=hosts)
+        origin = scenario.paths.provenance
+        yield _Job(name, scenario.title, chosen.texts, scenario, keeps_finished_runs=True, origin=origin)
 
 
-def _experiment(arguments: argparse.Namespace) -> int:
+def _ours(arguments: argparse.Namespace) -> Iterator[_Job]:
     experiment = EXPERIMENTS[arguments.name]
-    options = experiment.options(arguments.set)
-    order = _Order(experiment.name, experiment.summary, options, arguments)
-    result, wrong = order.run(partial(experiment.run, order.console, arguments.seed, arguments.quick, options))
-    if arguments.json:
-        sys.stdout.write(result_file.to_json(result))
-    return 1 if wrong else 0
+    scenario = experiment.load()
+    options = given(arguments.set, scenario.OPTIONS)
+    yield _Job(experiment.name, experiment.summary, options, scenario, options)
 
 
-COLORS = {"holds": "green", "differs": "yellow"}
+def _execute(job: _Job, arguments: argparse.Namespace) -> Findings:
+    """Run the experiment, write result and pictures, and print tables."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = max(console.width, FILE_WIDTH)
+    seed, quick = arguments.seed, arguments.quick
+    target: Path = arguments.output / job.name / result_file.FILE
+    begin = ExperimentResult(
+        provenance=provenance.collect(seed),
+        experiment=job.name,
+        title=job.title,
+        parameters=dict(job.parameters),
+        seed=seed,
+        complete=False,
+        quick=quick,
+    )
+    kept: list[Findings] = []
+
+    def write(findings: Findings, *, complete: bool) -> None:
+        result = replace(begin, provenance=job.origin(begin.provenance))
+        result_file.write(findings.added_to(result, complete=complete), target)
+
+    def keep(findings: Findings) -> None:
+        write(findings, complete=False)
+        _remove_pictures(findings.pictures, target)
+        kept.append(findings)
+
+    result_file.prepare(target.parent)
+    try:
+        findings = job.scenario.run(console, seed, quick, job.options, keep if job.keeps_finished_runs else None)
+        write(findings, complete=True)
+    except BaseException as error:
+        _add_note(error, kept, target)
+        raise
+    _draw(findings.pictures, target)
+    for table in (*findings.tables, *filter(None, [findings.other_aims])):
+        console.print(table)
+    for claim in (each for each in findings.aims if each.said):
+        verdict = f"[{COLORS.get(claim.verdict, 'red')}]{claim.verdict}[/]"
+        text = f"{verdict} {claim.what}\n    [dim]{escape(claim.said)}[/]"
+        console.print(text, highlight=False, soft_wrap=True)
+    console.print(f"Numbers: {target}", highlight=False, soft_wrap=True)
+    for line in findings.wrong:
+        print(f"mptcp-bench run {job.name}: {line}", file=sys.stderr)
+    return findings
 
 
-class _Order:
-    """One experiment to run, and its files."""
-
-    def __init__(
-        self,
-        name: str,
-        title: str,
-        options: Mapping[str, str],
-        arguments: argparse.Namespace,
-        origin: Callable[[Provenance], Provenance] = lambda driver: driver,
-    ) -> None:
-        """*origin* returns the provenance, if other hosts than this host run the experiment."""
-        self.name, self.title, self.options, self.arguments, self.origin = name, title, options, arguments, origin
-        self.console = Console(stderr=arguments.json)
-        if not self.console.is_terminal:
-            self.console.width = max(self.console.width, _FILE_WIDTH)
-        self.target: Path = arguments.output / name / result_file.FILE
-        self._provenance = provenance.collect(arguments.seed)
-        self._kept = False
-
-    def _result(self, findings: Findings) -> ExperimentResult:
-        seed, quick = self.arguments.seed, self.arguments.quick
-        origin = self.origin(self._provenance)
-        return result_of(self.name, self.title, findings, origin, self.options, seed=seed, quick=quick)
-
-    def keep(self, findings: Findings) -> None:
-        """Write the findings so far, and delete the pictures of an earlier run."""
-        result_file.write(replace(self._result(findings), complete=False), self.target)
-        _remove_pictures(findings.pictures, self.target)
-        self._kept, self._findings = True, findings
-
-    def run(self, run: Callable[[], Findings]) -> tuple[ExperimentResult, bool]:
-        """Run the experiment, write result and pictures, and print tables. Return also whether anything is wrong."""
-        result_file.prepare(self.target.parent)
+def _add_note(error: BaseException, kept: Sequence[Findings], target: Path) -> None:
+    """Add to *error* a note about what a run that ended early left in *target*."""
+    if kept:
+        error.add_note(f"{target} has what was done, marked as interrupted")
         try:
-            findings = run()
-            result = self._result(findings)
-            result_file.write(result, self.target)
-        except BaseException as error:
-            self._ended(error)
-            raise
-        _draw(findings.pictures, self.target)
-        for table in findings.tables:
-            self.console.print(table)
-        for claim in (each for each in findings.aims if each.said):
-            text = (
-                f"[{COLORS.get(claim.verdict, 'red')}]{claim.verdict}[/] {claim.what}\n    [dim]{escape(claim.said)}[/]"
-            )
-            self.console.print(text, highlight=False, soft_wrap=True)
-        if not self.arguments.json:
-            self.console.print(f"Numbers: {self.target}", highlight=False, soft_wrap=True)
-        for line in findings.wrong:
-            print(f"mptcp-bench run {self.name}: {line}", file=sys.stderr)
-        return result, bool(findings.wrong)
-
-    def _ended(self, error: BaseException) -> None:
-        """Add to *error* a note about the kept part of a run that ended early."""
-        if self._kept:
-            error.add_note(f"{self.target} has what was done, marked as interrupted")
-            try:
-                _draw(self._findings.pictures, self.target)
-            except OSError as failed:
-                error.add_note(f"its figure cannot be drawn: {failed.strerror or failed}")
-            return
-        # Remove the directory if the run created it. A directory with an earlier result is not empty and stays.
-        with suppress(OSError):
-            self.target.parent.rmdir()
-        if not isinstance(error, OptionError):
-            earlier = f"; {self.target} is of an earlier run" if self.target.exists() else ""
-            error.add_note(f"nothing of this run is kept{earlier}")
-
-
-def _files(pictures: Sequence[Picture], target: Path) -> list[tuple[Picture, Path]]:
-    return [(each, target.with_name(f"{each.name}.{ending}")) for each in pictures for ending in ("png", "svg")]
+            _draw(kept[-1].pictures, target)
+        except OSError as failed:
+            error.add_note(f"its figure cannot be drawn: {failed.strerror or failed}")
+        return
+    # Remove the directory if the run created it. A directory with an earlier result is not empty and stays.
+    with suppress(OSError):
+        target.parent.rmdir()
+    if not isinstance(error, OptionError):
+        earlier = f"; {target} is of an earlier run" if target.exists() else ""
+        error.add_note(f"nothing of this run is kept{earlier}")
 
 
 def _remove_pictures(pictures: Sequence[Picture], target: Path) -> None:
-    for _, file in _files(pictures, target):
-        file.unlink(missing_ok=True)
+    for picture in pictures:
+        for suffix in ("png", "svg"):
+            target.with_name(f"{picture.name}.{suffix}").unlink(missing_ok=True)
 
 
 def _draw(pictures: Sequence[Picture], target: Path) -> None:
     """Draw *pictures* in the directory of the result *target*, after deleting the files of an earlier run."""
     _remove_pictures(pictures, target)
-    for picture, file in _files(pictures, target):
+    for picture, suffix in ((picture, suffix) for picture in pictures for suffix in ("png", "svg")):
+        file = target.with_name(f"{picture.name}.{suffix}")
         try:
             picture.draw(file)
         except BaseException as error:
@@ -280,9 +272,11 @@ def _report(arguments: argparse.Namespace) -> int:
             print(page)
         return 0
     target = arguments.output or arguments.directory / ("kept.html" if arguments.kept else "report.html")
-    missing = report.write_kept_report(target) if arguments.kept else report.write_report(arguments.directory, target)
+    chapters = report.chapters_of_kept() if arguments.kept else report.chapters_of_runs(arguments.directory)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(report.page(chapters))
     print(target)
-    if missing:
+    if not arguments.kept and (missing := report.missing(chapters)):
         print(f"mptcp-bench report: not run yet: {', '.join(missing)}", file=sys.stderr)
     return 0
 

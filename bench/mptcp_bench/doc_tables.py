@@ -10,8 +10,7 @@ named ones, and the rows whose cells, joined by commas, contain one of the WORDS
 the cell above it, and ``…`` in WORDS matches any text. ``brief`` in place of ``table`` omits intervals and the aims'
 bounds and verdicts, and names the file in place of the command. ``<!-- verdicts: NAME, NAME -->`` lists the papers'
 claims with their verdicts, without figures. If verdicts were made by an earlier rule than today's, the page explains
-below them how the rule differed (``earlier_rules``). ``mptcp-bench report --docs`` writes the pages, and a unit test
-compares them.
+below them how the rule differed. ``mptcp-bench report --docs`` writes the pages, and a unit test compares them.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from typing import get_args
 from mptcp_lab.testbed.services import REPOSITORY
 
 from . import result_file
-from .earlier_rules import earlier_rule
 from .result_file import ExperimentResult, Judgement, ResultError, Table, judge
 
 DOCS = REPOSITORY / "docs"
@@ -38,14 +36,14 @@ BEGIN = re.compile(
     r"|verdicts: (?P<names>[\w-]+(?:, [\w-]+)*)) -->"
 )
 END = "<!-- end -->"
-OTHERS = ("<!-- keys", "<!-- metrics")
-"""First words of tables that are generated from the code, not from results."""
-MARK = ("<!-- table", "<!-- brief", "<!-- verdicts", END)
+GENERATED = re.compile(
+    rf"^(?P<begin><!-- (?:table|brief|verdicts)\b.*)(?:\n(?!<!-- ).*)*(?P<end>\n{END}$)?", re.MULTILINE
+)
 INTERVAL = re.compile(r" \([^()]+ to [^()]+\)| ± [^ ]+")
 COMMIT = re.compile("[0-9a-f]{40}")
 """``provenance`` of a run from a clean working copy."""
-VERDICTS = ("aims", "claims")
-SIGNS = {"met": "met", "missed": "**missed**", "no aim": ""}
+VERDICTS = {"met": "met", "missed": "**missed**", "no aim": ""}
+"""Text for each verdict on an aim."""
 
 
 def unfit(found: ExperimentResult) -> list[str]:
@@ -56,14 +54,11 @@ def unfit(found: ExperimentResult) -> list[str]:
     if found.quick:
         reasons.append("it was run with --quick")
     if not COMMIT.fullmatch(found.provenance.commit):
-        reasons.append(f"commit {found.provenance.commit}: the working copy was no commit; commit, then run it again")
+        reasons.append(f"commit {found.provenance.commit}: the working copy was not a commit; commit and run it again")
     for aim in found.aims:
-        if aim.verdict in get_args(Judgement):
-            continue
         verdict = judge(inf if aim.value is None else aim.value, aim.least, aim.most)
-        if aim.verdict != verdict:
-            wanted = aim.wanted or "nothing"
-            reasons.append(f"{aim.what}: {aim.measured}, wanted {wanted}, is {verdict!r} and not {aim.verdict!r}")
+        if aim.verdict not in (verdict, *get_args(Judgement)):
+            reasons.append(f"{aim}, is {verdict!r} and not {aim.verdict!r}")
     return reasons
 
 
@@ -89,136 +84,115 @@ def pages(docs: Path = DOCS) -> dict[Path, str]:
 
 def write_pages(docs: Path = DOCS) -> list[Path]:
     """Write the pages that differ from the results, and return their paths; raises ResultError as :func:`pages`."""
-    stale = [(page, text) for page, text in pages(docs).items() if page.read_text() != text]
-    for page, text in stale:
+    stale = {page: text for page, text in pages(docs).items() if page.read_text() != text}
+    for page, text in stale.items():
         page.write_text(text)
-    return [page for page, _ in stale]
+    return list(stale)
 
 
 def generated(text: str, kept: Mapping[str, ExperimentResult], page: str) -> str:
     """Return *text* of *page* with each table as in *kept*. Raises ResultError: page, line, and the known names."""
-    return "\n".join(_lines(text, kept, page))
+
+    def table(match: re.Match[str]) -> str:
+        line = match["begin"]
+        begin, number = BEGIN.fullmatch(line), text.count("\n", 0, match.start()) + 1
+        try:
+            if begin is None or match["end"] is None:
+                forms = "<!-- table: NAME.KEY --> or <!-- verdicts: NAME, NAME -->"
+                raise ResultError(f"{line}: expected {forms}, the table, and {END}")
+            lines = _verdicts(begin["names"], kept) if begin["names"] else _shown(begin, kept)
+            return "\n".join((line, "", *lines, "", END))
+        except ResultError as error:
+            raise ResultError(f"{page}:{number}: {error}") from None
+
+    return GENERATED.sub(table, text)
 
 
-def _lines(text: str, kept: Mapping[str, ExperimentResult], page: str) -> Iterator[str]:
-    lines = iter(enumerate(text.split("\n"), 1))
-    for number, line in lines:
-        yield line
-        if line.startswith(OTHERS):
-            for _, kept_line in lines:
-                yield kept_line
-                if kept_line == END:
-                    break
-            continue
-        begin = BEGIN.fullmatch(line)
-        if begin is None:
-            if line.startswith(MARK):
-                forms = "<!-- table: NAME.KEY -->, <!-- verdicts: NAME, NAME -->"
-                raise ResultError(f"{page}:{number}: {line}: there should be {forms} and {END} alone")
-            continue
-        where = f"{page}:{number}"
-        yield ""
-        yield from _verdicts(begin, kept, where) if begin["names"] else _shown(begin, kept, where)
-        yield ""
-        for _, old in lines:
-            if BEGIN.fullmatch(old):
-                raise ResultError(f"{where}: {line}: no {END} before the next table")
-            if old == END:
-                yield END
-                break
-        else:
-            raise ResultError(f"{where}: {line}: no {END} behind it")
-
-
-def _of(name: str, kept: Mapping[str, ExperimentResult], where: str) -> ExperimentResult:
+def _of(name: str, kept: Mapping[str, ExperimentResult]) -> ExperimentResult:
     if name not in kept:
-        raise ResultError(f"{where}: no result {name!r} is kept; there are {', '.join(kept) or 'none'}")
+        raise ResultError(f"no result {name!r} is kept; there are {', '.join(kept) or 'none'}")
     return kept[name]
 
 
-def _shown(begin: re.Match[str], kept: Mapping[str, ExperimentResult], where: str) -> Iterator[str]:
-    name = begin["name"]
-    found = _of(name, kept, where)
-    table = _rows(_table(found, begin["key"], where), begin["words"], where)
-    table = _columns(table, begin["columns"], where)
-    brief = begin["form"] == "brief"
-    yield from markdown(_brief(table, begin["key"]) if brief else table)
+def _shown(begin: re.Match[str], kept: Mapping[str, ExperimentResult]) -> Iterator[str]:
+    name, key, brief = begin["name"], begin["key"], begin["form"] == "brief"
+    found = _of(name, kept)
+    table = _columns(_rows(_table(found, key), begin["words"]), begin["columns"])
+    yield from markdown(_brief(table) if brief else table)
     yield ""
     yield f"`docs/{KEPT}/{name}.json`, {found.provenance.started[:10]}." if brief else origin(found)
-    if begin["key"] in VERDICTS and (rule := earlier_rule(name, found)):
+    if key in ("aims", "claims") and found.earlier_rule:
         yield ""
-        yield f"Judged by an earlier rule: {rule}."
+        yield f"Judged by an earlier rule: {found.earlier_rule}."
 
 
-def _verdicts(begin: re.Match[str], kept: Mapping[str, ExperimentResult], where: str) -> Iterator[str]:
+def _verdicts(names: str, kept: Mapping[str, ExperimentResult]) -> Iterator[str]:
     rows: list[tuple[str, ...]] = []
     days = set()
-    for name in begin["names"].split(", "):
-        found = _of(name, kept, where)
+    for name in names.split(", "):
+        found = _of(name, kept)
         days.add(found.provenance.started[:10])
-        claims = _table(found, "claims", where).rows
+        claims = _table(found, "claims").rows
         rows += ((f"`{name}`" * (number == 0), says, verdict) for number, (says, _, verdict) in enumerate(claims))
     yield from markdown(Table("verdicts", "", ("", "the paper says", "verdict"), tuple(rows)))
     yield ""
-    of = Counter(verdict for *_, verdict in rows)
-    counts = ", ".join(f"{of[verdict]} × {verdict}" for verdict in get_args(Judgement) if of[verdict])
-    yield f"{len(rows)} claims: {counts}. Measured {' to '.join(sorted({min(days), max(days)}))}."
+    counts = Counter(verdict for *_, verdict in rows)
+    summary = ", ".join(f"{counts[verdict]} × {verdict}" for verdict in get_args(Judgement) if counts[verdict])
+    yield f"{len(rows)} claims: {summary}. Measured {' to '.join(sorted({min(days), max(days)}))}."
 
 
-def _table(found: ExperimentResult, key: str, where: str) -> Table:
+def _table(found: ExperimentResult, key: str) -> Table:
     tables = {table.key: table for table in found.tables}
-    claims = [each for each in found.aims if each.verdict in get_args(Judgement)]
-    if claims:
-        said = tuple((each.what, each.said, each.verdict) for each in claims)
-        tables["claims"] = Table("claims", "", ("the paper says", "measured", "verdict"), said)
-    if aims := [each for each in found.aims if each not in claims]:
-        rows = tuple((each.what, each.measured, each.wanted, SIGNS[each.verdict]) for each in aims)
-        tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), rows)
+    if claims := [each for each in found.aims if each.verdict in get_args(Judgement)]:
+        rows = tuple((each.what, each.said, str(each.verdict)) for each in claims)
+        tables["claims"] = Table("claims", "", ("the paper says", "measured", "verdict"), rows)
+    if aims := [each for each in found.aims if each.verdict in VERDICTS]:
+        cells = tuple((each.what, each.measured, each.wanted, VERDICTS[each.verdict]) for each in aims)
+        tables["aims"] = Table("aims", "", ("", "measured", "wanted", ""), cells)
     if key not in tables:
-        raise ResultError(f"{where}: {found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
+        raise ResultError(f"{found.experiment} has no table {key!r}; there are {', '.join(tables) or 'none'}")
     return tables[key]
 
 
-def _rows(table: Table, words: str | None, where: str) -> Table:
+def _rows(table: Table, words: str | None) -> Table:
     """Return the rows of *table* that contain one of the *words*. Raises ResultError if a word matches no row."""
     if not words:
         return table
-    rows = tuple(_labelled(table.rows))
-    wanted = {row for each in words.split("; ") for row in _with(each, rows, f"{where}: no row of {table.key}")}
-    return replace(table, rows=tuple(row for row in rows if row in wanted))
-
-
-def _with(words: str, rows: Iterable[tuple[str, ...]], complaint: str) -> list[tuple[str, ...]]:
-    wanted = re.compile(".*".join(map(re.escape, words.split("…"))))
-    if found := [row for row in rows if wanted.search(", ".join(row))]:
-        return found
-    raise ResultError(f"{complaint} has {words!r} in it")
-
-
-def _columns(table: Table, columns: str | None, where: str) -> Table:
-    if not columns:
-        return table
-    wanted = columns.split("; ")
-    if unknown := [each for each in wanted if each not in table.head]:
-        raise ResultError(f"{where}: {table.key} has no column {unknown[0]!r}; there are {'; '.join(table.head)}")
-    places = [0, *map(table.head.index, wanted)]
-    head, *rows = (tuple(row[place] for place in places) for row in (table.head, *table.rows))
-    return replace(table, head=head, rows=tuple(rows))
-
-
-def _brief(table: Table, key: str) -> Table:
-    """Return *table* without intervals; a table of aims also without bounds and verdicts."""
-    head, *rows = (row[:2] if key == "aims" else row for row in (table.head, *table.rows))
-    rows = [(row[0], *(INTERVAL.sub("", cell) for cell in row[1:])) for row in rows]
-    return replace(table, head=head, rows=tuple(rows))
+    rows, selected = list(_labelled(table.rows)), set()
+    for each in words.split("; "):
+        pattern = re.compile(".*".join(map(re.escape, each.split("…"))))
+        matches = {row for row in rows if pattern.search(", ".join(row))}
+        if not matches:
+            raise ResultError(f"no row of {table.key} contains {each!r}")
+        selected |= matches
+    return replace(table, rows=tuple(row for row in rows if row in selected))
 
 
 def _labelled(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Yield *rows*; their empty first cells repeat the cells above."""
     above: tuple[str, ...] = ()
     for row in rows:
-        empty = next((place for place, cell in enumerate(row) if cell), len(row))
+        empty = next((index for index, cell in enumerate(row) if cell), len(row))
         above = (*above[:empty], *row[empty:])
         yield above
+
+
+def _columns(table: Table, columns: str | None) -> Table:
+    if not columns:
+        return table
+    names = columns.split("; ")
+    if unknown := [each for each in names if each not in table.head]:
+        raise ResultError(f"{table.key} has no column {unknown[0]!r}; there are {'; '.join(table.head)}")
+    indexes = [0, *map(table.head.index, names)]
+    head, *rows = (tuple(row[index] for index in indexes) for row in (table.head, *table.rows))
+    return replace(table, head=head, rows=tuple(rows))
+
+
+def _brief(table: Table) -> Table:
+    """Return *table* without intervals; a table of aims also without bounds and verdicts."""
+    head, *rows = (row[:2] if table.key == "aims" else row for row in (table.head, *table.rows))
+    rows = [(row[0], *(INTERVAL.sub("", cell) for cell in row[1:])) for row in rows]
+    return replace(table, head=head, rows=tuple(rows))
 
 
 def markdown(table: Table) -> Iterator[str]:
@@ -233,6 +207,6 @@ def _cell(text: str) -> str:
 
 def origin(found: ExperimentResult) -> str:
     """Return a line with the origin of a table's figures: command, date, kernel, processors."""
-    here = found.provenance
-    processors = "1 processor" if here.processors == 1 else f"{here.processors} processors"
-    return f"`{here.command}`, {here.started[:10]}, Linux {here.kernel.partition('-')[0]}, {processors}."
+    run = found.provenance
+    processors = "1 processor" if run.processors == 1 else f"{run.processors} processors"
+    return f"`{run.command}`, {run.started[:10]}, Linux {run.kernel.partition('-')[0]}, {processors}."

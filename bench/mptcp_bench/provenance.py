@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from mptcp_lab.testbed.commands import TestbedError, run
 from mptcp_lab.testbed.services import REPOSITORY
@@ -50,13 +48,12 @@ def _squid() -> str:
 
 def _command(words: Sequence[str]) -> str:
     """Return the command line *words* without ``--output``, which does not affect the results."""
-    program, *given = words
     kept = [
         word
-        for before, word in zip([program, *given], given, strict=False)
+        for before, word in pairwise(words)
         if "--output" not in (before, word) and not word.startswith("--output=")
     ]
-    return shlex.join([Path(program).name, *kept])
+    return shlex.join([Path(words[0]).name, *kept])
 
 
 def collect(seed: int | None = None) -> Provenance:
@@ -71,8 +68,3 @@ def collect(seed: int | None = None) -> Provenance:
         seed=seed,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-
-
-def to_json(provenance: Provenance, results: dict[str, Any]) -> str:
-    """Return *results* with their provenance as JSON text."""
-    return json.dumps({"provenance": asdict(provenance), **results}, indent=2) + "\n"

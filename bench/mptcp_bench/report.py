@@ -8,18 +8,16 @@ template arranges and escapes texts. The results are those below a directory, or
 from __future__ import annotations
 
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from . import result_file
 from .doc_tables import DOCS, KEPT, read_kept
-from .earlier_rules import REPLACED, earlier_rule
 from .experiments import EXPERIMENTS
 from .paper import scenarios
-from .result_file import AimVerdict, ExperimentResult, Judgement, ResultError, Scalar, Verdict
+from .result_file import AimVerdict, ExperimentResult, Judgement, ResultError, Scalar
 
 TEMPLATE = "report.html.jinja"
 ORDER = (*scenarios.NAMES, *EXPERIMENTS)
@@ -28,57 +26,37 @@ KEPT_PICTURES = (".", "paper")
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """A picture and its text alternative."""
-
-    image: bytes
-    alternative: str
-    form: Literal["svg+xml", "png"] = "svg+xml"
-
-    @property
-    def url(self) -> str:
-        """The picture as a data URL, so that the page fetches nothing."""
-        return f"data:image/{self.form};base64," + b64encode(self.image).decode()
-
-
-@dataclass(frozen=True, slots=True)
 class Chapter:
-    """The texts, tables and figures about one result."""
+    """A result and its figures."""
 
     result: ExperimentResult
     label: str
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[str, ...] = ()
+    """Data URLs of pictures."""
     warnings: tuple[str, ...] = ()
 
-    @property
-    def claims(self) -> list[Verdict]:
-        return [each for each in self.result.aims if each.verdict in get_args(Judgement)]
-
-    @property
-    def aims(self) -> list[Verdict]:
-        return [each for each in self.result.aims if each.verdict in get_args(AimVerdict)]
-
-    @property
-    def counts(self) -> Counter[str]:
-        """Number of aims and claims by verdict."""
-        return Counter(each.verdict for each in self.result.aims)
+    @classmethod
+    def of(cls, result: ExperimentResult, label: str, pictures: Sequence[Path]) -> Chapter:
+        """Return the chapter with the *pictures*, in SVG or PNG; a picture that cannot be read becomes a warning."""
+        figures, warnings = [], []
+        for file in pictures:
+            kind = "svg+xml" if file.suffix == ".svg" else "png"
+            try:
+                figures.append(f"data:image/{kind};base64,{b64encode(file.read_bytes()).decode()}")
+            except OSError as error:
+                warnings.append(f"The picture {file.name} cannot be shown: {error.strerror}.")
+        return cls(result, label, tuple(figures), tuple(warnings))
 
     @property
     def explanation(self) -> list[str]:
         """How an experiment of ours measures, in paragraphs."""
-        name = self.result.experiment
-        text = EXPERIMENTS[name].explanation.replace("``", "").replace("*", "") if name in EXPERIMENTS else ""
+        experiment = EXPERIMENTS.get(self.result.experiment)
+        text = experiment.explanation.replace("``", "").replace("*", "") if experiment else ""
         return [" ".join(each.split()) for each in text.split("\n\n") if each]
 
-    @property
-    def pairs(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Parameters and provenance, as names and values."""
-        groups = {"Parameters": self.result.parameters, "Where it comes from": asdict(self.result.provenance)}
-        return [(title, [(name, word(value)) for name, value in of.items()]) for title, of in groups.items() if of]
 
-
-def word(value: Scalar) -> str:
-    """Return a parameter's value as text for people."""
+def shown(value: Scalar) -> str:
+    """Return a parameter's value as text."""
     if value is None:
         return "—"
     if isinstance(value, bool):
@@ -86,13 +64,8 @@ def word(value: Scalar) -> str:
     return f"{value:,}".replace(",", "\u202f") if isinstance(value, int) else str(value)
 
 
-def _position(found: ExperimentResult) -> int:
-    """Return the place of *found* in the report, in which the paper's experiments come first."""
-    return ORDER.index(found.experiment) if found.experiment in ORDER else len(ORDER)
-
-
-def page(shown: Sequence[Chapter]) -> str:
-    """Return the page with the chapters *shown*, in the given order."""
+def page(chapters: Sequence[Chapter]) -> str:
+    """Return the page with *chapters*: the paper's experiments first, and ours in the order of ``mptcp-bench list``."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -102,78 +75,56 @@ def page(shown: Sequence[Chapter]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    counts = sum((each.counts for each in shown), Counter[str]())
-    groups = {"claims of the paper": get_args(Judgement), "aims of ours": get_args(AimVerdict)}
+    environment.filters |= {"shown": shown, "asdict": asdict}
+    order = {name: index for index, name in enumerate(ORDER)}
+    in_order = sorted(chapters, key=lambda each: (order.get(each.result.experiment, len(ORDER)), each.label))
     return environment.get_template(TEMPLATE).render(
-        chapters=[(f"{each.result.experiment}-{n}", each) for n, each in enumerate(shown)],
-        missing=missing([each.result for each in shown]),
-        verdicts=[(of, [(word, counts[word]) for word in words]) for of, words in groups.items()],
-        order=[*get_args(Judgement), *get_args(AimVerdict)],
+        chapters=[(f"{each.result.experiment}-{n}", each) for n, each in enumerate(in_order)],
+        missing=missing(chapters),
+        aims=[aim for each in chapters for aim in each.result.aims],
+        groups={"claims of the paper": get_args(Judgement), "aims of ours": get_args(AimVerdict)},
     )
 
 
-def missing(there: Sequence[ExperimentResult]) -> tuple[str, ...]:
-    """Return the names of all experiments, the paper's and ours, that are not among *there*."""
-    names = {each.experiment for each in there}
-    return tuple(name for name in ORDER if name not in names)
+def missing(chapters: Sequence[Chapter]) -> tuple[str, ...]:
+    """Return the names of all experiments, the paper's and ours, without a chapter."""
+    return tuple(name for name in ORDER if name not in {each.result.experiment for each in chapters})
 
 
-def write_report(directory: Path, target: Path) -> tuple[str, ...]:
-    """Write the page of all results below *directory* into *target*. Return the names of missing experiments.
-
-    The figures are the files that the runs wrote.
+def chapters_of_runs(directory: Path) -> list[Chapter]:
+    """Return the results below *directory*, with the pictures that the runs drew.
 
     :raises ResultError: a file is wrong (the text has a line for each), or no result exists
-    :raises OSError: *target* cannot be written
     """
-    found, wrong = [], []
+    chapters, errors = [], []
     for source in result_file.find(directory):
         try:
-            found.append((result_file.load(source), source.parent))
+            found = result_file.load(source)
         except ResultError as error:
-            wrong.append(str(error))
-    if wrong:
-        raise ResultError("\n".join(wrong))
-    if not found:
-        raise ResultError(f"{directory}: no NAME/{result_file.FILE} in it; mptcp-bench run NAME makes one")
-    found.sort(key=lambda each: _position(each[0]))
-    _write(target, [_chapter(*each) for each in found])
-    return missing([result for result, _ in found])
+            errors.append(str(error))
+        else:
+            pictures = [source.with_name(f"{Path(name).name}.svg") for name in found.pictures]
+            chapters.append(Chapter.of(found, found.experiment, pictures))
+    if errors:
+        raise ResultError("\n".join(errors))
+    if not chapters:
+        raise ResultError(f"{directory}: it contains no NAME/{result_file.FILE}; mptcp-bench run NAME creates one")
+    return chapters
 
 
-def _chapter(found: ExperimentResult, directory: Path) -> Chapter:
-    figures, warnings = [], []
-    for name in found.pictures:
-        picture = directory / f"{Path(name).name}.svg"
-        try:
-            figures.append(Figure(picture.read_bytes(), f"{found.experiment}: {found.title}"))
-        except OSError as error:
-            warnings.append(f"The picture {picture.name} cannot be shown: {error.strerror}.")
-    return Chapter(found, found.experiment, tuple(figures), tuple(warnings))
-
-
-def write_kept_report(target: Path, docs: Path = DOCS) -> tuple[str, ...]:
-    """Write the page of all results kept in *docs* into *target*. Raises ResultError if none is kept, and OSError."""
-    kept = read_kept(docs)
-    if not kept:
-        raise ResultError(f"{docs / KEPT}: no result is kept in it")
-    order = sorted(kept, key=lambda name: (_position(kept[name]), name))
-    _write(target, [_kept_chapter(name, kept[name], docs) for name in order])
-    return ()
-
-
-def _kept_chapter(name: str, found: ExperimentResult, docs: Path) -> Chapter:
-    rule = earlier_rule(name, found)
-    notes = (*found.notes, f"Judged by an earlier rule: {rule}.") if rule else found.notes
-    if found.experiment in REPLACED:
-        notes = (*notes, f"This experiment no longer exists: {REPLACED[found.experiment]}.")
-    tables = tuple(replace(table, caption=table.caption or table.key.capitalize()) for table in found.tables)
-    pictures = [docs / directory / f"{name}.png" for directory in KEPT_PICTURES]
-    figures = [Figure(each.read_bytes(), f"{name}: {found.title}", "png") for each in pictures if each.is_file()]
-    return Chapter(replace(found, notes=notes, tables=tables), name, tuple(figures))
-
-
-def _write(target: Path, chapters: Sequence[Chapter]) -> None:
-    text = page(chapters)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
+def chapters_of_kept(docs: Path = DOCS) -> list[Chapter]:
+    """Return all results kept in *docs*. Raises ResultError if there is none."""
+    chapters = []
+    for name, found in read_kept(docs).items():
+        notes = list(found.notes)
+        if found.earlier_rule:
+            notes.append(f"Judged by an earlier rule: {found.earlier_rule}.")
+        if found.replacement:
+            notes.append(f"This experiment no longer exists: {found.replacement}.")
+        tables = tuple(replace(table, caption=table.caption or table.key.capitalize()) for table in found.tables)
+        pictures = [docs / directory / f"{name}.png" for directory in KEPT_PICTURES]
+        result = replace(found, notes=tuple(notes), tables=tables)
+        chapters.append(Chapter.of(result, name, [each for each in pictures if each.is_file()]))
+    if not chapters:
+        raise ResultError(f"{docs / KEPT}: it contains no result")
+    return chapters

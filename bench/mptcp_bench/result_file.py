@@ -1,26 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """``results/NAME/result.json`` of the paper's experiments and of ours: its fields, reading and writing.
 
-Reports do not read any other file. Rules: values are in SI units (seconds, bits per second, bytes, shares from 0 to 1),
-unless an aim names its unit. The JSON keys are the field names below. A file is replaced in one step, so that the last
-complete file remains if an experiment is interrupted.
+Values are in SI units (seconds, bits per second, bytes, shares from 0 to 1), unless an aim names its unit. The JSON
+keys are the field names below. A file is replaced in one step, so that an interrupted run leaves a complete file.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 FILE = "result.json"
-EXACT = 17
+EXACT_DIGITS = 17
 """Number of digits that represent a float exactly."""
 
 Scalar = str | int | float | bool | None
@@ -85,17 +83,16 @@ class Verdict:
 
     @property
     def wanted(self) -> str:
-        return bounds(self.least, self.most)
+        """The bounds as text; empty if there are none."""
+        bounds = (("≥", self.least), ("≤", self.most))
+        return " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
 
     @property
     def measured(self) -> str:
-        return self.shown()
-
-    def shown(self, digits: int = 4) -> str:
-        """Return the value for people, with at least *digits* digits, or the measurement in words."""
+        """The value as text, or the measurement in words."""
         if self.value is None:
             return self.said or "nothing"
-        return shown(self.value, self.unit, self.least, self.most, digits=digits)
+        return shown(self.value, self.unit, self.least, self.most)
 
     def __str__(self) -> str:
         return f"{self.what}: {self.measured}, wanted {self.wanted}"
@@ -105,28 +102,18 @@ def judge(value: float | None, least: float | None, most: float | None) -> AimVe
     """Return whether *value* is within its bounds. A value that is None or not finite is never within bounds."""
     if least is None and most is None:
         return "no aim"
-    met = (
-        value is not None
-        and math.isfinite(value)
-        and (least is None or value >= least)
-        and (most is None or value <= most)
-    )
-    return "met" if met else "missed"
+    if value is None or not math.isfinite(value):
+        return "missed"
+    return "met" if (least is None or value >= least) and (most is None or value <= most) else "missed"
 
 
-def bounds(least: float | None, most: float | None) -> str:
-    """Return the bounds as text with signs and numbers; empty if there are none."""
-    return " and ".join(f"{sign} {bound:g}" for sign, bound in (("≥", least), ("≤", most)) if bound is not None)
-
-
-def shown(value: float, unit: str, least: float | None = None, most: float | None = None, *, digits: int = 4) -> str:
-    """Return *value* as text with *digits* digits; with more if rounding would cross one of its bounds."""
+def shown(value: float, unit: str, least: float | None = None, most: float | None = None) -> str:
+    """Return *value* as text with four digits; with more if rounding would cross one of its bounds."""
     if math.isfinite(value) and value == int(value):
         return f"{value:,.0f}{unit}"
-    texts = (f"{value:.{number}g}" for number in range(digits, EXACT))
+    texts = [f"{value:.{digits}g}" for digits in range(4, EXACT_DIGITS + 1)]
     verdict = judge(value, least, most)
-    text = next((each for each in texts if judge(float(each), least, most) == verdict), f"{value:.{EXACT}g}")
-    return text + unit
+    return next((text for text in texts if judge(float(text), least, most) == verdict), texts[-1]) + unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +142,10 @@ class ExperimentResult:
     """False while the experiment runs, and if it was interrupted."""
     quick: bool = False
     """Whether this was a reduced run, which only shows that the experiment works."""
+    earlier_rule: str = ""
+    """Of a kept result whose single values are lost: how the rule that judged it differs from today's rule."""
+    replacement: str = ""
+    """Of a kept result whose experiment no longer exists: what measures the same today."""
     notes: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
     """Measurements that failed, and errors that no aim covers."""
@@ -168,23 +159,10 @@ class ExperimentResult:
     """All measurements, in the experiment's own form."""
 
 
-def finite(value: Any) -> Any:
-    """Return *value* in a form that JSON can represent: lists for tuples, None for infinity and NaN."""
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    if isinstance(value, dict):
-        return {str(key): finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def to_json(result: ExperimentResult) -> str:
-    """Return *result* as JSON text. Raises ResultError for NaN or infinity, which JSON cannot represent."""
-    try:
-        return json.dumps(asdict(result), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    except ValueError as error:
-        raise ResultError(f"{result.experiment}: a number that is not finite cannot be written ({error})") from None
+def to_json(result: object) -> str:
+    """Return JSON text. NaN and infinity become null, because JSON cannot represent them."""
+    # The hook converts numpy's numbers.
+    return msgspec.json.format(msgspec.json.encode(result, enc_hook=float), indent=1).decode() + "\n"
 
 
 def load(source: Path) -> ExperimentResult:
@@ -193,8 +171,7 @@ def load(source: Path) -> ExperimentResult:
         return msgspec.json.decode(source.read_bytes(), type=ExperimentResult)
     except OSError as error:
         raise ResultError(f"{source}: {error.strerror}") from None
-    except (msgspec.MsgspecError, ValueError) as error:
-        # ValueError: a text that is not UTF-8.
+    except (msgspec.MsgspecError, UnicodeError) as error:
         raise ResultError(f"{source}: {error}") from None
 
 
@@ -205,19 +182,14 @@ def prepare(directory: Path) -> None:
 
 
 def write(result: ExperimentResult, target: Path) -> None:
-    """Replace *target* by *result* in one step. Raises ResultError if a number is not finite, and OSError."""
-    text = to_json(result)
+    """Replace *target* by *result* in one step. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with open(handle, "w") as file:
-            # mkstemp's mode 0600 would make the result of a run as root unreadable for the user.
-            os.fchmod(file.fileno(), 0o644)
-            file.write(text)
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        temporary.write_text(to_json(result))
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def find(directory: Path) -> Iterator[Path]:

@@ -13,18 +13,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, inf, isfinite, isnan, nan, sqrt
+from itertools import accumulate
+from math import ceil, inf, isfinite, isnan, modf, nan, sqrt
 from statistics import NormalDist, fmean, geometric_mean, stdev, variance
 from typing import Any, TypeVar
 
 __all__ = [
     "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "exact_median_interval", "fmean", "geometric_mean",
-    "histogram_percentiles", "mean_bounds", "mean_interval", "mean_or_nan", "median", "median_interval",
+    "histogram_percentiles", "mean_bounds", "mean_interval", "median", "median_interval",
     "no_less_than", "of_median", "percentile", "percentiles",
 ]  # fmt: skip
 
 T = TypeVar("T")
 CONFIDENCE = 0.95
+RESAMPLES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +44,7 @@ class Interval:
         return None if self.high is None else self.high - self.mean
 
 
-def mean_or_nan(values: Sequence[float]) -> float:
-    """Return the mean; for no values NaN, which meets no aim."""
-    return fmean(values) if values else nan
-
-
-def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+def mean_interval(values: Sequence[float]) -> Interval:
     """Return the mean of *values* with its two-sided t-interval. Raises ValueError if there are no values."""
     if not values:
         raise ValueError("the mean of no values")
@@ -55,7 +52,7 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
     if n < 2:
         return Interval(n, mean, None, None)
     # scipy.stats.t.interval is not used, because it returns NaN for equal values. Their interval has the width 0.
-    half = _t((1 + confidence) / 2, n - 1) * stdev(values, mean) / sqrt(n)
+    half = _t((1 + CONFIDENCE) / 2, n - 1) * stdev(values, mean) / sqrt(n)
     return Interval(n, mean, mean - half, mean + half)
 
 
@@ -75,15 +72,13 @@ def percentiles(values: Sequence[float], percents: Sequence[float], *, default: 
     if any(map(isnan, values)):
         return [nan] * len(percents)
     # numpy.percentile is not used, because it returns NaN between two infinities.
-    ordered = sorted(values)
-    found = []
+    ordered = [*sorted(values), max(values)]
+    results = []
     for percent in percents:
-        position = (len(ordered) - 1) * percent / 100
-        number = floor(position)
-        low, high = ordered[number], ordered[min(number + 1, len(ordered) - 1)]
-        within = position - number
-        found.append(float(min(low + within * (high - low), high) if within and low < high else low))
-    return found
+        fraction, index = modf((len(values) - 1) * percent / 100)
+        low, high = ordered[int(index) : int(index) + 2]
+        results.append(float(min(low + fraction * (high - low), high) if fraction and low < high else low))
+    return results
 
 
 def percentile(values: Sequence[float], percent: float, *, default: float | None = None) -> float:
@@ -104,17 +99,10 @@ def histogram_percentiles(
     This is the nearest rank, because a histogram has no single values to interpolate between. For an empty histogram
     the results are infinity.
     """
-    total = sum(counts)
-    found = []
-    for percent in percents:
-        wanted, below, there = total * percent / 100, 0, inf
-        for number, count in enumerate(counts):
-            below += count
-            if count and below >= wanted:
-                there = value(number)
-                break
-        found.append(there)
-    return tuple(found)
+    sums = list(accumulate(counts))
+    ranks = [max(sums[-1] * percent / 100, 1) for percent in percents] if any(counts) else []
+    found = (next(bucket for bucket, below in enumerate(sums) if below >= rank) for rank in ranks)
+    return tuple(map(value, found)) or (inf,) * len(percents)
 
 
 def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
@@ -125,17 +113,15 @@ def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def median_interval(
-    values: Sequence[float], draw: random.Random, *, resamples: int = 2_000, confidence: float = CONFIDENCE
-) -> tuple[float, float]:
+def median_interval(values: Sequence[float], draw: random.Random) -> tuple[float, float]:
     """Return the bootstrap interval of the median. *draw* draws the resamples. Raises ValueError for no values."""
-    medians = [median(draw.choices(values, k=len(values))) for _ in range(resamples)] if values else []
-    tail = 50 * (1 - confidence)
+    medians = [median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES)] if values else []
+    tail = 50 * (1 - CONFIDENCE)
     low, high = percentiles(medians, (tail, 100 - tail))
     return low, high
 
 
-def exact_median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the narrowest interval between two of *values*, equally far from both ends, that contains the median.
 
     The method assumes no distribution (Conover, Practical Nonparametric Statistics, 3.2): the number of values below
@@ -145,7 +131,7 @@ def exact_median_interval(values: Sequence[float], confidence: float = CONFIDENC
 
     ordered = sorted(values)
     # The greatest number of values that can be left out at either end.
-    left_out = ceil(bdtrik((1 - confidence) / 2, len(ordered), 0.5)) if ordered else 0
+    left_out = ceil(bdtrik((1 - CONFIDENCE) / 2, len(ordered), 0.5)) if ordered else 0
     return (ordered[left_out - 1], ordered[-left_out]) if left_out else None
 
 
@@ -163,24 +149,22 @@ class Comparison:
         """Whether the sample is above the reference; None if the bounds do not decide it."""
         if self.low is None or self.high is None:
             return None
-        if self.low > 0:
-            return True
-        return False if self.high < 0 else None
+        return True if self.low > 0 else False if self.high < 0 else None
 
 
 def compare(sample: Sequence[float], reference: Sequence[float] | float, factor: float = 1.0) -> Comparison:
     """Compare the mean of *sample* with *factor* times *reference* (a constant, or a mean). Raises ValueError."""
+    is_constant = isinstance(reference, int | float)
     others = [reference] if isinstance(reference, int | float) else reference
     if not sample or not others:
         raise ValueError("a comparison with no values")
     difference = fmean(sample) - factor * fmean(others)
-    parts = [(sample, 1.0)] if isinstance(reference, int | float) else [(sample, 1.0), (others, factor)]
+    parts = [(sample, 1.0)] if is_constant else [(sample, 1.0), (others, factor)]
     if any(len(values) < 2 for values, _ in parts):
         return Comparison(difference, None, None)
     # Squared standard error of each mean, then Welch-Satterthwaite degrees of freedom.
     squares = [weight**2 * variance(values) / len(values) for values, weight in parts]
-    error = sqrt(sum(squares))
-    if not error:
+    if not (error := sqrt(sum(squares))):
         return Comparison(difference, difference, difference)
     freedom = 1 / sum((s / sum(squares)) ** 2 / (len(v) - 1) for s, (v, _) in zip(squares, parts, strict=True))
     half = _t(CONFIDENCE, freedom) * error
@@ -189,24 +173,14 @@ def compare(sample: Sequence[float], reference: Sequence[float] | float, factor:
 
 def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
     """Return the one-sided 95 % bounds of the mean; NaN for fewer than two values; the mean if a value is infinite."""
-    if len(values) < 2:
-        return nan, nan
-    if not all(map(isfinite, values)):
-        mean = fmean(values)
-        return mean, mean
-    found = compare(values, 0.0)
-    assert found.low is not None
-    assert found.high is not None
-    return found.low, found.high
+    if len(values) > 1 and not all(map(isfinite, values)):
+        return fmean(values), fmean(values)
+    found = compare(values, 0.0) if values else Comparison(nan, None, None)
+    return (nan, nan) if found.low is None or found.high is None else (found.low, found.high)
 
 
 def no_less_than(sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Comparison:
-    """Compare *sample* with *reference* for non-inferiority: it may be lower by *margin*, a share of the reference.
-
-    The comparison holds if the lower bound of ``mean(sample) - (1 - margin) * mean(reference)`` is above zero.
-
-    :raises ValueError: there are no values
-    """
+    """Compare for non-inferiority: *sample* may be lower by *margin*, a share of the reference. Raises ValueError."""
     return compare(sample, reference, 1 - margin)
 
 

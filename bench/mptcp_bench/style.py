@@ -38,9 +38,9 @@ WIFI = PathStyle("Wi-Fi", "#d9730d")
 PATHS: Mapping[str, PathStyle] = {"ethernet": ETHERNET, "wifi": WIFI}
 
 
-def smooth(values: Sequence[float], window: int = SMOOTHING) -> list[float]:
-    """Return the centred moving mean of *values* over *window* samples, or over fewer samples at the ends."""
-    half = window // 2
+def smooth(values: Sequence[float]) -> list[float]:
+    """Return the centred moving mean of *values*, over fewer samples at the ends."""
+    half = SMOOTHING // 2
     windows = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
     return [sum(part) / len(part) for part in windows]
 

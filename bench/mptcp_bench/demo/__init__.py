@@ -7,9 +7,6 @@
    are active.
 
 Squid, Apache, wget, the kernel's MPTCP and HTB are real. Only the links are emulated.
-
-``parts`` describes the downloads as data, ``judging`` (pure) judges them, ``live`` shows them in the terminal,
-``output`` writes the table, the picture and the files, and ``running`` runs the demo.
 """
 
 from .running import DemoError, run

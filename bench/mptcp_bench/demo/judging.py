@@ -10,27 +10,26 @@ run. A part with a complaint is measured again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.protocol import Protocol
 
 from .parts import PATHS, DisplayedPath, Part
 
-FILLED = 0.8
+MIN_FILLED = 0.8
 """Minimum rate of a path that counts as filled, as a share of the capacity of its link or cap."""
-MOST = 1.1
+MAX_OVER_LIMIT = 1.1
 """Maximum rate of a path that respects its cap or link, as a multiple of the rate of the cap or link."""
-UNUSED = 0.02
+MAX_UNUSED = 0.02
 """A path with a rate below this share of its capacity counts as unused."""
-SHORT = 1.0
-"""Minimum length of a steady state in seconds."""
+MIN_STEADY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Measurements of one download, and the machine's load during the download."""
+class Download:
+    """Measurements of one download, the machine's load during the download, and the verdict."""
 
     part: Part
     start: float
@@ -44,127 +43,110 @@ class Measured:
     steady_seconds: float
     """Length of the steady state. If the download was too short for one, :attr:`steady` has its mean rates."""
     processors: Usage
-    throttler: int | None = None
-    """Exit status of the throttler, if the throttler ended before the download."""
-    broken_off: float | None = None
+    throttler_exit_status: int | None = None
+    """Set if the throttler ended before the download."""
+    aborted_after: float | None = None
     """Seconds after which the download was aborted; None if it was not aborted."""
+    expected: Mapping[str, float] = field(default_factory=dict)
+    """Expected rate of each device that should be filled, bits per second. This and the next are set by ``judge``."""
+    wrong: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
 
     @property
     def goodput(self) -> float:
         """Payload bits per second over the whole download."""
         return self.octets * 8 / (self.end - self.start)
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A download with its verdict."""
-
-    measured: Measured
-    expected: Mapping[str, float]
-    """Expected rate of each device that should be filled, bits per second."""
-    wrong: tuple[str, ...] = ()
-    missed: tuple[str, ...] = ()
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        return (*self.wrong, *self.missed)
 
     @property
     def busy(self) -> bool:
         """Whether only goals were missed, and the machine was too busy."""
-        return bool(self.missed) and not self.wrong and self.measured.processors.busy
+        return bool(self.missed) and not self.wrong and self.processors.busy
 
     @property
     def failed(self) -> bool:
         return bool(self.complaints) and not self.busy
 
-    @property
-    def complaints(self) -> tuple[str, ...]:
-        return (*self.wrong, *self.missed)
 
-
-def judge(measured: Measured, plain: Mapping[str, float]) -> Outcome:
-    """Judge one download. *plain* has plain TCP's rate over each device in bits/s, as far as it is known."""
-    part = measured.part
+def judge(download: Download, plain: Mapping[str, float]) -> Download:
+    """Return *download* with its verdict. *plain* has plain TCP's rate over each device in bits/s, as far as known."""
+    part = download.part
     known = plain if part.multipath else {}
-    expected = {d: min(float(allowed), known.get(d, allowed)) for d, allowed in part.allowed.items()}
+    expected = {device: min(float(rate), known.get(device, rate)) for device, rate in part.allowed.items()}
     wrong, missed = [], []
-    if measured.broken_off is not None:
-        missed.append(f"no end after {measured.broken_off:g} s")
-    elif not measured.digest_ok:
-        wrong.append("the bytes received are not those the origin has (SHA-256)")
-    protocol = measured.protocol.complaint(multipath=part.multipath)
-    if protocol is not None:
-        wrong.append(protocol)
-    if measured.throttler is not None:
-        wrong.append(f"the throttler ended (exit status {measured.throttler}) while it should have enforced the policy")
+    if download.aborted_after is not None:
+        missed.append(f"not finished after {download.aborted_after:g} s")
+    elif not download.digest_ok:
+        wrong.append("the received data differ from the origin's (SHA-256)")
+    if (fault := download.protocol.complaint(multipath=part.multipath)) is not None:
+        wrong.append(fault)
+    if (status := download.throttler_exit_status) is not None:
+        wrong.append(f"the throttler ended (exit status {status}) while it should have enforced the policy")
     for path in PATHS:
-        rate = measured.steady[path.device]
-        shown = f"{path.label} carried {rate / 1e6:.1f} Mbit/s in the steady state"
+        rate = download.steady[path.device]
+        text = f"{path.label} carried {rate / 1e6:.1f} Mbit/s in the steady state"
         if fault := _fault(part, path, rate):
-            wrong.append(f"{shown} {fault}")
-        elif path.device in expected and rate < FILLED * expected[path.device]:
-            missed.append(f"{shown}, less than {FILLED:.0%} of {_source(part, path, expected[path.device])}")
+            wrong.append(f"{text} {fault}")
+        elif rate < MIN_FILLED * (goal := expected.get(path.device, 0)):
+            limit = f"its {_limit(part, path)} of {goal / 1e6:g} Mbit/s"
+            source = limit if goal == part.allowed[path.device] else f"plain TCP's {goal / 1e6:.1f} Mbit/s"
+            missed.append(f"{text}, less than {MIN_FILLED:.0%} of {source}")
     # If the cap is exceeded, the download ends early. Do not report that as another fault.
-    if measured.steady_seconds < SHORT and not wrong:
-        wrong.append(f"over after {measured.end - measured.start:.1f} s, before a steady state")
-    return Outcome(measured, expected, tuple(wrong), tuple(missed))
+    if download.steady_seconds < MIN_STEADY_SECONDS and not wrong:
+        wrong.append(f"finished after {download.end - download.start:.1f} s, before a steady state")
+    return replace(download, expected=expected, wrong=tuple(wrong), missed=tuple(missed))
 
 
 def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
     allowed = part.allowed.get(path.device)
     if allowed is None:
-        return "and should have been idle" if rate > UNUSED * path.rate else None
-    if rate > MOST * allowed:
-        what = "its cap" if part.capped == path.device else "its link"
-        return f"and {what} allows {allowed / 1e6:g}"
-    return "and should have been used" if rate < UNUSED * allowed else None
+        return "and should have been idle" if rate > MAX_UNUSED * path.rate else None
+    if rate > MAX_OVER_LIMIT * allowed:
+        return f"but its {_limit(part, path)} is {allowed / 1e6:g} Mbit/s"
+    return "and should have been used" if rate < MAX_UNUSED * allowed else None
 
 
-def _source(part: Part, path: DisplayedPath, expected: float) -> str:
-    allowed = part.allowed[path.device]
-    if expected < allowed:
-        return f"the {expected / 1e6:.1f} that plain TCP got over it"
-    return f"the {allowed / 1e6:g} of its {'cap' if part.capped == path.device else 'link'}"
+def _limit(part: Part, path: DisplayedPath) -> str:
+    return "cap" if part.capped == path.device else "link"
 
 
-@dataclass
-class Verdict:
-    """The outcomes of all downloads of a run, in order, including repeated ones."""
-
-    outcomes: list[Outcome] = field(default_factory=list)
-
-    @property
-    def final(self) -> tuple[Outcome, ...]:
-        """The last outcome of each part, which decides."""
-        return tuple({outcome.measured.part.key: outcome for outcome in self.outcomes}.values())
-
-    @property
-    def failure(self) -> str | None:
-        failed = [outcome.measured.part.title for outcome in self.final if outcome.failed]
-        return f"not as it should be: {'; '.join(failed)} (see above)" if failed else None
-
-    @property
-    def warning(self) -> str | None:
-        """Text about the parts that could not be judged; None if all could."""
-        busy = [outcome.measured for outcome in self.final if outcome.busy]
-        if not busy:
-            return None
-        parts = "; ".join(f"{each.part.title} ({each.processors})" for each in busy)
-        return f"this machine is too busy to judge: {parts}. Run the demo again when the machine has less to do."
+def failure(final: Sequence[Download]) -> str | None:
+    """Return the text about the failed parts; None if no part failed. *final* has the last download of each part."""
+    failed = [each.part.title for each in final if each.failed]
+    return f"not as it should be: {'; '.join(failed)} (see above)" if failed else None
 
 
-def perform(parts: Iterable[Part], measure: Callable[[Part], Measured], said: Callable[[Outcome], None]) -> Verdict:
-    """Measure and judge each of *parts*, and repeat it once if there is a complaint. Call *said* with each outcome.
+def warning(final: Sequence[Download]) -> str | None:
+    """Return the text about the parts that could not be judged; None if all could."""
+    busy = [f"{each.part.title} ({each.processors})" for each in final if each.busy]
+    again = "Run the demo again when the machine has less to do."
+    return f"this machine is too busy to judge: {'; '.join(busy)}. {again}" if busy else None
+
+
+def last_of_each_part(downloads: Sequence[Download]) -> list[Download]:
+    return list({each.part.key: each for each in downloads}.values())
+
+
+def perform(
+    parts: Iterable[Part], measure: Callable[[Part], Download], report: Callable[[Download], None]
+) -> list[Download]:
+    """Measure and judge each of *parts*, and repeat it once if there is a complaint. Call *report* with each download.
 
     The part is repeated because the machine's load is a mean over the part, which does not show a short burst, and
     because the guard may have relaxed a cap.
     """
-    verdict = Verdict()
+    downloads: list[Download] = []
     plain: dict[str, float] = {}
     for part in parts:
         for _ in range(2):
-            outcome = judge(measure(part), plain)
-            verdict.outcomes.append(outcome)
-            said(outcome)
-            if not outcome.complaints:
+            download = judge(measure(part), plain)
+            downloads.append(download)
+            report(download)
+            if not download.complaints:
                 break
         if part.source is not None:
-            plain[part.source] = outcome.measured.steady[part.source]
-    return verdict
+            plain[part.source] = download.steady[part.source]
+    return downloads

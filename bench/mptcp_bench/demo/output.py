@@ -11,11 +11,11 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from mptcp_lab.testbed.model import Node
 from mptcp_lab.testbed.recorder import Sample, rates
 
 from .. import provenance, style
-from .judging import Outcome, Verdict
+from ..result_file import to_json
+from .judging import Download, failure, last_of_each_part, warning
 from .parts import ETHERNET, PATHS
 
 PICTURE, NUMBERS = "throughput.png", "demo.json"
@@ -25,29 +25,22 @@ SUBTITLE = (
     "Shown are bytes on the wire at the client, mean over 0.3 s."
 )
 
-INCHES = 0.22
-"""Minimum width of the picture in inches for each second."""
+INCHES_PER_SECOND = 0.22
+"""Minimum width of the picture."""
 
 
-def forget(directory: Path, nodes: Sequence[Node]) -> None:
-    """Delete only the files of an earlier demo from *directory*. The names of its logs begin with the node's name."""
-    logs = (log for node in nodes for log in directory.glob(f"{node.name}-*.log"))
-    for old in (*(directory / name for name in (PICTURE, NUMBERS)), *logs):
-        old.unlink(missing_ok=True)
-
-
-def lines(outcome: Outcome) -> Iterator[str]:
+def lines(download: Download) -> Iterator[str]:
     """Yield the lines about a finished download, in rich's markup."""
-    measured, color = outcome.measured, "red" if outcome.failed else "yellow"
-    sign = f"[{color}]✗[/]" if outcome.failed else f"[{color}]?[/]" if outcome.missed else "[green]✓[/]"
-    yield f"{sign} {measured.part.title}: {measured.goodput / 1e6:.1f} Mbit/s of payload"
-    for complaint in outcome.complaints:
+    color = "red" if download.failed else "yellow"
+    sign = f"[{color}]✗[/]" if download.failed else f"[{color}]?[/]" if download.missed else "[green]✓[/]"
+    yield f"{sign} {download.part.title}: {download.goodput / 1e6:.1f} Mbit/s of payload"
+    for complaint in download.complaints:
         yield f"    [{color}]{complaint}[/]"
-    if outcome.busy:
-        yield f"    [yellow]the machine was busy: {measured.processors}[/]"
+    if download.busy:
+        yield f"    [yellow]the machine was busy: {download.processors}[/]"
 
 
-def table(outcomes: Sequence[Outcome]) -> Table:
+def table(downloads: Sequence[Download]) -> Table:
     """Return the demo's results as a table that fits into 80 columns."""
     title = "Mbit/s; each path in the steady state, measured / expected"
     result = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -55,29 +48,27 @@ def table(outcomes: Sequence[Outcome]) -> Table:
     result.add_column("payload", justify="right")
     for path in PATHS:
         result.add_column(path.label, justify="right", style=path.color, no_wrap=True)
-    result.add_column("subflows", justify="right")
-    result.add_column("MB", justify="right")
+    for heading in ("subflows", "MB"):
+        result.add_column(heading, justify="right")
     result.add_column("SHA-256")
-    for outcome in outcomes:
-        part, measured = outcome.measured.part, outcome.measured
-        cells = [part.name, f"{measured.goodput / 1e6:.1f}"]
+    for each in downloads:
+        cells = [each.part.name, f"{each.goodput / 1e6:.1f}"]
         for path in PATHS:
-            expected, rate = outcome.expected.get(path.device), measured.steady[path.device] / 1e6
-            wanted = "idle" if expected is None else f"{expected / 1e6:.3g}"
-            cells.append(f"{rate:.{2 if rate < 10 else 1}f} / {wanted}")
-        cells.append(str(1 + measured.protocol.joins) if part.multipath else "TCP")
-        compared = "cut off" if measured.broken_off is not None else "equal" if measured.digest_ok else "differs"
-        cells += [f"{measured.octets / 1e6:.1f}", compared]
-        result.add_row(*cells, style="bold red" if outcome.failed else "yellow" if outcome.busy else None)
+            expected, rate = each.expected.get(path.device), each.steady[path.device] / 1e6
+            goal = "idle" if expected is None else f"{expected / 1e6:.3g}"
+            cells.append(f"{rate:.{2 if rate < 10 else 1}f} / {goal}")
+        subflows = str(1 + each.protocol.joins) if each.part.multipath else "TCP"
+        compared = "cut off" if each.aborted_after is not None else "equal" if each.digest_ok else "differs"
+        cells += [subflows, f"{each.octets / 1e6:.1f}", compared]
+        result.add_row(*cells, style="bold red" if each.failed else "yellow" if each.busy else None)
     return result
 
 
-def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], cap: int) -> None:
+def draw(target: Path, samples: Sequence[Sample], downloads: Sequence[Download], cap: int) -> None:
     """Draw each path's throughput over time into the PNG file *target*, with a band for each download."""
-    first, last = outcomes[0].measured, outcomes[-1].measured
-    # Parts that were measured twice make the axis longer. The texts above the short parts must not overlap in this
-    # case.
-    figure = style.new_figure(max(13.0, INCHES * (last.end - first.start)), 6.5)
+    first, last = downloads[0], downloads[-1]
+    # Parts that were measured twice make the axis longer. The texts above the short parts must not overlap then.
+    figure = style.new_figure(max(13.0, INCHES_PER_SECOND * (last.end - first.start)), 6.5)
     axes = figure.subplots()
     figure.subplots_adjust(left=0.06, right=0.985, top=0.735, bottom=0.1)
     series = rates(samples)
@@ -85,18 +76,17 @@ def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], c
     for path in PATHS:
         values = style.smooth([rate.bits[path.device] / 1e6 for rate in series])
         style.draw_path(axes, [rate.time for rate in series], values, style.PathStyle(path.label, path.color))
-    for outcome in outcomes:
-        start, end, part = outcome.measured.start, outcome.measured.end, outcome.measured.part
+    for each in downloads:
+        start, end, part = each.start, each.end, each.part
         middle = (start + end) / 2
         axes.axvspan(start, end, color=style.BAND, zorder=0, linewidth=0)
-        result = f"{outcome.measured.goodput / 1e6:.0f} Mbit/s of payload"
-        color = style.INK if outcome.complaints else style.GOOD
-        for text, height, look in (
-            (part.title, 1.145, {"weight": "bold", "color": style.INK, "fontsize": 10}),
-            (part.subtitle, 1.085, {"color": style.MUTED, "fontsize": 9}),
-            (result, 1.02, {"weight": "bold", "color": color, "fontsize": 9.5}),
+        color = style.INK if each.complaints else style.GOOD
+        for text, height, size, weight, ink in (
+            (part.title, 1.145, 10, "bold", style.INK),
+            (part.subtitle, 1.085, 9, "normal", style.MUTED),
+            (f"{each.goodput / 1e6:.0f} Mbit/s of payload", 1.02, 9.5, "bold", color),
         ):
-            axes.text(middle, top * height, text, ha="center", va="bottom", **look)
+            axes.text(middle, top * height, text, ha="center", va="bottom", fontsize=size, weight=weight, color=ink)
         if part.capped:
             level = cap / 1e6
             axes.hlines(level, start, end, colors=ETHERNET.color, linestyles=style.DASHED, linewidth=1, zorder=4)
@@ -109,7 +99,7 @@ def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], c
     axes.set_ylim(0, top)
     style.dress(axes, "time in seconds", "received by the client, Mbit/s")
     style.heading(figure, TITLE, SUBTITLE, left=0.06)
-    legend_at = outcomes[:2][-1].measured.start
+    legend_at = downloads[:2][-1].start
     axes.legend(
         loc="upper left", bbox_to_anchor=(legend_at, top * 0.99), bbox_transform=axes.transData, frameon=False,
         fontsize=11, borderpad=0,
@@ -117,19 +107,21 @@ def draw(target: Path, samples: Sequence[Sample], outcomes: Sequence[Outcome], c
     style.save(figure, target)
 
 
-def save(directory: Path, samples: Sequence[Sample], verdict: Verdict) -> None:
+def save(directory: Path, samples: Sequence[Sample], downloads: Sequence[Download]) -> None:
     """Write the numbers and the samples into *directory*."""
-    results = {
-        "failure": verdict.failure,
-        "warning": verdict.warning,
-        "downloads": [_numbers(outcome) for outcome in verdict.outcomes],
-        "samples": [asdict(sample) for sample in samples],
+    final = last_of_each_part(downloads)
+    numbers = {
+        "provenance": provenance.collect(),
+        "failure": failure(final),
+        "warning": warning(final),
+        "downloads": [_numbers(each) for each in downloads],
+        "samples": samples,
     }
-    (directory / NUMBERS).write_text(provenance.to_json(provenance.collect(), results))
+    (directory / NUMBERS).write_text(to_json(numbers))
 
 
-def _numbers(outcome: Outcome) -> dict[str, Any]:
-    measured = asdict(outcome.measured)
-    part = measured.pop("part")
-    judged = {name: getattr(outcome, name) for name in ("expected", "wrong", "missed", "busy")}
-    return {"name": part["key"], "title": part["title"], "goodput": outcome.measured.goodput, **judged, **measured}
+def _numbers(download: Download) -> dict[str, Any]:
+    numbers = asdict(download)
+    part = numbers.pop("part")
+    judged = {"goodput": download.goodput, "busy": download.busy}
+    return {"name": part["key"], "title": part["title"], **judged, **numbers}

@@ -59,20 +59,12 @@ class Part:
 
 def parts(cap: int) -> tuple[Part, ...]:
     """Return the downloads, first plain TCP as the reference. *cap* is the policy's cap for Ethernet in bits/s."""
-    both = {ETHERNET.device: ETHERNET_RATE, WIFI.device: WIFI_RATE}
-    straight = "straight to the origin"
+    eth0, wlan0 = {"eth0": ETHERNET_RATE}, {"wlan0": WIFI_RATE}
+    direct, proxied, capped = "straight to the origin", "MPTCP through the proxy", {"eth0": min(cap, ETHERNET_RATE)}
+    policy = f"Ethernet {cap / 1e6:g} Mbit/s once two subflows are active"
     return (
-        Part("tcp-ethernet", "TCP, Ethernet", "TCP over Ethernet", straight, 6, 1.0, {"eth0": ETHERNET_RATE}, "eth0"),
-        Part("tcp-wifi", "TCP, Wi-Fi", "TCP over Wi-Fi", straight, 6, 1.0, {"wlan0": WIFI_RATE}, "wlan0"),
-        Part("mptcp", "MPTCP", "MPTCP through the proxy", "no policy: both links at once", 9, 1.0, both),
-        Part(
-            "mptcp-policy",
-            "MPTCP, policy",
-            "MPTCP through the proxy + policy",
-            f"Ethernet {cap / 1e6:g} Mbit/s once two subflows are active",
-            16,
-            5.0,
-            {**both, "eth0": min(cap, ETHERNET_RATE)},
-            capped=ETHERNET.device,
-        ),
+        Part("tcp-ethernet", "TCP, Ethernet", "TCP over Ethernet", direct, 6, 1.0, eth0, "eth0"),
+        Part("tcp-wifi", "TCP, Wi-Fi", "TCP over Wi-Fi", direct, 6, 1.0, wlan0, "wlan0"),
+        Part("mptcp", "MPTCP", proxied, "no policy: both links at once", 9, 1.0, eth0 | wlan0),
+        Part("mptcp-policy", "MPTCP, policy", f"{proxied} + policy", policy, 16, 5.0, capped | wlan0, capped="eth0"),
     )

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Aims of our experiments: a measured value, its accepted range and the verdict, and a table of aims. Pure."""
+"""Aims of our experiments: a measured value, its accepted range and the verdict. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import nan
-
-from rich import box
-from rich.table import Table
 
 from ..result_file import Verdict
 from ..statistics import fmean, no_less_than
@@ -25,37 +22,12 @@ def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | flo
     """
     value = nan
     if sample and reference:
-        whole = reference if isinstance(reference, int | float) else fmean(reference)
+        reference_mean = reference if isinstance(reference, int | float) else fmean(reference)
         low = no_less_than(sample, reference, margin).low
-        value = nan if low is None or not whole else 1 - margin + low / whole
+        value = nan if low is None or not reference_mean else 1 - margin + low / reference_mean
     return Aim(f"{what}, lower bound", value, least=1 - margin)
-
-
-def coloured(text: str, aim: Aim | None) -> str:
-    """Return *text* in the colour of the verdict of *aim*, as rich's markup."""
-    if aim is None or not text:
-        return text
-    return f"[green]{text}[/]" if aim.met else f"[red]{text}[/]"
-
-
-class AimsTable(Table):
-    """A table that shows only aims. The result file excludes this table, because the file contains the aims anyway."""
-
-
-SIGNS: dict[str, str] = {"met": "[green]✓[/]", "missed": "[red]✗[/]", "no aim": "[dim]no aim[/]"}
-
-
-def aims_table(title: str, aims: Sequence[Aim]) -> AimsTable:
-    table = AimsTable(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
-    table.add_column("what")
-    table.add_column("measured", justify="right", no_wrap=True)
-    table.add_column("wanted", justify="right", no_wrap=True)
-    table.add_column("")
-    for aim in aims:
-        table.add_row(aim.what, aim.measured, aim.wanted, SIGNS[aim.verdict])
-    return table
 
 
 def missed(aims: Sequence[Aim]) -> tuple[str, ...]:
     """Return the missed aims as text. An experiment fails if it misses an aim."""
-    return tuple(str(aim) for aim in aims if aim.verdict == "missed")
+    return tuple(str(aim) for aim in aims if not aim.met)

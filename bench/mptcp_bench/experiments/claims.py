@@ -16,7 +16,7 @@ from typing import Any, Literal
 from rich.table import Table as RichTable
 
 from ..result_file import Judgement, shown
-from ..statistics import exact_median_interval, mean_bounds, mean_or_nan, median
+from ..statistics import exact_median_interval, fmean, mean_bounds, median
 from .aims import Aim
 from .columns import Results, Table
 
@@ -39,7 +39,8 @@ class Claim:
 
     @property
     def aim(self) -> Aim:
-        value = median(self.values, default=math.nan) if self.by == "median" else mean_or_nan(self.values)
+        combine = median if self.by == "median" else fmean
+        value = combine(self.values) if self.values else math.nan
         return Aim(self.what, value, self.unit, least=self.least, most=self.most)
 
     @property

@@ -16,11 +16,8 @@ from typing import Any, Generic, Literal, TypeVar, cast
 from rich.table import Table as RichTable
 
 from ..statistics import fmean, mean_bounds, median
-from .aims import Aim, coloured
-from .tables import mean, new_table
-
-_FOR_PICTURES = "for pictures"
-"""Key in the metadata of fields that only pictures need."""
+from .aims import Aim
+from .tables import coloured, mean, new_table
 
 C = TypeVar("C")
 M = TypeVar("M")
@@ -51,7 +48,7 @@ class Turn(Generic[C]):
 
 def for_pictures() -> Any:
     """Return a field of a measurement that only pictures need. The result file does not contain the field."""
-    return field(default=(), repr=False, metadata={_FOR_PICTURES: True})
+    return field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +61,10 @@ class Run(Generic[C, M]):
 
     def record(self) -> dict[str, Any]:
         """Return the run's data for the result file."""
-        turn, measured = self.turn, self.measured
-        kept = (each.name for each in fields(cast(Any, measured)) if _FOR_PICTURES not in each.metadata)
-        where = {"cell": str(turn.cell), "variant": turn.variant, "part": self.part, "run": turn.number}
-        return {name: value for name, value in where.items() if value != ""} | {
-            name: getattr(measured, name) for name in kept
-        }
+        turn, measured = self.turn, cast(Any, self.measured)
+        labels = {"cell": str(turn.cell), "variant": turn.variant, "part": self.part, "run": turn.number}
+        values = {each.name: getattr(measured, each.name) for each in fields(measured) if each.repr}
+        return {name: label for name, label in labels.items() if label != ""} | values
 
 
 class Results(Generic[C, M]):
@@ -95,12 +90,11 @@ class Results(Generic[C, M]):
         return self._found.get((cell, variant, part), [])
 
     def rows(self) -> list[Row[C, M]]:
-        """Return the rows of each planned cell, in the order of the plan; rows of computed runs come last."""
+        """Return the rows of each cell, in the order of the plan; parts that the plan does not name come last."""
         planned = [(turn.cell, turn.variant, part) for turn in self.turns for part in self._parts(turn.cell)]
-        by_cell: dict[C, dict[tuple[C, str, str], None]] = {}
-        for where in (*planned, *self._found):
-            by_cell.setdefault(where[0], {})[where] = None
-        return [Row(self, *where) for rows in by_cell.values() for where in rows]
+        keys = list(dict.fromkeys((*planned, *self._found)))
+        cells = list(dict.fromkeys(cell for cell, _, _ in keys))
+        return [Row(self, *key) for key in sorted(keys, key=lambda key: cells.index(key[0]))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +124,8 @@ class Row(Generic[C, M]):
     @property
     def made(self) -> int:
         """Number of these runs that were measured."""
-        runs = {run.turn for run in self.results.runs if (run.turn.cell, run.turn.variant) == (self.cell, self.variant)}
-        return len(runs)
+        turns = {run.turn for run in self.results.runs}
+        return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in turns)
 
     def values(self, name: str) -> list[float]:
         """Return the attribute *name* of each measurement."""
@@ -192,12 +186,10 @@ class Column(Generic[C, M]):
         """Return the aim of *row*; None if the row is not judged, the column has no bounds, or there are no values."""
         if (self.least is None and self.most is None) or not self.judged(row):
             return None
-        value = self.value(row)
-        if value is None:
+        if (value := self.value(row)) is None:
             return None
-        least, most = (bound(row) if callable(bound) else bound for bound in (self.least, self.most))
-        name = self.aim(row) if callable(self.aim) else self.aim
-        return Aim(name or self.heading, value, self.unit, least, most)
+        name, least, most = (each(row) if callable(each) else each for each in (self.aim, self.least, self.most))
+        return Aim(str(name or self.heading), value, self.unit, cast(Any, least), cast(Any, most))
 
     def shown(self, row: Row[C, M]) -> str:
         """Return the text for the table, in the colour of the verdict; empty without values or if all are NaN."""
@@ -249,7 +241,7 @@ class Table(Generic[C, M]):
     def _below(self, rows: Sequence[Row[C, M]]) -> RichTable:
         headings = [heading for heading, _ in self.labels]
         columns = [column for column in self.columns if column.heading]
-        table = new_table(self.title, [*headings, *(c.heading for c in columns)], headings, self.wrapped)
+        table = new_table(self.title, [*headings, *(column.heading for column in columns)], headings, self.wrapped)
         before = ""
         for row in rows:
             first, *labels = (text(row) for _, text in self.labels)
@@ -263,19 +255,18 @@ class Table(Generic[C, M]):
         table = new_table(self.title, ["figure", "aim", *map(text, rows)], ["figure"], ["figure"])
         for column in self.columns:
             aims = [column.verdict(row) for row in rows]
-            wanted = {aim.wanted for aim in aims if aim is not None}
+            bounds = {aim.wanted for aim in aims if aim is not None}
             texts = [
-                f"{column.shown(row)} ({aim.wanted})" if aim is not None and len(wanted) > 1 else column.shown(row)
+                f"{column.shown(row)} ({aim.wanted})" if aim is not None and len(bounds) > 1 else column.shown(row)
                 for row, aim in zip(rows, aims, strict=True)
             ]
             figure, unit = column.heading or str(column.aim), column.unit.strip()
             if unit and figure != unit and not figure.endswith(f" {unit}"):
                 figure = f"{figure}, {unit}"
-            table.add_row(figure, wanted.pop() if len(wanted) == 1 else "", *texts)
+            table.add_row(figure, bounds.pop() if len(bounds) == 1 else "", *texts)
         return table
 
 
 def by_round(results: Results[C, M], cell: C, part: str = "") -> dict[int, M]:
     """Return the measurements of a *cell* without variants, by the number of the run."""
-    there = (run for run in results.runs if (run.turn.cell, run.part) == (cell, part))
-    return {run.turn.number: run.measured for run in there}
+    return {run.turn.number: run.measured for run in results.runs if (run.turn.cell, run.part) == (cell, part)}

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 MOST_RTT = 20_000
 """Largest RTT in milliseconds, because an emulated path delays by at most 10 s each way."""
@@ -54,28 +54,18 @@ class Parameter:
     """The name of the option, if it differs from the name of the field."""
 
 
-@overload
 def parameter(
-    meaning: str, usual: str, parse: Parser[T], *, quick: str | None = None, name: str | None = None
-) -> T: ...
-@overload
-def parameter(
-    meaning: str, usual: None, parse: Parser[T], *, quick: str | None = None, name: str | None = None
-) -> T | None: ...
-def parameter(
-    meaning: str, usual: str | None, parse: Parser[Any], *, quick: str | None = None, name: str | None = None
-) -> Any:
+    meaning: str, usual: str | None, parse: Parser[T], *, quick: str | None = None, name: str | None = None
+) -> T:
     """Return a field for an option. *quick* replaces *usual* with ``--quick``; without both, the value is None."""
-    return field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse, name)})
+    made: T = field(metadata={_PARAMETER: Parameter(meaning, usual, quick, parse, name)})
+    return made
 
 
 def parameters(kind: type) -> dict[str, Parameter]:
     """Return the parameters of the settings class *kind* by their options' names."""
-    return {each.name or attribute: each for attribute, each in _by_field(kind).items()}
-
-
-def _by_field(kind: type) -> dict[str, Parameter]:
-    return {each.name: each.metadata[_PARAMETER] for each in fields(kind)}
+    of_fields = {each.name: each.metadata[_PARAMETER] for each in fields(kind)}
+    return {each.name or attribute: each for attribute, each in of_fields.items()}
 
 
 def meanings(kind: type) -> dict[str, str]:
@@ -88,82 +78,71 @@ def meanings(kind: type) -> dict[str, str]:
 
 def settings(kind: type[S], options: Mapping[str, str], quick: bool) -> S:
     """Return the settings that *options* choose. Raises OptionError for an invalid value, in one line."""
-    values = {}
-    for attribute, each in _by_field(kind).items():
-        name = each.name or attribute
+    values = []
+    for name, each in parameters(kind).items():
         usual = each.quick if quick and each.quick is not None else each.usual
         text = options.get(name, usual)
         try:
-            values[attribute] = None if text is None else each.parse(text)
+            values.append(None if text is None else each.parse(text))
         except ValueError as error:
             raise OptionError(f"--set {name}={text}: {error}") from None
-    return kind(**values)
+    return kind(*values)
 
 
-def whole(least: int = 1, most: int | None = None) -> Parser[int]:
-    """Return a parser of a whole number from *least* to *most*."""
-    end = "on" if most is None else f"to {most}"
+def _parser(convert: Callable[[str], T | None], allowed: str) -> Parser[T]:
+    """Return a parser that refuses a text for which *convert* returns None, with the *allowed* values."""
 
-    def parse(text: str) -> int:
-        # A regular expression, because int() also accepts spaces, signs, underscores and the digits of every script,
-        # and fails for thousands of digits.
-        if not re.fullmatch("[0-9]{1,9}", text) or int(text) < least or (most is not None and int(text) > most):
-            raise ValueError(f"allowed are whole numbers from {least} {end}")
-        return int(text)
-
-    return parse
-
-
-def number(above: float = 0) -> Parser[float]:
-    """Return a parser of a finite number greater than *above*."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        # The comparison is written so that NaN fails as well.
-        if not above < value < math.inf:
-            raise ValueError(f"allowed is a number greater than {above:g}")
+    def parse(text: str) -> T:
+        value = convert(text)
+        if value is None:
+            raise ValueError(f"allowed {allowed}")
         return value
 
     return parse
 
 
-def yes_or_no(text: str) -> bool:
-    if text not in ("yes", "no"):
-        raise ValueError("allowed are yes and no")
-    return text == "yes"
+def _number(text: str) -> float:
+    """Return the number in *text*, or NaN, which is not within any bounds."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
-def pair(what: str, least: float, most: float, unit: str) -> Parser[tuple[float, float]]:
-    """Return a parser of two numbers, one for each path, such as ``20/80``."""
+def whole(least: int = 1, most: int | None = None) -> Parser[int]:
+    """Return a parser of a whole number from *least* to *most*."""
 
-    def parse(text: str) -> tuple[float, float]:
-        try:
-            first, second = (float(word) for word in text.split("/"))
-        except ValueError:
-            first = second = math.nan
-        # The comparison is written so that NaN fails as well.
-        if not (least <= first <= most and least <= second <= most):
-            raise ValueError(f"allowed are the {what} of two paths, such as 20/80, each {least:g} to {most:g} {unit}")
-        return first, second
+    def convert(text: str) -> int | None:
+        # A regular expression, because int() also accepts spaces, signs, underscores and the digits of every script,
+        # and fails for thousands of digits.
+        number = int(text) if re.fullmatch("[0-9]{1,9}", text) else -1
+        return number if least <= number and (most is None or number <= most) else None
 
-    return parse
+    return _parser(convert, f"are whole numbers from {least} {'on' if most is None else f'to {most}'}")
 
 
-rtt_pair = pair("RTTs", 0, MOST_RTT, "ms")
+def number(above: float = 0) -> Parser[float]:
+    """Return a parser of a finite number greater than *above*."""
+
+    def convert(text: str) -> float | None:
+        return value if above < (value := _number(text)) < math.inf else None
+
+    return _parser(convert, f"is a number greater than {above:g}")
+
+
+def _rtts(text: str) -> tuple[float, float] | None:
+    values = [_number(word) for word in text.split("/")]
+    return (values[0], values[1]) if len(values) == 2 and all(0 <= value <= MOST_RTT for value in values) else None
 
 
 def word(*known: str) -> Parser[str]:
     """Return a parser of one of the *known* words."""
+    return _parser({each: each for each in known}.get, f"are {', '.join(known)}")
 
-    def parse(text: str) -> str:
-        if text not in known:
-            raise ValueError(f"allowed are {', '.join(known)}")
-        return text
 
-    return parse
+rtt_pair = _parser(_rtts, f"are the RTTs of two paths, such as 20/80, each 0 to {MOST_RTT} ms")
+"""Parses two RTTs in milliseconds, one for each path."""
+yes_or_no = _parser({"yes": True, "no": False}.get, "are yes and no")
 
 
 def several(parse_one: Parser[T], *, by: str = ",") -> Parser[tuple[T, ...]]:
@@ -194,7 +173,8 @@ def choices(
 ) -> tuple[str, ...]:
     """Return a field for a list of *known* words, or ``all`` of them."""
     names = tuple(known)
-    some = words(*names, by=by)
-    return parameter(
-        f"{meaning}, of {', '.join(names)}", usual, lambda text: names if text == "all" else some(text), quick=quick
-    )
+
+    def parse(text: str) -> tuple[str, ...]:
+        return names if text == "all" else words(*names, by=by)(text)
+
+    return parameter(f"{meaning}, of {', '.join(names)}", usual, parse, quick=quick)

@@ -11,7 +11,8 @@ An experiment consists of
 - *tables* of ``columns``, from which texts, colours and aims come; *verdicts* that no column gives; *pictures*.
 
 The runs of all cells that share a bed are interleaved: each round has one run of each cell and variant. If a path was
-not emulated as configured, or a run fails, the run is repeated (``attempts``). If each attempt fails, an aim is missed.
+not emulated as configured, or a run fails, the run is repeated (:class:`Attempts`). If each attempt fails, an aim is
+missed.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count, groupby
 from typing import Any, Generic, Protocol, TypeVar
 
 from rich.console import Console
 
 from mptcp_lab.agent import processors
-from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed import EmulationError, TestbedError
 from mptcp_lab.testbed.features import need
 
-from .aims import Aim, aims_table
-from .attempts import ATTEMPTS, Attempts
+from .aims import Aim
 from .columns import Results, Row, Run, Table, Turn
 from .findings import Findings, Picture
 from .parameters import meanings, settings
+from .tables import aims_table
 
 
 class Bed(Protocol):
@@ -47,6 +49,56 @@ S = TypeVar("S")
 C = TypeVar("C", bound=Hashable)
 B = TypeVar("B", bound=Bed)
 M = TypeVar("M")
+T = TypeVar("T")
+
+
+ATTEMPTS = 3
+"""Maximum number of attempts of a measurement."""
+
+
+class Attempts:
+    """The attempts of one run of an experiment.
+
+    A failure because of a path that was not emulated as configured is the machine's fault. Any other failure may be a
+    fault of the product, because a product that works only at the second attempt does not work: it misses an aim.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._notes: list[str] = []
+        self._faults = 0
+        self._failures: list[str] = []
+
+    def of(self, run: Callable[[], T], name: str, most: int) -> T | None:
+        """Return the result of *run*; None if it raised TestbedError or ValueError *most* times."""
+        for number in range(1, most + 1):
+            try:
+                return run()
+            except (TestbedError, ValueError) as error:
+                self._console.print(f"{name}: void, because {error}", style="dim", highlight=False)
+                if number == most:
+                    self.failed(name, error)
+                    break
+                late = isinstance(error, EmulationError)
+                self._notes.append(
+                    f"repeated for {'the emulated paths' if late else 'another reason'}: {name}: {error}"
+                )
+                self._faults += not late
+        return None
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Record that *name* could not be measured."""
+        self._failures.append(f"{name}: {error}")
+
+    def judged(self, findings: Findings) -> Findings:
+        """Return *findings* with failed measurements, repeated attempts, and the aim that no attempt is repeated."""
+        aim = Aim("attempts repeated for another reason than the emulated paths", self._faults, most=0)
+        return replace(
+            findings,
+            failures=(*findings.failures, *self._failures),
+            aims=(*findings.aims, aim),
+            notes=(*findings.notes, *self._notes),
+        )
 
 
 def _runs_of(chosen: Any, cell: Any, variant: str) -> int:
@@ -78,7 +130,7 @@ class Scenario(Generic[S, C, B, M]):
     together: Callable[[C], Hashable] = lambda cell: cell
     """Cells for which this value is equal share a bed, and the value names the bed."""
     drawn: bool = False
-    """Whether the order within each round is drawn from the seed."""
+    """Whether the order within each round is random; the seed determines it."""
     attempts: Callable[[C], int] = lambda cell: ATTEMPTS
     """Maximum number of attempts for a run: one if its bed serves only one run."""
     ready: Callable[[S], None] = lambda chosen: None
@@ -89,17 +141,13 @@ class Scenario(Generic[S, C, B, M]):
     """Name of the aim that all runs of a variant were made; empty if it has no such aim. The row has no part."""
     name: Callable[[Row[C, M]], str] = str
     """Name of a row, which precedes the names of its aims."""
-    computed: Callable[[Results[C, M]], Iterable[Run[C, M]]] = lambda results: ()
-    """Runs that are computed from the measured runs."""
     verdicts: Callable[[Results[C, M]], Iterable[Aim]] = lambda results: ()
     """Aims that no column gives."""
     pictures: Callable[[Results[C, M]], Sequence[Picture]] = lambda results: ()
-    keep: Callable[[Findings], None] | None = None
-    """Called after each run with the findings so far."""
 
     @property
     def OPTIONS(self) -> dict[str, str]:
-        """Meaning of each option, under the name that modules without a scenario have."""
+        """Meaning of each option."""
         return meanings(self.settings)
 
     def chosen(self, options: Mapping[str, str], quick: bool = False) -> S:
@@ -109,21 +157,30 @@ class Scenario(Generic[S, C, B, M]):
     def plan(self, chosen: S, seed: int = 1) -> list[Turn[C]]:
         """Return all runs. Runs of cells that share a bed are adjacent, round by round."""
         draw = random.Random(seed)
-        beds: dict[Hashable, list[C]] = {}
+        beds: dict[Hashable, dict[tuple[C, str], int]] = {}
         for cell in self.cells(chosen):
-            beds.setdefault(self.together(cell), []).append(cell)
-        found = []
-        for cells in beds.values():
-            wanted = {
-                (cell, each): self.runs(chosen, cell, each) for cell in cells for each in self.variants(chosen, cell)
-            }
-            for number in range(1, max(wanted.values(), default=0) + 1):
-                round_ = [Turn(*each, number) for each, runs in wanted.items() if number <= runs]
-                found += draw.sample(round_, len(round_)) if self.drawn else round_
-        return found
+            runs = {(cell, variant): self.runs(chosen, cell, variant) for variant in self.variants(chosen, cell)}
+            beds.setdefault(self.together(cell), {}).update(runs)
+        turns = []
+        for bed in beds.values():
+            for number in range(1, max(bed.values(), default=0) + 1):
+                in_round = [Turn(*each, number) for each, runs in bed.items() if number <= runs]
+                turns += draw.sample(in_round, len(in_round)) if self.drawn else in_round
+        return turns
 
-    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-        """Run what *options* choose. Raises OptionError, and TestbedError if nothing could be measured."""
+    def run(
+        self,
+        console: Console,
+        seed: int,
+        quick: bool,
+        options: Mapping[str, str],
+        keep: Callable[[Findings], None] | None = None,
+    ) -> Findings:
+        """Run what *options* choose. Call *keep* after each run with the findings so far.
+
+        :raises OptionError: an option is not valid
+        :raises TestbedError: nothing could be measured
+        """
         chosen = self.chosen(options, quick)
         planned = self.plan(chosen, seed)
         need(*self.needs)
@@ -139,28 +196,33 @@ class Scenario(Generic[S, C, B, M]):
         listed = [turn for turn in replace(self, drawn=False).plan(chosen) if turn.cell not in left_out]
         attempts = Attempts(console)
         runs: list[Run[C, M]] = []
-        beds: dict[Hashable, list[Turn[C]]] = {}
-        for turn in turns:
-            beds.setdefault(self.together(turn.cell), []).append(turn)
-        done, before = 0, processors.read()
-        for there in beds.values():
-            cells = list(dict.fromkeys(turn.cell for turn in there))
-            name = str(cells[0] if len(cells) == 1 else self.together(cells[0]))
-            with attempts.keeping(name, runs), self.bed(chosen, cells, seed) as bed:
-                for turn in there:
-                    done += 1
-                    console.print(f"{done} of {len(turns)}: {turn}", style="dim", highlight=False)
-                    once = partial(self._once, bed, turn)
-                    runs += attempts.of(once, str(turn), self.attempts(turn.cell), check=bed.check_emulation) or []
-                    if self.keep is not None:
-                        self.keep(attempts.judged(self.findings(listed, runs, notes)))
+        numbers, before = count(1), processors.read()
+        for name, group in groupby(turns, lambda turn: self.together(turn.cell)):
+            in_bed = list(group)
+            cells = list(dict.fromkeys(turn.cell for turn in in_bed))
+            try:
+                with self.bed(chosen, cells, seed) as bed:
+                    for turn in in_bed:
+                        console.print(f"{next(numbers)} of {len(turns)}: {turn}", style="dim", highlight=False)
+                        once = partial(self._once, bed, turn)
+                        runs += attempts.of(once, str(turn), self.attempts(turn.cell)) or []
+                        if keep is not None:
+                            keep(attempts.judged(self.findings(listed, runs, notes)))
+            except TestbedError as error:
+                if not runs:
+                    raise
+                attempts.failed(str(cells[0] if len(cells) == 1 else name), error)
         usage = processors.usage(before, processors.read())
         found = self.findings(listed, runs, notes)
         return attempts.judged(replace(found, data=found.data | {"processors": str(usage)}))
 
     def _once(self, bed: B, turn: Turn[C]) -> list[Run[C, M]]:
-        found = self.measure(bed, turn)
-        # The check covers the time since the last check, so that each run is charged only with its own late packets.
+        """Make a run. Late packets are the cause of any failure of this run, so EmulationError has precedence."""
+        try:
+            found = self.measure(bed, turn)
+        except (TestbedError, ValueError):
+            bed.check_emulation()
+            raise
         bed.check_emulation()
         parts = found if isinstance(found, Mapping) else {"": found}
         return [Run(turn, measured, part) for part, measured in parts.items()]
@@ -168,21 +230,19 @@ class Scenario(Generic[S, C, B, M]):
     def findings(self, turns: Sequence[Turn[C]], runs: Sequence[Run[C, M]], notes: tuple[str, ...] = ()) -> Findings:
         """Return tables, aims, data and pictures of *runs*, for which *turns* were planned."""
         results = self.results(turns, runs)
-        tables = [table for each in self.tables if (table := each.shown(results)) is not None]
-        # A table of the aims that no cell of a table shows in its colour.
-        if besides := [aim for aim, shown in self._judged(results) if not shown]:
-            tables.append(aims_table("Aims", besides))
+        judged = list(self._judged(results))
+        others = [aim for aim, is_shown in judged if not is_shown]
         return Findings(
-            tuple(tables),
+            tuple(table for each in self.tables if (table := each.shown(results)) is not None),
             {"runs": [run.record() for run in results.runs]},
             pictures=tuple(self.pictures(results)),
-            aims=tuple(self.aims(results)),
+            aims=tuple(aim for aim, _ in judged),
             notes=notes,
+            other_aims=aims_table(others) if others else None,
         )
 
     def results(self, turns: Sequence[Turn[C]], runs: Sequence[Run[C, M]]) -> Results[C, M]:
-        """Return *runs*, and the runs that are computed from them."""
-        return Results(turns, (*runs, *self.computed(Results(turns, runs, self.parts))), self.parts)
+        return Results(turns, runs, self.parts)
 
     def aims(self, results: Results[C, M]) -> list[Aim]:
         """Return all aims: that everything was measured, those of the columns, and the other verdicts."""
@@ -190,12 +250,12 @@ class Scenario(Generic[S, C, B, M]):
 
     def _judged(self, results: Results[C, M]) -> Iterator[tuple[Aim, bool]]:
         """Yield each aim, and whether a table shows it."""
-        before: tuple[C, str] | None = None
+        before: Row[C, M] | None = None
         for row in results.rows():
             whole = replace(row, part="")
-            if row.planned and before != (row.cell, row.variant) and (counted := self.counted(whole)):
+            if row.planned and before != whole and (counted := self.counted(whole)):
                 yield self._named(whole, Aim(counted, row.made, least=row.planned)), True
-            before = row.cell, row.variant
+            before = whole
             for table in self.tables:
                 for column in table.columns if table.of(row) else ():
                     if (aim := column.verdict(row)) is not None:

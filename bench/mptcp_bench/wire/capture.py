@@ -16,11 +16,11 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 
-from mptcp_lab.testbed.commands import TestbedError, undone_on_error
+from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Host, Program
 from mptcp_lab.testbed.services import wait_until
 
@@ -36,33 +36,9 @@ _COUNTS = re.compile(r"^(\d+) packets? (captured|received by filter|dropped by k
 _numbers = count(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """A tcpdump process that captures on one interface."""
-
-    host: Host
-    device: str
-    file: Path
-    process: Program
-
-    def finish(self) -> list[Packet]:
-        """End tcpdump and return its packets. Raises CaptureError if packets were dropped or tcpdump failed."""
-        name = f"{self.host.name}:{self.device}"
-        if not self.process.running:
-            raise CaptureError(f"tcpdump on {name} ended with {self.process.returncode}{self.process.tail()}")
-        if self.process.stop() != 0:
-            raise CaptureError(f"tcpdump on {name} did not end in order{self.process.tail()}")
-        lost = dropped(self.process.output())
-        if lost is None:
-            raise CaptureError(f"tcpdump on {name} did not say how much it captured{self.process.tail()}")
-        if lost:
-            raise CaptureError(f"tcpdump on {name}: {lost} packets were dropped; the run says nothing")
-        return list(read_capture(self.host.read(self.file), name))
-
-
-def dropped(said: str) -> int | None:
-    """Return the number of dropped packets in tcpdump's final output *said*; None if the output does not contain it."""
-    counts = {what: int(number) for number, what in _COUNTS.findall(said)}
+def dropped(output: str) -> int | None:
+    """Return the number of dropped packets in tcpdump's final *output*; None if the output does not contain it."""
+    counts = {kind: int(number) for number, kind in _COUNTS.findall(output)}
     if "captured" not in counts or "dropped by kernel" not in counts:
         return None
     return counts["dropped by kernel"] + counts.get("dropped by interface", 0)
@@ -83,27 +59,40 @@ def captured(host: Host, devices: Sequence[str], expression: str) -> Iterator[li
     The yielded list, which is not sorted, is filled when the context ends.
     """
     packets: list[Packet] = []
-    running: list[Capture] = []
+    running: list[tuple[str, Path, Program]] = []
     try:
         for device in devices:
-            running.append(_start(host, device, expression))
+            # The suffix is needed: Debian's AppArmor profile allows tcpdump to write only such files.
+            file = host.directory / f"{host.name}-{device}-{next(_numbers)}.pcap"
+            options = ["-n", "-Z", "root", "-i", device, "-s", str(SNAPSHOT), "-B", str(BUFFER)]
+            argv = ["tcpdump", *options, "--time-stamp-precision=nano", "-w", str(file), expression]
+            process = host.popen(argv, name="tcpdump")
+            running.append((device, file, process))
+            wait_until(partial(_listens, process), f"tcpdump on {host.name}:{device} listens", process=process)
         yield packets
         time.sleep(DRAIN)
-        for capture in running:
-            packets += capture.finish()
+        for device, file, process in running:
+            packets += _finish(host, device, file, process)
     finally:
-        for capture in running:
-            capture.process.stop()
-            host.run(["rm", "-f", str(capture.file)], check=False)
+        for _, file, process in running:
+            process.stop()
+            host.run(["rm", "-f", str(file)], check=False)
 
 
-def _start(host: Host, device: str, expression: str) -> Capture:
-    # The suffix is needed: Debian's AppArmor profile allows tcpdump to write only such files.
-    file = host.directory / f"{host.name}-{device}-{next(_numbers)}.pcap"
-    options = ["-n", "-Z", "root", "-i", device, "-s", str(SNAPSHOT), "-B", str(BUFFER)]
-    argv = ["tcpdump", *options, "--time-stamp-precision=nano", "-w", str(file), expression]
-    process = host.popen(argv, name="tcpdump")
-    listens = f"tcpdump on {host.name}:{device} listens"
-    with undone_on_error(process.stop):
-        wait_until(lambda: "listening on" in process.output(), listens, process=process)
-    return Capture(host, device, file, process)
+def _listens(process: Program) -> bool:
+    return "listening on" in process.output()
+
+
+def _finish(host: Host, device: str, file: Path, process: Program) -> list[Packet]:
+    """End tcpdump and return its packets. Raises CaptureError if packets were dropped or tcpdump failed."""
+    name = f"tcpdump on {host.name}:{device}"
+    if not process.running:
+        raise CaptureError(f"{name} ended with {process.returncode}{process.tail()}")
+    if process.stop() != 0:
+        raise CaptureError(f"{name} did not end in order{process.tail()}")
+    lost = dropped(process.output())
+    if lost is None:
+        raise CaptureError(f"{name} did not report how much it captured{process.tail()}")
+    if lost:
+        raise CaptureError(f"{name}: {lost} packets were dropped, so the run is not a data point")
+    return list(read_capture(host.read(file), f"{host.name}:{device}"))

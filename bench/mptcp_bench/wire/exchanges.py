@@ -5,21 +5,22 @@ A client's request and the proxy's request to the origin are matched by the targ
 So each request needs its own target, and its own connection on both sides. The header sections of the two sides differ,
 the bodies are equal. A body is the end of its stream, so that each byte of the body has the same distance from the end
 on both sides. The delay of a byte begins when this byte and all bytes before it have arrived, which is the earliest
-moment at which the proxy can read the byte. The delay ends when the byte is first sent. The input are connections, the
-output are seconds.
+moment at which the proxy can read the byte. The delay ends when the byte is first sent.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from .packets import CaptureError
 from .streams import Connection, Stream
 
 NANOSECOND = 1e-9
-LONGEST_HEADER = 16_384
+REQUEST_LINE = re.compile(rb"[A-Z]+ (?:http://[!-.0-~]+)?(/[!-~]*) HTTP/[0-9.]+\r\n")
+"""Its group is the target, without scheme and host."""
+MAX_HEADER_SIZE = 16_384
 """Maximum bytes of a header section. If more bytes precede the body, the stream is not one response to one request."""
 
 
@@ -37,7 +38,7 @@ class Exchange:
 
     target: str
     multipath: bool
-    origin_asked: bool
+    origin_requested: bool
     """Whether the proxy requested MPTCP from the origin, which it should not do."""
     subflows: int
     """Number of subflows of the client's connection."""
@@ -58,19 +59,6 @@ class Exchange:
     """For each segment of the response's body, the time from its arrival until its last byte is sent."""
 
 
-def target(head: bytes) -> str | None:
-    """Return the target in *head*'s request line, without scheme and host; None if *head* has no request line."""
-    line, newline, _ = head.partition(b"\r\n")
-    words = line.split(b" ")
-    if not newline or len(words) != 3 or not words[2].startswith(b"HTTP/"):
-        return None
-    try:
-        parts = urlsplit(words[1].decode("ascii"))
-    except ValueError:  # not ASCII, or an invalid host
-        return None
-    return f"{parts.path}?{parts.query}" if parts.query else parts.path
-
-
 def exchanges(
     clients: Iterable[Connection], origins: Iterable[Connection], bodies: Mapping[str, Body]
 ) -> tuple[Exchange, ...]:
@@ -88,14 +76,13 @@ def exchanges(
 def _by_target(connections: Iterable[Connection], bodies: Mapping[str, Body], side: str) -> dict[str, Connection]:
     found: dict[str, Connection] = {}
     for connection in connections:
-        name = target(connection.head)
-        if name is None or name not in bodies:
-            continue
+        line = REQUEST_LINE.match(connection.head)
+        name = line[1].decode() if line else None
         if name in found:
             raise CaptureError(f"request {name}: on two connections with {side}")
-        found[name] = connection
-    missing = [name for name in bodies if name not in found]
-    if missing:
+        if name is not None and name in bodies:
+            found[name] = connection
+    if missing := [name for name in bodies if name not in found]:
         raise CaptureError(
             f"{len(missing)} of {len(bodies)} requests, such as {missing[0]}, open no connection of their own with "
             f"{side}: connections are used again, or the capture has gaps"
@@ -103,80 +90,46 @@ def _by_target(connections: Iterable[Connection], bodies: Mapping[str, Body], si
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Relay:
-    """One direction of an exchange: the stream that arrives, and the stream that leaves with the same body."""
-
-    arrivals: Stream
-    departures: Stream
-    header: int
-    """Bytes of the arriving header section."""
-    shift: int
-    """A body byte's offset in the leaving stream minus its offset in the arriving stream."""
-
-    @classmethod
-    def of(cls, what: str, arrivals: Stream, departures: Stream, body: int) -> _Relay:
-        for side, stream in (("in", arrivals), ("out", departures)):
-            if not stream.whole:
-                raise CaptureError(f"{what}: the stream {side} has gaps")
-            if not body < stream.total <= body + LONGEST_HEADER:
-                raise CaptureError(f"{what}: {stream.total} bytes {side}, which are no header section and {body} bytes")
-        return cls(arrivals, departures, arrivals.total - body, departures.total - arrivals.total)
-
-    def header_in(self) -> int:
-        return _known(self.arrivals.arrived(self.header - 1))
-
-    def header_out(self) -> int:
-        return _known(self.departures.seen(self.header - 1 + self.shift))
-
-    def segments(self) -> tuple[float, ...]:
-        """Return the delay of each segment that has body bytes."""
-        return tuple(
-            NANOSECOND
-            * (_known(self.departures.seen(piece.end - 1 + self.shift)) - _known(self.arrivals.arrived(piece.end - 1)))
-            for piece in self.arrivals.pieces
-            if piece.end > self.header
-        )
-
-
-def _known(time: int | None) -> int:
-    assert time is not None, "the stream is whole"
-    return time
-
-
 def _exchange(name: str, client: Connection, origin: Connection, body: Body) -> Exchange:
-    if client.fallen:
+    if client.fell_back:
         raise CaptureError(f"request {name}: the client's connection fell back to plain TCP in mid-transfer")
     if client.syn_ack is None or client.ack is None or origin.syn_ack is None:
         raise CaptureError(f"request {name}: a handshake is missing")
-    up = _Relay.of(f"request {name}", client.up, origin.up, body.up)
-    down = _Relay.of(f"response to {name}", origin.down, client.down, body.down)
-    complete, sent = up.header_in(), up.header_out()
+    complete, sent, up = _relayed(f"request {name}", client.up, origin.up, body.up)
+    _, _, down = _relayed(f"response to {name}", origin.down, client.down, body.down)
     exchange = Exchange(
         target=name,
         multipath=client.multipath,
-        origin_asked=origin.asked,
+        origin_requested=origin.requested,
         subflows=client.subflows,
         answer=NANOSECOND * (client.syn_ack - client.syn),
         syn=NANOSECOND * (origin.syn - client.ack),
         syn_whole=NANOSECOND * (origin.syn - client.syn),
         syn_own=NANOSECOND * (origin.syn - complete),
         request=NANOSECOND * (sent - complete),
-        up=up.segments(),
-        down=down.segments(),
+        up=up,
+        down=down,
     )
-    _check(exchange)
+    shortest = min(exchange.answer, exchange.syn, exchange.syn_own, exchange.request, *up, *down)
+    if shortest < 0:
+        raise CaptureError(f"request {name}: a segment was sent {-shortest:.9f} s before it arrived")
     return exchange
 
 
-def _check(exchange: Exchange) -> None:
-    """Raise CaptureError if something was sent before it arrived, which means that clocks or analysis are wrong."""
-    for name in ("answer", "syn", "syn_own", "request"):
-        if getattr(exchange, name) < 0:
-            raise CaptureError(f"request {exchange.target}: {name} took {getattr(exchange, name):.9f} s")
-    for direction in ("up", "down"):
-        least = min(getattr(exchange, direction), default=0.0)
-        if least < 0:
-            raise CaptureError(
-                f"request {exchange.target}: a segment {direction} went out {-least:.9f} s before it came"
-            )
+def _relayed(name: str, arrivals: Stream, departures: Stream, body: int) -> tuple[int, int, tuple[float, ...]]:
+    """Return when the header section arrived and was sent, and the delay of each segment that has body bytes.
+
+    *arrivals* and *departures* are two streams with the same *body*, a number of bytes. Raises CaptureError.
+    """
+    for side, stream in (("in", arrivals), ("out", departures)):
+        if not body < stream.total <= body + MAX_HEADER_SIZE:
+            raise CaptureError(f"{name}: {stream.total} bytes {side}, which are no header section and {body} bytes")
+    header, shift = arrivals.total - body, departures.total - arrivals.total
+    try:
+        departures.arrived(departures.total - 1)
+        times = [
+            (arrivals.arrived(end - 1), departures.seen(end - 1 + shift)) for end in (header, *arrivals.ends(header))
+        ]
+    except CaptureError as error:
+        raise CaptureError(f"{name}: {error}") from None
+    return *times[0], tuple(NANOSECOND * (sent - arrived) for arrived, sent in times[1:])

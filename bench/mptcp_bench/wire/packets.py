@@ -23,12 +23,10 @@ class CaptureError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """One TCP segment."""
+    """One TCP segment. The addresses are packed into 4 or 16 bytes."""
 
     time: int
-    """Time of capture in nanoseconds since the epoch."""
     source: bytes
-    """Source address, packed into 4 or 16 bytes; :attr:`destination` has the same form."""
     source_port: int
     destination: bytes
     destination_port: int
@@ -46,21 +44,10 @@ def read_capture(data: bytes, name: str = "capture") -> Iterator[Packet]:
     """Yield the TCP segments of the capture file *data*, in file order. Raises CaptureError if it is unreadable."""
     file = capture.CaptureFile(BytesIO(data), name)
     try:
-        for found in file:
-            segment = found.segment
-            yield Packet(
-                found.time,
-                segment.source,
-                segment.source_port,
-                segment.destination,
-                segment.destination_port,
-                segment.flags,
-                segment.sequence,
-                segment.acknowledgment,
-                segment.options,
-                found.length,
-                found.payload,
-            )
+        for each, time, length, payload in file:
+            source, destination = (each.source, each.source_port), (each.destination, each.destination_port)
+            numbers = each.flags, each.sequence, each.acknowledgment
+            yield Packet(time, *source, *destination, *numbers, each.options, length, payload)
     except capture.CaptureError as error:
         raise CaptureError(str(error)) from error
     if file.damage is not None:

@@ -9,83 +9,62 @@ speaks version 0. Retransmissions and reinjections are ignored: only the first t
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
 
 from mptcp_throttler.mptcp.options import Dss, MpCapable, MpJoinSyn, MpJoinSynAck, initial_data_sequence, token_of_key
 
-from .packets import ACK, SYN, Packet
+from .packets import ACK, SYN, CaptureError, Packet
 
 _32, _64 = (1 << 32) - 1, (1 << 64) - 1
 UP, DOWN = 0, 1
 """Direction of a stream: from the end that opened the connection, and to this end."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Piece:
-    """Bytes of a stream, from *start* to before *end*, that were first seen in one segment."""
-
-    start: int
-    end: int
-    time: int
-    """Time at which the bytes were first seen, in nanoseconds since the epoch."""
-
-
 class Stream:
-    """The bytes of one direction of a connection, numbered from 0, with the time at which each was first seen."""
+    """The bytes of one direction of a connection, numbered from 0. Times are nanoseconds since the epoch."""
 
     def __init__(self) -> None:
-        self._pieces: list[Piece] = []
-        self._arrived: list[int] | None = None
-
-    @property
-    def pieces(self) -> tuple[Piece, ...]:
-        """The pieces in stream order. They do not overlap."""
-        return tuple(self._pieces)
+        self._segments: list[tuple[int, int, int]] = []
+        """Start, end (the number after the last byte) and time of each segment, in order of time."""
+        self._read: list[tuple[int, int]] = []
+        """For steps through the stream: the end, and the time at which all bytes before this end had arrived."""
 
     @property
     def total(self) -> int:
         """Number of bytes up to and including the last one that was seen."""
-        return self._pieces[-1].end if self._pieces else 0
-
-    @property
-    def whole(self) -> bool:
-        """Whether all bytes up to the last one were seen."""
-        return sum(piece.end - piece.start for piece in self._pieces) == self.total
+        return max((end for _, end, _ in self._segments), default=0)
 
     def add(self, start: int, end: int, time: int) -> None:
-        """Add the bytes of a segment, *start* to before *end*, in order of time. Bytes seen before keep their time."""
-        self._arrived = None
-        index = self._index(start)
-        at = max(start, self._pieces[index].end) if index >= 0 else start
-        new = []
-        for piece in self._pieces[index + 1 :]:
-            if piece.start >= end:
-                break
-            if at < piece.start:
-                new.append(Piece(at, piece.start, time))
-            at = piece.end
-        if at < end:
-            new.append(Piece(at, end, time))
-        for piece in new:
-            insort(self._pieces, piece)
+        """Add the bytes of a segment, *start* to before *end*. Segments must be added in order of time."""
+        self._segments.append((start, end, time))
+        self._read = []
 
-    def seen(self, offset: int) -> int | None:
-        """Return the time at which the byte at *offset* was first seen, or None."""
-        index = self._index(offset)
-        return self._pieces[index].time if index >= 0 and offset < self._pieces[index].end else None
+    def seen(self, offset: int) -> int:
+        """Return the time at which the byte at *offset* was first seen. Raises CaptureError if it is missing."""
+        return self._first(offset)[1]
 
-    def arrived(self, offset: int) -> int | None:
-        """Return the time from which a reader can have the byte at *offset* and all before it, or None."""
-        if self._arrived is None:
-            self._arrived = list(accumulate((piece.time for piece in self._pieces), max))
-        index = self._index(offset)
-        return self._arrived[index] if index >= 0 and offset < self._pieces[index].end else None
+    def arrived(self, offset: int) -> int:
+        """Return the time from which a reader can have the byte at *offset* and all before it. Raises CaptureError."""
+        if not self._read:
+            end = latest = 0
+            while end < self.total:
+                end, time = self._first(end)
+                latest = max(latest, time)
+                self._read.append((end, latest))
+        self._first(offset)
+        return next(time for end, time in self._read if offset < end)
 
-    def _index(self, offset: int) -> int:
-        return bisect_right(self._pieces, offset, key=lambda piece: piece.start) - 1
+    def ends(self, offset: int) -> list[int]:
+        """Return the ends after *offset* of all segments, except those that repeat a byte which was seen before."""
+        return sorted(end for _, end, time in self._segments if end > offset and self.seen(end - 1) == time)
+
+    def _first(self, offset: int) -> tuple[int, int]:
+        """Return end and time of the first segment with the byte at *offset*. Raises CaptureError."""
+        for start, end, time in self._segments:
+            if start <= offset < end:
+                return end, time
+        raise CaptureError(f"the stream has gaps: byte {offset} is missing")
 
 
 @dataclass(slots=True)
@@ -93,31 +72,24 @@ class Connection:
     """One connection with all its subflows. Times are nanoseconds since the epoch."""
 
     syn: int
-    asked: bool
+    requested: bool
     """Whether the first SYN requested MPTCP."""
     syn_ack: int | None = None
     ack: int | None = None
     """Time of the handshake's third segment."""
     multipath: bool = False
     """Whether both sides agreed on MPTCP."""
-    fallen: bool = False
+    fell_back: bool = False
     """Whether the connection later fell back to plain TCP, by data without a mapping, or by an infinite mapping
     (3.7)."""
     subflows: int = 1
     """Number of subflows whose SYN was answered."""
     head: bytes = b""
     """The captured beginning of the client's data."""
-    streams: tuple[Stream, Stream] = field(default_factory=lambda: (Stream(), Stream()))
+    up: Stream = field(default_factory=Stream)
+    down: Stream = field(default_factory=Stream)
     _origins: list[int | None] = field(default_factory=lambda: [None, None])
     """Data sequence number of each direction's first byte."""
-
-    @property
-    def up(self) -> Stream:
-        return self.streams[UP]
-
-    @property
-    def down(self) -> Stream:
-        return self.streams[DOWN]
 
     def learn_key(self, direction: int, option: MpCapable) -> None:
         if option.sender_key is not None and self._origins[direction] is None:
@@ -149,6 +121,53 @@ class _Flow:
     acknowledged: bool = False
     mappings: tuple[list[_Mapping], list[_Mapping]] = field(default_factory=lambda: ([], []))
 
+    def add(self, direction: int, packet: Packet) -> None:
+        """Process a segment after the SYNs."""
+        connection = self.connection
+        if direction == UP and not self.acknowledged and packet.flags & ACK and self.sequences[DOWN] >= 0:
+            self.acknowledged = True
+            if self.initial:
+                connection.ack = packet.time
+        if connection.multipath:
+            self._map(direction, packet)
+        if not packet.length or self.sequences[direction] < 0:
+            return
+        # Numbers count from the SYN, which is 0, so that the first byte is 1.
+        number = (packet.sequence - self.sequences[direction]) & _32
+        start = self._offset(direction, number) if connection.multipath else number - 1
+        connection.fell_back |= start is None
+        if start is None or start < 0:  # before the first byte: a keep-alive probe
+            return
+        if direction == UP and start == 0 and not connection.head:
+            connection.head = packet.payload
+        stream = connection.up if direction == UP else connection.down
+        stream.add(start, start + packet.length, packet.time)
+
+    def _map(self, direction: int, packet: Packet) -> None:
+        connection, mappings = self.connection, self.mappings[direction]
+        new = None
+        for option in packet.options:
+            if isinstance(option, MpCapable):
+                connection.learn_key(direction, option)
+                if option.data_length:
+                    new = _Mapping(1, option.data_length, 0)
+            elif isinstance(option, Dss) and option.data_sequence is not None:
+                offset = connection.offset(direction, option.data_sequence, option.data_sequence_octets)
+                if not option.data_length:
+                    connection.fell_back = True
+                elif offset is not None and option.subflow_sequence is not None:
+                    new = _Mapping(option.subflow_sequence, option.data_length, offset)
+        if new is not None and (not mappings or mappings[-1] != new):
+            mappings.append(new)
+
+    def _offset(self, direction: int, number: int) -> int | None:
+        """Return the offset of the subflow's byte *number* in the connection's stream; None if no mapping covers it."""
+        for mapping in reversed(self.mappings[direction]):
+            distance = (number - mapping.subflow) & _32
+            if distance < mapping.length:
+                return mapping.offset + distance
+        return None
+
 
 class Leg:
     """The connections to one server, captured on one side of the proxy. Segments must be added in order of time."""
@@ -163,36 +182,31 @@ class Leg:
     def add(self, packet: Packet) -> None:
         """Process a segment. Segments of other connections are ignored."""
         if packet.destination_port == self._port and self._address in (None, packet.destination):
-            key = (packet.source, packet.source_port, packet.destination)
-            if packet.flags & (SYN | ACK) == SYN:
-                self._open(key, packet)
-            elif (flow := self._flows.get(key)) is not None:
-                self._follow(flow, UP, packet)
+            key, direction = (packet.source, packet.source_port, packet.destination), UP
         elif packet.source_port == self._port and self._address in (None, packet.source):
-            flow = self._flows.get((packet.destination, packet.destination_port, packet.source))
-            if flow is None:
-                return
-            if packet.flags & SYN:
+            key, direction = (packet.destination, packet.destination_port, packet.source), DOWN
+        else:
+            return
+        if direction == UP and packet.flags & (SYN | ACK) == SYN:
+            self._open(key, packet)
+        elif (flow := self._flows.get(key)) is not None:
+            if direction == DOWN and packet.flags & SYN:
                 self._answer(flow, packet)
             else:
-                self._follow(flow, DOWN, packet)
+                flow.add(direction, packet)
 
     def _open(self, key: tuple[bytes, int, bytes], packet: Packet) -> None:
-        known = self._flows.get(key)
-        if known is not None and known.sequences[UP] == packet.sequence:
-            return  #  # a retransmitted SYN
+        earlier = self._flows.get(key)
+        if earlier is not None and earlier.sequences[UP] == packet.sequence:
+            return  # a retransmitted SYN
         self._flows.pop(key, None)
-        join = next((o for o in packet.options if isinstance(o, MpJoinSyn)), None)
+        join = next((option for option in packet.options if isinstance(option, MpJoinSyn)), None)
         if join is None:
-            asked = any(isinstance(option, MpCapable) for option in packet.options)
-            connection: Connection | None = Connection(packet.time, asked)
-        else:
-            connection = self._tokens.get(join.token)
-        if connection is None:
-            return  #  # a join to a connection opened before the capture
-        if join is None:
-            self.connections.append(connection)
-        self._flows[key] = _Flow(connection, join is None, [packet.sequence, -1])
+            requested = any(isinstance(option, MpCapable) for option in packet.options)
+            self.connections.append(Connection(packet.time, requested))
+        connection = self.connections[-1] if join is None else self._tokens.get(join.token)
+        if connection is not None:  # None: a join to a connection opened before the capture
+            self._flows[key] = _Flow(connection, join is None, [packet.sequence, -1])
 
     def _answer(self, flow: _Flow, packet: Packet) -> None:
         if flow.sequences[DOWN] >= 0:
@@ -204,61 +218,10 @@ class Leg:
             return
         connection.syn_ack = packet.time
         for option in packet.options:
-            if isinstance(option, MpCapable) and option.sender_key is not None and connection.asked:
+            if isinstance(option, MpCapable) and option.sender_key is not None and connection.requested:
                 connection.multipath = True
                 connection.learn_key(DOWN, option)
                 self._tokens[token_of_key(option.sender_key)] = connection
-
-    def _follow(self, flow: _Flow, direction: int, packet: Packet) -> None:
-        connection = flow.connection
-        if direction == UP and not flow.acknowledged and packet.flags & ACK and flow.sequences[DOWN] >= 0:
-            flow.acknowledged = True
-            if flow.initial:
-                connection.ack = packet.time
-        if connection.multipath:
-            self._map(flow, direction, packet)
-        if not packet.length or flow.sequences[direction] < 0:
-            return
-        # Numbers count from the SYN, which is 0, so that the first byte is 1.
-        number = (packet.sequence - flow.sequences[direction]) & _32
-        start: int | None = number - 1
-        if connection.multipath:
-            start = _offset(flow.mappings[direction], number)
-            if start is None:
-                connection.fallen = True
-        if start is None or start < 0:  # before the first byte: a keep-alive probe
-            return
-        if direction == UP and start == 0 and not connection.head:
-            connection.head = packet.payload
-        connection.streams[direction].add(start, start + packet.length, packet.time)
-
-    @staticmethod
-    def _map(flow: _Flow, direction: int, packet: Packet) -> None:
-        connection, mappings = flow.connection, flow.mappings[direction]
-        new = None
-        for option in packet.options:
-            if isinstance(option, MpCapable):
-                connection.learn_key(direction, option)
-                if option.data_length:
-                    new = _Mapping(1, option.data_length, 0)
-            elif isinstance(option, Dss) and option.data_sequence is not None:
-                if not option.data_length:
-                    connection.fallen = True
-                    continue
-                offset = connection.offset(direction, option.data_sequence, option.data_sequence_octets)
-                if offset is not None and option.subflow_sequence is not None:
-                    new = _Mapping(option.subflow_sequence, option.data_length, offset)
-        if new is not None and (not mappings or mappings[-1] != new):
-            mappings.append(new)
-
-
-def _offset(mappings: list[_Mapping], number: int) -> int | None:
-    """Return the offset of the subflow's byte *number* in the connection's stream; None if no mapping covers it."""
-    for mapping in reversed(mappings):
-        within = (number - mapping.subflow) & _32
-        if within < mapping.length:
-            return mapping.offset + within
-    return None
 
 
 def follow(packets: Iterable[Packet], *legs: Leg) -> None:
@@ -270,14 +233,14 @@ def follow(packets: Iterable[Packet], *legs: Leg) -> None:
 
 def passages(packets: Iterable[Packet]) -> list[tuple[Packet, float]]:
     """Return each segment of *packets* that was captured on both sides of a router, with the seconds between."""
-    seen: dict[tuple[object, ...], Packet] = {}
+    waiting: dict[tuple[object, ...], Packet] = {}
     found = []
     for packet in sorted(packets, key=lambda packet: packet.time):
         ends = packet.source, packet.source_port, packet.destination, packet.destination_port
         key = (*ends, packet.flags, packet.sequence, packet.acknowledgment, packet.length)
-        first = seen.pop(key, None)
+        first = waiting.pop(key, None)
         if first is None:
-            seen[key] = packet
+            waiting[key] = packet
         else:
             found.append((packet, (packet.time - first.time) * 1e-9))
     return found

@@ -90,9 +90,8 @@ def measure(lab: Lab, proxy: str, origin: Origin, workload: Workload, *, multipa
         counters, used = added.read(), usage(processors, processors_of(lab.proxy))
     client, server = Leg(PROXY_PORT), Leg(ORIGIN_PORT, ip_address(address).packed)
     follow(packets, client, server)
-    for name, value in (counted for side in counters for counted in side.items()):
-        if fallbacks({name: value}):
-            raise TestbedError(f"{value} connections fell back to plain TCP ({name})")
+    if number := sum(map(fallbacks, counters)):
+        raise TestbedError(f"{number} connections fell back to plain TCP")
     measured = exchanges(client.connections, server.connections, wanted)
     check_protocol(measured, multipath=multipath)
     return Conversions(measured, used)
@@ -112,8 +111,8 @@ def send(client: Host, url: str, workload: Workload, *, multipath: bool, proxy: 
     *proxy* is the proxy's URL; empty to send them to the server itself. Raises TestbedError if a request is not
     answered.
     """
-    way = ["--noproxy", "", "-x", proxy] if proxy else ["--noproxy", "*"]
-    argv = ["curl", "-sS", "-o", "/dev/null", *way, "--rate", f"{workload.pace}/s"]
+    through = ["--noproxy", "", "-x", proxy] if proxy else ["--noproxy", "*"]
+    argv = ["curl", "-sS", "-o", "/dev/null", *through, "--rate", f"{workload.pace}/s"]
     argv += ["-m", str(REQUEST_TIMEOUT), "-H", "Connection: close", "-w", r"%{http_code} %{size_download}\n"]
     if workload.up:
         content = client.write(f"upload-{workload.up}.txt", "x" * workload.up)
@@ -121,21 +120,19 @@ def send(client: Host, url: str, workload: Workload, *, multipath: bool, proxy: 
         argv += ["--data-binary", f"@{content}", "-H", "Content-Type: text/plain", "-H", "Expect:"]
     argv.append(url)
     timeout = 30 + 4 * workload.seconds
-    done = client.run(mptcp_command(argv) if multipath else argv, check=False, timeout=timeout)
-    answers = done.stdout.splitlines()
-    good = answers.count(f"200 {workload.down}")
-    if done.returncode != 0 or good != workload.requests or len(answers) != good:
-        said = done.stderr.strip().splitlines()
-        why = said[-1] if said else f"answers {', '.join(sorted(set(answers))) or 'none'}"
-        raise TestbedError(f"{good} of {workload.requests} requests were answered in full: {shlex.join(argv)}: {why}")
+    ended = client.run(mptcp_command(argv) if multipath else argv, check=False, timeout=timeout)
+    answers = ended.stdout.splitlines()
+    complete = answers.count(f"200 {workload.down}")
+    if ended.returncode != 0 or complete != workload.requests or len(answers) != complete:
+        got = f"answers {', '.join(sorted(set(answers))) or 'none'}"
+        reason = [got, *ended.stderr.strip().splitlines()][-1]
+        raise TestbedError(f"{complete} of {workload.requests} requests were answered: {shlex.join(argv)}: {reason}")
 
 
 def check_protocol(measured: Sequence[Exchange], *, multipath: bool) -> None:
     """Raise TestbedError if a connection had the wrong protocol on the wire."""
-    wrong = [e for e in measured if e.multipath is not multipath]
-    if wrong:
+    if wrong := [each.target for each in measured if each.multipath is not multipath]:
         got = "plain TCP" if multipath else "Multipath TCP"
-        raise TestbedError(f"{len(wrong)} of {len(measured)} requests, such as {wrong[0].target}, came by {got}")
-    asked = [e for e in measured if e.origin_asked]
-    if asked:
-        raise TestbedError(f"the proxy asked the origin for Multipath TCP, for {len(asked)} requests")
+        raise TestbedError(f"{len(wrong)} of {len(measured)} requests, such as {wrong[0]}, came by {got}")
+    if number := sum(each.origin_requested for each in measured):
+        raise TestbedError(f"the proxy requested Multipath TCP from the origin, for {number} requests")

@@ -29,7 +29,7 @@ def shorter(cap: int) -> tuple[Part, ...]:
 @pytest.fixture
 def demo(monkeypatch: pytest.MonkeyPatch, require: Callable[..., None], tmp_path: Path) -> Callable[[], str]:
     """Return a function that runs the demo and returns its output."""
-    require(*running.NEEDED)
+    require(*running.REQUIREMENTS)
     monkeypatch.setattr(running, "parts", shorter)
 
     def run() -> str:
@@ -58,4 +58,4 @@ def test_demo_fails_when_the_policy_is_not_enforced(
     with pytest.raises(DemoError, match=r"not as it should be: MPTCP through the proxy \+ policy "):
         demo()
     *_, found = json.loads((tmp_path / "demo.json").read_text())["downloads"]
-    assert re.search("Ethernet carried .* and its cap allows 5", "\n".join(found["wrong"]))
+    assert re.search("Ethernet carried .* but its cap is 5 Mbit/s", "\n".join(found["wrong"]))

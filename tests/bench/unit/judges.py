@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mutants import Judge, with_attempts
+from mutants import Judge
 from mutants_of_caps import GUARD, ONSET_JUDGE
 from mutants_of_crowds import CROWDS
 from mutants_of_home import HOME
@@ -20,24 +20,24 @@ from mutants_of_tunnel import TUNNEL
 from mutants_of_vpn import VPN
 
 JUDGES: dict[str, Judge] = {
-    "crowds": with_attempts(CROWDS),
-    "goodput": with_attempts(GOODPUT),
-    "guard": with_attempts(GUARD),
-    "home": with_attempts(HOME),
-    "load": with_attempts(LOAD),
-    "middleboxes": with_attempts(MIDDLEBOXES),
-    "mimbox-delay": with_attempts(MIMBOX_DELAY),
-    "mimbox-goodput": with_attempts(MIMBOX_GOODPUT),
-    "mimbox-http": with_attempts(MIMBOX_HTTP),
-    "mimbox-memory": with_attempts(MIMBOX_MEMORY),
-    "onset": with_attempts(ONSET_JUDGE),
-    "overshoot": with_attempts(OVERSHOOT),
-    "pages": with_attempts(PAGES),
-    "recovery": with_attempts(RECOVERY),
-    "relay": with_attempts(RELAY),
-    "soak": with_attempts(SOAK),
-    "starvation": with_attempts(STARVATION),
-    "steering": with_attempts(STEERING),
-    "tunnel": with_attempts(TUNNEL),
-    **{name: with_attempts(each.judge) for name, each in VPN.items()},
+    "crowds": CROWDS,
+    "goodput": GOODPUT,
+    "guard": GUARD,
+    "home": HOME,
+    "load": LOAD,
+    "middleboxes": MIDDLEBOXES,
+    "mimbox-delay": MIMBOX_DELAY,
+    "mimbox-goodput": MIMBOX_GOODPUT,
+    "mimbox-http": MIMBOX_HTTP,
+    "mimbox-memory": MIMBOX_MEMORY,
+    "onset": ONSET_JUDGE,
+    "overshoot": OVERSHOOT,
+    "pages": PAGES,
+    "recovery": RECOVERY,
+    "relay": RELAY,
+    "soak": SOAK,
+    "starvation": STARVATION,
+    "steering": STEERING,
+    "tunnel": TUNNEL,
+    **{name: each.judge for name, each in VPN.items()},
 }

@@ -8,20 +8,14 @@ path, a cap that is never set, an unused path, no emulation, plain TCP, or no me
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from rich.console import Console
-
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.attempts import Attempts
 from mptcp_bench.experiments.columns import Results, Run, Turn
-from mptcp_bench.experiments.findings import Findings
 from mptcp_bench.experiments.scenario import Scenario
-from mptcp_lab.testbed import EmulationError, TestbedError
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample
 
 M = TypeVar("M")
@@ -44,32 +38,6 @@ class Judge:
     """The error message of each mutant that the experiment refuses to judge. All other mutants must miss an aim."""
 
 
-def with_attempts(judge: Judge) -> Judge:
-    """Return the cases of an experiment that repeats invalid attempts.
-
-    In each case, the first attempt fails because the emulator was late.
-    """
-
-    def judging(of: Callable[[], Sequence[Aim]], *more: TestbedError) -> Callable[[], Sequence[Aim]]:
-        def judged() -> Sequence[Aim]:
-            attempts = Attempts(Console(quiet=True))
-            failing = iter((EmulationError("the emulator was late"), *more))
-
-            def run() -> None:
-                for error in failing:
-                    raise error
-
-            attempts.of(run, "one", most=3)
-            return attempts.judged(Findings((), {}, aims=tuple(of()))).aims
-
-        return judged
-
-    mutants = {name: judging(of) for name, of in judge.mutants.items()}
-    failed = TestbedError("the connection fell back to TCP")
-    mutants["it works at the second attempt alone"] = judging(judge.sound, failed)
-    return Judge(judging(judge.sound), mutants, judge.refused)
-
-
 def rehearsed(
     scenario: Scenario[Any, Any, Any, M],
     options: Mapping[str, str],
@@ -88,11 +56,6 @@ def rehearsed(
     return scenario.results(turns, runs)
 
 
-def missed(judged: Callable[[], Sequence[Aim]]) -> set[str]:
-    """Return the names of the missed aims."""
-    return {aim.what for aim in judged() if not aim.met}
-
-
 def bounds(aims: Iterable[Aim]) -> set[Bound]:
     """Return the bounds that *aims* have."""
     sides = ((aim.what, side) for aim in aims for side in ("least", "most") if getattr(aim, side) is not None)
@@ -100,7 +63,7 @@ def bounds(aims: Iterable[Aim]) -> set[Bound]:
 
 
 def broken(aims: Iterable[Aim]) -> set[Bound]:
-    """Return the bounds that the aims' values violate. NaN violates no bound."""
+    """Return the bounds violated by the aims' values. NaN violates no bound."""
     values = [(aim, math.nan if aim.value is None else aim.value) for aim in aims]
     low = {(aim.what, "least") for aim, value in values if aim.least is not None and value < aim.least}
     return low | {(aim.what, "most") for aim, value in values if aim.most is not None and value > aim.most}
@@ -128,10 +91,3 @@ def series(loads: Mapping[str, Load], seconds: float, interval: float = 0.1) -> 
         for name, load in loads.items():
             octets[name] += load(time + interval / 2) * MBIT / 8 * interval
     return samples
-
-
-@contextmanager
-def late(*_: object, **__: object) -> Iterator[object]:
-    """Replace a testbed by one whose paths are late: it raises this error at its end."""
-    yield SimpleNamespace(check_emulation=lambda: None)
-    raise EmulationError("wifi: 3 % of the packets went late")

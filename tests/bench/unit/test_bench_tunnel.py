@@ -89,4 +89,4 @@ def test_the_table_of_downloads_has_the_variants_side_by_side() -> None:
     assert [column.header for column in goodput.columns][2:] == [
         "a alone", "b alone", "ours", "50/50", "over MPTCP", "ours / sum"
     ]  # fmt: skip
-    assert len(others) == 5
+    assert len(others) == 4

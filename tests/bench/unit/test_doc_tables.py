@@ -5,60 +5,50 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from found_results import OURS, PAPERS, PROVENANCE
 
 from mptcp_bench import result_file
 from mptcp_bench.cli import main
-from mptcp_bench.doc_tables import END, generated, keep, pages, read_kept, unfit, write_pages
+from mptcp_bench.doc_tables import DOCS, END, generated, keep, pages, read_kept, unfit, write_pages
 from mptcp_bench.result_file import ExperimentResult, Judgement, ResultError, Table, Verdict
 
-FOUND = OURS
 PAGE = "# Page\n\n<!-- table: recovery.aims -->\nold\n<!-- end -->\nText.\n"
-FROM = "`mptcp-bench run fig3 --seed 7`, 2026-01-02, Linux 6.18.44, 2 processors."
-AIMS = f"""\
+AIMS = """\
 | | measured | wanted | |
 | --- | --- | --- | --- |
 | iptables: gap | 0.125 s | ≤ 0.25 | met |
 | nftables: gap | nothing | ≤ 0.25 | **missed** |
 | nftables: seconds | 0.7 | | |
 
-{FROM}
+`mptcp-bench run fig3 --seed 7`, 2026-01-02, Linux 6.18.44, 2 processors.
 """
 
 
-def test_pages_in_docs_say_what_the_results_say() -> None:
-    message = "mptcp-bench report --docs writes it anew"
+def shown(page: str, found: ExperimentResult = OURS) -> str:
+    return generated(page, {"recovery": found}, "p.md")
+
+
+def test_pages_in_docs_have_the_tables_of_the_results_which_are_fit() -> None:
     for page, text in pages().items():
-        assert page.read_text() == text, f"{page}: {message}"
-    assert read_kept(), "no result is kept in docs/results"
-
-
-def test_results_in_docs_are_fit() -> None:
-    assert {name: reasons for name, kept in read_kept().items() if (reasons := unfit(kept))} == {}
-
-
-def changed(number: int, **values: Any) -> tuple[Verdict, ...]:
-    aims = list(FOUND.aims)
-    aims[number] = replace(aims[number], **values)
-    return tuple(aims)
+        assert page.read_text() == text, f"{page}: mptcp-bench report --docs updates it"
+    assert [reason for kept in read_kept().values() for reason in unfit(kept)] == []
 
 
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        (replace(FOUND, complete=False), "it was interrupted"),
-        (replace(FOUND, quick=True), "it was run with --quick"),
-        *(
-            (
-                replace(FOUND, provenance=replace(PROVENANCE, commit=commit)),
-                f"commit {commit}: the working copy was no commit; commit, then run it again",
-            )
-            for commit in (f"{PROVENANCE.commit}-dirty", f"{PROVENANCE.commit}-unknown", "unknown")
+        (replace(OURS, complete=False), "it was interrupted"),
+        (replace(OURS, quick=True), "it was run with --quick"),
+        (
+            replace(OURS, provenance=replace(PROVENANCE, commit="0123-dirty")),
+            "commit 0123-dirty: the working copy was not a commit; commit and run it again",
         ),
-        (replace(FOUND, aims=changed(0, value=0.3)), "iptables: gap: 0.3 s, wanted ≤ 0.25, is 'missed' and not 'met'"),
+        (
+            replace(OURS, aims=(replace(OURS.aims[0], value=0.3), *OURS.aims[1:])),
+            "iptables: gap: 0.3 s, wanted ≤ 0.25, is 'missed' and not 'met'",
+        ),
     ],
 )
 def test_unfit_result_is_not_kept(
@@ -66,36 +56,46 @@ def test_unfit_result_is_not_kept(
 ) -> None:
     source = tmp_path / "recovery" / result_file.FILE
     result_file.write(bad, source)
-    with pytest.raises(ResultError) as error:
-        keep("recovery", tmp_path, tmp_path / "docs")
-    assert str(error.value) == f"{source}: {reason}"
+    before = (DOCS / "results" / "recovery.json").read_text()
     assert main(["report", str(tmp_path), "--docs", "recovery"]) == 1
     assert capsys.readouterr().err == f"mptcp-bench: {source}: {reason}\n"
-    assert not (tmp_path / "docs").exists()
+    assert (DOCS / "results" / "recovery.json").read_text() == before
 
 
-def test_table_is_written_where_the_page_wants_it() -> None:
-    text = generated(PAGE, {"recovery": FOUND}, "p.md")
+def test_results_are_kept_and_tables_replace_the_text_between_the_marks(tmp_path: Path) -> None:
+    docs, results = tmp_path / "docs", tmp_path / "results"
+    result_file.write(OURS, results / "recovery" / result_file.FILE)
+    docs.mkdir()
+    page = docs / "p.md"
+    page.write_text(PAGE)
+    keep("recovery", results, docs)
+    assert read_kept(docs) == {"recovery": replace(OURS, data={}, pictures=())}
+    assert write_pages(docs) == [page]
+    text = page.read_text()
     assert text == f"# Page\n\n<!-- table: recovery.aims -->\n\n{AIMS}\n{END}\nText.\n"
-    assert generated(text, {"recovery": FOUND}, "p.md") == text
+    assert write_pages(docs) == []
+    page.write_text(text.replace("0.125", "0.120"))
+    assert write_pages(docs) == [page]
+    text = shown(text, replace(OURS, earlier_rule="means were not compared"))
+    assert f"processors.\n\nJudged by an earlier rule: means were not compared.\n\n{END}" in text
 
 
 def test_rows_and_columns_are_chosen() -> None:
     rows = (("20", "standby", "after s", "0.3"), ("", "", "before", "0"), ("", "balanced", "share, kB", "0.7"))
-    found = replace(FOUND, tables=(Table("modes", "", ("RTT", "mode", "what", "mean"), rows),))
-    text = generated(PAGE.replace("aims", "modes: standby, before; sh…B"), {"recovery": found}, "p.md")
+    found = replace(OURS, tables=(Table("modes", "", ("RTT", "mode", "what", "mean"), rows),))
+    text = shown(PAGE.replace("aims", "modes: standby, before; sh…B"), found)
     assert "| 20 | standby | before | 0 |\n| 20 | balanced | share, kB | 0.7 |\n" in text
     assert "after s" not in text
-    text = generated(PAGE.replace("aims", "modes [mean; mode]: balanced"), {"recovery": found}, "p.md")
+    text = shown(PAGE.replace("aims", "modes [mean; mode]: balanced"), found)
     assert "| RTT | mean | mode |\n| --- | --- | --- |\n| 20 | 0.7 | balanced |\n\n" in text
 
 
 def test_brief_table_has_neither_intervals_nor_bounds() -> None:
     rows = (("8 ± 2 ms", "4.7 (4.1 to 5.4)", "1.5 ± 0.2", "6 ms (≤ 8)"),)
-    found = replace(FOUND, tables=(Table("rates", "", ("path", "GET", "gap", "reaction"), rows),))
-    text = generated(PAGE.replace("table: recovery.aims", "brief: recovery.rates"), {"recovery": found}, "p.md")
+    found = replace(OURS, tables=(Table("rates", "", ("path", "GET", "gap", "reaction"), rows),))
+    text = shown(PAGE.replace("table: recovery.aims", "brief: recovery.rates"), found)
     assert "| 8 ± 2 ms | 4.7 | 1.5 | 6 ms (≤ 8) |\n\n`docs/results/recovery.json`, 2026-01-02.\n" in text
-    text = generated(PAGE.replace("table", "brief"), {"recovery": FOUND}, "p.md")
+    text = shown(PAGE.replace("table", "brief"))
     assert "| | measured |\n| --- | --- |\n| iptables: gap | 0.125 s |\n" in text
     assert "missed" not in text
 
@@ -110,9 +110,8 @@ def test_claims_are_shown_with_verdicts_and_counted() -> None:
     assert "| `a` | claim 0 | holds |\n| | claim 1 | fails |\n| `b` | claim 0 | holds |\n" in text
     assert "\n3 claims: 2 × holds, 1 × fails. Measured 2026-01-02 to 2026-01-03.\n" in text
     assert "a figure" not in text
-    whole = generated(f"<!-- table: a.claims -->\n{END}\n", kept, "p.md")
-    assert "| the paper says | measured | verdict |\n| --- | --- | --- |\n| claim 0 | a figure | holds |\n" in whole
-    assert "Measured 2026-01-02.\n" in generated(f"<!-- verdicts: b -->\n{END}\n", kept, "p.md")
+    text = generated(f"<!-- table: a.claims -->\n{END}\n", kept, "p.md")
+    assert "| the paper says | measured | verdict |\n| --- | --- | --- |\n| claim 0 | a figure | holds |\n" in text
 
 
 @pytest.mark.parametrize(
@@ -120,30 +119,15 @@ def test_claims_are_shown_with_verdicts_and_counted() -> None:
     [
         (PAGE.replace("recovery", "guard"), "p.md:3: no result 'guard' is kept; there are recovery"),
         (PAGE.replace("aims", "claims"), "p.md:3: recovery has no table 'claims'; there are rates, aims"),
-        (PAGE.replace("aims", "aims: bird"), "p.md:3: no row of aims has 'bird' in it"),
+        (PAGE.replace("aims", "aims: bird"), "p.md:3: no row of aims contains 'bird'"),
         (PAGE.replace("aims", "rates [bird]"), "p.md:3: rates has no column 'bird'; there are path; Mbit/s"),
         (f"<!-- verdicts: recovery -->\n{END}", "p.md:1: recovery has no table 'claims'; there are rates, aims"),
-        (PAGE.replace(END, ""), "p.md:3: <!-- table: recovery.aims -->: no <!-- end --> behind it"),
-        (PAGE.replace(END, "") + PAGE, "p.md:3: <!-- table: recovery.aims -->: no <!-- end --> before the next table"),
-        (PAGE.replace("recovery.aims", "recovery"), "p.md:3: <!-- table: recovery -->: there should be "),
+        (PAGE.replace(END, ""), "p.md:3: <!-- table: recovery.aims -->: expected "),
+        (PAGE.replace(END, "") + PAGE, "p.md:3: <!-- table: recovery.aims -->: expected "),
+        (PAGE.replace("recovery.aims", "recovery"), "p.md:3: <!-- table: recovery -->: expected "),
     ],
 )
-def test_page_is_refused_when_it_names_what_there_is_not(page: str, message: str) -> None:
+def test_page_with_an_unknown_name_or_a_wrong_mark_is_refused(page: str, message: str) -> None:
     with pytest.raises(ResultError) as error:
-        generated(page, {"recovery": FOUND}, "p.md")
+        shown(page)
     assert str(error.value).startswith(message)
-
-
-def test_command_keeps_results_and_writes_pages(tmp_path: Path) -> None:
-    docs, results = tmp_path / "docs", tmp_path / "results"
-    result_file.write(FOUND, results / "recovery" / result_file.FILE)
-    docs.mkdir()
-    (docs / "p.md").write_text(PAGE)
-    keep("recovery", results, docs)
-    assert read_kept(docs) == {"recovery": replace(FOUND, data={}, pictures=())}
-    assert write_pages(docs) == [docs / "p.md"]
-    assert AIMS in (docs / "p.md").read_text()
-    assert write_pages(docs) == []
-    # A figure that was typed by hand differs from the measured one.
-    (docs / "p.md").write_text((docs / "p.md").read_text().replace("0.125", "0.120"))
-    assert write_pages(docs) == [docs / "p.md"]

@@ -1,28 +1,27 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the result file: what a run writes, one rule for aims, no half-written file, and one line per mistake."""
+"""Tests for result files and the runs that write them: aims, complete files, and errors in one line."""
 
 from __future__ import annotations
 
 import errno
-import json
 import math
 import os
-import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from found_results import OURS, PAPERS, PROVENANCE
-from rich.console import Console
+from found_results import OURS, PAPERS
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from mptcp_bench import result_file
 from mptcp_bench.cli import INTERRUPTED, main
-from mptcp_bench.experiments import EXPERIMENTS, Experiment
-from mptcp_bench.experiments.aims import Aim, aims_table, missed
-from mptcp_bench.experiments.findings import Findings, Picture, result_of
+from mptcp_bench.experiments import Experiment
+from mptcp_bench.experiments.aims import Aim, missed
+from mptcp_bench.experiments.findings import Findings, Picture
 from mptcp_bench.result_file import FILE, ExperimentResult, ResultError, Verdict, load
 from mptcp_lab.testbed import TestbedError
 
@@ -35,39 +34,44 @@ def findings(*aims: Aim) -> Findings:
     first.add_row("bbr, 20/20 ms", "[green]0.99 ± 0.01[/]")
     first.add_row(Text("cubic"), "")
     data = {"runs": ({"kept": 0.5, "never": math.inf},), "by": {4: (1, 2)}}
-    return Findings((first, second, aims_table("Aims", aims)), data, aims=aims)
+    return Findings((first, second), data, aims=aims)
 
 
-def test_result_has_all_findings_in_the_form_of_json() -> None:
-    found = result_of("onset", "A cap", findings(*AIMS), PROVENANCE, {"runs": "3"}, seed=7, quick=True)
-    assert (found.experiment, found.title, found.parameters, found.seed) == ("onset", "A cap", {"runs": "3"}, 7)
-    assert found.aims[2] == Verdict("c: reload", None, " s", None, 5, "missed")
-    assert [aim.measured for aim in found.aims] == ["0.97", "0.5 s", "nothing", "12"]
-    assert [aim.verdict for aim in found.aims] == ["met", "missed", "missed", "no aim"]
+def test_result_has_all_findings_and_the_file_has_them_as_json(tmp_path: Path) -> None:
+    found = findings(*AIMS).added_to(OURS, complete=True)
+    assert [aim.measured for aim in found.aims] == ["0.97", "0.5 s", "inf s", "12"]
     assert [table.key for table in found.tables] == ["many", "many-2"]
     assert found.tables[0].rows == (("bbr, 20/20 ms", "0.99 ± 0.01"), ("cubic", ""))
-    assert found.data == {"runs": [{"kept": 0.5, "never": None}], "by": {"4": [1, 2]}}
     assert findings(SOUND).wrong == ()
     assert findings(*AIMS).wrong == ("b: gap: 0.5 s, wanted ≤ 0.25", "c: reload: inf s, wanted ≤ 5")
+    result_file.write(found, tmp_path / FILE)
+    written = load(tmp_path / FILE)
+    assert (written.experiment, written.parameters, written.seed) == (OURS.experiment, OURS.parameters, OURS.seed)
+    assert written.aims[2] == Verdict("c: reload", None, " s", None, 5, "missed")
+    assert [aim.verdict for aim in written.aims] == ["met", "missed", "missed", "no aim"]
+    assert written.data == {"runs": [{"kept": 0.5, "never": None}], "by": {"4": [1, 2]}}
 
 
 @pytest.mark.parametrize(
-    ("value", "least", "most", "verdict"),
+    ("value", "least", "most", "verdict", "text"),
     [
-        (1.0, 1, 1, "met"),
-        (1.1, 1, 1, "missed"),
-        (0.9, 1, None, "missed"),
-        (math.nan, 0, None, "missed"),
-        (math.inf, 0, None, "missed"),
-        (math.nan, None, None, "no aim"),
+        (1.0, 1, 1, "met", "1"),
+        (1.1, 1, 1, "missed", "1.1"),
+        (0.9, 1, None, "missed", "0.9"),
+        # A missed aim must not look as if it were met.
+        (0.99996, 1, None, "missed", "0.99996"),
+        (math.nextafter(1, 0), 1, None, "missed", "0.9999999999999999"),
+        (math.nan, 0, None, "missed", "nan"),
+        (math.inf, 0, None, "missed", "inf"),
+        (math.nan, None, None, "no aim", "nan"),
     ],
 )
-def test_any_value_is_judged_and_written(value: float, least: float | None, most: float | None, verdict: str) -> None:
+def test_aim_is_met_within_its_bounds(
+    value: float, least: float | None, most: float | None, verdict: str, text: str
+) -> None:
     aim = Aim("x", value, least=least, most=most)
-    assert aim.verdict == verdict
+    assert (aim.verdict, aim.measured) == (verdict, text)
     assert bool(missed([aim])) is (not aim.met) is (verdict == "missed")
-    [kept] = result_of("x", "", Findings((), {}, aims=(aim,)), PROVENANCE, {}, seed=1, quick=False).aims
-    assert (kept.verdict, kept.value is None) == (verdict, not math.isfinite(value))
 
 
 @pytest.mark.parametrize("found", [OURS, PAPERS], ids=["ours", "the paper's"])
@@ -76,151 +80,110 @@ def test_result_is_read_as_it_was_written(found: ExperimentResult, tmp_path: Pat
     result_file.write(found, target)
     assert load(target) == found
     assert list(result_file.find(tmp_path)) == [target]
-    assert stat.S_IMODE(target.stat().st_mode) == 0o644
-
-
-def test_failed_write_leaves_the_earlier_file_and_nothing_else(tmp_path: Path) -> None:
-    result_file.write(OURS, tmp_path / FILE)
-    with pytest.raises(ResultError, match="recovery: a number that is not finite"):
-        result_file.write(replace(OURS, data={"x": math.nan}), tmp_path / FILE)
-    assert load(tmp_path / FILE) == OURS
-    (tmp_path / "taken").mkdir()
+    (tmp_path / "directory").mkdir()
     with pytest.raises(OSError, match="directory"):
-        result_file.write(OURS, tmp_path / "taken")
-    assert {path.name for path in tmp_path.iterdir()} == {FILE, "taken"}
-
-
-def changed(*path: str | int, to: object) -> str:
-    """Return the text of a result with one value replaced."""
-    whole = json.loads(result_file.to_json(PAPERS))
-    inner = whole
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = to
-    return json.dumps(whole)
+        result_file.write(OURS, tmp_path / "directory")
+    assert {path.name for path in tmp_path.iterdir()} == {"new", "directory"}
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("old", "new", "message"),
     [
-        ("", "Input data was truncated"),
-        ("[1]", "Expected `object`, got `array`"),
-        ("{}", "Object missing required field `provenance`"),
-        (changed("seed", to=7.5), "Expected `int`, got `float` - at `$.seed`"),
-        (changed("aims", 0, "verdict", to="perhaps"), "Invalid enum value 'perhaps' - at `$.aims[0].verdict`"),
-        (changed("aims", 0, "value", to=math.inf), "JSON is malformed: invalid character"),
+        ('"title": ', "title", "JSON is malformed"),
+        ('"title": "kill -9",', "", "Object missing required field `title`"),
+        ('"title": "kill -9"', '"title": 7', "Expected `str`, got `int`"),
+        ('"verdict": "met"', '"verdict": "perhaps"', "Invalid enum value 'perhaps' - at `$.aims[0].verdict`"),
     ],
 )
-def test_file_that_is_no_result_is_one_line(text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(text)
+def test_file_that_is_not_a_result_is_reported_in_one_line(old: str, new: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(result_file.to_json(OURS).replace(old, new))
     with pytest.raises(ResultError) as error:
         load(tmp_path / FILE)
     assert str(error.value).startswith(f"{tmp_path / FILE}: {message}")
     assert "\n" not in str(error.value)
 
 
-def test_key_of_a_later_version_is_no_mistake(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(changed("later", to=1))
-    assert load(tmp_path / FILE) == PAPERS
+class Bench:
+    """Runs the experiment ``goodput``, which is replaced by a function."""
 
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.target, self._capsys = directory / "goodput" / FILE, capsys
+        self.measure: Callable[[], Findings] = lambda: findings(SOUND)
 
-class Made(Experiment):
-    """An experiment without a testbed."""
+    def load(self) -> Any:
+        return SimpleNamespace(OPTIONS={}, run=lambda *_: self.measure())
 
-    found: Callable[[], Findings]
+    def run(self) -> tuple[int, str]:
+        """Return the exit status and the text on stderr."""
+        status = main(["run", "goodput", "--output", str(self.target.parent.parent), "--seed", "3"])
+        return status, self._capsys.readouterr().err
 
-    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-        return type(self).found()
+    @property
+    def files(self) -> set[str]:
+        return {path.name for path in self.target.parent.iterdir()}
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> type[Made]:
-    """Replace an experiment by one that returns the result of calling the attribute *found*."""
-    monkeypatch.setitem(EXPERIMENTS, "goodput", Made("goodput", "made up", "goodput"))
-    monkeypatch.setattr(Made, "found", staticmethod(lambda: findings(SOUND)), raising=False)
-    return Made
+def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
+    made = Bench(tmp_path, capsys)
+    monkeypatch.setattr(Experiment, "load", lambda _: made.load())
+    return made
 
 
-def drawn(*names: str, error: BaseException | None = None) -> Callable[[], Findings]:
+def pictured(*names: str, error: BaseException | None = None) -> Findings:
     """Return findings with pictures. *error* is raised when half of a picture is drawn as SVG."""
 
     def draw(target: Path) -> None:
-        target.write_text("half of it")
+        target.write_text("half of the picture")
         if error is not None and target.suffix == ".svg":
             raise error
 
-    return staticmethod(lambda: replace(findings(SOUND), pictures=tuple(Picture(name, draw) for name in names)))
+    return replace(findings(SOUND), pictures=tuple(Picture(name, draw) for name in names))
 
 
-def test_run_leaves_its_result_and_its_pictures(
-    made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made.found = drawn("picture")
-    assert main(["run", "goodput", "--output", str(tmp_path), "--seed", "3"]) == 0
-    directory = tmp_path / "goodput"
-    assert {path.name for path in directory.iterdir()} == {FILE, "picture.png", "picture.svg"}
-    found = load(directory / FILE)
+def test_run_leaves_result_and_pictures_and_fails_when_it_misses_an_aim(bench: Bench) -> None:
+    bench.measure = lambda: pictured("picture")
+    assert bench.run() == (0, "")
+    assert bench.files == {FILE, "picture.png", "picture.svg"}
+    found = load(bench.target)
     assert (found.experiment, found.seed, found.provenance.seed, found.pictures) == ("goodput", 3, 3, ("picture",))
-    assert str(directory / FILE) in capsys.readouterr().out
+    bench.measure = lambda: findings(*AIMS)
+    status, text = bench.run()
+    assert status == 1
+    assert "mptcp-bench run goodput: b: gap: 0.5 s, wanted ≤ 0.25\n" in text
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "said"),
-    [
-        (KeyboardInterrupt(), INTERRUPTED, "interrupted"),
-        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 1, "No space left on device"),
-    ],
-)
-def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(
-    made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, said: str
-) -> None:
+def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(bench: Bench) -> None:
     """Defect: report showed the picture of an earlier run as a picture of the new result."""
-    target = tmp_path / "goodput" / FILE
-    result_file.write(OURS, target)
+    result_file.write(OURS, bench.target)
     for name in ("first.svg", "second.png", "second.svg"):
-        target.with_name(name).write_text("of an earlier run")
-    made.found = drawn("first", "second", error=error)
-    assert main(["run", "goodput", "--output", str(tmp_path), "--seed", "3"]) == status
-    assert {path.name for path in target.parent.iterdir()} == {target.name, "first.png"}
-    assert load(target).seed == 3
-    kept = f"{target} has what was measured; first.svg could not be drawn"
-    assert capsys.readouterr().err == f"mptcp-bench: {said}\nmptcp-bench: {kept}\n"
+        bench.target.with_name(name).write_text("of an earlier run")
+    bench.measure = lambda: pictured("first", "second", error=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    kept = f"{bench.target} has what was measured; first.svg could not be drawn"
+    assert bench.run() == (1, f"mptcp-bench: No space left on device\nmptcp-bench: {kept}\n")
+    assert bench.files == {FILE, "first.png"}
+    assert load(bench.target).seed == 3
 
 
-def test_run_fails_when_it_misses_an_aim(made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made.found = staticmethod(lambda: findings(*AIMS))
-    assert main(["run", "goodput", "--output", str(tmp_path), "--json"]) == 1
-    out, err = capsys.readouterr()
-    assert json.loads(out) == json.loads((tmp_path / "goodput" / FILE).read_text())
-    assert "mptcp-bench run goodput: b: gap: 0.5 s, wanted ≤ 0.25\n" in err
-
-
-def test_directory_that_cannot_be_written_is_reported_before_anything_is_measured(
-    made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "goodput").write_text("a file")
-    assert main(["run", "goodput", "--output", str(tmp_path)]) == 1
-    assert capsys.readouterr().err == f"mptcp-bench: {tmp_path}/goodput: File exists\n"
+def test_directory_that_cannot_be_written_is_reported_before_the_run(bench: Bench) -> None:
+    bench.target.parent.write_text("a file")
+    assert bench.run() == (1, f"mptcp-bench: {bench.target.parent}: File exists\n")
 
 
 @pytest.mark.parametrize(
-    ("error", "status", "said"),
-    [(KeyboardInterrupt(), INTERRUPTED, "interrupted"), (TestbedError("the proxy is gone"), 1, "the proxy is gone")],
+    ("error", "status", "message"),
+    [(KeyboardInterrupt, INTERRUPTED, "interrupted"), (TestbedError, 1, "run goodput: no proxy")],
 )
 def test_run_that_ends_early_keeps_nothing_and_the_earlier_result_stays(
-    made: type[Made], tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, said: str
+    bench: Bench, error: type[BaseException], status: int, message: str
 ) -> None:
-    def found() -> Findings:
-        raise error
+    def measure() -> Findings:
+        raise error("no proxy")
 
-    made.found = staticmethod(found)
-    target = tmp_path / "goodput" / FILE
-    assert main(["run", "goodput", "--output", str(tmp_path)]) == status
-    assert capsys.readouterr().err == f"mptcp-bench: {said}\nmptcp-bench: nothing of this run is kept\n"
-    assert not target.parent.exists()
-    result_file.write(OURS, target)
-    error.__notes__.clear()
-    assert main(["run", "goodput", "--output", str(tmp_path)]) == status
-    earlier = f"nothing of this run is kept; {target} is of an earlier run"
-    assert capsys.readouterr().err == f"mptcp-bench: {said}\nmptcp-bench: {earlier}\n"
-    assert load(target) == OURS
+    bench.measure = measure
+    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: nothing of this run is kept\n")
+    assert not bench.target.parent.exists()
+    result_file.write(OURS, bench.target)
+    earlier = f"nothing of this run is kept; {bench.target} is of an earlier run"
+    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: {earlier}\n")
+    assert load(bench.target) == OURS

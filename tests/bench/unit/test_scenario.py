@@ -6,11 +6,10 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
 import pytest
-from fake_testbed import FakePaths
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -29,7 +28,7 @@ from mptcp_bench.experiments.parameters import (
     yes_or_no,
 )
 from mptcp_bench.experiments.scenario import Scenario
-from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed import EmulationError, TestbedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,20 @@ COLUMNS: tuple[Column[int, Measured], ...] = (
         aim="rate, × without a cap", most=0.5, judged=lambda row: row.variant == "ours",
     ),
 )  # fmt: skip
-Bed = FakePaths
+
+
+class Bed:
+    """Emulated paths. Like the emulation, a check reports the packets that were late since the previous check."""
+
+    def __init__(self) -> None:
+        self.late = self._reported = 0
+
+    def check_emulation(self) -> None:
+        late, self._reported = self.late - self._reported, self.late
+        if late:
+            raise EmulationError("late")
+
+
 Measure = Callable[[Bed, Turn[int]], Measured | Mapping[str, Measured]]
 
 
@@ -69,27 +81,21 @@ def capped(bed: Bed, turn: Turn[int]) -> Measured:
     return Measured(turn.cell / (4 if turn.variant == "ours" else 1), 0.01 * turn.number, (1.0, 2.0))
 
 
-class Built:
-    """The testbeds that were built, and their seeds."""
-
-    def __init__(self) -> None:
-        self.cells: list[list[int]] = []
-        self.beds: list[FakePaths] = []
-
-    @contextmanager
-    def bed(self, chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[FakePaths]:
-        self.cells.append(list(cells))
-        self.beds.append(FakePaths())
-        yield self.beds[-1]
+Beds = Callable[[Settings, Sequence[int], int], AbstractContextManager[Bed]]
 
 
-def scenario(measure: Measure = capped, built: Built | None = None) -> Scenario[Settings, int, Bed, Measured]:
+@contextmanager
+def bed(chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[Bed]:
+    yield Bed()
+
+
+def scenario(measure: Measure = capped, beds: Beds = bed) -> Scenario[Settings, int, Bed, Measured]:
     return Scenario(
         settings=Settings,
         needs=(),
         cells=lambda chosen: chosen.links,
         variants=lambda chosen, cell: chosen.caps,
-        bed=(built or Built()).bed,
+        bed=beds,
         measure=measure,
         tables=(Table("Rates", COLUMNS),),
     )
@@ -104,9 +110,9 @@ def shown(table: RichTable) -> list[list[str]]:
     return [[str(column.header) for column in table.columns], *map(list, rows)]
 
 
-def test_the_table_the_aims_and_the_data_come_from_the_columns() -> None:
+def test_table_aims_and_data_come_from_the_columns() -> None:
     findings = run(scenario(), links="20")
-    rates, others = findings.tables
+    [rates] = findings.tables
     assert shown(rates) == [
         ["cell", "variant", "runs", "Mbit/s", "worst wait ms"],
         ["20", "none", "2", "[green]20.00 ± 0.00[/]", "[green]20[/]"],
@@ -122,19 +128,20 @@ def test_the_table_the_aims_and_the_data_come_from_the_columns() -> None:
         "20, ours: rate, × without a cap: 0.25, wanted ≤ 0.5",
         "attempts repeated for another reason than the emulated paths: 0, wanted ≤ 0",
     ]
-    assert shown(others)[1:] == [["20, ours: rate, × without a cap", "0.25", "≤ 0.5", "[green]✓[/]"]]
+    assert findings.other_aims is not None
+    assert shown(findings.other_aims)[1:] == [["20, ours: rate, × without a cap", "0.25", "≤ 0.5", "[green]✓[/]"]]
     assert findings.data["runs"][0] == {"cell": "20", "variant": "none", "run": 1, "rate": 20.0, "wait": 0.01}
 
 
-def test_a_missed_bound_is_red_and_fails_the_experiment() -> None:
-    findings = run(scenario(lambda bed, turn: Measured(turn.cell + 1.0)), links="20", runs="1")
-    assert shown(findings.tables[0])[1][3] == "[red]21.00[/]"
-    assert "20, none: Mbit/s: 21 Mbit/s, wanted ≤ 20" in findings.wrong
-
-
 def test_variants_alternate_and_cells_that_share_a_bed_are_interleaved() -> None:
-    built = Built()
-    made = scenario(built=built)
+    built: list[list[int]] = []
+
+    @contextmanager
+    def listed(chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[Bed]:
+        built.append(list(cells))
+        yield Bed()
+
+    made = scenario(beds=listed)
     turns = made.plan(made.chosen({}))
     assert [(turn.cell, turn.variant, turn.number) for turn in turns[:4]] == [
         (10, "none", 1), (10, "ours", 1), (10, "none", 2), (10, "ours", 2),
@@ -143,7 +150,7 @@ def test_variants_alternate_and_cells_that_share_a_bed_are_interleaved() -> None
     assert [turn.cell for turn in shared.plan(made.chosen({}))] == [10, 10, 20, 20] * 2
     run(made)
     run(shared)
-    assert built.cells == [[10], [20], [10, 20]]
+    assert built == [[10], [20], [10, 20]]
     drawn = replace(shared, drawn=True)
     orders = {tuple(map(str, drawn.plan(made.chosen({}), seed))) for seed in range(9)}
     assert len(orders) > 1
@@ -152,7 +159,7 @@ def test_variants_alternate_and_cells_that_share_a_bed_are_interleaved() -> None
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_run_over_late_paths_is_repeated_and_no_other_is(fails: bool) -> None:
+def test_only_a_run_over_late_paths_is_repeated_without_a_missed_aim(fails: bool) -> None:
     """If the run itself also failed, the late paths still count as the cause."""
     late = iter([False, True])
 
@@ -169,34 +176,42 @@ def test_a_run_over_late_paths_is_repeated_and_no_other_is(fails: bool) -> None:
     assert len(findings.data["runs"]) == 4
 
 
-def test_a_run_that_always_fails_misses_the_aim_that_all_runs_are_made() -> None:
+def test_a_failed_run_is_repeated_twice_and_each_failure_misses_an_aim() -> None:
+    errors = iter([TestbedError("no join"), None, ValueError("no samples"), *[TestbedError("no end")] * 2])
+
     def measure(bed: Bed, turn: Turn[int]) -> Measured:
-        if turn.variant == "ours":
-            raise TestbedError("no second subflow")
-        return capped(bed, turn)
+        if turn.variant == "ours" and (error := next(errors)) is not None:
+            raise error
+        return Measured(turn.cell + 1.0)
 
-    findings = run(scenario(measure), links="10", runs="1")
-    assert findings.wrong == (
-        "10, ours: runs: 0, wanted ≥ 1",
-        "attempts repeated for another reason than the emulated paths: 2, wanted ≤ 0",
-        "10, ours: no second subflow",
+    findings = run(scenario(measure), links="10")
+    assert findings.notes == tuple(
+        f"repeated for another reason: 10, ours: {error}" for error in ("no join", "no samples", "no end")
     )
+    assert findings.wrong == (
+        "10, none: Mbit/s: 11 Mbit/s, wanted ≤ 10",
+        "10, ours: runs: 1, wanted ≥ 2",
+        "10, ours: Mbit/s: 11 Mbit/s, wanted ≤ 10",
+        "10, ours: rate, × without a cap: 1, wanted ≤ 0.5",
+        "attempts repeated for another reason than the emulated paths: 3, wanted ≤ 0",
+        "10, ours: no end",
+    )
+    assert shown(findings.tables[0])[1][3] == "[red]11.00 ± 0.00[/]"
 
 
-def test_a_bed_that_cannot_be_built_loses_no_other() -> None:
-    class Failing(Built):
-        @contextmanager
-        def bed(self, chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[FakePaths]:
-            if cells == [chosen.links[-1]]:
-                raise TestbedError("no such device")
-            yield FakePaths()
+def test_a_bed_that_cannot_be_built_does_not_affect_the_others() -> None:
+    @contextmanager
+    def failing(chosen: Settings, cells: Sequence[int], seed: int) -> Iterator[Bed]:
+        if cells == [chosen.links[-1]]:
+            raise TestbedError("no such device")
+        yield Bed()
 
-    findings = run(scenario(built=Failing()), links="10,20")
+    findings = run(scenario(beds=failing), links="10,20")
     assert findings.failures == ("20: no such device",)
     assert "20, ours: runs: 0, wanted ≥ 2" in findings.wrong
     # If nothing was measured, an earlier result file is kept.
     with pytest.raises(TestbedError, match="no such device"):
-        run(scenario(built=Failing()), links="10")
+        run(scenario(beds=failing), links="10")
 
 
 def test_each_part_of_a_run_is_a_row() -> None:
@@ -228,7 +243,7 @@ def test_rows_beside_each_other_show_their_aims() -> None:
     ]
 
 
-def test_what_this_host_lacks_is_left_out_and_said() -> None:
+def test_cells_that_this_host_cannot_measure_are_left_out_with_a_note() -> None:
     made = replace(scenario(), lacking=lambda cell: "the link is too fast for this host" if cell > 10 else None)
     findings = run(made)
     assert findings.notes == ("left out: 20: the link is too fast for this host",)
@@ -237,7 +252,7 @@ def test_what_this_host_lacks_is_left_out_and_said() -> None:
         run(made, links="20")
 
 
-def test_options_have_their_usual_values_and_those_of_a_quick_run() -> None:
+def test_options_have_usual_values_and_other_values_in_a_quick_run() -> None:
     made = scenario()
     assert made.OPTIONS == {
         "links": "rates of the link in Mbit/s, default 10,20",
@@ -247,12 +262,17 @@ def test_options_have_their_usual_values_and_those_of_a_quick_run() -> None:
     }
     assert made.chosen({}) == Settings((10, 20), 2, None, ("none", "ours"))
     assert made.chosen({"seconds": "0.5"}, quick=True) == Settings((10,), 2, 0.5, ("none", "ours"))
+    with pytest.raises(OptionError, match="--set links=10,ten: 'ten': allowed are"):
+        made.chosen({"links": "10,ten"})
+
+
+NOT_WHOLE = ("ten", "0", "-1", "1.5", "", " 1", "1_0", "٣", "9" * 5000)
 
 
 @pytest.mark.parametrize(
     ("parse", "text", "message"),
     [
-        (whole(), "0", "allowed are whole numbers from 1 on"),
+        *((whole(), text, "allowed are whole numbers from 1 on") for text in NOT_WHOLE),
         (whole(0, 80), "81", "allowed are whole numbers from 0 to 80"),
         (several(whole()), "1,x", "'x': allowed are whole numbers from 1 on"),
         (several(whole()), "1,2,1", "'1' is there twice"),
@@ -264,20 +284,6 @@ def test_options_have_their_usual_values_and_those_of_a_quick_run() -> None:
         (words("bbr", "cubic", by="|"), "bbr|reno", "'reno': allowed are bbr, cubic"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_refused_with_what_is(
-    parse: Callable[[str], object], text: str, message: str
-) -> None:
+def test_a_refusal_names_the_allowed_values(parse: Callable[[str], object], text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         parse(text)
-
-
-@pytest.mark.parametrize("text", ["ten", "0", "-1", "1.5", "", " 1", "1_0", "٣", "9" * 5000])
-def test_what_is_no_whole_number_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="allowed are whole numbers from 1 on"):
-        whole()(text)
-
-
-def test_a_refused_value_is_named_with_its_option_in_one_line() -> None:
-    with pytest.raises(OptionError) as refused:
-        scenario().chosen({"links": "10,ten"})
-    assert str(refused.value) == "--set links=10,ten: 'ten': allowed are whole numbers from 1 on"
