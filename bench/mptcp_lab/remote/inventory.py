@@ -8,8 +8,8 @@ each with line, key, value and what is allowed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final
@@ -17,13 +17,13 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from mptcp_common.fields import Parsed, Section, parse_interface, parse_name
-from mptcp_common.problems import DocumentError, Problem, in_order, key_text, shown
+from mptcp_common.problems import DocumentError, Problem, in_order, shown
 from mptcp_common.validate import problem_at, validate
 from mptcp_common.yaml_document import Document, parse_document
 
 from ..testbed.commands import TestbedError
 from ..testbed.host import ClientPath
-from .connection import Login
+from .connection import HostRole
 
 SCENARIO_PATHS: Final = ("ethernet", "wifi")
 """Names of the client's paths in scenarios."""
@@ -31,19 +31,6 @@ SCENARIO_PATHS: Final = ("ethernet", "wifi")
 
 class InventoryError(DocumentError, TestbedError):
     """An inventory cannot be used. ``problems`` has all problems, ``str()`` a line for each."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostRole:
-    """One of the three hosts, with its role."""
-
-    name: str
-    """The role of the host: client, proxy or origin."""
-    login: Login
-    devices: tuple[str, ...]
-    addresses: Mapping[int, str] = field(default_factory=dict)
-    """Addresses by family, if they differ from those of the first device."""
-    commands: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +42,10 @@ class Inventory:
     origin: HostRole
     paths: tuple[ClientPath, ...]
     """The client's paths. Connections open over the first path."""
-    source: str = ""
-    lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
-    """Line of each key in the file, by the key's name (``client.paths.wifi``), for messages."""
 
     @property
-    def parts(self) -> tuple[HostRole, HostRole, HostRole]:
+    def hosts(self) -> tuple[HostRole, HostRole, HostRole]:
         return self.client, self.proxy, self.origin
-
-    def at(self, key: str) -> str:
-        """Return ``FILE:LINE: KEY``, with which a message about *key* begins."""
-        line = self.lines.get(key)
-        return f"{self.source}:{line}: {key}" if line else f"{self.source}: {key}"
 
 
 def _destination(value: object) -> str:
@@ -155,21 +134,20 @@ def load_inventory(text: str, source: str) -> Inventory:
     if section is None or problems:
         raise InventoryError(problems)
 
-    def part(name: str, host: HostSection, devices: tuple[str, ...], commands: str | None = None) -> HostRole:
-        login = Login(host.ssh, {**host.options, **_missing(section.options, host.options)}, host.directory)
+    def role(name: str, host: HostSection, devices: Iterable[str], commands: str | None = None) -> HostRole:
+        # ssh_config(5) ignores the case of keywords.
+        options = {key.lower(): value for key, value in (*section.options.items(), *host.options.items())}
         addresses: dict[int, str] = {}
         if isinstance(host, ServerSection):
             addresses = {f: a for f, a in ((4, host.address), (6, host.address6)) if a is not None}
-        return HostRole(name, login, devices, addresses, Path(commands) if commands else None)
+        return HostRole(name, host.ssh, options, host.directory, tuple(devices), addresses, commands)
 
     client, proxy, origin = section.client, section.proxy, section.origin
     return Inventory(
-        client=part("client", client, tuple(client.paths.values())),
-        proxy=part("proxy", proxy, tuple(proxy.interfaces), proxy.commands),
-        origin=part("origin", origin, (origin.interface,)),
+        client=role("client", client, client.paths.values()),
+        proxy=role("proxy", proxy, proxy.interfaces, proxy.commands),
+        origin=role("origin", origin, [origin.interface]),
         paths=tuple(ClientPath(name, device) for name, device in client.paths.items()),
-        source=source,
-        lines={key_text(path): position.line for path, position in document.keys.items()},
     )
 
 
@@ -181,12 +159,6 @@ def read_inventory(file: Path) -> Inventory:
         reason = error.strerror if isinstance(error, OSError) else "not a text file in UTF-8"
         raise InventoryError([Problem(str(file), 0, 0, "", None, f"cannot be read: {reason}")]) from None
     return load_inventory(text, str(file))
-
-
-def _missing(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the options in *common* that *own* does not set. ssh_config(5) ignores the case of keywords."""
-    known = {keyword.lower() for keyword in own}
-    return {keyword: value for keyword, value in common.items() if keyword.lower() not in known}
 
 
 def _path_problems(document: Document) -> Iterator[Problem]:

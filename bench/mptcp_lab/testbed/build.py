@@ -62,8 +62,8 @@ class Testbed(AbstractContextManager["Testbed"]):
             self._scope.callback(delete_namespace, namespace)
             run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
         congestion.select("cubic", namespaces.values())
-        for node, there in groupby(steps(topology, namespaces), key=lambda step: step.node):
-            _take(tuple(there), namespaces[node], f"build {topology.name}")
+        for node, node_steps in groupby(steps(topology, namespaces), key=lambda step: step.node):
+            _run_steps(tuple(node_steps), namespaces[node], f"build {topology.name}")
         for name, namespace in namespaces.items():
             self._nodes[name] = LiveNode(topology, name, namespace, self.directory, self._scope)
         self.emulation.start(topology, self._nodes, self.directory)
@@ -89,30 +89,21 @@ class Testbed(AbstractContextManager["Testbed"]):
         """A scope that ends before the namespaces are deleted."""
         return self._scope
 
-    @property
-    def nodes(self) -> tuple[LiveNode, ...]:
-        return tuple(self._nodes.values())
-
     def __getitem__(self, name: str) -> LiveNode:
-        try:
-            return self._nodes[name]
-        except KeyError:
-            raise KeyError(f"no node {name!r}; there are {', '.join(self._nodes)}") from None
+        return self._nodes[name]
 
 
-def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:
-    """Run the steps *there*, all of one node, in *namespace*. TestbedError names the step that failed.
+def _run_steps(steps: Sequence[Step], namespace: str, attempt: str) -> None:
+    """Run the *steps* of one node in *namespace*. TestbedError names the step that failed.
 
     One shell runs all steps, because entering a namespace takes longer than most steps.
     """
-    lines = (
-        f"{shlex.join(step.argv)} || {{ code=$?; echo {number}; exit $code; }}" for number, step in enumerate(there)
-    )
+    lines = (f"{shlex.join(step.argv)} || {{ code=$?; echo {n}; exit $code; }}" for n, step in enumerate(steps))
     done = run(["ip", "netns", "exec", namespace, "sh", "-c", "\n".join(lines)], attempt=attempt, check=False)
     if done.returncode != 0:
         *output, number = done.stdout.splitlines() or [""]
         # A killed shell prints no number.
-        failed = there[int(number)] if number.isdigit() else "its shell"
+        failed = steps[int(number)] if number.isdigit() else "its shell"
         raise TestbedError(f"{attempt}: {failed}: exit code {done.returncode}{said(*output, done.stderr)}")
 
 

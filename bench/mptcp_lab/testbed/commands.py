@@ -26,9 +26,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run *argv* and return its output. *attempt* names the purpose in errors. *options* are passed to Popen."""
     what = attempt or shlex.join(argv)
-    options.setdefault("stdin", subprocess.DEVNULL)
-    if "input" in options:
-        del options["stdin"]
+    if "input" not in options:
+        options.setdefault("stdin", subprocess.DEVNULL)
     if "stdout" not in options and "stderr" not in options:
         options["capture_output"] = True
     try:

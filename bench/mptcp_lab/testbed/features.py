@@ -17,6 +17,12 @@ from .commands import TestbedError, run
 
 _PROTOCOL = getattr(socket, "IPPROTO_MPTCP", 262)
 
+_LOAD_BPF = """
+from mptcp_throttler.kernel.bpf import SocketPacing
+from mptcp_throttler.shaping.model import Ownership
+SocketPacing(Ownership()).close()
+"""
+
 _TRIALS: dict[str, tuple[str, str]] = {
     "namespaces": ("true", "network namespaces (CONFIG_NET_NS)"),
     "veth": ("ip link add veth0 type veth peer name veth1", "veth (CONFIG_VETH)"),
@@ -49,7 +55,7 @@ _TRIALS: dict[str, tuple[str, str]] = {
         "nftables on ingress (CONFIG_NETFILTER_INGRESS, CONFIG_NF_TABLES_NETDEV)",
     ),
     "bpf-pacing": (
-        f"{sys.executable} -I -m mptcp_lab.testbed.bpf_probe",
+        f"{sys.executable} -I -c '{_LOAD_BPF}'",
         "BPF programs on TCP sockets (CONFIG_CGROUP_BPF) or libbpf 1",
     ),
 }  # fmt: skip

@@ -66,7 +66,7 @@ def command(relay: LiveNode, name: str, settings: Path) -> list[str]:
 @contextmanager
 def gateway(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> Iterator[Process]:
     """Run the gateway during the scope, which begins when both uplinks are good. *confined* precedes the command."""
-    (relay.directory / DIRECTORY / "status.json").unlink(missing_ok=True)  #  # a killed gateway may have left it
+    (relay.directory / DIRECTORY / "status.json").unlink(missing_ok=True)  # a killed gateway may have left it
     with relay.running([*confined, *command(relay, "run", settings)], name="gateway") as process:
         wait_until(lambda: verdicts(relay) == ["good", "good"], "both uplinks are good", process=process)
         yield process
@@ -76,30 +76,29 @@ def gateway(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> It
 @contextmanager
 def forwarder(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> Iterator[Process]:
     """Run the forwarder during the scope. *confined* precedes the command."""
-    says = relay.directory / DIRECTORY / "forwarder.json"
-    says.unlink(missing_ok=True)
+    status = relay.directory / DIRECTORY / "forwarder.json"
+    status.unlink(missing_ok=True)
     with relay.running([*confined, *command(relay, "forward", settings)], name="forwarder") as process:
-        wait_until(says.exists, "it forwards", process=process)
+        wait_until(status.exists, "the forwarder is ready", process=process)
         yield process
         process.stop()
 
 
 def verdicts(relay: LiveNode) -> list[str]:
     """Return the gateway's verdicts on its uplinks for IPv4, in order."""
-    return [each["verdict"] for each in _said(relay, "status.json").get("ways", ()) if each["version"] == 4]
+    return [each["verdict"] for each in _status(relay, "status.json").get("ways", ()) if each["version"] == 4]
 
 
 def forwarded(relay: LiveNode) -> dict[str, Any]:
     """Return the status that the forwarder wrote at most a second ago."""
-    return _said(relay, "forwarder.json")
+    return _status(relay, "forwarder.json")
 
 
-def _said(relay: LiveNode, name: str) -> dict[str, Any]:
+def _status(relay: LiveNode, name: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((relay.directory / DIRECTORY / name).read_text())
+        return dict(json.loads((relay.directory / DIRECTORY / name).read_text()))
     except FileNotFoundError:
         return {}
-    return found
 
 
 def reached(testbed: Testbed) -> None:
@@ -112,9 +111,9 @@ def reached(testbed: Testbed) -> None:
 def silent(core: LiveNode, device: str) -> Iterator[None]:
     """Let *core* drop all packets of an uplink, without any error to the sender."""
     core.run(["nft", f"add table inet {device}"])
-    for hook, what in (("prerouting", "iifname"), ("postrouting", "oifname")):
+    for hook, device_kind in (("prerouting", "iifname"), ("postrouting", "oifname")):
         core.run(["nft", f"add chain inet {device} {hook} {{ type filter hook {hook} priority 0; }}"])
-        core.run(["nft", f"add rule inet {device} {hook} {what} to-{device} drop"])
+        core.run(["nft", f"add rule inet {device} {hook} {device_kind} to-{device} drop"])
     try:
         yield
     finally:

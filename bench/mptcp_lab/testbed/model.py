@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A topology as data: nodes, the links between them, and each node's routes and MPTCP settings.
 
-This module does not touch the kernel: ``plan`` turns a topology into commands, and ``build`` runs them. Rates are
+This module does not use the kernel: ``plan`` turns a topology into commands, and ``build`` runs them. Rates are
 integers in bits per second, as the kernel's shapers count: IP packet plus 14 bytes of Ethernet header.
 """
 
@@ -50,33 +50,6 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """A route, as ``ip route`` adds it. ``default`` takes its family from *via*."""
-
-    destination: str
-    via: str
-    device: str
-    table: int | None = None
-    metric: int | None = None
-    mtu: int | None = None
-    """MTU for packets on this route, if it is lower than the MTU of the device."""
-
-    @property
-    def family(self) -> int:
-        return ip_interface(self.via).version
-
-
-@dataclass(frozen=True, slots=True)
-class RoutingRule:
-    """A rule, as ``ip rule`` adds it: packets from *source*, or received on *incoming*, use *table*."""
-
-    table: int
-    family: int
-    source: str | None = None
-    incoming: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Endpoint:
     """An endpoint, as ``ip mptcp endpoint`` adds it; see ip-mptcp(8)."""
 
@@ -87,22 +60,16 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a node's connections (``ip mptcp limits``): maximum subflows, maximum accepted announced addresses."""
-
-    subflows: int = MAX_PM_LIMIT
-    add_addr_accepted: int = MAX_PM_LIMIT
-
-
-@dataclass(frozen=True, slots=True)
 class Node:
     """One host, which is a network namespace."""
 
     name: str
-    routes: tuple[Route, ...] = ()
-    rules: tuple[RoutingRule, ...] = ()
+    routes: tuple[str, ...] = ()
+    """Commands of ip(8), without ``ip``, that add routes and rules."""
     endpoints: tuple[Endpoint, ...] = ()
-    limits: Limits = Limits()
+    max_subflows: int = MAX_PM_LIMIT
+    max_add_addr: int = MAX_PM_LIMIT
+    """Limits of the node's connections: subflows, and announced addresses that they accept."""
     sysctls: tuple[tuple[str, str], ...] = ()
     """sysctls that are set only in the namespace, before its devices are created."""
 
@@ -139,18 +106,14 @@ class Topology:
     hops: tuple[Hop, ...] = ()
 
     def node(self, name: str) -> Node:
-        for node in self.nodes:
-            if node.name == name:
-                return node
-        raise KeyError(f"topology {self.name} has no node {name!r}; {', '.join(n.name for n in self.nodes)}")
+        return {node.name: node for node in self.nodes}[name]
 
     def end(self, node: str, device: str) -> End:
-        for link in self.links:
-            for end in (link.a, link.b):
-                if (end.node, end.device) == (node, device):
-                    return end
-        raise KeyError(f"topology {self.name} has no device {device!r} on node {node!r}")
+        return self._ends(node)[device]
 
     def devices(self, node: str) -> tuple[str, ...]:
-        ends = (end for link in self.links for end in (link.a, link.b))
-        return tuple(end.device for end in ends if end.node == node)
+        return tuple(self._ends(node))
+
+    def _ends(self, node: str) -> dict[str, End]:
+        """Return the ends of links at *node* by device."""
+        return {end.device: end for link in self.links for end in (link.a, link.b) if end.node == node}

@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..agent.directories import parent_directory, removed
+from ..agent.files import parent_directory, removed
 from .commands import TestbedError, run
 
 PREFIX = "mpx"
@@ -100,19 +100,18 @@ def claimed_run() -> Iterator[Run]:
         yield claimed
     finally:
         try:
-            if not claimed.namespaces:
-                _give_back(claimed, lock)
+            if not claimed.namespaces and (failure := _forget(claimed)):
+                raise TestbedError(f"testbed {claimed.id}: {failure}; mptcp-bench cleanup tries again")
         finally:
             os.close(descriptor)
 
 
-def _give_back(claimed: Run, lock: Path) -> None:
-    """Remove the directory of *claimed*, and then its *lock* file. If the directory remains, the file remains, too."""
-    stays = removed(claimed.directory)
-    if stays is None:
-        lock.unlink(missing_ok=True)
-    else:
-        raise TestbedError(f"testbed {claimed.id}: {stays}; mptcp-bench cleanup tries again")
+def _forget(run: Run) -> str | None:
+    """Remove the directory of *run*, and then its lock file. If the directory remains, return the reason."""
+    failure = removed(run.directory)
+    if failure is None:
+        (RUN_DIRECTORY / f"{run.id}.lock").unlink(missing_ok=True)
+    return failure
 
 
 def _runs() -> Iterator[Run]:
@@ -127,12 +126,11 @@ def _runs() -> Iterator[Run]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 alive = True
-            else:
-                # A run that has ended in order since the file was opened has removed the file and its directory.
-                if not os.fstat(descriptor).st_nlink:
-                    continue
-            known = json.loads(os.read(descriptor, 4096))
-            yield Run(lock.stem, int(known["pid"]), Path(known["directory"]), alive)
+            # A run that has ended in order since the file was opened has removed the file and its directory.
+            if not os.fstat(descriptor).st_nlink:
+                continue
+            content = json.loads(os.read(descriptor, 4096))
+            yield Run(lock.stem, int(content["pid"]), Path(content["directory"]), alive)
         finally:
             os.close(descriptor)
 
@@ -149,23 +147,19 @@ def remove_stale() -> Cleaned:
     left: list[str] = []
     with registry():
         for dead in [each for each in _runs() if not each.alive]:
-            lock = RUN_DIRECTORY / f"{dead.id}.lock"
             name = f"testbed {dead.id} of process {dead.pid}"
             failures = []
             for namespace in dead.namespaces:
                 try:
                     delete_namespace(namespace)
                 except TestbedError as error:
-                    failures.append(f"{name}: {error}")
+                    failures.append(str(error))
             # Keep the run's files if a namespace remains, because processes in it may need them.
-            stays = None if failures else removed(dead.directory)
-            if stays is not None:
-                failures.append(f"{name}: {stays}")
-            if failures:
-                left += failures
-                continue
-            lock.unlink(missing_ok=True)
-            done.append(f"removed {name}")
+            if not failures and (failure := _forget(dead)) is not None:
+                failures.append(failure)
+            left += [f"{name}: {failure}" for failure in failures]
+            if not failures:
+                done.append(f"removed {name}")
     return Cleaned(tuple(done), tuple(left))
 
 

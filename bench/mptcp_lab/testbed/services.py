@@ -10,51 +10,28 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mptcp_common.status_client import ask
 
-from ..agent.answers import all_answer
+from ..agent.listeners import all_accept
 from ..agent.processes import TMPFS
 from .commands import TestbedError, undone_on_error
 from .congestion import AVAILABLE_KEY, lacking
-from .host import Host, Program
+from .host import Host, Program, wait_until
 from .installed import RELAY_CONFIG, REPOSITORY, SQUID_CONFIG, THROTTLER_CONFIG, program
 from .node import LiveNode
 
-__all__ = [
-    "PROXY_PORT",
-    "RELAY_CONFIG",
-    "REPOSITORY",
-    "SQUID_CONFIG",
-    "THROTTLER_CONFIG",
-    "Origin",
-    "Proxy",
-    "Throttler",
-    "accepts",
-    "mptcp_command",
-    "program",
-    "python_command",
-    "start_origin",
-    "start_proxy",
-    "start_relay",
-    "start_throttler",
-    "throttler_mounts",
-    "wait_until",
-    "write_throttler_config",
-]
+__all__ = ["RELAY_CONFIG", "REPOSITORY", "SQUID_CONFIG", "THROTTLER_CONFIG", "program", "wait_until"]
 
 SQUID_USER = "proxy"
 PROXY_PORT = 3128
 STATUS_SOCKET = "status.sock"
-ASKING = 1.0
-"""Maximum seconds for one attempt to get an answer."""
-PATIENCE = 60.0
-"""Maximum seconds for an operation that takes one or two seconds on an idle machine."""
+ATTEMPT_SECONDS = 1.0
+"""Maximum seconds for one attempt to connect to a server."""
 ANSWER = 30.0
 """Maximum pause in seconds within a throttler's answer."""
 
@@ -96,36 +73,33 @@ cat {root}/key.pem {root}/certificate.pem > {root}/tls.pem
 """
 
 
-def wait_until(
-    ready: Callable[[], bool], what: str, *, timeout: float = PATIENCE, process: Program | None = None
-) -> None:
-    """Wait until *ready*. Raises TestbedError, with the end of the log, after *timeout* s or if *process* ends."""
-    began = time.monotonic()
-    deadline = began + timeout
-    while not ready():
-        now = time.monotonic()
-        if process is not None and not process.running:
-            raise TestbedError(f"{what}: {process.name} ended with {process.returncode}{process.tail()}")
-        if now > deadline:
-            raise TestbedError(f"{what}: not within {timeout:g} s{process.tail() if process else ''}")
-        # Many conditions run a command. Spend at most a quarter of the time on them.
-        time.sleep(min(max(0.02, 3 * (now - began)), 1.0))
-        began = time.monotonic()
-
-
-def accepts(host: Host, address: str, *ports: int, within: float = ASKING) -> bool:
+def accepts(host: Host, address: str, *ports: int, within: float = ATTEMPT_SECONDS) -> bool:
     """Return whether *address* accepts TCP connections from *host* on all *ports* within *within* seconds."""
-    return _answers(host, within, *(f"tcp:{address}:{port}" for port in ports))
+    return _accept(host, within, *(f"tcp:{address}:{port}" for port in ports))
 
 
-def _answers(host: Host, within: float, *goals: str) -> bool:
+def _accept(host: Host, within: float, *servers: str) -> bool:
     if isinstance(host, LiveNode):
         with host.entered():
-            return all_answer(goals, within)
-    asked = host.run(host.agent("answers", f"{within:g}", *goals), check=False, timeout=within + 30)
-    if asked.returncode not in (0, 1):
-        raise TestbedError(f"{host.name}: ask {' '.join(goals)}: exit code {asked.returncode}: {asked.stderr.strip()}")
-    return asked.returncode == 0
+            return all_accept(servers, within)
+    done = host.run(host.agent("listeners", f"{within:g}", *servers), check=False, timeout=within + 30)
+    if done.returncode not in (0, 1):
+        raise TestbedError(f"{host.name}: connect to {' '.join(servers)}: {done.stderr.strip()}")
+    return done.returncode == 0
+
+
+def _start(host: Host, argv: Sequence[str], name: str, *servers: str, end: str = "stop", **options: Any) -> Program:
+    """Start *argv* and wait until all *servers* accept connections. After a failure, end it by its method *end*."""
+    process = host.popen(argv, name=name, **options)
+    with undone_on_error(getattr(process, end)):
+        what = f"the {name} on {host.name} accepts connections at {', '.join(servers)}"
+        wait_until(lambda: _accept(host, ATTEMPT_SECONDS, *servers), what, process=process)
+    return process
+
+
+def _tcp(host: Host, *ports: int) -> list[str]:
+    address = host.service_address()
+    return [f"tcp:{address}:{port}" for port in ports]
 
 
 def _url(address: str, port: int, default: int | None = None) -> str:
@@ -184,14 +158,7 @@ def start_origin(
         text += "AcceptFilter http none\n"
     config = host.write(f"{root.name}/apache.conf", text)
     argv = ["apache2", "-D", "FOREGROUND", "-f", str(config)]
-    process = host.popen(mptcp_command(argv) if multipath else argv, name="apache")
-    with undone_on_error(process.stop):
-        address = host.service_address()
-        wait_until(
-            lambda: accepts(host, address, *ports),
-            f"Apache on {host.name} answers on ports {', '.join(map(str, ports))}",
-            process=process,
-        )
+    process = _start(host, mptcp_command(argv) if multipath else argv, "apache", *_tcp(host, *ports))
     return Origin(host, process, json.loads(made.stdout), dict(files), root)
 
 
@@ -208,10 +175,7 @@ class Sink:
 
 def start_sink(host: Host, port: int = 8081) -> Sink:
     """Start a server on *host* that discards the body of each PUT."""
-    process = host.popen(host.agent("sink", str(port)), name="sink")
-    with undone_on_error(process.stop):
-        address = host.service_address()
-        wait_until(lambda: accepts(host, address, port), f"the sink on {host.name} answers", process=process)
+    _start(host, host.agent("sink", str(port)), "sink", *_tcp(host, port))
     return Sink(host, port)
 
 
@@ -249,10 +213,10 @@ def start_proxy(
     proxy = _start_squid(host, "proxy", config, arguments, env, {})
     if control is not None:
         # Check the congestion control only now, because the proxy makes the kernel load it as a module.
-        with undone_on_error(proxy.process.kill_tree):
-            why = lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)
-            if why is not None:
-                raise TestbedError(f"the proxy on {host.name}: {why}")
+        reason = lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)
+        if reason is not None:
+            proxy.process.kill_tree()
+            raise TestbedError(f"the proxy on {host.name}: {reason}")
     return proxy
 
 
@@ -292,16 +256,9 @@ def _start_squid(
         **more,
     }
     argv = [host.program("mptcp-proxy"), "run", "--config", str(host.provide(config)), *arguments]
-    process = host.popen(argv, name=role, mounts=mounts, env=env)
+    process = _start(host, argv, role, *_tcp(host, PROXY_PORT), end="kill_tree", mounts=mounts, env=env)
     # Kill Squid, because its orderly shutdown waits for its clients. All its state is removed with the testbed.
     host.at_end(process.kill_tree)
-    with undone_on_error(process.kill_tree):
-        address = host.service_address()
-        wait_until(
-            lambda: accepts(host, address, PROXY_PORT),
-            f"the {role} on {host.name} answers on port {PROXY_PORT}",
-            process=process,
-        )
     return Proxy(host, process, state, logs)
 
 
@@ -326,17 +283,16 @@ class Throttler:
     def status(self) -> dict[str, Any]:
         """Return the daemon's status. Raises TestbedError if it does not answer."""
         if not isinstance(self.host, LiveNode):
-            asked = self.host.run(self.command("status", "--json", "--socket", str(self.socket)))
-            found: dict[str, Any] = json.loads(asked.stdout)
-            return found
+            argv = self.command("status", "--json", "--socket", str(self.socket))
+            return dict(json.loads(self.host.run(argv).stdout))
         # Query the daemon directly. Callers poll, and starting a program each time would take processor time from it.
         try:
-            found = ask(self.socket, {"query": "status"}, ANSWER)
+            status = ask(self.socket, {"query": "status"}, ANSWER)
         except OSError as error:
-            raise TestbedError(f"[{self.host.name}] ask {self.socket}: {error}") from None
-        if "error" in found:
-            raise TestbedError(f"[{self.host.name}] ask {self.socket}: {found['error']}")
-        return found
+            raise TestbedError(f"[{self.host.name}] query {self.socket}: {error}") from None
+        if "error" in status:
+            raise TestbedError(f"[{self.host.name}] query {self.socket}: {status['error']}")
+        return status
 
 
 def throttler_mounts(host: Host) -> dict[str, str]:
@@ -352,14 +308,8 @@ def start_throttler(host: Host, config: Path = THROTTLER_CONFIG, *, arguments: S
     host.run(["rm", "-f", str(socket)])
     settings = host.provide(config)
     argv = [host.program("mptcp-throttler"), "run", "--config", str(settings), *arguments]
-    process = host.popen(argv, name="throttler", mounts=mounts)
     # Stop the throttler in order instead of killing it, so that it removes its caps.
-    with undone_on_error(process.stop):
-        wait_until(
-            lambda: _answers(host, ASKING, f"unix:{socket}"),
-            f"the throttler on {host.name} answers on its status socket",
-            process=process,
-        )
+    process = _start(host, argv, "throttler", f"unix:{socket}", mounts=mounts)
     return Throttler(host, process, state, settings)
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -171,11 +170,3 @@ def test_mistake_is_one_line_and_changes_nothing(client: Client) -> None:
         assert client.multipath(*arguments, status=1) == said
     assert client.multipath("sideways", status=2).startswith("multipath up INTERFACE")
     client.until_same(before)
-
-
-def test_script_passes_shellcheck() -> None:
-    try:
-        done = subprocess.run(["shellcheck", str(SCRIPT)], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("NOT TESTED, shellcheck is not installed")
-    assert done.stdout == ""

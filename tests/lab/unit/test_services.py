@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the arguments of an experiment's programs, and for programs that never become ready."""
+"""Tests that a service is ended if it does not become ready, or cannot use the requested congestion control."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from fake_host import FakeHost
 
-from mptcp_lab.testbed import Host, TestbedError
-from mptcp_lab.testbed.services import (
-    start_origin,
-    start_proxy,
-    start_relay,
-    start_sink,
-    start_throttler,
-)
+from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.services import start_origin, start_proxy, start_relay, start_sink, start_throttler
 
 STARTS: dict[str, tuple[Callable[[Any], object], str]] = {
     "origin": (lambda host: start_origin(host, {}), "stop"),
@@ -32,35 +26,47 @@ A killed throttler would leave its caps behind.
 """
 
 
+def host(ends: list[str], answer: Callable[[Sequence[str]], str]) -> SimpleNamespace:
+    """Return a fake host. *ends* records how its program is ended; *answer* returns the output of a command."""
+    methods = {name: lambda name=name: ends.append(name) for name in ("stop", "kill", "kill_tree")}
+    return SimpleNamespace(
+        name="proxy",
+        directory=Path("/fake"),
+        run=lambda argv, **_: SimpleNamespace(returncode=0, stdout=answer(argv)),
+        popen=lambda argv, **_: SimpleNamespace(name="fake", running=True, returncode=None, **methods),
+        agent=lambda module, *arguments: [module, *arguments],
+        program=str,
+        provide=Path,
+        write=lambda name, text: Path("/fake") / name,
+        service_address=lambda: "192.0.2.1",
+        at_end=lambda callback: None,
+    )
+
+
 @pytest.mark.parametrize("error", [TestbedError("no end after 31 s"), KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("service", STARTS)
-def test_program_is_ended_when_it_does_not_answer(tmp_path: Path, service: str, error: BaseException) -> None:
+def test_service_that_does_not_accept_connections_is_ended(service: str, error: BaseException) -> None:
     """Defect: a throttler whose start had failed kept running, so that later runs without a throttler were capped."""
 
     def answer(argv: Sequence[str]) -> str:
-        if argv[0] == "answers":
+        if argv[0] == "listeners":
             raise error
         return "{}"
 
-    host = FakeHost(tmp_path, answer)
-    start, ended = STARTS[service]
+    ends: list[str] = []
+    start, end = STARTS[service]
     with pytest.raises(type(error)) as raised:
-        start(host)
+        start(host(ends, answer))
     assert raised.value is error
-    [program] = host.started
-    assert program.ends == [ended]
+    assert ends == [end]
 
 
-def proxy_host(directory: Path) -> FakeHost:
-    """Return a host whose kernel has reno and cubic."""
-    asked = ["sysctl", "-n", "net.ipv4.tcp_available_congestion_control"]
-    return FakeHost(directory, lambda argv: "reno cubic\n" if argv == asked else "{}")
-
-
-def test_proxy_is_refused_a_congestion_control_that_its_kernel_lacks(tmp_path: Path) -> None:
+def test_proxy_is_ended_if_its_kernel_lacks_the_congestion_control() -> None:
     """Defect: the proxy used the host's own congestion control, but the result named the requested one."""
-    host = proxy_host(tmp_path)
-    with pytest.raises(TestbedError) as raised:
-        start_proxy(cast(Host, host), control="bbr")
-    assert str(raised.value) == "the proxy on proxy: the kernel has no congestion control bbr; it has reno, cubic"
-    assert [program.ends for program in host.started] == [["kill_tree"]]
+    ends: list[str] = []
+    kernel: Any = host(ends, lambda argv: "reno cubic\n")
+    with pytest.raises(
+        TestbedError, match=r"^the proxy on proxy: the kernel has no congestion control bbr; it has reno"
+    ):
+        start_proxy(kernel, control="bbr")
+    assert ends == ["kill_tree"]

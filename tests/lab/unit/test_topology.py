@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import pytest
 
 from mptcp_lab.emulation import userspace
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, PathError, UniformLoss, seed_of
-from mptcp_lab.testbed import RELAY, TWO_PATHS, Topology, paths
+from mptcp_lab.testbed import TWO_PATHS, Topology, paths
 from mptcp_lab.testbed.plan import steps
 
 MBIT = 1_000_000
@@ -46,15 +45,6 @@ def test_plan_of_a_client_with_two_paths_is_in_commands_of_iproute2() -> None:
     ]
 
 
-def test_relay_has_the_paths_and_its_client_has_the_relay() -> None:
-    assert RELAY.devices("relay") == ("lan0", "eth0", "wlan0")
-    assert "ip -4 route add default via 10.77.48.1 dev eth0" in commands(RELAY, "client")
-    uplinks = commands(RELAY, "relay")
-    assert "ip mptcp endpoint add 10.77.2.2 dev wlan0 id 4 subflow" in uplinks
-    # The relay forwards nothing except through Squid.
-    assert not any("forward" in each for each in uplinks)
-
-
 def test_emulated_path_has_its_own_router_which_shapes() -> None:
     topology = paths((ETHERNET, 30 * MBIT, WIFI), proxy_interfaces=True)
     core, hop = commands(topology, "core"), commands(topology, "hop3")
@@ -78,7 +68,7 @@ def test_mtu_of_a_direction_is_that_of_its_sender() -> None:
     assert link.format(1000) in commands(both, "client")
     for topology in (down, up):
         assert link.format(1500) in commands(topology, "client")
-    assert "ip -4 route add 10.77.1.2/32 via 10.77.1.2 dev lan mtu 1000" in commands(down, "hop1")
+    assert "ip -4 route add 10.77.1.2 via 10.77.1.2 dev lan mtu 1000" in commands(down, "hop1")
     assert "ip -4 route add default via 10.77.1.1 dev eth0 table 101 mtu 1000" in commands(up, "client")
 
 
@@ -102,13 +92,12 @@ def test_counts_include_what_the_kernel_dropped_and_a_fault_is_reported_once() -
 @pytest.mark.parametrize(("passed", "late", "fault"), [(100, 100, False), (101, 101, True), (100_000, 2_000, False)])
 def test_too_many_late_packets_are_a_fault(passed: int, late: int, fault: bool) -> None:
     """Up to 100 packets are too few for a verdict."""
-    found = userspace.Counts(seen=2 * passed, lost=passed, passed=passed, late=late, dropped=0)
-    assert (found.fault() is not None) is fault
-    assert str(replace(found, late=passed).fault()).startswith(f"{passed} of {passed} packets came late") or late == 100
+    found = userspace.Counts(seen=2 * passed, lost=passed, passed=passed, late=late, dropped=0).fault()
+    assert (found or "").startswith(f"{late} of {passed} packets were released") is fault
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("create", "message"),
     [
         (lambda: Direction(rate=7_999), "rate 7999 bit/s: at least 8000"),
         (lambda: Direction(delay=-1), "delay -1 µs: 0 to 10 seconds"),
@@ -118,6 +107,6 @@ def test_too_many_late_packets_are_a_fault(passed: int, late: int, fault: bool) 
         (lambda: GilbertElliott(0.0, 0.0), "never leave"),
     ],
 )
-def test_path_is_refused_when_it_cannot_be_emulated(make: object, said: str) -> None:
-    with pytest.raises(PathError, match=said):
-        make()  # type: ignore[operator]
+def test_path_is_refused_when_it_cannot_be_emulated(create: object, message: str) -> None:
+    with pytest.raises(PathError, match=message):
+        create()  # type: ignore[operator]
