@@ -15,9 +15,7 @@ did not fall back to TCP.
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import os
 import socket
 import sys
 import time
@@ -96,10 +94,12 @@ class Fetcher:
     async def _connect(self) -> Streams:
         address, port = self._order["proxy"]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        connection = socket.socket(family, socket.SOCK_STREAM, MPTCP)
+        # Hide the protocol: the event loop resolves addresses with it, and getaddrinfo(3) does not know MPTCP.
+        descriptor = socket.socket(family, socket.SOCK_STREAM, MPTCP).detach()
+        connection = socket.socket(family, socket.SOCK_STREAM, 0, descriptor)
         try:
             connection.setblocking(False)
-            await _connected(connection, (address, port))
+            await asyncio.get_running_loop().sock_connect(connection, (address, port))
         except BaseException:
             connection.close()
             raise
@@ -117,27 +117,6 @@ def _is_multipath(writer: asyncio.StreamWriter) -> bool:
     except OSError:
         return False  # EOPNOTSUPP: the connection has fallen back
     return True
-
-
-def _wake(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
-
-
-async def _connected(connection: socket.socket, address: tuple[str, int]) -> None:
-    """Connect to *address*. The event loop's own method fails: getaddrinfo(3) does not know the protocol MPTCP."""
-    failed = connection.connect_ex(address)
-    if failed == errno.EINPROGRESS:
-        loop = asyncio.get_running_loop()
-        writable: asyncio.Future[None] = loop.create_future()
-        loop.add_writer(connection, _wake, writable)
-        try:
-            await writable
-        finally:
-            loop.remove_writer(connection)
-        failed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if failed:
-        raise OSError(failed, os.strerror(failed))
 
 
 async def _answer(reader: asyncio.StreamReader) -> int:

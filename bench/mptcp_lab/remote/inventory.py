@@ -126,9 +126,13 @@ class InventorySection(Section):
     origin: OriginSection
 
 
-def load_inventory(text: str, source: str) -> Inventory:
-    """Return the inventory in *text*. Raises :class:`InventoryError` with all problems, which name *source*."""
-    document = parse_document(text, source)
+def read_inventory(file: Path) -> Inventory:
+    """Return the inventory in *file*. Raises :class:`InventoryError` with all problems."""
+    try:
+        document = parse_document(file.read_text(), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file in UTF-8"
+        raise InventoryError([Problem(str(file), 0, 0, "", None, f"cannot be read: {reason}")]) from None
     section, problems = validate(InventorySection, document)
     problems = in_order([*problems, *_path_problems(document)])
     if section is None or problems:
@@ -149,16 +153,6 @@ def load_inventory(text: str, source: str) -> Inventory:
         origin=role("origin", origin, [origin.interface]),
         paths=tuple(ClientPath(name, device) for name, device in client.paths.items()),
     )
-
-
-def read_inventory(file: Path) -> Inventory:
-    """Return the inventory in *file*. Raises :class:`InventoryError` if it cannot be read or used."""
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file in UTF-8"
-        raise InventoryError([Problem(str(file), 0, 0, "", None, f"cannot be read: {reason}")]) from None
-    return load_inventory(text, str(file))
 
 
 def _path_problems(document: Document) -> Iterator[Problem]:

@@ -82,10 +82,10 @@ def _problems(host: SshHost) -> Iterator[str]:
 
 def _check_first_path(client: SshHost, address: str) -> None:
     """Raise TestbedError if the client's connections to *address* would not open over its first path."""
-    shown = client.run(["ip", "-j", "route", "get", address], check=False)
-    if shown.returncode != 0:
+    route = client.run(["ip", "-j", "route", "get", address], check=False)
+    if route.returncode != 0:
         raise TestbedError(f"{client.role} has no route to the proxy's address {address}")
-    device, first = json.loads(shown.stdout)[0].get("dev"), client.role.devices[0]
+    device, first = json.loads(route.stdout)[0].get("dev"), client.role.devices[0]
     if device != first:
         raise TestbedError(
             f"{client.role}: connections to the proxy open over {device}, not over {first}: "

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from ..agent import counters
-from ..testbed.commands import TestbedError, said, undo_after, undone
+from ..testbed.commands import TestbedError, end_of, undo_after, undone
 from ..testbed.host import KILL_SECONDS, Host, Program
 from .connection import Connection, HostRole, agent_command
 
@@ -109,7 +109,9 @@ class SshHost(Host, AbstractContextManager["SshHost"]):
         answer = self.connection.request("run", attempt, argv=list(argv), timeout=timeout, **fields)
         done = subprocess.CompletedProcess(list(argv), answer["code"], answer["out"], answer["err"])
         if check and done.returncode != 0:
-            raise TestbedError(f"[{self.name}] {attempt}: exit code {done.returncode}{said(done.stdout, done.stderr)}")
+            raise TestbedError(
+                f"[{self.name}] {attempt}: exit code {done.returncode}{end_of(done.stdout, done.stderr)}"
+            )
         return done, answer
 
     def popen(
@@ -138,13 +140,13 @@ class SshHost(Host, AbstractContextManager["SshHost"]):
 
     def program(self, name: str) -> str:
         path = f"{self.role.commands}/{name}" if self.role.commands is not None else name
-        found = self.run(["sh", "-c", f"command -v {shlex.quote(path)}"], check=False).stdout.strip()
-        if not found:
+        program = self.run(["sh", "-c", f"command -v {shlex.quote(path)}"], check=False).stdout.strip()
+        if not program:
             advice = (
                 "is that where it is installed there?" if self.role.commands else "give its directory as 'commands'"
             )
             raise TestbedError(f"{self.role}: there is no program {path}; {advice}")
-        return found
+        return program
 
     def write(self, name: str, text: str) -> Path:
         target = self.directory / name
@@ -183,12 +185,12 @@ class SshHost(Host, AbstractContextManager["SshHost"]):
     @contextmanager
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
         """Run *do*, and *undo* at the end of the scope, even if the driver is killed."""
-        _, made = self._run(do, True, CHANGE_SECONDS, undo=list(undo))
+        _, answer = self._run(do, True, CHANGE_SECONDS, undo=list(undo))
 
         def end() -> None:
             # If the connection is lost, the agent undoes everything by itself.
             if not self.connection.lost:
-                fields = {"change": made["change"], "timeout": CHANGE_SECONDS}
+                fields = {"change": answer["change"], "timeout": CHANGE_SECONDS}
                 self.connection.request("undo", " ".join(undo), **fields)
 
         with undone(end):

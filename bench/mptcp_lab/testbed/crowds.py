@@ -42,15 +42,15 @@ class Crowd:
 
     def settled(self, pause: float = 1.0) -> int:
         """Return the number of open connections when it no longer changes within *pause* s. Raises TestbedError."""
-        found = [self.standing()]
+        numbers = [self.standing()]
 
         def unchanged() -> bool:
             time.sleep(pause)
-            found.append(self.standing())
-            return found[-1] == found[-2]
+            numbers.append(self.standing())
+            return numbers[-1] == numbers[-2]
 
         wait_until(unchanged, "the proxy closes no more connections", timeout=OPENING)
-        return found[-1]
+        return numbers[-1]
 
 
 @contextmanager
@@ -116,7 +116,7 @@ class Descriptors(NamedTuple):
 
 def worker_descriptors(proxy: Proxy) -> list[Descriptors]:
     """Return the descriptors of each Squid worker on this machine, without the coordinator, which has no clients."""
-    found = []
+    workers = []
     for pid in descendants(proxy.process.pid):
         directory = Path(f"/proc/{pid}")
         with suppress(OSError):
@@ -125,5 +125,5 @@ def worker_descriptors(proxy: Proxy) -> list[Descriptors]:
                 # Do not use prlimit(2), which would need CAP_SYS_RESOURCE.
                 limits = re.search(r"^Max open files +(\d+)", (directory / "limits").read_text(), re.MULTILINE)
                 assert limits is not None
-                found.append(Descriptors(len(list((directory / "fd").iterdir())), int(limits[1])))
-    return found
+                workers.append(Descriptors(len(list((directory / "fd").iterdir())), int(limits[1])))
+    return workers

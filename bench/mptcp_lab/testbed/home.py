@@ -52,8 +52,8 @@ def settings_of(
     relay: LiveNode, parent: str, more: str = "", uplinks: Sequence[str] = UPLINKS, home: str = "lan0"
 ) -> Path:
     """Write the gateway's settings. *more* is added to the section lan; *home* is the interface towards the home."""
-    named = ", ".join(f"{device}: {device}" for device in uplinks)
-    text = f"uplinks: {{{named}}}\nparents: ['{parent}:3128']\nlan: {{devices: [{home}]{more}}}\n"
+    names = ", ".join(f"{device}: {device}" for device in uplinks)
+    text = f"uplinks: {{{names}}}\nparents: ['{parent}:3128']\nlan: {{devices: [{home}]{more}}}\n"
     return relay.write("gateway.yaml", text)
 
 

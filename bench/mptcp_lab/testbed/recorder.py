@@ -63,10 +63,10 @@ def mean_rate(samples: Sequence[Sample], device: str, start: float, end: float) 
 
 def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: float, end: float) -> float:
     """Return *device*'s greatest mean rate in bits/s over any *window* seconds between *start* and *end*."""
-    found = windows([sample for sample in samples if start <= sample.time <= end], (device,), window)
-    if not found:
+    window_rates = windows([sample for sample in samples if start <= sample.time <= end], (device,), window)
+    if not window_rates:
         raise TooFewSamples(f"no {window:g} s of samples between {start:.2f} s and {end:.2f} s")
-    return max(rate for _, rate in found)
+    return max(rate for _, rate in window_rates)
 
 
 def windows(
@@ -79,13 +79,13 @@ def windows(
     """
     times = [sample.time for sample in samples]
     names = tuple(devices)
-    found = []
+    result = []
     for first in range(bisect_left(times, start), len(times)):
         last = bisect_left(times, times[first] + window - 1e-6)
         if last < len(times):
             octets = sum(samples[last].octets[name] - samples[first].octets[name] for name in names)
-            found.append((times[first], 8 * octets / (times[last] - times[first])))
-    return found
+            result.append((times[first], 8 * octets / (times[last] - times[first])))
+    return result
 
 
 def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float, start: float, end: float) -> float:

@@ -183,13 +183,13 @@ def behind_relay(topology: Topology) -> Topology:
     """
     if topology.hops:
         raise ValueError(f"topology {topology.name}: a relay has no emulated paths")
-    here = End("relay", "lan0", _net(LAN, 1))
+    relay_end = End("relay", "lan0", _net(LAN, 1))
     moved = tuple(
         replace(link, a=replace(link.a, node="relay")) if link.a.node == "client" else link for link in topology.links
     )
     nodes = tuple(replace(node, name="relay") if node.name == "client" else node for node in topology.nodes)
     client = Node("client", routes=_default("eth0", LAN))
-    lan = Link(End("client", "eth0", _net(LAN, 2)), here)
+    lan = Link(End("client", "eth0", _net(LAN, 2)), relay_end)
     return replace(topology, name=f"{topology.name}-relay", nodes=(client, *nodes), links=(lan, *moved))
 
 

@@ -74,8 +74,8 @@ def tunnel(
         _daemon(relay, {"tunnels": {"home": {**common, "peer": peer, "paths": paths}}}) as relay_end,
     ):
         for end in (relay_end, proxy_end):
-            what = f"{end.node.name}: all paths live"
-            wait_until(lambda: end.lives() == [True] * len(paths), what, process=end.process)  # noqa: B023
+            live = f"{end.node.name}: all paths are alive"
+            wait_until(lambda: end.lives() == [True] * len(paths), live, process=end.process)  # noqa: B023
         yield Tunnel(relay_end, proxy_end)
 
 

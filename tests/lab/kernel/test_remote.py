@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -102,16 +101,16 @@ def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
 def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
     host = origin_host
     assert host.run(["cat"], input="naïve\n").stdout == "naïve\n"
-    with pytest.raises(TestbedError, match=r"(?s)^\[origin\] sh -c .*: exit code 3\n    err$"):
-        host.run(["sh", "-c", "echo err >&2; exit 3"])
-    with pytest.raises(TestbedError, match="the program 'no-such-program' is not installed"):
-        host.run(["no-such-program"])
-    with pytest.raises(TestbedError, match=r"sleep 60: no end after 0\.2 s"):
-        host.run(["sleep", "60"], timeout=0.2)
+    for argv, message in (
+        (["sh", "-c", "echo err >&2; exit 3"], r"(?s)^\[origin\] sh -c .*: exit code 3\n    err$"),
+        (["no-such-program"], "the program 'no-such-program' is not installed"),
+        (["sleep", "60"], r"sleep 60: no end after 0\.2 s"),
+    ):
+        with pytest.raises(TestbedError, match=message):
+            host.run(argv, timeout=0.2 if argv[0] == "sleep" else 30)
     # Quotes, spaces and shell characters reach the program unchanged.
     assert host.run(["printf", "%s|", "a b", "'", "$HOME;", "\\", "*"]).stdout == "a b|'|$HOME;|\\|*|"
-    assert host.address("eth0") == "10.77.9.2"
-    assert host.service_address(6) == "fd77:9::2"
+    assert (host.address("eth0"), host.service_address(6)) == ("10.77.9.2", "fd77:9::2")
     with pytest.raises(KeyError, match="origin:wlan0 has no IPv4 address"):
         host.address("wlan0")
 
@@ -120,18 +119,16 @@ def test_programs_of_an_ssh_host_are_watched_signalled_and_ended(origin_host: Ss
     script = 'trap "echo caught; exit 7" TERM; echo "$COLOR"; ls /mnt; while :; do sleep 0.05; done'
     program = origin_host.popen(["sh", "-c", script], name="trap", mounts={"/mnt": TMPFS}, env={"COLOR": "red"})
     wait_until(lambda: "red" in program.output(), "the program starts", process=program)
-    assert program.running
     assert program.returncode is None
     assert program.stop() == 7
     assert program.tail() == "\n    red\n    caught"
-    program.signal(signal.SIGTERM)
     # The hosts share their process table with each other and with other test suites.
     first, second = (f"{seconds}.{secrets.randbelow(10**9):09}" for seconds in (1000, 1001))
     parent = origin_host.popen(["sh", "-c", f"sleep {first} & sleep {second}; true"])
-    below = ["pgrep", "-f", f"^sleep ({first}|{second})$"]
-    wait_until(lambda: len(origin_host.run(below, check=False).stdout.split()) == 2, "its children run", process=parent)
+    children = ["pgrep", "-f", f"^sleep ({first}|{second})$"]
+    wait_until(lambda: len(origin_host.run(children, check=False).stdout.split()) == 2, "the children run")
     parent.kill_tree()
-    wait_until(lambda: not origin_host.run(below, check=False).stdout, "its children have ended")
+    wait_until(lambda: not origin_host.run(children, check=False).stdout, "the children have ended")
     with pytest.raises(TestbedError, match=r"start no-such-program: the program 'no-such-program' is not installed"):
         origin_host.popen(["no-such-program"])
 

@@ -36,7 +36,10 @@ def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_agent_imports_nothing_from_its_working_directory(trapped: Path, tmp_path: Path) -> None:
-    remote = ssh_command(HostRole("client", "host", directory=str(tmp_path)))[-1]
+    # The characters of the directory reach the agent unchanged.
+    directory = tmp_path / "a b'c$HOME\\"
+    directory.mkdir()
+    remote = ssh_command(HostRole("client", "host", directory=str(directory)))[-1]
     done = subprocess.run(
         ["sh", "-c", remote],
         input=base64.b64encode(packed_agent()) + b"\n",
@@ -46,7 +49,7 @@ def test_agent_imports_nothing_from_its_working_directory(trapped: Path, tmp_pat
     )
     assert done.stderr == b""
     answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert any(Path(answer["ready"]).parent == tmp_path for answer in answers if "ready" in answer), answers
+    assert any(Path(answer["ready"]).parent == directory for answer in answers if "ready" in answer), answers
 
 
 def test_program_of_the_agent_imports_nothing_from_its_working_directory(trapped: Path, tmp_path: Path) -> None:

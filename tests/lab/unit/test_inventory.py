@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the inventory, the command that starts the agent on a host, and the usable addresses of a host."""
+"""Tests for the inventory, the code that is sent to a host, and the usable addresses of a host."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_lab.remote.connection import HostRole, packed_agent, ssh_command
-from mptcp_lab.remote.inventory import InventoryError, load_inventory, read_inventory
+from mptcp_lab.remote.connection import packed_agent
+from mptcp_lab.remote.inventory import InventoryError, read_inventory
 from mptcp_lab.remote.ssh import parse_devices
 from mptcp_lab.testbed.installed import REPOSITORY
 
@@ -26,7 +27,7 @@ def test_shipped_inventory_is_read() -> None:
     assert inventory.origin.directory == "/var/tmp"
 
 
-def test_all_mistakes_are_reported_at_once_with_their_lines() -> None:
+def test_all_mistakes_are_reported_at_once_with_their_lines(tmp_path: Path) -> None:
     text = """\
 client:
   ssh: -oProxyCommand=x
@@ -41,8 +42,9 @@ proxy:
 origin:
   interface: eth0
 """
-    with pytest.raises(InventoryError) as error:
-        load_inventory(text, "hosts.yaml")
+    (tmp_path / "hosts.yaml").write_text(text)
+    with contextlib.chdir(tmp_path), pytest.raises(InventoryError) as error:
+        read_inventory(Path("hosts.yaml"))
     assert [problem.partition(";")[0] for problem in str(error.value).splitlines()] == [
         'hosts.yaml:2: client.ssh: "-oProxyCommand=x" is not a destination',
         "hosts.yaml:3: client.paths: the path wifi is missing",
@@ -54,28 +56,10 @@ origin:
     ]
 
 
-def test_login_shell_does_not_change_code_and_arguments(tmp_path: Path) -> None:
-    path = "/tmp/a b'c$HOME\\"
-    for name, script in (("python3", 'printf "<%s>" "$@"'), ("id", "echo 0")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / name).chmod(0o755)
-    remote = ssh_command(HostRole("client", "host", directory=path))[-1]
-    done = subprocess.run(
-        ["bash", "-c", remote],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith("<-I><-c><import sys\n")
-    assert done.stdout.endswith(f"<{path}>")
-
-
 def test_agent_needs_only_its_own_folder(tmp_path: Path) -> None:
     """The code that is sent to a host imports only itself and the standard library."""
     (tmp_path / "agent.zip").write_bytes(packed_agent())
-    code = "import sys; sys.path.insert(0, 'agent.zip')\nfrom agent import files, listeners, server, transfer"
+    code = "import sys; sys.path.insert(0, 'agent.zip')\nfrom agent import fetch, files, server, sink, transfer"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=tmp_path, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 

@@ -26,7 +26,7 @@ def commands(topology: Topology, node: str) -> list[str]:
     return [" ".join(step.argv) for step in steps(topology, names) if step.node == node]
 
 
-def test_plan_of_a_client_with_two_paths_is_in_commands_of_iproute2() -> None:
+def test_plan_of_a_client_with_two_paths() -> None:
     assert [each for each in commands(TWO_PATHS, "client")[1:] if "wlan0" not in each and "-6" not in each] == [
         "ip link set lo up",
         "ip link add eth0 index 1001 mtu 1500 type veth peer name to-eth0 mtu 1500 netns mpx-0-core",
@@ -81,7 +81,7 @@ def test_emulator_is_given_loss_before_delay_each_with_its_own_seed() -> None:
     )
 
 
-def test_counts_include_what_the_kernel_dropped_and_a_fault_is_reported_once() -> None:
+def test_counts_include_packets_that_the_kernel_dropped() -> None:
     kernel = "    0  12345   17 1     0     3     4      999  1\n    1  12345    0 1     0     0     0       42  1\n"
     counts = userspace.counts(WIFI, struct.pack("=10Q", 10, 2, 8, 1, 5, 20, 0, 20, 0, 0), kernel)
     assert counts == {"down": userspace.Counts(10, 2, 8, 1, 5 + 3 + 4), "up": userspace.Counts(20, 0, 20, 0, 0)}
