@@ -110,11 +110,11 @@ def test_lost_packet_delays_no_other(driver: Path) -> None:
         ([], "usage:"),
         (["counters", "queue", "0", "queue", "1", "queue", "2"], "usage:"),
         (["counters", "queue", "0", "loss", "1"], "no element is called 'loss'"),
-        (["counters", "queue", "0", "random", "1.1", "1"], "random wants PROBABILITY SEED"),
-        (["counters", "queue", "0", "gemodel", "0.1", "0.1", "0.1", "-0.1", "1"], "gemodel wants P R 1-H 1-K SEED"),
-        (["counters", "queue", "0", "delay", "100", "101", "1"], "delay wants MICROSECONDS JITTER SEED"),
+        (["counters", "queue", "0", "random", "1.1", "1"], "random needs PROBABILITY SEED"),
+        (["counters", "queue", "0", "gemodel", "0.1", "0.1", "0.1", "-0.1", "1"], "gemodel needs P R 1-H 1-K SEED"),
+        (["counters", "queue", "0", "delay", "100", "101", "1"], "delay needs MICROSECONDS JITTER SEED"),
         (["counters", "queue", "0", *["random", "0", "1"] * 9], "more than 8 elements"),
-        (["no-such-directory/counters", "queue", "0"], "make no-such-directory/counters: No such file"),
+        (["no-such-directory/counters", "queue", "0"], "create no-such-directory/counters: No such file"),
     ],
 )
 def test_wrong_argument_is_one_line(emulator: Path, arguments: list[str], message: str, tmp_path: Path) -> None:

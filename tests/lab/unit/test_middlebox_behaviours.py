@@ -19,7 +19,7 @@ from scapy.layers.inet import IP, TCP
 from test_emulation_elements import compiled
 
 from mptcp_lab.emulation import userspace
-from mptcp_lab.emulation.behaviours import BEHAVIOURS, LONG_ADDRESS, SHORT_ADDRESS
+from mptcp_lab.emulation.model import BEHAVIOURS, LONG_ADDRESS, SHORT_ADDRESS
 
 NATIVE = userspace.MIDDLEBOX_SOURCES[0].parent
 MPTCP, STAMPS = 30, ("Timestamp", (7, 9))

@@ -34,7 +34,7 @@ struct element {
 			bool bad;
 		} gemodel;
 		struct {
-			int64_t least, spread, last; /* ns */
+			int64_t minimum, spread, last; /* ns */
 		} delay;
 	};
 };
