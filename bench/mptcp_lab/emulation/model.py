@@ -8,6 +8,7 @@ microseconds, probabilities floats from 0 to 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 
 BEHAVIOURS = {
@@ -42,25 +43,6 @@ class PathError(ValueError):
     """A path cannot be emulated. The text has the value and the allowed values."""
 
 
-def _probability(name: str, value: float) -> None:
-    if not 0.0 <= value <= 1.0:
-        raise PathError(f"{name} {value!r}: a probability is 0 to 1")
-
-
-@dataclass(frozen=True, slots=True)
-class UniformLoss:
-    """Each packet is lost independently, with the same probability."""
-
-    probability: float
-
-    def __post_init__(self) -> None:
-        _probability("loss", self.probability)
-
-    @property
-    def mean(self) -> float:
-        return self.probability
-
-
 @dataclass(frozen=True, slots=True)
 class GilbertElliott:
     """Two-state Markov chain of losses, with the parameter names of tc-netem(8) ``loss gemodel``.
@@ -76,9 +58,10 @@ class GilbertElliott:
 
     def __post_init__(self) -> None:
         for name in ("p", "r", "one_minus_h", "one_minus_k"):
-            _probability(name, getattr(self, name))
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise PathError(f"loss {name} {getattr(self, name)!r}: a probability is 0 to 1")
         if self.p + self.r == 0:
-            raise PathError("p and r are both 0: the chain would never leave the state it is in")
+            raise PathError("p and r are both 0: the chain would never change its state")
 
     @property
     def mean(self) -> float:
@@ -87,7 +70,9 @@ class GilbertElliott:
         return bad * self.one_minus_h + (1 - bad) * self.one_minus_k
 
 
-Loss = UniformLoss | GilbertElliott
+Loss = GilbertElliott
+UniformLoss = partial(GilbertElliott, 0.0, 1.0, 1.0)
+"""``UniformLoss(probability)``: each packet is lost independently, with the same probability."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import struct
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from .model import Direction, EmulatedPath, GilbertElliott, seed_of
+from .model import Direction, EmulatedPath, seed_of
 
 SOURCES = tuple(sorted((Path(__file__).parent / "native").glob("*.c")))
 MIDDLEBOX_SOURCES = tuple(sorted((Path(__file__).parent / "native" / "middlebox").glob("*.c")))
@@ -72,12 +72,8 @@ class Counts:
 def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str, ...]:
     """Return *direction*'s arguments. Loss comes first, so that a lost packet does not delay the ones after it."""
     words: list[str] = []
-    loss = direction.loss
-    if isinstance(loss, GilbertElliott):
+    if (loss := direction.loss) is not None:
         words += ["gemodel", *map(repr, map(float, (loss.p, loss.r, loss.one_minus_h, loss.one_minus_k)))]
-    elif loss is not None:
-        words += ["random", repr(float(loss.probability))]
-    if loss is not None:
         words += [str(seed_of(seed, path, name, "loss"))]
     if direction.delay:
         words += ["delay", str(direction.delay), str(direction.jitter), str(seed_of(seed, path, name, "delay"))]

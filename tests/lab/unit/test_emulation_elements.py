@@ -99,7 +99,7 @@ def test_lost_packet_delays_no_other(driver: Path) -> None:
         times = fates(driver, 50, 10_000_000, *elements, "delay", "3000", "2000", "9")
         return [time - i * 10_000_000 for i, time in enumerate(times) if time is not None]
 
-    with_loss = delays("random", "0.5", "1")
+    with_loss = delays("gemodel", "0", "1", "1", "0.5", "1")
     assert 0 < len(with_loss) < 50
     assert with_loss == delays()[: len(with_loss)]
 
@@ -110,10 +110,10 @@ def test_lost_packet_delays_no_other(driver: Path) -> None:
         ([], "usage:"),
         (["counters", "queue", "0", "queue", "1", "queue", "2"], "usage:"),
         (["counters", "queue", "0", "loss", "1"], "no element is called 'loss'"),
-        (["counters", "queue", "0", "random", "1.1", "1"], "random needs PROBABILITY SEED"),
+        (["counters", "queue", "0", "gemodel", "0", "1", "1", "1.1", "1"], "gemodel needs P R 1-H 1-K SEED"),
         (["counters", "queue", "0", "gemodel", "0.1", "0.1", "0.1", "-0.1", "1"], "gemodel needs P R 1-H 1-K SEED"),
         (["counters", "queue", "0", "delay", "100", "101", "1"], "delay needs MICROSECONDS JITTER SEED"),
-        (["counters", "queue", "0", *["random", "0", "1"] * 9], "more than 8 elements"),
+        (["counters", "queue", "0", *["delay", "0", "0", "1"] * 9], "more than 8 elements"),
         (["no-such-directory/counters", "queue", "0"], "create no-such-directory/counters: No such file"),
     ],
 )

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for runs whose directory cannot be removed, or that cannot be claimed."""
+"""Test for a run whose directory cannot be removed."""
 
 from __future__ import annotations
 
 import errno
 import os
-import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,17 +31,6 @@ def immutable(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
         patched.setattr(os, "unlink", refusing(os.unlink))
         patched.setattr(os, "rmdir", refusing(os.rmdir))
         yield
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """Make each write to a file fail (setrlimit(2))."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture
@@ -75,15 +63,3 @@ def test_directory_that_cannot_be_removed_is_named_and_stays_owned(
     assert ownership.remove_stale() == ownership.Cleaned((f"removed {name}",), ())
     assert not claimed.directory.exists()
     assert ownership.runs() == ()
-
-
-@pytest.mark.usefixtures("own")
-def test_run_that_cannot_be_claimed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: a full disk left an empty lock file, which cleanup named as damaged from then on."""
-    directories = tmp_path / "directories"
-    directories.mkdir()
-    monkeypatch.setattr(ownership, "parent_directory", lambda: str(directories))
-    with full_disk(), pytest.raises(OSError, match=r"File too large"), ownership.claimed_run():
-        pass
-    assert ownership.remove_stale() == ownership.Cleaned((), ())
-    assert list(directories.iterdir()) == []

@@ -77,7 +77,7 @@ def test_emulator_is_given_loss_before_delay_each_with_its_own_seed() -> None:
     assert len(set(seeds)) == 3
     assert userspace.arguments(WIFI, seed=4) == (
         *("queue", "0", "gemodel", "0.01", "0.3", "0.7", "0.001", seeds[0], "delay", "8000", "2000", seeds[1]),
-        *("queue", "1", "random", "0.005", seeds[2]),
+        *("queue", "1", "gemodel", "0.0", "1.0", "1.0", "0.005", seeds[2]),
     )
 
 
@@ -103,8 +103,8 @@ def test_too_many_late_packets_are_a_fault(passed: int, late: int, fault: bool) 
         (lambda: Direction(delay=-1), "delay -1 µs: 0 to 10 seconds"),
         (lambda: Direction(delay=100, jitter=101), "jitter 101 µs: 0 to the delay, 100"),
         (lambda: Direction(mtu=575), "mtu 575: 576 to 9000"),
-        (lambda: UniformLoss(1.5), "loss 1.5: a probability is 0 to 1"),
-        (lambda: GilbertElliott(0.0, 0.0), "never leave"),
+        (lambda: UniformLoss(1.5), "loss one_minus_k 1.5: a probability is 0 to 1"),
+        (lambda: GilbertElliott(0.0, 0.0), "never change"),
     ],
 )
 def test_path_is_refused_when_it_cannot_be_emulated(create: object, message: str) -> None:

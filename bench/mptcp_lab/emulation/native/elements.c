@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The loss models and the delay, with the meaning and the parameter names of tc-netem(8), and a random generator whose
+ * The loss and the delay, with the meaning and the parameter names of tc-netem(8), and a random generator whose
  * sequence depends only on its seed, on every machine.
  */
 
@@ -45,18 +45,6 @@ static bool read_whole(const char *text, uint64_t maximum, uint64_t *value)
 	errno = 0;
 	*value = strtoull(text, &end, 10);
 	return *end == '\0' && errno == 0 && *value <= maximum;
-}
-
-static bool make_uniform(struct element *element, char *const *arguments)
-{
-	return read_probability(arguments[0], &element->uniform.probability) &&
-	       read_whole(arguments[1], UINT64_MAX, &element->random);
-}
-
-static enum fate apply_uniform(struct element *element, struct packet *packet)
-{
-	(void)packet;
-	return draw(element) < element->uniform.probability ? LOST : PASSES;
 }
 
 static bool make_gemodel(struct element *element, char *const *arguments)
@@ -109,7 +97,6 @@ static enum fate apply_delay(struct element *element, struct packet *packet)
 }
 
 static const struct element_kind element_kinds[] = {
-	{ "random", "PROBABILITY SEED", 2, make_uniform, apply_uniform },
 	{ "gemodel", "P R 1-H 1-K SEED", 5, make_gemodel, apply_gemodel },
 	{ "delay", "MICROSECONDS JITTER SEED", 3, make_delay, apply_delay },
 };

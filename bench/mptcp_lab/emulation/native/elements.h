@@ -27,9 +27,6 @@ struct element {
 	uint64_t random; /* state of the random generator */
 	union {
 		struct {
-			double probability;
-		} uniform;
-		struct {
 			double p, r, lost_if_bad, lost_if_good;
 			bool bad;
 		} gemodel;
