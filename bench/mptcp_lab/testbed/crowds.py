@@ -29,7 +29,7 @@ class Crowd:
     """Connections that are kept open."""
 
     process: Program
-    got: dict[str, int]
+    statuses: dict[str, int]
     """Number of connections by the status of their answer; ``refused`` is the number of refused connections."""
 
     def standing(self) -> int:

@@ -26,7 +26,7 @@ UPLINKS: Final = ("eth0", "wlan0")
 DIRECTORY: Final = "gateway"
 
 
-def give_site(testbed: Testbed) -> None:
+def add_site_addresses(testbed: Testbed) -> None:
     """Add addresses outside of any home's networks to the origin."""
     for address, version, family in ((f"{SITE}/32", "-4", 4), (f"{SITE6}/128", "-6", 6)):
         testbed["origin"].run(["ip", version, "addr", "add", address, "dev", "lo"])
@@ -48,7 +48,7 @@ def start_parent(host: LiveNode, homes: str = "10.77.0.0/16 fd77::/32") -> Proxy
     return start_proxy(host, host.write("parent.conf", text))
 
 
-def settings_of(
+def write_settings(
     relay: LiveNode, parent: str, more: str = "", uplinks: Sequence[str] = UPLINKS, home: str = "lan0"
 ) -> Path:
     """Write the gateway's settings. *more* is added to the section lan; *home* is the interface towards the home."""
@@ -101,7 +101,7 @@ def _status(relay: LiveNode, name: str) -> dict[str, Any]:
         return {}
 
 
-def reached(testbed: Testbed) -> None:
+def wait_for_site(testbed: Testbed) -> None:
     """Wait until the parent can reach the site by IPv4 and IPv6."""
     for address in (SITE, SITE6):
         wait_until(lambda address=address: accepts(testbed["proxy"], address, 80), f"{address} answers")  # type: ignore[misc]

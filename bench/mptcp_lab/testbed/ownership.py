@@ -57,7 +57,7 @@ class Cleaned:
     """The result of cleaning up after killed runs, with a line for each item."""
 
     done: tuple[str, ...]
-    left: tuple[str, ...]
+    failures: tuple[str, ...]
     """The items that could not be removed or undone, with the reason."""
 
 
@@ -141,7 +141,7 @@ def runs() -> tuple[Run, ...]:
 def remove_stale() -> Cleaned:
     """End the processes in the namespaces of dead runs, and remove these runs. Continue after a failure."""
     done: list[str] = []
-    left: list[str] = []
+    all_failures: list[str] = []
     with registry():
         for dead in [each for each in _runs() if not each.alive]:
             name = f"testbed {dead.id} of process {dead.pid}"
@@ -154,10 +154,10 @@ def remove_stale() -> Cleaned:
             # Keep the run's files if a namespace remains, because processes in it may need them.
             if not failures and (failure := _forget(dead)) is not None:
                 failures.append(failure)
-            left += [f"{name}: {failure}" for failure in failures]
+            all_failures += [f"{name}: {failure}" for failure in failures]
             if not failures:
                 done.append(f"removed {name}")
-    return Cleaned(tuple(done), tuple(left))
+    return Cleaned(tuple(done), tuple(all_failures))
 
 
 def namespace_processes(namespace: str) -> tuple[int, ...]:

@@ -121,11 +121,12 @@ class Recorder(AbstractContextManager["Recorder"]):
         self._node = node
         self._read = read or self._octets
         self._samples: list[Sample] = []
-        self._started = time.monotonic()
+        self.started = time.monotonic()
+        """Zero of the samples' clock."""
         self._paced = Paced(self._take, interval)
 
     def __enter__(self) -> Self:
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         self._paced.start()
         return self
 
@@ -135,14 +136,9 @@ class Recorder(AbstractContextManager["Recorder"]):
             raise self._paced.error
 
     @property
-    def started(self) -> float:
-        """Zero of the samples' clock, as time.monotonic()."""
-        return self._started
-
-    @property
     def now(self) -> float:
         """Seconds since the start, on the samples' clock."""
-        return time.monotonic() - self._started
+        return time.monotonic() - self.started
 
     def wait(self, until: float) -> None:
         """Sleep until the time *until* on the samples' clock."""

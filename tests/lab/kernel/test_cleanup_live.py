@@ -50,7 +50,7 @@ def test_cleanup_removes_only_killed_runs_and_reports_what_it_cannot_delete() ->
         assert child.stdout is not None
         identifier, orphan, directory = child.stdout.readline().decode().split()
         cleaned = ownership.remove_stale()
-        assert identifier not in "\n".join((*cleaned.done, *cleaned.left))
+        assert identifier not in "\n".join((*cleaned.done, *cleaned.failures))
         assert len(list(ownership.NAMESPACES.glob(f"mpx-{identifier}-*"))) == 4
         child.kill()
     # Make the next deletion of a namespace fail: ip-netns(8) removes one mount and finds another one below it.
