@@ -33,10 +33,11 @@ TOLERANCE = "MPTCP_BENCH_LATE_SHARE"
 
 
 def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = userspace.SOURCES) -> Path:
-    """Compile *sources* to the program *name* in *directory*, and return its path."""
+    """Compile *sources* to the program *name* in *directory*, if it is not there, and return its path."""
     program = directory / name
-    program.write_bytes(_compiled(tuple(sources), userspace.COMPILER_FLAGS, userspace.LIBRARIES))
-    program.chmod(0o755)
+    if not program.exists():
+        program.write_bytes(_compiled(tuple(sources), userspace.COMPILER_FLAGS, userspace.LIBRARIES))
+        program.chmod(0o755)
     return program
 
 
