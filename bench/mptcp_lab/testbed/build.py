@@ -66,7 +66,7 @@ class Testbed(AbstractContextManager["Testbed"]):
         for namespace in namespaces.values():
             # Register the deletion first, so that a signal cannot leave a namespace that was just created.
             self.scope.callback(delete_namespace, namespace)
-            run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
+            run(["ip", "netns", "add", namespace], attempt=f"create namespace {namespace}")
         congestion.select("cubic", namespaces.values())
         for node, node_steps in groupby(steps(topology, namespaces), key=lambda step: step.node):
             _run_steps(tuple(node_steps), namespaces[node], f"build {topology.name}")

@@ -10,8 +10,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,8 +34,9 @@ def add_site_addresses(testbed: Testbed) -> None:
         testbed["core"].run(["ip", version, "route", "add", address, "via", gateway])
 
 
-def start_parent(host: LiveNode, homes: str = "10.77.0.0/16 fd77::/32") -> Proxy:
-    """Start a proxy that opens tunnels to any port for clients in *homes*, as in docs/home.md."""
+def start_parent(host: LiveNode) -> Proxy:
+    """Start a proxy that opens tunnels to any port for clients in homes, as in docs/home.md."""
+    homes = "10.77.0.0/16 fd77::/32"
     changes = {
         "http_access deny !web_ports\n": f"acl homes src {homes}\nacl clients src {homes}\n"
         "acl home_tunnels all-of CONNECT homes\nhttp_access deny !web_ports !home_tunnels\n",
@@ -63,23 +64,24 @@ def command(relay: LiveNode, name: str, settings: Path) -> list[str]:
     return [program("mptcp-gateway"), name, "--config", str(settings), "--directory", directory]
 
 
-@contextmanager
-def gateway(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> Iterator[Process]:
+def gateway(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> AbstractContextManager[Process]:
     """Run the gateway during the scope, which begins when both uplinks are good. *confined* precedes the command."""
-    (relay.directory / DIRECTORY / "status.json").unlink(missing_ok=True)  # a killed gateway may have left it
-    with relay.running([*confined, *command(relay, "run", settings)], name="gateway") as process:
-        wait_until(lambda: verdicts(relay) == ["good", "good"], "both uplinks are good", process=process)
-        yield process
-        process.stop()
+    argv = [*confined, *command(relay, "run", settings)]
+    return _running(relay, argv, "status.json", lambda: verdicts(relay) == ["good", "good"])
+
+
+def forwarder(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> AbstractContextManager[Process]:
+    """Run the forwarder during the scope. *confined* precedes the command."""
+    argv = [*confined, *command(relay, "forward", settings)]
+    return _running(relay, argv, "forwarder.json", lambda: bool(forwarded(relay)))
 
 
 @contextmanager
-def forwarder(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> Iterator[Process]:
-    """Run the forwarder during the scope. *confined* precedes the command."""
-    status = relay.directory / DIRECTORY / "forwarder.json"
-    status.unlink(missing_ok=True)
-    with relay.running([*confined, *command(relay, "forward", settings)], name="forwarder") as process:
-        wait_until(status.exists, "the forwarder is ready", process=process)
+def _running(relay: LiveNode, argv: Sequence[str], status: str, ready: Callable[[], bool]) -> Iterator[Process]:
+    # A killed daemon may have left its status.
+    (relay.directory / DIRECTORY / status).unlink(missing_ok=True)
+    with relay.running(argv, name="gateway") as process:
+        wait_until(ready, f"the daemon has written {status}", process=process)
         yield process
         process.stop()
 

@@ -16,6 +16,10 @@ MAX_PM_LIMIT = 8
 """Highest limit of the in-kernel path manager: MPTCP_PM_ADDR_MAX, net/mptcp/pm_netlink.c."""
 
 
+LAN, WAN = "lan", "wan"
+"""A hop's devices towards the client and towards the core."""
+
+
 @dataclass(frozen=True, slots=True)
 class End:
     """One end of a link: a device in a node's namespace."""
@@ -41,8 +45,6 @@ class Link:
     a: End
     b: End
     rate: int | None = None
-    queue_ms: int = 50
-    """Maximum time in milliseconds that a packet may wait in the shaper's drop-tail queue."""
     offloads: bool = False
     """Whether segmentation and receive offloads stay on. By default they are off, because MPTCP over veth is erratic
     with offloads."""
@@ -82,14 +84,11 @@ class Hop:
     path: EmulatedPath
     client_device: str
     """The device of the node ``client`` at which the path begins."""
-    down: str = "lan"
-    """The hop's device towards the client; :attr:`up` is the device towards the core."""
-    up: str = "wan"
 
     @property
     def directions(self) -> tuple[tuple[str, str, Direction], ...]:
         """Name, sending device and treatment of packets of each direction."""
-        return (("down", self.down, self.path.down), ("up", self.up, self.path.up))
+        return (("down", LAN, self.path.down), ("up", WAN, self.path.up))
 
     @property
     def impaired(self) -> bool:

@@ -28,6 +28,7 @@ COMMON_SYSCTLS = (
 )
 MTU, ETHERNET_HEADER = 1500, 14
 FIRST_INDEX = 1001
+LINK_QUEUE_MS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def _link_steps(link: Link, index: int, namespace: str) -> Iterator[Step]:
             nodad = ("nodad",) if ":" in address else ()
             yield Step(end.node, ("ip", "address", "add", address, "dev", end.device, *nodad))
         yield Step(end.node, ("ip", "link", "set", end.device, "up"))
-        yield from _shape(end.node, end.device, link.rate, link.queue_ms, MTU)
+        yield from _shape(end.node, end.device, link.rate, LINK_QUEUE_MS, MTU)
 
 
 def node_steps(node: Node) -> Iterator[Step]:

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..emulation.model import EmulatedPath
-from .model import End, Endpoint, Hop, Link, Node, Topology
+from .model import LAN, WAN, End, Endpoint, Hop, Link, Node, Topology
 
 MBIT = 1_000_000
 ETHERNET_RATE = 100 * MBIT
@@ -32,7 +32,7 @@ PATH_NETWORKS = (1, 2, 3, 4, 5, 6, 7, 10)
 hops."""
 MAX_PATHS = len(PATH_NETWORKS)
 SECOND_CLIENT_NETWORKS = PATH_NETWORKS[2:4]
-SECOND_PROXY, LAN = 11, 48
+SECOND_PROXY, HOME = 11, 48
 """Numbers of the networks of a second proxy, and of a relay's clients."""
 
 FORWARDING = (("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1"))
@@ -65,18 +65,18 @@ def _add_hop(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link]]:
     """Return the hop of path *i*, its node, and its links to client and core."""
     hop, between, device = Hop(f"hop{i}", path, _device(i)), 32 + i, _device(i)
     links = (
-        Link(End("client", device, _net(i, 2)), End(hop.node, hop.down, _net(i, 1)), mtu=path.mtu),
+        Link(End("client", device, _net(i, 2)), End(hop.node, LAN, _net(i, 1)), mtu=path.mtu),
         Link(
-            End(hop.node, hop.up, _net(between, 2)),
+            End(hop.node, WAN, _net(between, 2)),
             End("core", f"to-{device}", _net(between, 1)),
             mtu=max(1500, path.mtu),
         ),
     )
-    routes: tuple[str, ...] = _default(hop.up, between)
+    routes: tuple[str, ...] = _default(WAN, between)
     if path.down.mtu < path.mtu:
         # Set the smaller MTU for the route, because a device also drops received packets that are larger than the
         # device's MTU.
-        routes += _route(f"{{0}}{i}{{2}}", i, 2, f"dev {hop.down} mtu {path.down.mtu}")
+        routes += _route(f"{{0}}{i}{{2}}", i, 2, f"dev {LAN} mtu {path.down.mtu}")
     return hop, Node(hop.node, routes, sysctls=FORWARDING), links
 
 
@@ -183,13 +183,13 @@ def behind_relay(topology: Topology) -> Topology:
     """
     if topology.hops:
         raise ValueError(f"topology {topology.name}: a relay has no emulated paths")
-    relay_end = End("relay", "lan0", _net(LAN, 1))
+    relay_end = End("relay", "lan0", _net(HOME, 1))
     moved = tuple(
         replace(link, a=replace(link.a, node="relay")) if link.a.node == "client" else link for link in topology.links
     )
     nodes = tuple(replace(node, name="relay") if node.name == "client" else node for node in topology.nodes)
-    client = Node("client", routes=_default("eth0", LAN))
-    lan = Link(End("client", "eth0", _net(LAN, 2)), relay_end)
+    client = Node("client", routes=_default("eth0", HOME))
+    lan = Link(End("client", "eth0", _net(HOME, 2)), relay_end)
     return replace(topology, name=f"{topology.name}-relay", nodes=(client, *nodes), links=(lan, *moved))
 
 
