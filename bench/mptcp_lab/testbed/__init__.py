@@ -11,9 +11,9 @@ from ..agent.processes import TMPFS
 from .build import Testbed, lab_of
 from .commands import TestbedError
 from .hops import EmulationError
-from .host import ClientPath, Host, Lab, Program
+from .host import Lab, Program
 from .model import End, Link, Node, Topology
-from .node import InterfaceBytes, LiveNode
+from .node import LiveNode
 from .process import Process
 from .topologies import RELAY, TWO_PATHS, TWO_PATHS_TWO_INTERFACES, UNSHAPED, paths
 
@@ -23,11 +23,8 @@ __all__ = [
     "TWO_PATHS",
     "TWO_PATHS_TWO_INTERFACES",
     "UNSHAPED",
-    "ClientPath",
     "EmulationError",
     "End",
-    "Host",
-    "InterfaceBytes",
     "Lab",
     "Link",
     "LiveNode",
