@@ -8,25 +8,22 @@ each with line, key, value and what is allowed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import Field
 
-from mptcp_common.fields import Parsed, Section, parse_interface, parse_name
-from mptcp_common.problems import DocumentError, Problem, in_order, shown
-from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import Document, parse_document
+from mptcp_common.fields import Parsed, Section, parse_interface
+from mptcp_common.problems import DocumentError, Problem, shown
+from mptcp_common.validate import validate
+from mptcp_common.yaml_document import parse_document
 
 from ..testbed.commands import TestbedError
 from ..testbed.host import ClientPath
 from .connection import HostRole
-
-SCENARIO_PATHS: Final = ("ethernet", "wifi")
-"""Names of the client's paths in scenarios."""
 
 
 class InventoryError(DocumentError, TestbedError):
@@ -61,17 +58,11 @@ def _directory(value: object) -> str:
     return value
 
 
-def _address(family: int, example: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        try:
-            address = ip_address(value) if isinstance(value, str) else None
-        except ValueError:
-            address = None
-        if address is None or address.version != family:
-            raise ValueError(f'{shown(value)} is not an IPv{family} address; write one such as "{example}"')
-        return str(address)
-
-    return parse
+def _address(value: object) -> str:
+    try:
+        return str(ip_address(str(value)))
+    except ValueError:
+        raise ValueError(f'{shown(value)} is not an IP address; write one such as "192.0.2.7"') from None
 
 
 def _option(value: object) -> str:
@@ -84,30 +75,35 @@ Destination = Annotated[str, Parsed(_destination, {"type": "string"})]
 Directory = Annotated[str, Parsed(_directory, {"type": "string"})]
 Interface = Annotated[str, Parsed(parse_interface, {"type": "string"})]
 Options = dict[str, Annotated[str, Parsed(_option, {"type": "string"})]]
-Address4 = Annotated[str, Parsed(_address(4, "192.0.2.7"), {"type": "string"})]
-Address6 = Annotated[str, Parsed(_address(6, "2001:db8::7"), {"type": "string"})]
-PathName = Annotated[str, Parsed(parse_name, {"type": "string"})]
+Address = Annotated[str, Parsed(_address, {"type": "string"})]
 
 
 class HostSection(Section):
     """How to reach a host by ssh."""
 
-    ssh: Destination = Field(description="Where ssh logs in: user@host, or a Host of the ssh configuration.")
+    ssh: Destination = Field(description="The destination of ssh: user@host, or a Host of its configuration.")
     options: Options = Field(default={}, description="Options of ssh_config(5) for this host, by keyword.")
     directory: Directory | None = Field(
-        default=None, description="Where the run's files are made there, e.g. /var/tmp."
+        default=None, description="The parent of the run's directory on the host, e.g. /var/tmp."
     )
+
+
+class PathsSection(Section):
+    """The client's interface of each path that scenarios use."""
+
+    ethernet: Interface
+    wifi: Interface
 
 
 class ClientSection(HostSection):
-    paths: dict[PathName, Interface] = Field(description="The client's interfaces, by path.")
+    paths: PathsSection = Field(description="The client's interfaces, by path.")
 
 
 class ServerSection(HostSection):
-    address: Address4 | None = Field(
-        default=None, description="Where others reach it, if not at its first interface's."
+    address: Address | None = Field(
+        default=None, description="The address at which others reach it, if it is not the first interface's."
     )
-    address6: Address6 | None = Field(default=None, description="The same for IPv6.")
+    address6: Address | None = Field(default=None, description="The same for IPv6.")
 
 
 class ProxySection(ServerSection):
@@ -134,7 +130,6 @@ def read_inventory(file: Path) -> Inventory:
         reason = error.strerror if isinstance(error, OSError) else "not a text file in UTF-8"
         raise InventoryError([Problem(str(file), 0, 0, "", None, f"cannot be read: {reason}")]) from None
     section, problems = validate(InventorySection, document)
-    problems = in_order([*problems, *_path_problems(document)])
     if section is None or problems:
         raise InventoryError(problems)
 
@@ -143,24 +138,16 @@ def read_inventory(file: Path) -> Inventory:
         options = {key.lower(): value for key, value in (*section.options.items(), *host.options.items())}
         addresses: dict[int, str] = {}
         if isinstance(host, ServerSection):
-            addresses = {f: a for f, a in ((4, host.address), (6, host.address6)) if a is not None}
+            addresses = {ip_address(a).version: a for a in (host.address, host.address6) if a is not None}
         return HostRole(name, host.ssh, options, host.directory, tuple(devices), addresses, commands)
 
     client, proxy, origin = section.client, section.proxy, section.origin
+    # The order of the paths in the file matters.
+    assert document.data is not None
+    paths = tuple(ClientPath(name, getattr(client.paths, name)) for name in document.data["client"]["paths"])
     return Inventory(
-        client=role("client", client, client.paths.values()),
+        client=role("client", client, [path.device for path in paths]),
         proxy=role("proxy", proxy, proxy.interfaces, proxy.commands),
         origin=role("origin", origin, [origin.interface]),
-        paths=tuple(ClientPath(name, device) for name, device in client.paths.items()),
+        paths=paths,
     )
-
-
-def _path_problems(document: Document) -> Iterator[Problem]:
-    """Yield the problem that a path which scenarios need is missing."""
-    client = document.data.get("client") if document.data else None
-    paths = client.get("paths") if isinstance(client, dict) else None
-    if isinstance(paths, dict):
-        for name in (name for name in SCENARIO_PATHS if name not in paths):
-            message = f"the path {name} is missing; the scenarios use {' and '.join(SCENARIO_PATHS)}"
-            where = ("client", "paths")
-            yield problem_at(document, where, None, message, document.key_position(where))

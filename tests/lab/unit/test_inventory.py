@@ -36,7 +36,7 @@ proxy:
   ssh: root@proxy
   interfaces: [eth0]
   adress: 192.0.2.1
-  address6: 192.0.2.1
+  address6: 2001:db8
   commands: bin
   options: {BatchMode: no, Port: [1]}
 origin:
@@ -47,9 +47,9 @@ origin:
         read_inventory(Path("hosts.yaml"))
     assert [problem.partition(";")[0] for problem in str(error.value).splitlines()] == [
         'hosts.yaml:2: client.ssh: "-oProxyCommand=x" is not a destination',
-        "hosts.yaml:3: client.paths: the path wifi is missing",
+        'hosts.yaml:3: client.paths.wi-fi: unknown key (did you mean "wifi"?)',
         'hosts.yaml:7: proxy.adress: unknown key (did you mean "address"?)',
-        'hosts.yaml:8: proxy.address6: "192.0.2.1" is not an IPv6 address',
+        'hosts.yaml:8: proxy.address6: "2001:db8" is not an IP address',
         'hosts.yaml:9: proxy.commands: "bin" is not a directory of that host',
         "hosts.yaml:10: proxy.options.Port: a list is not a setting",
         "hosts.yaml:11: origin.ssh: is required",
