@@ -100,9 +100,9 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
     with emulated(EmulatedPath("even", even, even), EmulatedPath("lossy", Direction(loss=bursts))) as testbed:
 
         def is_exact() -> bool:
-            found = [delay for way in ("down", "up") for delay in crossed(testbed, way, 100, per_second=100).values()]
-            assert min(found) >= 8
-            return median(found) < 8.5
+            delays = [delay for way in ("down", "up") for delay in crossed(testbed, way, 100, per_second=100).values()]
+            assert min(delays) >= 8
+            return median(delays) < 8.5
 
         def is_full() -> bool:
             """Return whether both directions are full. Each of them is offered 3 % more than its rate."""
@@ -111,8 +111,8 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
                 time.sleep(2)
                 began, before = time.monotonic(), [node.interface_bytes(device).received for node, device in devices]
                 time.sleep(3)
-                after, passed = [n.interface_bytes(d).received for n, d in devices], time.monotonic() - began
-            rates = [8 * (late - early) / passed for early, late in zip(before, after, strict=True)]
+                after, seconds = [n.interface_bytes(d).received for n, d in devices], time.monotonic() - began
+            rates = [8 * (new - old) / seconds for old, new in zip(before, after, strict=True)]
             assert max(rates) < 1.015 * rate
             return min(rates) > 0.97 * rate
 
@@ -122,8 +122,8 @@ def test_delays_rate_and_losses_are_as_configured() -> None:
         wait_until(is_full, "both directions carry their rate", timeout=PATIENCE)
         missing = lost(crossed(testbed, "down", 40_000, "wlan0"), 40_000)
     assert len(missing) / 40_000 == pytest.approx(bursts.mean, rel=0.2)
-    begun = 1 + sum(number > before + 1 for before, number in pairwise(missing))
-    assert len(missing) / begun == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row"
+    count = 1 + sum(number > before + 1 for before, number in pairwise(missing))
+    assert len(missing) / count == pytest.approx(1.64, rel=0.2), "the mean number of packets lost in a row"
 
 
 def test_emulator_that_ended_makes_the_run_void() -> None:
