@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How busy this host's processors were between two readings of /proc/stat, see proc(5).
+"""How busy this host's processors were between two readings of proc(5) stat and of pressure stall information.
 
-The hypervisor may give time to other guests (stolen time), and other programs may use the time that ours need. Both
-lower the measured rates. Time that our own programs used does not count as a reason for a low rate.
+The hypervisor may give time to other guests (stolen time), and other programs may run while ours wait. Both lower the
+measured rates. Time that our own programs used does not count as a reason for a low rate.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +18,8 @@ from pathlib import Path
 from .processes import descendants
 
 STAT = Path("/proc/stat")
+PRESSURE = Path("/proc/pressure/cpu")
+_WAITED = re.compile(r"^some .*\btotal=(\d+)", re.MULTILINE)
 _COUNTED = 8
 """Number of leading fields in /proc/stat whose sum is the total time. Later fields are already part of ``user`` and
 ``nice``."""
@@ -27,16 +30,22 @@ _TICK = os.sysconf("SC_CLK_TCK")
 _SCHEDULER = 2
 """Clock type for a process's user and system time, as the scheduler measures it in nanoseconds."""
 
-MAX_STOLEN, MAX_OTHERS, MIN_IDLE = 0.05, 0.25, 0.05
-"""Shares of the time. If more is stolen, or more is used by others while less is idle, the machine may limit rates."""
+MAX_STOLEN = 0.05
+MAX_WAITING = 0.5
+MAX_OTHERS = 0.25
+"""Maximum shares of the time that are stolen, waited for or used by others. Above them, the machine may limit rates."""
 
 
 @dataclass(frozen=True)
 class Reading:
     """The kernel's counters at one moment."""
 
+    time: float
+    """Time of the reading in monotonic seconds."""
     ticks: Mapping[str, tuple[int, ...]]
     """Fields of /proc/stat for each processor, such as ``cpu0``, and for all together, ``cpu``."""
+    waited: int | None
+    """Microseconds in which at least one program waited for a processor; None if the kernel does not count them."""
     own: float | None = None
     """Processor seconds that our own programs used; None if they were not measured."""
 
@@ -47,6 +56,8 @@ class Usage:
 
     stolen: float
     idle: float
+    waiting: float | None
+    """Share of the time in which at least one program waited for a processor; None if the kernel does not count it."""
     others: float | None = None
     """Share of the time that other programs than ours used; None if it is unknown."""
     least_idle: float | None = None
@@ -59,20 +70,27 @@ class Usage:
     def busy(self) -> bool:
         """Whether the machine may have caused a missed rate.
 
-        It is not enough that processors were never idle, because our own programs may have used all the time.
+        It is not enough that programs waited and that processors were never idle, because our own programs may have
+        used all the time.
         """
-        contended = self.others is not None and self.others > MAX_OTHERS and self.idle < MIN_IDLE
+        waited = self.waiting is None or self.waiting > MAX_WAITING
+        contended = waited and self.others is not None and self.others > MAX_OTHERS
         return contended or self.stolen > MAX_STOLEN
 
     def __str__(self) -> str:
+        waiting = "" if self.waiting is None else f", programs waited for processors {self.waiting:.0%} of it"
         others = "" if self.others is None else f", other programs used {self.others:.0%}"
-        return f"processors idle {self.idle:.0%} of the time, stolen {self.stolen:.0%}{others}"
+        return f"processors idle {self.idle:.0%} of the time, stolen {self.stolen:.0%}{others}{waiting}"
 
 
-def parse(stat: str, own: float | None = None) -> Reading:
-    """Parse /proc/stat. *own*: processor seconds of our own programs."""
+def parse(moment: float, stat: str, pressure: str | None, own: float | None = None) -> Reading:
+    """Parse /proc/stat and /proc/pressure/cpu. *own*: our programs' seconds. Raises ValueError for a wrong *stat*."""
     lines = (line.split() for line in stat.split("\n") if line.startswith("cpu"))
-    return Reading({name: tuple(map(int, fields)) for name, *fields in lines}, own)
+    ticks = {name: tuple(map(int, fields)) for name, *fields in lines if len(fields) >= _COUNTED}
+    if "cpu" not in ticks:
+        raise ValueError(f"{STAT}: a line for all processors is missing: {stat[:80]!r}")
+    waited = _WAITED.search(pressure or "")
+    return Reading(moment, ticks, int(waited.group(1)) if waited else None, own)
 
 
 def usage(before: Reading, after: Reading) -> Usage:
@@ -80,15 +98,17 @@ def usage(before: Reading, after: Reading) -> Usage:
     # A processor that was switched off or on between the readings is in only one of them.
     passed = {name: _passed(before.ticks[name], after.ticks[name]) for name in before.ticks if name in after.ticks}
     ticks = passed.pop("cpu")
-    total = sum(ticks)
-    if total <= 0:
-        return Usage(0.0, 1.0)
-    others = None
+    total, seconds = sum(ticks), after.time - before.time
+    if total <= 0 or seconds <= 0:
+        return Usage(0.0, 1.0, None)
+    waiting = others = None
+    if before.waited is not None and after.waited is not None:
+        waiting = (after.waited - before.waited) / 1e6 / seconds
     if before.own is not None and after.own is not None:
         # A process's time is exact, but a processor's is counted in ticks, so the difference may be negative.
         others = max(0.0, sum(ticks[:_PROGRAMS]) - (after.own - before.own) * _TICK) / total
     least = min((_idle(each) for each in passed.values() if sum(each) > 0), default=None)
-    return Usage(ticks[_STOLEN] / total, _idle(ticks), others, least)
+    return Usage(ticks[_STOLEN] / total, _idle(ticks), waiting, others, least)
 
 
 def _passed(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
@@ -102,8 +122,11 @@ def _idle(ticks: list[int]) -> float:
 
 def read(own: int | None = None) -> Reading:
     """Read this host's counters. Our own programs are process *own* and all its descendants, including ended ones."""
+    pressure = None
+    with suppress(OSError):  # a kernel without CONFIG_PSI, or booted with psi=0
+        pressure = PRESSURE.read_text()
     seconds = None if own is None else tree_seconds(own, ended=True)
-    return parse(STAT.read_text(), seconds)
+    return parse(time.monotonic(), STAT.read_text(), pressure, seconds)
 
 
 def process_seconds(pid: int, *, ended: bool = False) -> float:

@@ -143,8 +143,8 @@ def read_inventory(file: Path) -> Inventory:
 
     client, proxy, origin = section.client, section.proxy, section.origin
     # The order of the paths in the file matters.
-    assert document.data is not None
-    paths = tuple(ClientPath(name, getattr(client.paths, name)) for name in document.data["client"]["paths"])
+    names = [str(key[2]) for key in document.keys if len(key) == 3 and key[:2] == ("client", "paths")]
+    paths = tuple(ClientPath(name, getattr(client.paths, name)) for name in names)
     return Inventory(
         client=role("client", client, [path.device for path in paths]),
         proxy=role("proxy", proxy, proxy.interfaces, proxy.commands),

@@ -41,8 +41,8 @@ class Added:
 
 
 def processors_of(host: Host) -> processors.Reading:
-    """Return the processor counters of *host*."""
-    return processors.parse(host.read(processors.STAT).decode())
+    """Return the processor counters of *host*, without pressure information."""
+    return processors.parse(time.monotonic(), host.read(processors.STAT).decode(), None)
 
 
 @dataclass(frozen=True, slots=True)

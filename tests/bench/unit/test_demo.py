@@ -38,10 +38,10 @@ MPTCP = Protocol(requested=1, fallbacks=0, joins=1, proxy_requested=0)
 TCP = Protocol(requested=0, fallbacks=0, joins=0, proxy_requested=0)
 PLAIN = {"eth0": 98.5e6, "wlan0": 29.6e6}
 """Rate of plain TCP over each link, in bits/s."""
-IDLE = Usage(stolen=0.0, idle=0.6, others=0.05)
-BUSY = Usage(stolen=0.0, idle=0.0, others=0.7)
+IDLE = Usage(stolen=0.0, idle=0.6, waiting=0.3, others=0.05)
+BUSY = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.7)
 """Processor usage on two processors if two busy loops run at the same time as the demo."""
-BURNT = Usage(stolen=0.0, idle=0.0, others=0.02)
+BURNT = Usage(stolen=0.0, idle=0.0, waiting=1.0, others=0.02)
 """Processor usage if the proxy itself uses both processors all the time."""
 Change = Callable[[Measured], Measured]
 

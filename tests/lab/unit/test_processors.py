@@ -10,38 +10,40 @@ import pytest
 from mptcp_lab.agent.processors import Reading, Usage, parse, usage
 
 TICK = os.sysconf("SC_CLK_TCK")
+PRESSURE = "some avg10=49.07 avg60=54.26 avg300=50.15 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=77\n"
 
 
-def reading(*cpus: tuple[int, ...], own: float | None = None) -> Reading:
+def reading(seconds: float, *cpus: tuple[int, ...], waited: int = 0, own: float | None = None) -> Reading:
     """Return a reading with the user, system, idle, disk and stolen ticks of each processor."""
     totals = tuple(map(sum, zip(*cpus, strict=True)))
     lines = (
         f"{name} {user} 0 {system} {idle} {disk} 0 0 {stolen} {user} 0"
         for name, (user, system, idle, disk, stolen) in zip(["cpu ", "cpu0", "cpu1"], [totals, *cpus], strict=False)
     )
-    return parse("\n".join([*lines, "intr 5"]), own)
+    return parse(seconds, "\n".join([*lines, "intr 5"]), PRESSURE.format(waited), own)
 
 
 def test_usage_is_the_share_of_time_between_two_readings() -> None:
-    before = reading((100, 100, 100, 100, 100), own=7.0)
-    after = reading((140, 110, 130, 110, 110), own=7.0 + 30 / TICK)
+    before = reading(10.0, (100, 100, 100, 100, 100), waited=5_000_000, own=7.0)
+    after = reading(20.0, (140, 110, 130, 110, 110), waited=9_000_000, own=7.0 + 30 / TICK)
     found = usage(before, after)
     # The user time already contains the guest time.
-    assert (found.stolen, found.idle) == (0.1, 0.4)
+    assert (found.stolen, found.idle, found.waiting) == (0.1, 0.4, 0.4)
     assert found.others == pytest.approx(0.2)
     # Interrupts and idle time belong to no program, and a process's time may exceed the counted ticks.
-    assert usage(before, reading((110, 100, 190, 100, 100), own=7.0 + 20 / TICK)).others == 0
+    assert usage(before, reading(20.0, (110, 100, 190, 100, 100), own=7.0 + 20 / TICK)).others == 0
 
 
 @pytest.mark.parametrize(
     ("used", "busy"),
     [
-        (Usage(0.0, 0.2, 0.5), False),
-        (Usage(0.0, 0.0, 0.7), True),
+        (Usage(0.0, 0.2, 0.45, 0.5), False),
+        (Usage(0.0, 0.2, 0.55, 0.5), True),
+        (Usage(0.0, 0.0, None, 0.7), True),
         # Other programs used almost no time, or their time is unknown.
-        (Usage(0.0, 0.0, 0.02), False),
-        (Usage(0.0, 0.0, None), False),
-        (Usage(0.2, 0.7, 0.0), True),
+        (Usage(0.0, 0.0, 1.0, 0.02), False),
+        (Usage(0.0, 0.0, 1.0, None), False),
+        (Usage(0.2, 0.7, 0.1, 0.0), True),
     ],
 )
 def test_processors_are_busy_if_other_programs_used_them(used: Usage, busy: bool) -> None:
@@ -50,6 +52,6 @@ def test_processors_are_busy_if_other_programs_used_them(used: Usage, busy: bool
 
 @pytest.mark.parametrize(("first", "second", "least_idle"), [(100, 0, 0.0), (50, 50, 0.5)])
 def test_full_processor_is_reported_beside_idle_ones(first: int, second: int, least_idle: float) -> None:
-    after = reading((first, 0, 100 - first, 0, 0), (second, 0, 100 - second, 0, 0))
-    found = usage(reading(*[(0, 0, 0, 0, 0)] * 2), after)
+    after = reading(1.0, (first, 0, 100 - first, 0, 0), (second, 0, 100 - second, 0, 0))
+    found = usage(reading(0.0, *[(0, 0, 0, 0, 0)] * 2), after)
     assert (found.idle, found.least_idle) == (0.5, least_idle)
