@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mptcp_lab.testbed import TWO_PATHS, Limits, LiveNode, Process, Testbed, TestbedError, Topology
+from mptcp_lab.testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError, Topology
 from mptcp_lab.testbed.installed import REPOSITORY, program
 from mptcp_lab.testbed.ownership import namespace_processes
 from mptcp_lab.testbed.services import wait_until
@@ -98,8 +98,8 @@ def plain() -> Topology:
             ("net.ipv4.tcp_no_metrics_save", "0"),
             ("net.ipv4.conf.default.rp_filter", "1"),
         )
-        routes = tuple(route for route in node.routes if route.table is None)
-        return replace(node, routes=routes, rules=(), endpoints=(), limits=Limits(2, 0), sysctls=settings)
+        routes = tuple(route for route in node.routes if "table" not in route)
+        return replace(node, routes=routes, endpoints=(), max_subflows=2, max_add_addr=0, sysctls=settings)
 
     nodes = tuple(untouched(node.name) if node.name in PARTS else node for node in TWO_PATHS.nodes)
     return replace(TWO_PATHS, name="plain", nodes=nodes)

@@ -299,8 +299,8 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _cleanup(arguments: argparse.Namespace) -> int:
     cleaned = remove_stale()
-    for line in cleaned.done or ([] if cleaned.left else ["nothing was left behind"]):
+    for line in cleaned.done or ([] if cleaned.failures else ["nothing was left behind"]):
         print(line)
-    for line in cleaned.left:
+    for line in cleaned.failures:
         print(f"mptcp-bench cleanup: {line}", file=sys.stderr)
-    return 1 if cleaned.left else 0
+    return 1 if cleaned.failures else 0

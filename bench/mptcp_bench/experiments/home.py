@@ -173,11 +173,11 @@ class Site:
         self._testbed = testbed
         self._relay, self._device = testbed["relay"], testbed["client"]
         self._parent = testbed["proxy"].service_address()
-        home.give_site(testbed)
+        home.add_site_addresses(testbed)
         home.start_parent(testbed["proxy"])
         start_origin(testbed["origin"], FILES, ports=(80,), tls_port=443)
         testbed["origin"].popen(python_command(GREETING), name="greeting")
-        home.reached(testbed)
+        home.wait_for_site(testbed)
         self._relay.run(["ip", "addr", "add", "10.48.0.1/16", "dev", "lan0"])
         for number in range(DEVICES):
             address = f"10.48.{number // 200}.{number % 200 + 2}/16"
@@ -189,7 +189,7 @@ class Site:
     @contextmanager
     def _by(self, way: str, uplinks: tuple[str, ...] = UPLINKS) -> Iterator[Program | None]:
         """Carry a device's connections by NAT, our forwarder or Squid. Yield the relay's process; None for NAT."""
-        settings = home.settings_of(self._relay, self._parent, uplinks=uplinks)
+        settings = home.write_settings(self._relay, self._parent, uplinks=uplinks)
         with home.gateway(self._relay, settings):
             if way == "nat":
                 yield None
@@ -251,7 +251,7 @@ class Site:
 
     def killed(self) -> dict[str, float]:
         """Return the seconds from the kill of our forwarder until a request is answered."""
-        settings = home.settings_of(self._relay, self._parent)
+        settings = home.write_settings(self._relay, self._parent)
         with home.gateway(self._relay, settings):
             with home.forwarder(self._relay, settings) as process:
                 self._curl("%{time_total}", f"http://{SITE}/{SMALL}")

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mptcp_lab.emulation.behaviours import BEHAVIOURS, COALESCED_MTU, LONG_ADDRESS, SHORT_ADDRESS
-from mptcp_lab.emulation.model import Direction, EmulatedPath
+from mptcp_lab.emulation.model import BEHAVIOURS, COALESCED_MTU, LONG_ADDRESS, SHORT_ADDRESS, Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, paths, services
 from mptcp_lab.testbed.build import lab_of
 from mptcp_lab.testbed.host import Lab

@@ -58,5 +58,5 @@ def read_protocols() -> dict[str, int]:
 
 def mptcp_receive_memory() -> int:
     """Return the bytes that MPTCP sockets hold for their readers, most of them out of order (``r`` of ss -m)."""
-    shown = subprocess.run(["ss", "-HMnm"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-    return sum(map(int, _SKMEM.findall(shown.stdout.decode(errors="replace"))))
+    listing = subprocess.run(["ss", "-HMnm"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    return sum(map(int, _SKMEM.findall(listing.stdout.decode(errors="replace"))))

@@ -8,15 +8,14 @@ connections; ``connect``, with a tunnel for each file with plain HTTP in it.
 
 The program prints a JSON list with one object per file: when it ``began`` (before the first SYN; on a persistent
 connection, before the request), when it ``connected``, its ``first`` byte and its ``end``, as time.monotonic() of this
-host; ``octets``, the bytes of its body; ``error``, null if the file is complete.
+host; ``octets``, the bytes of its body; ``error``, null if the file is complete; ``multipath``, whether its connection
+did not fall back to TCP.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
-import os
 import socket
 import sys
 import time
@@ -24,13 +23,15 @@ from pathlib import Path
 from typing import Any
 
 MPTCP = getattr(socket, "IPPROTO_MPTCP", 262)
+SOL_MPTCP, MPTCP_INFO = 284, 1
+"""Socket level and option, from linux/mptcp.h."""
 BLOCK = 1 << 16
 """Maximum bytes per read."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class FetchError(Exception):
-    """The proxy's answer was not the expected one."""
+    """The proxy sent an unexpected answer."""
 
 
 class Fetcher:
@@ -38,7 +39,7 @@ class Fetcher:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
-        self._kept = order["kind"] == "keepalive"
+        self._is_persistent = order["kind"] == "keepalive"
         self._files = list(enumerate(order["files"]))
         self._files.reverse()
         self.done: list[dict[str, Any]] = [{} for _ in self._files]
@@ -51,7 +52,9 @@ class Fetcher:
         while self._files:
             number, (name, size) = self._files.pop()
             entry = self.done[number]
-            entry.update(name=name, began=time.monotonic(), connected=None, first=None, octets=0, error=None)
+            entry.update(
+                name=name, began=time.monotonic(), connected=None, first=None, octets=0, error=None, multipath=False
+            )
             try:
                 streams = await asyncio.wait_for(self._fetch(streams, name, size, entry), self._order["timeout"])
             except (TimeoutError, OSError, FetchError, asyncio.IncompleteReadError, ValueError) as error:
@@ -70,10 +73,11 @@ class Fetcher:
             entry["connected"] = time.monotonic()
             request_target = f"/{name}" if tunnelled else f"http://{host}/{name}"
             writer.write(f"GET {request_target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
-            length = await _answer(reader, 200)
+            length = await _answer(reader)
             entry["first"] = time.monotonic()
+            entry["multipath"] = _is_multipath(writer)
             if length != size:
-                raise FetchError(f"{length} bytes were announced, {size} are right")
+                raise FetchError(f"{length} bytes were announced instead of {size}")
             while entry["octets"] < size:
                 block = await reader.read(min(BLOCK, size - entry["octets"]))
                 if not block:
@@ -82,7 +86,7 @@ class Fetcher:
         except BaseException:
             writer.close()
             raise
-        if self._kept:
+        if self._is_persistent:
             return reader, writer
         writer.close()
         return None
@@ -90,10 +94,12 @@ class Fetcher:
     async def _connect(self) -> Streams:
         address, port = self._order["proxy"]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        connection = socket.socket(family, socket.SOCK_STREAM, MPTCP)
+        # Hide the protocol: the event loop resolves addresses with it, and getaddrinfo(3) does not know MPTCP.
+        descriptor = socket.socket(family, socket.SOCK_STREAM, MPTCP).detach()
+        connection = socket.socket(family, socket.SOCK_STREAM, 0, descriptor)
         try:
             connection.setblocking(False)
-            await _connected(connection, (address, port))
+            await asyncio.get_running_loop().sock_connect(connection, (address, port))
         except BaseException:
             connection.close()
             raise
@@ -101,35 +107,22 @@ class Fetcher:
         if self._order["kind"] == "connect":
             goal = ":".join(map(str, self._order["target"]))
             writer.write(f"CONNECT {goal} HTTP/1.1\r\nHost: {goal}\r\n\r\n".encode())
-            await _answer(reader, 200)
+            await _answer(reader)
         return reader, writer
 
 
-def _wake(waiting: asyncio.Future[None]) -> None:
-    if not waiting.done():
-        waiting.set_result(None)
+def _is_multipath(writer: asyncio.StreamWriter) -> bool:
+    try:
+        writer.get_extra_info("socket").getsockopt(SOL_MPTCP, MPTCP_INFO, 1)
+    except OSError:
+        return False  # EOPNOTSUPP: the connection has fallen back
+    return True
 
 
-async def _connected(connection: socket.socket, address: tuple[str, int]) -> None:
-    """Connect to *address*. The event loop's own method fails: getaddrinfo(3) does not know the protocol MPTCP."""
-    failed = connection.connect_ex(address)
-    if failed == errno.EINPROGRESS:
-        loop = asyncio.get_running_loop()
-        writable: asyncio.Future[None] = loop.create_future()
-        loop.add_writer(connection, _wake, writable)
-        try:
-            await writable
-        finally:
-            loop.remove_writer(connection)
-        failed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    if failed:
-        raise OSError(failed, os.strerror(failed))
-
-
-async def _answer(reader: asyncio.StreamReader, wanted: int) -> int:
-    """Read the header section of an answer. Return its Content-Length, or 0 if it has none."""
+async def _answer(reader: asyncio.StreamReader) -> int:
+    """Read the header section of an answer with status 200. Return its Content-Length, or 0 if it has none."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    if head[0].split()[1:2] != [str(wanted)]:
+    if head[0].split()[1:2] != ["200"]:
         raise FetchError(head[0])
     lengths = [line.partition(":")[2] for line in head[1:] if line.lower().startswith("content-length:")]
     return int(lengths[0]) if lengths else 0

@@ -1,19 +1,48 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The files that an origin serves. Their bytes depend only on name and size, so that all hosts create the same files.
+"""The directory of a run, and the files that an origin serves.
 
 ``agent.files DIRECTORY NAME=SIZE …`` creates DIRECTORY if necessary, writes the files, and prints a JSON object with
-the SHA-256 of each name. SIZE is in bytes.
+the SHA-256 of each name. SIZE is in bytes. The content depends only on name and size, so that all hosts create the same
+files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 BLOCK = 1 << 20
 """Maximum bytes per write."""
+
+
+def parent_directory() -> str:
+    """Return the temporary directory, or /tmp if other users cannot enter the temporary directory.
+
+    Apache's and Squid's workers run as other users, but TMPDIR may be private to one user (libpam-tmpdir).
+    """
+    directory = Path(tempfile.gettempdir()).resolve()
+    open_to_others = all(each.stat().st_mode & 0o001 for each in (directory, *directory.parents))
+    return str(directory) if open_to_others else "/tmp"
+
+
+def removed(path: Path) -> str | None:
+    """Remove the directory tree *path*. Return what could not be removed and why, or None."""
+    failures: list[str] = []
+
+    def note(function: Callable[..., Any], failed: str, raised: tuple[type, BaseException, Any]) -> None:
+        failures.append(f"remove {failed}: {getattr(raised[1], 'strerror', raised[1])}")
+
+    shutil.rmtree(path, onerror=note)
+    # The first failure has the real reason, because a directory cannot be removed before its content. If the path
+    # has vanished, nothing remains.
+    return failures[0] if failures and os.path.lexists(path) else None
 
 
 def write_file(path: Path, size: int) -> str:
@@ -33,15 +62,15 @@ def write_file(path: Path, size: int) -> str:
 def main(arguments: list[str]) -> int:
     directory = Path(arguments[0])
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    made = {}
+    digests = {}
     for argument in arguments[1:]:
         name, _, size = argument.rpartition("=")
         try:
-            made[name] = write_file(directory / name, int(size))
+            digests[name] = write_file(directory / name, int(size))
         except OSError as error:
-            print(f"make {directory / name} of {size} bytes: {error.strerror}", file=sys.stderr)
+            print(f"create {directory / name} of {size} bytes: {error.strerror}", file=sys.stderr)
             return 1
-    print(json.dumps(made))
+    print(json.dumps(digests))
     return 0
 
 

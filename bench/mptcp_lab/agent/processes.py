@@ -22,13 +22,6 @@ class MountError(Exception):
     """A private mount is not possible."""
 
 
-def nearest_existing(target: Path) -> Path:
-    """Return *target*, or its closest parent directory that exists."""
-    while not target.exists():
-        target = target.parent
-    return target
-
-
 def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
     """Return shell commands that mount *mounts* (target to source) and exec the program in ``"$@"``.
 
@@ -39,9 +32,11 @@ def mount_script(mounts: Mapping[str, str | os.PathLike[str]]) -> str:
     covered: set[Path] = set()
     for name in sorted(mounts):
         target, source = Path(name), os.fspath(mounts[name])
-        existing = nearest_existing(target)
+        existing = target
+        while not existing.exists():
+            existing = existing.parent
         if existing == Path("/"):
-            raise MountError(f"mount over {target}: nothing above it exists but /")
+            raise MountError(f"mount over {target}: none of its parent directories exists except /")
         if existing != target and existing not in covered:
             covered.add(existing)
             lines.append(f"mount -t tmpfs -o mode=755 tmpfs {shlex.quote(str(existing))}")
@@ -62,33 +57,26 @@ def with_mounts(argv: list[str], mounts: Mapping[str, str | os.PathLike[str]]) -
 def descendants(pid: int) -> tuple[int, ...]:
     """Return the ids of all descendants of process *pid*, children before grandchildren."""
     children: dict[int, list[int]] = {}
-    for process in _processes():
+    for process in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with suppress(OSError):
             # proc(5): the name in parentheses may contain any characters. State and parent follow the last parenthesis.
             parent = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(process)
-    found: list[int] = []
-    waiting = [pid]
-    while waiting:
-        below = children.get(waiting.pop(0), [])
-        found += below
-        waiting += below
-    return tuple(found)
+    tree = [pid]
+    for parent in tree:
+        tree += children.get(parent, [])
+    return tuple(tree[1:])
 
 
 def kill_tree(pid: int) -> None:
     """Kill *pid* and all its descendants with SIGKILL."""
     # First stop all processes. Otherwise a parent could replace a child that was just killed, and leave an orphan.
     stopped: set[int] = set()
-    while found := {pid, *descendants(pid)} - stopped:
-        for each in found:
+    while running := {pid, *descendants(pid)} - stopped:
+        for each in running:
             with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGSTOP)
-        stopped |= found
-    for victim in (*descendants(pid), pid):
+        stopped |= running
+    for each in (*descendants(pid), pid):
         with suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
-
-
-def _processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+            os.kill(each, signal.SIGKILL)

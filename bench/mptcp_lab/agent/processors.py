@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How busy this host's processors were between two readings of proc(5) stat and of pressure stall information.
 
-The hypervisor may give time to other guests (stolen time), and other programs may run while ours wait. Both lower every
-rate below the links' rates. Time that our own programs used does not count as a reason for a low rate.
+The hypervisor may give time to other guests (stolen time), and other programs may run while ours wait. Both lower the
+measured rates. Time that our own programs used does not count as a reason for a low rate.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from .processes import descendants
 
 STAT = Path("/proc/stat")
 PRESSURE = Path("/proc/pressure/cpu")
-_SOME = re.compile(r"^some .*\btotal=(\d+)", re.MULTILINE)
-_PROCESSOR = re.compile(r"cpu\d+ ")
+_WAITED = re.compile(r"^some .*\btotal=(\d+)", re.MULTILINE)
 _COUNTED = 8
 """Number of leading fields in /proc/stat whose sum is the total time. Later fields are already part of ``user`` and
 ``nice``."""
@@ -31,9 +30,9 @@ _TICK = os.sysconf("SC_CLK_TCK")
 _SCHEDULER = 2
 """Clock type for a process's user and system time, as the scheduler measures it in nanoseconds."""
 
-MOST_STOLEN = 0.05
-MOST_WAITING = 0.5
-MOST_OTHERS = 0.25
+MAX_STOLEN = 0.05
+MAX_WAITING = 0.5
+MAX_OTHERS = 0.25
 """Maximum shares of the time that are stolen, waited for or used by others. Above them, the machine may limit rates."""
 
 
@@ -43,12 +42,10 @@ class Reading:
 
     time: float
     """Time of the reading in monotonic seconds."""
-    ticks: tuple[int, ...]
-    """Fields of /proc/stat for all processors together."""
+    ticks: Mapping[str, tuple[int, ...]]
+    """Fields of /proc/stat for each processor, such as ``cpu0``, and for all together, ``cpu``."""
     waited: int | None
     """Microseconds in which at least one program waited for a processor; None if the kernel does not count them."""
-    each: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The fields of /proc/stat for each processor, by name, such as ``cpu0``."""
     own: float | None = None
     """Processor seconds that our own programs used; None if they were not measured."""
 
@@ -76,49 +73,47 @@ class Usage:
         It is not enough that programs waited and that processors were never idle, because our own programs may have
         used all the time.
         """
-        waited = self.waiting is None or self.waiting > MOST_WAITING
-        contended = waited and self.others is not None and self.others > MOST_OTHERS
-        return contended or self.stolen > MOST_STOLEN
+        waited = self.waiting is None or self.waiting > MAX_WAITING
+        contended = waited and self.others is not None and self.others > MAX_OTHERS
+        return contended or self.stolen > MAX_STOLEN
 
     def __str__(self) -> str:
-        waiting = "" if self.waiting is None else f", programs waited for them {self.waiting:.0%} of it"
-        others = "" if self.others is None else f", other programs took {self.others:.0%}"
+        waiting = "" if self.waiting is None else f", programs waited for processors {self.waiting:.0%} of it"
+        others = "" if self.others is None else f", other programs used {self.others:.0%}"
         return f"processors idle {self.idle:.0%} of the time, stolen {self.stolen:.0%}{others}{waiting}"
 
 
 def parse(moment: float, stat: str, pressure: str | None, own: float | None = None) -> Reading:
     """Parse /proc/stat and /proc/pressure/cpu. *own*: our programs' seconds. Raises ValueError for a wrong *stat*."""
-    name, *fields = stat.split("\n", 1)[0].split()
-    if name != "cpu" or len(fields) < _COUNTED:
-        raise ValueError(f"{STAT}: its first line is not that of all processors: {stat[:80]!r}")
-    some = _SOME.search(pressure or "")
-    lines = (line.split() for line in stat.split("\n") if _PROCESSOR.match(line))
-    each = {name: tuple(map(int, ticks)) for name, *ticks in lines if len(ticks) >= _COUNTED}
-    return Reading(moment, tuple(map(int, fields)), int(some.group(1)) if some else None, each, own)
+    lines = (line.split() for line in stat.split("\n") if line.startswith("cpu"))
+    ticks = {name: tuple(map(int, fields)) for name, *fields in lines if len(fields) >= _COUNTED}
+    if "cpu" not in ticks:
+        raise ValueError(f"{STAT}: a line for all processors is missing: {stat[:80]!r}")
+    waited = _WAITED.search(pressure or "")
+    return Reading(moment, ticks, int(waited.group(1)) if waited else None, own)
 
 
 def usage(before: Reading, after: Reading) -> Usage:
     """Return the usage between two readings. If too little time has passed, the usage is all idle."""
-    ticks = _passed(before.ticks, after.ticks)
+    # A processor that was switched off or on between the readings is in only one of them.
+    passed = {name: _passed(before.ticks[name], after.ticks[name]) for name in before.ticks if name in after.ticks}
+    ticks = passed.pop("cpu")
     total, seconds = sum(ticks), after.time - before.time
     if total <= 0 or seconds <= 0:
         return Usage(0.0, 1.0, None)
-    waiting = None
+    waiting = others = None
     if before.waited is not None and after.waited is not None:
         waiting = (after.waited - before.waited) / 1e6 / seconds
-    others = None
     if before.own is not None and after.own is not None:
         # A process's time is exact, but a processor's is counted in ticks, so the difference may be negative.
         others = max(0.0, sum(ticks[:_PROGRAMS]) - (after.own - before.own) * _TICK) / total
-    # A processor that was switched off or on between the readings is in only one of them.
-    passed = (_passed(before.each[name], after.each[name]) for name in before.each if name in after.each)
-    least = min((_idle(each) for each in passed if sum(each) > 0), default=None)
+    least = min((_idle(each) for each in passed.values() if sum(each) > 0), default=None)
     return Usage(ticks[_STOLEN] / total, _idle(ticks), waiting, others, least)
 
 
 def _passed(before: tuple[int, ...], after: tuple[int, ...]) -> list[int]:
     # zip(strict=) would need Python 3.10.
-    return [late - early for early, late in zip(before, after)][:_COUNTED]  # noqa: B905
+    return [new - old for old, new in zip(before, after)][:_COUNTED]  # noqa: B905
 
 
 def _idle(ticks: list[int]) -> float:
@@ -130,8 +125,8 @@ def read(own: int | None = None) -> Reading:
     pressure = None
     with suppress(OSError):  # a kernel without CONFIG_PSI, or booted with psi=0
         pressure = PRESSURE.read_text()
-    took = None if own is None else tree_seconds(own, ended=True)
-    return parse(time.monotonic(), STAT.read_text(), pressure, took)
+    seconds = None if own is None else tree_seconds(own, ended=True)
+    return parse(time.monotonic(), STAT.read_text(), pressure, seconds)
 
 
 def process_seconds(pid: int, *, ended: bool = False) -> float:

@@ -9,22 +9,18 @@ The last answer of the agent lists what it could not undo or remove.
 
 Each request has ``do`` and ``id``. The answer has the same ``id``, and ``error`` if the request failed:
 
-=========  ====================================  ==========================================================
-``do``     fields                                answer
-=========  ====================================  ==========================================================
-run        argv, input, timeout                  code, out, err when it has ended
-start      argv, env, mounts, log                pid; later a line ``{"ended": pid, "code": …}``
-signal     pid, number, tree                     nothing more
-write      path, text                            nothing more
-read       path, offset, size                    data (base64), at most size bytes
-change     argv, undo, timeout                   change, its number
-undo       change, timeout                       nothing more
-=========  ====================================  ==========================================================
+=========  ================================  ====================================================================
+``do``     fields                            answer
+=========  ================================  ====================================================================
+run        argv, input, timeout, undo        code, out, err when it has ended; change: the number of an undo command
+start      argv, env, mounts, log            pid; later a line ``{"ended": pid, "code": …}``
+signal     pid, number, tree                 nothing more
+undo       change, timeout                   nothing more
+=========  ================================  ====================================================================
 """
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import json
 import os
@@ -37,15 +33,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from .directories import removed
+from .files import removed
 from .processes import MountError, descendants, kill_tree, with_mounts
 
 GRACE = 10.0
 """Seconds that the programs may take to end after SIGTERM."""
-BEAT = 30.0
+BEAT_SECONDS = 30.0
 """Seconds between two empty lines to the driver. On a dead connection they make TCP time out, tcp(7), which ends
 the connection."""
-UNDOING = 60.0
+UNDO_SECONDS = 60.0
 """Seconds that undoing one change may take after the driver has ended."""
 PR_SET_CHILD_SUBREAPER = 36
 """Option of prctl(2), from linux/prctl.h."""
@@ -55,42 +51,30 @@ class Refused(Exception):
     """A request failed; the text is for the driver."""
 
 
-def run(argv: list[str], text: str | None, timeout: float) -> tuple[int, str, str]:
+def run(argv: list[str], text: str | None, timeout: float) -> dict[str, Any]:
     """Run a command until it ends. After *timeout* seconds, kill it and raise :class:`Refused`."""
-    try:
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise Refused(_not_started(argv, error)) from None
+    child = _started(
+        argv,
+        stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         out, err = child.communicate(None if text is None else text.encode(), timeout)
     except subprocess.TimeoutExpired:
         kill_tree(child.pid)
         out, err = child.communicate()
         raise Refused(f"no end after {timeout:g} s{_end_of(out + err)}") from None
-    return child.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+    return {"code": child.returncode, "out": out.decode(errors="replace"), "err": err.decode(errors="replace")}
 
 
-def undo(argv: list[str], timeout: float) -> None:
-    """Run a command that undoes a change. Raises :class:`Refused` if it fails."""
-    code, out, err = run(argv, None, timeout)
-    if code != 0:
-        raise Refused(_exit(code, out, err))
-
-
-def _not_started(argv: list[str], error: OSError) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"the program {argv[0]!r} is not installed"
-    return f"{argv[0]}: {error.strerror}"
-
-
-def _exit(code: int, out: str, err: str) -> str:
-    return f"exit code {code}{_end_of((out + err).encode())}"
+def _started(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(argv, start_new_session=True, **options)
+    except FileNotFoundError:
+        raise Refused(f"the program {argv[0]!r} is not installed") from None
+    except OSError as error:
+        raise Refused(f"{argv[0]}: {error.strerror}") from None
 
 
 def _end_of(output: bytes) -> str:
@@ -106,100 +90,71 @@ class Server:
         self._writing = threading.Lock()
         self._changing = threading.Lock()
         self._programs: dict[int, subprocess.Popen[bytes]] = {}
-        self._under_way: list[threading.Thread] = []
-        """Threads that serve slow requests."""
-        self._changes: dict[int, list[str]] = {}
+        self._threads: list[threading.Thread] = []
+        """Threads that serve a request."""
+        self._undo_commands: dict[int, list[str]] = {}
         self._count = 0
 
     def answer(self, line: dict[str, Any]) -> None:
-        with self._writing, suppress(OSError):  #  # the driver may be gone
+        with self._writing, suppress(OSError):  # the driver may have ended
             self._answers.write(json.dumps(line).encode() + b"\n")
             self._answers.flush()
 
     def serve(self, requests: IO[bytes]) -> None:
         """Serve *requests* until the input ends."""
         for line in requests:
-            request = json.loads(line)
-            if request["do"] in ("run", "change", "undo"):
-                # Use a thread, because these requests are slow, and others must not wait for them.
-                thread = threading.Thread(target=self._respond, args=(request,), daemon=True)
-                thread.start()
-                self._under_way = [each for each in (*self._under_way, thread) if each.is_alive()]
-            else:
-                self._respond(request)
+            # Use a thread, because a request may be slow, and others must not wait for it.
+            thread = threading.Thread(target=self._respond, args=(json.loads(line),), daemon=True)
+            thread.start()
+            self._threads = [each for each in (*self._threads, thread) if each.is_alive()]
 
     def _respond(self, request: dict[str, Any]) -> None:
         try:
-            found = getattr(self, f"_do_{request['do']}")(request)
-        except Refused as reason:
-            found = {"error": str(reason)}
-        except OSError as error:
-            found = {"error": f"{error.filename or request['do']}: {error.strerror}"}
+            answer = getattr(self, f"_do_{request['do']}")(request)
+        except (Refused, MountError) as reason:
+            answer = {"error": str(reason)}
         except Exception as error:
             # Answer any error, so that the driver does not wait forever.
-            found = {"error": f"{type(error).__name__}: {error}"}
-        self.answer({"id": request["id"], **found})
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        self.answer({"id": request["id"], **answer})
 
     def _do_run(self, request: dict[str, Any]) -> dict[str, Any]:
-        code, out, err = run(request["argv"], request["input"], request["timeout"])
-        return {"code": code, "out": out, "err": err}
+        command = request["argv"], request.get("input"), request["timeout"]
+        if "undo" not in request:
+            return run(*command)
+        with self._changing:
+            self._count += 1
+            # Record the undo command before the change, because undoing a change that was not made is harmless.
+            self._undo_commands[self._count] = request["undo"]
+            done = run(*command)
+            if done["code"] != 0:
+                with suppress(Refused):
+                    self._undo(self._count, request["timeout"])
+            return {**done, "change": self._count}
 
     def _do_start(self, request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            argv = with_mounts(request["argv"], request["mounts"])
-        except MountError as error:
-            raise Refused(str(error)) from None
+        argv = with_mounts(request["argv"], request["mounts"])
         with open(request["log"], "ab") as log:
-            try:
-                program = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, **request["env"]},
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise Refused(_not_started(argv, error)) from None
+            program = _started(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **request["env"]},
+            )
         self._programs[program.pid] = program
-        threading.Thread(target=self._wait, args=(program,), daemon=True).start()
+        threading.Thread(target=self._report_end, args=(program,), daemon=True).start()
         return {"pid": program.pid}
 
-    def _wait(self, program: subprocess.Popen[bytes]) -> None:
+    def _report_end(self, program: subprocess.Popen[bytes]) -> None:
         self.answer({"ended": program.pid, "code": program.wait()})
 
     def _do_signal(self, request: dict[str, Any]) -> dict[str, Any]:
-        program = self._programs[request["pid"]]
-        below = descendants(program.pid) if request["tree"] else ()
-        program.send_signal(request["number"])
-        for pid in below:
-            with suppress(ProcessLookupError):
-                os.kill(pid, request["number"])
+        if request["tree"]:
+            kill_tree(request["pid"])
+        else:
+            self._programs[request["pid"]].send_signal(request["number"])
         return {}
-
-    def _do_write(self, request: dict[str, Any]) -> dict[str, Any]:
-        path = Path(request["path"])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(request["text"])
-        return {}
-
-    def _do_read(self, request: dict[str, Any]) -> dict[str, Any]:
-        with open(request["path"], "rb") as file:
-            file.seek(request["offset"])
-            return {"data": base64.b64encode(file.read(request["size"])).decode()}
-
-    def _do_change(self, request: dict[str, Any]) -> dict[str, Any]:
-        with self._changing:
-            self._count += 1
-            number = self._count
-            # Record the undo command before the change, because undoing a change that was not made is harmless.
-            self._changes[number] = request["undo"]
-            code, out, err = run(request["argv"], None, request["timeout"])
-            if code != 0:
-                with suppress(Refused):
-                    self._undo(number, request["timeout"])
-                raise Refused(_exit(code, out, err))
-            return {"change": number}
 
     def _do_undo(self, request: dict[str, Any]) -> dict[str, Any]:
         with self._changing:
@@ -207,47 +162,42 @@ class Server:
         return {}
 
     def _undo(self, number: int, timeout: float) -> None:
-        undo(self._changes[number], timeout)
-        # Delete the record only now. If undoing the change has failed, it is tried again at the end.
-        del self._changes[number]
+        done = run(self._undo_commands[number], None, timeout)
+        if done["code"] != 0:
+            raise Refused(f"exit code {done['code']}{_end_of((done['out'] + done['err']).encode())}")
+        # Delete the command only now. If undoing the change has failed, it is tried again at the end.
+        del self._undo_commands[number]
 
     def end(self) -> list[str]:
         """End the programs, undo the changes and remove the directory. Return what failed."""
-        left = []
         for program in self._programs.values():
             if program.poll() is None:
                 program.terminate()
         deadline = time.monotonic() + GRACE
         while any(p.poll() is None for p in self._programs.values()) and time.monotonic() < deadline:
             time.sleep(0.02)
-        self._kill_offspring()
-        with self._changing:
-            for number in sorted(self._changes, reverse=True):
-                argv = self._changes[number]
-                try:
-                    self._undo(number, UNDOING)
-                except Refused as reason:
-                    left.append(f"{' '.join(argv)}: {reason}")
-        stays = removed(self.directory)
-        return left if stays is None else [*left, stays]
-
-    def _kill_offspring(self) -> None:
-        """Kill all descendants of this process. As a subreaper, it inherits processes that the programs left behind.
-
-        A request just before the end may still start a process. Wait for such requests, up to ``GRACE`` seconds.
-        """
+        # Kill all descendants. As a subreaper, this process inherits processes that the programs left behind. Wait for
+        # requests that were made just before the end, because they may still start a process.
         deadline = time.monotonic() + GRACE
-        while True:
-            more_may_come = any(each.is_alive() for each in self._under_way) and time.monotonic() < deadline
+        is_last = False
+        while not is_last:
+            is_last = time.monotonic() > deadline or not any(each.is_alive() for each in self._threads)
             for pid in descendants(os.getpid()):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            if not more_may_come:
-                return
             time.sleep(0.02)
+        failures = []
+        with self._changing:
+            for number, argv in reversed(list(self._undo_commands.items())):
+                try:
+                    self._undo(number, UNDO_SECONDS)
+                except Refused as reason:
+                    failures.append(f"{' '.join(argv)}: {reason}")
+        failure = removed(self.directory)
+        return failures if failure is None else [*failures, failure]
 
 
-def main(directory: str) -> int:
+def main(directory: str) -> None:
     """Serve the driver's requests until they end. All files are below *directory*."""
     # For root, sshd sets PATH to little more than /usr/bin:/bin.
     os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
@@ -260,22 +210,22 @@ def main(directory: str) -> int:
 
     def beat() -> None:
         while True:
-            time.sleep(BEAT)
+            time.sleep(BEAT_SECONDS)
             server.answer({})
 
-    def over(number: int, frame: object) -> None:
+    def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, over)
-    # When the driver has ended, an answer must raise an error, not kill this process.
+        signal.signal(number, interrupt)
+    # A write to a lost connection must not kill this process.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     threading.Thread(target=beat, daemon=True).start()
-    server.answer({"ready": directory, "pid": os.getpid()})
+    server.answer({"ready": directory})
     with suppress(KeyboardInterrupt, OSError, ValueError):
         server.serve(requests)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    server.answer({"left": server.end()})
+    server.answer({"failures": server.end()})
     # Exit without waiting for the threads of the killed commands.
     os._exit(0)

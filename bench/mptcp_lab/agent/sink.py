@@ -10,16 +10,16 @@ import socket
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-_PIECE = 1 << 20
+_BLOCK = 1 << 20
 
 
 class _Sink(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_PUT(self) -> None:
-        left = int(self.headers.get("Content-Length", 0))
-        while left > 0 and (piece := self.rfile.read1(min(left, _PIECE))):
-            left -= len(piece)
+        missing = int(self.headers.get("Content-Length", 0))
+        while missing > 0 and (block := self.rfile.read1(min(missing, _BLOCK))):
+            missing -= len(block)
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()

@@ -21,7 +21,7 @@ SO_RCVBUFFORCE, RECEIVE_BUFFER = 33, 64 << 20
 """Socket option, from asm-generic/socket.h, and buffer size in bytes. No burst must be lost here, because only losses
 on the path may count."""
 HEADER = struct.Struct("!QQ")
-PAUSE = 0.001
+MIN_PAUSE = 0.001
 """Minimum seconds between two sends of packets, because a pause for each packet would take too long."""
 
 
@@ -36,15 +36,15 @@ def send(source: str, address: str, port: int, per_second: float, size: int, sec
             for number in range(sent, due):
                 sender.sendto(HEADER.pack(number, time.monotonic_ns()) + padding, (address, port))
             sent = due
-            time.sleep(max(PAUSE, begin + sent / per_second - time.monotonic()))
+            time.sleep(max(MIN_PAUSE, begin + sent / per_second - time.monotonic()))
 
 
 def receive(address: str, port: int, result: Path) -> None:
-    def end(*_: object) -> None:
+    def terminate(*_: object) -> None:
         raise SystemExit
 
-    came: list[tuple[int, int, int]] = []
-    signal.signal(signal.SIGTERM, end)
+    received: list[tuple[int, int, int]] = []
+    signal.signal(signal.SIGTERM, terminate)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
         receiver.bind((address, port))
@@ -53,9 +53,9 @@ def receive(address: str, port: int, result: Path) -> None:
             while True:
                 data = receiver.recv(2048)
                 now = time.monotonic_ns()
-                came.append((*HEADER.unpack_from(data), now))
+                received.append((*HEADER.unpack_from(data), now))
         finally:
-            result.write_text(json.dumps(came))
+            result.write_text(json.dumps(received))
 
 
 def main(arguments: list[str]) -> None:

@@ -6,8 +6,7 @@ answer to a GET of ``/file``, ``tunnels`` after the answer to a CONNECT. Every s
 connections use the *ADDRESS*es in turn.
 
 When all connections are open, the program prints a JSON object with the number of connections by status, and
-``refused``. After each SIGUSR1 it prints another object: ``standing``, the number of connections that the proxy has not
-closed.
+``refused``. After each SIGUSR1 it prints another object: ``standing``, the number of connections that are still open.
 """
 
 from __future__ import annotations
@@ -21,26 +20,22 @@ import sys
 
 from .fetch import MPTCP
 
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 """Maximum seconds for one answer."""
-_SAID = {
+_REQUESTS = {
     "slow-headers": "GET http://{}/file HTTP/1.1\r\nX: ",
     "keep-alives": "GET http://{0}/file HTTP/1.1\r\nHost: {0}\r\n\r\n",
     "tunnels": "CONNECT {0}:443 HTTP/1.1\r\nHost: {0}:443\r\n\r\n",
 }
 
 
-def _stands(connection: socket.socket) -> bool:
+def _is_open(connection: socket.socket) -> bool:
     try:
         return bool(connection.recv(100))
     except BlockingIOError:
         return True
     except OSError:
         return False
-
-
-def _say(values: object) -> None:
-    print(json.dumps(values), flush=True)
 
 
 def main() -> None:
@@ -50,29 +45,29 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    said = _SAID[kind].format(origin).encode()
-    opened = []
-    got = collections.Counter()  # type: collections.Counter[str]
+    request = _REQUESTS[kind].format(origin).encode()
+    connections = []
+    statuses = collections.Counter()  # type: collections.Counter[str]
     for number in range(int(count)):
         connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP if number % 2 else 0)
-        connection.settimeout(_PATIENCE)
+        connection.settimeout(_TIMEOUT)
         try:
             connection.bind((addresses[number % len(addresses)], 0))
             connection.connect((proxy, int(port)))
-            connection.sendall(said)
+            connection.sendall(request)
             if kind != "slow-headers":
                 # "HTTP/1.1 200 OK"
-                got[connection.recv(10000)[9:12].decode()] += 1
+                statuses[connection.recv(10000)[9:12].decode()] += 1
         except OSError:
-            got["refused"] += 1
+            statuses["refused"] += 1
             connection.close()
         else:
             connection.setblocking(False)
-            opened.append(connection)
-    _say(got)
+            connections.append(connection)
+    print(json.dumps(statuses), flush=True)
     while True:
         signal.sigwait({signal.SIGUSR1})
-        _say({"standing": sum(map(_stands, opened))})
+        print(json.dumps({"standing": sum(map(_is_open, connections))}), flush=True)
 
 
 if __name__ == "__main__":

@@ -8,32 +8,39 @@ microseconds, probabilities floats from 0 to 1.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 
-from .behaviours import BEHAVIOURS
+BEHAVIOURS = {
+    "nothing": "passes everything on, by the same way as the others",
+    "nat": "another source address and port",
+    "remove-syn": "MPTCP options removed from SYNs",
+    "remove-data": "MPTCP options removed from segments with data",
+    "nop-syn": "MPTCP options of SYNs replaced by NOPs",
+    "nop-data": "MPTCP options of segments with data replaced by NOPs",
+    "sequence": "sequence numbers rewritten",
+    "split-both": "segments split, options on both parts",
+    "split-first": "segments split, options on the first part",
+    "split-second": "segments split, options on the second part",
+    "split-second-later": "only the second segment with data split, options on its second part",
+    "coalesce": "two segments become one, with the options of the first",
+    "alg-longer": "an address in the payload is translated, and becomes longer",
+    "alg-shorter": "an address in the payload is translated, and becomes shorter",
+    "duplicate": "every segment comes twice",
+    "reorder": "one of ten segments is overtaken by three",
+}
+"""The behaviours of middleboxes, with the names used in ``native/middlebox/behaviours.c``.
+
+They are from Hesmans et al., "Are TCP Extensions Middlebox-proof?", HotMiddlebox 2013, Table 1 and 4.2. The behaviours
+that duplicate and reorder segments are added."""
+SHORT_ADDRESS, LONG_ADDRESS = "10,77,1,2,", "192,168,100,200,"
+"""Addresses in the payload. The ALGs translate one into the other."""
+COALESCED_MTU = 3200
+"""MTU in bytes that a path needs towards the receiver, so that two full segments can be combined to one segment."""
 
 
 class PathError(ValueError):
     """A path cannot be emulated. The text has the value and the allowed values."""
-
-
-def _probability(name: str, value: float) -> None:
-    if not 0.0 <= value <= 1.0:
-        raise PathError(f"{name} {value!r}: a probability is 0 to 1")
-
-
-@dataclass(frozen=True, slots=True)
-class UniformLoss:
-    """Each packet is lost independently, with the same probability."""
-
-    probability: float
-
-    def __post_init__(self) -> None:
-        _probability("loss", self.probability)
-
-    @property
-    def mean(self) -> float:
-        return self.probability
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +58,10 @@ class GilbertElliott:
 
     def __post_init__(self) -> None:
         for name in ("p", "r", "one_minus_h", "one_minus_k"):
-            _probability(name, getattr(self, name))
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise PathError(f"loss {name} {getattr(self, name)!r}: a probability is 0 to 1")
         if self.p + self.r == 0:
-            raise PathError("p and r are both 0: the chain would never leave the state it is in")
+            raise PathError("p and r are both 0: the chain would never change its state")
 
     @property
     def mean(self) -> float:
@@ -62,7 +70,9 @@ class GilbertElliott:
         return bad * self.one_minus_h + (1 - bad) * self.one_minus_k
 
 
-Loss = UniformLoss | GilbertElliott
+Loss = GilbertElliott
+UniformLoss = partial(GilbertElliott, 0.0, 1.0, 1.0)
+"""``UniformLoss(probability)``: each packet is lost independently, with the same probability."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +120,7 @@ class EmulatedPath:
     """The direction towards the client; :attr:`up` is the other direction."""
     up: Direction = field(default_factory=Direction)
     middlebox: str | None = field(default=None, kw_only=True)
-    """Behaviour of a middlebox on the path's router, one of ``behaviours.BEHAVIOURS``. It changes TCP segments in both
+    """Behaviour of a middlebox on the path's router, one of ``BEHAVIOURS``. It changes TCP segments in both
     directions, before delay and loss."""
 
     def __post_init__(self) -> None:

@@ -10,11 +10,10 @@ middlebox. ``testbed.hops`` builds and runs both.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from .model import Direction, EmulatedPath, GilbertElliott, seed_of
+from .model import Direction, EmulatedPath, seed_of
 
 SOURCES = tuple(sorted((Path(__file__).parent / "native").glob("*.c")))
 MIDDLEBOX_SOURCES = tuple(sorted((Path(__file__).parent / "native" / "middlebox").glob("*.c")))
@@ -24,9 +23,9 @@ QUEUES, MIDDLEBOX_QUEUES = {"down": 0, "up": 1}, {"up": 2, "down": 3}
 READY = "ready"
 """The emulator prints this word when it has bound the queues."""
 
-LATE_SHARE, LATE_FEW = 0.02, 100
-"""Share of the passed packets, and number, of late packets above which the path was not as configured. Both must be
-exceeded."""
+MAX_LATE_SHARE, MAX_LATE = 0.02, 100
+"""Maximum share and number of late packets among those that passed. If more are late, the path was not as configured.
+Both must be exceeded."""
 
 _COUNTERS = struct.Struct("=5Q")
 """The layout of ``struct counters`` of native/emulator.c."""
@@ -43,8 +42,7 @@ class Counts:
     late: int
     """Passed packets that left more than 1 ms too late.
 
-    A packet must leave when its delay has passed since the emulator received it. The time that
-    the packet waited for the emulator before is not included.
+    A packet must leave when its delay has passed since the emulator received it.
     """
     dropped: int
     """Packets that the emulator or the kernel dropped because a queue was full, although this was not configured."""
@@ -56,17 +54,17 @@ class Counts:
         now, then = astuple(self), astuple(before)
         return Counts(*(a - b for a, b in zip(now, then, strict=True)))
 
-    def fault(self, late_share: float = LATE_SHARE) -> str | None:
+    def fault(self, late_share: float = MAX_LATE_SHARE) -> str | None:
         """Return how the path differed from its configuration, or None. A share *late_share* of packets may be late."""
         if self.dropped:
             return (
-                f"{self.dropped} of {self.seen + self.dropped} packets were dropped and not asked to be: more were "
-                f"under way than the emulator holds"
+                f"{self.dropped} of {self.seen + self.dropped} packets were dropped, although this was not configured: "
+                f"more packets waited than the emulator holds"
             )
-        if self.late > max(LATE_FEW, late_share * self.passed):
+        if self.late > max(MAX_LATE, late_share * self.passed):
             return (
-                f"{self.late} of {self.passed} packets came late, let go more than 1 ms after they were due: this "
-                f"host was too busy to emulate the path"
+                f"{self.late} of {self.passed} packets were released more than 1 ms too late: this host was too busy "
+                f"to emulate the path"
             )
         return None
 
@@ -74,12 +72,8 @@ class Counts:
 def elements(path: str, name: str, direction: Direction, seed: int) -> tuple[str, ...]:
     """Return *direction*'s arguments. Loss comes first, so that a lost packet does not delay the ones after it."""
     words: list[str] = []
-    if isinstance(direction.loss, GilbertElliott):
-        loss = direction.loss
+    if (loss := direction.loss) is not None:
         words += ["gemodel", *map(repr, map(float, (loss.p, loss.r, loss.one_minus_h, loss.one_minus_k)))]
-    elif direction.loss is not None:
-        words += ["random", repr(float(direction.loss.probability))]
-    if direction.loss is not None:
         words += [str(seed_of(seed, path, name, "loss"))]
     if direction.delay:
         words += ["delay", str(direction.delay), str(direction.jitter), str(seed_of(seed, path, name, "delay"))]
@@ -99,42 +93,25 @@ def arguments(path: EmulatedPath, seed: int) -> tuple[str, ...]:
     return tuple(words)
 
 
-Command = tuple[str, ...]
+def rules(devices: dict[str, str], *, middlebox: bool = False, sent_too: bool = False) -> list[list[list[str]]]:
+    """Return the commands that queue forwarded packets, by each variant of iptables.
 
-
-def rules(devices: dict[str, str], *, sent_too: bool = False) -> list[list[Command]]:
-    """Return the commands that queue forwarded packets for the emulator, by each variant of iptables.
-
-    *devices* has the sending device of each direction. With *sent_too*, packets that the hop itself sends are queued as
+    *devices* has the sending device of each direction. The packets are queued for the emulator or, before that, for
+    the *middlebox*, which gets only TCP over IPv4. With *sent_too*, packets that the hop itself sends are queued as
     well, because a middlebox on the hop sends the packets that it has changed.
     """
-    hooks = ("FORWARD", "OUTPUT") if sent_too else ("FORWARD",)
-    return _queueing([("ip",), ("ip6",)], devices, QUEUES, hooks)
-
-
-def middlebox_rules(devices: dict[str, str]) -> list[list[Command]]:
-    """Return the commands that queue packets for the middlebox, which is before the emulator."""
-    return _queueing([("ip", "-t", "mangle", "-p", "tcp")], devices, MIDDLEBOX_QUEUES, ("FORWARD",))
-
-
-def _queueing(
-    programs: Sequence[Command], devices: dict[str, str], queues: dict[str, int], hooks: Sequence[str]
-) -> list[list[Command]]:
+    families = (("iptables", "-t mangle -p tcp"),) if middlebox else (("iptables", ""), ("ip6tables", ""))
+    queues = MIDDLEBOX_QUEUES if middlebox else QUEUES
     return [
         [
-            (f"{family}tables{variant}", "--wait", *match, "-A", hook, "-o", device, *queue)
-            for family, *match in programs
-            for hook in hooks
+            f"{family}{variant} --wait {match} -A {hook} -o {device} -j NFQUEUE --queue-num {queues[name]}".split()
+            for family, match in families
+            for hook in ("FORWARD", "OUTPUT")[: 1 + sent_too]
             for name, device in devices.items()
-            for queue in [("-j", "NFQUEUE", "--queue-num", str(queues[name]))]
         ]
         # A kernel may lack the legacy tables (from 6.17 on).
         for variant in ("-legacy", "")
     ]
-
-
-def middlebox_arguments(behaviour: str) -> tuple[str, ...]:
-    return (behaviour, str(MIDDLEBOX_QUEUES["up"]), str(MIDDLEBOX_QUEUES["down"]))
 
 
 def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts]:
@@ -143,10 +120,7 @@ def counts(path: EmulatedPath, counters: bytes, kernel: str) -> dict[str, Counts
     The file has a line for each queue: number, port id, waiting packets, copy mode, copy range, drops because the
     queue was full, drops because the socket was full, last id (net/netfilter/nfnetlink_queue.c, seq_show).
     """
-    dropped: dict[int, int] = {}
-    for line in kernel.splitlines():
-        fields = line.split()
-        dropped[int(fields[0])] = int(fields[5]) + int(fields[6])
+    dropped = {int(f[0]): int(f[5]) + int(f[6]) for f in map(str.split, kernel.splitlines())}
     result: dict[str, Counts] = {}
     for number, name in enumerate(impaired(path)):
         seen, lost, passed, late, full = _COUNTERS.unpack_from(counters, number * _COUNTERS.size)

@@ -17,24 +17,24 @@ import shlex
 import subprocess
 import tempfile
 import threading
-import time
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from ..agent import server
-from ..agent.directories import parent_directory
+from ..agent.files import parent_directory
 from ..testbed.commands import TestbedError
 
 PREFIX = "mptcp-bench-"
 """Prefix of the names of the directories on the hosts."""
-CONNECTING = 30.0
+CONNECT_SECONDS = 30.0
 """Maximum seconds until the agent answers."""
-ANSWERING = 30.0
+ANSWER_SECONDS = 30.0
 """Maximum seconds for an answer, beyond the time that the command may take."""
 PYTHON = (3, 9)
 
@@ -79,15 +79,26 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
-    """How to log in to a host."""
+class HostRole:
+    """One of the three hosts, and how to reach it."""
 
+    name: str
+    """The role of the host: client, proxy or origin."""
     destination: str
     """The destination for ssh(1): ``user@host``, or a Host of ssh_config(5)."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Options of ssh_config(5) by keyword."""
     directory: str | None = None
     """Parent of the run's directory on the host; None for the host's default, mostly /tmp."""
+    devices: tuple[str, ...] = ()
+    """The interfaces at which other hosts reach this host."""
+    addresses: Mapping[int, str] = field(default_factory=dict)
+    """Addresses by family, if they differ from those of the first device."""
+    commands: str | None = None
+    """The directory with our commands on the host; None if its PATH contains this directory."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.destination}"
 
 
 def packed_agent() -> bytes:
@@ -100,15 +111,15 @@ def packed_agent() -> bytes:
     return archive.getvalue()
 
 
-def ssh_command(login: Login) -> list[str]:
+def ssh_command(host: HostRole) -> list[str]:
     """Return the command that starts the agent on the host by ssh."""
-    variables = {"CODE": _CODE, "PARENT": login.directory or ""}
+    variables = {"CODE": _CODE, "PARENT": host.directory or ""}
     script = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()) + _START
-    options = [word for key, value in login.options.items() for word in ("-o", f"{key}={value}")]
+    options = [word for key, value in host.options.items() for word in ("-o", f"{key}={value}")]
     # Start sh, because the login shell may be a different shell. ssh uses an option's first value, so that the user's
     # values override the values in _AFTER, but not those in _BEFORE.
     remote = f"exec sh -c {shlex.quote(script)}"
-    return ["ssh", *_BEFORE, *options, *_AFTER, "--", login.destination, remote]
+    return ["ssh", *_BEFORE, *options, *_AFTER, "--", host.destination, remote]
 
 
 def agent_command(directory: Path, module: str, *arguments: str) -> list[str]:
@@ -123,73 +134,56 @@ def agent_command(directory: Path, module: str, *arguments: str) -> list[str]:
 class Connection:
     """A session with the agent on one host. Threads may share it."""
 
-    def __init__(self, name: str, login: Login) -> None:
-        """Connect. Raises TestbedError, whose line has the reason and the remedy. *name* is for messages."""
-        self.name, self.login = name, login
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed with the session
+    def __init__(self, host: HostRole) -> None:
+        """Connect. Raises TestbedError, whose line has the reason and the remedy."""
+        self._host = host
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the session
         try:
             self._ssh = subprocess.Popen(
-                ssh_command(login),
+                ssh_command(host),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._said,
+                stderr=self._errors,
                 # Ctrl-C at the terminal must reach only this process, which ends the session in order.
                 start_new_session=True,
             )
         except FileNotFoundError:
-            self._said.close()
-            raise TestbedError(f"{name}: connect to {login.destination}: the program ssh is not installed") from None
+            self._errors.close()
+            raise TestbedError(f"{host}: the program ssh is not installed") from None
         self._changed = threading.Condition()
         self._sending = threading.Lock()
+        self._numbers = count(1)
         self._answers: dict[int, dict[str, Any]] = {}
-        self._exits: dict[int, int] = {}
-        self._ready: dict[str, Any] | None = None
-        self._left: list[str] | None = None
-        self._lost = False
-        self._count = 0
-        self._reader = threading.Thread(target=self._read, name=f"ssh-{name}", daemon=True)
+        self._exit_codes: dict[int, int] = {}
+        self._directory: str | None = None
+        self._failures: list[str] | None = None
+        self.lost = False
+        self._reader = threading.Thread(target=self._read, name=f"ssh-{host.name}", daemon=True)
         self._reader.start()
-        try:
-            self._begin()
-        except BaseException:
-            self._ssh.kill()
-            self._ssh.wait()
-            raise
-
-    def _begin(self) -> None:
         self._send(base64.b64encode(packed_agent()))
         with self._changed:
-            self._changed.wait_for(lambda: self._ready is not None or self._lost, CONNECTING)
-            ready = self._ready
-        if ready is None:
-            raise TestbedError(self._why_not())
-        self.directory: str = ready["ready"]
+            self._changed.wait_for(lambda: self._directory is not None or self.lost, CONNECT_SECONDS)
+        if self._directory is None:
+            reason = "cannot log in as root" if self.lost else f"no answer within {CONNECT_SECONDS:g} s"
+            with suppress(subprocess.TimeoutExpired):
+                self._ssh.wait(1)
+            self._ssh.kill()
+            self._ssh.wait()
+            raise TestbedError(f"{self._host}: {reason}{self._last_error()}")
+        self.directory: Path = Path(self._directory)
 
-    def _why_not(self) -> str:
-        where = f"{self.name}: {self.login.destination}"
-        try:
-            self._ssh.wait(1)
-        except subprocess.TimeoutExpired:
-            return f"{where}: no answer within {CONNECTING:g} s{self._last_words()}"
-        return f"{where}: cannot log in as root{self._last_words()}"
-
-    def _last_words(self) -> str:
-        self._said.seek(0)
-        lines = [line.strip() for line in self._said.read().decode(errors="replace").splitlines() if line.strip()]
+    def _last_error(self) -> str:
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").split("\n")
         # Take the last line: banners come first, the error such as "Host key verification failed." last.
-        return f": {lines[-1].rstrip('.')}" if lines else ""
+        return "".join([f": {line.strip().rstrip('.')}" for line in lines if line.strip()][-1:])
 
     def _send(self, line: bytes) -> None:
         assert self._ssh.stdin is not None
-        try:
-            with self._sending:
-                self._ssh.stdin.write(line + b"\n")
-                self._ssh.stdin.flush()
-        except OSError:
-            with self._changed:
-                # The reader notices the lost connection too, but perhaps only after a thread has begun to wait for an
-                # answer.
-                self._changed.wait_for(lambda: self._lost, 5)
+        # If the connection is lost, the reader notices that.
+        with self._sending, suppress(OSError):
+            self._ssh.stdin.write(line + b"\n")
+            self._ssh.stdin.flush()
 
     def _read(self) -> None:
         assert self._ssh.stdout is not None
@@ -197,61 +191,50 @@ class Connection:
             try:
                 answer = json.loads(line)
             except ValueError:
-                continue  #  # a login shell's greeting
+                continue  # a login shell's greeting
             if not isinstance(answer, dict):
                 continue
             with self._changed:
                 if "id" in answer:
                     self._answers[answer["id"]] = answer
                 elif "ended" in answer:
-                    self._exits[answer["ended"]] = answer["code"]
-                elif "ready" in answer:
-                    self._ready = answer
-                elif "left" in answer:
-                    self._left = answer["left"]
+                    self._exit_codes[answer["ended"]] = answer["code"]
+                self._directory = answer.get("ready", self._directory)
+                self._failures = answer.get("failures", self._failures)
                 self._changed.notify_all()
         with self._changed:
-            self._lost = True
+            self.lost = True
             self._changed.notify_all()
 
-    @property
-    def lost(self) -> bool:
-        return self._lost
-
-    def ask(self, do: str, attempt: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
+    def request(self, do: str, attempt: str, *, timeout: float = 0.0, **fields: Any) -> dict[str, Any]:
         """Request the agent to *do* something that may take *timeout* seconds, and return its answer.
 
         Raises TestbedError if the connection is lost, or if the request fails; in that case, the text has *attempt* and
         the agent's message.
         """
-        with self._changed:
-            self._count += 1
-            number = self._count
+        number = next(self._numbers)
         self._send(json.dumps({"id": number, "do": do, "timeout": timeout, **fields}).encode())
         with self._changed:
-            self._changed.wait_for(lambda: number in self._answers or self._lost, timeout + ANSWERING)
+            self._changed.wait_for(lambda: number in self._answers or self.lost, timeout + ANSWER_SECONDS)
             answer = self._answers.pop(number, None)
+        if answer is None and not self.lost:
+            raise TestbedError(f"{self._host}: no answer within {timeout + ANSWER_SECONDS:g} s")
         if answer is None:
-            raise TestbedError(self._no_answer(timeout + ANSWERING))
+            raise self._loss()
         if "error" in answer:
-            raise TestbedError(f"[{self.name}] {attempt}: {answer['error']}")
+            raise TestbedError(f"[{self._host.name}] {attempt}: {answer['error']}")
         return answer
 
-    def _no_answer(self, waited: float) -> str:
-        where = f"{self.name}: {self.login.destination}"
-        if self._lost:
-            return f"{where}: the connection was lost{self._last_words()}"
-        return f"{where}: no answer within {waited:g} s"
+    def _loss(self) -> TestbedError:
+        return TestbedError(f"{self._host}: the connection was lost{self._last_error()}")
 
-    def exit_code(self, pid: int, timeout: float = 0.0) -> int | None:
+    def exit_code(self, pid: int, timeout: float) -> int | None:
         """Return *pid*'s exit code; None if it runs after *timeout* s. Raises TestbedError without a connection."""
         with self._changed:
-            self._changed.wait_for(lambda: pid in self._exits or self._lost, timeout)
-            if pid in self._exits:
-                return self._exits[pid]
-        if self._lost:
-            raise TestbedError(self._no_answer(0))
-        return None
+            self._changed.wait_for(lambda: pid in self._exit_codes or self.lost, timeout)
+            if self.lost and pid not in self._exit_codes:
+                raise self._loss()
+            return self._exit_codes.get(pid)
 
     def close(self, *, failing: bool = False) -> None:
         """End the session. Raises TestbedError if the host did not undo, or may not have undone, its changes.
@@ -260,21 +243,18 @@ class Connection:
         own error is more important.
         """
         assert self._ssh.stdin is not None
-        was_lost = self._lost
+        is_reported = not (self.lost and failing)
         with suppress(OSError):
             self._ssh.stdin.close()
-        limit = server.GRACE + server.UNDOING + ANSWERING
-        deadline = time.monotonic() + limit
-        self._reader.join(limit)
+        self._reader.join(server.GRACE + server.UNDO_SECONDS + ANSWER_SECONDS)
         try:
-            self._ssh.wait(max(1.0, deadline - time.monotonic()))
+            self._ssh.wait(1)
         except subprocess.TimeoutExpired:
             self._ssh.kill()
             self._ssh.wait()
-        said = self._last_words()
-        self._said.close()
-        where = f"{self.name}: {self.login.destination}"
-        if self._left:
-            raise TestbedError(f"{where}: not undone: {'; '.join(self._left)}")
-        if self._left is None and not (was_lost and failing):
-            raise TestbedError(f"{where}: nothing says that all was undone there{said}")
+        reason = self._last_error()
+        self._errors.close()
+        if self._failures:
+            raise TestbedError(f"{self._host}: not undone: {'; '.join(self._failures)}")
+        if self._failures is None and is_reported:
+            raise TestbedError(f"{self._host}: the host has not confirmed that all changes were undone{reason}")

@@ -8,42 +8,26 @@ each with line, key, value and what is allowed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 from pydantic import Field
 
-from mptcp_common.fields import Parsed, Section, parse_interface, parse_name
-from mptcp_common.problems import DocumentError, Problem, in_order, key_text, shown
-from mptcp_common.validate import problem_at, validate
-from mptcp_common.yaml_document import Document, parse_document
+from mptcp_common.fields import Parsed, Section, parse_interface
+from mptcp_common.problems import DocumentError, Problem, shown
+from mptcp_common.validate import validate
+from mptcp_common.yaml_document import parse_document
 
 from ..testbed.commands import TestbedError
 from ..testbed.host import ClientPath
-from .connection import Login
-
-SCENARIO_PATHS: Final = ("ethernet", "wifi")
-"""Names of the client's paths in scenarios."""
+from .connection import HostRole
 
 
 class InventoryError(DocumentError, TestbedError):
     """An inventory cannot be used. ``problems`` has all problems, ``str()`` a line for each."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostRole:
-    """One of the three hosts, with its role."""
-
-    name: str
-    """The role of the host: client, proxy or origin."""
-    login: Login
-    devices: tuple[str, ...]
-    addresses: Mapping[int, str] = field(default_factory=dict)
-    """Addresses by family, if they differ from those of the first device."""
-    commands: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +39,10 @@ class Inventory:
     origin: HostRole
     paths: tuple[ClientPath, ...]
     """The client's paths. Connections open over the first path."""
-    source: str = ""
-    lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
-    """Line of each key in the file, by the key's name (``client.paths.wifi``), for messages."""
 
     @property
-    def parts(self) -> tuple[HostRole, HostRole, HostRole]:
+    def hosts(self) -> tuple[HostRole, HostRole, HostRole]:
         return self.client, self.proxy, self.origin
-
-    def at(self, key: str) -> str:
-        """Return ``FILE:LINE: KEY``, with which a message about *key* begins."""
-        line = self.lines.get(key)
-        return f"{self.source}:{line}: {key}" if line else f"{self.source}: {key}"
 
 
 def _destination(value: object) -> str:
@@ -82,17 +58,11 @@ def _directory(value: object) -> str:
     return value
 
 
-def _address(family: int, example: str) -> Callable[[object], str]:
-    def parse(value: object) -> str:
-        try:
-            address = ip_address(value) if isinstance(value, str) else None
-        except ValueError:
-            address = None
-        if address is None or address.version != family:
-            raise ValueError(f'{shown(value)} is not an IPv{family} address; write one such as "{example}"')
-        return str(address)
-
-    return parse
+def _address(value: object) -> str:
+    try:
+        return str(ip_address(str(value)))
+    except ValueError:
+        raise ValueError(f'{shown(value)} is not an IP address; write one such as "192.0.2.7"') from None
 
 
 def _option(value: object) -> str:
@@ -105,30 +75,35 @@ Destination = Annotated[str, Parsed(_destination, {"type": "string"})]
 Directory = Annotated[str, Parsed(_directory, {"type": "string"})]
 Interface = Annotated[str, Parsed(parse_interface, {"type": "string"})]
 Options = dict[str, Annotated[str, Parsed(_option, {"type": "string"})]]
-Address4 = Annotated[str, Parsed(_address(4, "192.0.2.7"), {"type": "string"})]
-Address6 = Annotated[str, Parsed(_address(6, "2001:db8::7"), {"type": "string"})]
-PathName = Annotated[str, Parsed(parse_name, {"type": "string"})]
+Address = Annotated[str, Parsed(_address, {"type": "string"})]
 
 
 class HostSection(Section):
     """How to reach a host by ssh."""
 
-    ssh: Destination = Field(description="Where ssh logs in: user@host, or a Host of the ssh configuration.")
+    ssh: Destination = Field(description="The destination of ssh: user@host, or a Host of its configuration.")
     options: Options = Field(default={}, description="Options of ssh_config(5) for this host, by keyword.")
     directory: Directory | None = Field(
-        default=None, description="Where the run's files are made there, e.g. /var/tmp."
+        default=None, description="The parent of the run's directory on the host, e.g. /var/tmp."
     )
+
+
+class PathsSection(Section):
+    """The client's interface of each path that scenarios use."""
+
+    ethernet: Interface
+    wifi: Interface
 
 
 class ClientSection(HostSection):
-    paths: dict[PathName, Interface] = Field(description="The client's interfaces, by path.")
+    paths: PathsSection = Field(description="The client's interfaces, by path.")
 
 
 class ServerSection(HostSection):
-    address: Address4 | None = Field(
-        default=None, description="Where others reach it, if not at its first interface's."
+    address: Address | None = Field(
+        default=None, description="The address at which others reach it, if it is not the first interface's."
     )
-    address6: Address6 | None = Field(default=None, description="The same for IPv6.")
+    address6: Address | None = Field(default=None, description="The same for IPv6.")
 
 
 class ProxySection(ServerSection):
@@ -147,54 +122,32 @@ class InventorySection(Section):
     origin: OriginSection
 
 
-def load_inventory(text: str, source: str) -> Inventory:
-    """Return the inventory in *text*. Raises :class:`InventoryError` with all problems, which name *source*."""
-    document = parse_document(text, source)
-    section, problems = validate(InventorySection, document)
-    problems = in_order([*problems, *_path_problems(document)])
-    if section is None or problems:
-        raise InventoryError(problems)
-
-    def part(name: str, host: HostSection, devices: tuple[str, ...], commands: str | None = None) -> HostRole:
-        login = Login(host.ssh, {**host.options, **_missing(section.options, host.options)}, host.directory)
-        addresses: dict[int, str] = {}
-        if isinstance(host, ServerSection):
-            addresses = {f: a for f, a in ((4, host.address), (6, host.address6)) if a is not None}
-        return HostRole(name, login, devices, addresses, Path(commands) if commands else None)
-
-    client, proxy, origin = section.client, section.proxy, section.origin
-    return Inventory(
-        client=part("client", client, tuple(client.paths.values())),
-        proxy=part("proxy", proxy, tuple(proxy.interfaces), proxy.commands),
-        origin=part("origin", origin, (origin.interface,)),
-        paths=tuple(ClientPath(name, device) for name, device in client.paths.items()),
-        source=source,
-        lines={key_text(path): position.line for path, position in document.keys.items()},
-    )
-
-
 def read_inventory(file: Path) -> Inventory:
-    """Return the inventory in *file*. Raises :class:`InventoryError` if it cannot be read or used."""
+    """Return the inventory in *file*. Raises :class:`InventoryError` with all problems."""
     try:
-        text = file.read_text()
+        document = parse_document(file.read_text(), str(file))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file in UTF-8"
         raise InventoryError([Problem(str(file), 0, 0, "", None, f"cannot be read: {reason}")]) from None
-    return load_inventory(text, str(file))
+    section, problems = validate(InventorySection, document)
+    if section is None or problems:
+        raise InventoryError(problems)
 
+    def role(name: str, host: HostSection, devices: Iterable[str], commands: str | None = None) -> HostRole:
+        # ssh_config(5) ignores the case of keywords.
+        options = {key.lower(): value for key, value in (*section.options.items(), *host.options.items())}
+        addresses: dict[int, str] = {}
+        if isinstance(host, ServerSection):
+            addresses = {ip_address(a).version: a for a in (host.address, host.address6) if a is not None}
+        return HostRole(name, host.ssh, options, host.directory, tuple(devices), addresses, commands)
 
-def _missing(common: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the options in *common* that *own* does not set. ssh_config(5) ignores the case of keywords."""
-    known = {keyword.lower() for keyword in own}
-    return {keyword: value for keyword, value in common.items() if keyword.lower() not in known}
-
-
-def _path_problems(document: Document) -> Iterator[Problem]:
-    """Yield the problem that a path which scenarios need is missing."""
-    client = document.data.get("client") if document.data else None
-    paths = client.get("paths") if isinstance(client, dict) else None
-    if isinstance(paths, dict):
-        for name in (name for name in SCENARIO_PATHS if name not in paths):
-            message = f"the path {name} is missing; the scenarios use {' and '.join(SCENARIO_PATHS)}"
-            where = ("client", "paths")
-            yield problem_at(document, where, None, message, document.key_position(where))
+    client, proxy, origin = section.client, section.proxy, section.origin
+    # The order of the paths in the file matters.
+    names = [str(key[2]) for key in document.keys if len(key) == 3 and key[:2] == ("client", "paths")]
+    paths = tuple(ClientPath(name, getattr(client.paths, name)) for name in names)
+    return Inventory(
+        client=role("client", client, [path.device for path in paths]),
+        proxy=role("proxy", proxy, proxy.interfaces, proxy.commands),
+        origin=role("origin", origin, [origin.interface]),
+        paths=paths,
+    )

@@ -11,9 +11,9 @@ from ..agent.processes import TMPFS
 from .build import Testbed, lab_of
 from .commands import TestbedError
 from .hops import EmulationError
-from .host import ClientPath, Host, Lab, Program
-from .model import End, Endpoint, Limits, Link, Node, Route, RoutingRule, Topology
-from .node import InterfaceBytes, LiveNode
+from .host import Lab, Program
+from .model import End, Link, Node, Topology
+from .node import LiveNode
 from .process import Process
 from .topologies import RELAY, TWO_PATHS, TWO_PATHS_TWO_INTERFACES, UNSHAPED, paths
 
@@ -23,21 +23,14 @@ __all__ = [
     "TWO_PATHS",
     "TWO_PATHS_TWO_INTERFACES",
     "UNSHAPED",
-    "ClientPath",
     "EmulationError",
     "End",
-    "Endpoint",
-    "Host",
-    "InterfaceBytes",
     "Lab",
-    "Limits",
     "Link",
     "LiveNode",
     "Node",
     "Process",
     "Program",
-    "Route",
-    "RoutingRule",
     "Testbed",
     "TestbedError",
     "Topology",

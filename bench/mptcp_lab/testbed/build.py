@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from . import congestion, hops
-from .commands import TestbedError, run, said, undo_after, undone
+from .commands import TestbedError, end_of, run, undo_after, undone
 from .host import ClientPath, Lab
 from .model import Topology
 from .node import LiveNode
@@ -31,89 +31,69 @@ class Testbed(AbstractContextManager["Testbed"]):
     """A built topology: ``with Testbed(TWO_PATHS) as testbed: testbed["client"].run([...])``."""
 
     __test__ = False  # pytest would take the name for a test class
+    claimed: Run
+    """The run that owns the namespaces."""
+    directory: Path
+    """A temporary directory, which is removed with the testbed."""
+    scope: ExitStack
+    """A scope that ends before the namespaces are deleted."""
 
     def __init__(self, topology: Topology, *, seed: int = 1) -> None:
         """Prepare the testbed. *seed* is the seed of the emulated paths."""
         self.topology = topology
         self.emulation = hops.Emulation(seed)
-        self._scope = ExitStack()
+        self.scope = ExitStack()
         self._nodes: dict[str, LiveNode] = {}
-        self._run: Run | None = None
 
     def __enter__(self) -> Self:
         try:
             self._build()
         except BaseException as error:
-            undo_after(error, self._scope.close)
+            undo_after(error, self.scope.close)
             raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        with undone(lambda: undo_after(error, self._scope.close)):
+        with undone(lambda: undo_after(error, self.scope.close)):
             if error is None:
                 self.check_emulation()
 
     def _build(self) -> None:
         topology = self.topology
-        self._run = self._scope.enter_context(claimed_run())
-        namespaces = {node.name: self._run.namespace(node.name) for node in topology.nodes}
+        self.claimed = self.scope.enter_context(claimed_run())
+        self.directory = self.claimed.directory
+        namespaces = {node.name: self.claimed.namespace(node.name) for node in topology.nodes}
         for namespace in namespaces.values():
             # Register the deletion first, so that a signal cannot leave a namespace that was just created.
-            self._scope.callback(delete_namespace, namespace)
-            run(["ip", "netns", "add", namespace], attempt=f"make namespace {namespace}")
+            self.scope.callback(delete_namespace, namespace)
+            run(["ip", "netns", "add", namespace], attempt=f"create namespace {namespace}")
         congestion.select("cubic", namespaces.values())
-        for node, there in groupby(steps(topology, namespaces), key=lambda step: step.node):
-            _take(tuple(there), namespaces[node], f"build {topology.name}")
+        for node, node_steps in groupby(steps(topology, namespaces), key=lambda step: step.node):
+            _run_steps(tuple(node_steps), namespaces[node], f"build {topology.name}")
         for name, namespace in namespaces.items():
-            self._nodes[name] = LiveNode(topology, name, namespace, self.directory, self._scope)
+            self._nodes[name] = LiveNode(topology, name, namespace, self.directory, self.scope)
         self.emulation.start(topology, self._nodes, self.directory)
 
     def check_emulation(self) -> None:
         """Raise EmulationError if a path was not as configured. The end of a testbed without error checks this, too."""
         self.emulation.check()
 
-    @property
-    def claimed(self) -> Run:
-        """The run that owns the namespaces."""
-        if self._run is None:
-            raise TestbedError(f"testbed {self.topology.name}: not built yet; use it in a with statement")
-        return self._run
-
-    @property
-    def directory(self) -> Path:
-        """A temporary directory, which is removed with the testbed."""
-        return self.claimed.directory
-
-    @property
-    def scope(self) -> ExitStack:
-        """A scope that ends before the namespaces are deleted."""
-        return self._scope
-
-    @property
-    def nodes(self) -> tuple[LiveNode, ...]:
-        return tuple(self._nodes.values())
-
     def __getitem__(self, name: str) -> LiveNode:
-        try:
-            return self._nodes[name]
-        except KeyError:
-            raise KeyError(f"no node {name!r}; there are {', '.join(self._nodes)}") from None
+        return self._nodes[name]
 
 
-def _take(there: Sequence[Step], namespace: str, attempt: str) -> None:
-    """Run the steps *there*, all of one node, in *namespace*. TestbedError names the step that failed.
+def _run_steps(steps: Sequence[Step], namespace: str, attempt: str) -> None:
+    """Run the *steps* of one node in *namespace*. TestbedError names the step that failed.
 
     One shell runs all steps, because entering a namespace takes longer than most steps.
     """
-    lines = (
-        f"{shlex.join(step.argv)} || {{ code=$?; echo {number}; exit $code; }}" for number, step in enumerate(there)
-    )
+    lines = (f"{shlex.join(step.argv)} || {{ code=$?; echo {n}; exit $code; }}" for n, step in enumerate(steps))
     done = run(["ip", "netns", "exec", namespace, "sh", "-c", "\n".join(lines)], attempt=attempt, check=False)
     if done.returncode != 0:
         *output, number = done.stdout.splitlines() or [""]
         # A killed shell prints no number.
-        failed = there[int(number)] if number.isdigit() else "its shell"
-        raise TestbedError(f"{attempt}: {failed}: exit code {done.returncode}{said(*output, done.stderr)}")
+        failed = steps[int(number)] if number.isdigit() else "its shell"
+        raise TestbedError(f"{attempt}: {failed}: exit code {done.returncode}{end_of(*output, done.stderr)}")
 
 
 def lab_of(testbed: Testbed) -> Lab:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run a command such that an error says what was attempted."""
+"""Run commands. Errors name what was attempted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class TestbedError(Exception):
-    """The testbed failed to do something. The text has the attempt and the answer."""
+    """The testbed failed to do something. The text has the attempt and the reason."""
 
     __test__ = False  # pytest would take the name for a test class
 
@@ -25,20 +25,19 @@ def run(
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run *argv* and return its output. *attempt* names the purpose in errors. *options* are passed to Popen."""
-    what = attempt or shlex.join(argv)
-    options.setdefault("stdin", subprocess.DEVNULL)
-    if "input" in options:
-        del options["stdin"]
+    attempt = attempt or shlex.join(argv)
+    if "input" not in options:
+        options.setdefault("stdin", subprocess.DEVNULL)
     if "stdout" not in options and "stderr" not in options:
         options["capture_output"] = True
     try:
         done = subprocess.run(list(argv), check=False, text=True, timeout=timeout, **options)
     except FileNotFoundError:
-        raise TestbedError(f"{what}: the program {argv[0]!r} is not installed") from None
+        raise TestbedError(f"{attempt}: the program {argv[0]!r} is not installed") from None
     except subprocess.TimeoutExpired as error:
-        raise TestbedError(f"{what}: no end after {timeout:g} s{said(error.stdout, error.stderr)}") from None
+        raise TestbedError(f"{attempt}: no end after {timeout:g} s{end_of(error.stdout, error.stderr)}") from None
     if check and done.returncode != 0:
-        raise TestbedError(f"{what}: exit code {done.returncode}{said(done.stdout, done.stderr)}")
+        raise TestbedError(f"{attempt}: exit code {done.returncode}{end_of(done.stdout, done.stderr)}")
     return done
 
 
@@ -74,7 +73,7 @@ def undone(undo: Callable[[], object]) -> Iterator[None]:
     undo()
 
 
-def said(*outputs: str | bytes | None) -> str:
+def end_of(*outputs: str | bytes | None) -> str:
     """Return the end of a command's output, indented, for an error message."""
     texts = [o.decode(errors="replace") if isinstance(o, bytes) else o for o in outputs if o]
     lines = "\n".join(texts).strip().splitlines()[-12:]

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from .commands import run
@@ -16,14 +16,12 @@ AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 AVAILABLE_KEY = "net.ipv4.tcp_available_congestion_control"
 """This sysctl describes the whole kernel. Every namespace may read it (ipv4_net_table in
 net/ipv4/sysctl_net_ipv4.c)."""
-KEEP = "keep"
-"""This word in place of a name means the congestion control of the host."""
 
 
 def lacking(name: str, available: str) -> str | None:
     """Return a text if a kernel with the congestion controls *available* lacks *name*; None if it has *name*."""
-    there = available.split()
-    return None if name in (KEEP, *there) else f"the kernel has no congestion control {name}; it has {', '.join(there)}"
+    names = available.split()
+    return None if name in names else f"the kernel has no congestion control {name}; it has {', '.join(names)}"
 
 
 def lacking_here(name: str) -> str | None:
@@ -33,33 +31,26 @@ def lacking_here(name: str) -> str | None:
     return lacking(name, AVAILABLE.read_text())
 
 
-@contextmanager
-def _allowed(name: str) -> Iterator[None]:
-    """Let namespaces select *name* during the scope: they may only select names in the host's list (tcp_cong.c)."""
-    with registry():
-        before = ALLOWED.read_text()
-        if name in before.split():
-            yield
-            return
-        ALLOWED.write_text(f"{before.strip()} {name}")
-        try:
-            yield
-        finally:
-            ALLOWED.write_text(before)
-
-
 def select(name: str, namespaces: Iterable[str]) -> bool:
     """Make *name* the default of *namespaces*. If that is impossible, change nothing and return False.
 
-    It is impossible if the kernel lacks *name*. In a container, which may not change the host's list, it is also
-    impossible if the list lacks *name*.
+    Namespaces may only select names in the host's list (tcp_cong.c), to which *name* is added for that time. This is
+    impossible if the kernel lacks *name*, or in a container, which may not change the list.
     """
-    if name not in AVAILABLE.read_text().split():
+    if lacking(name, AVAILABLE.read_text()):
         return False
-    try:
-        with _allowed(name):
+    with registry():
+        before = ALLOWED.read_text()
+        is_allowed = name in before.split()
+        try:
+            if not is_allowed:
+                ALLOWED.write_text(f"{before.strip()} {name}")
             for namespace in namespaces:
                 run(["ip", "netns", "exec", namespace, "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={name}"])
-    except PermissionError:
-        return False
+        except PermissionError:
+            return False
+        finally:
+            if not is_allowed:
+                with suppress(PermissionError):
+                    ALLOWED.write_text(before)
     return True

@@ -22,8 +22,12 @@ _ports = numbers(20_000)
 def ends(testbed: Testbed, direction: str, device: str) -> tuple[LiveNode, str, LiveNode, str]:
     """Return sender, its address, receiver, its address. *device* is the client's device; *direction* is up or down."""
     client, core = testbed["client"], testbed["core"]
-    near, far = client.address(device), core.address(f"to-{device}")
-    return (client, near, core, far) if direction == "up" else (core, far, client, near)
+    client_address, core_address = client.address(device), core.address(f"to-{device}")
+    return (
+        (client, client_address, core, core_address)
+        if direction == "up"
+        else (core, core_address, client, client_address)
+    )
 
 
 def crossed(
@@ -40,11 +44,11 @@ def crossed(
     counts = testbed.emulation.counts
     wait_until(
         lambda: all(way.seen == way.lost + way.passed for path in counts().values() for way in path.values()),
-        "the emulator has let all packets go",
+        "all packets have left the emulator",
     )
     time.sleep(SILENCE)
     process.stop()
-    return {number: (came - sent) / 1e6 for number, sent, came in json.loads(result.read_text())}
+    return {number: (arrival - sent) / 1e6 for number, sent, arrival in json.loads(result.read_text())}
 
 
 def lost(arrived: Collection[int], count: int) -> list[int]:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..agent.processes import descendants
 from .host import Host, Program
@@ -18,6 +20,8 @@ from .services import PROXY_PORT, Origin, Proxy, wait_until
 
 OPENING = 600.0
 """Maximum seconds for opening a crowd of connections."""
+REQUEST_SECONDS = 60.0
+"""Maximum seconds for one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Crowd:
     """Connections that are kept open."""
 
     process: Program
-    got: dict[str, int]
+    statuses: dict[str, int]
     """Number of connections by the status of their answer; ``refused`` is the number of refused connections."""
 
     def standing(self) -> int:
@@ -37,22 +41,23 @@ class Crowd:
         return standing
 
     def settled(self, pause: float = 1.0) -> int:
-        """Return this number when it has not changed for *pause* seconds. Raises TestbedError if it keeps changing."""
-        found = [self.standing()]
+        """Return the number of open connections when it no longer changes within *pause* s. Raises TestbedError."""
+        numbers = [self.standing()]
 
         def unchanged() -> bool:
             time.sleep(pause)
-            found.append(self.standing())
-            return found[-1] == found[-2]
+            numbers.append(self.standing())
+            return numbers[-1] == numbers[-2]
 
-        wait_until(unchanged, "the proxy has closed those that it does not take", timeout=OPENING)
-        return found[-1]
+        wait_until(unchanged, "the proxy closes no more connections", timeout=OPENING)
+        return numbers[-1]
 
 
 @contextmanager
 def crowd(host: Host, proxy: Proxy, origin: Origin, kind: str, count: int, addresses: Sequence[str]) -> Iterator[Crowd]:
     """Keep *count* connections of *kind* from *addresses* open (``agent.waiting_connections``). Raises TestbedError."""
-    argv = host.agent("waiting_connections", kind, str(count), *_where(proxy, origin), *addresses)
+    servers = proxy.host.service_address(), str(PROXY_PORT), origin.host.service_address()
+    argv = host.agent("waiting_connections", kind, str(count), *servers, *addresses)
     process = host.popen(argv, name=kind)
     try:
         wait_until(lambda: bool(_lines(process)), f"{count} {kind} are open", process=process, timeout=OPENING)
@@ -79,12 +84,18 @@ class Timed:
 
 def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> Timed:
     """Request ``/file`` from *host* *count* times by MPTCP. Raises TestbedError after ``OPENING`` seconds."""
-    said = host.run(host.agent("timed_requests", str(count), *_where(proxy, origin)), timeout=OPENING)
-    return Timed(**json.loads(said.stdout))
-
-
-def _where(proxy: Proxy, origin: Origin) -> tuple[str, str, str]:
-    return proxy.host.service_address(), str(PROXY_PORT), origin.host.service_address()
+    order = {
+        "proxy": [proxy.host.service_address(), PROXY_PORT],
+        "target": [origin.host.service_address(), 80],
+        "kind": "get",
+        "at_once": 1,
+        "files": [["file", origin.sizes["file"]]] * count,
+        "timeout": REQUEST_SECONDS,
+    }
+    file = host.write(f"{host.name}-requests.json", json.dumps(order))
+    requests = json.loads(host.run(host.agent("fetch", str(file)), timeout=OPENING).stdout)
+    seconds = [each["end"] - each["began"] for each in requests if each["error"] is None]
+    return Timed(seconds, count - len(seconds), sum(each["multipath"] for each in requests))
 
 
 def add_addresses(host: LiveNode, device: str, numbers: Iterable[int]) -> list[str]:
@@ -96,8 +107,7 @@ def add_addresses(host: LiveNode, device: str, numbers: Iterable[int]) -> list[s
     return addresses
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptors:
+class Descriptors(NamedTuple):
     """Number of open descriptors of one process, and its limit."""
 
     open: int
@@ -106,17 +116,14 @@ class Descriptors:
 
 def worker_descriptors(proxy: Proxy) -> list[Descriptors]:
     """Return the descriptors of each Squid worker on this machine, without the coordinator, which has no clients."""
-    found = []
+    workers = []
     for pid in descendants(proxy.process.pid):
-        place = Path(f"/proc/{pid}")
+        directory = Path(f"/proc/{pid}")
         with suppress(OSError):
-            title = (place / "cmdline").read_bytes().partition(b"\0")[0]
+            title = (directory / "cmdline").read_bytes().partition(b"\0")[0]
             if title.startswith(b"(squid-") and b"coord" not in title:
-                found.append(Descriptors(len(list((place / "fd").iterdir())), limit((place / "limits").read_text())))
-    return found
-
-
-def limit(text: str) -> int:
-    """Return the soft limit of descriptors in ``/proc/PID/limits``. prlimit(2) would need CAP_SYS_RESOURCE."""
-    (line,) = (line for line in text.splitlines() if line.startswith("Max open files"))
-    return int(line.split()[3])
+                # Do not use prlimit(2), which would need CAP_SYS_RESOURCE.
+                limits = re.search(r"^Max open files +(\d+)", (directory / "limits").read_text(), re.MULTILINE)
+                assert limits is not None
+                workers.append(Descriptors(len(list((directory / "fd").iterdir())), int(limits[1])))
+    return workers

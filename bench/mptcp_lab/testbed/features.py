@@ -9,79 +9,53 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 from functools import cache
 
 from .commands import TestbedError, run
 
-_PROTOCOL = getattr(socket, "IPPROTO_MPTCP", 262)
+_LOAD_BPF = """
+from mptcp_throttler.kernel.bpf import SocketPacing
+from mptcp_throttler.shaping.model import Ownership
+SocketPacing(Ownership()).close()
+"""
 
-_TRIALS: dict[str, tuple[str, str]] = {
-    "namespaces": ("true", "network namespaces (CONFIG_NET_NS)"),
-    "veth": ("ip link add veth0 type veth peer name veth1", "veth (CONFIG_VETH)"),
-    "vlan": ("ip link add link lo name vlan0 type vlan id 10", "VLANs (CONFIG_VLAN_8021Q)"),
-    "macvlan": (
-        "ip link add veth0 type veth peer name veth1 && ip link add link veth0 name macvlan0 type macvlan",
-        "macvlan (CONFIG_MACVLAN)",
-    ),
-    "mptcp-pm": ("ip mptcp limits show", "the kernel's mptcp_pm netlink family or 'ip mptcp'"),
-    "tbf": ("tc qdisc add dev lo root tbf rate 1mbit burst 4k limit 8k", "tc-tbf (CONFIG_NET_SCH_TBF)"),
-    "htb": ("tc qdisc add dev lo root handle 1: htb default 1", "tc-htb (CONFIG_NET_SCH_HTB)"),
-    "ingress": ("tc qdisc add dev lo clsact", "tc clsact (CONFIG_NET_CLS_ACT)"),
-    "ifb": ("ip link add ifb0 type ifb || ip link show ifb0", "IFB (CONFIG_IFB)"),
-    "nfqueue": (
-        "iptables-legacy --wait -A FORWARD -j NFQUEUE || iptables --wait -A FORWARD -j NFQUEUE",
-        "NFQUEUE (CONFIG_NETFILTER_XT_TARGET_NFQUEUE)",
-    ),
-    "ipset": (
-        "ipset create s4 hash:ip,port,ip skbinfo counters"
-        " && ipset create s6 hash:ip,port,ip family inet6 skbinfo counters",
-        "ipset hash:ip,port,ip with skbinfo (CONFIG_IP_SET_HASH_IPPORTIP)",
-    ),
-    "iptables-legacy": (
-        "iptables-legacy --wait -t mangle -S && ip6tables-legacy --wait -t mangle -S",
-        "legacy iptables (CONFIG_IP_NF_IPTABLES_LEGACY, CONFIG_IP_NF_MANGLE)",
-    ),
-    "nftables": ("nft add table inet t", "nf_tables (CONFIG_NF_TABLES_INET) or the nft program"),
-    "nft-ingress": (
-        "nft add table netdev t && nft 'add chain netdev t c { type filter hook ingress device lo priority filter; }'",
-        "nftables on ingress (CONFIG_NETFILTER_INGRESS, CONFIG_NF_TABLES_NETDEV)",
-    ),
-    "bpf-pacing": (
-        f"{sys.executable} -I -m mptcp_lab.testbed.bpf_probe",
-        "BPF programs on TCP sockets (CONFIG_CGROUP_BPF) or libbpf 1",
-    ),
-}  # fmt: skip
-_PROGRAMS = (
-    "squid", "apache2", "wget", "curl", "mptcpize", "ethtool", "tcpdump", "ss", "gcc", "ssh", "sshd", "sudo", "openssl",
-    "chromium", "chromedriver", "node", "prometheus", "promtool", "haproxy", "nginx",
-    "aarch64-linux-gnu-gcc", "openvpn", "git",
-)  # fmt: skip
+_TRIALS = {
+    "namespaces": "true",
+    "veth": "ip link add veth0 type veth peer name veth1",
+    "vlan": "ip link add link lo name vlan0 type vlan id 10",
+    "macvlan": "ip link add v0 type veth peer name v1 && ip link add link v0 name macvlan0 type macvlan",
+    "mptcp": "sysctl -n net.mptcp.enabled",
+    "mptcp-pm": "ip mptcp limits show",
+    "tbf": "tc qdisc add dev lo root tbf rate 1mbit burst 4k limit 8k",
+    "htb": "tc qdisc add dev lo root handle 1: htb default 1",
+    "ingress": "tc qdisc add dev lo clsact",
+    "ifb": "ip link add ifb0 type ifb || ip link show ifb0",
+    "nfqueue": "iptables-legacy --wait -A FORWARD -j NFQUEUE || iptables --wait -A FORWARD -j NFQUEUE",
+    "ipset": "for family in inet inet6; do "
+    "ipset create $family hash:ip,port,ip family $family skbinfo counters || exit; done",
+    "iptables-legacy": "iptables-legacy --wait -t mangle -S && ip6tables-legacy --wait -t mangle -S",
+    "nftables": "nft add table inet t",
+    "nft-ingress": "nft add table netdev t && "
+    "nft 'add chain netdev t c { type filter hook ingress device lo priority filter; }'",
+    "bpf-pacing": f"{sys.executable} -I -c '{_LOAD_BPF}'",
+}
+"""For each feature of the kernel: shell commands that fail without it."""
 
 
 @cache
 def missing(feature: str) -> str | None:
-    """Return why *feature* is missing here, or None. *feature* is ``root``, ``mptcp``, a key above, or a program."""
+    """Return why *feature* is missing here, or None. *feature* is ``root``, a key above, or a program."""
     if feature == "root":
         return None if os.geteuid() == 0 else "root is needed"
-    if feature == "mptcp":
-        try:
-            socket.socket(socket.AF_INET, socket.SOCK_STREAM, _PROTOCOL).close()
-        except OSError as error:
-            return f"the kernel makes no MPTCP socket ({error.strerror}); CONFIG_MPTCP, sysctl net.mptcp.enabled"
-        return None
-    if feature in _PROGRAMS:
+    if feature not in _TRIALS:
         path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
         return None if shutil.which(feature, path=path) else f"the program {feature} is not installed"
-    if feature not in _TRIALS:
-        raise ValueError(f"feature {feature!r}: unknown; there are root, mptcp, {', '.join(_TRIALS)}")
-    trial, name = _TRIALS[feature]
-    done = run(["unshare", "--net", "sh", "-c", trial], check=False)
+    done = run(["unshare", "--net", "sh", "-c", _TRIALS[feature]], check=False)
     if done.returncode == 0:
         return None
-    said = (done.stderr or done.stdout).strip().splitlines()
-    return f"{name} is missing here: '{trial}' said {said[-1] if said else 'nothing'!r}"
+    errors = (done.stderr or done.stdout).strip().splitlines()
+    return f"the kernel lacks {feature}: '{_TRIALS[feature]}' printed {errors[-1] if errors else 'nothing'!r}"
 
 
 def fails_when_missing() -> bool:

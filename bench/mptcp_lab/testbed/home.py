@@ -10,8 +10,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ UPLINKS: Final = ("eth0", "wlan0")
 DIRECTORY: Final = "gateway"
 
 
-def give_site(testbed: Testbed) -> None:
+def add_site_addresses(testbed: Testbed) -> None:
     """Add addresses outside of any home's networks to the origin."""
     for address, version, family in ((f"{SITE}/32", "-4", 4), (f"{SITE6}/128", "-6", 6)):
         testbed["origin"].run(["ip", version, "addr", "add", address, "dev", "lo"])
@@ -34,8 +34,9 @@ def give_site(testbed: Testbed) -> None:
         testbed["core"].run(["ip", version, "route", "add", address, "via", gateway])
 
 
-def start_parent(host: LiveNode, homes: str = "10.77.0.0/16 fd77::/32") -> Proxy:
-    """Start a proxy that opens tunnels to any port for clients in *homes*, as in docs/home.md."""
+def start_parent(host: LiveNode) -> Proxy:
+    """Start a proxy that opens tunnels to any port for clients in homes, as in docs/home.md."""
+    homes = "10.77.0.0/16 fd77::/32"
     changes = {
         "http_access deny !web_ports\n": f"acl homes src {homes}\nacl clients src {homes}\n"
         "acl home_tunnels all-of CONNECT homes\nhttp_access deny !web_ports !home_tunnels\n",
@@ -48,12 +49,12 @@ def start_parent(host: LiveNode, homes: str = "10.77.0.0/16 fd77::/32") -> Proxy
     return start_proxy(host, host.write("parent.conf", text))
 
 
-def settings_of(
+def write_settings(
     relay: LiveNode, parent: str, more: str = "", uplinks: Sequence[str] = UPLINKS, home: str = "lan0"
 ) -> Path:
     """Write the gateway's settings. *more* is added to the section lan; *home* is the interface towards the home."""
-    named = ", ".join(f"{device}: {device}" for device in uplinks)
-    text = f"uplinks: {{{named}}}\nparents: ['{parent}:3128']\nlan: {{devices: [{home}]{more}}}\n"
+    names = ", ".join(f"{device}: {device}" for device in uplinks)
+    text = f"uplinks: {{{names}}}\nparents: ['{parent}:3128']\nlan: {{devices: [{home}]{more}}}\n"
     return relay.write("gateway.yaml", text)
 
 
@@ -63,46 +64,46 @@ def command(relay: LiveNode, name: str, settings: Path) -> list[str]:
     return [program("mptcp-gateway"), name, "--config", str(settings), "--directory", directory]
 
 
-@contextmanager
-def gateway(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> Iterator[Process]:
+def gateway(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> AbstractContextManager[Process]:
     """Run the gateway during the scope, which begins when both uplinks are good. *confined* precedes the command."""
-    (relay.directory / DIRECTORY / "status.json").unlink(missing_ok=True)  #  # a killed gateway may have left it
-    with relay.running([*confined, *command(relay, "run", settings)], name="gateway") as process:
-        wait_until(lambda: verdicts(relay) == ["good", "good"], "both uplinks are good", process=process)
-        yield process
-        process.stop()
+    argv = [*confined, *command(relay, "run", settings)]
+    return _running(relay, argv, "status.json", lambda: verdicts(relay) == ["good", "good"])
+
+
+def forwarder(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> AbstractContextManager[Process]:
+    """Run the forwarder during the scope. *confined* precedes the command."""
+    argv = [*confined, *command(relay, "forward", settings)]
+    return _running(relay, argv, "forwarder.json", lambda: bool(forwarded(relay)))
 
 
 @contextmanager
-def forwarder(relay: LiveNode, settings: Path, confined: Sequence[str] = ()) -> Iterator[Process]:
-    """Run the forwarder during the scope. *confined* precedes the command."""
-    says = relay.directory / DIRECTORY / "forwarder.json"
-    says.unlink(missing_ok=True)
-    with relay.running([*confined, *command(relay, "forward", settings)], name="forwarder") as process:
-        wait_until(says.exists, "it forwards", process=process)
+def _running(relay: LiveNode, argv: Sequence[str], status: str, ready: Callable[[], bool]) -> Iterator[Process]:
+    # A killed daemon may have left its status.
+    (relay.directory / DIRECTORY / status).unlink(missing_ok=True)
+    with relay.running(argv, name="gateway") as process:
+        wait_until(ready, f"the daemon has written {status}", process=process)
         yield process
         process.stop()
 
 
 def verdicts(relay: LiveNode) -> list[str]:
     """Return the gateway's verdicts on its uplinks for IPv4, in order."""
-    return [each["verdict"] for each in _said(relay, "status.json").get("ways", ()) if each["version"] == 4]
+    return [each["verdict"] for each in _status(relay, "status.json").get("ways", ()) if each["version"] == 4]
 
 
 def forwarded(relay: LiveNode) -> dict[str, Any]:
     """Return the status that the forwarder wrote at most a second ago."""
-    return _said(relay, "forwarder.json")
+    return _status(relay, "forwarder.json")
 
 
-def _said(relay: LiveNode, name: str) -> dict[str, Any]:
+def _status(relay: LiveNode, name: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads((relay.directory / DIRECTORY / name).read_text())
+        return dict(json.loads((relay.directory / DIRECTORY / name).read_text()))
     except FileNotFoundError:
         return {}
-    return found
 
 
-def reached(testbed: Testbed) -> None:
+def wait_for_site(testbed: Testbed) -> None:
     """Wait until the parent can reach the site by IPv4 and IPv6."""
     for address in (SITE, SITE6):
         wait_until(lambda address=address: accepts(testbed["proxy"], address, 80), f"{address} answers")  # type: ignore[misc]
@@ -112,9 +113,9 @@ def reached(testbed: Testbed) -> None:
 def silent(core: LiveNode, device: str) -> Iterator[None]:
     """Let *core* drop all packets of an uplink, without any error to the sender."""
     core.run(["nft", f"add table inet {device}"])
-    for hook, what in (("prerouting", "iifname"), ("postrouting", "oifname")):
+    for hook, device_kind in (("prerouting", "iifname"), ("postrouting", "oifname")):
         core.run(["nft", f"add chain inet {device} {hook} {{ type filter hook {hook} priority 0; }}"])
-        core.run(["nft", f"add rule inet {device} {hook} {what} to-{device} drop"])
+        core.run(["nft", f"add rule inet {device} {hook} {device_kind} to-{device} drop"])
     try:
         yield
     finally:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..emulation import userspace
-from ..emulation.userspace import Command, Counts
+from ..emulation.userspace import Counts
 from .commands import TestbedError, run
+from .host import wait_until
 from .model import Hop, Topology
 from .node import LiveNode
 from .process import Process
@@ -28,18 +28,16 @@ class EmulationError(TestbedError):
     """An emulated path was not as configured, so that measurements over the path are not valid."""
 
 
-START = 60.0
-"""Maximum seconds until an emulator is ready."""
-
 TOLERANCE = "MPTCP_BENCH_LATE_SHARE"
 """Environment variable that sets a different allowed share of late packets, for tests that do not measure time."""
 
 
 def build(directory: Path, name: str = "emulator", sources: Sequence[Path] = userspace.SOURCES) -> Path:
-    """Compile *sources* to the program *name* in *directory*, and return its path."""
+    """Compile *sources* to the program *name* in *directory*, if it is not there, and return its path."""
     program = directory / name
-    program.write_bytes(_compiled(tuple(sources), userspace.COMPILER_FLAGS, userspace.LIBRARIES))
-    program.chmod(0o755)
+    if not program.exists():
+        program.write_bytes(_compiled(tuple(sources), userspace.COMPILER_FLAGS, userspace.LIBRARIES))
+        program.chmod(0o755)
     return program
 
 
@@ -56,45 +54,39 @@ def _compiled(sources: tuple[Path, ...], flags: tuple[str, ...], libraries: tupl
         return program.read_bytes()
 
 
-def _queue_forwarded(node: LiveNode, variants: Iterable[Sequence[Command]]) -> None:
+def _start(node: LiveNode, argv: Sequence[object], name: str) -> Process:
+    process = node.popen([str(word) for word in argv], name=name)
+    is_ready = f"the {name} on {node.name} is ready"
+    wait_until(lambda: userspace.READY in process.output().split(), is_ready, process=process)
+    return process
+
+
+def _queue(node: LiveNode, variants: Sequence[Sequence[Sequence[str]]]) -> None:
     """Queue packets that *node* forwards to our program, by the first of *variants* that this kernel accepts."""
-    refused = []
+    errors = []
     for first, *others in variants:
         done = node.run(first, check=False)
         if done.returncode == 0:
             for command in others:
                 node.run(command)
             return
-        refused.append(f"{first[0]}: {(done.stderr or done.stdout).strip()}")
-    raise TestbedError(f"[{node.name}] hand forwarded packets to the path emulator: " + "; ".join(refused))
-
-
-def _wait_until_ready(process: Process, what: str) -> None:
-    deadline = time.monotonic() + START
-    while userspace.READY not in process.output().split():
-        if not process.running or time.monotonic() > deadline:
-            raise TestbedError(f"{what}: it is not ready{process.tail()}")
-        time.sleep(0.005)
+        errors.append(f"{first[0]}: {(done.stderr or done.stdout).strip()}")
+    raise TestbedError(f"[{node.name}] queue forwarded packets: {'; '.join(errors)}")
 
 
 @dataclass(slots=True)
-class _Box:
-    node: LiveNode
-    program: Path
-    process: Process | None = None
+class _Program:
+    """The emulator or the middlebox of a path, which runs on the path's hop."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Running:
     hop: Hop
     node: LiveNode
+    file: Path
     process: Process
-    counters: Path
 
-    def counts(self) -> dict[str, Counts]:
-        with self.node.entered():
-            kernel = Path("/proc/thread-self/net/netfilter/nfnetlink_queue").read_text()
-        return userspace.counts(self.hop.path, self.counters.read_bytes(), kernel)
+    def check(self) -> None:
+        if not self.process.running:
+            ended = f"path {self.hop.path.name}: the {self.process.name} ended with {self.process.returncode}"
+            raise EmulationError(f"{ended}; the run is void{self.process.tail()}")
 
 
 @dataclass(slots=True)
@@ -102,64 +94,61 @@ class Emulation:
     """The emulated paths of a testbed."""
 
     seed: int
-    _running: list[_Running] = field(default_factory=list)
-    _boxes: dict[str, _Box] = field(default_factory=dict)
-    """The middleboxes by path."""
+    _emulators: dict[str, _Program] = field(default_factory=dict)
+    """The emulators by path."""
+    _middleboxes: dict[str, _Program] = field(default_factory=dict)
     _judged: dict[tuple[str, str], Counts] = field(default_factory=dict)
     """Counts at the last check, so that a fault in one run is not reported in the next run."""
 
     def start(self, topology: Topology, nodes: Mapping[str, LiveNode], directory: Path) -> None:
         """Start the emulators and middleboxes, which the plan's qdiscs do not include."""
-        boxes = [hop for hop in topology.hops if hop.path.middlebox is not None]
-        if boxes:
-            program = build(directory, "middlebox", userspace.MIDDLEBOX_SOURCES)
-            for hop in boxes:
-                assert hop.path.middlebox is not None
-                self._boxes[hop.path.name] = _Box(nodes[hop.node], program)
-                self.change_middlebox(hop.path.name, hop.path.middlebox)
-                devices = {name: device for name, device, _ in hop.directions}
-                _queue_forwarded(nodes[hop.node], userspace.middlebox_rules(devices))
-        impaired = [hop for hop in topology.hops if hop.impaired]
-        program = build(directory) if impaired else directory
-        self._running += [self._start(hop, nodes[hop.node], program) for hop in impaired]
+        for hop in topology.hops:
+            path, node = hop.path, nodes[hop.node]
+            if path.middlebox is not None:
+                file = build(directory, "middlebox", userspace.MIDDLEBOX_SOURCES)
+                process = self._start_middlebox(node, file, path.middlebox)
+                self._middleboxes[path.name] = _Program(hop, node, file, process)
+                _queue(node, userspace.rules({name: device for name, device, _ in hop.directions}, middlebox=True))
+            if hop.impaired:
+                counters = directory / f"{hop.node}-counters"
+                argv = [build(directory), counters, *userspace.arguments(path, self.seed)]
+                self._emulators[path.name] = _Program(hop, node, counters, _start(node, argv, "emulator"))
+                devices = {name: device for name, device, way in hop.directions if way.impaired}
+                _queue(node, userspace.rules(devices, sent_too=path.middlebox is not None))
+
+    def _start_middlebox(self, node: LiveNode, file: Path, behaviour: str) -> Process:
+        queues = userspace.MIDDLEBOX_QUEUES
+        return _start(node, [file, behaviour, queues["up"], queues["down"]], "middlebox")
 
     def change_middlebox(self, path: str, behaviour: str) -> int:
         """Change the behaviour of *path*'s middlebox; packets in it are lost. Return how many it has changed so far."""
-        box = self._boxes[path]
-        changed = 0
-        if box.process is not None:
-            box.process.stop()
-            said = re.search(r"^changed (\d+)$", box.process.output(), re.MULTILINE)
-            if said is None:
-                raise TestbedError(f"path {path}: the middlebox did not say what it had changed{box.process.tail()}")
-            changed = int(said[1])
-        box.process = box.node.popen([str(box.program), *userspace.middlebox_arguments(behaviour)], name="middlebox")
-        _wait_until_ready(box.process, f"start the middlebox of path {path}")
-        return changed
-
-    def _start(self, hop: Hop, node: LiveNode, program: Path) -> _Running:
-        counters = node.directory / f"{hop.node}-counters"
-        arguments = userspace.arguments(hop.path, self.seed)
-        process = node.popen([str(program), str(counters), *arguments], name="emulator")
-        _wait_until_ready(process, f"start the emulator of path {hop.path.name}")
-        devices = {name: device for name, device, direction in hop.directions if direction.impaired}
-        _queue_forwarded(node, userspace.rules(devices, sent_too=hop.path.middlebox is not None))
-        return _Running(hop, node, process, counters)
+        box = self._middleboxes[path]
+        box.process.stop()
+        changed = re.search(r"^changed (\d+)$", box.process.output(), re.MULTILINE)
+        if changed is None:
+            raise TestbedError(f"path {path}: the middlebox printed no number of changes{box.process.tail()}")
+        box.process = self._start_middlebox(box.node, box.file, behaviour)
+        return int(changed[1])
 
     def counts(self) -> dict[str, dict[str, Counts]]:
         """Return the emulator's counts by path and direction."""
-        return {one.hop.path.name: one.counts() for one in self._running}
+        result = {}
+        for path, emulator in self._emulators.items():
+            with emulator.node.entered():
+                kernel = Path("/proc/thread-self/net/netfilter/nfnetlink_queue").read_text()
+            result[path] = userspace.counts(emulator.hop.path, emulator.file.read_bytes(), kernel)
+        return result
 
     @property
     def processes(self) -> dict[str, Process]:
         """The emulator processes by path."""
-        return {one.hop.path.name: one.process for one in self._running}
+        return {path: emulator.process for path, emulator in self._emulators.items()}
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """The emulators' messages about possible differences between the paths and their configuration."""
-        said = (line for one in self._running for line in one.process.output().splitlines())
-        return tuple(dict.fromkeys(line for line in said if line != userspace.READY))
+        lines = (line for process in self.processes.values() for line in process.output().splitlines())
+        return tuple(dict.fromkeys(line for line in lines if line != userspace.READY))
 
     def check(self) -> None:
         """Raise EmulationError if a path was not as configured since the last check, or one of its processes ended.
@@ -168,19 +157,12 @@ class Emulation:
         (:meth:`userspace.Counts.fault`). If an emulator has ended, each check reports this, because no measurement
         is valid after that.
         """
+        for program in (*self._middleboxes.values(), *self._emulators.values()):
+            program.check()
+        tolerated = float(os.environ.get(TOLERANCE, userspace.MAX_LATE_SHARE))
         faults = []
-        for path, box in self._boxes.items():
-            process = box.process
-            if process is not None and not process.running:
-                ended = f"path {path}: the middlebox ended with {process.returncode}"
-                raise EmulationError(f"{ended}; the run is void{process.tail()}")
-        tolerated = float(os.environ.get(TOLERANCE, userspace.LATE_SHARE))
-        for one in self._running:
-            path = one.hop.path.name
-            if not one.process.running:
-                ended = f"path {path}: the emulator ended with {one.process.returncode}"
-                raise EmulationError(f"{ended}; the run is void{one.process.tail()}")
-            for name, total in one.counts().items():
+        for path, totals in self.counts().items():
+            for name, total in totals.items():
                 fault = total.since(self._judged.get((path, name))).fault(tolerated)
                 self._judged[path, name] = total
                 if fault is not None:

@@ -6,46 +6,101 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from .commands import TestbedError
+
+KILL_SECONDS = 60.0
+"""Seconds that a killed program may take to end. On a busy machine it has to wait for a processor to end."""
+PATIENCE = 60.0
+"""Maximum seconds for an operation that takes one or two seconds on an idle machine."""
+
 
 class Program(Protocol):
     """A program that was started on a host. It ends at the latest when the host is left."""
 
     name: str
+    pid: int
+    """The process id on that host."""
 
-    @property
-    def pid(self) -> int:
-        """The process id on that host."""
+    def exit_code(self, timeout: float = 0.0) -> int | None:
+        """Return the exit code, or None if the program still runs after *timeout* seconds."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send the signal *number* if the program still runs."""
+        ...
+
+    def output(self) -> str:
+        """Return the output so far."""
+        ...
+
+    def kill_tree(self) -> None:
+        """Kill the program and its remaining descendants with SIGKILL."""
         ...
 
     @property
-    def running(self) -> bool: ...
+    def returncode(self) -> int | None:
+        return self.exit_code()
+
     @property
-    def returncode(self) -> int | None: ...
-    def wait(self, timeout: float) -> int: ...
-    def signal(self, number: int) -> None: ...
-    def stop(self, grace: float = 30.0) -> int: ...
-    def kill(self) -> None: ...
-    def kill_tree(self) -> None: ...
-    def output(self) -> str: ...
-    def tail(self, lines: int = 15) -> str: ...
+    def running(self) -> bool:
+        return self.exit_code() is None
+
+    def wait(self, timeout: float) -> int:
+        """Wait for the end, and return the exit code. Raises TestbedError after *timeout* seconds."""
+        code = self.exit_code(timeout)
+        if code is None:
+            raise TestbedError(f"{self.name}: still runs after {timeout:g} s{self.tail()}")
+        return code
+
+    def tail(self, lines: int = 15) -> str:
+        """Return the end of the output, indented, for an error message."""
+        return "".join(f"\n    {line}" for line in self.output().splitlines()[-lines:])
+
+    def kill(self) -> None:
+        """End the program as a crash would: by SIGKILL, so that it cannot clean up."""
+        self.signal(signal.SIGKILL)
+        self.wait(KILL_SECONDS)
+
+    def stop(self, grace: float = 30.0) -> int:
+        """End the program by SIGTERM, or by SIGKILL after *grace* seconds. Return its exit code."""
+        self.signal(signal.SIGTERM)
+        if self.exit_code(grace) is None:
+            self.kill()
+        return self.wait(KILL_SECONDS)
+
+
+def wait_until(
+    ready: Callable[[], bool], what: str, *, timeout: float = PATIENCE, process: Program | None = None
+) -> None:
+    """Wait until *ready*. Raises TestbedError, with the end of the log, after *timeout* s or if *process* ends."""
+    began = time.monotonic()
+    deadline = began + timeout
+    while not ready():
+        now = time.monotonic()
+        if process is not None and not process.running:
+            raise TestbedError(f"{what}: {process.name} ended with {process.returncode}{process.tail()}")
+        if now > deadline:
+            raise TestbedError(f"{what}: not within {timeout:g} s{process.tail() if process else ''}")
+        # Many conditions run a command. Spend at most a quarter of the time on them.
+        time.sleep(min(max(0.02, 3 * (now - began)), 1.0))
+        began = time.monotonic()
 
 
 class Host(Protocol):
     """One host of an experiment."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def directory(self) -> Path:
-        """Directory for files of this run, which is removed when the run ends."""
-        ...
+    name: str
+    directory: Path
+    """Directory for files of this run, which is removed when the run ends."""
 
     def run(
         self, argv: Sequence[str], *, check: bool = True, timeout: float = 30, **options: Any
@@ -104,13 +159,14 @@ class Host(Protocol):
         """Run *do* now, and *undo* at the end of the scope."""
         ...
 
-    def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
-        """Set a sysctl, and restore its old value at the end of the scope."""
-        ...
-
     def at_end(self, callback: Callable[[], object]) -> None:
         """Call *callback* when the host is left, before programs that were started earlier are ended."""
         ...
+
+    def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
+        """Set a sysctl, and restore its old value at the end of the scope."""
+        before = self.run(["sysctl", "-n", key]).stdout.strip()
+        return self.changed(["sysctl", "-qw", f"{key}={value}"], ["sysctl", "-qw", f"{key}={before}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +190,4 @@ class Lab:
     """The proxy's interfaces towards the client, which the throttler controls."""
 
     def path(self, name: str) -> ClientPath:
-        for path in self.paths:
-            if path.name == name:
-                return path
-        raise KeyError(f"no path {name!r}; there are {', '.join(p.name for p in self.paths)}")
+        return {path.name: path for path in self.paths}[name]

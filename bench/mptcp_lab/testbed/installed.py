@@ -17,8 +17,8 @@ THROTTLER_CONFIG = REPOSITORY / "conf" / "throttler.yaml"
 
 def program(name: str) -> str:
     """Return the path of one of our commands, in the directory of this interpreter or in PATH. Raises TestbedError."""
-    beside = Path(sysconfig.get_path("scripts")) / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if found is None:
-        raise TestbedError(f"start {name}: not installed in {beside.parent}; sudo ./run test installs it")
-    return found
+    installed = Path(sysconfig.get_path("scripts")) / name
+    path = str(installed) if installed.exists() else shutil.which(name)
+    if path is None:
+        raise TestbedError(f"start {name}: not installed in {installed.parent}; sudo ./run test installs it")
+    return path

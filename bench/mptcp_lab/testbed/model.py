@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A topology as data: nodes, the links between them, and each node's routes and MPTCP settings.
 
-This module does not touch the kernel: ``plan`` turns a topology into commands, and ``build`` runs them. Rates are
+This module does not use the kernel: ``plan`` turns a topology into commands, and ``build`` runs them. Rates are
 integers in bits per second, as the kernel's shapers count: IP packet plus 14 bytes of Ethernet header.
 """
 
@@ -14,6 +14,10 @@ from ..emulation.model import Direction, EmulatedPath
 
 MAX_PM_LIMIT = 8
 """Highest limit of the in-kernel path manager: MPTCP_PM_ADDR_MAX, net/mptcp/pm_netlink.c."""
+
+
+LAN, WAN = "lan", "wan"
+"""A hop's devices towards the client and towards the core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,39 +45,10 @@ class Link:
     a: End
     b: End
     rate: int | None = None
-    queue_ms: int = 50
-    """Maximum time in milliseconds that a packet may wait in the shaper's drop-tail queue."""
     offloads: bool = False
     """Whether segmentation and receive offloads stay on. By default they are off, because MPTCP over veth is erratic
     with offloads."""
     mtu: int = 1500
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A route, as ``ip route`` adds it. ``default`` takes its family from *via*."""
-
-    destination: str
-    via: str
-    device: str
-    table: int | None = None
-    metric: int | None = None
-    mtu: int | None = None
-    """MTU for packets on this route, if it is lower than the MTU of the device."""
-
-    @property
-    def family(self) -> int:
-        return ip_interface(self.via).version
-
-
-@dataclass(frozen=True, slots=True)
-class RoutingRule:
-    """A rule, as ``ip rule`` adds it: packets from *source*, or received on *incoming*, use *table*."""
-
-    table: int
-    family: int
-    source: str | None = None
-    incoming: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +62,16 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a node's connections (``ip mptcp limits``): maximum subflows, maximum accepted announced addresses."""
-
-    subflows: int = MAX_PM_LIMIT
-    add_addr_accepted: int = MAX_PM_LIMIT
-
-
-@dataclass(frozen=True, slots=True)
 class Node:
     """One host, which is a network namespace."""
 
     name: str
-    routes: tuple[Route, ...] = ()
-    rules: tuple[RoutingRule, ...] = ()
+    routes: tuple[str, ...] = ()
+    """Commands of ip(8), without ``ip``, that add routes and rules."""
     endpoints: tuple[Endpoint, ...] = ()
-    limits: Limits = Limits()
+    max_subflows: int = MAX_PM_LIMIT
+    max_add_addr: int = MAX_PM_LIMIT
+    """Limits of the node's connections: subflows, and announced addresses that they accept."""
     sysctls: tuple[tuple[str, str], ...] = ()
     """sysctls that are set only in the namespace, before its devices are created."""
 
@@ -115,14 +84,11 @@ class Hop:
     path: EmulatedPath
     client_device: str
     """The device of the node ``client`` at which the path begins."""
-    down: str = "lan"
-    """The hop's device towards the client; :attr:`up` is the device towards the core."""
-    up: str = "wan"
 
     @property
     def directions(self) -> tuple[tuple[str, str, Direction], ...]:
         """Name, sending device and treatment of packets of each direction."""
-        return (("down", self.down, self.path.down), ("up", self.up, self.path.up))
+        return (("down", LAN, self.path.down), ("up", WAN, self.path.up))
 
     @property
     def impaired(self) -> bool:
@@ -139,18 +105,14 @@ class Topology:
     hops: tuple[Hop, ...] = ()
 
     def node(self, name: str) -> Node:
-        for node in self.nodes:
-            if node.name == name:
-                return node
-        raise KeyError(f"topology {self.name} has no node {name!r}; {', '.join(n.name for n in self.nodes)}")
+        return {node.name: node for node in self.nodes}[name]
 
     def end(self, node: str, device: str) -> End:
-        for link in self.links:
-            for end in (link.a, link.b):
-                if (end.node, end.device) == (node, device):
-                    return end
-        raise KeyError(f"topology {self.name} has no device {device!r} on node {node!r}")
+        return self._ends(node)[device]
 
     def devices(self, node: str) -> tuple[str, ...]:
-        ends = (end for link in self.links for end in (link.a, link.b))
-        return tuple(end.device for end in ends if end.node == node)
+        return tuple(self._ends(node))
+
+    def _ends(self, node: str) -> dict[str, End]:
+        """Return the ends of links at *node* by device."""
+        return {end.device: end for link in self.links for end in (link.a, link.b) if end.node == node}

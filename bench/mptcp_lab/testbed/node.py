@@ -15,10 +15,10 @@ from typing import Any
 
 from ..agent import counters
 from .commands import TestbedError, run, undone
+from .host import Host
 from .installed import program
 from .model import Topology
 from .ownership import NAMESPACES
-from .plan import node_steps
 from .process import Process
 
 CLONE_NEWNET = 0x40000000
@@ -56,7 +56,7 @@ class InterfaceBytes:
     """Number of received packets."""
 
 
-class LiveNode:
+class LiveNode(Host):
     """One namespace of a built topology."""
 
     def __init__(self, topology: Topology, name: str, namespace: str, directory: Path, scope: ExitStack) -> None:
@@ -88,12 +88,11 @@ class LiveNode:
         mounts: Mapping[str, str | os.PathLike[str]] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Process:
-        """Start a program, which ends with the testbed. *mounts* has private directories, or ``TMPFS``."""
         label = name or Path(argv[0]).name
         self._logs += 1
         log = self.directory / f"{self.name}-{label}-{self._logs}.log"
         process = Process(self.namespace, argv, name=label, log=log, mounts=mounts, env=env)
-        self._scope.callback(process.stop)
+        self.at_end(process.stop)
         return process
 
     @contextmanager
@@ -106,7 +105,6 @@ class LiveNode:
             process.kill()
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """Call *callback* when the testbed is removed, before programs that were started earlier are ended."""
         self._scope.callback(callback)
 
     def entered(self) -> AbstractContextManager[None]:
@@ -114,11 +112,13 @@ class LiveNode:
         return entered(self.namespace)
 
     def address(self, device: str, family: int = 4) -> str:
-        """Return the address of *device* for *family* 4 or 6, as text without prefix length."""
         address = self._topology.end(self.name, device).address(family)
         if address is None:
             raise KeyError(f"{self.name}:{device} has no IPv{family} address")
         return address
+
+    def service_address(self, family: int = 4) -> str:
+        return self.address(self._topology.devices(self.name)[0], family)
 
     def counters(self) -> dict[str, InterfaceBytes]:
         """Return the counters of all devices, which are read at the same moment."""
@@ -128,31 +128,19 @@ class LiveNode:
     def interface_bytes(self, device: str) -> InterfaceBytes:
         return self.counters()[device]
 
-    def service_address(self, family: int = 4) -> str:
-        """Return the node's first address of *family*, at which other nodes reach its services."""
-        for device in self._topology.devices(self.name):
-            address = self._topology.end(self.name, device).address(family)
-            if address is not None:
-                return address
-        raise KeyError(f"{self.name} has no IPv{family} address")
-
     def agent(self, module: str, *arguments: str) -> list[str]:
-        """Return the command that runs ``mptcp_lab.agent.MODULE``."""
         return [sys.executable, "-I", "-m", f"{counters.__package__}.{module}", *arguments]
 
     def program(self, name: str) -> str:
-        """Return the path of one of our commands."""
         return program(name)
 
     def write(self, name: str, text: str) -> Path:
-        """Write *text* to file *name* in the testbed's directory. Return its path."""
         target = self.directory / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
         return target
 
     def provide(self, file: Path) -> Path:
-        """Return *file* itself, because namespaces share the file system."""
         return file
 
     def read(self, path: Path) -> bytes:
@@ -162,21 +150,14 @@ class LiveNode:
             raise TestbedError(f"[{self.name}] read {path}: {error.strerror}") from None
 
     def mib(self) -> dict[str, int]:
-        """Return the protocol counters by their nstat(8) names, such as TcpRetransSegs or MPTcpExtMPJoinAckRx."""
         with self.entered():
             return counters.read_protocols()
 
     @contextmanager
     def changed(self, do: Sequence[str], undo: Sequence[str]) -> Iterator[None]:
-        """Run *do* now, and *undo* at the end of the scope."""
         self.run(do)
         with undone(lambda: self.run(undo)):
             yield
-
-    def sysctl(self, key: str, value: str) -> AbstractContextManager[None]:
-        """Set a sysctl of this namespace, and restore its old value at the end of the scope."""
-        before = self.run(["sysctl", "-n", key]).stdout.strip()
-        return self.changed(["sysctl", "-qw", f"{key}={value}"], ["sysctl", "-qw", f"{key}={before}"])
 
     @contextmanager
     def link_down(self, device: str) -> Iterator[None]:
@@ -187,6 +168,6 @@ class LiveNode:
             yield
         finally:
             self.run(["ip", "link", "set", device, "up"])
-            for step in node_steps(self._topology.node(self.name)):
-                if "route" in step.argv and device in step.argv:
-                    self.run(step.argv, check=False)
+            for route in self._topology.node(self.name).routes:
+                if f" dev {device} " in f"{route} ":
+                    self.run(["ip", *route.split()], check=False)

@@ -9,7 +9,8 @@ including the replay window of 64 packets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from .commands import undone
@@ -41,65 +42,64 @@ class OpenVpn(NamedTuple):
     server_address: str = "10.94.0.1"
 
 
-@contextmanager
-def over_udp(client: LiveNode, server: LiveNode, *, local: str | None = None) -> Iterator[OpenVpn]:
+def over_udp(client: LiveNode, server: LiveNode, *, local: str | None = None) -> AbstractContextManager[OpenVpn]:
     """Run a VPN over UDP. *local* is the client's outer address; None means any. Raises TestbedError."""
     vpn = OpenVpn()
-    own = [] if local is None else ["--local", local]
-    common = ["openvpn", "--proto", "udp", "--lport", str(PORT)]
-    remote = ["--remote", server.service_address(), str(PORT), *own]
-    client_argv = [*common, "--tls-client", "--ifconfig", vpn.client_address, vpn.server_address, *remote]
-    server_argv = [*common, "--tls-server", "--ifconfig", vpn.server_address, vpn.client_address]
-    with _running(client, server, client_argv, server_argv):
-        yield vpn
+    common = f"openvpn --proto udp --lport {PORT}"
+    remote = f"--remote {server.service_address()} {PORT}{f' --local {local}' if local else ''}"
+    client_line = f"{common} --tls-client --ifconfig {vpn.client_address} {vpn.server_address} {remote}"
+    server_line = f"{common} --tls-server --ifconfig {vpn.server_address} {vpn.client_address}"
+    return _running(client, server, client_line.split(), server_line.split())
 
 
-@contextmanager
 def over_tcp(
     client: LiveNode, server: LiveNode, *, proxy: tuple[str, int] | None = None, multipath: bool = True
-) -> Iterator[OpenVpn]:
+) -> AbstractContextManager[OpenVpn]:
     """Run a VPN over TCP.
 
     *proxy* is address and port of an HTTP proxy through which the client reaches the server by CONNECT. With
     *multipath*, both ends use MPTCP by mptcpize(8). Raises TestbedError.
     """
-    by = [] if proxy is None else ["--http-proxy", proxy[0], str(proxy[1])]
     # TCP_NODELAY lets each packet leave at once, as over UDP.
-    common = ["--socket-flags", "TCP_NODELAY"]
-    remote = ["--remote", server.service_address(), str(TCP_PORT), "--nobind", *by]
-    client_argv = ["openvpn", "--client", "--proto", "tcp4-client", *remote, *common]
+    common = "--socket-flags TCP_NODELAY"
+    remote = f"--remote {server.service_address()} {TCP_PORT} --nobind"
+    connect = "" if proxy is None else f"--http-proxy {proxy[0]} {proxy[1]}"
+    client_argv = f"openvpn --client --proto tcp4-client {remote} {connect} {common}".split()
     # Use --server: in point-to-point mode OpenVPN closes its listening socket when a client has connected, and then the
     # kernel refuses joins.
-    pool = ["--topology", "subnet", "--server", "10.94.0.0", "255.255.255.0"]
-    server_argv = ["openvpn", "--proto", "tcp4-server", "--lport", str(TCP_PORT), *pool, *common]
+    pool = "--topology subnet --server 10.94.0.0 255.255.255.0"
+    server_argv = f"openvpn --proto tcp4-server --lport {TCP_PORT} {pool} {common}".split()
     if multipath:
         client_argv, server_argv = mptcp_command(client_argv), mptcp_command(server_argv)
-    with _running(client, server, client_argv, server_argv):
-        yield OpenVpn()
+    return _running(client, server, client_argv, server_argv)
 
 
 @contextmanager
 def _running(
     client: LiveNode, server: LiveNode, client_argv: Sequence[str], server_argv: Sequence[str]
-) -> Iterator[None]:
+) -> Iterator[OpenVpn]:
     stem = client.directory / f"openvpn-{client.name}"
-    if not stem.with_name(f"{stem.name}-server.fingerprint").exists():
+    if not Path(f"{stem}-server.fingerprint").exists():
         client.run(["sh", "-ec", _CERTIFICATE, "sh", str(stem)])
 
-    def options(end: str, other: str) -> list[str]:
-        fingerprint = stem.with_name(f"{stem.name}-{other}.fingerprint").read_text().strip()
+    def options(end: str, peer: str) -> list[str]:
         # --reneg-bytes 0: without a cipher, OpenVPN would renegotiate keys after each 64 MB, as with ciphers that have
         # small blocks.
-        return [
-            "--dev", OpenVpn().device, "--dev-type", "tun", "--tun-mtu", str(MTU),
-            "--cert", f"{stem}-{end}.crt", "--key", f"{stem}-{end}.key", "--peer-fingerprint", fingerprint,
-            "--data-ciphers", "none", "--auth", "none", "--disable-dco", "--connect-retry", "1", "--reneg-bytes", "0",
-        ]  # fmt: skip
+        fingerprint = Path(f"{stem}-{peer}.fingerprint").read_text().strip()
+        return (
+            f"--dev {OpenVpn().device} --dev-type tun --tun-mtu {MTU} --cert {stem}-{end}.crt --key {stem}-{end}.key "
+            f"--peer-fingerprint {fingerprint} --data-ciphers none --auth none --disable-dco --connect-retry 1 "
+            "--reneg-bytes 0"
+        ).split()
 
-    there = server.popen([*server_argv, "--dh", "none", *options("server", "client")], name="openvpn")
-    with undone(there.stop):
-        here = client.popen([*client_argv, *options("client", "server")], name="openvpn")
-        with undone(here.stop):
-            for process in (here, there):
-                wait_until(lambda: READY in process.output(), "OpenVPN's ends reach each other", process=process)  # noqa: B023
-            yield
+    with ExitStack() as stack:
+        processes = []
+        for node, argv in (
+            (server, [*server_argv, "--dh", "none", *options("server", "client")]),
+            (client, [*client_argv, *options("client", "server")]),
+        ):
+            processes.append(node.popen(argv, name="openvpn"))
+            stack.enter_context(undone(processes[-1].stop))
+        for process in processes:
+            wait_until(lambda: READY in process.output(), "OpenVPN's ends are connected", process=process)  # noqa: B023
+        yield OpenVpn()

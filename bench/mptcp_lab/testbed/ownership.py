@@ -1,31 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Find the namespaces of our runs, and those that belong to a dead run.
 
-A run claims an id by a lock file in ``RUN_DIRECTORY``, on which the run holds a flock(2) while its process lives. Its
-namespaces are named ``mpx-ID-NODE``. If no process holds the lock, the run is dead, even if its process id is in use. A
-namespace without a lock file is not ours and is never changed. A run's lock file therefore stays as long as one of its
-namespaces exists, or its temporary directory, whose name only the lock file contains.
+A run holds a flock(2) on its temporary directory while its process lives. A symbolic link in ``RUN_DIRECTORY`` to that
+directory has the run's id and process id in its name. The run's namespaces are named ``mpx-ID-NODE``. If no process
+holds the lock, the run is dead, even if its process id is in use. A namespace without a link is not ours and is never
+changed. A run's link therefore stays as long as one of its namespaces or its directory exists.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..agent.directories import parent_directory, removed
+from ..agent.files import parent_directory, removed
 from .commands import TestbedError, run
+from .host import KILL_SECONDS
 
 PREFIX = "mpx"
 RUN_DIRECTORY = Path("/run/mptcp-bench")
+SUFFIX = ".run"
 NAMESPACES = Path("/run/netns")
 
 
@@ -37,6 +38,10 @@ class Run:
     pid: int
     directory: Path
     alive: bool
+
+    @property
+    def link(self) -> Path:
+        return RUN_DIRECTORY / f"{self.id}-{self.pid}{SUFFIX}"
 
     def namespace(self, node: str) -> str:
         return f"{PREFIX}-{self.id}-{node}"
@@ -52,21 +57,21 @@ class Cleaned:
     """The result of cleaning up after killed runs, with a line for each item."""
 
     done: tuple[str, ...]
-    left: tuple[str, ...]
+    failures: tuple[str, ...]
     """The items that could not be removed or undone, with the reason."""
 
 
 @contextmanager
-def registry() -> Iterator[Path]:
-    """Hold the lock that protects claiming, judging and removing runs. Yield the directory of the lock files."""
+def registry() -> Iterator[None]:
+    """Hold the lock under which runs are claimed, examined and removed."""
     try:
         RUN_DIRECTORY.mkdir(mode=0o755, exist_ok=True)
         descriptor = os.open(RUN_DIRECTORY / "registry", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except PermissionError:
-        raise TestbedError(f"make {RUN_DIRECTORY}: permission denied: the testbed needs root") from None
+        raise TestbedError(f"create {RUN_DIRECTORY}: permission denied: the testbed needs root") from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield RUN_DIRECTORY
+        yield
     finally:
         os.close(descriptor)
 
@@ -80,65 +85,55 @@ def claimed_run() -> Iterator[Run]:
     """
     with registry():
         identifier = secrets.token_hex(3)
-        lock = RUN_DIRECTORY / f"{identifier}.lock"
-        with ExitStack() as failing:
-            unfinished = lock.with_suffix(".unfinished")
-            failing.callback(unfinished.unlink, missing_ok=True)
-            descriptor = os.open(unfinished, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-            failing.callback(os.close, descriptor)
+        directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-", dir=parent_directory()))
+        claimed = Run(identifier, os.getpid(), directory, alive=True)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-{identifier}-", dir=parent_directory()))
-            failing.callback(removed, directory)
             # Apache's and Squid's workers, which run as other users, must reach their files in the directory.
             directory.chmod(0o755)
-            os.write(descriptor, json.dumps({"pid": os.getpid(), "directory": str(directory)}).encode())
-            # Only a complete file has this name.
-            unfinished.rename(lock)
-            failing.pop_all()
-    claimed = Run(identifier, os.getpid(), directory, alive=True)
+            claimed.link.symlink_to(directory)
+        except BaseException:
+            os.close(descriptor)
+            removed(directory)
+            raise
     try:
         yield claimed
     finally:
         try:
-            if not claimed.namespaces:
-                _give_back(claimed, lock)
+            with registry():
+                if not claimed.namespaces and (failure := _forget(claimed)):
+                    raise TestbedError(f"testbed {claimed.id}: {failure}; mptcp-bench cleanup tries again")
         finally:
             os.close(descriptor)
 
 
-def _give_back(claimed: Run, lock: Path) -> None:
-    """Remove the directory of *claimed*, and then its *lock* file. If the directory remains, the file remains, too."""
-    stays = removed(claimed.directory)
-    if stays is None:
-        lock.unlink(missing_ok=True)
-    else:
-        raise TestbedError(f"testbed {claimed.id}: {stays}; mptcp-bench cleanup tries again")
+def _forget(run: Run) -> str | None:
+    """Remove the directory of *run*, and then its link. If the directory remains, return the reason."""
+    failure = removed(run.directory)
+    if failure is None:
+        run.link.unlink()
+    return failure
 
 
 def _runs() -> Iterator[Run]:
-    for lock in sorted(RUN_DIRECTORY.glob("*.lock")):
-        try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        try:
-            alive = False
+    for link in sorted(RUN_DIRECTORY.glob(f"*{SUFFIX}")):
+        identifier, _, pid = link.stem.partition("-")
+        directory, alive = link.readlink(), False
+        # The directory of a dead run may have been deleted.
+        with suppress(FileNotFoundError):
+            descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 alive = True
-            else:
-                # A run that has ended in order since the file was opened has removed the file and its directory.
-                if not os.fstat(descriptor).st_nlink:
-                    continue
-            known = json.loads(os.read(descriptor, 4096))
-            yield Run(lock.stem, int(known["pid"]), Path(known["directory"]), alive)
-        finally:
-            os.close(descriptor)
+            finally:
+                os.close(descriptor)
+        yield Run(identifier, int(pid), directory, alive)
 
 
 def runs() -> tuple[Run, ...]:
-    """Return all runs that hold a lock file or have left a lock file."""
+    """Return all runs that have a link."""
     with registry():
         return tuple(_runs())
 
@@ -146,27 +141,23 @@ def runs() -> tuple[Run, ...]:
 def remove_stale() -> Cleaned:
     """End the processes in the namespaces of dead runs, and remove these runs. Continue after a failure."""
     done: list[str] = []
-    left: list[str] = []
+    all_failures: list[str] = []
     with registry():
         for dead in [each for each in _runs() if not each.alive]:
-            lock = RUN_DIRECTORY / f"{dead.id}.lock"
             name = f"testbed {dead.id} of process {dead.pid}"
             failures = []
             for namespace in dead.namespaces:
                 try:
                     delete_namespace(namespace)
                 except TestbedError as error:
-                    failures.append(f"{name}: {error}")
+                    failures.append(str(error))
             # Keep the run's files if a namespace remains, because processes in it may need them.
-            stays = None if failures else removed(dead.directory)
-            if stays is not None:
-                failures.append(f"{name}: {stays}")
-            if failures:
-                left += failures
-                continue
-            lock.unlink(missing_ok=True)
-            done.append(f"removed {name}")
-    return Cleaned(tuple(done), tuple(left))
+            if not failures and (failure := _forget(dead)) is not None:
+                failures.append(failure)
+            all_failures += [f"{name}: {failure}" for failure in failures]
+            if not failures:
+                done.append(f"removed {name}")
+    return Cleaned(tuple(done), tuple(all_failures))
 
 
 def namespace_processes(namespace: str) -> tuple[int, ...]:
@@ -175,25 +166,19 @@ def namespace_processes(namespace: str) -> tuple[int, ...]:
     return tuple(pid for pid in map(int, answer.split()) if pid != os.getpid())
 
 
-def delete_namespace(namespace: str, grace: float = 3.0, patience: float = 60.0) -> None:
-    """End every process inside *namespace* (SIGTERM, SIGKILL after *grace* seconds), then delete it.
-
-    *patience* is the number of seconds that a killed process may take to end on a busy machine.
-    """
+def delete_namespace(namespace: str) -> None:
+    """End every process inside *namespace*, by SIGTERM and after three seconds by SIGKILL, then delete it."""
     if not (NAMESPACES / namespace).exists():
         return
-    sent = signal.SIGTERM
-    deadline = time.monotonic() + grace
-    signalled: set[int] = set()
-    while pids := namespace_processes(namespace):
-        now = time.monotonic()
-        if now > deadline:
-            if sent is signal.SIGKILL:
-                raise TestbedError(f"delete namespace {namespace}: processes {pids} cannot be ended")
-            sent, deadline, signalled = signal.SIGKILL, now + patience, set()
-        for pid in set(pids) - signalled:
-            signalled.add(pid)
-            with suppress(ProcessLookupError):
-                os.kill(pid, sent)
-        time.sleep(0.02)
+    for number, seconds in ((signal.SIGTERM, 3.0), (signal.SIGKILL, KILL_SECONDS)):
+        deadline = time.monotonic() + seconds
+        signalled: set[int] = set()
+        while (pids := set(namespace_processes(namespace))) and time.monotonic() < deadline:
+            for pid in pids - signalled:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            signalled |= pids
+            time.sleep(0.02)
+    if pids:
+        raise TestbedError(f"delete namespace {namespace}: processes {sorted(pids)} cannot be ended")
     run(["ip", "netns", "delete", namespace], attempt=f"delete namespace {namespace}")

@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from ..agent.processes import MountError, kill_tree, with_mounts
 from .commands import TestbedError
-
-KILLED = 60.0
-"""Seconds that a killed process may take to end. On a busy machine it has to wait for a processor to end."""
+from .host import KILL_SECONDS, Program
 
 
 class Started(Protocol):
@@ -26,7 +22,6 @@ class Started(Protocol):
     def poll(self) -> int | None: ...
     def wait(self, timeout: float | None = None) -> int: ...
     def send_signal(self, sig: int) -> None: ...
-    def kill(self) -> None: ...
 
 
 def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: Mapping[str, str], log: int) -> Started:
@@ -43,7 +38,7 @@ def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: M
     )
 
 
-class Process:
+class Process(Program):
     """A started program. It writes its output to the file :attr:`log`; :meth:`stop` ends it."""
 
     spawn = staticmethod(spawn)
@@ -71,18 +66,15 @@ class Process:
                 raise TestbedError(f"start {name}: {error}") from None
             except FileNotFoundError as error:
                 raise TestbedError(f"start {name}: {error.filename!r} is not installed") from None
+        self.pid = self._popen.pid
 
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self._popen.poll()
-
-    @property
-    def running(self) -> bool:
-        return self._popen.poll() is None
+    def exit_code(self, timeout: float = 0.0) -> int | None:
+        if timeout == 0.0:
+            return self._popen.poll()
+        try:
+            return self._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")
@@ -91,34 +83,7 @@ class Process:
         if self.running:
             self._popen.send_signal(number)
 
-    def wait(self, timeout: float) -> int:
-        try:
-            return self._popen.wait(timeout)
-        except subprocess.TimeoutExpired:
-            raise TestbedError(f"{self.name}: still runs after {timeout:g} s{self.tail()}") from None
-
-    def tail(self, lines: int = 15) -> str:
-        """Return the end of the log, indented, for an error message."""
-        return "".join(f"\n    {line}" for line in self.output().splitlines()[-lines:])
-
-    def kill(self) -> None:
-        """End the program as a crash would: by SIGKILL, so that it cannot clean up."""
-        with suppress(ProcessLookupError):
-            self._popen.kill()
-        self._popen.wait(KILLED)
-
     def kill_tree(self) -> None:
-        """Kill the program and its remaining descendants with SIGKILL."""
         if self.running:
             kill_tree(self.pid)
-        self._popen.wait(KILLED)
-
-    def stop(self, grace: float = 30.0) -> int:
-        """End the program by SIGTERM, or by SIGKILL after *grace* seconds. Return its exit code."""
-        if self.running:
-            self._popen.send_signal(signal.SIGTERM)
-            try:
-                self._popen.wait(grace)
-            except subprocess.TimeoutExpired:
-                self.kill()
-        return self._popen.wait(KILLED)
+        self.wait(KILL_SECONDS)

@@ -30,12 +30,12 @@ class Protocol:
     @classmethod
     def of(cls, client: Mapping[str, int], proxy: Mapping[str, int]) -> Protocol:
         """Return the Protocol for these increments of the counters of *client* and *proxy*."""
-        asked = "MPTcpExtMPCapableSYNTX"
+        requests = "MPTcpExtMPCapableSYNTX"
         return cls(
-            requested=client.get(asked, 0),
+            requested=client.get(requests, 0),
             fallbacks=fallbacks(client) + fallbacks(proxy),
             joins=proxy.get("MPTcpExtMPJoinAckRx", 0),
-            proxy_requested=proxy.get(asked, 0),
+            proxy_requested=proxy.get(requests, 0),
         )
 
     def complaint(self, *, multipath: bool) -> str | None:
@@ -49,5 +49,5 @@ class Protocol:
         if multipath and not self.joins:
             return "no second subflow was established"
         if not multipath and self.requested:
-            return "the client opened an MPTCP connection where plain TCP was wanted"
+            return "the client opened an MPTCP connection instead of plain TCP"
         return None

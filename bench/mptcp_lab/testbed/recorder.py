@@ -14,13 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Self
+from typing import Self
 
 from ..agent.pacing import Paced
 from .commands import TestbedError
 from .node import LiveNode
-
-Direction = Literal["received", "sent"]
 
 
 class TooFewSamples(TestbedError, ValueError):
@@ -57,20 +55,18 @@ def rates(samples: Sequence[Sample]) -> tuple[Rate, ...]:
 
 def mean_rate(samples: Sequence[Sample], device: str, start: float, end: float) -> float:
     """Return *device*'s mean rate in bits/s between the first and the last sample within *start* and *end*."""
-    times = [sample.time for sample in samples]
-    first, last = bisect_left(times, start), bisect_left(times, end) - 1
-    if first >= last:
+    inside = [sample for sample in samples if start <= sample.time < end]
+    if len(inside) < 2:
         raise TooFewSamples(f"no two samples between {start:.2f} s and {end:.2f} s")
-    octets = samples[last].octets[device] - samples[first].octets[device]
-    return 8 * octets / (times[last] - times[first])
+    return rates((inside[0], inside[-1]))[0].bits[device]
 
 
 def greatest_rate(samples: Sequence[Sample], device: str, window: float, start: float, end: float) -> float:
     """Return *device*'s greatest mean rate in bits/s over any *window* seconds between *start* and *end*."""
-    found = windows([sample for sample in samples if start <= sample.time <= end], (device,), window)
-    if not found:
+    window_rates = windows([sample for sample in samples if start <= sample.time <= end], (device,), window)
+    if not window_rates:
         raise TooFewSamples(f"no {window:g} s of samples between {start:.2f} s and {end:.2f} s")
-    return max(rate for _, rate in found)
+    return max(rate for _, rate in window_rates)
 
 
 def windows(
@@ -83,27 +79,28 @@ def windows(
     """
     times = [sample.time for sample in samples]
     names = tuple(devices)
-    totals = [sum(sample.octets[name] for name in names) for sample in samples]
-    found = []
+    result = []
     for first in range(bisect_left(times, start), len(times)):
         last = bisect_left(times, times[first] + window - 1e-6)
         if last < len(times):
-            found.append((times[first], 8 * (totals[last] - totals[first]) / (times[last] - times[first])))
-    return found
+            octets = sum(samples[last].octets[name] - samples[first].octets[name] for name in names)
+            result.append((times[first], 8 * octets / (times[last] - times[first])))
+    return result
 
 
 def longest_gap(samples: Sequence[Sample], devices: Iterable[str], floor: float, start: float, end: float) -> float:
     """Return the longest time in s with *devices* together below *floor* bits/s. Raises ValueError without samples."""
     names = tuple(devices)
-    longest = current = 0.0
+    longest = 0.0
+    # The time at which the rate was last high enough.
     previous = start
-    within = rates([s for s in samples if start <= s.time <= end])
-    if not within:
+    inside = rates([s for s in samples if start <= s.time <= end])
+    if not inside:
         raise TooFewSamples(f"no two samples between {start:.2f} s and {end:.2f} s")
-    for rate in within:
-        length, previous = rate.time - previous, rate.time
-        current = current + length if sum(rate.bits[d] for d in names) < floor else 0.0
-        longest = max(longest, current)
+    for rate in inside:
+        if sum(rate.bits[name] for name in names) >= floor:
+            previous = rate.time
+        longest = max(longest, rate.time - previous)
     return longest
 
 
@@ -116,21 +113,20 @@ class Recorder(AbstractContextManager["Recorder"]):
         devices: Sequence[str],
         *,
         interval: float = 0.1,
-        direction: Direction = "received",
         read: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
-        """*read* returns the bytes of each of *devices* so far; by default the node's counters are read."""
+        """*read* returns the bytes of each of *devices* so far; by default these are the bytes that *node* received."""
         self.devices = tuple(devices)
         self.interval = interval
         self._node = node
-        self._direction = direction
         self._read = read or self._octets
         self._samples: list[Sample] = []
-        self._started = time.monotonic()
+        self.started = time.monotonic()
+        """Zero of the samples' clock."""
         self._paced = Paced(self._take, interval)
 
     def __enter__(self) -> Self:
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         self._paced.start()
         return self
 
@@ -140,14 +136,9 @@ class Recorder(AbstractContextManager["Recorder"]):
             raise self._paced.error
 
     @property
-    def started(self) -> float:
-        """Zero of the samples' clock, as time.monotonic()."""
-        return self._started
-
-    @property
     def now(self) -> float:
         """Seconds since the start, on the samples' clock."""
-        return time.monotonic() - self._started
+        return time.monotonic() - self.started
 
     def wait(self, until: float) -> None:
         """Sleep until the time *until* on the samples' clock."""
@@ -166,7 +157,7 @@ class Recorder(AbstractContextManager["Recorder"]):
 
     def _octets(self) -> dict[str, int]:
         counters = self._node.counters()
-        return {device: getattr(counters[device], self._direction) for device in self.devices}
+        return {device: counters[device].received for device in self.devices}
 
     def _take(self) -> None:
         octets = self._read()

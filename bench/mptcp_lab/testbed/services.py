@@ -9,52 +9,29 @@ Files that are passed are on this machine, or below the host's own directory.
 from __future__ import annotations
 
 import json
+import socket
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mptcp_common.status_client import ask
 
-from ..agent.answers import all_answer
 from ..agent.processes import TMPFS
 from .commands import TestbedError, undone_on_error
 from .congestion import AVAILABLE_KEY, lacking
-from .host import Host, Program
+from .host import Host, Program, wait_until
 from .installed import RELAY_CONFIG, REPOSITORY, SQUID_CONFIG, THROTTLER_CONFIG, program
 from .node import LiveNode
 
-__all__ = [
-    "PROXY_PORT",
-    "RELAY_CONFIG",
-    "REPOSITORY",
-    "SQUID_CONFIG",
-    "THROTTLER_CONFIG",
-    "Origin",
-    "Proxy",
-    "Throttler",
-    "accepts",
-    "mptcp_command",
-    "program",
-    "python_command",
-    "start_origin",
-    "start_proxy",
-    "start_relay",
-    "start_throttler",
-    "throttler_mounts",
-    "wait_until",
-    "write_throttler_config",
-]
+__all__ = ["RELAY_CONFIG", "REPOSITORY", "SQUID_CONFIG", "THROTTLER_CONFIG", "program", "wait_until"]
 
 SQUID_USER = "proxy"
 PROXY_PORT = 3128
 STATUS_SOCKET = "status.sock"
-ASKING = 1.0
-"""Maximum seconds for one attempt to get an answer."""
-PATIENCE = 60.0
-"""Maximum seconds for an operation that takes one or two seconds on an idle machine."""
+CONNECT_SECONDS = 1.0
+"""Maximum seconds for one attempt to connect to a server."""
 ANSWER = 30.0
 """Maximum pause in seconds within a throttler's answer."""
 
@@ -96,65 +73,62 @@ cat {root}/key.pem {root}/certificate.pem > {root}/tls.pem
 """
 
 
-def wait_until(
-    ready: Callable[[], bool], what: str, *, timeout: float = PATIENCE, process: Program | None = None
-) -> None:
-    """Wait until *ready*. Raises TestbedError, with the end of the log, after *timeout* s or if *process* ends."""
-    began = time.monotonic()
-    deadline = began + timeout
-    while not ready():
-        now = time.monotonic()
-        if process is not None and not process.running:
-            raise TestbedError(f"{what}: {process.name} ended with {process.returncode}{process.tail()}")
-        if now > deadline:
-            raise TestbedError(f"{what}: not within {timeout:g} s{process.tail() if process else ''}")
-        # Many conditions run a command. Spend at most a quarter of the time on them.
-        time.sleep(min(max(0.02, 3 * (now - began)), 1.0))
-        began = time.monotonic()
+def accepts(host: LiveNode, address: str, *ports: int) -> bool:
+    """Return whether *address* accepts TCP connections from *host* on all *ports*."""
+    try:
+        for port in ports:
+            with host.entered(), socket.create_connection((address, port), timeout=CONNECT_SECONDS):
+                pass
+    except OSError:
+        return False
+    return True
 
 
-def accepts(host: Host, address: str, *ports: int, within: float = ASKING) -> bool:
-    """Return whether *address* accepts TCP connections from *host* on all *ports* within *within* seconds."""
-    return _answers(host, within, *(f"tcp:{address}:{port}" for port in ports))
-
-
-def _answers(host: Host, within: float, *goals: str) -> bool:
+def _listens(host: Host, ports: Sequence[int]) -> bool:
     if isinstance(host, LiveNode):
-        with host.entered():
-            return all_answer(goals, within)
-    asked = host.run(host.agent("answers", f"{within:g}", *goals), check=False, timeout=within + 30)
-    if asked.returncode not in (0, 1):
-        raise TestbedError(f"{host.name}: ask {' '.join(goals)}: exit code {asked.returncode}: {asked.stderr.strip()}")
-    return asked.returncode == 0
+        return accepts(host, host.service_address(), *ports)
+    return all(host.run(["ss", "-Hltn", f"sport = :{port}"]).stdout for port in ports)
 
 
-def _url(address: str, port: int, default: int | None = None) -> str:
-    host = f"[{address}]" if ":" in address else address
-    return f"http://{host}" if port == default else f"http://{host}:{port}"
+def _start(host: Host, argv: Sequence[str], name: str, *ports: int, end: str = "stop", **options: Any) -> Program:
+    """Start *argv* and wait until it listens on all *ports*. After a failure, end it by its method *end*."""
+    process = host.popen(argv, name=name, **options)
+    with undone_on_error(getattr(process, end)):
+        listens = f"the {name} on {host.name} listens on {', '.join(map(str, ports))}"
+        wait_until(lambda: _listens(host, ports), listens, process=process)
+    return process
 
 
 def _directory(host: Host, name: str) -> Path:
     directory = host.directory / f"{host.name}-{name}"
-    if isinstance(host, LiveNode):
-        directory.mkdir(parents=True, exist_ok=True)
-    else:
-        host.run(["mkdir", "-p", str(directory)])
+    host.run(["mkdir", "-p", str(directory)])
     return directory
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """A running Apache, and the files that it serves."""
+class _Service:
+    """A running service. *host* is where it runs."""
 
     host: Host
     process: Program
+
+    def _url(self, family: int, port: int) -> str:
+        address = self.host.service_address(family)
+        host = f"[{address}]" if family == 6 else address
+        return f"http://{host}" if port == 80 else f"http://{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin(_Service):
+    """A running Apache, and the files that it serves."""
+
     digests: Mapping[str, str]
     """SHA-256 of each file in hexadecimal."""
     sizes: Mapping[str, int]
     directory: Path
 
     def url(self, name: str, *, family: int = 4, port: int = 80) -> str:
-        return f"{_url(self.host.service_address(family), port, 80)}/{name}"
+        return f"{self._url(family, port)}/{name}"
 
 
 def start_origin(
@@ -171,8 +145,8 @@ def start_origin(
     With *multipath* it uses MPTCP, by mptcpize(8), and can run at the same time as an Apache without MPTCP.
     """
     root = host.directory / f"{host.name}-apache{'-mptcp' * multipath}"
-    wanted = (f"{name}={size}" for name, size in files.items())
-    made = host.run(host.agent("files", str(root / "htdocs"), *wanted), timeout=600)
+    words = (f"{name}={size}" for name, size in files.items())
+    digests = json.loads(host.run(host.agent("files", str(root / "htdocs"), *words), timeout=600).stdout)
     # Name both families, because the meaning of "Listen 80" depends on bindv6only.
     listen = "\n".join(f"Listen 0.0.0.0:{port}\nListen [::]:{port}" for port in ports)
     text = _APACHE_CONFIG.format(root=root, modules=_APACHE_MODULES, listen=listen)
@@ -182,135 +156,90 @@ def start_origin(
     if multipath:
         # Turn off TCP_DEFER_ACCEPT, with which no second subflow is ever accepted: the third ACK of a join has no data.
         text += "AcceptFilter http none\n"
-    config = host.write(f"{root.name}/apache.conf", text)
-    argv = ["apache2", "-D", "FOREGROUND", "-f", str(config)]
-    process = host.popen(mptcp_command(argv) if multipath else argv, name="apache")
-    with undone_on_error(process.stop):
-        address = host.service_address()
-        wait_until(
-            lambda: accepts(host, address, *ports),
-            f"Apache on {host.name} answers on ports {', '.join(map(str, ports))}",
-            process=process,
-        )
-    return Origin(host, process, json.loads(made.stdout), dict(files), root)
+    argv = ["apache2", "-D", "FOREGROUND", "-f", str(host.write(f"{root.name}/apache.conf", text))]
+    process = _start(host, mptcp_command(argv) if multipath else argv, "apache", *ports)
+    return Origin(host, process, digests, dict(files), root)
 
 
 @dataclass(frozen=True, slots=True)
-class Sink:
+class Sink(_Service):
     """A running web server that accepts uploads."""
 
-    host: Host
     port: int
 
     def url(self, family: int = 4) -> str:
-        return f"{_url(self.host.service_address(family), self.port)}/"
+        return f"{self._url(family, self.port)}/"
 
 
 def start_sink(host: Host, port: int = 8081) -> Sink:
     """Start a server on *host* that discards the body of each PUT."""
-    process = host.popen(host.agent("sink", str(port)), name="sink")
-    with undone_on_error(process.stop):
-        address = host.service_address()
-        wait_until(lambda: accepts(host, address, port), f"the sink on {host.name} answers", process=process)
-    return Sink(host, port)
+    return Sink(host, _start(host, host.agent("sink", str(port)), "sink", port), port)
 
 
 @dataclass(frozen=True, slots=True)
-class Proxy:
+class Proxy(_Service):
     """A running proxy."""
 
-    host: Host
-    process: Program
     state: Path
     """The directory that the proxy sees as /run/mptcpproxy, or as /run/mptcprelay if it is a relay."""
     logs: Path
     """The directory that the proxy sees as /var/log/mptcpproxy or /var/log/mptcprelay."""
 
     def url(self, family: int = 4) -> str:
-        return _url(self.host.service_address(family), PROXY_PORT)
+        return self._url(family, PROXY_PORT)
 
 
 def start_proxy(
     host: Host,
     config: Path = SQUID_CONFIG,
     *,
+    role: str = "proxy",
     arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    mounts: Mapping[str, str] | None = None,
     control: str | None = None,
 ) -> Proxy:
     """Start ``mptcp-proxy run`` on *host* with its own run, log and shared-memory directories.
 
-    *control* is the proxy's congestion control towards clients; None means the proxy's default, or the host's. Raises
-    TestbedError if the kernel lacks *control*: otherwise the proxy would use the host's default, and the result
-    would have the wrong name.
+    *mounts* are further private mounts, such as ``/etc/resolv.conf`` with a name server's address. *control* is the
+    proxy's congestion control towards clients; None means the proxy's default, or the host's. Raises TestbedError if
+    the kernel lacks *control*: otherwise the proxy would use the host's default, and the result would have the wrong
+    name.
     """
-    if control is not None:
-        arguments = ("--congestion-control", control, *arguments)
-    proxy = _start_squid(host, "proxy", config, arguments, env, {})
-    if control is not None:
-        # Check the congestion control only now, because the proxy makes the kernel load it as a module.
-        with undone_on_error(proxy.process.kill_tree):
-            why = lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)
-            if why is not None:
-                raise TestbedError(f"the proxy on {host.name}: {why}")
-    return proxy
-
-
-def start_relay(
-    host: Host,
-    config: Path,
-    *,
-    arguments: Sequence[str] = (),
-    env: Mapping[str, str] | None = None,
-    mounts: Mapping[str, str] | None = None,
-) -> Proxy:
-    """Start ``mptcp-proxy run --role relay`` like :func:`start_proxy`. *config* has parents; the shipped file has none.
-
-    *mounts* are further private mounts, such as ``/etc/resolv.conf`` with a name server's address.
-    """
-    return _start_squid(host, "relay", config, ("--role", "relay", *arguments), env, mounts or {})
-
-
-def _start_squid(
-    host: Host,
-    role: str,
-    config: Path,
-    arguments: Sequence[str],
-    env: Mapping[str, str] | None,
-    more: Mapping[str, str],
-) -> Proxy:
     state, logs = _directory(host, f"{role}-run"), _directory(host, f"{role}-log")
     # The package's own log directory has the same owner, since Squid's workers open their logs after dropping root. If
     # the user does not exist, Squid itself reports the error.
     host.run(["chown", SQUID_USER, str(logs)], check=False)
-    mounts = {
+    all_mounts = {
         f"/run/mptcp{role}": str(state),
         f"/var/log/mptcp{role}": str(logs),
         # Squid's workers meet in files whose names contain only the service's name, which is the same on all hosts.
         "/dev/shm": TMPFS,
         "/run/squid": TMPFS,
-        **more,
+        **(mounts or {}),
     }
     argv = [host.program("mptcp-proxy"), "run", "--config", str(host.provide(config)), *arguments]
-    process = host.popen(argv, name=role, mounts=mounts, env=env)
+    if control is not None:
+        argv += ["--congestion-control", control]
+    process = _start(host, argv, role, PROXY_PORT, end="kill_tree", mounts=all_mounts, env=env)
     # Kill Squid, because its orderly shutdown waits for its clients. All its state is removed with the testbed.
     host.at_end(process.kill_tree)
-    with undone_on_error(process.kill_tree):
-        address = host.service_address()
-        wait_until(
-            lambda: accepts(host, address, PROXY_PORT),
-            f"the {role} on {host.name} answers on port {PROXY_PORT}",
-            process=process,
-        )
+    # Check the congestion control only now, because the proxy makes the kernel load it as a module.
+    if control is not None and (reason := lacking(control, host.run(["sysctl", "-n", AVAILABLE_KEY]).stdout)):
+        process.kill_tree()
+        raise TestbedError(f"the proxy on {host.name}: {reason}")
     return Proxy(host, process, state, logs)
 
 
+def start_relay(host: Host, config: Path, *, arguments: Sequence[str] = (), **options: Any) -> Proxy:
+    """Start ``mptcp-proxy run --role relay`` like :func:`start_proxy`. *config* must have parents."""
+    return start_proxy(host, config, role="relay", arguments=("--role", "relay", *arguments), **options)
+
+
 @dataclass(frozen=True, slots=True)
-class Throttler:
+class Throttler(_Service):
     """A running throttler."""
 
-    host: Host
-    process: Program
     state: Path
     """The directory that the throttler sees as /run/mptcp-throttler."""
     config: Path
@@ -326,17 +255,23 @@ class Throttler:
     def status(self) -> dict[str, Any]:
         """Return the daemon's status. Raises TestbedError if it does not answer."""
         if not isinstance(self.host, LiveNode):
-            asked = self.host.run(self.command("status", "--json", "--socket", str(self.socket)))
-            found: dict[str, Any] = json.loads(asked.stdout)
-            return found
+            argv = self.command("status", "--json", "--socket", str(self.socket))
+            return dict(json.loads(self.host.run(argv).stdout))
         # Query the daemon directly. Callers poll, and starting a program each time would take processor time from it.
         try:
-            found = ask(self.socket, {"query": "status"}, ANSWER)
+            status = ask(self.socket, {"query": "status"}, ANSWER)
         except OSError as error:
-            raise TestbedError(f"[{self.host.name}] ask {self.socket}: {error}") from None
-        if "error" in found:
-            raise TestbedError(f"[{self.host.name}] ask {self.socket}: {found['error']}")
-        return found
+            raise TestbedError(f"[{self.host.name}] query {self.socket}: {error}") from None
+        if "error" in status:
+            raise TestbedError(f"[{self.host.name}] query {self.socket}: {status['error']}")
+        return status
+
+    def answers(self) -> bool:
+        try:
+            self.status()
+        except TestbedError:
+            return False
+        return True
 
 
 def throttler_mounts(host: Host) -> dict[str, str]:
@@ -348,19 +283,15 @@ def start_throttler(host: Host, config: Path = THROTTLER_CONFIG, *, arguments: S
     """Start ``mptcp-throttler run`` on *host* and wait until its status socket answers."""
     mounts = throttler_mounts(host)
     state = Path(mounts["/run/mptcp-throttler"])
-    socket = state / STATUS_SOCKET
-    host.run(["rm", "-f", str(socket)])
+    host.run(["rm", "-f", str(state / STATUS_SOCKET)])
     settings = host.provide(config)
     argv = [host.program("mptcp-throttler"), "run", "--config", str(settings), *arguments]
     process = host.popen(argv, name="throttler", mounts=mounts)
+    throttler = Throttler(host, process, state, settings)
     # Stop the throttler in order instead of killing it, so that it removes its caps.
     with undone_on_error(process.stop):
-        wait_until(
-            lambda: _answers(host, ASKING, f"unix:{socket}"),
-            f"the throttler on {host.name} answers on its status socket",
-            process=process,
-        )
-    return Throttler(host, process, state, settings)
+        wait_until(throttler.answers, f"the throttler on {host.name} answers", process=process)
+    return throttler
 
 
 def write_throttler_config(

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ..agent.processes import descendants
-from .commands import TestbedError, said
+from .commands import TestbedError, end_of
 from .features import missing
 from .node import LiveNode
 
@@ -27,42 +27,30 @@ LINKS, SYSCTLS, QDISCS, CLASSES = "ip -d link show", "sysctls", "tc -d qdisc sho
 PROCESSES, BPF, FILES = "processes", "BPF programs, maps and links", "files"
 
 
-@dataclass(frozen=True, slots=True)
-class Dump:
+class Dump(NamedTuple):
     """A command that prints a part of the kernel's state."""
 
     name: str
-    argv: Sequence[str]
-    feature: str
-    """The feature (``features``) that the command needs. Without the feature, nothing of this kind can exist, and
-    the dump is skipped."""
+    command: str
+    feature: str = "root"
+    """The feature (``features``) that the command needs. Without it, nothing of this kind can exist."""
 
 
 def _of_each_device(command: str, hook: str = "") -> Dump:
     script = f'for dev in $(ls /sys/class/net); do echo "$dev:"; {command} dev "$dev" {hook} || exit; done'
-    return Dump(f"{command} {hook}".strip(), ("sh", "-c", script), "root")
-
-
-def _command(line: str, feature: str = "root") -> Dump:
-    return Dump(line, tuple(line.split()), feature)
+    return Dump(f"{command} {hook}".strip(), f"({script})")
 
 
 DUMPS = (
-    _command(LINKS),
-    _command("ip route show table all"),
-    _command("ip -6 route show table all"),
-    _command("ip rule show"),
-    _command("ip -6 rule show"),
-    _command("ip mptcp endpoint show", "mptcp-pm"),
-    _command("ip mptcp limits show", "mptcp-pm"),
-    _command(QDISCS),
+    *(Dump(line, line) for line in (LINKS, QDISCS, "ip route show table all", "ip -6 route show table all")),
+    *(Dump(line, line) for line in ("ip rule show", "ip -6 rule show")),
+    *(Dump(line, line, "mptcp-pm") for line in ("ip mptcp endpoint show", "ip mptcp limits show")),
     _of_each_device(CLASSES),
     *(_of_each_device("tc -d filter show", hook) for hook in ("", "ingress", "egress")),
     # Do not use -t, because it registers the named table, which then costs time for each packet.
-    _command("iptables-legacy-save", "iptables-legacy"),
-    _command("ip6tables-legacy-save", "iptables-legacy"),
-    _command("ipset save", "ipset"),
-    _command("nft list ruleset", "nftables"),
+    *(Dump(line, line, "iptables-legacy") for line in ("iptables-legacy-save", "ip6tables-legacy-save")),
+    Dump("ipset save", "ipset save", "ipset"),
+    Dump("nft list ruleset", "nft list ruleset", "nftables"),
 )
 """The state that a throttler may change in a network namespace (docs/contract.md), and routes and rules, which it never
 changes.
@@ -79,18 +67,19 @@ _SYSCTL_ROOT = Path("/proc/sys/net")
 
 def kernel_state(node: LiveNode) -> State:
     """Return *node*'s kernel state as its tools print it, without counters. A failed dump has the error."""
-    state = {dump.name: f"not dumped: {lacking}" for dump in DUMPS if (lacking := missing(dump.feature)) is not None}
-    taken = [dump for dump in DUMPS if dump.name not in state]
+    reasons = {dump.name: missing(dump.feature) for dump in DUMPS}
+    state = {name: f"not dumped: {reason}" for name, reason in reasons.items() if reason is not None}
+    dumps = [dump for dump in DUMPS if dump.name not in state]
     # Run all dumps in one shell, because entering a namespace takes longer than most dumps.
-    script = "\n".join(f"{shlex.join(dump.argv)}; printf '\\n{_ENDED}%d\\n' $?" for dump in taken)
+    script = "\n".join(f"{dump.command}; printf '\\n{_ENDED}%d\\n' $?" for dump in dumps)
     try:
         done = node.run(["sh", "-c", script])
     except TestbedError as error:
-        state |= dict.fromkeys((dump.name for dump in taken), f"{FAILED}{error}")
+        state |= dict.fromkeys((dump.name for dump in dumps), f"{FAILED}{error}")
     else:
-        *found, _ = _AFTER_DUMP.split(done.stdout)
-        for dump, text, code in zip(taken, found[::2], found[1::2], strict=True):
-            failed = f"{FAILED}[{node.name}] {dump.name}: exit code {code}{said(done.stderr)}"
+        *parts, _ = _AFTER_DUMP.split(done.stdout)
+        for dump, text, code in zip(dumps, parts[::2], parts[1::2], strict=True):
+            failed = f"{FAILED}[{node.name}] {dump.name}: exit code {code}{end_of(done.stderr)}"
             # Sort routes, because a route that was removed and added again is last in its table.
             state[dump.name] = readable(text, in_order=" route " not in dump.name) if code == "0" else failed
     state[SYSCTLS] = sysctls(node)
@@ -103,18 +92,18 @@ def whole_state(node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES
     *run* is the directory that *node*'s throttler sees as /run/mptcp-throttler, *more* are further directories. The
     processes *besides* and their descendants are left out, because they start and end other processes themselves.
     """
-    state = kernel_state(node)
+    state = kernel_state(node) | {FILES: _files((run, *more))}
     try:
         pids = set(map(int, node.run(["ip", "netns", "pids", node.namespace]).stdout.split()))
     except TestbedError as error:
-        return state | dict.fromkeys((PROCESSES, BPF), f"{FAILED}{error}") | {FILES: _files((run, *more))}
+        return state | dict.fromkeys((PROCESSES, BPF), f"{FAILED}{error}")
     for pid in besides:
         pids -= {pid, *descendants(pid)}
-    found = [(pid, _command_line(pid)) for pid in sorted(pids)]
+    commands = {pid: _command_line(pid) for pid in sorted(pids)}
     # Leave out the command that lists the processes, because it is one of these processes.
-    state[PROCESSES] = "\n".join(sorted(command for _, command in found if command and "netns pids" not in command))
-    state[BPF] = "\n".join(f"{command}: {held}" for pid, command in found for held in _bpf(pid))
-    state[FILES] = _files((run, *more))
+    listed = (command for command in commands.values() if command and "netns pids" not in command)
+    state[PROCESSES] = "\n".join(sorted(listed))
+    state[BPF] = "\n".join(f"{command}: {bpf}" for pid, command in commands.items() for bpf in _bpf(pid))
     return state
 
 
@@ -126,17 +115,16 @@ def sysctls(node: LiveNode) -> str:
     """
     lines = []
     with node.entered():
-        # os.walk, because Path.rglob raises an error if an interface's directory vanishes during the search.
-        found = (Path(folder, name) for folder, _, names in os.walk(_SYSCTL_ROOT) for name in names)
-        for path in sorted(found):
+        for path in _paths(_SYSCTL_ROOT):
+            name = ".".join(path.relative_to(_SYSCTL_ROOT.parent).parts)
             try:
                 mode = path.stat().st_mode
-                # Skip write-only files such as net.ipv4.route.flush, which are commands.
-                if mode & 0o222 and mode & 0o444:
-                    lines.append(f"{_sysctl_name(path)} = {path.read_text().strip()}")
+                # Skip directories, and write-only files such as net.ipv4.route.flush, which are commands.
+                if stat.S_ISREG(mode) and mode & 0o222 and mode & 0o444:
+                    lines.append(f"{name} = {path.read_text().strip()}")
             except OSError as error:
                 # Reading net.ipv6.conf.*.stable_secret fails with EIO until it is set.
-                lines.append(f"{_sysctl_name(path)} = ({error.strerror})")
+                lines.append(f"{name} = ({error.strerror})")
     if not any(line.startswith("net.mptcp.") for line in lines):
         return f"{FAILED}[{node.name}] {_SYSCTL_ROOT} has no net.mptcp"
     return "\n".join(lines)
@@ -158,8 +146,8 @@ def without(state: Mapping[str, str], *names: str) -> State:
 
 def changed_sysctls(before: str, after: str) -> list[str]:
     """Return the names whose values differ between two texts of :func:`sysctls`, if both texts have the name."""
-    then, now = (dict(line.partition(" = ")[::2] for line in each.splitlines()) for each in (before, after))
-    return [name for name in then if name in now and then[name] != now[name]]
+    old, new = (dict(line.partition(" = ")[::2] for line in each.splitlines()) for each in (before, after))
+    return [name for name in old if name in new and old[name] != new[name]]
 
 
 def readable(text: str, *, in_order: bool = True) -> str:
@@ -168,17 +156,15 @@ def readable(text: str, *, in_order: bool = True) -> str:
     return _UNUSED_TABLE.sub("", "\n".join(lines if in_order else sorted(lines)))
 
 
-def _sysctl_name(path: Path) -> str:
-    return ".".join(path.relative_to(_SYSCTL_ROOT.parent).parts)
+def _paths(directory: Path) -> list[Path]:
+    """Return all files and directories below *directory*."""
+    # os.walk, because Path.rglob raises an error if a directory vanishes during the search.
+    return sorted(Path(folder, name) for folder, below, names in os.walk(directory) for name in below + names)
 
 
 def _files(directories: Iterable[Path]) -> str:
     # Leave out the lock's empty file, which stays on purpose: its removal could remove a successor's file.
-    # os.walk, because Path.rglob raises an error if a directory vanishes during the search.
-    found = (
-        Path(folder, name) for each in directories for folder, below, names in os.walk(each) for name in below + names
-    )
-    return "\n".join(sorted(str(path) for path in found if path.name != "lock"))
+    return "\n".join(str(path) for each in directories for path in _paths(each) if path.name != "lock")
 
 
 def _command_line(pid: int) -> str:
@@ -191,10 +177,10 @@ def _command_line(pid: int) -> str:
 
 def _bpf(pid: int) -> list[str]:
     """Return the BPF objects of process *pid*. An unpinned program or map exists as long as its descriptors."""
-    found = []
+    targets = []
     # The process may end or close a descriptor during the reading.
     with suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                found.append(os.readlink(entry))
-    return sorted(target for target in found if target.startswith("anon_inode:bpf"))
+                targets.append(os.readlink(entry))
+    return sorted(target for target in targets if target.startswith("anon_inode:bpf"))

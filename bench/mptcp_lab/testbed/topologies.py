@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..emulation.model import EmulatedPath
-from .model import End, Endpoint, Hop, Link, Node, Route, RoutingRule, Topology
+from .model import LAN, WAN, End, Endpoint, Hop, Link, Node, Topology
 
 MBIT = 1_000_000
 ETHERNET_RATE = 100 * MBIT
@@ -32,13 +32,10 @@ PATH_NETWORKS = (1, 2, 3, 4, 5, 6, 7, 10)
 hops."""
 MAX_PATHS = len(PATH_NETWORKS)
 SECOND_CLIENT_NETWORKS = PATH_NETWORKS[2:4]
-SECOND_PROXY, LAN = 11, 48
+SECOND_PROXY, HOME = 11, 48
 """Numbers of the networks of a second proxy, and of a relay's clients."""
 
 FORWARDING = (("net.ipv4.ip_forward", "1"), ("net.ipv6.conf.all.forwarding", "1"))
-
-PROXY_ADDRESS = "10.77.8.2"
-PROXY_ADDRESS6 = "fd77:8::2"
 
 
 def _device(index: int) -> str:
@@ -49,37 +46,38 @@ def _net(number: int, host: int) -> tuple[str, str]:
     return f"10.77.{number}.{host}/24", f"fd77:{number}::{host}/64"
 
 
-def _host(number: int, host: int) -> tuple[str, str]:
-    return f"10.77.{number}.{host}", f"fd77:{number}::{host}"
+def _route(destination: str, network: int, host: int, more: str) -> tuple[str, str]:
+    """Return the commands for the IPv4 and the IPv6 route to *destination* by *host* in *network*.
+
+    As *destination*, ``{0}N{1}`` is network N, and ``{0}N{2}`` its host 2.
+    """
+    return (
+        f"-4 route add {destination.format('10.77.', '.0/24', '.2')} via 10.77.{network}.{host} {more}",
+        f"-6 route add {destination.format('fd77:', '::/64', '::2')} via fd77:{network}::{host} {more}",
+    )
 
 
-def _defaults(device: str, gateway: int) -> tuple[Route, ...]:
-    return tuple(Route("default", via, device) for via in _host(gateway, 1))
+def _default(device: str, network: int) -> tuple[str, str]:
+    return _route("default", network, 1, f"dev {device}")
 
 
-def _hop_parts(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link], tuple[Route, ...]]:
-    """Return the hop of path *i*, its node, its links to client and core, and the core's routes to the client."""
-    hop, between = Hop(f"hop{i}", path, _device(i)), 32 + i
+def _add_hop(i: int, path: EmulatedPath) -> tuple[Hop, Node, tuple[Link, Link]]:
+    """Return the hop of path *i*, its node, and its links to client and core."""
+    hop, between, device = Hop(f"hop{i}", path, _device(i)), 32 + i, _device(i)
     links = (
-        Link(End("client", _device(i), _net(i, 2)), End(hop.node, hop.down, _net(i, 1)), mtu=path.mtu),
+        Link(End("client", device, _net(i, 2)), End(hop.node, LAN, _net(i, 1)), mtu=path.mtu),
         Link(
-            End(hop.node, hop.up, _net(between, 2)),
-            End("core", f"to-{_device(i)}", _net(between, 1)),
+            End(hop.node, WAN, _net(between, 2)),
+            End("core", f"to-{device}", _net(between, 1)),
             mtu=max(1500, path.mtu),
         ),
     )
-    routes = list(_defaults(hop.up, between))
+    routes: tuple[str, ...] = _default(WAN, between)
     if path.down.mtu < path.mtu:
         # Set the smaller MTU for the route, because a device also drops received packets that are larger than the
         # device's MTU.
-        for client, bits in zip(_host(i, 2), (32, 128), strict=True):
-            routes.append(Route(f"{client}/{bits}", client, hop.down, mtu=path.down.mtu))
-    node = Node(hop.node, routes=tuple(routes), sysctls=FORWARDING)
-    networks = (f"10.77.{i}.0/24", f"fd77:{i}::/64")
-    to_client = tuple(
-        Route(network, via, f"to-{_device(i)}") for network, via in zip(networks, _host(between, 2), strict=True)
-    )
-    return hop, node, links, to_client
+        routes += _route(f"{{0}}{i}{{2}}", i, 2, f"dev {LAN} mtu {path.down.mtu}")
+    return hop, Node(hop.node, routes, sysctls=FORWARDING), links
 
 
 def paths(
@@ -102,72 +100,50 @@ def paths(
     numbers = PATH_NETWORKS[:count]
     links: list[Link] = []
     hops: list[Hop] = []
-    hop_nodes: list[Node] = []
-    core_routes: list[Route] = []
-    client_mtu: dict[int, int] = {}
+    nodes: list[Node] = []
+    routes: dict[str, list[str]] = {"client": [], "core": [], "proxy": [*_default("wan0", 8)]}
     for i, rate in zip(numbers, rates, strict=True):
-        if not isinstance(rate, EmulatedPath):
-            ends = End("client", _device(i), _net(i, 2)), End("core", f"to-{_device(i)}", _net(i, 1))
+        device, mtu = _device(i), ""
+        if isinstance(rate, EmulatedPath):
+            hop, node, hop_links = _add_hop(i, rate)
+            hops.append(hop)
+            nodes.append(node)
+            links += hop_links
+            routes["core"] += _route(f"{{0}}{i}{{1}}", 32 + i, 2, f"dev to-{device}")
+            mtu = f" mtu {rate.up.mtu}" if rate.up.mtu < rate.mtu else ""
+        else:
+            ends = End("client", device, _net(i, 2)), End("core", f"to-{device}", _net(i, 1))
             links.append(Link(*ends, rate, offloads=offloads))
-            continue
-        hop, node, hop_links, to_client = _hop_parts(i, rate)
-        links += hop_links
-        hops.append(hop)
-        hop_nodes.append(node)
-        core_routes += to_client
-        if rate.up.mtu < rate.mtu:
-            client_mtu[i] = rate.up.mtu
+        for where in (f"metric {100 * i}", f"table {100 + i}"):
+            routes["client"] += _route("default", i, 1, f"dev {device} {where}{mtu}")
+        routes["client"] += [
+            f"-4 rule add from 10.77.{i}.2 table {100 + i}",
+            f"-6 rule add from fd77:{i}::2 table {100 + i}",
+        ]
     links.append(Link(End("proxy", "wan0", _net(8, 2)), End("core", "to-proxy", _net(8, 1)), offloads=offloads))
     links.append(Link(End("origin", "eth0", _net(9, 2)), End("core", "to-origin", _net(9, 1)), offloads=offloads))
-    proxy_routes = list(_defaults("wan0", 8))
-    core_rules: list[RoutingRule] = []
-    if proxy_interfaces:
-        for i in numbers[1:]:
-            # Network 16 + i is for the i-th interface. The service address stays on wan0.
-            here, there, wan = 16 + i, f"to-proxy{i - 1}", f"wan{i - 1}"
-            links.append(Link(End("proxy", wan, _net(here, 2)), End("core", there, _net(here, 1)), offloads=offloads))
-            for family, via, network, service, gateway in zip(
-                (4, 6),
-                _host(here, 1),
-                (f"10.77.{i}.0/24", f"fd77:{i}::/64"),
-                (PROXY_ADDRESS, PROXY_ADDRESS6),
-                _host(here, 2),
-                strict=True,
-            ):
-                proxy_routes.append(Route(network, via, wan))
-                core_rules.append(RoutingRule(100 + i, family, incoming=f"to-{_device(i)}"))
-                core_routes.append(Route(service, gateway, there, table=100 + i))
-    client = Node(
-        "client",
-        routes=tuple(
-            route
-            for i in numbers
-            for via in _host(i, 1)
-            for route in (
-                Route("default", via, _device(i), metric=100 * i, mtu=client_mtu.get(i)),
-                Route("default", via, _device(i), table=100 + i, mtu=client_mtu.get(i)),
-            )
-        ),
-        rules=tuple(
-            RoutingRule(100 + i, family, source=source)
-            for i in numbers
-            for family, source in zip((4, 6), _host(i, 2), strict=True)
-        ),
-        # Add an endpoint for the first path, too: a connection that opens over another path can then join over it.
-        endpoints=tuple(
-            Endpoint(address, _device(i), id=2 * i + offset)
-            for i in numbers
-            for offset, address in enumerate(_host(i, 2))
-        ),
-    )
+    for i in numbers[1:] if proxy_interfaces else ():
+        # Network 16 + i is for the i-th interface. The service address stays on wan0.
+        network, to_proxy, wan, table = 16 + i, f"to-proxy{i - 1}", f"wan{i - 1}", 100 + i
+        ends = End("proxy", wan, _net(network, 2)), End("core", to_proxy, _net(network, 1))
+        links.append(Link(*ends, offloads=offloads))
+        routes["proxy"] += _route(f"{{0}}{i}{{1}}", network, 1, f"dev {wan}")
+        routes["core"] += _route("{0}8{2}", network, 2, f"dev {to_proxy} table {table}")
+        routes["core"] += [f"-{version} rule add iif to-{_device(i)} table {table}" for version in (4, 6)]
+    # Add an endpoint for the first path, too: a connection that opens over another path can then join over it.
+    endpoints = [
+        Endpoint(address.partition("/")[0], _device(i), id=2 * i + offset)
+        for i in numbers
+        for offset, address in enumerate(_net(i, 2))
+    ]
     return Topology(
         name or f"{count}-paths",
         (
-            client,
-            Node("core", routes=tuple(core_routes), rules=tuple(core_rules), sysctls=FORWARDING),
-            *hop_nodes,
-            Node("proxy", routes=tuple(proxy_routes)),
-            Node("origin", routes=_defaults("eth0", 9)),
+            Node("client", tuple(routes["client"]), tuple(endpoints)),
+            Node("core", tuple(routes["core"]), sysctls=FORWARDING),
+            *nodes,
+            Node("proxy", tuple(routes["proxy"])),
+            Node("origin", _default("eth0", 9)),
         ),
         tuple(links),
         hops=tuple(hops),
@@ -179,18 +155,19 @@ def with_second_client(topology: Topology, name: str, rates: Sequence[int | None
 
     Their networks are 10.77.3.0/24 and 10.77.4.0/24, which *topology* must not use.
     """
-    routes, rules, endpoints, links = [], [], [], []
+    routes, endpoints, links = list[str](), list[Endpoint](), list[Link]()
     for number, (network, rate) in enumerate(zip(SECOND_CLIENT_NETWORKS, rates, strict=True), 1):
-        device, (own, _), (gateway, _) = _device(number), _host(network, 2), _host(network, 1)
+        device, address, gateway, table = _device(number), f"10.77.{network}.2", f"10.77.{network}.1", 100 + number
+        default = f"-4 route add default via {gateway} dev {device}"
         routes += [
-            Route("default", gateway, device, metric=100 * number),
-            Route("default", gateway, device, table=100 + number),
+            f"{default} metric {100 * number}",
+            f"{default} table {table}",
+            f"-4 rule add from {address} table {table}",
         ]
-        rules.append(RoutingRule(100 + number, 4, source=own))
-        endpoints.append(Endpoint(own, device, id=number))
-        ends = End(name, device, (f"{own}/24",)), End("core", f"to-{name}{number}", (f"{gateway}/24",))
+        endpoints.append(Endpoint(address, device, id=number))
+        ends = End(name, device, (f"{address}/24",)), End("core", f"to-{name}{number}", (f"{gateway}/24",))
         links.append(Link(*ends, rate))
-    node = Node(name, tuple(routes), tuple(rules), tuple(endpoints))
+    node = Node(name, tuple(routes), tuple(endpoints))
     return replace(topology, nodes=(*topology.nodes, node), links=(*topology.links, *links))
 
 
@@ -206,20 +183,20 @@ def behind_relay(topology: Topology) -> Topology:
     """
     if topology.hops:
         raise ValueError(f"topology {topology.name}: a relay has no emulated paths")
-    here = End("relay", "lan0", _net(LAN, 1))
+    relay_end = End("relay", "lan0", _net(HOME, 1))
     moved = tuple(
         replace(link, a=replace(link.a, node="relay")) if link.a.node == "client" else link for link in topology.links
     )
     nodes = tuple(replace(node, name="relay") if node.name == "client" else node for node in topology.nodes)
-    client = Node("client", routes=_defaults("eth0", LAN))
-    lan = Link(End("client", "eth0", _net(LAN, 2)), here)
+    client = Node("client", routes=_default("eth0", HOME))
+    lan = Link(End("client", "eth0", _net(HOME, 2)), relay_end)
     return replace(topology, name=f"{topology.name}-relay", nodes=(client, *nodes), links=(lan, *moved))
 
 
 def with_second_proxy(topology: Topology) -> Topology:
     """Return *topology* with another proxy, the node ``proxy2``: 10.77.11.2 and fd77:11::2."""
     link = Link(End("proxy2", "wan0", _net(SECOND_PROXY, 2)), End("core", "to-proxy2", _net(SECOND_PROXY, 1)))
-    node = Node("proxy2", routes=_defaults("wan0", SECOND_PROXY))
+    node = Node("proxy2", routes=_default("wan0", SECOND_PROXY))
     return replace(topology, nodes=(*topology.nodes, node), links=(*topology.links, link))
 
 

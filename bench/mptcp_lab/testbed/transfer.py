@@ -22,8 +22,8 @@ from .protocol import Protocol
 from .recorder import Sample
 from .services import Proxy, mptcp_command
 
-POLL = 0.1
-GRACE = 15.0
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 15.0
 """Seconds that the agent may take beyond the timeout of its download."""
 _numbers = count(1)
 
@@ -59,7 +59,7 @@ class Observation:
     """End of the program's standard error."""
     samples: tuple[Sample, ...]
     """Bytes that the client received over each path."""
-    memory: tuple[tuple[float, int], ...]
+    memory: Sequence[tuple[float, int]]
     """Bytes in the receive memory of MPTCP sockets, each sampled right after one of :attr:`samples`."""
     joined: float | None
     """Time at which the client first had a second subflow. The proxy may have refused it later."""
@@ -111,33 +111,20 @@ def observe(
         while process.running:
             elapsed = time.monotonic() - started
             watch(elapsed)
-            if elapsed > timeout + GRACE:
+            if elapsed > timeout + GRACE_SECONDS:
                 raise TestbedError(f"{client.name}: the download's observer has not ended after {elapsed:.0f} s")
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
     finally:
         process.stop()
     if process.returncode != 0:
         raise TestbedError(f"{client.name}: the download's observer ended with {process.returncode}{process.tail()}")
     proxy_counters, origin_counters = added.read()
     seen: dict[str, Any] = json.loads(client.read(target))
-    if seen["sampling_error"] is not None:
-        raise TestbedError(f"{client.name}: the observer could not read the counters: {seen['sampling_error']}")
+    if (error := seen.pop("sampling_error")) is not None:
+        raise TestbedError(f"{client.name}: the observer could not read the counters: {error}")
     names = [path.name for path in lab.paths]
-    return Observation(
-        ended=seen["ended"],
-        status=seen["status"],
-        timed_out=seen["timed_out"],
-        octets=seen["octets"],
-        sha256=seen["sha256"],
-        said=seen["said"].strip(),
-        samples=tuple(Sample(t, dict(zip(names, octets, strict=True))) for t, *octets in seen["samples"]),
-        memory=tuple((t, octets) for t, octets in seen["memory"]),
-        joined=seen["joined"],
-        counters=seen["counters"],
-        proxy_counters=proxy_counters,
-        origin_counters=origin_counters,
-        began=seen["began"],
-    )
+    samples = tuple(Sample(moment, dict(zip(names, octets, strict=True))) for moment, octets in seen.pop("samples"))
+    return Observation(**seen, samples=samples, proxy_counters=proxy_counters, origin_counters=origin_counters)
 
 
 def download(

@@ -33,10 +33,9 @@ class TunnelEnd:
     def paths(self) -> list[dict[str, Any]]:
         """Return the daemon's status of its paths. Raises TestbedError if it does not answer."""
         try:
-            found: list[dict[str, Any]] = ask(self.socket, {"query": "status"})["tunnels"][0]["paths"]
+            return list(ask(self.socket, {"query": "status"})["tunnels"][0]["paths"])
         except OSError as error:
-            raise TestbedError(f"[{self.node.name}] ask {self.socket}: {error}{self.process.tail()}") from None
-        return found
+            raise TestbedError(f"[{self.node.name}] query {self.socket}: {error}{self.process.tail()}") from None
 
     def lives(self) -> list[bool]:
         """Return for each path whether the BPF programs use it; empty if the daemon does not answer yet."""
@@ -71,21 +70,20 @@ def tunnel(
     common = {"port": port, "key": str(key), **(settings or {})}
     peer = f"{proxy.service_address()}:{port}"
     with (
-        _daemon(proxy, {"uplinks": ["wan0"], "tunnels": {"home": common}}) as far,
-        _daemon(relay, {"tunnels": {"home": {**common, "peer": peer, "paths": paths}}}) as near,
+        _daemon(proxy, {"uplinks": ["wan0"], "tunnels": {"home": common}}) as proxy_end,
+        _daemon(relay, {"tunnels": {"home": {**common, "peer": peer, "paths": paths}}}) as relay_end,
     ):
-        for end in (near, far):
-            what = f"{end.node.name}: all paths live"
-            wait_until(lambda: end.lives() == [True] * len(paths), what, process=end.process)  # noqa: B023
-        yield Tunnel(near, far)
+        for end in (relay_end, proxy_end):
+            live = f"{end.node.name}: all paths are alive"
+            wait_until(lambda: end.lives() == [True] * len(paths), live, process=end.process)  # noqa: B023
+        yield Tunnel(relay_end, proxy_end)
 
 
 @contextmanager
 def _daemon(node: LiveNode, values: Mapping[str, object]) -> Iterator[TunnelEnd]:
     socket = node.directory / f"{node.name}-tunnel.sock"
     # JSON is valid YAML.
-    text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in {"status_socket": str(socket), **values}.items())
-    config = node.write(f"{node.name}-tunnel.yaml", text)
+    config = node.write(f"{node.name}-tunnel.yaml", json.dumps({"status_socket": str(socket), **values}))
     process = node.popen([node.program("mptcp-tunnel"), "run", "--config", str(config)], name="tunnel")
     with undone(process.stop):
         yield TunnelEnd(node, process, socket)

@@ -77,7 +77,7 @@ WRONG: Mapping[str, tuple[Part, Change, str]] = {
     "Multipath TCP to the origin": (FREE, with_(protocol=replace(MPTCP, proxy_requested=1)), "towards the origin"),
     "other bytes": (FREE, with_(digest_ok=False), "SHA-256"),
     "plain TCP over both paths": (PARTS["tcp-ethernet"], with_(wlan0=3), "Wi-Fi carried 3.0 .* should have been idle"),
-    "plain TCP that is not plain": (PARTS["tcp-wifi"], with_(protocol=MPTCP), "where plain TCP was wanted"),
+    "plain TCP that is not plain": (PARTS["tcp-wifi"], with_(protocol=MPTCP), "instead of plain TCP"),
     "link without its rate": (PARTS["tcp-ethernet"], with_(eth0=900), "but its link is 100 Mbit/s"),
 }
 """Faults of the product or the testbed: the faulty part, its measurement, and the words that must report the fault."""

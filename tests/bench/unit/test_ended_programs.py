@@ -20,28 +20,6 @@ def failing(*_: object, **__: object) -> NoReturn:
     raise TestbedError("no end")
 
 
-class FailingHost:
-    """A host on which programs start, but each wait for them fails. *ends* records how they were ended."""
-
-    name = "proxy"
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.ends: list[str] = []
-        self.run: Callable[..., Any] = lambda *of, **options: []
-        self.agent = self.run
-
-    def popen(self, argv: object, *, name: str) -> Any:
-        ways = {way: lambda way=way: self.ends.append(way) for way in ("stop", "kill")}
-        return SimpleNamespace(name=name, running=True, output=failing, wait=failing, **ways)
-
-    def address(self, device: str) -> str:
-        return "192.0.2.1"
-
-    def write(self, name: str, text: str) -> Path:
-        return self.directory / name
-
-
 def capture(host: Any) -> None:
     with captured(host, ["wan0"], "tcp"):
         pass
@@ -54,10 +32,20 @@ def fetch(host: Any) -> None:
     Bed(lab, origin, "192.0.2.1")._by_agent(cell)
 
 
-@pytest.mark.parametrize(("measure", "ended"), [(capture, "stop"), (fetch, "kill")])
-def test_what_a_measurement_started_ends_with_it(tmp_path: Path, measure: Callable[[Any], None], ended: str) -> None:
+@pytest.mark.parametrize(("measure", "end"), [(capture, "stop"), (fetch, "kill")])
+def test_program_of_a_failed_measurement_is_ended(tmp_path: Path, measure: Callable[[Any], None], end: str) -> None:
     """Defect: tcpdump and the client of many files kept running after a failure."""
-    host = FailingHost(tmp_path)
+    ends: list[str] = []
+    ways = {way: lambda way=way: ends.append(way) for way in ("stop", "kill")}
+    host = SimpleNamespace(
+        name="proxy",
+        directory=tmp_path,
+        run=lambda *_, **__: [],
+        agent=lambda *_: [],
+        popen=lambda argv, name: SimpleNamespace(name=name, running=True, output=failing, wait=failing, **ways),
+        address=lambda device: "192.0.2.1",
+        write=lambda name, text: tmp_path / name,
+    )
     with pytest.raises(TestbedError, match=r"^no end$"):
         measure(host)
-    assert host.ends == [ended]
+    assert ends == [end]

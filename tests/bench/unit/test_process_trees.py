@@ -6,17 +6,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from process_tree import running
 
 from mptcp_bench.experiments.relay_load import octets, user_memory
 from mptcp_bench.experiments.soak import descriptors
-from mptcp_lab.agent.processes import descendants
-from mptcp_lab.agent.processors import process_seconds, read, tree_seconds
+from mptcp_lab.agent.processes import descendants, kill_tree
+from mptcp_lab.agent.processors import process_seconds, tree_seconds
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 WORKER_SECONDS, WORKER_BYTES = 0.2, 8_000_000
@@ -27,7 +25,7 @@ for _ in range(2):
         held = bytearray(os.urandom({WORKER_BYTES}))
         while time.process_time() < {WORKER_SECONDS}:
             pass
-        os.write(1, b"ready\\n")  # at once: what both write is never mixed
+        os.write(1, b"ready\\n")  # one write, so that the lines of both are not mixed
         time.sleep(600)
 time.sleep(600)
 """
@@ -36,23 +34,21 @@ time.sleep(600)
 @pytest.fixture
 def tree() -> Iterator[int]:
     """Start two workers as children of an idle process. The workers have already used their processor time."""
-    with running(PROGRAM, 2) as pid:
-        assert len(descendants(pid)) == 2
-        yield pid
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as parent:
+        try:
+            assert parent.stdout is not None
+            assert [parent.stdout.readline() for _ in range(2)] == [b"ready\n"] * 2
+            assert len(descendants(parent.pid)) == 2
+            yield parent.pid
+        finally:
+            kill_tree(parent.pid)
 
 
-def test_processor_time_is_that_of_all(tree: int) -> None:
+def test_processor_time_includes_all_processes(tree: int) -> None:
     assert tree_seconds(tree) >= process_seconds(tree) + 2 * WORKER_SECONDS
 
 
-def test_a_process_s_own_time_is_exact() -> None:
-    for _ in range(20):  # The counters have the resolution of ticks, so try several times.
-        before = time.process_time()
-        measured = process_seconds(os.getpid())
-        assert before <= measured <= time.process_time()
-
-
-ENDED = f"""
+ENDED_CHILD = f"""
 import subprocess, sys
 burn = "import time\\nwhile time.process_time() < {WORKER_SECONDS}: pass"
 print("ready", flush=True)
@@ -64,24 +60,22 @@ sys.stdin.readline()
 """A program that uses no processor time, with a child that uses some and ends."""
 
 
-def test_what_ended_below_it_is_a_program_s_own() -> None:
-    with subprocess.Popen([sys.executable, "-c", ENDED], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as own:
-        assert own.stdin is not None
-        assert own.stdout is not None
-        assert own.stdout.readline() == b"ready\n"
-        before, running = read(own.pid), tree_seconds(own.pid)
-        own.stdin.write(b"\n")
-        own.stdin.flush()
-        assert own.stdout.readline() == b"ended\n"
-        after = read(own.pid)
-        assert before.own is not None
-        assert after.own is not None
-        assert after.own - before.own >= WORKER_SECONDS - 2 * TICK
-        assert tree_seconds(own.pid) - running < WORKER_SECONDS / 2
+def test_time_of_ended_children_belongs_to_the_program() -> None:
+    argv = [sys.executable, "-c", ENDED_CHILD]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        before, running = tree_seconds(program.pid, ended=True), tree_seconds(program.pid)
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "ended\n"
+        assert tree_seconds(program.pid, ended=True) - before >= WORKER_SECONDS - 2 * TICK
+        assert tree_seconds(program.pid) - running < WORKER_SECONDS / 2
 
 
-def test_memory_is_that_of_all(tree: int) -> None:
+def test_memory_and_descriptors_include_all_processes(tree: int) -> None:
     for kind in ("Pss", "Rss"):
-        alone = octets(Path(f"/proc/{tree}/smaps_rollup").read_text(), kind)
-        assert user_memory(tree, kind) >= alone + 2 * WORKER_BYTES
+        parent = octets(Path(f"/proc/{tree}/smaps_rollup").read_text(), kind)
+        assert user_memory(tree, kind) >= parent + 2 * WORKER_BYTES
     assert descriptors(tree) >= 3 * 3

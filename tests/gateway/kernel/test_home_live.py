@@ -18,7 +18,16 @@ from unit_capabilities import confined
 from mptcp_gateway import connect
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed
 from mptcp_lab.testbed import home as home_of
-from mptcp_lab.testbed.home import SITE, SITE6, UPLINKS, give_site, reached, settings_of, silent, start_parent
+from mptcp_lab.testbed.home import (
+    SITE,
+    SITE6,
+    UPLINKS,
+    add_site_addresses,
+    silent,
+    start_parent,
+    wait_for_site,
+    write_settings,
+)
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.services import Origin, python_command, start_origin, wait_until
 from mptcp_lab.testbed.system_state import differences, kernel_state
@@ -77,7 +86,7 @@ class Home:
 
     @contextmanager
     def gateway(self, more: str = "") -> Iterator[Process]:
-        self.settings = settings_of(self.relay, self.testbed["proxy"].service_address(), more)
+        self.settings = write_settings(self.relay, self.testbed["proxy"].service_address(), more)
         with home_of.gateway(self.relay, self.settings, confined("mptcp-gateway")) as process:
             yield process
 
@@ -175,10 +184,10 @@ def home(make_module_testbed: Callable[..., Testbed], require: Callable[..., Non
     require("squid", "apache2", "curl", "gcc", "openssl", "nftables")
     testbed = make_module_testbed(RELAY)
     origin = testbed["origin"]
-    give_site(testbed)
+    add_site_addresses(testbed)
     start_parent(testbed["proxy"])
     site = Home(testbed, start_origin(origin, FILES, ports=(80, 8081), tls_port=443))
-    reached(testbed)
+    wait_for_site(testbed)
     for script in (BANNER, ECHO):
         origin.popen(python_command(script), name="served")
     return site
@@ -292,7 +301,7 @@ def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
         return core.run(command, check=False, timeout=20).stdout
 
     whole = f"200 {FILES['small.bin']}"
-    home.settings = settings_of(relay, home.testbed["proxy"].service_address(), home="eth0")
+    home.settings = write_settings(relay, home.testbed["proxy"].service_address(), home="eth0")
     with home_of.gateway(relay, home.settings, confined("mptcp-gateway")):
         assert fetched() == whole, "by NAT"
         with home.forwarder() as forwarder:

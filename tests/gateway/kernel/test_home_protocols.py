@@ -86,17 +86,17 @@ def site(make_module_testbed: Callable[..., Testbed], require: Callable[..., Non
     require("squid", "apache2", "curl", "openssl", "nftables", "ssh", "sshd", "git", "node")
     testbed = make_module_testbed(RELAY)
     relay, origin = testbed["relay"], testbed["origin"]
-    home.give_site(testbed)
+    home.add_site_addresses(testbed)
     home.start_parent(testbed["proxy"])
     apache = start_origin(origin, FILES, ports=(80,), tls_port=443)
-    home.reached(testbed)
+    home.wait_for_site(testbed)
     origin.popen(python_command(SERVERS), name="servers")
     origin.popen(["node", "-e", HTTP2, str(apache.directory / "tls.pem")], name="http2")
     _serve_ssh(origin, testbed["client"])
     _serve_git(origin)
     _serve_packages(origin, apache.directory / "htdocs")
     wait_until(lambda: accepts(origin, SITE, 22, 25, 8081, 8443, 9418), "all servers accept connections")
-    settings = home.settings_of(relay, testbed["proxy"].service_address())
+    settings = home.write_settings(relay, testbed["proxy"].service_address())
     with home.gateway(relay, settings), home.forwarder(relay, settings):
         yield Site(testbed, apache)
 

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the hosts of a testbed: programs, mounts, sysctls and locks are private, and changes are undone."""
+"""Tests for the hosts of a testbed: the host keeps its congestion control, and changes are undone."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from mptcp_lab.testbed import TMPFS, Testbed, TestbedError, congestion, ownership
+from mptcp_lab.testbed import Testbed, congestion, ownership
 from mptcp_lab.testbed.services import wait_until
 
 pytestmark = pytest.mark.kernel
-Require = Callable[..., None]
 
 
 def test_namespace_uses_cubic_and_the_host_is_unchanged(make_testbed: Callable[..., Testbed]) -> None:
@@ -26,20 +22,6 @@ def test_namespace_uses_cubic_and_the_host_is_unchanged(make_testbed: Callable[.
     # Another run may allow another algorithm for a moment. It then holds this lock.
     with ownership.registry():
         assert congestion.ALLOWED.read_text() == before
-
-
-def test_private_mounts_are_seen_only_by_their_program(testbed: Testbed) -> None:
-    shown = testbed.directory / "shown"
-    shown.mkdir()
-    process = testbed["proxy"].popen(
-        ["sh", "-c", "echo here > /run/no-such-directory/x/file; ls /dev/shm; echo done"],
-        name="mounts",
-        mounts={"/run/no-such-directory/x": shown, "/dev/shm": TMPFS},
-    )
-    assert process.wait(60) == 0
-    assert process.output() == "done\n"
-    assert (shown / "file").read_text() == "here\n"
-    assert not Path("/run/no-such-directory").exists()
 
 
 def test_scoped_changes_are_undone(testbed: Testbed) -> None:
@@ -57,21 +39,4 @@ def test_scoped_changes_are_undone(testbed: Testbed) -> None:
     with client.link_down("wlan0"):
         assert "dev wlan0" not in client.run(["ip", "-4", "route"]).stdout
     # The kernel notices a moment later that the other end is up. The routes then show this.
-    wait_until(lambda: state() == before, "all is as it was")
-
-
-def test_iptables_does_not_wait_for_another_test_suite(testbed: Testbed, require: Require) -> None:
-    """While another process holds the lock, iptables(8) waits or fails.
-
-    By default, there is one lock for the whole machine.
-    """
-    require("iptables-legacy")
-    command = ["iptables-legacy", "-t", "mangle", "-A", "POSTROUTING", "-j", "ACCEPT"]
-    lock = Path(os.environ["XTABLES_LOCKFILE"])
-    assert lock != Path("/run/xtables.lock")
-    lock.touch()
-    with lock.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(TestbedError, match=r"no end after 1 s|holding the xtables lock"):
-            testbed["proxy"].run(command, timeout=1)
-    testbed["proxy"].run(command)
+    wait_until(lambda: state() == before, "the state is restored")

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import signal
-import sys
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -22,7 +21,7 @@ from mptcp_lab.agent.processes import TMPFS
 from mptcp_lab.remote import SshHost, read_inventory, remote_lab
 from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.services import start_origin, start_proxy, start_throttler, wait_until, write_throttler_config
-from mptcp_lab.testbed.transfer import observe
+from mptcp_lab.testbed.transfer import observe, wget
 
 pytestmark = pytest.mark.kernel
 
@@ -33,12 +32,12 @@ CAP = 5_000_000
 
 @pytest.fixture(scope="module")
 def hosts(make_module_testbed: Callable[..., Testbed], require: Any) -> SshHosts:
-    require("sshd", "ssh", "squid", "apache2", "wget", "mptcpize", "htb")
+    require("sshd", "ssh", "sudo", "squid", "apache2", "wget", "mptcpize", "htb")
     return start(make_module_testbed(plain()))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_stays(hosts: SshHosts) -> Iterator[None]:
+def hosts_are_restored(hosts: SshHosts) -> Iterator[None]:
     """Check at the end that the hosts are as they were, whatever the tests did to them."""
     yield
     check(hosts)
@@ -56,8 +55,7 @@ def origin_host(hosts: SshHosts) -> Iterator[SshHost]:
     """Yield the origin. It is the only connected host."""
     with ExitStack() as stack:
         stack.enter_context(hosts.core.entered())
-        part = read_inventory(hosts.inventory()).origin
-        yield stack.enter_context(SshHost(part.name, part.login, devices=part.devices))
+        yield stack.enter_context(SshHost(read_inventory(hosts.inventory()).origin))
 
 
 def policy(addresses: dict[str, str]) -> str:
@@ -71,13 +69,10 @@ def policy(addresses: dict[str, str]) -> str:
     return json.dumps({"version": 1, "paths": paths, "rules": [rule]})
 
 
-def wget(url: str, proxy: str) -> list[str]:
-    settings = ["-e", "use_proxy=yes", "-e", f"http_proxy={proxy}", "-e", "no_proxy="]
-    return ["mptcpize", "run", "wget", "-nv", "-O", "-", "--tries=1", *settings, url]
-
-
 def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
-    with hosts.core.entered(), remote_lab(read_inventory(hosts.inventory())) as lab:
+    inventory = read_inventory(hosts.inventory(client__ssh=hosts.destination("client", USER)))
+    with hosts.core.entered(), remote_lab(inventory) as lab:
+        assert lab.client.run(["id", "-u"]).stdout == "0\n", "the user may run sudo without a password"
         assert [path.device for path in lab.paths] == ["eth0", "wlan0"]
         assert lab.proxy_devices == ("wan0",)
         # The driver cannot access the hosts' files.
@@ -89,7 +84,7 @@ def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
         throttler = start_throttler(lab.proxy, config)
 
         def ethernet_is_spared() -> bool:
-            seen = observe(lab, wget(origin.url("file"), proxy.url()), timeout=300)
+            seen = observe(lab, wget(origin.url("file"), proxy=proxy, multipath=True), timeout=300)
             assert (seen.status, seen.said and "error" in seen.said, seen.octets) == (0, False, SIZE)
             assert seen.sha256 == origin.digests["file"]
             assert (seen.protocol.requested, seen.protocol.fallbacks, seen.protocol.joins >= 1) == (1, 0, True)
@@ -108,16 +103,16 @@ def test_download_between_ssh_hosts_is_throttled(hosts: SshHosts) -> None:
 def test_ssh_host_runs_commands_like_a_namespace(origin_host: SshHost) -> None:
     host = origin_host
     assert host.run(["cat"], input="naïve\n").stdout == "naïve\n"
-    with pytest.raises(TestbedError, match=r"(?s)^\[origin\] sh -c .*: exit code 3\n    err$"):
-        host.run(["sh", "-c", "echo err >&2; exit 3"])
-    with pytest.raises(TestbedError, match="the program 'no-such-program' is not installed"):
-        host.run(["no-such-program"])
-    with pytest.raises(TestbedError, match=r"sleep 60: no end after 0\.2 s"):
-        host.run(["sleep", "60"], timeout=0.2)
+    for argv, message in (
+        (["sh", "-c", "echo err >&2; exit 3"], r"(?s)^\[origin\] sh -c .*: exit code 3\n    err$"),
+        (["no-such-program"], "the program 'no-such-program' is not installed"),
+        (["sleep", "60"], r"sleep 60: no end after 0\.2 s"),
+    ):
+        with pytest.raises(TestbedError, match=message):
+            host.run(argv, timeout=0.2 if argv[0] == "sleep" else 30)
     # Quotes, spaces and shell characters reach the program unchanged.
     assert host.run(["printf", "%s|", "a b", "'", "$HOME;", "\\", "*"]).stdout == "a b|'|$HOME;|\\|*|"
-    assert host.address("eth0") == "10.77.9.2"
-    assert host.service_address(6) == "fd77:9::2"
+    assert (host.address("eth0"), host.service_address(6)) == ("10.77.9.2", "fd77:9::2")
     with pytest.raises(KeyError, match="origin:wlan0 has no IPv4 address"):
         host.address("wlan0")
 
@@ -126,124 +121,63 @@ def test_programs_of_an_ssh_host_are_watched_signalled_and_ended(origin_host: Ss
     script = 'trap "echo caught; exit 7" TERM; echo "$COLOR"; ls /mnt; while :; do sleep 0.05; done'
     program = origin_host.popen(["sh", "-c", script], name="trap", mounts={"/mnt": TMPFS}, env={"COLOR": "red"})
     wait_until(lambda: "red" in program.output(), "the program starts", process=program)
-    assert program.running
     assert program.returncode is None
     assert program.stop() == 7
     assert program.tail() == "\n    red\n    caught"
-    program.signal(signal.SIGTERM)
     # The hosts share their process table with each other and with other test suites.
     first, second = (f"{seconds}.{secrets.randbelow(10**9):09}" for seconds in (1000, 1001))
     parent = origin_host.popen(["sh", "-c", f"sleep {first} & sleep {second}; true"])
-    below = ["pgrep", "-f", f"^sleep ({first}|{second})$"]
-    wait_until(lambda: len(origin_host.run(below, check=False).stdout.split()) == 2, "its children run", process=parent)
+    children = ["pgrep", "-f", f"^sleep ({first}|{second})$"]
+    wait_until(lambda: len(origin_host.run(children, check=False).stdout.split()) == 2, "the children run")
     parent.kill_tree()
-    wait_until(lambda: not origin_host.run(below, check=False).stdout, "its children have ended")
+    wait_until(lambda: not origin_host.run(children, check=False).stdout, "the children have ended")
     with pytest.raises(TestbedError, match=r"start no-such-program: the program 'no-such-program' is not installed"):
         origin_host.popen(["no-such-program"])
-
-
-DRIVER = """
-import sys
-from pathlib import Path
-from mptcp_lab.remote import read_inventory, remote_lab
-from mptcp_lab.testbed.installed import program
-from mptcp_lab.testbed.services import start_origin, start_proxy, start_throttler, write_throttler_config
-
-with remote_lab(read_inventory(Path(sys.argv[1]))) as lab, lab.client.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
-    start_origin(lab.origin, {"file": 1000}, ports=(80,))
-    start_proxy(lab.proxy)
-    policy = lab.proxy.write("policy.yaml", sys.argv[2])
-    start_throttler(lab.proxy, write_throttler_config(lab.proxy, policy, interfaces=lab.proxy_devices))
-    # One that leaves its parent and its session.
-    lab.client.popen(["sh", "-c", "setsid sleep 1000 & sleep 1000"])
-    print("ready", flush=True)
-    lab.client.run(["sleep", "1000"], timeout=1000)
-"""
-
-
-def driver(hosts: SshHosts) -> Any:
-    """Start a driver in a separate process, and wait until all its programs run."""
-    argv = [sys.executable, "-c", DRIVER, str(hosts.inventory()), policy({"ethernet": "10.77.1.2"})]
-    process = hosts.core.popen(argv, name="driver")
-    wait_until(lambda: "ready" in process.output(), "the driver's programs run", process=process)
-    assert set(hosts.changes()) == {"client", "proxy"}
-    assert all(hosts.directories(part) for part in PARTS)
-    return process
-
-
-@pytest.mark.nightly
-def test_killed_driver_leaves_nothing(hosts: SshHosts) -> None:
-    driver(hosts).kill()
-    check(hosts)
 
 
 KILL_SESSION = ["sh", "-c", 'kill $(ps -o ppid= -p "$PPID")']
 """Command that kills the session's sshd: the parent of the agent, which is the parent of this command."""
 
 
-def test_lost_connection_is_one_line_and_the_host_undoes_all(hosts: SshHosts) -> None:
-    with hosts.core.entered():
-        part = read_inventory(hosts.inventory()).origin
-        with pytest.raises(TestbedError, match=r"^origin: root@10\.77\.9\.2: the connection was lost[^\n]*$"):
-            lose(SshHost(part.name, part.login, devices=part.devices))
+def test_host_undoes_all_after_the_connection_was_lost(hosts: SshHosts) -> None:
+    def lose(host: SshHost) -> None:
+        with host, host.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
+            # The second program leaves its parent and its session.
+            host.popen(["sh", "-c", "setsid sleep 1000 & sleep 1000"])
+            host.run(KILL_SESSION)
+
+    host = SshHost(read_inventory(hosts.inventory()).origin)
+    with (
+        hosts.core.entered(),
+        pytest.raises(TestbedError, match=r"^origin: root@10\.77\.9\.2: the connection was lost[^\n]*$"),
+    ):
+        lose(host)
     check(hosts)
-
-
-def lose(host: SshHost) -> None:
-    with host, host.sysctl("net.ipv4.tcp_rmem", "4096 8192 16384"):
-        host.popen(["sleep", "1000"])
-        host.run(KILL_SESSION)
 
 
 def refusal(hosts: SshHosts, **changes: Any) -> list[str]:
     """Return the lines of the error with which the lab refuses the inventory."""
     inventory = read_inventory(hosts.inventory("refused.yaml", **changes))
     with hosts.core.entered(), pytest.raises(TestbedError) as refused, remote_lab(inventory):
-        pytest.fail("there is a mistake")
+        pytest.fail("the inventory has a mistake")
     return str(refused.value).splitlines()
 
 
-def test_all_that_a_host_lacks_is_reported_at_once(hosts: SshHosts) -> None:
-    taken = hosts.testbed["origin"].popen(
-        [sys.executable, "-c", "import socket, time; s = socket.create_server(('', 80)); time.sleep(1000)"],
-        name="taken",
-    )
-    wait_until(lambda: hosts.testbed["origin"].run(["ss", "-Hltn", "sport", "=", ":80"]).stdout != "", "it listens")
-    try:
+def test_all_problems_of_the_hosts_are_reported_together(hosts: SshHosts) -> None:
+    with hosts.testbed["origin"].entered(), socket.create_server(("", 80)):
         lines = refusal(
             hosts,
             client__paths={"ethernet": "eth0", "wifi": "wlan1"},
             proxy__interfaces=["eth7"],
             proxy__commands="/nowhere",
         )
-    finally:
-        taken.stop()
-    file = hosts.directory / "refused.yaml"
-    assert lines[0] == "the hosts are not ready:"
-    assert len(lines) == 6
-    assert lines[1].startswith(f"  {file}:")
-    assert lines[1].endswith(": client.paths.wifi: root@10.77.1.2 has no interface wlan1; it has eth0, wlan0")
-    assert lines[2] == (
-        "  proxy: root@10.77.8.2: there is no program /nowhere/mptcp-proxy; is that where it is installed there?"
-    )
-    assert "mptcp-throttler" in lines[3]
-    assert lines[4].endswith("proxy.interfaces[0]: root@10.77.8.2 has no interface eth7; it has wan0")
-    assert lines[5].startswith("  origin: root@10.77.9.2: port 80 is taken by users:((")
-
-
-@pytest.mark.nightly
-def test_user_other_than_root_needs_sudo_without_a_password(hosts: SshHosts, require: Any) -> None:
-    require("sudo")
-    with hosts.core.entered():
-        inventory = read_inventory(hosts.inventory(client__ssh=hosts.destination("client", USER)))
-        with remote_lab(inventory) as lab:
-            assert lab.client.run(["id", "-u"]).stdout == "0\n"
-            assert "7101" in lab.client.run(["ip", "rule"]).stdout
-    sudoers = hosts.directory / "client-etc" / "sudoers.d" / USER
-    before = sudoers.read_text()
-    try:
-        sudoers.write_text("")
-        (line,) = refusal(hosts, client__ssh=hosts.destination("client", USER))
-    finally:
-        sudoers.write_text(before)
-    assert line == f"client: {USER}@10.77.1.2: cannot log in as root: sudo: a password is required"
+    proxy = "  proxy: root@10.77.8.2"
+    advice = "is that where it is installed there?"
+    assert lines[:-1] == [
+        "the hosts are not ready:",
+        "  client: root@10.77.1.2 has no interface wlan1; it has eth0, wlan0",
+        f"{proxy}: there is no program /nowhere/mptcp-proxy; {advice}",
+        f"{proxy}: there is no program /nowhere/mptcp-throttler; {advice}",
+        f"{proxy} has no interface eth7; it has wan0",
+    ]
+    assert lines[-1].startswith("  origin: root@10.77.9.2: port 80 is used by users:((")

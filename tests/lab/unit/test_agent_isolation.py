@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the program run as root on an ssh host imports nothing from its directory or by PYTHON* variables."""
+"""Tests that the agent, which runs as root, imports nothing from its directory or because of PYTHON* variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_lab.remote.connection import Login, agent_command, packed_agent, ssh_command
+from mptcp_lab.remote.connection import HostRole, agent_command, packed_agent, ssh_command
 
 SHADOWED = ("json", "base64", "sitecustomize", "zipfile", "runpy", "agent", "http", "socket")
 
@@ -35,8 +35,11 @@ def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return trap
 
 
-def test_session_imports_nothing_from_its_directory(trapped: Path, tmp_path: Path) -> None:
-    remote = ssh_command(Login("host", directory=str(tmp_path)))[-1]
+def test_agent_imports_nothing_from_its_working_directory(trapped: Path, tmp_path: Path) -> None:
+    # The characters of the directory reach the agent unchanged.
+    directory = tmp_path / "a b'c$HOME\\"
+    directory.mkdir()
+    remote = ssh_command(HostRole("client", "host", directory=str(directory)))[-1]
     done = subprocess.run(
         ["sh", "-c", remote],
         input=base64.b64encode(packed_agent()) + b"\n",
@@ -46,13 +49,12 @@ def test_session_imports_nothing_from_its_directory(trapped: Path, tmp_path: Pat
     )
     assert done.stderr == b""
     answers = [json.loads(line) for line in done.stdout.splitlines()]
-    assert any(Path(answer["ready"]).parent == tmp_path for answer in answers if "ready" in answer), answers
+    assert any(Path(answer["ready"]).parent == directory for answer in answers if "ready" in answer), answers
 
 
-def test_program_of_the_session_imports_nothing_from_its_directory(trapped: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "run"
-    zipfile.ZipFile(io.BytesIO(packed_agent())).extractall(directory)
-    argv = agent_command(directory, "files", str(tmp_path / "htdocs"), "file=3")
+def test_program_of_the_agent_imports_nothing_from_its_working_directory(trapped: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(io.BytesIO(packed_agent())).extractall(tmp_path)
+    argv = agent_command(tmp_path, "files", str(tmp_path / "htdocs"), "file=3")
     done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "htdocs/file").stat().st_size == 3

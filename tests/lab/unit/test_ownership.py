@@ -1,16 +1,36 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for runs whose directory cannot be removed, or that cannot be claimed."""
+"""Test for a run whose directory cannot be removed."""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from full_disk import full_at
-from immutable import immutable
 
 from mptcp_lab.testbed import TestbedError, ownership
+
+
+@contextmanager
+def immutable(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
+    """Make the removal of files named *name* fail like that of an immutable file, see chattr(1), for root too."""
+
+    def refusing(remove: Callable[..., None]) -> Callable[..., None]:
+        def refuse(path: Any, **options: Any) -> None:
+            if Path(path).name == name:
+                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), os.fspath(path))
+            remove(path, **options)
+
+        return refuse
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", refusing(os.unlink))
+        patched.setattr(os, "rmdir", refusing(os.rmdir))
+        yield
 
 
 @pytest.fixture
@@ -36,30 +56,10 @@ def test_directory_that_cannot_be_removed_is_named_and_stays_owned(
     ):
         claiming.__exit__(None, None, None)
     assert [(run.id, run.alive, run.directory) for run in ownership.runs()] == [(claimed.id, False, claimed.directory)]
-    with immutable(monkeypatch, "stuck"):
-        cleaned = ownership.remove_stale()
     name = f"testbed {claimed.id} of process {os.getpid()}"
-    assert cleaned.left == (f"{name}: remove {claimed.directory}/logs/stuck: Operation not permitted",)
-    assert cleaned.done == ()
+    with immutable(monkeypatch, "stuck"):
+        left = (f"{name}: remove {claimed.directory}/logs/stuck: Operation not permitted",)
+        assert ownership.remove_stale() == ownership.Cleaned((), left)
     assert ownership.remove_stale() == ownership.Cleaned((f"removed {name}",), ())
     assert not claimed.directory.exists()
     assert ownership.runs() == ()
-
-
-@pytest.mark.usefixtures("own")
-@pytest.mark.parametrize("full", ["tmp", "run"])
-def test_run_that_cannot_be_claimed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
-    """Defect: a full disk left an empty lock file, which cleanup named as damaged from then on."""
-    directories = tmp_path / "directories"
-    monkeypatch.setattr(ownership, "parent_directory", lambda: str(directories))
-    if full == "run":
-        directories.mkdir()
-    with (
-        full_at(0),
-        pytest.raises(OSError, match=r"No such file|File too large"),
-        ownership.claimed_run(),
-    ):
-        pass
-    assert ownership.runs() == ()
-    assert ownership.remove_stale() == ownership.Cleaned((), ())
-    assert full == "tmp" or list(directories.iterdir()) == []

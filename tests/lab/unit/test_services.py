@@ -1,23 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the arguments of an experiment's programs, and for programs that never become ready."""
+"""Tests that a service is ended if it does not become ready, or cannot use the requested congestion control."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from fake_host import FakeHost
 
-from mptcp_lab.testbed import Host, TestbedError
-from mptcp_lab.testbed.services import (
-    start_origin,
-    start_proxy,
-    start_relay,
-    start_sink,
-    start_throttler,
-)
+from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.services import start_origin, start_proxy, start_relay, start_sink, start_throttler
 
 STARTS: dict[str, tuple[Callable[[Any], object], str]] = {
     "origin": (lambda host: start_origin(host, {}), "stop"),
@@ -32,35 +26,46 @@ A killed throttler would leave its caps behind.
 """
 
 
-@pytest.mark.parametrize("error", [TestbedError("no end after 31 s"), KeyboardInterrupt()], ids=["error", "interrupt"])
+def host(ends: list[str], run: Callable[[Sequence[str]], str]) -> Any:
+    """Return a fake host whose programs end at once. *ends* records how they are ended; *run* runs a command."""
+    ways = {name: lambda name=name: ends.append(name) for name in ("stop", "kill", "kill_tree")}
+    return SimpleNamespace(
+        name="proxy",
+        directory=Path("/fake"),
+        run=lambda argv, **_: SimpleNamespace(returncode=0, stdout=run(argv)),
+        popen=lambda argv, **_: SimpleNamespace(name="fake", running=False, returncode=3, tail=str, **ways),
+        agent=lambda module, *arguments: [module, *arguments],
+        program=str,
+        provide=Path,
+        write=lambda name, text: Path("/fake") / name,
+        at_end=lambda callback: None,
+    )
+
+
+@pytest.mark.parametrize("interrupt", [None, KeyboardInterrupt()])
 @pytest.mark.parametrize("service", STARTS)
-def test_program_is_ended_when_it_does_not_answer(tmp_path: Path, service: str, error: BaseException) -> None:
+def test_service_that_does_not_become_ready_is_ended(service: str, interrupt: KeyboardInterrupt | None) -> None:
     """Defect: a throttler whose start had failed kept running, so that later runs without a throttler were capped."""
 
-    def answer(argv: Sequence[str]) -> str:
-        if argv[0] == "answers":
-            raise error
-        return "{}"
+    def run(argv: Sequence[str]) -> str:
+        if argv[0] == "files":
+            return "{}"
+        if argv[0] in ("ss", "mptcp-throttler"):
+            raise interrupt or TestbedError("no answer")
+        return ""
 
-    host = FakeHost(tmp_path, answer)
-    start, ended = STARTS[service]
-    with pytest.raises(type(error)) as raised:
-        start(host)
-    assert raised.value is error
-    [program] = host.started
-    assert program.ends == [ended]
-
-
-def proxy_host(directory: Path) -> FakeHost:
-    """Return a host whose kernel has reno and cubic."""
-    asked = ["sysctl", "-n", "net.ipv4.tcp_available_congestion_control"]
-    return FakeHost(directory, lambda argv: "reno cubic\n" if argv == asked else "{}")
+    ends: list[str] = []
+    start, end = STARTS[service]
+    with pytest.raises((TestbedError, KeyboardInterrupt)):
+        start(host(ends, run))
+    assert ends == [end]
 
 
-def test_proxy_is_refused_a_congestion_control_that_its_kernel_lacks(tmp_path: Path) -> None:
+def test_proxy_is_ended_if_its_kernel_lacks_the_congestion_control() -> None:
     """Defect: the proxy used the host's own congestion control, but the result named the requested one."""
-    host = proxy_host(tmp_path)
-    with pytest.raises(TestbedError) as raised:
-        start_proxy(cast(Host, host), control="bbr")
-    assert str(raised.value) == "the proxy on proxy: the kernel has no congestion control bbr; it has reno, cubic"
-    assert [program.ends for program in host.started] == [["kill_tree"]]
+    ends: list[str] = []
+    with pytest.raises(
+        TestbedError, match=r"^the proxy on proxy: the kernel has no congestion control bbr; it has reno"
+    ):
+        start_proxy(host(ends, lambda argv: "reno cubic\n"), control="bbr")
+    assert ends == ["kill_tree"]

@@ -90,8 +90,8 @@ def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: 
 
 def test_requests_of_one_client_above_its_limit_get_429(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
     with crowd(module_testbed["client"], proxy, origin, "keep-alives", MAX_OPEN + 200, ["10.77.1.2"]) as idle:
-        assert abs(idle.got["200"] - MAX_SERVED) <= 2
-        assert abs(idle.got["429"] - (MAX_OPEN - MAX_SERVED)) <= 2
+        assert abs(idle.statuses["200"] - MAX_SERVED) <= 2
+        assert abs(idle.statuses["429"] - (MAX_OPEN - MAX_SERVED)) <= 2
     wait_until_closed(proxy)
 
 
@@ -105,8 +105,8 @@ def test_thousands_of_idle_connections_do_not_block_another_client(
         crowd(client, proxy, origin, "tunnels", 500, addresses[10:11]) as tunnels,
         crowd(client, proxy, origin, "slow-headers", 2000, addresses[11:]) as slow,
     ):
-        assert idle.got == {"200": 5000}
-        assert tunnels.got == {"200": 500}
+        assert idle.statuses == {"200": 5000}
+        assert tunnels.statuses == {"200": 500}
         assert [each.standing() for each in (idle, tunnels, slow)] == [5000, 500, 2000]
         assert all_are_served(timed_requests(client, proxy, origin, REQUESTS))
         print(f"{descriptors(proxy)} descriptors, {memory(proxy)} kB")
@@ -122,7 +122,7 @@ def test_client_limit_applies_to_each_worker(testbed: Testbed, require: Callable
     origin = start_origin(testbed["origin"], {"file": 1000})
     proxy = start_proxy(testbed["proxy"], configuration(testbed["proxy"], *LONG_TIMEOUTS, "workers 2"))
     with crowd(testbed["client"], proxy, origin, "keep-alives", 2 * MAX_OPEN + 400, ["10.77.1.2"]) as idle:
-        assert abs(idle.got["200"] - 2 * MAX_SERVED) <= 4
-        assert abs(idle.got["429"] - 2 * (MAX_OPEN - MAX_SERVED)) <= 4
+        assert abs(idle.statuses["200"] - 2 * MAX_SERVED) <= 4
+        assert abs(idle.statuses["429"] - 2 * (MAX_OPEN - MAX_SERVED)) <= 4
         # worker_descriptors omits the coordinator, which accepts no connections.
         assert [MAX_OPEN <= each.open < MAX_OPEN + 200 for each in worker_descriptors(proxy)] == [True, True]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * The loss models and the delay, with the meaning and the parameter names of tc-netem(8), and a random generator whose
+ * The loss and the delay, with the meaning and the parameter names of tc-netem(8), and a random generator whose
  * sequence depends only on its seed, on every machine.
  */
 
@@ -36,7 +36,7 @@ static bool read_probability(const char *text, double *value)
 	return *text != '\0' && *end == '\0' && isfinite(*value) && *value >= 0.0 && *value <= 1.0;
 }
 
-static bool read_whole(const char *text, uint64_t most, uint64_t *value)
+static bool read_whole(const char *text, uint64_t maximum, uint64_t *value)
 {
 	char *end;
 
@@ -44,19 +44,7 @@ static bool read_whole(const char *text, uint64_t most, uint64_t *value)
 		return false;
 	errno = 0;
 	*value = strtoull(text, &end, 10);
-	return *end == '\0' && errno == 0 && *value <= most;
-}
-
-static bool make_uniform(struct element *element, char *const *arguments)
-{
-	return read_probability(arguments[0], &element->uniform.probability) &&
-	       read_whole(arguments[1], UINT64_MAX, &element->random);
-}
-
-static enum fate apply_uniform(struct element *element, struct packet *packet)
-{
-	(void)packet;
-	return draw(element) < element->uniform.probability ? LOST : PASSES;
+	return *end == '\0' && errno == 0 && *value <= maximum;
 }
 
 static bool make_gemodel(struct element *element, char *const *arguments)
@@ -84,13 +72,13 @@ static enum fate apply_gemodel(struct element *element, struct packet *packet)
 
 static bool make_delay(struct element *element, char *const *arguments)
 {
-	const uint64_t most = (uint64_t)INT64_MAX / 4 / NANOSECONDS_PER_MICROSECOND;
+	const uint64_t maximum = (uint64_t)INT64_MAX / 4 / NANOSECONDS_PER_MICROSECOND;
 	uint64_t delay, jitter;
 
-	if (!read_whole(arguments[0], most, &delay) || !read_whole(arguments[1], delay, &jitter) ||
+	if (!read_whole(arguments[0], maximum, &delay) || !read_whole(arguments[1], delay, &jitter) ||
 	    !read_whole(arguments[2], UINT64_MAX, &element->random))
 		return false;
-	element->delay.least = (int64_t)(delay - jitter) * NANOSECONDS_PER_MICROSECOND;
+	element->delay.minimum = (int64_t)(delay - jitter) * NANOSECONDS_PER_MICROSECOND;
 	element->delay.spread = (int64_t)(2 * jitter) * NANOSECONDS_PER_MICROSECOND;
 	element->delay.last = 0;
 	return true;
@@ -99,7 +87,7 @@ static bool make_delay(struct element *element, char *const *arguments)
 /* A packet with a short delay waits for the packet before it, so that packets keep their order, as on a link. */
 static enum fate apply_delay(struct element *element, struct packet *packet)
 {
-	packet->due += element->delay.least;
+	packet->due += element->delay.minimum;
 	if (element->delay.spread > 0)
 		packet->due += (int64_t)(draw(element) * (double)element->delay.spread);
 	if (packet->due < element->delay.last)
@@ -109,7 +97,6 @@ static enum fate apply_delay(struct element *element, struct packet *packet)
 }
 
 static const struct element_kind element_kinds[] = {
-	{ "random", "PROBABILITY SEED", 2, make_uniform, apply_uniform },
 	{ "gemodel", "P R 1-H 1-K SEED", 5, make_gemodel, apply_gemodel },
 	{ "delay", "MICROSECONDS JITTER SEED", 3, make_delay, apply_delay },
 };
@@ -124,7 +111,7 @@ int element_make(struct element *element, char *const *words, int count)
 		element->kind = kind;
 		if (count > kind->count && kind->make(element, words + 1))
 			return 1 + kind->count;
-		fprintf(stderr, "emulator: %s wants %s; probabilities are 0 to 1, the rest whole numbers, jitter at "
+		fprintf(stderr, "emulator: %s needs %s; probabilities are 0 to 1, the rest whole numbers, jitter at "
 			"most the delay\n", kind->name, kind->arguments);
 		return -1;
 	}

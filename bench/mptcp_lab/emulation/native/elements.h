@@ -27,14 +27,11 @@ struct element {
 	uint64_t random; /* state of the random generator */
 	union {
 		struct {
-			double probability;
-		} uniform;
-		struct {
 			double p, r, lost_if_bad, lost_if_good;
 			bool bad;
 		} gemodel;
 		struct {
-			int64_t least, spread, last; /* ns */
+			int64_t minimum, spread, last; /* ns */
 		} delay;
 	};
 };

@@ -67,7 +67,7 @@ static struct direction directions[MAX_DIRECTIONS];
 static int direction_count;
 static volatile sig_atomic_t ending;
 
-static void end(int number)
+static void request_end(int number)
 {
 	(void)number;
 	ending = 1;
@@ -86,7 +86,7 @@ static struct waiting *slot(struct direction *direction, uint32_t position)
 	return &direction->ring[position & (QUEUE_LENGTH - 1)];
 }
 
-static void arrived(uint16_t queue, uint32_t id, int64_t time)
+static void packet_arrived(uint16_t queue, uint32_t id, int64_t time)
 {
 	struct direction *direction = directions;
 	struct packet packet = { .due = time };
@@ -135,7 +135,7 @@ static bool map_counters(const char *name)
 	struct counters *counters;
 
 	if (file < 0 || ftruncate(file, (off_t)size) != 0) {
-		fprintf(stderr, "emulator: make %s: %s\n", name, strerror(errno));
+		fprintf(stderr, "emulator: create %s: %s\n", name, strerror(errno));
 		return false;
 	}
 	counters = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -167,17 +167,17 @@ static bool parse(int count, char *const *words)
 		count -= 2;
 		words += 2;
 		while (count > 0 && strcmp(words[0], "queue") != 0) {
-			int taken;
+			int used_words;
 
 			if (direction->element_count == MAX_ELEMENTS) {
 				fprintf(stderr, "emulator: more than %d elements in a row\n", MAX_ELEMENTS);
 				return false;
 			}
-			taken = element_make(&direction->elements[direction->element_count++], words, count);
-			if (taken < 0)
+			used_words = element_make(&direction->elements[direction->element_count++], words, count);
+			if (used_words < 0)
 				return false;
-			count -= taken;
-			words += taken;
+			count -= used_words;
+			words += used_words;
 		}
 	}
 	if (count == 0 && direction_count > 0)
@@ -187,7 +187,7 @@ static bool parse(int count, char *const *words)
 }
 
 /* Requests timers with a precision of 1 ns, and the processor as soon as a timer fires. */
-static void be_punctual(void)
+static void set_real_time_priority(void)
 {
 	struct sched_param parameters = { .sched_priority = PRIORITY };
 
@@ -221,7 +221,7 @@ static bool emulate(const sigset_t *signals)
 			fprintf(stderr, "emulator: wait: %s\n", strerror(errno));
 			return false;
 		}
-		if (socket.revents != 0 && !queues_receive(arrived, now()))
+		if (socket.revents != 0 && !queues_receive(packet_arrived, now()))
 			return false;
 		socket.revents = 0;
 	}
@@ -230,9 +230,9 @@ static bool emulate(const sigset_t *signals)
 
 int main(int argc, char **argv)
 {
-	struct sigaction action = { .sa_handler = end };
+	struct sigaction action = { .sa_handler = request_end };
 	sigset_t blocked, signals;
-	bool well;
+	bool succeeded;
 
 	if (!parse(argc - 2, argv + 2) || !map_counters(argv[1]))
 		return EXIT_FAILURE;
@@ -246,12 +246,12 @@ int main(int argc, char **argv)
 	for (int i = 0; i < direction_count; i++)
 		if (!queues_bind(directions[i].queue))
 			return EXIT_FAILURE;
-	be_punctual();
+	set_real_time_priority();
 	puts("ready");
 	fflush(stdout);
-	well = emulate(&signals);
+	succeeded = emulate(&signals);
 	queues_close();
 	for (int i = 0; i < direction_count; i++)
 		free(directions[i].ring);
-	return well ? EXIT_SUCCESS : EXIT_FAILURE;
+	return succeeded ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -26,7 +26,7 @@ static alignas(8) char outgoing[BATCH * VERDICT];
 static size_t outgoing_length;
 static bool failed;
 
-static bool complain(const char *attempt)
+static bool report_error(const char *attempt)
 {
 	fprintf(stderr, "emulator: %s: %s\n", attempt, strerror(errno));
 	failed = true;
@@ -39,9 +39,9 @@ bool queues_open(void)
 
 	channel = mnl_socket_open2(NETLINK_NETFILTER, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (channel == NULL || mnl_socket_bind(channel, 0, MNL_SOCKET_AUTOPID) < 0)
-		return complain("open a netfilter socket");
+		return report_error("open a netfilter socket");
 	if (setsockopt(queues_descriptor(), SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof(size)) != 0)
-		return complain("set the size of the socket's buffer");
+		return report_error("set the size of the socket's buffer");
 	return true;
 }
 
@@ -56,7 +56,7 @@ int queues_descriptor(void)
 }
 
 /* Sends a request and waits for the kernel's acknowledgement. */
-static bool configured(struct nlmsghdr *message, const char *attempt)
+static bool configure(struct nlmsghdr *message, const char *attempt)
 {
 	alignas(8) char answer[4096];
 	const struct nlmsghdr *reply = (const struct nlmsghdr *)answer;
@@ -65,19 +65,19 @@ static bool configured(struct nlmsghdr *message, const char *attempt)
 
 	message->nlmsg_flags |= NLM_F_ACK;
 	if (mnl_socket_sendto(channel, message, message->nlmsg_len) < 0)
-		return complain(attempt);
+		return report_error(attempt);
 	/* The answer exists as soon as the request has been sent, because netlink is synchronous. There is no other
 	 * message, because packets are sent to the queues only after "ready". */
 	length = recv(queues_descriptor(), answer, sizeof(answer), 0);
 	if (length < 0)
-		return complain(attempt);
+		return report_error(attempt);
 	if (!mnl_nlmsg_ok(reply, (int)length) || reply->nlmsg_type != NLMSG_ERROR) {
 		errno = EPROTO;
-		return complain(attempt);
+		return report_error(attempt);
 	}
 	error = mnl_nlmsg_get_payload(reply);
 	errno = -error->error;
-	return errno == 0 || complain(attempt);
+	return errno == 0 || report_error(attempt);
 }
 
 bool queues_bind(uint16_t queue)
@@ -87,15 +87,15 @@ bool queues_bind(uint16_t queue)
 
 	message = nfq_nlmsg_put(buffer, NFQNL_MSG_CONFIG, queue);
 	nfq_nlmsg_cfg_put_cmd(message, AF_UNSPEC, NFQNL_CFG_CMD_BIND);
-	if (!configured(message, "bind a queue"))
+	if (!configure(message, "bind a queue"))
 		return false;
 	message = nfq_nlmsg_put(buffer, NFQNL_MSG_CONFIG, queue);
 	nfq_nlmsg_cfg_put_params(message, NFQNL_COPY_META, 0);
 	nfq_nlmsg_cfg_put_qmaxlen(message, QUEUE_LENGTH);
-	return configured(message, "set up a queue");
+	return configure(message, "set up a queue");
 }
 
-static bool received(const struct nlmsghdr *message, int length, int64_t time,
+static bool handle_messages(const struct nlmsghdr *message, int length, int64_t time,
 		     void (*arrived)(uint16_t, uint32_t, int64_t))
 {
 	for (; mnl_nlmsg_ok(message, length); message = mnl_nlmsg_next(message, &length)) {
@@ -109,11 +109,11 @@ static bool received(const struct nlmsghdr *message, int length, int64_t time,
 			/* ENOENT: the kernel itself has dropped the packet, for example because a device went down. */
 			errno = -error->error;
 			if (errno != ENOENT)
-				return complain("give a verdict");
+				return report_error("give a verdict");
 			continue;
 		}
 		if (nfq_nlmsg_parse(message, attributes) < 0 || attributes[NFQA_PACKET_HDR] == NULL)
-			return complain("read a packet's metadata");
+			return report_error("read a packet's metadata");
 		family = mnl_nlmsg_get_payload(message);
 		header = mnl_attr_get_payload(attributes[NFQA_PACKET_HDR]);
 		arrived(ntohs(family->res_id), ntohl(header->packet_id), time);
@@ -136,13 +136,13 @@ bool queues_receive(void (*arrived)(uint16_t queue, uint32_t id, int64_t time), 
 	count = recvmmsg(queues_descriptor(), headers, BATCH, MSG_DONTWAIT, NULL);
 	/* ENOBUFS: the kernel reports once that it dropped packets that did not fit. It has counted them. */
 	if (count < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS)
-		return complain("receive");
+		return report_error("receive");
 	for (int i = 0; i < count; i++) {
 		if (headers[i].msg_hdr.msg_flags & MSG_TRUNC) {
 			errno = EMSGSIZE;
-			return complain("receive");
+			return report_error("receive");
 		}
-		if (!received((const struct nlmsghdr *)incoming[i], (int)headers[i].msg_len, time, arrived))
+		if (!handle_messages((const struct nlmsghdr *)incoming[i], (int)headers[i].msg_len, time, arrived))
 			return false;
 	}
 	return !failed;
@@ -177,6 +177,6 @@ bool queues_flush(void)
 		return false;
 	outgoing_length = 0;
 	if (length > 0 && mnl_socket_sendto(channel, outgoing, length) < 0)
-		return complain("send verdicts");
+		return report_error("send verdicts");
 	return true;
 }

@@ -21,17 +21,17 @@
 #include <time.h>
 
 #define BATCH 64
-#define MOST_BYTES 2048
+#define MAX_BYTES 2048
 #define SECOND 1000000000LL
 #define BUFFER (8 << 20)
 
-static char data[MOST_BYTES] = { 4 }; /* WireGuard's message type 4: data */
+static char data[MAX_BYTES] = { 4 }; /* WireGuard's message type 4: data */
 static struct mmsghdr headers[BATCH];
 static struct iovec vectors[BATCH];
 static long long begin, last;
 static volatile sig_atomic_t ending;
 
-static void end(int number)
+static void request_end(int number)
 {
 	(void)number;
 	ending = 1;
@@ -45,7 +45,7 @@ static long long now(void)
 	return time.tv_sec * SECOND + time.tv_nsec;
 }
 
-static int bound(int port)
+static int bind_port(int port)
 {
 	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
 	int size = BUFFER, descriptor = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -121,21 +121,21 @@ static long long receive_all(int descriptor)
 
 int main(int argc, char **argv)
 {
-	struct sigaction action = { .sa_handler = end };
+	struct sigaction action = { .sa_handler = request_end };
 	struct sockaddr_in to = { .sin_family = AF_INET };
 	long long count;
 	int descriptor;
 
 	sigaction(SIGTERM, &action, NULL);
 	if (argc == 8 && strcmp(argv[1], "send") == 0 && inet_pton(AF_INET, argv[3], &to.sin_addr) == 1 &&
-	    atoi(argv[5]) > 0 && atoi(argv[5]) <= MOST_BYTES) {
+	    atoi(argv[5]) > 0 && atoi(argv[5]) <= MAX_BYTES) {
 		to.sin_port = htons((uint16_t)atoi(argv[4]));
 		prepare((size_t)atoi(argv[5]), &to);
-		descriptor = bound(atoi(argv[2]));
+		descriptor = bind_port(atoi(argv[2]));
 		count = descriptor < 0 ? -1 : send_all(descriptor, atof(argv[6]), atof(argv[7]));
 	} else if (argc == 3 && strcmp(argv[1], "receive") == 0) {
-		prepare(MOST_BYTES, NULL);
-		descriptor = bound(atoi(argv[2]));
+		prepare(MAX_BYTES, NULL);
+		descriptor = bind_port(atoi(argv[2]));
 		count = descriptor < 0 ? -1 : receive_all(descriptor);
 	} else {
 		fprintf(stderr, "usage: flood send LOCAL_PORT ADDRESS PORT BYTES PER_SECOND SECONDS | receive PORT\n");

@@ -19,7 +19,7 @@
 #define LONG_ADDRESS "192,168,100,200,"
 
 /* Maximum bytes of a packet that leaves the middlebox, by way. A link towards the client may have a larger MTU. */
-static const size_t largest[2] = { 1500, 3200 };
+static const size_t max_bytes[2] = { 1500, 3200 };
 
 /* One TCP connection, which is identified by the client's address and both ports. */
 struct flow {
@@ -192,7 +192,7 @@ static void split_second_later(enum way way, struct segment *segment, int64_t no
 		send_on(segment, emit);
 }
 
-static void let_go(emit_function emit)
+static void send_held(emit_function emit)
 {
 	size_t length = held.length;
 
@@ -216,7 +216,7 @@ static bool follows(enum way way, const struct segment *first, const struct segm
 	return memcmp(first->bytes + 12, second->bytes + 12, 8) == 0 &&
 	       memcmp(first->bytes + first->ip, second->bytes + second->ip, 4) == 0 &&
 	       get32(segment_sequence(first)) + first->payload == get32(segment_sequence(second)) &&
-	       segment_length(first) + second->payload <= largest[way];
+	       segment_length(first) + second->payload <= max_bytes[way];
 }
 
 /* Combines two consecutive segments to one segment, with the options of the first. */
@@ -234,7 +234,7 @@ static void coalesce(enum way way, struct segment *segment, int64_t now, emit_fu
 		send_on(&first, emit);
 		return;
 	}
-	let_go(emit);
+	send_held(emit);
 	if (plain)
 		hold(way, segment, now);
 	else
@@ -247,7 +247,7 @@ static void translate(const char *from, const char *to, enum way way, struct seg
 {
 	struct flow *flow = flow_of(way, segment);
 	size_t old = strlen(from), new = strlen(to);
-	uint8_t *place = segment_sequence(segment), *data = segment_payload(segment), *found;
+	uint8_t *number = segment_sequence(segment), *data = segment_payload(segment), *found;
 
 	if (way == DOWN) {
 		uint8_t *acknowledged = segment_acknowledgment(segment);
@@ -260,14 +260,14 @@ static void translate(const char *from, const char *to, enum way way, struct seg
 	}
 	found = memmem(data, segment->payload, from, old);
 	if (found != NULL && segment_length(segment) + new - old <= MAX_PACKET &&
-	    (flow->grown == 0 || get32(place) + segment->payload == flow->changed_after)) {
-		flow->changed_after = get32(place) + (uint32_t)segment->payload;
+	    (flow->grown == 0 || get32(number) + segment->payload == flow->changed_after)) {
+		flow->changed_after = get32(number) + (uint32_t)segment->payload;
 		flow->grown = (int32_t)new - (int32_t)old;
 		memmove(found + new, found + old, (size_t)(data + segment->payload - (found + old)));
 		memcpy(found, to, new);
 		segment->payload += new - old;
-	} else if (flow->grown != 0 && (int32_t)(get32(place) - flow->changed_after) >= 0) {
-		put32(place, get32(place) + (uint32_t)flow->grown);
+	} else if (flow->grown != 0 && (int32_t)(get32(number) - flow->changed_after) >= 0) {
+		put32(number, get32(number) + (uint32_t)flow->grown);
 	}
 	send_on(segment, emit);
 }
@@ -299,7 +299,7 @@ static void reorder(enum way way, struct segment *segment, int64_t now, emit_fun
 	}
 	send_on(segment, emit);
 	if (held.length > 0 && held.way == way && ++held.passed == OVERTAKEN)
-		let_go(emit);
+		send_held(emit);
 }
 
 static const struct {
@@ -330,10 +330,10 @@ static size_t chosen;
 static unsigned long changed;
 
 /* The current packet; the function that gets the results; number of results, and of results equal to the packet. */
-static uint8_t came[MAX_PACKET];
-static size_t came_length;
-static emit_function onward;
-static unsigned int left, left_same;
+static uint8_t original[MAX_PACKET];
+static size_t original_length;
+static emit_function emit_result;
+static unsigned int results, same_results;
 
 bool behaviour_choose(const char *name)
 {
@@ -355,10 +355,10 @@ const char *const *behaviour_names(void)
 
 static void emit_counted(const uint8_t *packet, size_t length)
 {
-	left++;
-	if (length == came_length && memcmp(packet, came, length) == 0)
-		left_same++;
-	onward(packet, length);
+	results++;
+	if (length == original_length && memcmp(packet, original, length) == 0)
+		same_results++;
+	emit_result(packet, length);
 }
 
 void behaviour_apply(enum way way, const uint8_t *packet, size_t length, int64_t now, emit_function emit)
@@ -366,23 +366,23 @@ void behaviour_apply(enum way way, const uint8_t *packet, size_t length, int64_t
 	static uint8_t bytes[2 * MAX_PACKET];
 	struct segment segment;
 
-	onward = emit;
-	left = left_same = 0;
+	emit_result = emit;
+	results = same_results = 0;
 	if (length <= MAX_PACKET) {
-		memcpy(came, packet, length);
+		memcpy(original, packet, length);
 		memcpy(bytes, packet, length);
-		came_length = length;
-		if (segment_read(&segment, came, length)) {
+		original_length = length;
+		if (segment_read(&segment, original, length)) {
 			/* A checksum of zero has two forms (RFC 1624). Write it in our form, for the comparison. */
 			segment_finish(&segment);
-			came_length = segment_length(&segment);
+			original_length = segment_length(&segment);
 			segment_read(&segment, bytes, length);
 			behaviours[chosen].apply(way, &segment, now, emit_counted);
 		} else {
 			emit_counted(packet, length);
 		}
 	}
-	if (left != 1 || left_same != 1)
+	if (results != 1 || same_results != 1)
 		changed++;
 }
 
@@ -399,5 +399,5 @@ int64_t behaviour_due(void)
 void behaviour_release(int64_t now, emit_function emit)
 {
 	if (held.length > 0 && now >= held.due)
-		let_go(emit);
+		send_held(emit);
 }

@@ -41,13 +41,13 @@ static uint16_t queues[2]; /* by way */
 static volatile sig_atomic_t ending;
 static unsigned long unsent;
 
-static void end(int number)
+static void request_end(int number)
 {
 	(void)number;
 	ending = 1;
 }
 
-static bool complain(const char *attempt)
+static bool report_error(const char *attempt)
 {
 	fprintf(stderr, "middlebox: %s: %s\n", attempt, strerror(errno));
 	return false;
@@ -67,10 +67,10 @@ static void emit(const uint8_t *packet, size_t length)
 
 	memcpy(&to.sin_addr, packet + 16, 4);
 	if (sendto(raw, packet, length, 0, (struct sockaddr *)&to, sizeof(to)) < 0 && unsent++ == 0)
-		complain("send a packet (said once)");
+		report_error("send a packet (reported once)");
 }
 
-static bool configured(struct nlmsghdr *message, const char *attempt)
+static bool configure(struct nlmsghdr *message, const char *attempt)
 {
 	alignas(8) char answer[4096];
 	const struct nlmsghdr *reply = (const struct nlmsghdr *)answer;
@@ -78,12 +78,12 @@ static bool configured(struct nlmsghdr *message, const char *attempt)
 
 	message->nlmsg_flags |= NLM_F_ACK;
 	if (mnl_socket_sendto(channel, message, message->nlmsg_len) < 0)
-		return complain(attempt);
+		return report_error(attempt);
 	length = mnl_socket_recvfrom(channel, answer, sizeof(answer));
 	if (length < 0 || !mnl_nlmsg_ok(reply, (int)length) || reply->nlmsg_type != NLMSG_ERROR)
-		return complain(attempt);
+		return report_error(attempt);
 	errno = -((const struct nlmsgerr *)mnl_nlmsg_get_payload(reply))->error;
-	return errno == 0 || complain(attempt);
+	return errno == 0 || report_error(attempt);
 }
 
 static bool bind_queue(uint16_t queue)
@@ -92,12 +92,12 @@ static bool bind_queue(uint16_t queue)
 	struct nlmsghdr *message = nfq_nlmsg_put(buffer, NFQNL_MSG_CONFIG, queue);
 
 	nfq_nlmsg_cfg_put_cmd(message, AF_UNSPEC, NFQNL_CFG_CMD_BIND);
-	if (!configured(message, "bind a queue"))
+	if (!configure(message, "bind a queue"))
 		return false;
 	message = nfq_nlmsg_put(buffer, NFQNL_MSG_CONFIG, queue);
 	nfq_nlmsg_cfg_put_params(message, NFQNL_COPY_PACKET, MAX_PACKET);
 	nfq_nlmsg_cfg_put_qmaxlen(message, QUEUE_LENGTH);
-	return configured(message, "set up a queue");
+	return configure(message, "set up a queue");
 }
 
 static bool drop(uint16_t queue, uint32_t id)
@@ -106,10 +106,10 @@ static bool drop(uint16_t queue, uint32_t id)
 	struct nlmsghdr *message = nfq_nlmsg_put(buffer, NFQNL_MSG_VERDICT, queue);
 
 	nfq_nlmsg_verdict_put(message, (int)id, NF_DROP);
-	return mnl_socket_sendto(channel, message, message->nlmsg_len) >= 0 || complain("give a verdict");
+	return mnl_socket_sendto(channel, message, message->nlmsg_len) >= 0 || report_error("give a verdict");
 }
 
-static int arrived(const struct nlmsghdr *message, void *context)
+static int packet_arrived(const struct nlmsghdr *message, void *context)
 {
 	struct nlattr *attributes[NFQA_MAX + 1] = { NULL };
 	const struct nfqnl_msg_packet_hdr *header;
@@ -148,7 +148,7 @@ static bool serve(const sigset_t *signals)
 		if (ppoll(&readable, 1, behaviour_due() == INT64_MAX ? NULL : &timeout, signals) < 0) {
 			if (errno == EINTR)
 				continue;
-			return complain("wait");
+			return report_error("wait");
 		}
 		if (readable.revents == 0)
 			continue;
@@ -156,8 +156,8 @@ static bool serve(const sigset_t *signals)
 		if (length < 0 && (errno == ENOBUFS || errno == EINTR))
 			continue;
 		/* ENOENT: the kernel itself has dropped a packet before its verdict, because a device went down. */
-		if (length < 0 || (mnl_cb_run(incoming, (size_t)length, 0, 0, arrived, NULL) < 0 && errno != ENOENT))
-			return complain("receive");
+		if (length < 0 || (mnl_cb_run(incoming, (size_t)length, 0, 0, packet_arrived, NULL) < 0 && errno != ENOENT))
+			return report_error("receive");
 	}
 	return true;
 }
@@ -173,7 +173,7 @@ static bool read_queue(const char *text, uint16_t *queue)
 
 int main(int argc, char **argv)
 {
-	struct sigaction action = { .sa_handler = end };
+	struct sigaction action = { .sa_handler = request_end };
 	const int size = RECEIVE_BUFFER;
 	sigset_t blocked, signals;
 
@@ -194,11 +194,11 @@ int main(int argc, char **argv)
 	sigaction(SIGTERM, &action, NULL);
 	raw = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
 	if (raw < 0 || setsockopt(raw, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof(size)) != 0)
-		return complain("open a raw socket"), EXIT_FAILURE;
+		return report_error("open a raw socket"), EXIT_FAILURE;
 	channel = mnl_socket_open2(NETLINK_NETFILTER, SOCK_CLOEXEC);
 	if (channel == NULL || mnl_socket_bind(channel, 0, MNL_SOCKET_AUTOPID) < 0 ||
 	    setsockopt(mnl_socket_get_fd(channel), SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof(size)) != 0)
-		return complain("open a netfilter socket"), EXIT_FAILURE;
+		return report_error("open a netfilter socket"), EXIT_FAILURE;
 	if (!bind_queue(queues[UP]) || !bind_queue(queues[DOWN]))
 		return EXIT_FAILURE;
 	puts("ready");

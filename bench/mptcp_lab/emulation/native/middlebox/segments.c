@@ -83,30 +83,30 @@ bool segment_has_acknowledgment(const struct segment *segment)
 	return (segment_flags(segment) & 0x10) != 0;
 }
 
-/* Removes the options for which `gone` returns true or, with `nop`, replaces them by NOPs. Moves the others forward. */
-static void filter_options(struct segment *segment, bool (*gone)(uint8_t kind), bool nop)
+/* Removes the options for which `is_removed` returns true or, with `nop`, replaces them by NOPs. */
+static void filter_options(struct segment *segment, bool (*is_removed)(uint8_t kind), bool nop)
 {
 	uint8_t *options = segment->bytes + segment->ip + TCP_MINIMUM;
-	size_t end = segment->tcp - TCP_MINIMUM, kept = 0, at = 0, padded;
+	size_t end = segment->tcp - TCP_MINIMUM, kept_length = 0, at = 0, padded;
 
 	while (at < end && options[at] != OPTION_END) {
 		size_t length = options[at] == OPTION_NOP ? 1 : at + 1 < end ? options[at + 1] : 0;
 
 		if (length == 0 || (options[at] != OPTION_NOP && length < 2) || at + length > end)
 			break; /* malformed: the remaining options are removed */
-		if (gone(options[at])) {
+		if (is_removed(options[at])) {
 			if (nop) {
-				memset(options + kept, OPTION_NOP, length);
-				kept += length;
+				memset(options + kept_length, OPTION_NOP, length);
+				kept_length += length;
 			}
 		} else {
-			memmove(options + kept, options + at, length);
-			kept += length;
+			memmove(options + kept_length, options + at, length);
+			kept_length += length;
 		}
 		at += length;
 	}
-	padded = (kept + 3) & ~(size_t)3;
-	memset(options + kept, OPTION_NOP, padded - kept);
+	padded = (kept_length + 3) & ~(size_t)3;
+	memset(options + kept_length, OPTION_NOP, padded - kept_length);
 	memmove(options + padded, segment_payload(segment), segment->payload);
 	segment->tcp = TCP_MINIMUM + padded;
 }
