@@ -76,9 +76,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("overshoot", "What passes beyond a cap: ours, a poller of counters, a static class", "overshoot"),
         Experiment("pages", "Many short downloads under a cap: what the capped path carries, and their time", "pages"),
         Experiment("starvation", "Who starves beside a low cap, and beside clients that vanished", "starvation"),
-        Experiment(
-            "crowds", "A client beside thousands of idle connections, or a busy client: does it wait?", "crowds"
-        ),
+        Experiment("crowds", "A client beside a busy client: does it wait?", "crowds"),
         Experiment("guard", "The uncapped path fails: with the guard and without it", "guard"),
         Experiment("steering", "Each steering mode: who carries what, and how fast it reacts", "steering"),
         Experiment("middleboxes", "What middleboxes make of Multipath TCP, and what status says of it", "middleboxes"),

@@ -40,7 +40,7 @@ SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""
 FILES = {"both": 120_000_000, "capped": 60_000_000, "ethernet": 75_000_000}
 """Bytes of each file. A download of a file takes 6 to 15 seconds."""
-LEAST, MOST = 0.95, 1.05
+MIN_SHARE, MAX_SHARE = 0.95, 1.05
 """Minimum and maximum rate, as a share of a link or a cap. A rate above the link's means that nothing shaped it."""
 
 
@@ -69,6 +69,11 @@ class Cell:
         """Whether the download uses both paths."""
         return self.multipath and self.subflows == 2
 
+    @property
+    def capped(self) -> bool:
+        """Whether the policy caps one of the paths. It does not cap a connection's only path."""
+        return self.policy and self.both
+
 
 CELLS = (
     *(
@@ -79,6 +84,21 @@ CELLS = (
     Cell("policy, one subflow", "ethernet", policy=True, subflows=1),
     Cell("policy, plain TCP client", "ethernet", policy=True, multipath=False),
 )  # fmt: skip
+
+
+def _of_links(row: Row[Cell, Measurement]) -> list[float]:
+    """Return each goodput as a share of the payload that the links can carry; no values if a path is capped."""
+    if row.cell.capped:
+        return []
+    links = ETHERNET_RATE + (WIFI_RATE if row.cell.both else 0)
+    share = payload_share(row.cell.family, multipath=row.cell.multipath)
+    return [each.goodput / (links * share) for each in row.measured]
+
+
+def _worst(row: Row[Cell, Measurement], path: str, expected: float) -> list[float]:
+    """Return the rate of *path* that differs most from *expected*, as its share: a cap must hold in every round."""
+    shares = [rate / expected for rate in row.values(path)] if row.cell.capped else []
+    return sorted(shares, key=lambda share: abs(share - 1))[-1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,42 +138,26 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
     argv = ["curl", "-sSf", "-x", bed.proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
     with one_subflow(bed.testbed) if cell.subflows == 1 else nullcontext():
         seen = download(lab, mptcp_command(argv) if cell.multipath else argv, timeout=120)
-    if why := void(cell, seen.protocol):
-        raise TestbedError(why)
+    if reason := invalid(cell, seen.protocol):
+        raise TestbedError(reason)
     start = SETTLE if cell.policy else 1.0
     ethernet, wifi = (mean_rate(seen.samples, path.name, start, seen.ended - 0.3) for path in lab.paths)
     return Measurement(seen.goodput, ethernet, wifi)
 
 
-def void(cell: Cell, seen: Protocol) -> str | None:
+def invalid(cell: Cell, seen: Protocol) -> str | None:
     """Return why a download does not count: it did not use the protocol that *cell* requires. None if it did."""
     if seen.proxy_requested or seen.fallbacks:
         return seen.complaint(multipath=True)
     if seen.requested != (1 if cell.multipath else 0):
-        return f"the client asked for {seen.requested} MPTCP connections"
+        return f"the client requested {seen.requested} MPTCP connections"
     if cell.multipath and seen.joins != cell.subflows - 1:
         return f"{1 + seen.joins} subflows instead of {cell.subflows}"
     return None
 
 
-def _of_links(row: Row[Cell, Measurement]) -> list[float]:
-    """Return each goodput as a share of the payload that the links can carry; no values if a path is capped."""
-    if row.cell.policy and row.cell.both:
-        return []
-    links = ETHERNET_RATE + (WIFI_RATE if row.cell.both else 0)
-    share = payload_share(row.cell.family, multipath=row.cell.multipath)
-    return [each.goodput / (links * share) for each in row.measured]
-
-
-def _of_cap(row: Row[Cell, Measurement], path: str, due: float) -> list[float]:
-    """Return the rate of *path* that differs most from *due*, as a share of *due*: a cap must hold in every round."""
-    if not (row.cell.policy and row.cell.both):
-        return []
-    return sorted((rate / due for rate in row.values(path)), key=lambda ratio: abs(ratio - 1))[-1:]
-
-
 def _share(heading: str, of: Callable[[Row[Cell, Measurement]], list[float]]) -> Column[Cell, Measurement]:
-    return Column(heading, of, "median", least=LEAST, most=MOST, digits=3)
+    return Column(heading, of, "median", least=MIN_SHARE, most=MAX_SHARE, digits=3)
 
 
 SCENARIO = Scenario(
@@ -171,8 +175,8 @@ SCENARIO = Scenario(
             [
                 RUNS,
                 _share("goodput / payload of the links", _of_links),
-                _share("Ethernet / its cap", lambda row: _of_cap(row, "ethernet", ethernet_cap())),
-                _share("Wi-Fi / its link", lambda row: _of_cap(row, "wifi", WIFI_RATE)),
+                _share("Ethernet / its cap", lambda row: _worst(row, "ethernet", ethernet_cap())),
+                _share("Wi-Fi / its link", lambda row: _worst(row, "wifi", WIFI_RATE)),
             ],
             labels=[CELL],
         )

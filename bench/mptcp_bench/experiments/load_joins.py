@@ -22,11 +22,11 @@ from mptcp_lab.testbed.model import Topology
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, start_throttler, wait_until, write_throttler_config
 
 from ..statistics import percentile
-from .columns import Column, Table
+from .columns import Table, columns_of, figure, of_cell
 
-LISTENS_SECONDS = 60.0
+LISTEN_TIMEOUT = 60.0
 """Seconds within which the probe must listen. On a busy machine its start takes more than ten seconds."""
-AIM_P99_MS = 5.0
+MAX_P99_MS = 5.0
 """Maximum of the reaction's 99th percentile, in milliseconds."""
 POLICY = """\
 version: 1
@@ -36,32 +36,28 @@ paths:
 rules:
   - {name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s, landing: at-once}}
 """
+_ALL_JOINS = of_cell(lambda cell: cell.count)
 
 
 @dataclass(frozen=True, slots=True)
 class Reactions:
     """The reactions to many joins: numbers of connections, and delays in milliseconds."""
 
-    joined: int
-    """Number of connections that a second subflow joined."""
-    capped: int
-    """Number of these connections that were capped after the join."""
-    capped_before: int
-    """Number of these connections that were capped before the join."""
-    median: float
-    p99: float
-    greatest: float
+    joined: int = figure("connections that were joined", least=_ALL_JOINS, digits=0)
+    capped: int = figure("of these, capped afterwards", least=_ALL_JOINS, digits=0)
+    capped_before: int = figure("of these, capped before", most=0, digits=0)
+    median: float = figure("median ms")
+    p99: float = figure("p99 ms", aim="third ACK to the first packet under the cap, p99", unit=" ms", most=MAX_P99_MS)
+    greatest: float = figure("greatest ms")
 
     @classmethod
     def of(cls, delays: Sequence[float]) -> Self:
         """Summarise the delays of ``join_probe``. The delay of a join without a cap is infinity."""
         return cls(
-            joined=len(delays),
-            capped=sum(0 <= delay < inf for delay in delays),
-            capped_before=sum(delay < 0 for delay in delays),
-            median=percentile(delays, 50, default=inf),
-            p99=percentile(delays, 99, default=inf),
-            greatest=percentile(delays, 100, default=inf),
+            len(delays),
+            sum(0 <= delay < inf for delay in delays),
+            sum(delay < 0 for delay in delays),
+            *(percentile(delays, percent, default=inf) for percent in (50, 99, 100)),
         )
 
 
@@ -92,7 +88,7 @@ def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions
     # After an error, kill the probe and its child process, which listens, to free the port for the next probe.
     with undone_on_error(probe.kill_tree):
         listening = "the probe listens"
-        wait_until(lambda: accepts(proxy, address, port), listening, process=probe, timeout=LISTENS_SECONDS)
+        wait_until(lambda: accepts(proxy, address, port), listening, process=probe, timeout=LISTEN_TIMEOUT)
         client.run([*program, "client", str(port), str(count), address, client.address("wlan0")], timeout=count + 120)
         if probe.wait(60) != 0:
             raise TestbedError(f"the probe failed{probe.tail()}")
@@ -101,14 +97,7 @@ def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions
 
 TABLE: Table[Any, Reactions] = Table(
     "Reaction: from a join's third ACK to the first packet under the cap",
-    [
-        Column("connections that were joined", "joined", least=lambda row: row.cell.count, digits=0),
-        Column("of these, capped afterwards", "capped", least=lambda row: row.cell.count, digits=0),
-        Column("of these, capped before", "capped_before", most=0, digits=0),
-        Column("median ms", "median"),
-        Column("p99 ms", "p99", aim="third ACK to the first packet under the cap, p99", unit=" ms", most=AIM_P99_MS),
-        Column("greatest ms", "greatest"),
-    ],
+    columns_of(Reactions),
     of=lambda row: isinstance(row.cell, JoinsCell),
     beside=True,
 )

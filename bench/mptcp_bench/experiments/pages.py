@@ -15,27 +15,26 @@ plain TCP.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 
 from ..statistics import fmean
 from .columns import RUNS, Column, Row, Table, Turn
 from .pages_bed import Bed
-from .pages_cells import RATES, Cell, Settings, cells
-from .pages_judging import WINDOW, Batch
+from .pages_judging import RATES, WINDOW, Batch, Cell, Settings, cells
 from .scenario import Scenario
-from .two_paths import two_paths
+from .two_paths import one_subflow, two_paths
 
 NEW, OURS = "ours, new", "ours"
-MEAN, WORST = 1.05, 1.25
+MAX_MEAN, MAX_WORST = 1.05, 1.25
 """Maximum rate of the capped path, as a multiple of the cap: over the batch, and over the worst window."""
-STATIC = 1.02
+MAX_STATIC_RATIO = 1.02
 """Maximum duration of the batch, as a multiple of its duration with a static class."""
-LONGER, NOT_LONGER = 0.25, 0.05
-"""Maximum increase in duration for a client with one path: of the first downloads in seconds, of the later downloads
-as a share, which allows for noise."""
-Of = Row[Cell, Batch]
+MAX_FIRST_DELAY, MAX_LATER_RATIO = 0.25, 1.05
+"""For a client with one path: maximum increase in the duration of the first downloads in seconds, and maximum duration
+of the later downloads, as a multiple of their duration without a policy, which allows for noise."""
+PageRow = Row[Cell, Batch]
 
 
 @contextmanager
@@ -45,9 +44,9 @@ def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
 
 
 def variants(chosen: Settings, cell: Cell) -> list[str]:
-    """Return the variants of *cell*. Only a client that never had another path is compared without a class."""
-    found = [each for each in chosen.variant if not (cell.lone and each == "static")]
-    return [one for each in found for one in ((NEW, OURS) if each == OURS else (each,))]
+    """Return the variants of *cell*. A client with one path is not compared with a static class."""
+    by_option = {"none": ["none"], "ours": [NEW, OURS], "static": [] if cell.lone else ["static"]}
+    return [variant for option in chosen.variant for variant in by_option[option]]
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
@@ -58,62 +57,56 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
     elif turn.variant == NEW or bed.known != cell.rule:
         bed.start_throttler(cell.rule)
         if turn.variant == OURS:
-            _fetched(bed, cell, OURS)
-    return _fetched(bed, cell, turn.variant)
+            _batch(bed, cell, OURS)
+    return _batch(bed, cell, turn.variant)
 
 
-def _fetched(bed: Bed, cell: Cell, variant: str) -> Batch:
-    with bed.set_up(cell, variant):
+def _batch(bed: Bed, cell: Cell, variant: str) -> Batch:
+    with (
+        one_subflow(bed.testbed) if cell.lone else nullcontext(),
+        bed.static_class(cell.cap, cell.at_once) if variant == "static" else nullcontext(),
+    ):
         batch = bed.fetch(cell)
-    check_joins(cell, batch)
+    if not batch.plain and (batch.joins == 0) is not cell.lone:
+        raise TestbedError(f"{batch.joins} second subflows of a client of the kind {cell.client}")
     return batch
 
 
-def check_joins(cell: Cell, batch: Batch) -> None:
-    """Raise TestbedError if the client's paths were not the intended ones and no connection became plain TCP."""
-    if not batch.plain and (batch.joins == 0) is not cell.lone:
-        raise TestbedError(f"{batch.joins} second subflows of a client of the kind {cell.client}: the batch is void")
+def _without_policy(row: PageRow, name: str) -> list[float]:
+    return [float(getattr(batch, name)) for batch in row.beside("none")]
 
 
-def _mean(batches: Sequence[Batch], name: str) -> float:
-    return fmean(float(getattr(batch, name)) for batch in batches)
-
-
-def _by_static(row: Of) -> list[float]:
+def _by_static(row: PageRow) -> list[float]:
     static = row.beside("static")
-    return [seconds / _mean(static, "seconds") for seconds in row.values("seconds")] if static else []
+    return [seconds / fmean(each.seconds for each in static) for seconds in row.values("seconds")] if static else []
 
 
-def _longer(name: str, fold: Callable[[list[float]], float], what: str) -> Column[Cell, Batch]:
+def _longer(name: str, statistic: Callable[[list[float]], float], text: str) -> Column[Cell, Batch]:
     """Return the aim that the first downloads of a client with one path take little longer than without a policy."""
 
-    def values(row: Of) -> list[float]:
-        without = [float(getattr(batch, name)) for batch in row.beside("none")]
-        return [fold(row.values(name)) - fold(without)] if row.measured and without else []
+    def values(row: PageRow) -> list[float]:
+        without = _without_policy(row, name)
+        return [statistic(row.values(name)) - statistic(without)] if row.measured and without else []
 
-    aim = f"first downloads of a lone client longer, {what}"
-    return Column("", values, aim=aim, unit=" s", most=LONGER, judged=lambda row: row.variant == NEW)
+    aim = f"first downloads of a lone client longer, {text}"
+    return Column("", values, aim=aim, unit=" s", most=MAX_FIRST_DELAY, judged=lambda row: row.variant == NEW)
 
 
-def _later(row: Of) -> list[float]:
+def _later(row: PageRow) -> list[float]:
     """Return the durations for a client that the throttler knows, as a multiple of the durations without a policy."""
-    without = row.beside("none")
+    without = [fmean(values) for name in ("later", "first") if (values := _without_policy(row, name))]
     if not row.measured or not without:
         return []
-    known = [_mean(row.measured, "later")] + ([_mean(row.measured, "first")] if row.variant == OURS else [])
-    return [fmean(known) / fmean([_mean(without, "later"), _mean(without, "first")])]
+    known = [fmean(row.values(name)) for name in ("later", *["first"] * (row.variant == OURS))]
+    return [fmean(known) / fmean(without)]
 
 
-def _known(row: Of) -> bool:
+def _known(row: PageRow) -> bool:
     return row.variant == OURS
 
 
-def _ours(row: Of) -> bool:
+def _ours(row: PageRow) -> bool:
     return row.variant in (NEW, OURS)
-
-
-def _whose(row: Of) -> str:
-    return "capped path, × its cap" if _known(row) else "capped path of a new client, × its cap"
 
 
 LABELS = (("downloads", lambda row: str(row.cell)), ("variant", lambda row: row.variant))
@@ -121,10 +114,16 @@ TWO_PATHS: Table[Cell, Batch] = Table(
     "Many downloads under a cap",
     (
         RUNS,
-        Column("× cap", "mean", aim=_whose, most=MEAN, judged=_ours),
-        Column("worst", "worst", by="most", aim=f"the same, worst {WINDOW:g} s", most=WORST, judged=_known),
+        Column(
+            "× cap", "mean", most=MAX_MEAN, judged=_ours,
+            aim=lambda row: "capped path, × its cap" if _known(row) else "capped path of a new client, × its cap",
+        ),
+        Column("worst", "worst", by="most", aim=f"the same, worst {WINDOW:g} s", most=MAX_WORST, judged=_known),
         Column("s", "seconds", digits=1),
-        Column("× static", _by_static, by="median", aim="time, × that with a static class", most=STATIC, judged=_known),
+        Column(
+            "× static", _by_static, by="median", aim="time, × that with a static class", most=MAX_STATIC_RATIO,
+            judged=_known,
+        ),
         Column("p50 s", "median", by="median"),
         Column("p95 s", "p95", by="median"),
         Column("joins", "joins", by="median", digits=0),
@@ -133,7 +132,7 @@ TWO_PATHS: Table[Cell, Batch] = Table(
     LABELS,
     of=lambda row: not row.cell.lone,
     wrapped=("downloads",),
-)
+)  # fmt: skip
 ONE_PATH: Table[Cell, Batch] = Table(
     "Many downloads of a client with one path",
     (
@@ -144,7 +143,7 @@ ONE_PATH: Table[Cell, Batch] = Table(
         _longer("first", fmean, "mean"),
         _longer("first_longest", max, "the longest"),
         Column(
-            "", _later, aim="later downloads of a lone client, × without a policy", most=1 + NOT_LONGER, judged=_ours
+            "", _later, aim="later downloads of a lone client, × without a policy", most=MAX_LATER_RATIO, judged=_ours
         ),
     ),
     LABELS,

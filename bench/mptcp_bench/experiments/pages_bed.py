@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from mptcp_lab.agent.counters import fallbacks
 from mptcp_lab.testbed import LiveNode, Testbed, TestbedError
 from mptcp_lab.testbed.commands import undone_on_error
-from mptcp_lab.testbed.node import InterfaceBytes
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
 from mptcp_lab.testbed.protocol import Protocol
-from mptcp_lab.testbed.recorder import Recorder, Sample
+from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import (
     PROXY_PORT,
     Origin,
@@ -35,16 +34,12 @@ from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
 
 from .devices import DEVICES, policy
-from .pages_cells import Cell
-from .pages_judging import Batch, Download, judge
-from .two_paths import one_subflow
+from .pages_judging import Batch, Cell, Download, judge
 
 PAUSE = 1.0
 """Seconds between the end of a batch's last connection and the next batch."""
-INTERVAL = 0.02
-PATIENCE = 120.0
-GONE = 60.0
-"""Seconds within which all connections of a batch must have ended."""
+FILE_TIMEOUT, CLOSE_TIMEOUT = 120.0, 60.0
+"""Maximum seconds for a file, and seconds within which all connections of a batch must have ended."""
 _UNTRIED = ("MPTcpExtMPCapableSYNTXDisabled", "MPTcpExtMPCapableSYNTXDrop")
 _FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
 """Reset the client's blackhole detection. If handshakes of MPTCP were lost, but not those of plain TCP,
@@ -55,21 +50,16 @@ class IpRecorder(Recorder):
     """Record the bytes of IP packets that *node* receives, without Ethernet headers."""
 
     def __init__(self, node: LiveNode, devices: Sequence[str]) -> None:
-        super().__init__(node, devices, interval=INTERVAL)
+        def read() -> dict[str, int]:
+            counters = node.counters()
+            return {name: counters[name].received - ETHERNET_HEADER * counters[name].packets for name in devices}
+
+        super().__init__(node, devices, interval=0.02, read=read)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         super().__exit__(kind, error, traceback)
         # Take one more sample, because the last byte may have come after the last sample.
         self._take()
-
-    def _take(self) -> None:
-        seen, now = self._node.counters(), self.now
-        self._samples.append(Sample(now, {device: ip_octets(seen[device]) for device in self.devices}))
-
-
-def ip_octets(seen: InterfaceBytes) -> int:
-    """Return the bytes of IP packets that a device received."""
-    return seen.received - ETHERNET_HEADER * seen.packets
 
 
 @dataclass(slots=True)
@@ -110,29 +100,39 @@ class Bed:
         file = proxy.write("policy.yaml", policy(f"[{{name: cap, paths: [ethernet], {rule}}}]"))
         self.throttler = start_throttler(proxy, write_throttler_config(proxy, file))
 
-    @contextmanager
-    def set_up(self, cell: Cell, variant: str) -> Iterator[None]:
-        """Set the paths and classes that *variant* of *cell* needs, until the context ends."""
-        with ExitStack() as stack:
-            if cell.lone:
-                stack.enter_context(one_subflow(self.testbed))
-            if variant == "static":
-                class_, gone = static_class(cell.cap, cell.at_once)
-                stack.enter_context(self.testbed["proxy"].changed(class_, gone))
-            yield
+    def static_class(self, cap: float, subflows: int) -> AbstractContextManager[None]:
+        """Add a class of *cap* Mbit/s by client address, as an administrator would, during the scope.
+
+        Its parameters, including the queue length, are those that the throttler computes for the same number of
+        subflows.
+        """
+        spec = class_spec(1, Throttle(rate=round(cap * 1_000_000)), 1 << (subflows - 1).bit_length())
+        rates = f"rate {spec.rate}bit ceil {spec.ceil}bit burst {spec.burst} cburst {spec.cburst}"
+        commands = (
+            "tc qdisc add dev wan0 root handle 1: htb",
+            f"tc class add dev wan0 parent 1: classid 1:1 htb {rates} quantum {spec.quantum}",
+            f"tc qdisc add dev wan0 parent 1:1 handle 10: pfifo limit {spec.queue_packets}",
+            "tc filter add dev wan0 parent 1: protocol ip u32 match ip dst 10.77.1.0/24 flowid 1:1",
+        )
+        undo = ["tc", "qdisc", "del", "dev", "wan0", "root"]
+        return self.testbed["proxy"].changed(["sh", "-ec", "; ".join(commands)], undo)
 
     def fetch(self, cell: Cell) -> Batch:
         """Download the files of *cell*. Raises TestbedError if a file is incomplete."""
         self.wait_until_quiet()
-        self._orders += 1
         self.client.run(["sh", "-c", _FORGET], check=False)
         added = Added(self.client, self.testbed["proxy"])
         with IpRecorder(self.client, DEVICES) as recorder:
             answers = self._by_agent(cell)
         self.known = cell.rule if self.throttler else None
+        # An answer without a time is that of a download that did not begin.
+        broken = [each for each in answers if not each or each["error"] or str(each["octets"]) != each["name"]]
+        if broken:
+            raise TestbedError(f"{len(broken)} of {len(answers)} downloads are incomplete, the first one: {broken[0]}")
+        downloads = [Download(each["began"] - recorder.started, each["end"] - recorder.started) for each in answers]
         client, proxy = added.read()
-        joins = Protocol.of(client, proxy).joins
-        return judge(recorder.samples, cell, timed(answers, recorder.started), joins, plain(client))
+        plain = fallbacks(client) + sum(client.get(name, 0) for name in _UNTRIED)
+        return judge(recorder.samples, cell, downloads, Protocol.of(client, proxy).joins, plain)
 
     def _by_agent(self, cell: Cell) -> list[dict[str, Any]]:
         order = {
@@ -141,13 +141,14 @@ class Bed:
             "kind": cell.kind,
             "at_once": cell.at_once,
             "files": [(str(size), size) for size in cell.sizes],
-            "timeout": PATIENCE,
+            "timeout": FILE_TIMEOUT,
         }
+        self._orders += 1
         file = self.client.write(f"order-{self._orders}.json", json.dumps(order))
         process = self.client.popen(self.client.agent("fetch", str(file)), name="fetch")
         # After an error or timeout, stop the client, so that it does not download during the next batch.
         with undone_on_error(process.kill):
-            process.wait(PATIENCE * 5)
+            process.wait(FILE_TIMEOUT * 5)
         if process.returncode != 0:
             raise TestbedError(f"the client ended with {process.returncode}{process.tail()}")
         answers: list[dict[str, Any]] = json.loads(process.output())
@@ -155,7 +156,7 @@ class Bed:
 
     def wait_until_quiet(self) -> None:
         """Wait until all connections of the last batch have ended, then wait ``PAUSE`` seconds."""
-        wait_until(lambda: not self._connections(), "the last batch's connections are gone", timeout=GONE)
+        wait_until(lambda: not self._connections(), "the last batch's connections are closed", timeout=CLOSE_TIMEOUT)
         time.sleep(PAUSE)
 
     def _connections(self) -> bool:
@@ -163,33 +164,3 @@ class Bed:
         if any(not line.startswith(("LISTEN", "TIME-WAIT")) for line in listing.splitlines()):
             return True
         return self.throttler is not None and bool(self.throttler.status()["connections"])
-
-
-def plain(added: Mapping[str, int]) -> int:
-    """Return how many of the client's connections became plain TCP, from the growth of its counters (*added*)."""
-    return fallbacks(added) + sum(added.get(name, 0) for name in _UNTRIED)
-
-
-def timed(answers: Sequence[dict[str, Any]], started: float) -> tuple[Download, ...]:
-    """Return the downloads' times since *started*. Raises TestbedError if a file has fewer bytes than in its name."""
-    broken = [a for a in answers if not a or a["error"] is not None or str(a["octets"]) != a["name"]]
-    if broken:
-        first = broken[0].get("error", "never begun") or f"{broken[0]['octets']} bytes of {broken[0]['name']}"
-        raise TestbedError(f"{len(broken)} of {len(answers)} downloads not complete, the batch is void; one: {first}")
-    return tuple(Download(*(a[key] - started for key in ("began", "connected", "end"))) for a in answers)
-
-
-def static_class(cap: float, subflows: int) -> tuple[list[str], list[str]]:
-    """Return the commands that create and delete a class of *cap* Mbit/s by client address, as an administrator would.
-
-    Its parameters, including the queue length, are those that the throttler computes for the same number of subflows.
-    """
-    spec = class_spec(1, Throttle(rate=round(cap * 1_000_000)), 1 << (subflows - 1).bit_length())
-    htb = f"htb rate {spec.rate}bit ceil {spec.ceil}bit burst {spec.burst} cburst {spec.cburst} quantum {spec.quantum}"
-    commands = (
-        "tc qdisc add dev wan0 root handle 1: htb",
-        f"tc class add dev wan0 parent 1: classid 1:1 {htb}",
-        f"tc qdisc add dev wan0 parent 1:1 handle 10: pfifo limit {spec.queue_packets}",
-        "tc filter add dev wan0 parent 1: protocol ip u32 match ip dst 10.77.1.0/24 flowid 1:1",
-    )
-    return ["sh", "-ec", "; ".join(commands)], ["tc", "qdisc", "del", "dev", "wan0", "root"]

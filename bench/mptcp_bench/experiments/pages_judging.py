@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Judge whether a batch of downloads respected the cap, and its duration, from byte counters and download times. Pure.
+"""The options and cells of the experiment ``pages``, and how a batch of downloads is judged. Pure.
 
-Bytes count IP packets towards the client; times are seconds on the samples' clock. The cap is compared with all bytes
-from the batch's first SYN to its last byte, even if a connection was opened later.
+A batch is judged from byte counters and download times. Bytes count IP packets towards the client; times are seconds on
+the samples' clock. The cap is compared with all bytes from the batch's first SYN to its last byte, even if a connection
+was opened later.
 """
 
 from __future__ import annotations
@@ -10,25 +11,105 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
+from itertools import product
+from math import exp, nan
 from typing import NamedTuple
 
+from mptcp_common.units import parse_rate
 from mptcp_lab.testbed.recorder import Sample
 
-from ..statistics import fmean, median, percentile
+from ..statistics import NormalDist, fmean, median, percentile
 from .devices import DEVICES
-from .pages_cells import Cell
+from .parameters import choices, number, parameter, rtt_pair, several, whole, words
 
 WINDOW = 2.0
 """Length of a window in seconds. In every window the capped path's rate must be near its cap."""
+RATES = (50, 20)
+"""Rates of the capped path and the other path, in Mbit/s."""
+LONE_SHARE = 4
+"""Divides the number of files for a client with only the capped path, which is slower."""
+
+
+def _page(files: int = 63, octets: int = 7_400_000) -> list[int]:
+    """Return shuffled file sizes as on a web page: half of them below 47 kB, one above a megabyte."""
+    weights = [exp(1.4 * NormalDist().inv_cdf((i + 0.5) / files)) for i in range(files)]
+    scale = octets / sum(weights)
+    return [round(weights[i * 25 % files] * scale) for i in range(files)]
+
+
+BATCHES = {
+    "20k": 200 * [20_000], "100k": 150 * [100_000], "500k": 50 * [500_000], "2M": 16 * [2_000_000], "mixed": _page(),
+}  # fmt: skip
+"""The size of each file of a batch in bytes. Each batch takes several seconds."""
+
+
+def _cap(text: str) -> float:
+    cap = number()(text)
+    # Let the policy's own parser check it, too.
+    parse_rate(f"{cap:g} Mbit/s")
+    if cap >= RATES[0]:
+        raise ValueError(f"a cap must be below its path's rate, {RATES[0]} Mbit/s")
+    return cap
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of ``--set``. Each combination of the listed values is a cell."""
+
+    rtt: tuple[tuple[float, float], ...] = parameter("ms of capped and other path", "20/20", several(rtt_pair))
+    client: tuple[str, ...] = choices("with two paths, or a lone one", ("two", "lone"))
+    cap: tuple[float, ...] = parameter("Mbit/s", "5", several(_cap))
+    kind: tuple[str, ...] = parameter(
+        "of the downloads: get, keepalive or connect", "get", words("get", "keepalive", "connect")
+    )
+    size: tuple[str, ...] = choices("bytes of a file; mixed: a page", BATCHES, quick="100k")
+    at_once: tuple[int, ...] = parameter("downloads or connections at the same time", "10", several(whole()))
+    variant: tuple[str, ...] = choices("what caps the path", ("none", "ours", "static"))
+    runs: int = parameter("batches of each variant", "2", whole(), quick="1")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of the options. RTTs (ms) are of the capped and the other path, the cap is in Mbit/s."""
+
+    rtt: tuple[float, float]
+    client: str
+    cap: float
+    kind: str
+    size: str
+    at_once: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """The size of each file in bytes."""
+        sizes = BATCHES[self.size]
+        return sizes[: len(sizes) // LONE_SHARE] if self.lone else sizes
+
+    @property
+    def lone(self) -> bool:
+        """Whether the client has only the path on which its connections open."""
+        return self.client == "lone"
+
+    @property
+    def rule(self) -> str:
+        return f"throttle: {{rate: {self.cap:g} Mbit/s}}"
+
+    def __str__(self) -> str:
+        files = f"{len(self.sizes)} × {self.size}, {self.kind}, {self.at_once} at once"
+        links = f"cap {self.cap:g} of {RATES[0]} beside {RATES[1]}, {self.rtt[0]:g}/{self.rtt[1]:g} ms"
+        return ", ".join([files, links, *["one path"] * self.lone])
+
+
+def cells(chosen: Settings) -> list[Cell]:
+    options = product(chosen.rtt, chosen.client, chosen.cap, chosen.kind, chosen.size, chosen.at_once)
+    return [Cell(*each) for each in options]
 
 
 class Download(NamedTuple):
     """Times of one download on the samples' clock."""
 
-    began: float
-    connected: float
-    ended: float
+    start: float
+    end: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +140,20 @@ def judge(
     samples: Sequence[Sample], cell: Cell, downloads: Sequence[Download], joins: int = 0, plain: int = 0
 ) -> Batch:
     """Return the measurements of a batch. Raises ValueError if the *samples* do not span the batch."""
-    begin, end = min(d.began for d in downloads), max(d.ended for d in downloads)
+    begin, end = min(each.start for each in downloads), max(each.end for each in downloads)
     if not samples or samples[0].time > begin or samples[-1].time < end:
         raise ValueError("the samples do not span the batch")
-    total = Octets(samples, DEVICES[0])
-    inside = [begin, *(s.time for s in samples if begin < s.time < end), end]
-    taken = [d.ended - d.began for d in sorted(downloads)]
-    first, later = taken[: cell.at_once], taken[cell.at_once :] or taken
+    capped = Octets(samples, DEVICES[0])
+    times = [begin, *(sample.time for sample in samples if begin < sample.time < end), end]
+    durations = [each.end - each.start for each in sorted(downloads)]
+    first, later = durations[: cell.at_once], durations[cell.at_once :] or durations
     allowed = cell.cap * 1e6 / 8
     return Batch(
         seconds=end - begin,
-        mean=(total(end) - total(begin)) / (allowed * (end - begin)),
-        worst=max(total(min(t + WINDOW, end)) - total(t) for t in inside) / (allowed * WINDOW),
-        median=median(taken),
-        p95=percentile(taken, 95),
+        mean=(capped(end) - capped(begin)) / (allowed * (end - begin)),
+        worst=max(capped(min(t + WINDOW, end)) - capped(t) for t in times) / (allowed * WINDOW),
+        median=median(durations),
+        p95=percentile(durations, 95),
         first=fmean(first),
         first_longest=max(first),
         later=fmean(later),
@@ -85,8 +166,8 @@ class Octets:
     """A device's byte counter, linearly interpolated between its samples."""
 
     def __init__(self, samples: Sequence[Sample], device: str) -> None:
-        self._times = [s.time for s in samples]
-        self._octets = [s.octets[device] for s in samples]
+        self._times = [sample.time for sample in samples]
+        self._octets = [sample.octets[device] for sample in samples]
 
     def __call__(self, time: float) -> float:
         after = bisect_right(self._times, time)

@@ -61,9 +61,8 @@ SENSELESS = {
         "rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "rtt=30000/20", "cap=100-0", "cap=0-0", "cap=5-100", "cc=",
         "cc=bbrr", "cap=100-5,100-5",
     ),
-    "overshoot": ("cap=900", "cap=17", "cap=0.0000001"),
     "pages": (
-        "rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "size=inf", "size=1e300",
+        "rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "size=1k",
         "cap=nan", "cap=inf", "cap=1e-7", "cap=50",
     ),
     "soak": ("minutes=0.2",),

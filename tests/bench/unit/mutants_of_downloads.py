@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Sound results and mutants of the experiments goodput, recovery, pages and steering."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from mutants import MBIT, Judge, Load, between, constant, rehearsed, series
+
+from mptcp_bench.experiments import goodput, pages, recovery, steering
+from mptcp_bench.experiments import steering_outages as outages
+from mptcp_bench.experiments.aims import Aim
+from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.devices import payload_share
+from mptcp_bench.experiments.pages_judging import Batch, Cell, Download, judge
+from mptcp_bench.experiments.steering import AFTER, AIMS, EVENT, WARM
+from mptcp_lab.testbed import TestbedError
+from mptcp_lab.testbed.protocol import Protocol
+
+Judged = Callable[[], Sequence[Aim]]
+
+
+def download(
+    cell: goodput.Cell, *, ethernet: float = 100, wifi: float = 30, cap: float = 5, wifi_cap: float = 30,
+    single_path_cap: float = 100, fallbacks: int = 0,
+) -> goodput.Measurement:  # fmt: skip
+    """Return a download over links of *ethernet* and *wifi* Mbit/s, where the policy caps Ethernet to *cap* Mbit/s."""
+    if cell.policy:
+        ethernet = min(ethernet, cap if cell.both else single_path_cap)
+    wifi = min(wifi, wifi_cap if cell.policy else wifi) if cell.both else 0
+    if reason := goodput.invalid(cell, Protocol(int(cell.multipath), fallbacks, int(cell.both), 0)):
+        raise TestbedError(reason)
+    payload = (ethernet + wifi) * MBIT * payload_share(cell.family, multipath=cell.multipath)
+    return goodput.Measurement(0.99 * payload, ethernet * MBIT, wifi * MBIT)
+
+
+def downloads(rounds: Sequence[int] = (1, 2, 3), missing: int = 0, **change: Any) -> Judged:
+    """Judge three rounds: *change* applies to *rounds*; the last *missing* rounds are left out."""
+
+    def measure(turn: Turn[goodput.Cell]) -> goodput.Measurement | None:
+        if turn.number > 3 - missing:
+            return None
+        return download(turn.cell, **(change if turn.number in rounds else {}))
+
+    return lambda: goodput.SCENARIO.aims(rehearsed(goodput.SCENARIO, {}, measure))
+
+
+GOODPUT = Judge(
+    downloads(),
+    {
+        "dead throttler, in one round of three": downloads((1,), cap=100),
+        "the wrong path is capped": downloads(cap=100, wifi_cap=5),
+        "both paths are capped, in one round": downloads((2,), wifi_cap=5),
+        "the cap is too low": downloads((3,), cap=4.7),
+        "second path unused": downloads(wifi=0),
+        "links are not shaped": downloads(ethernet=1000, wifi=300, single_path_cap=1000, wifi_cap=300),
+        "a single subflow and plain TCP are capped too": downloads(single_path_cap=5),
+        "fallback to TCP": downloads(fallbacks=1),
+        "a round is missing": downloads(missing=1),
+        "nothing measured": downloads(missing=3),
+    },
+    refused={"fallback to TCP": "the connection fell back to plain TCP"},
+)
+
+KILLED, RESTARTED, READY, END = 5.0, 7.0, 8.0, 12.0
+CAPPED, FREE_PATH = constant(5), constant(30)
+
+
+def killed(
+    ethernet: Load = CAPPED, wifi: Load = FREE_PATH, *, samples: bool = True,
+    changed: Mapping[str, Sequence[str]] | None = None, measured: bool = True, **change: float,
+) -> Judged:  # fmt: skip
+    """Judge a run in which the throttler is killed after 5 s and restarted after 7 s."""
+
+    def measure(turn: Turn[str]) -> recovery.Measurement | None:
+        if not measured:
+            return None
+        seen = series({"eth0": ethernet, "wlan0": wifi}, END) if samples else []
+        shares = recovery.shares_of(seen, KILLED, RESTARTED, READY, END, 5 * MBIT)
+        dumps = {**dict.fromkeys(recovery.COMPARED, ()), **(changed or {})}
+        others = {"sysctls_restored": 0.4, "same_caps": 0.7, "exit_code": 0, **change}
+        return recovery.Measurement(dumps, **shares, **others)
+
+    return lambda: recovery.SCENARIO.aims(rehearsed(recovery.SCENARIO, {"netfilter": "nftables"}, measure))
+
+
+RECOVERY = Judge(
+    killed(),
+    {
+        "dead throttler": killed(constant(100)),
+        "the wrong path is capped": killed(constant(100), constant(5)),
+        "second path unused": killed(wifi=constant(0)),
+        "fallback to TCP": killed(constant(100), constant(0)),
+        "links are not shaped": killed(wifi=constant(300)),
+        "the cap is too low": killed(constant(4)),
+        "the cap ends with the throttler": killed(between(KILLED, RESTARTED, 100, 5)),
+        "the cap is not restored": killed(between(RESTARTED, END + 1, 100, 5), same_caps=math.inf),
+        "there is no cap for a moment": killed(between(RESTARTED, RESTARTED + 0.5, 20, 5)),
+        "nothing arrives for 0.4 s": killed(*(between(7.05, 7.45, 0, rate) for rate in (5, 30))),
+        "slower afterwards": killed(wifi=between(READY, END + 1, 26, 30)),
+        **{f"there are {name}": killed(changed={name: ("tc class",)}) for name in recovery.COMPARED},
+        "the sysctls are not restored": killed(sysctls_restored=math.inf),
+        "the throttler ends with an error": killed(exit_code=1),
+        "the throttler is ended by a signal": killed(exit_code=-9),
+        "no sample was taken": killed(samples=False),
+        "nothing measured": killed(measured=False),
+    },
+    refused={"no sample was taken": "no two samples between 3.00 s and 5.00 s"},
+)
+
+Rates = tuple[Load, Load, float]
+"""Rates of both paths in Mbit/s, and the batch's duration in seconds."""
+KEPT: Rates = (constant(5), constant(20), 4.0)
+FREE: Rates = (constant(45), constant(15), 1.5)
+STATIC: Rates = (constant(5), constant(10), 8.0)
+FAST = (0.1, 0.12, 0.1)
+"""Seconds of downloads by a client with one path: mean and longest of its first ones, and mean of the later ones."""
+
+
+@cache
+def batch(cell: Cell, capped: Load, other: Load, seconds: float) -> Batch:
+    """Return a batch that takes *seconds*. The paths carry *capped* and *other*, from 0.1 s after the first sample."""
+    samples = series({"eth0": capped, "wlan0": other}, seconds + 1, 0.02)
+    files = [Download(0.1, 0.3), Download(0.2, 0.1 + seconds)]
+    return judge(samples, cell, files, joins=150)
+
+
+def fetched(
+    changed: Mapping[str, Rates] | None = None, *, first: Sequence[float] = FAST, known: Sequence[float] = FAST,
+    runs: int = 2,
+) -> Judged:  # fmt: skip
+    """Judge batches, with the rates in *changed* for some variants.
+
+    *first* and *known* are the times of a client with one path, as in ``FAST``, when it is new and when it is known.
+    """
+    rates = {"none": FREE, pages.NEW: KEPT, pages.OURS: KEPT, "static": STATIC, **(changed or {})}
+    lone = {pages.NEW: first, pages.OURS: known}
+
+    def measure(turn: Turn[Cell]) -> Batch | None:
+        if turn.number > runs:
+            return None
+        found = batch(turn.cell, *rates[turn.variant])
+        times = lone.get(turn.variant, FAST)
+        return replace(found, first=times[0], first_longest=times[1], later=times[2]) if turn.cell.lone else found
+
+    return lambda: pages.SCENARIO.aims(rehearsed(pages.SCENARIO, {"size": "100k", "runs": "2"}, measure))
+
+
+def known(capped: Load, other: Load = KEPT[1], seconds: float = 4.0) -> Judged:
+    return fetched({pages.OURS: (capped, other, seconds)})
+
+
+PAGES = Judge(
+    fetched(),
+    {
+        "dead throttler": fetched({pages.NEW: FREE, pages.OURS: FREE}),
+        "the wrong path is capped": known(constant(45), constant(5), 3.0),
+        "fallback to TCP": fetched(dict.fromkeys((pages.NEW, pages.OURS), (constant(45), constant(0), 4.0))),
+        "the cap never comes for a new client": fetched({pages.NEW: FREE}),
+        "the cap is a second late": known(between(0, 1.1, 50, 5)),
+        "a burst that later rates compensate": known(between(0, 0.6, 20, 2)),
+        "second path unused": known(constant(5), constant(0), 24.0),
+        "both paths are capped": known(constant(5), constant(5), 12.0),
+        "a client with one path waits at first": fetched(first=(0.5, 0.7, 0.1)),
+        "a client with one path always waits": fetched(first=(0.3, 0.3, 0.3), known=(0.3, 0.3, 0.3)),
+        "a batch is missing": fetched(runs=1),
+        "nothing measured": fetched(runs=0),
+    },
+)
+
+Loads = tuple[Load, Load]
+"""Rates in Mbit/s over Ethernet and Wi-Fi."""
+RESTORED, STOP = WARM + EVENT, WARM + EVENT + AFTER
+
+
+def steady(ethernet: float, wifi: float) -> Loads:
+    return constant(ethernet), constant(wifi)
+
+
+def taken_over(delay: float = 0.5, back: float = 1.0) -> Loads:
+    """Ethernet takes over *delay* s after Wi-Fi falls silent; Wi-Fi is used again *back* s after the silence."""
+    return between(WARM + delay, RESTORED + back, 100, 0), between(WARM, RESTORED + back, 0, 30)
+
+
+def slow_origin(ethernet: float, wifi: float) -> Loads:
+    """Both paths are full, except while the origin is slow and they carry *ethernet* and *wifi*."""
+    return between(WARM + 0.5, RESTORED, ethernet, 100), between(WARM + 0.5, RESTORED, wifi, 30)
+
+
+SOUND: Mapping[str, Loads] = {
+    "active-standby": taken_over(),
+    "priority-based": slow_origin(0, 15),
+    "load-balancing 70/30": steady(69, 30),
+    "load-balancing 50/50": steady(30, 30),
+    "load-balancing 60/40, paced": steady(12, 8),
+    "load-balancing 85/15, paced": steady(10.2, 1.8),
+    "smallest-delay": steady(99, 29),
+    "no rule": steady(99, 29),
+}
+ACTIVE, ORDER = "active-standby", "priority-based"
+BALANCING = tuple(kind for kind in AIMS if kind.startswith("load-balancing"))
+UNSTEERED: Mapping[str, Loads] = {
+    ACTIVE: (constant(100), between(WARM, RESTORED, 0, 30)), ORDER: slow_origin(15, 0),
+    **dict.fromkeys(BALANCING, steady(100, 30)), BALANCING[2]: steady(20, 0), BALANCING[3]: steady(12, 0),
+}  # fmt: skip
+"""Rates without steering, by the kernel itself."""
+
+
+@cache
+def findings(kind: str, ethernet: Load, wifi: Load) -> dict[str, steering.Finding]:
+    return steering.findings(kind, series({"eth0": ethernet, "wlan0": wifi}, STOP), WARM)
+
+
+def steered(changed: Mapping[str, Loads] | None = None, *, runs: int = 2, left_out: str = "") -> Judged:
+    """Judge *runs* runs of each mode, with the loads of *changed*."""
+    loads = {**SOUND, **(changed or {})}
+
+    def measure(turn: Turn[steering.Cell]) -> dict[str, steering.Finding] | None:
+        kind = turn.cell.kind
+        return None if kind == left_out or turn.number > runs else findings(kind, *loads[kind])
+
+    options = {"part": "modes", "rtt": "20/20", "runs": "2"}
+    return lambda: steering.SCENARIO.aims(rehearsed(steering.SCENARIO, options, measure))
+
+
+def scaled(ethernet: float, wifi: float, kinds: Sequence[str] = tuple(SOUND)) -> Judged:
+    """Judge sound runs, in which the paths of *kinds* carry *ethernet* and *wifi* times as much."""
+
+    def scale(load: Load, factor: float) -> Load:
+        return lambda time: factor * load(time)
+
+    return steered({kind: (scale(SOUND[kind][0], ethernet), scale(SOUND[kind][1], wifi)) for kind in kinds})
+
+
+@cache
+def interrupted(before: float = 28, during: float = 19, still: float = 0.6) -> outages.Outage:
+    """Return an outage from 8 to 16 s. The application stands still for *still* s. *before*, *during*: its Mbit/s."""
+    application = [between(8, 16, during, before), between(8, 8 + still, 0, 1)]
+    loads = {
+        outages.APPLICATION: lambda time: application[0](time) * application[1](time),
+        "eth0": between(8, 19, 0, before),
+        "wlan0": between(8, 19, during, 0),
+    }
+    return outages.judge(series(loads, 28), 8, 16)
+
+
+def outage(
+    runs: int = 2, *, unsteered: int = 2, planned: int = 2, mode: str = ACTIVE, load: str = "full",
+    once: Mapping[str, float] | None = None, without: Mapping[str, float] | None = None, **change: float,
+) -> Judged:  # fmt: skip
+    """Judge *runs* runs of an outage in a mode, changed by *change*, and *unsteered* runs without a mode.
+
+    *once* changes only the last run, *without* those without a mode.
+    """
+
+    def measure(turn: Turn[outages.Cell]) -> outages.Outage | None:
+        if turn.cell.mode == outages.NONE:
+            return interrupted(**(without or {})) if turn.number <= unsteered else None
+        last = once if once and turn.number == runs else {}
+        return interrupted(**change, **last) if turn.number <= runs else None
+
+    options = {"part": "outages", "mode": f"none,{mode}", "fault": "silent", "outage": "8", "load": load}
+    return lambda: steering.SCENARIO.aims(rehearsed(steering.SCENARIO, {**options, "runs": str(planned)}, measure))
+
+
+STEERING = Judge(
+    lambda: [
+        *steered()(), *outage()(), *outage(load="upload")(),
+        *outage(mode="smallest-delay", still=1.3, without={"still": 1.4})(),
+        *outage(1, unsteered=1, planned=1, mode=ORDER, during=17)(),
+    ],
+    {
+        "modes: dead throttler": steered(UNSTEERED),
+        "modes: the other path is preferred": steered({
+            ACTIVE: (between(WARM, RESTORED, 0, 100), between(WARM + 0.5, RESTORED, 30, 0)),
+            ORDER: slow_origin(15, 0),
+            **{kind: SOUND[kind][::-1] for kind in BALANCING},
+        }),
+        "modes: Ethernet is unused": scaled(0, 1),
+        "modes: Wi-Fi is unused": scaled(1, 0),
+        "modes: plain TCP over Ethernet": steered({kind: steady(100, 0) for kind in SOUND}),
+        "modes: emulator off": scaled(9, 9),
+        "modes: the standby is late": steered({ACTIVE: taken_over(delay=1.5)}),
+        "modes: the active path is never used again": steered({ACTIVE: taken_over(back=AFTER)}),
+        "modes: the standby carries data before": steered({ACTIVE: (constant(1), SOUND[ACTIVE][1])}),
+        "modes: the second path stays in use": steered({ORDER: slow_origin(1, 14)}),
+        "modes: less than the origin sends": steered({ORDER: slow_origin(0, 10)}),
+        "modes: paced downloads get less than the origin sends": scaled(0.8, 0.8, BALANCING[2:]),
+        "modes: shares swing for longer than ten seconds": steered(
+            dict.fromkeys(BALANCING, (between(0, STOP / 2, 0, 2), between(0, STOP / 2, 2, 0)))
+        ),
+        **{f"modes: no run of {kind}": steered(left_out=kind) for kind in SOUND},
+        "modes: nothing measured": steered(runs=0),
+        "outages: dead throttler, second path unused": outage(during=0, still=8),
+        "outages: slower than without a mode": outage(during=15),
+        "outages: two runs leave open whether the mode is slower": outage(once={"during": 15}),
+        "outages: slower in a single run of each": outage(1, unsteered=1, planned=1, mode=ORDER, during=15, still=1.4),
+        "outages: an upload is slower than without a mode": outage(load="upload", during=15),
+        "outages: the application stands still": outage(still=1.4),
+        "outages: it stands still for longer than without a mode": outage(mode="smallest-delay", still=1.6, during=15),
+        "outages: the standby carries as well": outage(before=47),
+        "outages: an upload uses both paths": outage(load="upload", before=47),
+        "outages: runs are missing": outage(1, unsteered=1),
+        "outages: uploads are missing": outage(1, unsteered=1, load="upload"),
+        "outages: runs of a mode without an order are missing": outage(1, unsteered=1, mode="smallest-delay"),
+        "outages: nothing measured": outage(0, unsteered=0, planned=1, mode=ORDER),
+        "outages: nothing arrives": outage(before=0, during=0),
+    },
+    refused={"outages: nothing arrives": "the application had nothing before the failure"},
+)  # fmt: skip
