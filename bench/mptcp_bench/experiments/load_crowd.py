@@ -64,7 +64,7 @@ shutdown_lifetime 0 seconds
 """
 _TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
 """Tokens in ss(8)'s line of a subflow: the client's token and id, the proxy's token and id."""
-_COUNTERS = struct.Struct("=8Q")
+_COUNTERS = struct.Struct("=6Q")
 
 
 class Counters(NamedTuple):
@@ -73,10 +73,8 @@ class Counters(NamedTuple):
     wanted: int
     opened: int
     open: int
-    refused: int
     ended: int
     octets: int
-    skipped: int
     churn: int
 
 

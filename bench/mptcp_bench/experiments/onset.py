@@ -2,8 +2,7 @@
 """The onset of a cap: what the other path loses when the cap falls at once, and when it lands softly.
 
 The transfers use the real proxy and throttler. In the middle of a download over both paths, a policy that caps Ethernet
-is loaded (SIGHUP), alternately with ``landing: at-once`` and ``landing: soft``; between runs the cap is removed. The
-same time windows are also measured without any cap, because congestion control itself makes the rate dip.
+is loaded (SIGHUP), alternately with ``landing: at-once`` and ``landing: soft``; between runs the cap is removed.
 docs/soft-start.md has the results.
 
 Each 0.1 s sample counts the bytes that arrived at the client's interfaces, or, for an upload, at the proxy's sockets.
@@ -31,7 +30,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, wait_until
 from .. import style
 from ..statistics import of_median
 from .columns import CELL, RUNS, VARIANT, Column, Results, Row, Table, Turn, columns_of, figure, for_pictures, of_cell
-from .devices import DEVICE, DEVICES, payload_share, policy
+from .devices import DEVICES, payload_share, policy
 from .drawing import drawn
 from .findings import Picture
 from .parameters import OptionError, choices, parameter, rtt_pair, several, whole, words
@@ -39,9 +38,9 @@ from .scenario import Scenario
 from .setup import Setup
 from .two_paths import two_paths, upload_recorder
 
-OTHER_RATE = {"ethernet": 30, "wifi": 50}
-"""Rate of the uncapped path in Mbit/s, by the capped path."""
-NETWORKS = {"ethernet": "10.77.1.", "wifi": "10.77.2."}
+WIFI = 30
+"""Rate of the uncapped path in Mbit/s."""
+CAPPED, OTHER = DEVICES
 WARM, BEFORE, AFTER = 3.5, 2.0, 0.1
 """Seconds from the start of a transfer to the onset of the cap; seconds before the onset in which the other path's
 earlier rate is measured; seconds that are recorded after the last window."""
@@ -74,13 +73,13 @@ WINDOWS = {
 }
 
 
-def cap_of(text: str) -> tuple[str, int, int]:
-    """Return path, rate and cap in *text*, such as ``100-5`` for Ethernet or ``wifi:30-2`` for Wi-Fi."""
-    found = re.fullmatch(r"(?:(ethernet|wifi):)?(\d{1,5})-(\d{1,5})", text)
+def _cap(text: str) -> tuple[int, int]:
+    """Return rate and cap in *text*, such as ``100-5``."""
+    rate, _, cap = text.partition("-")
     # A policy cannot have a cap of 0, and a cap above the path's rate has no effect.
-    if found is None or not 0 < int(found[3]) < int(found[2]):
-        raise ValueError("allowed are a path's rate and a lower cap in Mbit/s, such as 100-5, or wifi:30-2")
-    return found[1] or "ethernet", int(found[2]), int(found[3])
+    if not re.fullmatch(r"[0-9]{1,5}-[0-9]{1,5}", text) or not 0 < int(cap) < int(rate):
+        raise ValueError("allowed are a path's rate and a lower cap in Mbit/s, such as 100-5")
+    return int(rate), int(cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,44 +90,26 @@ class Settings:
     rtt: tuple[tuple[float, float], ...] = parameter(
         "RTTs in ms, Ethernet/Wi-Fi", "2/2,20/20,60/60,20/80", several(rtt_pair), quick="20/20"
     )
-    cap: tuple[tuple[str, int, int], ...] = parameter(
-        "Ethernet's rate and cap in Mbit/s, or Wi-Fi's, such as wifi:30-2", "100-5,100-1,30-2", several(cap_of),
-        quick="100-5",
-    )  # fmt: skip
+    cap: tuple[tuple[int, int], ...] = parameter(
+        "Ethernet's rate and cap in Mbit/s", "100-5,100-1,30-2", several(_cap), quick="100-5"
+    )
     runs: int = parameter("of each variant", "10", whole(), quick="3")
-    variant: tuple[str, ...] = choices("landings of the cap", (*TITLES, "no cap"))
+    variant: tuple[str, ...] = choices("landings of the cap", TITLES)
     direction: tuple[str, ...] = choices("direction of the transfer and the cap", WINDOWS, "down")
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of the settings: RTTs of Ethernet and Wi-Fi in ms, the capped path, its rate and its cap."""
+    """One combination of the settings: RTTs of Ethernet and Wi-Fi in ms, Ethernet's rate and its cap in Mbit/s."""
 
     control: str
     rtts: tuple[float, float]
-    capped: tuple[str, int, int]
+    ethernet: tuple[int, int]
     direction: str
 
     def __str__(self) -> str:
-        path, rate, cap = self.capped
-        where = ("" if path == "ethernet" else f", {path}") + (", upload" if self.direction == "up" else "")
-        return "{}, {:g}/{:g} ms, {}→{} Mbit/s{}".format(self.control, *self.rtts, rate, cap, where)
-
-    @property
-    def other(self) -> str:
-        """The uncapped path."""
-        return "wifi" if self.capped[0] == "ethernet" else "ethernet"
-
-    @property
-    def rates(self) -> tuple[int, int]:
-        """Rates of Ethernet and Wi-Fi in Mbit/s."""
-        path, rate, _ = self.capped
-        return (rate, OTHER_RATE[path]) if path == "ethernet" else (OTHER_RATE[path], rate)
-
-    @property
-    def rtt(self) -> float:
-        """RTT of the capped path in milliseconds."""
-        return self.rtts[0 if self.capped[0] == "ethernet" else 1]
+        text = "{}, {:g}/{:g} ms, {}→{} Mbit/s".format(self.control, *self.rtts, *self.ethernet)
+        return text + ", upload" * (self.direction == "up")
 
     @property
     def windows(self) -> Windows:
@@ -150,7 +131,7 @@ def ready(chosen: Settings) -> None:
 @contextmanager
 def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
     [cell] = cells
-    with Testbed(paths(two_paths(cell.rates, cell.rtts)), seed=seed) as testbed:
+    with Testbed(paths(two_paths((cell.ethernet[0], WIFI), cell.rtts)), seed=seed) as testbed:
         down = cell.direction == "down"
         if not down and not select(cell.control, [testbed["client"].namespace]):
             raise TestbedError(f"the client cannot have {cell.control} here")
@@ -160,24 +141,22 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
 def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
     """Transfer, load the cap, and judge. Raises TestbedError without both subflows."""
     cell, down = turn.cell, turn.cell.direction == "down"
-    path, _, cap = cell.capped
     setup.load(policy("[]"))
-    wait_until(lambda: not _rtts(setup, cell), "the last transfer's subflows are closed", timeout=30)
+    wait_until(lambda: not _rtts(setup, down), "the last transfer's subflows are closed", timeout=30)
     with (
         setup.client.running(setup.download if down else setup.upload),
         Recorder(setup.client, DEVICES) if down else upload_recorder(setup.proxy, setup.client) as recorder,
     ):
         recorder.wait(WARM)
-        if len(_rtts(setup, cell)) != 2:
+        if len(_rtts(setup, down)) != 2:
             raise TestbedError("the transfer does not have two subflows")
         onset = recorder.now
-        if turn.variant != "no cap":
-            throttle = f"{{rate: {cap} Mbit/s, landing: {turn.variant}}}"
-            rule = f"name: cap, paths: [{path}], direction: {cell.direction}, throttle: {throttle}"
-            setup.load(policy(f"[{{{rule}}}]"))
+        throttle = f"{{rate: {cell.ethernet[1]} Mbit/s, landing: {turn.variant}}}"
+        rule = f"name: cap, paths: [ethernet], direction: {cell.direction}, throttle: {throttle}"
+        setup.load(policy(f"[{{{rule}}}]"))
         end = onset + cell.windows.steady[1]
         recorder.wait(end - 0.5)
-        rtt = _rtts(setup, cell).get(NETWORKS[path], 0.0)
+        rtt = _rtts(setup, down).get("10.77.1.", 0.0)
         recorder.wait(end + AFTER)
     # An upload's recorder counts payload, a download's bytes on the wire.
     share = 1.0 if down else payload_share(4, multipath=True)
@@ -188,9 +167,9 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
     return judge(samples, cell, onset, rtt)
 
 
-def _rtts(setup: Setup, cell: Cell) -> dict[str, float]:
+def _rtts(setup: Setup, down: bool) -> dict[str, float]:
     """Return the sender's smoothed RTT in seconds of each established subflow, by the client's network."""
-    sender, port = (setup.proxy, "sport") if cell.direction == "down" else (setup.client, "dport")
+    sender, port = (setup.proxy, "sport") if down else (setup.client, "dport")
     listing = sender.run(["ss", "-tinH", "state", "established", port, "=", f":{PROXY_PORT}"]).stdout
     by_network = {}
     for line in listing.replace("\n\t", " ").splitlines():
@@ -206,7 +185,6 @@ def _soft(row: Row[Cell, Any]) -> bool:
 
 
 _judged = partial(figure, judged=_soft)
-_of_cap = partial(_judged, filled=lambda row: row.variant != "no cap")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,19 +198,19 @@ class Outcome:
     """Share of its rate that the other path kept until the end of :attr:`Windows.onset`."""
     worst: float = _judged("worst", aim="worst sample", least=of_cell(lambda cell: None if cell.dips else STALL_SHARE))
     stalled: float = _judged("stalled s", aim="stalled", unit=" s", most=of_cell(lambda cell: 0.1 + cell.dips))
-    in_force: float = _of_cap(
+    in_force: float = _judged(
         "in force s", aim="in force after", unit=" s", most=of_cell(lambda cell: cell.windows.in_force)
     )
     """Seconds from the onset until the capped path exceeds its cap by at most ``MAX_DEVIATION``; infinity if this never
     happens."""
-    off: float = _of_cap("off", aim="from then on off by", digits=3, most=MAX_DEVIATION)
+    off: float = _judged("off", aim="from then on off by", digits=3, most=MAX_DEVIATION)
     """Greatest difference between rate and cap after :attr:`Windows.in_force`, as a share of the cap."""
-    steady: float = _of_cap("steady", aim="steady state", digits=3, least=0.98)
+    steady: float = _judged("steady", aim="steady state", digits=3, least=0.98)
     """Rate of both paths together in :attr:`Windows.steady`, as a share of the cap plus the other link."""
     # The cap may add 0.1 s to the RTT. An RTT below the configured RTT shows that the path was not emulated.
     rtt: float = _judged(
-        "RTT ms", aim="RTT", unit=" ms", scale=1e3, digits=0, least=of_cell(lambda cell: 0.9 * cell.rtt),
-        most=of_cell(lambda cell: cell.rtt + 100),
+        "RTT ms", aim="RTT", unit=" ms", scale=1e3, digits=0, least=of_cell(lambda cell: 0.9 * cell.rtts[0]),
+        most=of_cell(lambda cell: cell.rtts[0] + 100),
     )  # fmt: skip
     """Smoothed RTT of the capped subflow in the steady state, in seconds."""
     samples: tuple[Sample, ...] = for_pictures()
@@ -243,26 +221,25 @@ def judge(samples: Sequence[Sample], cell: Cell, onset: float, rtt: float) -> Ou
 
     Raises ValueError if there are too few samples, or if the other path carried nothing before the onset.
     """
-    capped, other, periods, cap = DEVICE[cell.capped[0]], DEVICE[cell.other], cell.windows, cell.capped[2] * 1e6
-    before = mean_rate(samples, other, onset - BEFORE, onset)
+    periods, cap = cell.windows, cell.ethernet[1] * 1e6
+    before = mean_rate(samples, OTHER, onset - BEFORE, onset)
     if before <= 0:
         raise ValueError("nothing came over the other path before the cap")
     watched = [sample for sample in samples if onset <= sample.time <= onset + periods.onset]
-    shares = [(rate.time - onset, rate.bits[other] / before) for rate in rates(watched)]
+    shares = [(rate.time - onset, rate.bits[OTHER] / before) for rate in rates(watched)]
     begins = [sample.time - onset for sample in watched]
     stalls = [(begin, end) for begin, (end, share) in zip(begins, shares, strict=False) if share < STALL_SHARE]
-    seconds = windows(samples, (capped,), 1.0, onset)
+    seconds = windows(samples, (CAPPED,), 1.0, onset)
     begin, end = (onset + each for each in periods.steady)
     return Outcome(
-        kept=mean_rate(samples, other, onset, onset + periods.onset) / before,
+        kept=mean_rate(samples, OTHER, onset, onset + periods.onset) / before,
         worst=min(share for _, share in shares),
         stalled=sum(end - begin for begin, end in stalls),
         in_force=next((start - onset for start, rate in seconds if rate <= cap * (1 + MAX_DEVIATION)), inf),
         off=max(abs(rate / cap - 1) for start, rate in seconds if start >= onset + periods.in_force),
-        steady=sum(mean_rate(samples, path, begin, end) for path in (capped, other))
-        / (cap + OTHER_RATE[cell.capped[0]] * 1e6),
+        steady=sum(mean_rate(samples, path, begin, end) for path in DEVICES) / (cap + WIFI * 1e6),
         rtt=rtt,
-        uncapped=mean_rate(samples, capped, onset - BEFORE, onset) / cap,
+        uncapped=mean_rate(samples, CAPPED, onset - BEFORE, onset) / cap,
         onset=onset,
         samples=tuple(samples),
     )
@@ -289,8 +266,8 @@ def _draw_panel(cell: Cell, outcomes: Sequence[Outcome], title: str, axes: Any) 
         bits = [each.bits[device] / 1e6 for each in shown]
         style.draw_path(axes, [each.time - run.onset for each in shown], bits, path)
     axes.axvline(0, color=style.INK, linestyle=style.DASHED, linewidth=1, zorder=4)
-    axes.set_ylim(0, max(cell.rates) * 1.08)
-    axes.set_title(f"{title}: {style.PATHS[cell.other].label} keeps {run.kept:.0%}", loc="left", fontsize=11)
+    axes.set_ylim(0, cell.ethernet[0] * 1.08)
+    axes.set_title(f"{title}: Wi-Fi keeps {run.kept:.0%}", loc="left", fontsize=11)
     style.dress(axes, "seconds since the cap", "Mbit/s")
 
 
@@ -300,8 +277,6 @@ SCENARIO = Scenario(
     ready=ready,
     cells=lambda chosen: [Cell(*each) for each in product(chosen.cc, chosen.rtt, chosen.cap, chosen.direction)],
     variants=lambda chosen, cell: chosen.variant,
-    # Without a cap, congestion control makes the rate dip equally in each run, so three runs are enough.
-    runs=lambda chosen, cell, variant: min(chosen.runs, 3) if variant == "no cap" else chosen.runs,
     bed=bed,
     measure=measure,
     tables=(

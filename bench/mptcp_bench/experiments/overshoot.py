@@ -30,7 +30,7 @@ from ..statistics import fmean
 from .aims import Aim
 from .columns import RUNS, Column, Results, Row, Table, Turn, columns_of, figure
 from .devices import DEVICES
-from .pages_bed import Bed, IpRecorder
+from .pages import Bed, IpRecorder
 from .pages_judging import Octets
 from .parameters import choices, parameter, whole
 from .scenario import Scenario

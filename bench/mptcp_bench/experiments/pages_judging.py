@@ -12,16 +12,19 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import exp, nan
+from math import exp
 from typing import NamedTuple
 
 from mptcp_common.units import parse_rate
 from mptcp_lab.testbed.recorder import Sample
 
 from ..statistics import NormalDist, fmean, median, percentile
+from .columns import Row, figure
 from .devices import DEVICES
 from .parameters import choices, number, parameter, rtt_pair, several, whole, words
 
+NEW, OURS = "ours, new", "ours"
+"""Variants with our throttler: the client is new to it, or known."""
 WINDOW = 2.0
 """Length of a window in seconds. In every window the capped path's rate must be near its cap."""
 RATES = (50, 20)
@@ -112,27 +115,38 @@ class Download(NamedTuple):
     end: float
 
 
+def ours(row: Row[Cell, Batch]) -> bool:
+    """Return whether *row* is of our throttler and a client with two paths."""
+    return row.variant in (NEW, OURS) and not row.cell.lone
+
+
+def known(row: Row[Cell, Batch]) -> bool:
+    """Return whether the throttler also knew the client."""
+    return row.variant == OURS and not row.cell.lone
+
+
+def _capped(row: Row[Cell, Batch]) -> str:
+    return "capped path, × its cap" if known(row) else "capped path of a new client, × its cap"
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The measurements of one batch."""
+    """The measurements of one batch. Durations are in seconds, from the first SYN to the last byte."""
 
-    seconds: float
-    """Duration from the first SYN to the last byte."""
-    mean: float
+    mean: float = figure("× cap", aim=_capped, most=1.05, judged=ours)
     """Mean rate of the capped path over the batch, as a multiple of the cap."""
-    worst: float = nan
+    worst: float = figure("worst", by="most", aim=f"the same, worst {WINDOW:g} s", most=1.25, judged=known)
     """Greatest mean rate over a ``WINDOW``, as a multiple of the cap. Time outside of the batch counts with rate 0."""
-    median: float = nan
-    """Median duration of the downloads in seconds, and their 95th percentile."""
-    p95: float = nan
-    first: float = nan
-    """Mean duration in seconds of the first downloads, which start at the same time; the longest of them; the mean of
-    the later downloads."""
-    first_longest: float = nan
-    later: float = nan
-    joins: int = 0
+    seconds: float = figure("s", digits=1)
+    median: float = figure("p50 s", by="median")
+    p95: float = figure("p95 s", by="median")
+    first: float = figure("first ones s", digits=3)
+    """Mean duration of the first downloads, which start at the same time."""
+    first_longest: float = figure("longest s", by="most", digits=3)
+    later: float = figure("later ones s", digits=3)
+    joins: int = figure("joins", by="median", digits=0)
     """Number of connections with a second subflow."""
-    plain: int = 0
+    plain: int = figure("plain", by="median", digits=0)
     """Number of connections that became plain TCP, mostly because their handshake was lost more than once."""
 
 

@@ -16,7 +16,7 @@ from mptcp_bench.experiments import steering_outages as outages
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.devices import payload_share
-from mptcp_bench.experiments.pages_judging import Batch, Cell, Download, judge
+from mptcp_bench.experiments.pages_judging import NEW, OURS, Batch, Cell, Download, judge
 from mptcp_bench.experiments.steering import AFTER, AIMS, EVENT, WARM
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.protocol import Protocol
@@ -137,8 +137,8 @@ def fetched(
 
     *first* and *known* are the times of a client with one path, as in ``FAST``, when it is new and when it is known.
     """
-    rates = {"none": FREE, pages.NEW: KEPT, pages.OURS: KEPT, "static": STATIC, **(changed or {})}
-    lone = {pages.NEW: first, pages.OURS: known}
+    rates = {"none": FREE, NEW: KEPT, OURS: KEPT, "static": STATIC, **(changed or {})}
+    lone = {NEW: first, OURS: known}
 
     def measure(turn: Turn[Cell]) -> Batch | None:
         if turn.number > runs:
@@ -151,16 +151,16 @@ def fetched(
 
 
 def known(capped: Load, other: Load = KEPT[1], seconds: float = 4.0) -> Judged:
-    return fetched({pages.OURS: (capped, other, seconds)})
+    return fetched({OURS: (capped, other, seconds)})
 
 
 PAGES = Judge(
     fetched(),
     {
-        "dead throttler": fetched({pages.NEW: FREE, pages.OURS: FREE}),
+        "dead throttler": fetched({NEW: FREE, OURS: FREE}),
         "the wrong path is capped": known(constant(45), constant(5), 3.0),
-        "fallback to TCP": fetched(dict.fromkeys((pages.NEW, pages.OURS), (constant(45), constant(0), 4.0))),
-        "the cap never comes for a new client": fetched({pages.NEW: FREE}),
+        "fallback to TCP": fetched(dict.fromkeys((NEW, OURS), (constant(45), constant(0), 4.0))),
+        "the cap never comes for a new client": fetched({NEW: FREE}),
         "the cap is a second late": known(between(0, 1.1, 50, 5)),
         "a burst that later rates compensate": known(between(0, 0.6, 20, 2)),
         "second path unused": known(constant(5), constant(0), 24.0),

@@ -51,10 +51,8 @@ struct counters {
 	uint64_t wanted;  /* client: set by another program */
 	uint64_t opened;  /* connections for which connect() or accept() was called */
 	uint64_t open;    /* client: answered with 200, not ended; origin: accepted, not ended */
-	uint64_t refused; /* connections that ended before they were open */
 	uint64_t ended;   /* connections that ended after they were open */
 	uint64_t octets;  /* client: received in tunnels; origin: sent */
-	uint64_t skipped; /* origin: bytes not sent because the connection had no room */
 	uint64_t churn;   /* client: tunnels to replace per second; set by another program */
 };
 
@@ -86,10 +84,8 @@ static struct sockaddr_in address(const char *text, const char *port)
 {
 	struct sockaddr_in result = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
 
-	if (inet_pton(AF_INET, text, &result.sin_addr) != 1) {
-		fprintf(stderr, "%s: not an IPv4 address\n", text);
-		exit(1);
-	}
+	if (inet_pton(AF_INET, text, &result.sin_addr) != 1)
+		fail(text);
 	return result;
 }
 
@@ -111,7 +107,6 @@ static void end(uint32_t number)
 		counters->ended++;
 	} else {
 		opening--;
-		counters->refused++;
 	}
 	close(connection->socket);
 	connection->state = FREE;
@@ -201,10 +196,8 @@ static void close_next(void)
 		return;
 	while (connections[number].state != OPEN)
 		number = (number + 1) % MAX_CONNECTIONS;
-	close(connections[number].socket);
-	connections[number].state = FREE;
-	unused[unused_count++] = number;
-	counters->open--;
+	end(number);
+	counters->ended--;
 	/* The next tunnel that opens gets this number. */
 	number = (number + 1) % MAX_CONNECTIONS;
 }
@@ -256,11 +249,10 @@ static void receive(uint32_t number)
 static void trickle(uint32_t number, size_t octets)
 {
 	ssize_t sent = send(connections[number].socket, block, octets, MSG_NOSIGNAL | MSG_DONTWAIT);
-	uint64_t done = sent > 0 ? (uint64_t)sent : 0;
 
 	/* epoll also reports errors. */
-	counters->octets += done;
-	counters->skipped += octets - done;
+	if (sent > 0)
+		counters->octets += (uint64_t)sent;
 }
 
 /* ---- both ---- */
