@@ -42,7 +42,6 @@ class Setup:
     testbed: Testbed
     throttler: Throttler
     policy: Path
-    proxy_url: str
     download: Sequence[str] = ()
     upload: Sequence[str] = ()
 
@@ -63,7 +62,7 @@ class Setup:
             with open(body, "wb") as file:
                 file.truncate(FILE_SIZE)
             upload = [*curl, "-H", "Expect:", "-T", str(body), start_sink(testbed["origin"]).url()]
-        return cls(testbed, throttler, policy, proxy.url(), download, upload)
+        return cls(testbed, throttler, policy, download, upload)
 
     @property
     def client(self) -> LiveNode:

@@ -28,7 +28,6 @@ from .two_paths import client_ends, dropping
 
 OTHERS = "others"
 """The node of the other clients."""
-NAMES = "abcdefgh"
 MIN_UNCAPPED, MIN_CAPPED = 0.95, 0.97
 """Minimum rate of an uncapped path, as a share of its link, and of a capped path, as a share of its cap."""
 IDLE_RATIO = 16
@@ -88,61 +87,47 @@ class Layout:
         return "\n".join(lines) + "\n"
 
 
-def _loads(rates: Sequence[float], caps: Sequence[float | None]) -> tuple[PathLoad, ...]:
-    return tuple(
-        PathLoad(
-            name,
-            f"10.77.{network}.2",
-            (f"10.77.{network}.0/24",),
-            round(rate * MBIT),
-            round(cap * MBIT) if cap else None,
-        )
-        for name, network, rate, cap in zip(NAMES, PATH_NETWORKS, rates, caps, strict=False)
-    )
+def _layout(
+    name: str, rates: Sequence[float], caps: Sequence[float | None], rtts: Sequence[int], vanishing: int = 0
+) -> Layout:
+    """Return a layout of paths with *rates* and *caps* in Mbit/s, and *rtts* in ms; without RTTs, without emulation."""
+    loads = []
+    for index, (rate, cap) in enumerate(zip(rates, caps, strict=True)):
+        network, others = PATH_NETWORKS[index], SECOND_CLIENT_NETWORKS[index : index + 1] if vanishing else ()
+        networks = tuple(f"10.77.{number}.0/24" for number in (network, *others))
+        limit = None if cap is None else round(cap * MBIT)
+        loads.append(PathLoad("abcdefgh"[index], f"10.77.{network}.2", networks, round(rate * MBIT), limit))
+    links = [load.link for load in loads]
+    if rtts:
+        emulated = zip(loads, rtts, strict=True)
+        topology = paths([EmulatedPath(load.name, *[Direction(load.link, rtt * 500)] * 2) for load, rtt in emulated])
+    else:
+        topology = paths(links)
+    topology = with_second_client(topology, OTHERS, links) if vanishing else topology
+    return Layout(name, tuple(loads), topology, vanishing)
 
 
-def _emulated(loads: Sequence[PathLoad], rtts: Sequence[int]) -> Topology:
-    """Return a topology with the links of *loads* and *rtts* in milliseconds."""
-    return paths([
-        EmulatedPath(load.name, *[Direction(load.link, rtt * 500)] * 2) for load, rtt in zip(loads, rtts, strict=True)
-    ])  # fmt: skip
-
-
-def eight() -> Layout:
+def _eight() -> Layout:
     """Return the layout that a tester used: eight paths, three with low caps."""
-    loads = _loads((10, 10, 10, 10, 6, 6, 6, 6), (7.3, 1, None, None, 0.7, None, None, None))
-    topology = paths([load.link for load in loads], name="eight-paths")
-    joins = list(zip(loads, topology.devices("client"), strict=True))[1:]
+    caps = (7.3, 1, None, None, 0.7, None, None, None)
+    layout = _layout("eight", (10, 10, 10, 10, 6, 6, 6, 6), caps, ())
+    joins = list(zip(layout.loads, layout.topology.devices("client"), strict=True))[1:]
     # The kernel allows eight endpoints. The first path needs no endpoint, because connections open on it.
-    ends = [Endpoint(load.address, device, number) for number, (load, device) in enumerate(joins, 2)]
-    nodes = [replace(each, endpoints=tuple(ends)) if each.name == "client" else each for each in topology.nodes]
-    return Layout("eight", loads, replace(topology, nodes=tuple(nodes)))
+    ends = tuple(Endpoint(load.address, device, number) for number, (load, device) in enumerate(joins, 2))
+    nodes = (replace(each, endpoints=ends) if each.name == "client" else each for each in layout.topology.nodes)
+    return replace(layout, topology=replace(layout.topology, nodes=tuple(nodes)))
 
 
-def three() -> Layout:
-    """Return three paths of different delay, with a cap on the one with the middle delay."""
-    loads = _loads((20, 20, 20), (None, 1, None))
-    return Layout("three", loads, _emulated(loads, (10, 40, 60)))
-
-
-def low(cap: float) -> Layout:
-    """Return DSL and LTE, which has a cap of *cap* Mbit/s, as after the data volume is used up."""
-    loads = _loads((50, 20), (None, cap))
-    return Layout(f"low-{cap * 1000:g}k", loads, _emulated(loads, (20, 60)))
-
-
-def vanished(count: int) -> Layout:
-    """Return a layout in which *count* other downloads share the cap, and then are cut off."""
-    loads = tuple(
-        replace(load, networks=(*load.networks, f"10.77.{other}.0/24"))
-        for load, other in zip(_loads((50, 20), (5, None)), SECOND_CLIENT_NETWORKS, strict=False)
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        _eight(),
+        _layout("three", (20, 20, 20), (None, 1, None), (10, 40, 60)),
+        # DSL, and LTE after its data volume is used up.
+        *(_layout(f"low-{cap * 1000:g}k", (50, 20), (None, cap), (20, 60)) for cap in (2, 0.512, 0.128, 0.064)),
+        *(_layout(f"vanished-{count}", (50, 20), (5, None), (20, 20), count) for count in (4, 9)),
     )
-    topology = with_second_client(_emulated(loads, (20, 20)), OTHERS, [load.link for load in loads])
-    return Layout(f"vanished-{count}", loads, topology, vanishing=count)
-
-
-_ALL = (eight(), three(), *map(low, (2, 0.512, 0.128, 0.064)), *map(vanished, (4, 9)))
-LAYOUTS = {layout.name: layout for layout in _ALL}
+}
 
 
 @dataclass(frozen=True, slots=True)

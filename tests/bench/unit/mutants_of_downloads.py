@@ -203,11 +203,6 @@ SOUND: Mapping[str, Loads] = {
 }
 ACTIVE, ORDER = "active-standby", "priority-based"
 BALANCING = tuple(kind for kind in AIMS if kind.startswith("load-balancing"))
-UNSTEERED: Mapping[str, Loads] = {
-    ACTIVE: (constant(100), between(WARM, RESTORED, 0, 30)), ORDER: slow_origin(15, 0),
-    **dict.fromkeys(BALANCING, steady(100, 30)), BALANCING[2]: steady(20, 0), BALANCING[3]: steady(12, 0),
-}  # fmt: skip
-"""Rates without steering, by the kernel itself."""
 
 
 @cache
@@ -225,15 +220,6 @@ def steered(changed: Mapping[str, Loads] | None = None, *, runs: int = 2, left_o
 
     options = {"part": "modes", "rtt": "20/20", "runs": "2"}
     return lambda: steering.SCENARIO.aims(rehearsed(steering.SCENARIO, options, measure))
-
-
-def scaled(ethernet: float, wifi: float, kinds: Sequence[str] = tuple(SOUND)) -> Judged:
-    """Judge sound runs, in which the paths of *kinds* carry *ethernet* and *wifi* times as much."""
-
-    def scale(load: Load, factor: float) -> Load:
-        return lambda time: factor * load(time)
-
-    return steered({kind: (scale(SOUND[kind][0], ethernet), scale(SOUND[kind][1], wifi)) for kind in kinds})
 
 
 @cache
@@ -274,22 +260,17 @@ STEERING = Judge(
         *outage(1, unsteered=1, planned=1, mode=ORDER, during=17)(),
     ],
     {
-        "modes: dead throttler": steered(UNSTEERED),
-        "modes: the other path is preferred": steered({
-            ACTIVE: (between(WARM, RESTORED, 0, 100), between(WARM + 0.5, RESTORED, 30, 0)),
-            ORDER: slow_origin(15, 0),
-            **{kind: SOUND[kind][::-1] for kind in BALANCING},
-        }),
-        "modes: Ethernet is unused": scaled(0, 1),
-        "modes: Wi-Fi is unused": scaled(1, 0),
-        "modes: plain TCP over Ethernet": steered({kind: steady(100, 0) for kind in SOUND}),
-        "modes: emulator off": scaled(9, 9),
+        "modes: dead throttler": steered(dict.fromkeys(SOUND, steady(100, 30))),
+        "modes: the other path is preferred": steered({kind: loads[::-1] for kind, loads in SOUND.items()}),
+        "modes: Ethernet is unused": steered(dict.fromkeys(SOUND, steady(0, 30))),
+        "modes: plain TCP over Ethernet": steered(dict.fromkeys(SOUND, steady(100, 0))),
+        "modes: emulator off": steered(dict.fromkeys(SOUND, steady(900, 270))),
         "modes: the standby is late": steered({ACTIVE: taken_over(delay=1.5)}),
         "modes: the active path is never used again": steered({ACTIVE: taken_over(back=AFTER)}),
         "modes: the standby carries data before": steered({ACTIVE: (constant(1), SOUND[ACTIVE][1])}),
         "modes: the second path stays in use": steered({ORDER: slow_origin(1, 14)}),
         "modes: less than the origin sends": steered({ORDER: slow_origin(0, 10)}),
-        "modes: paced downloads get less than the origin sends": scaled(0.8, 0.8, BALANCING[2:]),
+        "modes: paced downloads get less than the origin sends": steered(dict.fromkeys(BALANCING[2:], steady(6, 4))),
         "modes: shares swing for longer than ten seconds": steered(
             dict.fromkeys(BALANCING, (between(0, STOP / 2, 0, 2), between(0, STOP / 2, 2, 0)))
         ),

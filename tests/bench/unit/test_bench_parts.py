@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for what the experiments load and soak read from packets and entries, and for limits that crowds depends on."""
+"""Tests for parts of experiments that no mutant reaches: reactions, entries of caps, layouts, the client of many files."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
+from typing import Any
 
 import pytest
 
 from mptcp_bench.experiments.crowds import MAX_REQUESTS_WITH_BUSY, TABLE
 from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, delays
 from mptcp_bench.experiments.soak import misplaced
+from mptcp_bench.experiments.starvation import LAYOUTS, Layout
+from mptcp_lab.agent import fetch
+from mptcp_lab.testbed.plan import steps
 from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MptcpOption
+from mptcp_throttler.policy.load import load_policy
 
 PORT, FIRST, SECOND, NEXT = 3128, 40_000, 50_000, 40_002
 """The proxy's port; the client's ports of first and second subflow, and of the first subflow of another connection."""
@@ -63,3 +69,48 @@ def test_cap_is_correct_if_its_class_has_only_the_capped_path(entries: dict[str,
 def test_nftables_limit_allows_the_requests_with_a_busy_client() -> None:
     (burst,) = set(re.findall(r"@clients4 .* burst (\d+) packets", TABLE.read_text()))
     assert int(burst) > MAX_REQUESTS_WITH_BUSY
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=str)
+def test_layout_can_be_built_and_its_policy_has_its_caps(layout: Layout) -> None:
+    assert steps(layout.topology, {node.name: node.name for node in layout.topology.nodes})
+    assert len(layout.topology.devices("client")) == len(layout.loads)
+    caps = {load.name: load.cap for load in layout.loads if load.cap is not None}
+    rules = load_policy(layout.policy(), layout.name).rules
+    assert {rule.name: rule.throttle.rate for rule in rules if rule.throttle} == caps
+
+
+@pytest.mark.parametrize(
+    ("kind", "octets", "error"),
+    [("get", 300, None), ("keepalive", 300, None), ("get", 299, "ended after 299 of 300 bytes")],
+)
+def test_client_of_many_files_reports_complete_and_incomplete_files(
+    kind: str, octets: int, error: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Use plain TCP, so that no kernel with MPTCP is needed.
+    monkeypatch.setattr(fetch, "MPTCP", 0)
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while await reader.readline():
+            while (await reader.readline()).strip():
+                pass
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n" + b"x" * octets)
+            if octets < 300:
+                break
+        writer.close()
+
+    async def download() -> list[dict[str, Any]]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        order = {"proxy": ["127.0.0.1", port], "target": ["10.77.9.2", 80], "kind": kind, "at_once": 2, "timeout": 5}
+        fetcher = fetch.Fetcher({**order, "files": [["300", 300]] * 6})
+        await fetcher.run()
+        server.close()
+        return fetcher.done
+
+    done = asyncio.run(download())
+    assert [each["error"] for each in done] == [error] * 6
+    assert connections == (2 if kind == "keepalive" else 6)
