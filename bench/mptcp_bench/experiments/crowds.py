@@ -102,8 +102,6 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
-
     arm: tuple[str, ...] = parameter(
         "other load; the client is always measured alone, too", ",".join(ARMS), words(*ARMS)
     )

@@ -14,18 +14,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 
-from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of
+from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of, services
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import mean_rate
-from mptcp_lab.testbed.services import (
-    Origin,
-    Proxy,
-    mptcp_command,
-    start_origin,
-    start_proxy,
-    start_throttler,
-    write_throttler_config,
-)
+from mptcp_lab.testbed.services import Origin, Proxy
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from mptcp_lab.testbed.transfer import download
 
@@ -127,8 +119,8 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
     """Start the services for *cells*; the throttler, with conf/policy.yaml, only if the cells have a policy."""
     with Testbed(TWO_PATHS) as testbed:
         if cells[0].policy:
-            start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], POLICY))
-        yield Bed(testbed, start_origin(testbed["origin"], FILES), start_proxy(testbed["proxy"]))
+            services.start_throttler(testbed["proxy"], services.write_throttler_config(testbed["proxy"], POLICY))
+        yield Bed(testbed, services.start_origin(testbed["origin"], FILES), services.start_proxy(testbed["proxy"]))
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
@@ -137,7 +129,7 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
     url = bed.origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
     argv = ["curl", "-sSf", "-x", bed.proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
     with one_subflow(bed.testbed) if cell.subflows == 1 else nullcontext():
-        seen = download(lab, mptcp_command(argv) if cell.multipath else argv, timeout=120)
+        seen = download(lab, services.mptcp_command(argv) if cell.multipath else argv, timeout=120)
     if reason := invalid(cell, seen.protocol):
         raise TestbedError(reason)
     start = SETTLE if cell.policy else 1.0

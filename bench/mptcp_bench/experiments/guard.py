@@ -83,8 +83,6 @@ CONTROLS: dict[str, Event] = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
-
     rtt: tuple[int, ...] = parameter("RTTs of both paths in ms", "20,60", several(whole(most=MOST_RTT)), quick="20")
     fault: tuple[str, ...] = choices("faults of Wi-Fi", FAULTS)
     runs: int = parameter("of each", "5", whole(), quick="1")

@@ -20,20 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError
+from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, services
 from mptcp_lab.testbed.host import Program
 from mptcp_lab.testbed.model import Topology
-from mptcp_lab.testbed.services import (
-    PROXY_PORT,
-    SQUID_CONFIG,
-    Throttler,
-    start_proxy,
-    start_throttler,
-    throttler_mounts,
-    wait_until,
-    write_throttler_config,
-)
-from mptcp_lab.testbed.system_state import State, whole_state
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Throttler, wait_until
+from mptcp_lab.testbed.system_state import State, differences, whole_state
 from mptcp_lab.testbed.topologies import SECOND_CLIENT_NETWORKS, with_second_client
 
 from .devices import POLICY_PATHS
@@ -48,6 +39,8 @@ RATE = 300
 """Maximum number of tunnels that the client opens per second."""
 OPEN_TIMEOUT = 60.0
 """Seconds that the client may take to open the tunnels, in addition to the time that results from the rate."""
+KILL_AFTER = 60.0
+"""Seconds after SIGTERM at which a throttler is killed if it still runs."""
 WORKERS = 2
 MAX_DESCRIPTORS, OTHER_DESCRIPTORS = 20_000, 500
 """Maximum number of open files of each Squid worker, and how many of them are logs, listeners and other files."""
@@ -129,7 +122,7 @@ class Crowd:
                     f"{tunnels} tunnels need {needed} descriptors a process, ulimit -Hn allows {allowed}"
                 )
             config = proxy.write(f"{proxy.name}-squid.conf", _SQUID.format(descriptors=allowed))
-            server = start_proxy(proxy, config).process
+            server = services.start_proxy(proxy, config).process
             target = f"{testbed['origin'].service_address()}:{ORIGIN_PORT}"
             origin = _Member(testbed, testbed["origin"], "origin", ORIGIN_PORT, trickle)
         else:
@@ -144,7 +137,15 @@ class Crowd:
     def state(self) -> State:
         """Return the whole state of the proxy's host, except Squid's processes, which change."""
         node = self.testbed["proxy"]
-        return whole_state(node, Path(throttler_mounts(node)["/run/mptcp-throttler"]), besides=(self.server.pid,))
+        return whole_state(
+            node, Path(services.throttler_mounts(node)["/run/mptcp-throttler"]), besides=(self.server.pid,)
+        )
+
+    def remnants(self, before: State, throttler: Throttler) -> tuple[str, ...]:
+        """Stop *throttler* by SIGTERM. Return what differs from the state *before*, and an exit code other than 0."""
+        code = throttler.process.stop(KILL_AFTER)
+        # Check the exit code, because a throttler that crashed earlier also seems to stop immediately.
+        return (*differences(before, self.state()), *([f"exit code {code}"] if code else []))
 
     def hold(self, count: int) -> None:
         """Open or close tunnels until exactly *count* are open. Raises TestbedError if this takes too long."""
@@ -231,4 +232,4 @@ def start_with(proxy: LiveNode, policy: str) -> Throttler:
     """Start a throttler with the text *policy*, a new ledger and the probe's port."""
     settings = {"listen_ports": [PROXY_PORT, PROBE_PORT], "netfilter": "iptables"}
     file = proxy.write("policy.yaml", policy)
-    return start_throttler(proxy, write_throttler_config(proxy, file, settings=settings))
+    return services.start_throttler(proxy, services.write_throttler_config(proxy, file, settings=settings))

@@ -27,12 +27,22 @@ from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, paths
 from mptcp_lab.testbed.model import Topology
 from mptcp_lab.testbed.services import PROXY_PORT, Throttler, program, wait_until
-from mptcp_lab.testbed.system_state import differences
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median
 from .columns import Column, Row, Table, columns_of, figure, of_cell
-from .load_crowd import CAPPED, FULL, PROBE_PORT, TRICKLE, UNCAPPED, Crowd, remote_ends, start_with, with_crowd
+from .load_crowd import (
+    CAPPED,
+    FULL,
+    KILL_AFTER,
+    PROBE_PORT,
+    TRICKLE,
+    UNCAPPED,
+    Crowd,
+    remote_ends,
+    start_with,
+    with_crowd,
+)
 from .load_joins import MAX_P99_MS, reactions
 from .relay_load import user_memory
 
@@ -48,9 +58,8 @@ Each query makes the throttler fork, which takes 8 ms with 10,000 connections; t
 time as other work."""
 SETTLE_SECONDS = 3.0
 """Seconds to wait after a change before processor time is measured."""
-RELOAD_TIMEOUT, KILL_AFTER, ANSWER_TIMEOUT = 120.0, 60.0, 60.0
-"""Seconds after which a reload counts as never finished; after SIGTERM, until the throttler is killed; for an answer of
-the status socket."""
+RELOAD_TIMEOUT, ANSWER_TIMEOUT = 120.0, 60.0
+"""Seconds after which a reload counts as never finished, and seconds for an answer of the status socket."""
 STATUS_QUERIES, QUERY_INTERVAL = 5, 0.25
 """Number of ``status --json`` commands whose median time is measured, and seconds between two queries of a poller."""
 SPAN = 10.0
@@ -160,17 +169,17 @@ class HeldCell:
         _entries_reach(node, 0)
         load(CAPPED)
         time.sleep(min(reload, RELOAD_TIMEOUT) / 2)
-        begin, code = time.monotonic(), throttler.process.stop(KILL_AFTER)
-        stop, remnants = time.monotonic() - begin, differences(before, crowd.state())
+        begin = time.monotonic()
+        throttler.process.stop(KILL_AFTER)
+        stop = time.monotonic() - begin
         return Held(
+            crowd.remnants(before, throttler),
             two_subflows=two_subflows, in_status=len(remote_ends(status)), ended=crowd.client.read().ended - ended,
             received=received, reload=reload, released=released, lag=status["counters"]["loop"]["longest"],
             command=command, busy=busy, idle=idle, joins_without=without.capped, p99_without=without.p99,
             joins=with_tunnels.capped, median=with_tunnels.median, p99=with_tunnels.p99, joins_polled=polled.capped,
             p99_polled=polled.p99, resident=resident, lag_without=lag_without, lag_with=lag_with, scrape=max(scrapes),
             console=console_resident, stop=stop,
-            # Check the exit code, because a throttler that crashed earlier also seems to stop immediately.
-            remnants=tuple(remnants if code == 0 else [*remnants, f"exit code {code}"]),
         )  # fmt: skip
 
     def _usage(self, crowd: Crowd, pid: int) -> tuple[float, float]:

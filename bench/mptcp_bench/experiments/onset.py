@@ -84,8 +84,6 @@ def _cap(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of ``--set``."""
-
     cc: tuple[str, ...] = parameter("congestion controls of the sender", "bbr,cubic", words("bbr", "cubic"))
     rtt: tuple[tuple[float, float], ...] = parameter(
         "RTTs in ms, Ethernet/Wi-Fi", "2/2,20/20,60/60,20/80", several(rtt_pair), quick="20/20"

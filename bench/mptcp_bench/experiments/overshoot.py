@@ -95,8 +95,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of ``--set``."""
-
     variant: tuple[str, ...] = choices("what caps Ethernet", TITLES)
     runs: int = parameter("of each variant", "3", whole(), quick="1")
 

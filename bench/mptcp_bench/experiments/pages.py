@@ -22,21 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from mptcp_lab.agent.counters import fallbacks
-from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths, services
 from mptcp_lab.testbed.commands import undone_on_error
 from mptcp_lab.testbed.plan import ETHERNET_HEADER
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Recorder
-from mptcp_lab.testbed.services import (
-    PROXY_PORT,
-    Origin,
-    Throttler,
-    start_origin,
-    start_proxy,
-    start_throttler,
-    wait_until,
-    write_throttler_config,
-)
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, Throttler, wait_until
 from mptcp_lab.testbed.transfer import Added
 from mptcp_throttler.policy.model import Throttle
 from mptcp_throttler.shaping.model import class_spec
@@ -95,8 +86,8 @@ class Bed:
     @classmethod
     def built(cls, testbed: Testbed, sizes: Sequence[int]) -> Bed:
         """Start all services but the throttler on *testbed*. Files are named after their *sizes*."""
-        origin = start_origin(testbed["origin"], {str(size): size for size in sizes})
-        start_proxy(testbed["proxy"])
+        origin = services.start_origin(testbed["origin"], {str(size): size for size in sizes})
+        services.start_proxy(testbed["proxy"])
         return cls(testbed, origin, testbed["proxy"].service_address())
 
     def check_emulation(self) -> None:
@@ -116,7 +107,7 @@ class Bed:
         self.stop_throttler()
         proxy = self.testbed["proxy"]
         file = proxy.write("policy.yaml", policy(f"[{{name: cap, paths: [ethernet], {rule}}}]"))
-        self.throttler = start_throttler(proxy, write_throttler_config(proxy, file))
+        self.throttler = services.start_throttler(proxy, services.write_throttler_config(proxy, file))
 
     def static_class(self, cap: float, subflows: int) -> AbstractContextManager[None]:
         """Add a class of *cap* Mbit/s by client address, as an administrator would, during the scope.

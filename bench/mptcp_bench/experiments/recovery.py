@@ -29,37 +29,11 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from mptcp_lab.agent.processes import with_mounts
-from mptcp_lab.testbed import TWO_PATHS, Process, Testbed, TestbedError
+from mptcp_lab.testbed import TWO_PATHS, Process, Testbed, TestbedError, services
+from mptcp_lab.testbed import system_state as dumps
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Recorder, Sample, greatest_rate, longest_gap, mean_rate
-from mptcp_lab.testbed.services import (
-    Origin,
-    Proxy,
-    Throttler,
-    program,
-    start_origin,
-    start_proxy,
-    start_throttler,
-    throttler_mounts,
-    wait_until,
-    write_throttler_config,
-)
-from mptcp_lab.testbed.system_state import (
-    BPF,
-    CLASSES,
-    FAILED,
-    FILES,
-    LINKS,
-    PROCESSES,
-    QDISCS,
-    SYSCTLS,
-    changed_sysctls,
-    differences,
-    kernel_state,
-    sysctls,
-    whole_state,
-    without,
-)
+from mptcp_lab.testbed.services import Origin, Proxy, Throttler
 from mptcp_lab.testbed.topologies import WIFI_RATE
 from mptcp_lab.testbed.transfer import Added, wget
 
@@ -83,9 +57,9 @@ RULES = (
     {"name": "uploads", "paths": ["wifi"], "direction": "up", "throttle": {"rate": "10 Mbit/s"}},
 )
 """Rules that are added to conf/policy.yaml. Neither matches the download, so its rates do not change."""
-OF_PROGRAMS = (PROCESSES, BPF, FILES)
+OF_PROGRAMS = (dumps.PROCESSES, dumps.BPF, dumps.FILES)
 """The parts of a whole state that are not in the kernel's state."""
-CHANGED = (SYSCTLS, LINKS, QDISCS, CLASSES, "nft list ruleset", *OF_PROGRAMS)
+CHANGED = (dumps.SYSCTLS, dumps.LINKS, dumps.QDISCS, dumps.CLASSES, "nft list ruleset", *OF_PROGRAMS)
 """The parts of the state that every start changes. Whichever adapter downloads use, uploads are shaped by nftables on
 ingress."""
 MAX_GAP = 0.25
@@ -144,20 +118,22 @@ COMPARED = (KEPT_BY_KILL, KEPT_BY_RESTART, AT_STOP, AFTER_STOP, AT_CLEANUP)
 def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
     """Start, kill, restart, stop, start, kill, clean up, and compare the kernel's state after each step."""
     node = testbed["proxy"]
-    origin = start_origin(testbed["origin"], {"file": FILE_SIZE})
-    proxy = start_proxy(node)
-    config = write_throttler_config(node, node.write("policy.yaml", _policy()), settings={"netfilter": turn.cell})
-    state = partial(whole_state, node, Path(throttler_mounts(node)["/run/mptcp-throttler"]))
+    origin = services.start_origin(testbed["origin"], {"file": FILE_SIZE})
+    proxy = services.start_proxy(node)
+    config = services.write_throttler_config(
+        node, node.write("policy.yaml", _policy()), settings={"netfilter": turn.cell}
+    )
+    state = partial(dumps.whole_state, node, Path(services.throttler_mounts(node)["/run/mptcp-throttler"]))
     changed: dict[str, Sequence[str]] = {}
     before = state()
     with Recorder(testbed["client"], DEVICES) as recorder:
-        throttler = start_throttler(node, config)
+        throttler = services.start_throttler(node, config)
         client = _download(testbed, origin, proxy, recorder, throttler)
         capped, running = _caps(throttler), state()
         unchanged = [name for name in CHANGED if before[name] == running[name]]
         if unchanged:
             raise TestbedError(f"the start changed nothing of {', '.join(unchanged)}")
-        objects = without(running, *OF_PROGRAMS)
+        objects = dumps.without(running, *OF_PROGRAMS)
         # Wait, because the dumps take processor time from the download.
         _pause(client, recorder, BEFORE)
         killed = recorder.now
@@ -165,43 +141,48 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
 
         def restored() -> bool:
             """Return whether the sysctls are as before. Interfaces that were added or removed do not count."""
-            now = sysctls(node)
-            return not now.startswith(FAILED) and not changed_sysctls(before[SYSCTLS], now)
+            now = dumps.sysctls(node)
+            return not now.startswith(dumps.FAILED) and not dumps.changed_sysctls(before[dumps.SYSCTLS], now)
 
         sysctls_restored = _seconds_until(restored, RESTART)
-        changed[KEPT_BY_KILL] = differences(without(objects, SYSCTLS), without(kernel_state(node), SYSCTLS))
+        changed[KEPT_BY_KILL] = _differences(objects, dumps.kernel_state(node), dumps.SYSCTLS)
         _pause(client, recorder, killed + DOWN - recorder.now)
         restarted = recorder.now
-        throttler = start_throttler(node, config)
+        throttler = services.start_throttler(node, config)
         started = recorder.now
         same_caps = started - restarted + _seconds_until(lambda: _caps(throttler) == capped, RESTART)
-        changed[KEPT_BY_RESTART] = differences(objects, kernel_state(node))
+        changed[KEPT_BY_RESTART] = _differences(objects, dumps.kernel_state(node))
         ready = recorder.now
         _pause(client, recorder, AFTER)
         shares = shares_of(recorder.samples, killed, restarted, ready, recorder.now, ethernet_cap())
         exit_code = throttler.process.stop(grace=15)
         # Leave out processes and files, because the keeper runs until the last connection ends.
-        changed[AT_STOP] = differences(without(before, PROCESSES, FILES), without(state(), PROCESSES, FILES))
+        changed[AT_STOP] = _differences(before, state(), dumps.PROCESSES, dumps.FILES)
         _pause(client, recorder, 0)
         client.stop()
-        _seconds_until(lambda: not differences(before, state()), CONNECTIONS)
-        changed[AFTER_STOP] = differences(before, state())
-        throttler = start_throttler(node, config)
+        _seconds_until(lambda: not _differences(before, state()), CONNECTIONS)
+        changed[AFTER_STOP] = _differences(before, state())
+        throttler = services.start_throttler(node, config)
         client = _download(testbed, origin, proxy, recorder, throttler)
         throttler.process.kill()
-        cleanup = [program("mptcp-throttler"), "cleanup", "--config", str(config)]
-        node.run(with_mounts(cleanup, throttler_mounts(node)))
-        changed[AT_CLEANUP] = differences(before, state())
+        cleanup = [services.program("mptcp-throttler"), "cleanup", "--config", str(config)]
+        node.run(with_mounts(cleanup, services.throttler_mounts(node)))
+        changed[AT_CLEANUP] = _differences(before, state())
         _pause(client, recorder, 0)
         client.stop()
     return Measurement(changed, sysctls_restored=sysctls_restored, same_caps=same_caps, exit_code=exit_code, **shares)
+
+
+def _differences(before: dumps.State, after: dumps.State, *without: str) -> list[str]:
+    """Return the lines that differ, except in the dumps *without*."""
+    return dumps.differences(dumps.without(before, *without), dumps.without(after, *without))
 
 
 def _seconds_until(ready: Callable[[], bool], timeout: float) -> float:
     """Return the seconds until *ready*; infinity after *timeout*."""
     begin = time.monotonic()
     try:
-        wait_until(ready, "the state is reached", timeout=timeout)
+        services.wait_until(ready, "the state is reached", timeout=timeout)
     except TestbedError:
         return math.inf
     return time.monotonic() - begin
@@ -282,10 +263,7 @@ SCENARIO = Scenario(
     tables=[
         Table(
             "Recovery",
-            [
-                *map(_changed, COMPARED),
-                *columns_of(Measurement),
-            ],
+            [*map(_changed, COMPARED), *columns_of(Measurement)],
             beside=True,
         )
     ],

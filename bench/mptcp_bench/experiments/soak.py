@@ -25,7 +25,6 @@ from mptcp_lab.agent.processes import descendants
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.services import Throttler
-from mptcp_lab.testbed.system_state import differences
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median
@@ -44,8 +43,6 @@ MIN_AGE = 1.0
 """Age of a connection in seconds from which the throttler must know it and must have set its entries."""
 CLOSE_SECONDS = 10
 """Seconds that a closed tunnel needs to end everywhere."""
-KILL_AFTER = 60.0
-"""Seconds after SIGTERM at which the throttler is killed if it still runs."""
 CAPPED_PREFIX = ADDRESSES[0]
 """Prefix of the addresses on the capped path."""
 MAX_CHECKED = 500
@@ -137,9 +134,7 @@ def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     cores = (tree_seconds(pid) - used) / (time.monotonic() - begin)
     crowd.churn(0)
     ended = crowd.client.read().ended - ended
-    code = throttler.process.stop(KILL_AFTER)
-    remnants = differences(before, crowd.state())
-    return Soak(readings, tuple(remnants if code == 0 else [*remnants, f"exit code {code}"]), ended, cores)
+    return Soak(readings, crowd.remnants(before, throttler), ended, cores)
 
 
 def _readings(crowd: Crowd, throttler: Throttler, cell: Settings, draw: Random) -> Iterator[Reading]:

@@ -132,8 +132,6 @@ LAYOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of ``--set``."""
-
     layout: tuple[str, ...] = choices("which", LAYOUTS)
     runs: int = parameter("of each", "3", whole(), quick="1")
 

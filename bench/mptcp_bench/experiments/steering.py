@@ -172,8 +172,6 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of ``--set``."""
-
     part: tuple[str, ...] = choices("what to measure", PARTS)
     rtt: tuple[tuple[float, float], ...] = parameter(
         "in modes: RTTs in ms, Ethernet/Wi-Fi", "20/20,60/20", several(rtt_pair), quick="20/20"

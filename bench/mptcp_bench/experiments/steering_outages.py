@@ -2,7 +2,7 @@
 """Outages in the steering modes: one path fails in mid-transfer, in one of three ways, and comes back.
 
 The failing path has 30 Mbit/s, and is the first one for the modes with an order. The other path has 20 Mbit/s. The RTT
-is 20 ms. Every 0.1 s the experiment records how many bytes the application has received and what each path carries. A
+is 20 ms. Every 0.1 s the experiment records how many bytes the application has received. A
 mode is compared with the same outage without a mode: the transfer must not be slower, and the application must not wait
 longer.
 """
@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
 from mptcp_lab.testbed import Testbed, TestbedError
-from mptcp_lab.testbed.recorder import Recorder, Sample, longest_gap, mean_rate, rates
+from mptcp_lab.testbed.recorder import Recorder, Sample, longest_gap, mean_rate
 
 from ..statistics import fmean
 from .aims import no_less
@@ -61,8 +60,6 @@ SETTLE = 2.0
 """Seconds after the failure that are left out of the rate, if the outage is at least twice as long."""
 MAX_STALL = 1.0
 """Maximum seconds for which the application may stand still."""
-MIN_BACK, BACK_WINDOW = 0.5, 0.5
-"""A failed path that carries this share of its earlier rate, for this number of seconds, is back."""
 MARGIN = 0.15
 """Non-inferiority margin: the share by which a mode may be slower than the same outage without a mode. Two runs without
 a mode differ by this share."""
@@ -103,16 +100,12 @@ class Cell:
             written = Path(f"/proc/{process.pid}/io")
 
             def read() -> dict[str, int]:
-                """Return the bytes of each path, and those that the origin, or the downloader, has received."""
-                counters = client.counters()
-                octets = {name: counters[name].sent if uploading else counters[name].received for name in DEVICES}
+                """Return the bytes that the origin of an upload, or the program of a download, has received."""
                 if uploading:
-                    received = setup.testbed["origin"].interface_bytes("eth0").received
-                else:
-                    received = int(written.read_text().split("wchar: ")[1].split()[0])
-                return {**octets, APPLICATION: received}
+                    return {APPLICATION: setup.testbed["origin"].interface_bytes("eth0").received}
+                return {APPLICATION: int(written.read_text().split("wchar: ")[1].split()[0])}
 
-            recorder = stack.enter_context(Recorder(client, DEVICES, read=read))
+            recorder = stack.enter_context(Recorder(client, [APPLICATION], read=read))
             if self.load == "paced":
                 recorder.wait(FAST)
                 stack.enter_context(slow_origin(setup.testbed, PACE))
@@ -182,8 +175,6 @@ class Outage:
         judged=lambda row: _steered(row) and row.cell.load != "upload",
     )  # fmt: skip
     """Longest time in seconds that the application stood still, beginning in the outage or lasting into it."""
-    back: float = figure("back s", digits=1)
-    """Seconds from the end of the outage until the failed path carries data again; infinity if it never does."""
 
 
 def judge(samples: Sequence[Sample], failed: float, restored: float) -> Outage:
@@ -193,23 +184,13 @@ def judge(samples: Sequence[Sample], failed: float, restored: float) -> Outage:
     comparison of two transfers without data, neither would be slower.
     """
     begin = failed + SETTLE if restored - failed >= 2 * SETTLE else failed
-    earlier = max(0.5, failed - 3)
-    before = mean_rate(samples, APPLICATION, earlier, failed) / 1e6
+    before = mean_rate(samples, APPLICATION, max(0.5, failed - 3), failed) / 1e6
     if before <= 0:
         raise ValueError("the application had nothing before the failure")
-    enough = MIN_BACK * mean_rate(samples, LOST, earlier, failed)
-    later = [each for each in rates(samples) if each.time > restored]
-    back = (
-        each.time - restored
-        for number, each in enumerate(later)
-        if each.bits[LOST] >= enough
-        and fmean(one.bits[LOST] for one in later[number:] if one.time <= each.time + BACK_WINDOW) >= enough
-    )
     return Outage(
         before,
         mean_rate(samples, APPLICATION, begin, restored) / 1e6,
         longest_gap(samples, [APPLICATION], MIN_PROGRESS, failed, restored + MAX_STALL),
-        next(back, inf),
     )
 
 

@@ -225,12 +225,8 @@ def steered(changed: Mapping[str, Loads] | None = None, *, runs: int = 2, left_o
 @cache
 def interrupted(before: float = 28, during: float = 19, still: float = 0.6) -> outages.Outage:
     """Return an outage from 8 to 16 s. The application stands still for *still* s. *before*, *during*: its Mbit/s."""
-    application = [between(8, 16, during, before), between(8, 8 + still, 0, 1)]
-    loads = {
-        outages.APPLICATION: lambda time: application[0](time) * application[1](time),
-        "eth0": between(8, 19, 0, before),
-        "wlan0": between(8, 19, during, 0),
-    }
+    rate, moves = between(8, 16, during, before), between(8, 8 + still, 0, 1)
+    loads = {outages.APPLICATION: lambda time: rate(time) * moves(time)}
     return outages.judge(series(loads, 28), 8, 16)
 
 

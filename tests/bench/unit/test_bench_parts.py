@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for parts of experiments that no mutant reaches: reactions, entries of caps, layouts, the client of many files."""
+"""Tests for parts of experiments that no mutant reaches: reactions, entries of caps, layouts, the client of pages."""
 
 from __future__ import annotations
 
