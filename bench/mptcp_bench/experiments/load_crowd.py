@@ -100,7 +100,7 @@ class Crowd:
 
     testbed: Testbed
     server: Program
-    """Squid, or the listener that replaces it."""
+    """Squid, or the crowd's origin that replaces it."""
     client: _Member
     origin: _Member
 
@@ -110,10 +110,10 @@ class Crowd:
     ) -> Self:
         """Start Squid and a crowd for at most *tunnels* tunnels: *rate* opened per second, *trickle* bytes/s in each.
 
-        Without *squid*, a listener on the proxy's port accepts the connections and sends no data. Raises TestbedError
+        Without *squid*, the crowd's origin listens on the proxy's port and sends no data. Raises TestbedError
         if this host allows too few open files: each worker has both ends of its tunnels.
         """
-        proxy, server, target = testbed["proxy"], None, "listener:0"
+        proxy, server, target = testbed["proxy"], None, "origin:0"
         if squid:
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             allowed = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
@@ -130,7 +130,7 @@ class Crowd:
             # second the client would soon run out of ports, first for second subflows, for which fewer are possible.
             reuse = ["net.ipv4.tcp_tw_reuse=1", "net.ipv4.tcp_max_tw_buckets=2000"]
             testbed[NODE].run(["sysctl", "-qw", *reuse])
-            origin = _Member(testbed, proxy, "listener", PROXY_PORT)
+            origin = _Member(testbed, proxy, "origin", PROXY_PORT, 0)
         client = _Member(testbed, testbed[NODE], "client", proxy.service_address(), PROXY_PORT, target, rate)
         return cls(testbed, server or origin.process, client, origin)
 

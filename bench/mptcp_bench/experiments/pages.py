@@ -35,7 +35,7 @@ from mptcp_throttler.shaping.model import class_spec
 from ..statistics import fmean
 from .columns import RUNS, Column, Row, Table, Turn, columns_of
 from .devices import DEVICES, policy
-from .pages_judging import NEW, OURS, RATES, Batch, Cell, Download, Settings, cells, judge, known
+from .pages_judging import CAP, NEW, OURS, RATES, RTTS, Batch, Cell, Download, Settings, cells, judge, known
 from .scenario import Scenario
 from .two_paths import one_subflow, two_paths
 
@@ -79,8 +79,8 @@ class Bed:
     origin: Origin
     proxy_address: str
     throttler: Throttler | None = None
-    known: str | None = None
-    """The rule of the throttler that has seen the client."""
+    known: bool = False
+    """Whether the throttler has seen the client."""
     _orders: int = 0
 
     @classmethod
@@ -100,7 +100,7 @@ class Bed:
     def stop_throttler(self) -> None:
         if self.throttler is not None:
             self.throttler.process.stop()
-        self.throttler = self.known = None
+        self.throttler, self.known = None, False
 
     def start_throttler(self, rule: str) -> None:
         """Start a throttler that has never seen the client, with *rule* for Ethernet."""
@@ -133,7 +133,7 @@ class Bed:
         added = Added(self.client, self.testbed["proxy"])
         with IpRecorder(self.client, DEVICES) as recorder:
             answers = self._by_agent(cell)
-        self.known = cell.rule if self.throttler else None
+        self.known = self.throttler is not None
         # An answer without a time is that of a download that did not begin.
         broken = [each for each in answers if not each or each["error"] or str(each["octets"]) != each["name"]]
         if broken:
@@ -177,7 +177,7 @@ class Bed:
 
 @contextmanager
 def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
-    with Testbed(paths(two_paths(RATES, cells[0].rtt)), seed=seed) as testbed:
+    with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
         yield Bed.built(testbed, sorted({size for cell in cells for size in cell.sizes}))
 
 
@@ -192,8 +192,8 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
     cell = turn.cell
     if turn.variant not in (NEW, OURS):
         bed.stop_throttler()
-    elif turn.variant == NEW or bed.known != cell.rule:
-        bed.start_throttler(cell.rule)
+    elif turn.variant == NEW or not bed.known:
+        bed.start_throttler(f"throttle: {{rate: {CAP} Mbit/s}}")
         if turn.variant == OURS:
             _batch(bed, cell, OURS)
     return _batch(bed, cell, turn.variant)
@@ -202,7 +202,7 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
 def _batch(bed: Bed, cell: Cell, variant: str) -> Batch:
     with (
         one_subflow(bed.testbed) if cell.lone else nullcontext(),
-        bed.static_class(cell.cap, cell.at_once) if variant == "static" else nullcontext(),
+        bed.static_class(CAP, cell.at_once) if variant == "static" else nullcontext(),
     ):
         batch = bed.fetch(cell)
     if not batch.plain and (batch.joins == 0) is not cell.lone:
@@ -261,7 +261,7 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss"),
     cells=cells,
-    together=lambda cell: cell.rtt,
+    together=lambda cell: None,
     variants=variants,
     bed=built,
     measure=measure,

@@ -15,20 +15,19 @@ from itertools import product
 from math import exp
 from typing import NamedTuple
 
-from mptcp_common.units import parse_rate
 from mptcp_lab.testbed.recorder import Sample
 
 from ..statistics import NormalDist, fmean, median, percentile
 from .columns import Row, figure
 from .devices import DEVICES
-from .parameters import choices, number, parameter, rtt_pair, several, whole, words
+from .parameters import choices, parameter, several, whole, words
 
 NEW, OURS = "ours, new", "ours"
 """Variants with our throttler: the client is new to it, or known."""
 WINDOW = 2.0
 """Length of a window in seconds. In every window the capped path's rate must be near its cap."""
-RATES = (50, 20)
-"""Rates of the capped path and the other path, in Mbit/s."""
+RATES, RTTS, CAP = (50, 20), (20, 20), 5
+"""Rates in Mbit/s and RTTs in ms of the capped path and the other path, and the cap in Mbit/s."""
 LONE_SHARE = 4
 """Divides the number of files for a client with only the capped path, which is slower."""
 
@@ -46,22 +45,11 @@ BATCHES = {
 """The size of each file of a batch in bytes. Each batch takes several seconds."""
 
 
-def _cap(text: str) -> float:
-    cap = number()(text)
-    # Let the policy's own parser check it, too.
-    parse_rate(f"{cap:g} Mbit/s")
-    if cap >= RATES[0]:
-        raise ValueError(f"a cap must be below its path's rate, {RATES[0]} Mbit/s")
-    return cap
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of ``--set``. Each combination of the listed values is a cell."""
 
-    rtt: tuple[tuple[float, float], ...] = parameter("ms of capped and other path", "20/20", several(rtt_pair))
     client: tuple[str, ...] = choices("with two paths, or a lone one", ("two", "lone"))
-    cap: tuple[float, ...] = parameter("Mbit/s", "5", several(_cap))
     kind: tuple[str, ...] = parameter(
         "of the downloads: get, keepalive or connect", "get", words("get", "keepalive", "connect")
     )
@@ -73,11 +61,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of the options. RTTs (ms) are of the capped and the other path, the cap is in Mbit/s."""
+    """One combination of the options."""
 
-    rtt: tuple[float, float]
     client: str
-    cap: float
     kind: str
     size: str
     at_once: int
@@ -93,18 +79,13 @@ class Cell:
         """Whether the client has only the path on which its connections open."""
         return self.client == "lone"
 
-    @property
-    def rule(self) -> str:
-        return f"throttle: {{rate: {self.cap:g} Mbit/s}}"
-
     def __str__(self) -> str:
         files = f"{len(self.sizes)} × {self.size}, {self.kind}, {self.at_once} at once"
-        links = f"cap {self.cap:g} of {RATES[0]} beside {RATES[1]}, {self.rtt[0]:g}/{self.rtt[1]:g} ms"
-        return ", ".join([files, links, *["one path"] * self.lone])
+        return files + ", one path" * self.lone
 
 
 def cells(chosen: Settings) -> list[Cell]:
-    options = product(chosen.rtt, chosen.client, chosen.cap, chosen.kind, chosen.size, chosen.at_once)
+    options = product(chosen.client, chosen.kind, chosen.size, chosen.at_once)
     return [Cell(*each) for each in options]
 
 
@@ -161,7 +142,7 @@ def judge(
     times = [begin, *(sample.time for sample in samples if begin < sample.time < end), end]
     durations = [each.end - each.start for each in sorted(downloads)]
     first, later = durations[: cell.at_once], durations[cell.at_once :] or durations
-    allowed = cell.cap * 1e6 / 8
+    allowed = CAP * 1e6 / 8
     return Batch(
         seconds=end - begin,
         mean=(capped(end) - capped(begin)) / (allowed * (end - begin)),

@@ -61,10 +61,7 @@ SENSELESS = {
         "rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "rtt=30000/20", "cap=100-0", "cap=0-0", "cap=5-100", "cc=",
         "cc=bbrr", "cap=100-5,100-5",
     ),
-    "pages": (
-        "rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "size=1k",
-        "cap=nan", "cap=inf", "cap=1e-7", "cap=50",
-    ),
+    "pages": ("size=1k", "size=100k,100k", "at_once=0"),
     "soak": ("minutes=0.2",),
     "steering": ("rtt=20", "rtt=-5/20", "rtt=nan/nan", "rtt=inf/20", "rtt=30000/20", "kind=no rule|no rule"),
 }  # fmt: skip

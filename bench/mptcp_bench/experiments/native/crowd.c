@@ -4,13 +4,12 @@
  *
  *     crowd client COUNTERS PROXY PORT TARGET RATE
  *     crowd origin COUNTERS PORT OCTETS
- *     crowd listener COUNTERS PORT
  *
  * The client keeps as many tunnels open as `wanted` in COUNTERS: Multipath TCP to PROXY and PORT, then CONNECT to TARGET
  * (ADDRESS:PORT), at most RATE new tunnels per second. A refused tunnel is tried again. A tunnel that the proxy ended is
  * not replaced, and still counts as wanted. The client closes excess tunnels, and replaces `churn` tunnels per second.
- * The origin sends OCTETS to each connection once a second. The listener replaces a proxy that is not measured: it
- * accepts Multipath TCP, answers each request with 200, and sends nothing more.
+ * The origin sends OCTETS to each connection once a second. It also accepts Multipath TCP and answers each request with
+ * 200, so that it can replace a proxy that is not measured.
  *
  * Each second has SLOTS; a connection is served in the slot of its number, which spreads the work evenly. The client
  * reads a tunnel only in its slot, because a wake-up for each segment would cost more than all other work. epoll(7)
@@ -70,7 +69,6 @@ static uint32_t unused_count;
 static uint32_t opening;
 static char block[BLOCK];
 static int epoll;
-static int is_listener;
 
 static void watch(int socket, uint32_t number, uint32_t events, int operation)
 {
@@ -212,10 +210,10 @@ static void close_excess(void)
 
 /* ---- origin ---- */
 
-static int listen_on(const char *port, int protocol)
+static int listen_on(const char *port)
 {
 	struct sockaddr_in any = address("0.0.0.0", port);
-	int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
+	int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_MPTCP);
 
 	if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) < 0 ||
 	    bind(listener, (const struct sockaddr *)&any, sizeof any) < 0 || listen(listener, BACKLOG) < 0)
@@ -240,7 +238,7 @@ static void receive(uint32_t number)
 	ssize_t got = recv(connections[number].socket, block, BLOCK, MSG_DONTWAIT);
 
 	/* The client notices if the answer is not sent. */
-	if (got > 0 && is_listener)
+	if (got > 0)
 		send(connections[number].socket, answer, sizeof answer - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
 		end(number);
@@ -269,10 +267,8 @@ int main(int argc, char **argv)
 	double rate = 0, may_open = 0, to_close = 0;
 	int64_t start, tick = 0;
 
-	is_listener = argc == 4 && strcmp(argv[1], "listener") == 0;
-	if (!is_client && !is_origin && !is_listener) {
-		fprintf(stderr, "usage: crowd client COUNTERS PROXY PORT TARGET RATE | origin COUNTERS PORT OCTETS"
-				" | listener COUNTERS PORT\n");
+	if (!is_client && !is_origin) {
+		fprintf(stderr, "usage: crowd client COUNTERS PROXY PORT TARGET RATE | origin COUNTERS PORT OCTETS\n");
 		return 2;
 	}
 	epoll = begin_process();
@@ -286,8 +282,8 @@ int main(int argc, char **argv)
 		snprintf(request, sizeof request, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", argv[5], argv[5]);
 		rate = atof(argv[6]);
 	} else {
-		listener = listen_on(argv[3], is_listener ? IPPROTO_MPTCP : 0);
-		octets = is_origin ? (size_t)atol(argv[4]) : 0;
+		listener = listen_on(argv[3]);
+		octets = (size_t)atol(argv[4]);
 		if (octets > BLOCK)
 			octets = BLOCK;
 	}
@@ -314,7 +310,7 @@ int main(int argc, char **argv)
 					continue;
 				if (is_client)
 					read_tunnel(number);
-				else if (is_origin)
+				else if (octets > 0)
 					trickle(number, octets);
 			}
 			if (is_client) {
