@@ -45,9 +45,9 @@ COMPARED = (REQUESTS, NEW)
 """Arms whose busy client requests the same file as the first client, one request after another on each connection."""
 MAX_LATENCY_RATIO = 2.0
 """Maximum latency of the client, as a multiple of its latency without other load, and of the busy client's latency."""
-MAX_REQUESTS_WITH_BUSY = 40
-"""Maximum number of the client's requests with a busy client: each takes up to a second, and conf/nftables refuses more
-than 500 connections."""
+REQUESTS_ALONE, REQUESTS_WITH_BUSY = 400, 40
+"""Number of the client's requests alone, and with a busy client: then each takes up to a second, and conf/nftables
+refuses more than 500 connections."""
 NODE = "others"
 """Name of the second node."""
 MAX_CONNECTIONS = 4096
@@ -107,10 +107,6 @@ class Settings:
     )
     # At least two rounds, because one has no confidence interval.
     runs: int = parameter("rounds, 2 or more", "10", whole(2), quick="3")
-    requests: int = parameter(
-        f"of the client alone; with a busy client at most {MAX_REQUESTS_WITH_BUSY}", "1000", whole(), quick="200"
-    )
-    smaller: int = parameter("divides the numbers of connections", "1", whole(), quick="10")
     turns: bool = parameter("no: clients do not take turns (mptcp-proxy run --turns kernel)", "yes", yes_or_no)
 
 
@@ -120,8 +116,8 @@ def built(chosen: Settings, arms: Sequence[str], seed: int) -> Iterator[Site]:
         origin = services.start_origin(testbed["origin"], {"file": 1000, "large": LARGE})
         proxy = services.start_proxy(testbed["proxy"], arguments=() if chosen.turns else ("--turns", "kernel"))
         # Send some requests that are not measured: the first ones also need name lookups, memory and routes.
-        timed_requests(testbed["client"], proxy, origin, chosen.requests)
-        yield Site(testbed, chosen, proxy, origin)
+        timed_requests(testbed["client"], proxy, origin, REQUESTS_ALONE)
+        yield Site(testbed, proxy, origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +125,6 @@ class Site:
     """A testbed with its services."""
 
     testbed: Testbed
-    chosen: Settings
     proxy: Proxy
     origin: Origin
 
@@ -139,11 +134,11 @@ class Site:
     def measure(self, turn: Turn[str]) -> Measured:
         """Measure the client's latencies in an arm, and Squid's resources. Raises TestbedError if this fails."""
         wait_until(self._is_settled, "the last connections are closed", timeout=SETTLE_TIMEOUT)
-        return self._requests(self.chosen.requests) if turn.cell == ALONE else self._with_busy(turn.cell)
+        return self._requests(REQUESTS_ALONE) if turn.cell == ALONE else self._with_busy(turn.cell)
 
     def _with_busy(self, arm: str) -> Measured:
         """Measure while one client on many connections is busy. In the ``new`` arms each request has a connection."""
-        count = min(CONNECTIONS[arm] * len(worker_descriptors(self.proxy)) // self.chosen.smaller, MAX_CONNECTIONS)
+        count = min(CONNECTIONS[arm] * len(worker_descriptors(self.proxy)), MAX_CONNECTIONS)
         is_new, file = arm in (NEW, NEW_LIMITED), "large" if arm == DOWNLOADS else "file"
         origin, proxy = self.origin.host.service_address(), self.proxy.host.service_address()
         close = "Connection: close\r\n" if is_new else ""
@@ -158,7 +153,7 @@ class Site:
                 wait_until(lambda: load.read().failures > 0, exhausted, process=load.process)
             begin, before = time.monotonic(), load.read()
             time.sleep(LEAD_SECONDS)
-            measured = self._requests(min(self.chosen.requests, MAX_REQUESTS_WITH_BUSY))
+            measured = self._requests(REQUESTS_WITH_BUSY)
             seconds, after = time.monotonic() - begin, load.read()
         return replace(
             measured, open=after.standing, answers=(after.answers - before.answers) / seconds,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A processor only for the proxy: all other programs run on the others, and so does the receipt of its packets.
+"""A processor only for the proxy: everything else runs on the others, including the receipt of what the proxy sends.
 
 Between namespaces of one machine, the kernel receives a packet in its sender's context. It would charge the proxy for
 the receiving work of its clients and its origin, which on a network are other machines. Receive packet steering (Linux:
@@ -18,6 +18,11 @@ from pathlib import Path
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import Testbed, TestbedError
 
+PROXY = "proxy"
+"""The node whose packets are received on the proxy's own processor."""
+_WORD = 32
+"""Bits per word of a processor mask in sysfs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:
@@ -31,19 +36,24 @@ def here() -> Shares:
     """Return shares in which the proxy has this program's first processor. Raises TestbedError if there is no other."""
     first, *rest = sorted(os.sched_getaffinity(0))
     if not rest:
-        raise TestbedError("processors=apart: this machine has one processor, but the proxy needs its own")
+        raise TestbedError("processors=apart: this machine has one processor, and the proxy is to have its own")
     return Shares(frozenset({first}), frozenset(rest))
+
+
+def mask(processors: Collection[int]) -> str:
+    """Return *processors* in sysfs form: comma-separated words of 32 bits in hexadecimal, the highest first."""
+    bits = sum(1 << number for number in processors)
+    words = [f"{bits >> shift & (1 << _WORD) - 1:08x}" for shift in range(0, max(bits.bit_length(), 1), _WORD)]
+    return ",".join(reversed(words))
 
 
 def steer(testbed: Testbed, shares: Shares) -> None:
     """Make the kernel receive packets on the processors of the node at which they arrive."""
     for node in testbed.topology.nodes:
-        bits = sum(1 << number for number in (shares.proxy if node.name == "proxy" else shares.others))
-        # sysfs reads comma-separated words of 32 bits in hexadecimal, the highest word first.
-        words = [f"{bits >> shift & 0xFFFFFFFF:08x}" for shift in range(0, max(bits.bit_length(), 1), 32)]
+        chosen = mask(shares.proxy if node.name == PROXY else shares.others)
         # Nothing needs to be undone: devices and settings vanish with the namespace.
         script = 'for queue in /sys/class/net/*/queues/rx-*; do echo "$0" >"$queue/rps_cpus"; done'
-        testbed[node.name].run(["sh", "-ec", script, ",".join(reversed(words))])
+        testbed[node.name].run(["sh", "-ec", script, chosen])
 
 
 def pin(pid: int, processors: Collection[int]) -> None:
@@ -54,20 +64,20 @@ def pin(pid: int, processors: Collection[int]) -> None:
     other processors.
     """
     for _ in range(100):
-        if not (threads := strays(pid, processors)):
+        if not (found := strays(pid, processors)):
             return
-        for thread in threads:
-            with suppress(ProcessLookupError):  # The thread has ended.
+        for thread in found:
+            with suppress(ProcessLookupError):  # the thread has ended
                 os.sched_setaffinity(thread, processors)
 
 
 def strays(pid: int, processors: Collection[int]) -> list[int]:
-    """Return the threads of *pid* and its descendants that may run on other processors."""
-    threads = []
+    """Return the threads of *pid* and its descendants that may run elsewhere, as a program can choose."""
+    found = []
     for process in (pid, *descendants(pid)):
         with suppress(FileNotFoundError):
             for thread in (int(each.name) for each in Path(f"/proc/{process}/task").iterdir()):
                 with suppress(ProcessLookupError):
                     if not os.sched_getaffinity(thread) <= set(processors):
-                        threads.append(thread)
-    return threads
+                        found.append(thread)
+    return found

@@ -71,15 +71,15 @@ CAPPED, FREE_PATH = constant(5), constant(30)
 
 
 def killed(
-    ethernet: Load = CAPPED, wifi: Load = FREE_PATH, *, samples: bool = True,
-    changed: Mapping[str, Sequence[str]] | None = None, measured: bool = True, **change: float,
+    ethernet: Load = CAPPED, wifi: Load = FREE_PATH, *, changed: Mapping[str, Sequence[str]] | None = None,
+    measured: bool = True, **change: float,
 ) -> Judged:  # fmt: skip
     """Judge a run in which the throttler is killed after 5 s and restarted after 7 s."""
 
     def measure(turn: Turn[str]) -> recovery.Measurement | None:
         if not measured:
             return None
-        seen = series({"eth0": ethernet, "wlan0": wifi}, END) if samples else []
+        seen = series({"eth0": ethernet, "wlan0": wifi}, END)
         shares = recovery.shares_of(seen, KILLED, RESTARTED, READY, END, 5 * MBIT)
         dumps = {**dict.fromkeys(recovery.COMPARED, ()), **(changed or {})}
         others = {"sysctls_restored": 0.4, "same_caps": 0.7, "exit_code": 0, **change}
@@ -106,10 +106,8 @@ RECOVERY = Judge(
         "the sysctls are not restored": killed(sysctls_restored=math.inf),
         "the throttler ends with an error": killed(exit_code=1),
         "the throttler is ended by a signal": killed(exit_code=-9),
-        "no sample was taken": killed(samples=False),
         "nothing measured": killed(measured=False),
     },
-    refused={"no sample was taken": "no two samples between 3.00 s and 5.00 s"},
 )
 
 Rates = tuple[Load, Load, float]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mptcp_bench.experiments.crowds import MAX_REQUESTS_WITH_BUSY, TABLE
+from mptcp_bench.experiments.crowds import REQUESTS_WITH_BUSY, TABLE
 from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, delays
 from mptcp_bench.experiments.soak import misplaced
 from mptcp_bench.experiments.starvation import LAYOUTS, Layout
@@ -68,7 +68,7 @@ def test_cap_is_correct_if_its_class_has_only_the_capped_path(entries: dict[str,
 
 def test_nftables_limit_allows_the_requests_with_a_busy_client() -> None:
     (burst,) = set(re.findall(r"@clients4 .* burst (\d+) packets", TABLE.read_text()))
-    assert int(burst) > MAX_REQUESTS_WITH_BUSY
+    assert int(burst) > REQUESTS_WITH_BUSY
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=str)
