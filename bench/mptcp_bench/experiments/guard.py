@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed import LiveNode, Testbed, paths
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, windows
 from mptcp_lab.testbed.services import wait_until
@@ -28,7 +28,7 @@ from .devices import DEVICES, POLICY_PATHS
 from .parameters import MOST_RTT, choices, parameter, several, whole
 from .scenario import Scenario
 from .setup import Setup
-from .two_paths import slow_origin, slow_wifi, two_paths, upload_recorder, wifi_dropping
+from .two_paths import dropping, hop_shaper, slow_origin, two_paths, upload_recorder
 
 ETHERNET, WIFI, CAP = 100, 30, 5
 """Rates of Ethernet and Wi-Fi, and Ethernet's cap, in Mbit/s."""
@@ -59,16 +59,20 @@ def _stopped(client: Process) -> Iterator[None]:
         client.signal(signal.SIGCONT)
 
 
+def _slow_wifi(router: LiveNode, device: str) -> AbstractContextManager[None]:
+    return router.changed(hop_shaper(SLOW, device), hop_shaper(WIFI, device))
+
+
 FAULTS: dict[str, tuple[str, Event]] = {
     "loss": (
         f"loses {LOSS} %",
-        lambda setup, _: wifi_dropping(setup.testbed, f"numgen random mod 100 < {LOSS} drop"),
+        lambda setup, _: dropping(setup.testbed["hop2"], f"numgen random mod 100 < {LOSS} drop"),
     ),
     "rate": (
         f"slows to {SLOW} Mbit/s",
-        lambda setup, _: slow_wifi(setup.testbed, "lan" if setup.download else "wan", SLOW, WIFI),
+        lambda setup, _: _slow_wifi(setup.testbed["hop2"], "lan" if setup.download else "wan"),
     ),
-    "silence": ("loses everything", lambda setup, _: wifi_dropping(setup.testbed)),
+    "silence": ("loses everything", lambda setup, _: dropping(setup.testbed["hop2"])),
     "down": ("goes down", lambda setup, _: setup.client.link_down("wlan0")),
 }
 """Faults of Wi-Fi: what Wi-Fi does, and the event."""

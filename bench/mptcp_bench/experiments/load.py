@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How the throttler behaves under load, and what it costs.
 
-- *joins*: how soon a joining subflow is capped, while the throttler has no other load (``load_joins``);
+- *joins*: how soon a joining subflow is capped, while the throttler has no other load;
 - *rate*: how many new connections per second the throttler can track, and what share of a core it uses;
 - *held*: reload, status, memory, reaction and processor time with up to 10,000 open tunnels, and what the console adds
   to these figures (``load_held``).
+
+For *joins*, a program outside the daemon measures the time from the MP_JOIN's third ACK on the wire to the first packet
+under the cap (``join_probe``). The proxy's end sends continuously, so that this packet usually follows the entry within
+a fraction of a millisecond. 200 connections follow one another, and a second subflow joins each of them in the first
+round trips. Anticipation is off: with anticipation, the entry of a connection that is expected to get a second subflow
+would exist before the join.
 
 For *rate*, a crowd opens connections with two subflows at a fixed pace to a listener on the proxy's port, without
 Squid. The client closes each connection half a second later. No event is lost if the tracker opened each connection and
@@ -21,15 +27,14 @@ from typing import Any, ClassVar
 
 from mptcp_lab.agent.counters import added_to
 from mptcp_lab.agent.processors import process_seconds
-from mptcp_lab.testbed import UNSHAPED, Testbed, TestbedError
+from mptcp_lab.testbed import TWO_PATHS, UNSHAPED, Testbed, TestbedError
 from mptcp_lab.testbed.model import Topology
 from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
 
-from . import load_held, load_joins
+from . import load_held
 from .columns import Row, Table, columns_of, figure, of_cell
-from .load_crowd import Crowd, with_crowd
+from .load_crowd import Crowd, Reactions, reactions, with_crowd
 from .load_held import HeldCell
-from .load_joins import JoinsCell
 from .parameters import number, parameter, several, whole, words
 from .scenario import Scenario
 from .setup import BACKENDS, lacking
@@ -46,7 +51,7 @@ FINISH_TIMEOUT, QUERY_INTERVAL = 30.0, 0.5
 """Seconds within which the last entry must be removed, and seconds between two queries for this. Each query costs the
 daemon processor time."""
 # landing: at-once, because the entry of a soft cap comes up to a second later, when some connections have ended.
-POLICY = """\
+RATE_POLICY = """\
 version: 1
 paths:
   first: {subflow: initial}
@@ -93,7 +98,7 @@ class RateCell:
     def measure(self, testbed: Testbed) -> RateResult:
         proxy = testbed["proxy"]
         settings = {"netfilter": self.adapter, "verify_interval": 3600, "log_level": "warning"}
-        policy = proxy.write("policy.yaml", POLICY)
+        policy = proxy.write("policy.yaml", RATE_POLICY)
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
         # Connections are closed at the pace, and opened to replace them; a delayed client catches up.
         open_at_once = round(self.rate * LIFETIME)
@@ -137,6 +142,40 @@ RATE_TABLE: Table[Any, RateResult] = Table(
     of=lambda row: isinstance(row.cell, RateCell),
     beside=True,
 )
+JOINS_POLICY = """\
+version: 1
+anticipate: false
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+rules:
+  - {name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s, landing: at-once}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinsCell:
+    """Joins with one netfilter adapter, while the throttler has no other load."""
+
+    topology: ClassVar[Topology] = TWO_PATHS
+    adapter: str
+    count: int
+
+    def __str__(self) -> str:
+        return self.adapter
+
+    def measure(self, testbed: Testbed) -> Reactions:
+        proxy = testbed["proxy"]
+        policy = proxy.write("policy.yaml", JOINS_POLICY)
+        start_throttler(proxy, write_throttler_config(proxy, policy, settings={"netfilter": self.adapter}))
+        return reactions(testbed, self.count)
+
+
+JOINS_TABLE: Table[Any, Reactions] = Table(
+    "Reaction: from a join's third ACK to the first packet under the cap",
+    columns_of(Reactions),
+    of=lambda row: isinstance(row.cell, JoinsCell),
+    beside=True,
+)
 PARTS = ("joins", "rate", "held")
 Cell = JoinsCell | RateCell | HeldCell
 
@@ -171,5 +210,5 @@ SCENARIO: Scenario[Settings, Cell, Testbed, Any] = Scenario(
     attempts=lambda cell: 1,
     bed=lambda chosen, cells, seed: Testbed(cells[0].topology),
     measure=lambda testbed, turn: turn.cell.measure(testbed),
-    tables=[load_joins.TABLE, RATE_TABLE, load_held.TABLE],
+    tables=[JOINS_TABLE, RATE_TABLE, load_held.TABLE],
 )

@@ -35,15 +35,16 @@ from .load_crowd import (
     CAPPED,
     FULL,
     KILL_AFTER,
+    MAX_P99_MS,
     PROBE_PORT,
     TRICKLE,
     UNCAPPED,
     Crowd,
+    reactions,
     remote_ends,
     start_with,
     with_crowd,
 )
-from .load_joins import MAX_P99_MS, reactions
 from .relay_load import user_memory
 
 MAX_LAG = 0.05

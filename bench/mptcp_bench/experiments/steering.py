@@ -27,7 +27,7 @@ from .devices import DEVICES, policy
 from .parameters import choices, parameter, rtt_pair, several, whole
 from .scenario import Scenario
 from .setup import Setup
-from .two_paths import slow_origin, two_paths, wifi_dropping
+from .two_paths import dropping, slow_origin, two_paths
 
 PARTS = ("modes", "outages")
 ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
@@ -69,7 +69,7 @@ AIMS: dict[str, dict[str, Bounds]] = {
 """The findings of each kind of download, with the minimum and maximum of the mean of each finding."""
 QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load-balancing 60/40, paced")
 EVENTS: dict[str, Callable[[Testbed], AbstractContextManager[None]]] = {
-    "active-standby": wifi_dropping,
+    "active-standby": lambda testbed: dropping(testbed["hop2"]),
     "priority-based": lambda testbed: slow_origin(testbed, SLOW_ORIGIN),
 }
 """The event in mid-transfer."""

@@ -38,15 +38,6 @@ def dropping(router: LiveNode, statement: str = "drop") -> AbstractContextManage
     return router.changed(["nft", table], ["nft", "delete", "table", "inet", "fault"])
 
 
-def wifi_dropping(testbed: Testbed, statement: str = "drop") -> AbstractContextManager[None]:
-    return dropping(testbed["hop2"], statement)
-
-
-def slow_wifi(testbed: Testbed, device: str, slow: float, fast: float) -> AbstractContextManager[None]:
-    """Limit Wi-Fi's router to *slow*, not *fast*, Mbit/s on *device*: ``lan`` for downloads, ``wan`` for uploads."""
-    return testbed["hop2"].changed(hop_shaper(slow, device), hop_shaper(fast, device))
-
-
 def one_subflow(testbed: Testbed) -> AbstractContextManager[None]:
     """Prevent the client from joining second subflows, during the scope."""
     limits = ["ip", "mptcp", "limits", "set", "add_addr_accepted", "8", "subflow"]

@@ -13,10 +13,9 @@ from mutants import Judge, rehearsed
 from mptcp_bench.experiments import crowds, load, soak
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.load import RateCell, RateResult
-from mptcp_bench.experiments.load_crowd import CAP
+from mptcp_bench.experiments.load import JoinsCell, RateCell, RateResult
+from mptcp_bench.experiments.load_crowd import CAP, Reactions
 from mptcp_bench.experiments.load_held import Held, HeldCell
-from mptcp_bench.experiments.load_joins import JoinsCell, Reactions
 from mptcp_bench.experiments.soak import SIZES, Reading
 
 Judged = Callable[[], Sequence[Aim]]
