@@ -29,7 +29,7 @@ def outcome(cell: onset.Cell, capped: Load, other: Load, rtt: float = RTT) -> on
     return onset.judge(samples, cell, ONSET, rtt)
 
 
-def landed(
+def onset_runs(
     capped: Load = COMES, other: Load = WIFI, *, rtt: float = RTT, runs: int = 3, sound: int = 2, control: str = "bbr"
 ) -> Judged:
     """Judge downloads and uploads with a cap of 5 Mbit/s on a path of 100 Mbit/s, and another path of 30 Mbit/s.
@@ -49,25 +49,25 @@ def landed(
 
 
 ONSET_JUDGE = Judge(
-    landed(),
+    onset_runs(),
     {
-        "dead throttler": landed(constant(100), sound=0),
-        "fallback to TCP": landed(constant(100), constant(0), sound=0),
-        "the cap never comes in one of three runs": landed(constant(100)),
-        "the cap is late": landed(between(0, ONSET + 16, 100, 5)),
-        "the cap ends again": landed(between(ONSET + 0.5, ONSET + 3, 5, 100)),
-        "the wrong path is capped": landed(constant(100), between(0, ONSET + 0.5, 30, 5)),
-        "the other path stalls in one run of three": landed(other=between(ONSET + 1, ONSET + 2, 0, 30)),
-        "the other path stalls in all": landed(other=between(ONSET + 1, ONSET + 2, 0, 30), sound=0),
-        "an upload by another congestion control has the dips of BBR": landed(control="cubic", sound=3),
-        "the other path keeps three quarters": landed(other=between(0, ONSET, 30, 20)),
-        "second path unused": landed(other=constant(0)),
-        "the capped path carries nothing": landed(between(0, ONSET, 100, 0)),
-        "the link is as slow as the cap": landed(CAPPED, sound=0),
-        "the queue of the cap is long": landed(rtt=0.5),
-        "emulator off": landed(rtt=0.0001, sound=0),
-        "a run is missing": landed(runs=2),
-        "nothing measured": landed(runs=0),
+        "dead throttler": onset_runs(constant(100), sound=0),
+        "fallback to TCP": onset_runs(constant(100), constant(0), sound=0),
+        "the cap never comes in one of three runs": onset_runs(constant(100)),
+        "the cap is late": onset_runs(between(0, ONSET + 16, 100, 5)),
+        "the cap ends again": onset_runs(between(ONSET + 0.5, ONSET + 3, 5, 100)),
+        "the wrong path is capped": onset_runs(constant(100), between(0, ONSET + 0.5, 30, 5)),
+        "the other path stalls in one run of three": onset_runs(other=between(ONSET + 1, ONSET + 2, 0, 30)),
+        "the other path stalls in all": onset_runs(other=between(ONSET + 1, ONSET + 2, 0, 30), sound=0),
+        "an upload by another congestion control has the dips of BBR": onset_runs(control="cubic", sound=3),
+        "the other path keeps three quarters": onset_runs(other=between(0, ONSET, 30, 20)),
+        "second path unused": onset_runs(other=constant(0)),
+        "the capped path carries nothing": onset_runs(between(0, ONSET, 100, 0)),
+        "the link is as slow as the cap": onset_runs(CAPPED, sound=0),
+        "the queue of the cap is long": onset_runs(rtt=0.5),
+        "emulator off": onset_runs(rtt=0.0001, sound=0),
+        "a run is missing": onset_runs(runs=2),
+        "nothing measured": onset_runs(runs=0),
     },
     refused=dict.fromkeys(("fallback to TCP", "second path unused"), "nothing came over the other path before the cap"),
 )
@@ -93,7 +93,7 @@ def transfer(
     return guard.judge(samples, FAULT_AT, count if relaxed is not None else 0)
 
 
-def guarded(
+def guard_runs(
     change: Mapping[str, float | None] | None = None,
     *,
     runs: int = 3,
@@ -115,23 +115,23 @@ def guarded(
 
 
 GUARD = Judge(
-    guarded(),
+    guard_runs(),
     {
-        "the guard does nothing in one of three runs": guarded({"relaxed": None}),
-        "the guard is late": guarded({"relaxed": 6.5}),
-        "the guard opens the whole path": guarded({"link": 90}),
-        "the cap is not restored": guarded({"restored": 99}),
-        "dead throttler: no cap at all": guarded({"relaxed": None, "cap": 100}),
-        "the wrong path is capped": guarded({"cap": 90, "wifi": 5}),
-        "fallback to TCP": guarded({"relaxed": None, "cap": 90, "wifi": 0}),
-        "emulator off": guarded({"wifi": 900, "link": 900}),
-        "the fault does not happen": guarded({"relaxed": None, "fault": 30}, sound=0),
-        "the guard is on where it should be off": guarded(off_is_on=True),
-        "the guard relaxes a cap without a fault": guarded(control=guard.Control(30e6, 1)),
-        "without a fault nothing comes over Wi-Fi": guarded(control=guard.Control(0, 0)),
-        "no transfer without a fault": guarded(control=None),
-        "a run is missing": guarded(runs=2),
-        "nothing measured": guarded(runs=0),
+        "the guard does nothing in one of three runs": guard_runs({"relaxed": None}),
+        "the guard is late": guard_runs({"relaxed": 6.5}),
+        "the guard opens the whole path": guard_runs({"link": 90}),
+        "the cap is not restored": guard_runs({"restored": 99}),
+        "dead throttler: no cap at all": guard_runs({"relaxed": None, "cap": 100}),
+        "the wrong path is capped": guard_runs({"cap": 90, "wifi": 5}),
+        "fallback to TCP": guard_runs({"relaxed": None, "cap": 90, "wifi": 0}),
+        "emulator off": guard_runs({"wifi": 900, "link": 900}),
+        "the fault does not happen": guard_runs({"relaxed": None, "fault": 30}, sound=0),
+        "the guard is on where it should be off": guard_runs(off_is_on=True),
+        "the guard relaxes a cap without a fault": guard_runs(control=guard.Control(30e6, 1)),
+        "without a fault nothing comes over Wi-Fi": guard_runs(control=guard.Control(0, 0)),
+        "no transfer without a fault": guard_runs(control=None),
+        "a run is missing": guard_runs(runs=2),
+        "nothing measured": guard_runs(runs=0),
     },
     refused={"fallback to TCP": "nothing came over Wi-Fi before the fault"},
 )
@@ -142,7 +142,7 @@ UNTIL_POLLED = between(0, overshoot.PERIOD / 2, 48, 5)
 
 
 @cache
-def passed(ethernet: Load, wifi: Load) -> overshoot.Outcome:
+def transfer_beyond_cap(ethernet: Load, wifi: Load) -> overshoot.Outcome:
     """Judge a transfer that begins after half a second. The loads are functions of the time since its start."""
 
     def begun(load: Load) -> Load:
@@ -152,25 +152,27 @@ def passed(ethernet: Load, wifi: Load) -> overshoot.Outcome:
     return overshoot.judge(series({"eth0": begun(ethernet), "wlan0": begun(wifi)}, end), end)
 
 
-def variants(changed: Mapping[str, tuple[Load, Load]] | None = None, *, left_out: str = "", runs: int = 2) -> Judged:
+def overshoot_runs(
+    changed: Mapping[str, tuple[Load, Load]] | None = None, *, left_out: str = "", runs: int = 2
+) -> Judged:
     """Judge *runs* equal runs of each variant, some with *changed* loads of the capped and the other path."""
     sound = dict.fromkeys(overshoot.TITLES, (CAPPED, OTHER)) | {"none": (FULL, OTHER), "poller": (UNTIL_POLLED, OTHER)}
 
     def measure(turn: Turn[str]) -> overshoot.Outcome | None:
         if turn.number > runs or left_out in (turn.cell, "all"):
             return None
-        return passed(*{**sound, **(changed or {})}[turn.cell])
+        return transfer_beyond_cap(*{**sound, **(changed or {})}[turn.cell])
 
     return lambda: overshoot.SCENARIO.aims(rehearsed(overshoot.SCENARIO, {"runs": "2"}, measure))
 
 
 def capped(load: Load, wifi: Load = OTHER) -> Judged:
     """Judge these loads under our cap, our budget and the static class."""
-    return variants(dict.fromkeys(overshoot.CAPPED_FROM_THE_START, (load, wifi)))
+    return overshoot_runs(dict.fromkeys(overshoot.CAPPED_FROM_THE_START, (load, wifi)))
 
 
 OVERSHOOT = Judge(
-    variants(),
+    overshoot_runs(),
     {
         "dead throttler: the cap never comes": capped(FULL),
         "the wrong path is capped": capped(FULL, constant(5)),
@@ -182,18 +184,18 @@ OVERSHOOT = Judge(
         "second path unused": capped(CAPPED, constant(0)),
         "fallback to TCP": capped(FULL, constant(0)),
         "emulator off": capped(CAPPED, constant(900)),
-        "the link is as slow as the cap": variants({"none": (CAPPED, OTHER)}),
-        "the poller caps from the start": variants({"poller": (CAPPED, OTHER)}),
-        **{f"without {variant}": variants(left_out=variant) for variant in overshoot.TITLES},
-        "a run of each is missing": variants(runs=1),
-        "nothing measured": variants(left_out="all"),
+        "the link is as slow as the cap": overshoot_runs({"none": (CAPPED, OTHER)}),
+        "the poller caps from the start": overshoot_runs({"poller": (CAPPED, OTHER)}),
+        **{f"without {variant}": overshoot_runs(left_out=variant) for variant in overshoot.TITLES},
+        "a run of each is missing": overshoot_runs(runs=1),
+        "nothing measured": overshoot_runs(left_out="all"),
         "no byte came": capped(constant(0)),
     },
     refused={"no byte came": "nothing came over eth0"},
 )
 
 
-def carried(ethernet: float = 5.0, wifi: float = 20.0, *, runs: int = 2, last: float | None = None) -> Judged:
+def starvation_runs(ethernet: float = 5.0, wifi: float = 20.0, *, runs: int = 2, last: float | None = None) -> Judged:
     """Judge runs over a path of 50 Mbit/s with a cap of 5 Mbit/s, and a path of 20 Mbit/s.
 
     They carry *ethernet* and *wifi* Mbit/s; in the last run, Wi-Fi carries *last*.
@@ -210,15 +212,15 @@ def carried(ethernet: float = 5.0, wifi: float = 20.0, *, runs: int = 2, last: f
 
 
 STARVATION = Judge(
-    carried(),
+    starvation_runs(),
     {
-        "dead throttler": carried(50),
-        "the wrong path is capped": carried(50, 5),
-        "the capped path starves": carried(4.7),
-        "the other path starves in one of two runs": carried(last=16),
-        "second path unused": carried(wifi=0),
-        "emulator off": carried(wifi=1000),
-        "fallback to TCP": carried(50, 0),
-        "nothing measured": carried(runs=0),
+        "dead throttler": starvation_runs(50),
+        "the wrong path is capped": starvation_runs(50, 5),
+        "the capped path starves": starvation_runs(4.7),
+        "the other path starves in one of two runs": starvation_runs(last=16),
+        "second path unused": starvation_runs(wifi=0),
+        "emulator off": starvation_runs(wifi=1000),
+        "fallback to TCP": starvation_runs(50, 0),
+        "nothing measured": starvation_runs(runs=0),
     },
 )

@@ -37,7 +37,7 @@ def sound(cell: load.Cell) -> Any:
     )  # fmt: skip
 
 
-def loaded(part: type | None = None, measured: bool = True, **change: Any) -> Judged:
+def load_run(part: type | None = None, measured: bool = True, **change: Any) -> Judged:
     """Judge a result in which the cells of *part* are changed."""
 
     def measure(turn: Turn[load.Cell]) -> Any:
@@ -50,22 +50,22 @@ def loaded(part: type | None = None, measured: bool = True, **change: Any) -> Ju
     return lambda: load.SCENARIO.aims(rehearsed(load.SCENARIO, options, measure))
 
 
-def of(part: type, name: str, mutants: Mapping[str, Mapping[str, Any]]) -> dict[str, Judged]:
-    return {f"{name}: {fault}": loaded(part, **change) for fault, change in mutants.items()}
+def mutants_of_cells(part: type, name: str, mutants: Mapping[str, Mapping[str, Any]]) -> dict[str, Judged]:
+    return {f"{name}: {fault}": load_run(part, **change) for fault, change in mutants.items()}
 
 
 LOAD = Judge(
-    loaded(),
+    load_run(),
     {
-        "nothing measured": loaded(measured=False),
-        **of(JoinsCell, "joins", {
+        "nothing measured": load_run(measured=False),
+        **mutants_of_cells(JoinsCell, "joins", {
             "a dead throttler never caps": {"capped": 0, "median": math.inf, "p99": math.inf, "greatest": math.inf},
             "a connection is not capped": {"capped": 199},
             "a connection was not joined": {"joined": 199},
             "a connection was capped before": {"capped_before": 1, "capped": 199},
             "some joins wait": {"p99": 5.1},
         }),
-        **of(RateCell, "rate", {
+        **mutants_of_cells(RateCell, "rate", {
             "dead throttler": {"opened_minus_actual": -9_000, "activated_minus_actual": -18_000, "lost": 9_000},
             "the client is too slow": {"rate": 489.0},
             "some connections have no join": {"joins": 0.979},
@@ -76,7 +76,7 @@ LOAD = Judge(
             "a segment was dropped": {"dropped": 1},
             "more than a core": {"core": 101.0},
         }),
-        **of(HeldCell, "held", {
+        **mutants_of_cells(HeldCell, "held", {
             "the cap comes late": {"reload": 5.1},
             "caps are never lifted": {"released": math.inf},
             "one join is not capped": {"joins": 199, "joins_without": 199, "joins_polled": 99},
@@ -111,7 +111,7 @@ def reading(number: int) -> Reading:
     return {"time": time, **counts, "checked": 500, "wrong": 0, "ceil": CAP, **sizes}
 
 
-def soaked(
+def soak_run(
     change: Callable[[int], Reading] = lambda number: {}, *, count: int = COUNT, ended: int = 0,
     remnants: Sequence[str] = (), measured: bool = True,
 ) -> Judged:  # fmt: skip
@@ -123,29 +123,29 @@ def soaked(
 
 def growing(name: str) -> Judged:
     """Judge readings in which the size *name* increases by a fifth from the second third to the last."""
-    return soaked(lambda number: {name: 1_000 * (1 + 0.006 * number)})
+    return soak_run(lambda number: {name: 1_000 * (1 + 0.006 * number)})
 
 
 SOAK = Judge(
-    soaked(),
+    soak_run(),
     {
-        "dead throttler": soaked(count=0),
-        "the throttler died after half of the time": soaked(count=60),
-        "its sizes cannot be read": soaked(lambda number: dict.fromkeys(SIZES, math.nan)),
+        "dead throttler": soak_run(count=0),
+        "the throttler died after half of the time": soak_run(count=60),
+        "its sizes cannot be read": soak_run(lambda number: dict.fromkeys(SIZES, math.nan)),
         **{f"growing: {name}": growing(name) for name in SIZES},
-        "the proxy ends tunnels": soaked(ended=1),
-        "plain TCP, second path unused: no connection has two subflows": soaked(lambda number: {"checked": 0}),
-        "tunnels are not open": soaked(lambda number: {"open": 900}),
-        "no tunnel is replaced": soaked(lambda number: {"opened": TUNNELS}),
-        "status lacks a connection once": soaked(lambda number: {"missed": int(number == 70)}),
-        "status lists a connection that does not exist": soaked(lambda number: {"invented": int(number == 70)}),
-        "the cap is on the other path, or never came": soaked(lambda number: {"wrong": 500}),
-        "the cap is half of the wanted one for much of the time": soaked(
+        "the proxy ends tunnels": soak_run(ended=1),
+        "plain TCP, second path unused: no connection has two subflows": soak_run(lambda number: {"checked": 0}),
+        "tunnels are not open": soak_run(lambda number: {"open": 900}),
+        "no tunnel is replaced": soak_run(lambda number: {"opened": TUNNELS}),
+        "status lacks a connection once": soak_run(lambda number: {"missed": int(number == 70)}),
+        "status lists a connection that does not exist": soak_run(lambda number: {"invented": int(number == 70)}),
+        "the cap is on the other path, or never came": soak_run(lambda number: {"wrong": 500}),
+        "the cap is half of the wanted one for much of the time": soak_run(
             lambda number: {"ceil": CAP / (1 + number % 2)}
         ),
-        "the cap is twice the wanted one": soaked(lambda number: {"ceil": 2 * CAP}),
-        "kernel state remains": soaked(remnants=("tc",)),
-        "nothing measured": soaked(measured=False),
+        "the cap is twice the wanted one": soak_run(lambda number: {"ceil": 2 * CAP}),
+        "kernel state remains": soak_run(remnants=("tc",)),
+        "nothing measured": soak_run(measured=False),
     },
 )
 
@@ -158,7 +158,7 @@ def seconds(factor: float = 1.0, slow: float = 0.006) -> tuple[float, ...]:
     return tuple(factor * (slow if number % 10 == 0 else 0.004) for number in range(REQUESTS))
 
 
-def waited(
+def crowds_run(
     change: Mapping[str, Any] | None = None, *, rounds: Sequence[int] = (1, 2, 3), alone: bool = True, runs: int = 3,
     without: str = "", factors: Sequence[float] = (1.06, 1.07, 1.08),
 ) -> Judged:  # fmt: skip
@@ -182,23 +182,23 @@ def waited(
 
 
 CROWDS = Judge(
-    waited(),
+    crowds_run(),
     {
-        "each request waits": waited({"seconds": seconds(3)}),
-        "one request in ten waits": waited({"seconds": seconds(slow=0.024)}),
-        "each waits in one round of three": waited({"seconds": seconds(8)}, rounds=[1]),
-        "the ratio's mean is below two, its upper bound is not": waited(factors=(1.9, 2.0, 1.8)),
-        "a busy client's requests go first": waited({"answers": 3 * ANSWERS}),
-        "no client is busy": waited({"answers": 0.0, "octets": 0.0}, rounds=[1]),
-        "nothing is answered": waited({"seconds": (), "failed": REQUESTS}, alone=False),
-        "one request is refused": waited({"failed": 1}, alone=False, rounds=[2]),
-        "fallback to TCP": waited({"multipath": 0}, alone=False),
-        "one connection falls back": waited({"multipath": REQUESTS - 1}, alone=False, rounds=[1]),
-        "descriptors are nearly exhausted": waited({"descriptors": 0.95}, alone=False),
-        "too much memory": waited({"memory": 600_000_000}),
-        "memory grows from round to round": waited({"memory": 450_000_000}, rounds=[3]),
-        "one round has no interval": waited(runs=1),
-        **{f"without {arm}": waited(without=arm) for arm in crowds.ARMS},
-        "nothing measured": waited(runs=0),
+        "each request waits": crowds_run({"seconds": seconds(3)}),
+        "one request in ten waits": crowds_run({"seconds": seconds(slow=0.024)}),
+        "each waits in one round of three": crowds_run({"seconds": seconds(8)}, rounds=[1]),
+        "the ratio's mean is below two, its upper bound is not": crowds_run(factors=(1.9, 2.0, 1.8)),
+        "a busy client's requests go first": crowds_run({"answers": 3 * ANSWERS}),
+        "no client is busy": crowds_run({"answers": 0.0, "octets": 0.0}, rounds=[1]),
+        "nothing is answered": crowds_run({"seconds": (), "failed": REQUESTS}, alone=False),
+        "one request is refused": crowds_run({"failed": 1}, alone=False, rounds=[2]),
+        "fallback to TCP": crowds_run({"multipath": 0}, alone=False),
+        "one connection falls back": crowds_run({"multipath": REQUESTS - 1}, alone=False, rounds=[1]),
+        "descriptors are nearly exhausted": crowds_run({"descriptors": 0.95}, alone=False),
+        "too much memory": crowds_run({"memory": 600_000_000}),
+        "memory grows from round to round": crowds_run({"memory": 450_000_000}, rounds=[3]),
+        "one round has no interval": crowds_run(runs=1),
+        **{f"without {arm}": crowds_run(without=arm) for arm in crowds.ARMS},
+        "nothing measured": crowds_run(runs=0),
     },
 )
