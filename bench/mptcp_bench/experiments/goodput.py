@@ -30,8 +30,8 @@ from .two_paths import one_subflow
 
 SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""
-FILES = {"both": 120_000_000, "capped": 60_000_000, "ethernet": 75_000_000}
-"""Bytes of each file. A download of a file takes 6 to 15 seconds."""
+FILES = {"both": 120_000_000, "capped": 60_000_000, "one": 75_000_000}
+"""Bytes of each file: for two paths, for two of which one is capped, for one. A download takes 6 to 15 seconds."""
 MIN_SHARE, MAX_SHARE = 0.95, 1.05
 """Minimum and maximum rate, as a share of a link or a cap. A rate above the link's means that nothing shaped it."""
 
@@ -41,48 +41,49 @@ class Settings:
     runs: int = parameter("downloads of each kind", "3", whole(), quick="1")
 
 
+TWO, ONE, TCP = "two subflows", "one subflow", "plain TCP client"
+"""Kinds of clients."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of download."""
+    """One kind of download, with conf/policy.yaml or without a policy."""
 
-    name: str
-    file: str
-    family: int = 4
+    policy: bool
+    client: str = TWO
     connect: bool = False
-    policy: bool = False
-    multipath: bool = True
-    subflows: int = 2
+    family: int = 4
 
     def __str__(self) -> str:
-        return self.name
+        request = f"{'CONNECT' if self.connect else 'GET'}, IPv{self.family}"
+        return "policy, " * self.policy + (request if self.client == TWO else self.client)
 
     @property
-    def both(self) -> bool:
-        """Whether the download uses both paths."""
-        return self.multipath and self.subflows == 2
+    def multipath(self) -> bool:
+        return self.client != TCP
 
     @property
     def capped(self) -> bool:
         """Whether the policy caps one of the paths. It does not cap a connection's only path."""
-        return self.policy and self.both
+        return self.policy and self.client == TWO
+
+    @property
+    def file(self) -> str:
+        return "one" if self.client != TWO else "capped" if self.policy else "both"
 
 
 CELLS = (
-    *(
-        Cell(f"{'policy, ' * policy}{'CONNECT' if connect else 'GET'}, IPv{family}",
-             "capped" if policy else "both", family, connect, policy)
-        for policy, connect, family in product((False, True), (False, True), (4, 6))
-    ),
-    Cell("policy, one subflow", "ethernet", policy=True, subflows=1),
-    Cell("policy, plain TCP client", "ethernet", policy=True, multipath=False),
-)  # fmt: skip
+    *(Cell(*each) for each in product((False, True), (TWO,), (False, True), (4, 6))),
+    Cell(policy=True, client=ONE),
+    Cell(policy=True, client=TCP),
+)
 
 
 def _of_links(row: Row[Cell, Measurement]) -> list[float]:
     """Return each goodput as a share of the payload that the links can carry; no values if a path is capped."""
     if row.cell.capped:
         return []
-    links = ETHERNET_RATE + (WIFI_RATE if row.cell.both else 0)
+    links = ETHERNET_RATE + (WIFI_RATE if row.cell.client == TWO else 0)
     share = payload_share(row.cell.family, multipath=row.cell.multipath)
     return [each.goodput / (links * share) for each in row.measured]
 
@@ -128,7 +129,7 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
     cell, lab = turn.cell, lab_of(bed.testbed)
     url = bed.origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
     argv = ["curl", "-sSf", "-x", bed.proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
-    with one_subflow(bed.testbed) if cell.subflows == 1 else nullcontext():
+    with one_subflow(bed.testbed) if cell.client == ONE else nullcontext():
         seen = download(lab, services.mptcp_command(argv) if cell.multipath else argv, timeout=120)
     if reason := invalid(cell, seen.protocol):
         raise TestbedError(reason)
@@ -143,9 +144,9 @@ def invalid(cell: Cell, seen: Protocol) -> str | None:
         return seen.complaint(multipath=True)
     if seen.requested != (1 if cell.multipath else 0):
         return f"the client requested {seen.requested} MPTCP connections"
-    if cell.multipath and seen.joins != cell.subflows - 1:
-        return f"{1 + seen.joins} subflows instead of {cell.subflows}"
-    return None
+    return (
+        None if seen.joins == (cell.client == TWO) else f"{1 + seen.joins} subflows of a client of kind {cell.client}"
+    )
 
 
 def _share(heading: str, of: Callable[[Row[Cell, Measurement]], list[float]]) -> Column[Cell, Measurement]:

@@ -29,10 +29,11 @@ def download(
     single_path_cap: float = 100, fallbacks: int = 0,
 ) -> goodput.Measurement:  # fmt: skip
     """Return a download over links of *ethernet* and *wifi* Mbit/s, where the policy caps Ethernet to *cap* Mbit/s."""
+    both = cell.client == goodput.TWO
     if cell.policy:
-        ethernet = min(ethernet, cap if cell.both else single_path_cap)
-    wifi = min(wifi, wifi_cap if cell.policy else wifi) if cell.both else 0
-    if reason := goodput.invalid(cell, Protocol(int(cell.multipath), fallbacks, int(cell.both), 0)):
+        ethernet = min(ethernet, cap if cell.capped else single_path_cap)
+    wifi = min(wifi, wifi_cap if cell.policy else wifi) if both else 0
+    if reason := goodput.invalid(cell, Protocol(int(cell.multipath), fallbacks, int(both), 0)):
         raise TestbedError(reason)
     payload = (ethernet + wifi) * MBIT * payload_share(cell.family, multipath=cell.multipath)
     return goodput.Measurement(0.99 * payload, ethernet * MBIT, wifi * MBIT)
