@@ -31,7 +31,7 @@ from mptcp_lab.testbed.topologies import with_second_client
 from ..statistics import fmean, percentile
 from .aims import Aim
 from .columns import RUNS, Column, Results, Row, Table, Turn, by_round
-from .parameters import parameter, whole, words, yes_or_no
+from .parameters import choices, parameter, whole, yes_or_no
 from .relay_load import asking, user_memory
 from .scenario import Scenario
 from .tables import mean
@@ -102,9 +102,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    arm: tuple[str, ...] = parameter(
-        "other load; the client is always measured alone, too", ",".join(ARMS), words(*ARMS)
-    )
+    arm: tuple[str, ...] = choices("other load; the client is always measured alone, too", ARMS)
     # At least two rounds, because one has no confidence interval.
     runs: int = parameter("rounds, 2 or more", "10", whole(2), quick="3")
     turns: bool = parameter("no: clients do not take turns (mptcp-proxy run --turns kernel)", "yes", yes_or_no)

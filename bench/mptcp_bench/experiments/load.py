@@ -35,7 +35,7 @@ from . import load_held
 from .columns import Row, Table, columns_of, figure, of_cell
 from .load_crowd import Crowd, Reactions, reactions, with_crowd
 from .load_held import HeldCell
-from .parameters import number, parameter, several, whole, words
+from .parameters import choices, number, parameter, several, whole
 from .scenario import Scenario
 from .setup import BACKENDS, lacking
 
@@ -182,8 +182,8 @@ Cell = JoinsCell | RateCell | HeldCell
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    part: tuple[str, ...] = parameter("which parts", ",".join(PARTS), words(*PARTS))
-    netfilter: tuple[str, ...] = parameter("adapters for joins and rate", ",".join(BACKENDS), words(*BACKENDS))
+    part: tuple[str, ...] = choices("what to measure", PARTS)
+    netfilter: tuple[str, ...] = choices("adapters for joins and rate", BACKENDS)
     n: tuple[int, ...] = parameter("tunnels held", "100,1000,10000", several(whole()), quick="20,200")
     rate: tuple[int, ...] = parameter("connections per second", "250,500,750,1000", several(whole()), quick="500")
     seconds: float = parameter("in which processor time is measured", "30", number(), quick="5")

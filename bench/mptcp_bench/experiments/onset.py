@@ -33,7 +33,7 @@ from .columns import CELL, RUNS, VARIANT, Column, Results, Row, Table, Turn, col
 from .devices import DEVICES, payload_share, policy
 from .drawing import drawn
 from .findings import Picture
-from .parameters import OptionError, choices, parameter, rtt_pair, several, whole, words
+from .parameters import choices, parameter, rtt_pair, several, whole
 from .scenario import Scenario
 from .setup import Setup
 from .two_paths import two_paths, upload_recorder
@@ -84,7 +84,7 @@ def _cap(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    cc: tuple[str, ...] = parameter("congestion controls of the sender", "bbr,cubic", words("bbr", "cubic"))
+    cc: tuple[str, ...] = choices("congestion controls of the sender", ("bbr", "cubic"))
     rtt: tuple[tuple[float, float], ...] = parameter(
         "RTTs in ms, Ethernet/Wi-Fi", "2/2,20/20,60/60,20/80", several(rtt_pair), quick="20/20"
     )
@@ -119,13 +119,6 @@ class Cell:
         return self.windows.dips if self.control == "bbr" else 0.0
 
 
-def ready(chosen: Settings) -> None:
-    """Raise OptionError if this host lacks a congestion control."""
-    for control in chosen.cc:
-        if (why := lacking_here(control)) is not None:
-            raise OptionError(f"--set cc={control}: {why}")
-
-
 @contextmanager
 def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
     [cell] = cells
@@ -138,12 +131,12 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
 
 def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
     """Transfer, load the cap, and judge. Raises TestbedError without both subflows."""
-    cell, down = turn.cell, turn.cell.direction == "down"
+    cell, down, share = turn.cell, turn.cell.direction == "down", payload_share(4, multipath=True)
     setup.load(policy("[]"))
     wait_until(lambda: not _rtts(setup, down), "the last transfer's subflows are closed", timeout=30)
     with (
         setup.client.running(setup.download if down else setup.upload),
-        Recorder(setup.client, DEVICES) if down else upload_recorder(setup.proxy, setup.client) as recorder,
+        Recorder(setup.client, DEVICES) if down else upload_recorder(setup.proxy, setup.client, share) as recorder,
     ):
         recorder.wait(WARM)
         if len(_rtts(setup, down)) != 2:
@@ -156,13 +149,7 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
         recorder.wait(end - 0.5)
         rtt = _rtts(setup, down).get("10.77.1.", 0.0)
         recorder.wait(end + AFTER)
-    # An upload's recorder counts payload, a download's bytes on the wire.
-    share = 1.0 if down else payload_share(4, multipath=True)
-    samples = [
-        Sample(each.time, {name: round(octets / share) for name, octets in each.octets.items()})
-        for each in recorder.samples
-    ]
-    return judge(samples, cell, onset, rtt)
+    return judge(recorder.samples, cell, onset, rtt)
 
 
 def _rtts(setup: Setup, down: bool) -> dict[str, float]:
@@ -272,8 +259,8 @@ def _draw_panel(cell: Cell, outcomes: Sequence[Outcome], title: str, axes: Any) 
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "bpf-pacing", "apache2", "squid", "curl", "mptcpize"),
-    ready=ready,
     cells=lambda chosen: [Cell(*each) for each in product(chosen.cc, chosen.rtt, chosen.cap, chosen.direction)],
+    lacking=lambda cell: lacking_here(cell.control),
     variants=lambda chosen, cell: chosen.variant,
     bed=bed,
     measure=measure,

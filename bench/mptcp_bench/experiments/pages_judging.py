@@ -20,7 +20,7 @@ from mptcp_lab.testbed.recorder import Sample
 from ..statistics import NormalDist, fmean, median, percentile
 from .columns import Row, figure
 from .devices import DEVICES
-from .parameters import choices, parameter, several, whole, words
+from .parameters import choices, parameter, several, whole
 
 NEW, OURS = "ours, new", "ours"
 """Variants with our throttler: the client is new to it, or known."""
@@ -50,9 +50,7 @@ class Settings:
     """The settings of ``--set``. Each combination of the listed values is a cell."""
 
     client: tuple[str, ...] = choices("with two paths, or a lone one", ("two", "lone"))
-    kind: tuple[str, ...] = parameter(
-        "of the downloads: get, keepalive or connect", "get", words("get", "keepalive", "connect")
-    )
+    kind: tuple[str, ...] = choices("of the downloads", ("get", "keepalive", "connect"), "get")
     size: tuple[str, ...] = choices("bytes of a file; mixed: a page", BATCHES, quick="100k")
     at_once: tuple[int, ...] = parameter("downloads or connections at the same time", "10", several(whole()))
     variant: tuple[str, ...] = choices("what caps the path", ("none", "ours", "static"))

@@ -40,7 +40,7 @@ from mptcp_lab.testbed.transfer import Added, wget
 from ..shipped import POLICY, ethernet_cap
 from .columns import Column, Table, Turn, columns_of, figure
 from .devices import DEVICES
-from .parameters import parameter, words
+from .parameters import choices
 from .scenario import Scenario
 from .setup import BACKENDS, FILE_SIZE, lacking
 
@@ -79,9 +79,7 @@ MIN_USED = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    netfilter: tuple[str, ...] = parameter(
-        "adapters of the throttler", ",".join(BACKENDS), words(*BACKENDS), quick="nftables"
-    )
+    netfilter: tuple[str, ...] = choices("adapters of the throttler", BACKENDS, quick="nftables")
 
 
 def _of_cap(heading: str, least: float | None = MIN_USED) -> Any:

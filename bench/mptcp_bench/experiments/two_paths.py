@@ -59,10 +59,11 @@ def client_ends(proxy: LiveNode, addresses: Collection[str]) -> list[str]:
     return [peer.partition("%")[0].strip("[]").removeprefix("::ffff:") for peer in peers]
 
 
-def upload_recorder(proxy: LiveNode, client: LiveNode) -> Recorder:
-    """Return a recorder of the payload that *proxy* received from each address of *client* (tcp_info).
+def upload_recorder(proxy: LiveNode, client: LiveNode, share: float = 1.0) -> Recorder:
+    """Return a recorder of the payload that *proxy* received from each address of *client* (tcp_info), / *share*.
 
-    It counts bytes that arrived, not bytes that the client sent.
+    It counts bytes that arrived, not bytes that the client sent. With the payload's *share* of a packet, it counts the
+    bytes on the wire.
     """
     clients = {device: ip_address(client.address(device)).packed for device in DEVICES}
     with proxy.entered():
@@ -71,6 +72,6 @@ def upload_recorder(proxy: LiveNode, client: LiveNode) -> Recorder:
     def read() -> dict[str, int]:
         with proxy.entered():
             received = {subflow.four_tuple.remote: subflow.bytes_received for subflow in diagnostics.subflows()}
-        return {device: received.get(address, 0) for device, address in clients.items()}
+        return {device: round(received.get(address, 0) / share) for device, address in clients.items()}
 
     return Recorder(proxy, DEVICES, read=read)
