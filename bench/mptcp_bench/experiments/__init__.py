@@ -42,7 +42,7 @@ _ALL = (
     Experiment("overshoot", "Bytes above a cap: ours, a poller of counters, a static class", "overshoot"),
     Experiment("pages", "Many short downloads under a cap: rate of the capped path, and duration", "pages"),
     Experiment("starvation", "Other clients during a low cap, and after clients that vanished", "starvation"),
-    Experiment("crowds", "Delay of a client during thousands of idle connections, or a busy client", "crowds"),
+    Experiment("crowds", "Delay of a client while another client is busy", "crowds"),
     Experiment("guard", "The uncapped path fails: with the guard and without it", "guard"),
     Experiment("steering", "Each steering mode: the paths' shares, and how fast it reacts", "steering"),
     Experiment("middleboxes", "Effect of middleboxes on Multipath TCP, and what status shows", "middleboxes"),

@@ -9,7 +9,7 @@ column without bounds has only a text. A :class:`Table` consists of labels of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from math import fsum, isfinite, isnan
 from typing import Any, Generic, Literal, TypeVar, cast
 
@@ -18,6 +18,9 @@ from rich.table import Table as RichTable
 from ..statistics import fmean, mean_bounds, median
 from .aims import Aim
 from .tables import coloured, mean, new_table
+
+_COLUMN = "column"
+"""Key in the metadata of fields that are also columns."""
 
 C = TypeVar("C")
 M = TypeVar("M")
@@ -206,6 +209,17 @@ class Column(Generic[C, M]):
             value = STATISTICS[self.by](values)
             text = f"{value:,.{self.digits}f}" if isfinite(value) else "never"
         return coloured(text, self.verdict(row))
+
+
+def figure(heading: str, default: Any = MISSING, **column: Any) -> Any:
+    """Return a field of a measurement that is also a column, with more arguments of :class:`Column`."""
+    return field(default=default, metadata={_COLUMN: (heading, column)})
+
+
+def columns_of(kind: type) -> list[Column[Any, Any]]:
+    """Return the columns of the fields of *kind* that :func:`figure` declares."""
+    declared = [(each.name, *each.metadata[_COLUMN]) for each in fields(kind) if _COLUMN in each.metadata]
+    return [Column(heading, name, **column) for name, heading, column in declared]
 
 
 Label = tuple[str, Callable[[Row[Any, Any]], str]]

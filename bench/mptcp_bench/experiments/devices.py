@@ -5,8 +5,6 @@ from __future__ import annotations
 
 DEVICES = ("eth0", "wlan0")
 """The interfaces of Ethernet and Wi-Fi, as recorded samples name them."""
-DEVICE = dict(zip(("ethernet", "wifi"), DEVICES, strict=True))
-"""The interface of each path, by the path's name in policies."""
 POLICY_PATHS = """\
 version: 1
 paths:

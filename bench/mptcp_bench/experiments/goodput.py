@@ -14,18 +14,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 
-from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of
+from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of, services
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import mean_rate
-from mptcp_lab.testbed.services import (
-    Origin,
-    Proxy,
-    mptcp_command,
-    start_origin,
-    start_proxy,
-    start_throttler,
-    write_throttler_config,
-)
+from mptcp_lab.testbed.services import Origin, Proxy
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 from mptcp_lab.testbed.transfer import download
 
@@ -38,9 +30,9 @@ from .two_paths import one_subflow
 
 SETTLE = 5.0
 """Seconds from the start of a capped download to its steady state."""
-FILES = {"both": 120_000_000, "capped": 60_000_000, "ethernet": 75_000_000}
-"""Bytes of each file. A download of a file takes 6 to 15 seconds."""
-LEAST, MOST = 0.95, 1.05
+FILES = {"both": 120_000_000, "capped": 60_000_000, "one": 75_000_000}
+"""Bytes of each file: for two paths, for two of which one is capped, for one. A download takes 6 to 15 seconds."""
+MIN_SHARE, MAX_SHARE = 0.95, 1.05
 """Minimum and maximum rate, as a share of a link or a cap. A rate above the link's means that nothing shaped it."""
 
 
@@ -49,36 +41,57 @@ class Settings:
     runs: int = parameter("downloads of each kind", "3", whole(), quick="1")
 
 
+TWO, ONE, TCP = "two subflows", "one subflow", "plain TCP client"
+"""Kinds of clients."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of download."""
+    """One kind of download, with conf/policy.yaml or without a policy."""
 
-    name: str
-    file: str
-    family: int = 4
+    policy: bool
+    client: str = TWO
     connect: bool = False
-    policy: bool = False
-    multipath: bool = True
-    subflows: int = 2
+    family: int = 4
 
     def __str__(self) -> str:
-        return self.name
+        request = f"{'CONNECT' if self.connect else 'GET'}, IPv{self.family}"
+        return "policy, " * self.policy + (request if self.client == TWO else self.client)
 
     @property
-    def both(self) -> bool:
-        """Whether the download uses both paths."""
-        return self.multipath and self.subflows == 2
+    def multipath(self) -> bool:
+        return self.client != TCP
+
+    @property
+    def capped(self) -> bool:
+        """Whether the policy caps one of the paths. It does not cap a connection's only path."""
+        return self.policy and self.client == TWO
+
+    @property
+    def file(self) -> str:
+        return "one" if self.client != TWO else "capped" if self.policy else "both"
 
 
 CELLS = (
-    *(
-        Cell(f"{'policy, ' * policy}{'CONNECT' if connect else 'GET'}, IPv{family}",
-             "capped" if policy else "both", family, connect, policy)
-        for policy, connect, family in product((False, True), (False, True), (4, 6))
-    ),
-    Cell("policy, one subflow", "ethernet", policy=True, subflows=1),
-    Cell("policy, plain TCP client", "ethernet", policy=True, multipath=False),
-)  # fmt: skip
+    *(Cell(*each) for each in product((False, True), (TWO,), (False, True), (4, 6))),
+    Cell(policy=True, client=ONE),
+    Cell(policy=True, client=TCP),
+)
+
+
+def _of_links(row: Row[Cell, Measurement]) -> list[float]:
+    """Return each goodput as a share of the payload that the links can carry; no values if a path is capped."""
+    if row.cell.capped:
+        return []
+    links = ETHERNET_RATE + (WIFI_RATE if row.cell.client == TWO else 0)
+    share = payload_share(row.cell.family, multipath=row.cell.multipath)
+    return [each.goodput / (links * share) for each in row.measured]
+
+
+def _worst(row: Row[Cell, Measurement], path: str, expected: float) -> list[float]:
+    """Return the rate of *path* that differs most from *expected*, as its share: a cap must hold in every round."""
+    shares = [rate / expected for rate in row.values(path)] if row.cell.capped else []
+    return sorted(shares, key=lambda share: abs(share - 1))[-1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +120,8 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
     """Start the services for *cells*; the throttler, with conf/policy.yaml, only if the cells have a policy."""
     with Testbed(TWO_PATHS) as testbed:
         if cells[0].policy:
-            start_throttler(testbed["proxy"], write_throttler_config(testbed["proxy"], POLICY))
-        yield Bed(testbed, start_origin(testbed["origin"], FILES), start_proxy(testbed["proxy"]))
+            services.start_throttler(testbed["proxy"], services.write_throttler_config(testbed["proxy"], POLICY))
+        yield Bed(testbed, services.start_origin(testbed["origin"], FILES), services.start_proxy(testbed["proxy"]))
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
@@ -116,44 +129,28 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
     cell, lab = turn.cell, lab_of(bed.testbed)
     url = bed.origin.url(cell.file, family=cell.family, port=443 if cell.connect else 80)
     argv = ["curl", "-sSf", "-x", bed.proxy.url(cell.family), *(["--proxytunnel"] if cell.connect else []), url]
-    with one_subflow(bed.testbed) if cell.subflows == 1 else nullcontext():
-        seen = download(lab, mptcp_command(argv) if cell.multipath else argv, timeout=120)
-    if why := void(cell, seen.protocol):
-        raise TestbedError(why)
+    with one_subflow(bed.testbed) if cell.client == ONE else nullcontext():
+        seen = download(lab, services.mptcp_command(argv) if cell.multipath else argv, timeout=120)
+    if reason := invalid(cell, seen.protocol):
+        raise TestbedError(reason)
     start = SETTLE if cell.policy else 1.0
     ethernet, wifi = (mean_rate(seen.samples, path.name, start, seen.ended - 0.3) for path in lab.paths)
     return Measurement(seen.goodput, ethernet, wifi)
 
 
-def void(cell: Cell, seen: Protocol) -> str | None:
+def invalid(cell: Cell, seen: Protocol) -> str | None:
     """Return why a download does not count: it did not use the protocol that *cell* requires. None if it did."""
     if seen.proxy_requested or seen.fallbacks:
         return seen.complaint(multipath=True)
     if seen.requested != (1 if cell.multipath else 0):
-        return f"the client asked for {seen.requested} MPTCP connections"
-    if cell.multipath and seen.joins != cell.subflows - 1:
-        return f"{1 + seen.joins} subflows instead of {cell.subflows}"
-    return None
-
-
-def _of_links(row: Row[Cell, Measurement]) -> list[float]:
-    """Return each goodput as a share of the payload that the links can carry; no values if a path is capped."""
-    if row.cell.policy and row.cell.both:
-        return []
-    links = ETHERNET_RATE + (WIFI_RATE if row.cell.both else 0)
-    share = payload_share(row.cell.family, multipath=row.cell.multipath)
-    return [each.goodput / (links * share) for each in row.measured]
-
-
-def _of_cap(row: Row[Cell, Measurement], path: str, due: float) -> list[float]:
-    """Return the rate of *path* that differs most from *due*, as a share of *due*: a cap must hold in every round."""
-    if not (row.cell.policy and row.cell.both):
-        return []
-    return sorted((rate / due for rate in row.values(path)), key=lambda ratio: abs(ratio - 1))[-1:]
+        return f"the client requested {seen.requested} MPTCP connections"
+    return (
+        None if seen.joins == (cell.client == TWO) else f"{1 + seen.joins} subflows of a client of kind {cell.client}"
+    )
 
 
 def _share(heading: str, of: Callable[[Row[Cell, Measurement]], list[float]]) -> Column[Cell, Measurement]:
-    return Column(heading, of, "median", least=LEAST, most=MOST, digits=3)
+    return Column(heading, of, "median", least=MIN_SHARE, most=MAX_SHARE, digits=3)
 
 
 SCENARIO = Scenario(
@@ -171,8 +168,8 @@ SCENARIO = Scenario(
             [
                 RUNS,
                 _share("goodput / payload of the links", _of_links),
-                _share("Ethernet / its cap", lambda row: _of_cap(row, "ethernet", ethernet_cap())),
-                _share("Wi-Fi / its link", lambda row: _of_cap(row, "wifi", WIFI_RATE)),
+                _share("Ethernet / its cap", lambda row: _worst(row, "ethernet", ethernet_cap())),
+                _share("Wi-Fi / its link", lambda row: _worst(row, "wifi", WIFI_RATE)),
             ],
             labels=[CELL],
         )

@@ -12,53 +12,42 @@ from __future__ import annotations
 
 import math
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from mptcp_lab.testbed import Testbed, paths
+from mptcp_lab.testbed import LiveNode, Testbed, paths
 from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, windows
 from mptcp_lab.testbed.services import wait_until
 
-from .columns import RUNS, Column, Results, Row, Table, Turn, for_pictures
+from .columns import RUNS, Column, Row, Table, Turn, columns_of, figure, of_cell
 from .devices import DEVICES, POLICY_PATHS
-from .drawing import Panel, draw_panels
-from .findings import Picture
-from .parameters import MOST_RTT, choices, parameter, several, whole, words
+from .parameters import MOST_RTT, choices, parameter, several, whole
 from .scenario import Scenario
 from .setup import Setup
-from .two_paths import slow_origin, slow_wifi, two_paths, wifi_dropping
-from .upload_recorder import upload_recorder
+from .two_paths import dropping, hop_shaper, slow_origin, two_paths, upload_recorder
 
 ETHERNET, WIFI, CAP = 100, 30, 5
 """Rates of Ethernet and Wi-Fi, and Ethernet's cap, in Mbit/s."""
-WARM, FAULT, AFTER = 4.0, 8.0, 12.0
-"""Seconds that are recorded before the fault, seconds of the fault, and seconds that are recorded after the fault."""
-AFTER_UPLOAD = 24.0
-"""Seconds recorded after the fault of an upload, whose cap returns slowly."""
-RECOVERED, LONGEST, LONGEST_UPLOAD = 0.8, 2.0, 4.0
-"""The connection must regain this share of the rate that Wi-Fi had before the fault, within this number of seconds from
-the fault: first for a download, then for an upload. The scheduler of an upload's client also waits for Wi-Fi: after the
-cap was lifted by hand, the upload took up to 3.7 s."""
+WARM, FAULT = 4.0, 8.0
+"""Seconds that are recorded before the fault, and seconds of the fault."""
+AFTER = {"down": 12.0, "up": 24.0}
+"""Seconds that are recorded after the fault, by direction: the cap of an upload returns slowly."""
+MIN_RECOVERY = 0.8
+"""Minimum rate of a connection that has recovered, as a share of the rate that Wi-Fi had before the fault."""
+MAX_RECOVERY_SECONDS = {"down": 2.0, "up": 4.0}
+"""Maximum seconds from the fault to the recovery, by direction. The scheduler of an upload's client also waits for
+Wi-Fi: after the cap was lifted by hand, the upload took up to 3.7 s."""
 CAP_SPAN, SPAN = 1.0, 0.5
 """Seconds over which Ethernet's rate is compared with its cap, and over which other rates are measured."""
 SLOW, LOSS = 5, 30
 """Rate of Wi-Fi during the fault ``rate``, in Mbit/s, and percentage of packets that the fault ``loss`` drops."""
 ON, OFF = "on", "off"
-WORDS = {
-    "loss": f"loses {LOSS} %",
-    "rate": f"slows to {SLOW} Mbit/s",
-    "silence": "loses everything",
-    "down": "goes down",
-}
-_POLICY = f"""\
-{POLICY_PATHS}guard: {{enabled: %s}}
-rules: [{{name: cap, paths: [ethernet], direction: %s, throttle: {{rate: %d Mbit/s}}}}]
-"""
+Event = Callable[[Setup, Process], AbstractContextManager[object]]
+"""Returns a context manager for an event during the transfer of the given process."""
 
 
 @contextmanager
@@ -70,177 +59,160 @@ def _stopped(client: Process) -> Iterator[None]:
         client.signal(signal.SIGCONT)
 
 
-FAULTS: dict[str, Callable[[Testbed, str], AbstractContextManager[None]]] = {
-    "loss": lambda testbed, _: wifi_dropping(testbed, f"numgen random mod 100 < {LOSS} drop"),
-    "rate": lambda testbed, direction: slow_wifi(testbed, "lan" if direction == "down" else "wan", SLOW, WIFI),
-    "silence": lambda testbed, _: wifi_dropping(testbed),
-    "down": lambda testbed, _: testbed["client"].link_down("wlan0"),
+def _slow_wifi(router: LiveNode, device: str) -> AbstractContextManager[None]:
+    return router.changed(hop_shaper(SLOW, device), hop_shaper(WIFI, device))
+
+
+FAULTS: dict[str, tuple[str, Event]] = {
+    "loss": (
+        f"loses {LOSS} %",
+        lambda setup, _: dropping(setup.testbed["hop2"], f"numgen random mod 100 < {LOSS} drop"),
+    ),
+    "rate": (
+        f"slows to {SLOW} Mbit/s",
+        lambda setup, _: _slow_wifi(setup.testbed["hop2"], "lan" if setup.download else "wan"),
+    ),
+    "silence": ("loses everything", lambda setup, _: dropping(setup.testbed["hop2"])),
+    "down": ("goes down", lambda setup, _: setup.client.link_down("wlan0")),
 }
-"""Functions that return a context manager for a fault of Wi-Fi, for transfers in the given direction."""
-
-
-Control = Callable[["GuardSetup", Process], AbstractContextManager[object]]
-"""Returns a context manager for an event in a transfer without a fault, during which the guard must do nothing."""
-_BOTH: dict[str, Control] = {
+"""Faults of Wi-Fi: what Wi-Fi does, and the event."""
+CONTROLS: dict[str, Event] = {
     "nothing happens": lambda setup, client: nullcontext(),
     "the client stops": lambda setup, client: _stopped(client),
     "a second transfer comes and goes": lambda setup, client: setup.client.running(setup.download or setup.upload),
+    "the origin sends 10 Mbit/s": lambda setup, client: slow_origin(setup.testbed, 10),
 }
-CONTROLS: dict[str, dict[str, Control]] = {
-    "down": {**_BOTH, "the origin sends 10 Mbit/s": lambda setup, client: slow_origin(setup.testbed, 10)},
-    "up": _BOTH,
-}
+"""Events without a fault. The last one is only for downloads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
-
     rtt: tuple[int, ...] = parameter("RTTs of both paths in ms", "20,60", several(whole(most=MOST_RTT)), quick="20")
-    fault: tuple[str, ...] = parameter(
-        "of Wi-Fi; nothing: only what is without a fault",
-        ",".join(FAULTS),
-        lambda text: words(*FAULTS)(text) if text else (),
-    )
+    fault: tuple[str, ...] = choices("faults of Wi-Fi", FAULTS)
     runs: int = parameter("of each", "5", whole(), quick="1")
-    direction: tuple[str, ...] = choices("direction of the transfer", CONTROLS)
+    direction: tuple[str, ...] = choices("direction of the transfer", AFTER)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of the varied settings; *rtt* is in ms. *fault* is the name of a fault or of a control."""
+    """One combination of the varied settings; *rtt* is in ms. *event* is the name of a fault or of a control."""
 
     direction: str
     rtt: int
-    fault: str
+    event: str
 
     def __str__(self) -> str:
-        return f"{self.direction}, {self.rtt} ms, {WORDS.get(self.fault, self.fault)}"
+        return f"{self.direction}, {self.rtt} ms, {self.event if self.is_control else FAULTS[self.event][0]}"
 
     @property
     def is_control(self) -> bool:
         """Whether the cell is a transfer without a fault."""
-        return self.fault not in FAULTS
+        return self.event not in FAULTS
 
 
 @dataclass(frozen=True, slots=True)
-class Unharmed:
+class Control:
     """One transfer without a fault."""
 
-    relaxations: int
-    """Number of times that the guard relaxed the cap."""
-    wifi: float
-    """Wi-Fi's rate at the beginning of the transfer, bits/s."""
+    # Some controls need little data. A transfer without Wi-Fi has no cap that the guard could relax: it proves nothing.
+    wifi: float = figure("Wi-Fi at first", unit=" Mbit/s", scale=1e-6, least=0.1)
+    relaxations: int = figure("relaxations", by="most", digits=0, most=0)
 
 
-class GuardSetup(Setup):
-    """Transfers under the cap, in one direction."""
-
-    __slots__ = ()
-
-    @property
-    def direction(self) -> str:
-        return "down" if self.download else "up"
-
-    @contextmanager
-    def transferring(self) -> Iterator[tuple[Process, Recorder]]:
-        """Start a transfer; yield its process and a recorder of its paths. For an upload, first wait for the cap."""
-        with self.client.running(self.download or self.upload) as process:
-            if self.upload:
-                wait_until(self._in_force, "the cap is in force", timeout=30)
-            over = Recorder(self.client, DEVICES) if self.download else upload_recorder(self.proxy, self.client)
-            with over as recorder:
-                yield process, recorder
-
-    def _in_force(self) -> bool:
-        status = self.throttler.status()
-        rates = [each["rate"] for each in status["classes"] if each["direction"] == "up"]
-        return bool(status["counters"]["upload_entries"]) and rates == [CAP * 1_000_000]
+def _on(row: Row[Cell, Any]) -> bool:
+    return row.variant == ON
 
 
-def cells(chosen: Settings) -> list[Cell]:
-    """Return, for each RTT and direction, the cells of the faults, then the cells of the controls."""
-    return [
-        Cell(direction, rtt, fault)
-        for rtt, direction in product(chosen.rtt, chosen.direction)
-        for fault in (*chosen.fault, *CONTROLS[direction])
-    ]
-
-
-@contextmanager
-def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[GuardSetup]:
-    """Build a testbed for all cells of one direction and RTT."""
-    direction, rtt = cells[0].direction, cells[0].rtt
-    with Testbed(paths(two_paths((ETHERNET, WIFI), (rtt, rtt))), seed=seed) as testbed:
-        down = direction == "down"
-        yield GuardSetup.built(testbed, _policy(True, direction), down=down, up=not down)
-
-
-def measure(setup: GuardSetup, turn: Turn[Cell]) -> Outcome | Unharmed:
-    """Run a transfer with a fault of Wi-Fi, or a transfer without a fault, and return its result."""
-    cell, arm = turn.cell, turn.variant
-    if cell.is_control:
-        return unharmed(setup, CONTROLS[cell.direction][cell.fault])
-    setup.load_between(_policy(arm == ON, cell.direction), ["cap"])
-    before = _relaxations(setup)
-    with setup.transferring() as (_client, recorder):
-        recorder.wait(WARM)
-        until = recorder.now
-        with FAULTS[cell.fault](setup.testbed, cell.direction):
-            # Under load the fault's command takes a second. Data that arrives during the command is not a recovery.
-            fault_at = recorder.now
-            recorder.wait(fault_at + FAULT)
-        recorder.wait(fault_at + FAULT + after(cell.direction))
-        samples = recorder.samples
-    return judge(samples, fault_at, _relaxations(setup) - before, until)
-
-
-def after(direction: str) -> float:
-    """Return the number of seconds after the fault for which a transfer is recorded."""
-    return AFTER if direction == "down" else AFTER_UPLOAD
-
-
-def unharmed(setup: GuardSetup, control: Control) -> Unharmed:
-    """Return the guard's relaxations during *control*, and Wi-Fi's rate before it."""
-    setup.load_between(_policy(True, setup.direction), ["cap"])
-    before = _relaxations(setup)
-    with setup.transferring() as (client, recorder):
-        recorder.wait(WARM)
-        samples = recorder.samples
-        with control(setup, client):
-            time.sleep(FAULT / 2)
-        time.sleep(FAULT / 2)
-    return Unharmed(_relaxations(setup) - before, mean_rate(samples, "wlan0", WARM / 2, WARM))
-
-
-def _relaxations(setup: Setup) -> int:
-    return int(setup.throttler.status()["counters"]["guard"]["relaxations"])
-
-
-def _policy(guarded: bool, direction: str) -> str:
-    return _POLICY % (str(guarded).lower(), direction, CAP)
+def _off(row: Row[Cell, Any]) -> bool:
+    return row.variant == OFF
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One transfer with a fault. Times are in seconds; infinity if the event did not happen before the samples end."""
 
-    before: float
-    """Wi-Fi's rate before the fault, bits/s."""
     capped: float
     """Ethernet's rate before the fault, as a multiple of its cap."""
-    during: float
-    """Rate of the connection from ``LONGEST`` after the fault to the fault's end, as a share of :attr:`before`."""
-    recovered: float
-    """Seconds from the fault until the connection's rate is at least ``RECOVERED`` times :attr:`before`."""
-    in_force: float
+    before: float = figure("Wi-Fi before", scale=1e-6)
+    """Wi-Fi's rate before the fault, bits/s."""
+    recovered: float = figure(
+        "gets again after s", aim="recovers after", unit=" s", judged=_on,
+        most=of_cell(lambda cell: MAX_RECOVERY_SECONDS[cell.direction]),
+    )  # fmt: skip
+    """Seconds from the fault until the connection's rate is at least ``MIN_RECOVERY`` times :attr:`before`."""
+    during: float = figure("then", aim="without the guard gets", most=MIN_RECOVERY, judged=_off)
+    """Rate of the connection from two seconds after the fault to the fault's end, as a share of :attr:`before`."""
+    in_force: float = figure(
+        "cap back after s", aim="the cap is back after", unit=" s", judged=_on,
+        most=of_cell(lambda cell: AFTER[cell.direction] - CAP_SPAN - SPAN),
+    )  # fmt: skip
     """Seconds from the end of the fault until Ethernet stays at its cap."""
-    relaxations: int
+    relaxations: int = figure("n")
     """Number of times that the guard relaxed the cap."""
-    beyond: float
+    beyond: float = figure("beyond", aim="beyond the cap, × what Wi-Fi lacks", most=1.1, judged=_on)
     """Data that Ethernet carried above its cap until the cap was in force again / the data that Wi-Fi lacked."""
-    fault_at: float = 0.0
-    samples: tuple[Sample, ...] = for_pictures()
+
+
+def cells(chosen: Settings) -> list[Cell]:
+    """Return, for each RTT and direction, the cells of the faults, then the cells of the controls."""
+    return [
+        Cell(direction, rtt, event)
+        for rtt, direction in product(chosen.rtt, chosen.direction)
+        for event in (*chosen.fault, *list(CONTROLS)[: None if direction == "down" else -1])
+    ]
+
+
+@contextmanager
+def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
+    """Build a testbed for all cells of one direction and RTT."""
+    direction, rtt = cells[0].direction, cells[0].rtt
+    with Testbed(paths(two_paths((ETHERNET, WIFI), (rtt, rtt))), seed=seed) as testbed:
+        yield Setup.built(testbed, _policy(True, direction), down=direction == "down", up=direction == "up")
+
+
+def measure(setup: Setup, turn: Turn[Cell]) -> Outcome | Control:
+    """Run a transfer with a fault of Wi-Fi, or a transfer without a fault, and return its result."""
+    cell = turn.cell
+    setup.load_between(_policy(turn.variant != OFF, cell.direction), ["cap"])
+    relaxations = _relaxations(setup)
+    with _transferring(setup) as (client, recorder):
+        recorder.wait(WARM)
+        until = recorder.now
+        with (CONTROLS[cell.event] if cell.is_control else FAULTS[cell.event][1])(setup, client):
+            # Under load the fault's command takes a second. Data that arrives during the command is not a recovery.
+            fault_at = recorder.now
+            recorder.wait(fault_at + (FAULT / 2 if cell.is_control else FAULT))
+        recorder.wait(fault_at + FAULT + (0 if cell.is_control else AFTER[cell.direction]))
+    samples, relaxations = recorder.samples, _relaxations(setup) - relaxations
+    if cell.is_control:
+        return Control(mean_rate(samples, "wlan0", WARM / 2, WARM), relaxations)
+    return judge(samples, fault_at, relaxations, until)
+
+
+@contextmanager
+def _transferring(setup: Setup) -> Iterator[tuple[Process, Recorder]]:
+    """Start a transfer; yield its process and a recorder of its paths. For an upload, first wait for the cap."""
+
+    def in_force() -> bool:
+        status = setup.throttler.status()
+        rates = [each["rate"] for each in status["classes"] if each["direction"] == "up"]
+        return bool(status["counters"]["upload_entries"]) and rates == [CAP * 1_000_000]
+
+    with setup.client.running(setup.download or setup.upload) as process:
+        if setup.upload:
+            wait_until(in_force, "the cap is in force", timeout=30)
+        new = Recorder(setup.client, DEVICES) if setup.download else upload_recorder(setup.proxy, setup.client)
+        with new as recorder:
+            yield process, recorder
+
+
+def _relaxations(setup: Setup) -> int:
+    return int(setup.throttler.status()["counters"]["guard"]["relaxations"])
+
+
+def _policy(guard: bool, direction: str) -> str:
+    rule = f"{{name: cap, paths: [ethernet], direction: {direction}, throttle: {{rate: {CAP} Mbit/s}}}}"
+    return f"{POLICY_PATHS}guard: {{enabled: {str(guard).lower()}}}\nrules: [{rule}]\n"
 
 
 def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: float | None = None) -> Outcome:
@@ -252,103 +224,32 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
     before = mean_rate(samples, "wlan0", until - 2, until)
     if before <= 0:
         raise ValueError("nothing came over Wi-Fi before the fault")
-    ended = fault_at + FAULT
+    end = fault_at + FAULT
     # Data that arrives as the fault ends is not a recovery.
-    together = windows([sample for sample in samples if sample.time <= ended - 0.2], DEVICES, SPAN, fault_at)
-    recovered = next((begin + SPAN for begin, rate in together if rate >= RECOVERED * before), math.inf)
-    capped_from = _capped_from(samples, ended)
+    together = windows([sample for sample in samples if sample.time <= end - 0.2], DEVICES, SPAN, fault_at)
+    recovered = next((begin + SPAN for begin, rate in together if rate >= MIN_RECOVERY * before), math.inf)
+    capped_from = _capped_from(samples, end)
     until_capped = min(capped_from, samples[-1].time)
-    span = until_capped - fault_at
-    above = max(0.0, mean_rate(samples, "eth0", fault_at, until_capped) - CAP * 1e6) * span
-    lacking = max(1.0, before - mean_rate(samples, "wlan0", fault_at, until_capped)) * span
+    above = max(0.0, mean_rate(samples, "eth0", fault_at, until_capped) - CAP * 1e6)
     return Outcome(
         before=before,
-        capped=mean_rate(samples, "eth0", until - 2, until) / (CAP * 1e6),
-        during=sum(mean_rate(samples, device, fault_at + LONGEST, ended) for device in DEVICES) / before,
         recovered=recovered - fault_at,
-        in_force=capped_from - ended,
+        during=sum(mean_rate(samples, device, fault_at + 2, end) for device in DEVICES) / before,
+        in_force=capped_from - end,
         relaxations=relaxations,
-        beyond=above / lacking,
-        fault_at=fault_at,
-        samples=tuple(samples),
+        beyond=above / max(1.0, before - mean_rate(samples, "wlan0", fault_at, until_capped)),
+        capped=mean_rate(samples, "eth0", until - 2, until) / (CAP * 1e6),
     )
 
 
-def _capped_from(samples: Sequence[Sample], ended: float) -> float:
-    """Return the end of the last second above the cap after *ended*; infinity if this is the last recorded second."""
-    above = [(begin, rate > 1.1e6 * CAP) for begin, rate in windows(samples, ("eth0",), CAP_SPAN, ended)]
+def _capped_from(samples: Sequence[Sample], end: float) -> float:
+    """Return the end of the last second above the cap after *end*; infinity if this is the last recorded second."""
+    above = [(begin, rate > 1.1e6 * CAP) for begin, rate in windows(samples, ("eth0",), CAP_SPAN, end)]
     if not above:
         raise ValueError("no second of samples after the fault")
     if above[-1][1]:
         return math.inf
-    return max((begin + CAP_SPAN for begin, is_above in above if is_above), default=ended)
-
-
-GuardRow = Row[Cell, Any]
-
-
-def _on(row: GuardRow) -> bool:
-    return row.variant == ON
-
-
-def _of_all_arms(row: GuardRow) -> list[Outcome]:
-    return [each for arm in (ON, OFF) for each in row.beside(arm)]
-
-
-def _farthest_from_its_link(row: GuardRow) -> list[float]:
-    shares = [each.before / (WIFI * 1e6) for each in _of_all_arms(row)]
-    return [max(shares, key=lambda share: abs(share - 1))] if shares else []
-
-
-FAILS: tuple[Column[Cell, Any], ...] = (
-    RUNS,
-    Column("Wi-Fi before", "before", scale=1e-6),
-    Column(
-        "", lambda row: [each.capped for each in _of_all_arms(row)], "most", "Ethernet before, × its cap", most=1.5,
-        judged=_on,
-    ),
-    Column(
-        "", _farthest_from_its_link, aim="Wi-Fi before, of its link", least=0.8, most=1.2,
-        judged=_on,
-    ),
-    Column(
-        "gets again after s", "recovered", aim="recovers after", unit=" s",
-        most=lambda row: LONGEST if row.cell.direction == "down" else LONGEST_UPLOAD, judged=_on,
-    ),
-    Column("then", "during", aim="without the guard gets", most=RECOVERED, judged=lambda row: row.variant == OFF),
-    Column(
-        "cap back after s", "in_force", aim="the cap is back after", unit=" s",
-        most=lambda row: after(row.cell.direction) - CAP_SPAN - SPAN, judged=_on,
-    ),
-    Column("n", "relaxations"),
-    Column("", "relaxations", "most", "without the guard relaxed", most=0, judged=lambda row: row.variant == OFF),
-    Column("beyond", "beyond", aim="beyond the cap, × what Wi-Fi lacks", most=1.1, judged=_on),
-)  # fmt: skip
-UNHARMED: tuple[Column[Cell, Any], ...] = (
-    # Some controls need little data. A transfer without Wi-Fi has no cap that the guard could relax: it proves nothing.
-    Column("Wi-Fi at first", "wifi", unit=" Mbit/s", scale=1e-6, least=0.1),
-    Column("relaxations", "relaxations", "most", digits=0, most=0),
-)
-
-
-def pictures(results: Results[Cell, Any]) -> list[Picture]:
-    """Return a picture with a run with the guard for each kind of fault, all with one direction and RTT."""
-    guarded = {cell: there[0] for cell in results.cells if (there := results.of(cell, ON))}
-    if not guarded:
-        return []
-    first = next(iter(guarded))
-    panels = [
-        Panel(f"Wi-Fi: {cell.fault}", one.samples, one.fault_at, (0, FAULT))
-        for cell, one in guarded.items()
-        if (cell.direction, cell.rtt) == (first.direction, first.rtt)
-    ]
-    explained = f"Ethernet capped at {CAP} Mbit/s, RTT {first.rtt} ms; between the dashed lines Wi-Fi has a fault"
-    span = (-2, FAULT + AFTER)
-    return [
-        Picture("guard", lambda target: draw_panels(
-            target, "The guard", explained, panels, x="seconds since the fault", span=span
-        ))
-    ]  # fmt: skip
+    return max((begin + CAP_SPAN for begin, is_above in above if is_above), default=end)
 
 
 SCENARIO = Scenario(
@@ -363,18 +264,21 @@ SCENARIO = Scenario(
     tables=(
         Table(
             "Wi-Fi fails while Ethernet is capped",
-            FAILS,
+            (
+                RUNS,
+                *columns_of(Outcome),
+                Column("", "capped", "most", "Ethernet before, × its cap", most=1.5),
+                Column("", "before", aim="Wi-Fi before, of its link", scale=1e-6 / WIFI, least=0.8, most=1.2),
+                Column("", "relaxations", "most", "without the guard relaxed", most=0, judged=_off),
+            ),
             (
                 ("", lambda row: row.cell.direction),
                 ("RTT", lambda row: f"{row.cell.rtt} ms"),
-                ("Wi-Fi", lambda row: WORDS[row.cell.fault]),
+                ("Wi-Fi", lambda row: FAULTS[row.cell.event][0]),
                 ("guard", lambda row: row.variant),
             ),
             of=lambda row: not row.cell.is_control,
         ),
-        Table("Without a fault", UNHARMED, (("control", str),), of=lambda row: row.cell.is_control),
+        Table("Without a fault", columns_of(Control), (("control", str),), of=lambda row: row.cell.is_control),
     ),
-    name=lambda row: str(row.cell),
-    counted=lambda row: f"runs, guard {row.variant}" if row.variant else "transfers without a fault",
-    pictures=pictures,
 )

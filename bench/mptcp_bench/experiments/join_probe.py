@@ -35,7 +35,7 @@ from mptcp_throttler.shaping.model import Ownership
 
 GIVE_UP_SECONDS = 3.0
 """A cap's entry that is not visible this many seconds after the join counts as missing."""
-LAST_SECONDS = 30.0
+JOIN_TIMEOUT = 30.0
 """The probe ends this many seconds after the last join if fewer than the requested number arrive."""
 _IDLE_SECONDS = 0.05
 """Seconds between two readings. The socket's buffer can hold the packets of this period."""
@@ -63,24 +63,24 @@ def delays(segments: Iterable[Segment], marked: Mapping[int, float], port: int) 
     marked within ``GIVE_UP_SECONDS``, and negative if the mark came before the join, which then did not cause the
     entry.
     """
-    found: dict[int, float] = {}
+    by_port: dict[int, float] = {}
     first = None
     for segment in segments:
         if segment.destination_port == port and any(isinstance(each, MpCapable) for each in segment.options):
             first = segment.source_port
         # The client repeats the third ACK until it is acknowledged (RFC 8684, 3.2). Only the first third ACK counts.
-        if is_join(segment, port) and first is not None and first not in found:
+        if is_join(segment, port) and first is not None and first not in by_port:
             delay = marked.get(first, math.inf) - segment.time
-            found[first] = 1000 * delay if delay <= GIVE_UP_SECONDS else math.inf
-    return list(found.values())
+            by_port[first] = 1000 * delay if delay <= GIVE_UP_SECONDS else math.inf
+    return list(by_port.values())
 
 
-class Wire:
+class MarkedPackets:
     """The packets that leave wan0 from *port* to *client*: IPv4 over Ethernet. Needs Linux 5.19 (SO_RCVMARK)."""
 
     def __init__(self, port: int, client: str) -> None:
         self._port = port
-        self._ahead = time.time() - time.monotonic()
+        self._clock_offset = time.time() - time.monotonic()
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
         self._socket.bind(("wan0", 0))
         attach_filter(self._socket, f"outbound and tcp src port {port} and dst host {client}", "wan0")
@@ -96,13 +96,13 @@ class Wire:
             except BlockingIOError:
                 return
             if address[2] != socket.PACKET_OUTGOING or len(frame) < _HEADERS + 20 or frame[12:14] != b"\x08\x00":
-                continue  # captured before the filter was attached
+                continue  # It was captured before the filter was attached.
             source_port, client_port = struct.unpack_from("!HH", frame, _HEADERS)
             data = {kind: body for _, kind, body in ancillary}
             mark = int.from_bytes(data[_SO_MARK], sys.byteorder)
             if source_port == self._port and mark & Ownership().mark_mask:
                 seconds, nanoseconds = struct.unpack("=qq", data[_SO_TIMESTAMPNS])
-                yield client_port, seconds + nanoseconds / 1e9 - self._ahead
+                yield client_port, seconds + nanoseconds / 1e9 - self._clock_offset
 
 
 def serve(port: int) -> None:
@@ -123,28 +123,28 @@ def serve(port: int) -> None:
 
 def probe(port: int, count: int, client: str, output: str) -> None:
     """Write the delays of the joins of *count* connections to *port*, whose first subflow comes from *client*."""
-    signals, wire = Capture("wan0", [port]), Wire(port, client)
+    signals, packets = Capture("wan0", [port]), MarkedPackets(port, client)
     # Serve in a separate process: a thread would make the probe wait for the interpreter, 5 ms at a time.
     multiprocessing.get_context("spawn").Process(target=serve, args=(port,), daemon=True).start()
     segments: list[Segment] = []
     marked: dict[int, float] = {}
     joins, last = 0, time.monotonic()
-    while time.monotonic() < last + (GIVE_UP_SECONDS if joins >= count else LAST_SECONDS):
+    while time.monotonic() < last + (GIVE_UP_SECONDS if joins >= count else JOIN_TIMEOUT):
         time.sleep(_IDLE_SECONDS)
         new = list(signals.read())
         segments += new
-        for client_port, when in wire.read():
+        for client_port, when in packets.read():
             marked.setdefault(client_port, when)
         if more := sum(is_join(segment, port) for segment in new):
             joins, last = joins + more, time.monotonic()
     Path(output).write_text(json.dumps(delays(segments, marked, port)))
 
 
-def client(port: int, count: int, address: str, joining: str) -> None:
-    """Open *count* connections to *address*; *joining* is the address of the second path."""
+def client(port: int, count: int, address: str, second_address: str) -> None:
+    """Open *count* connections to *address*; *second_address* is the one of the second path."""
     endpoint = ["ip", "mptcp", "endpoint"]
     subprocess.run([*endpoint, "flush"], check=True)
-    subprocess.run([*endpoint, "add", joining, "dev", "wlan0", "subflow"], check=True)
+    subprocess.run([*endpoint, "add", second_address, "dev", "wlan0", "subflow"], check=True)
     for _ in range(count):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP) as connection:
             connection.settimeout(5)

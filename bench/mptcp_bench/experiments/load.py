@@ -1,52 +1,204 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How the throttler behaves under load, and what it costs.
 
-- *joins*: how soon a joining subflow is capped, while the throttler has no other load (``load_joins``);
-- *rate*: how many new connections per second the throttler can track, and its processor time (``load_rate``);
+- *joins*: how soon a joining subflow is capped, while the throttler has no other load;
+- *rate*: how many new connections per second the throttler can track, and what share of a core it uses;
 - *held*: reload, status, memory, reaction and processor time with up to 10,000 open tunnels, and what the console adds
   to these figures (``load_held``).
+
+For *joins*, a program outside the daemon measures the time from the MP_JOIN's third ACK on the wire to the first packet
+under the cap (``join_probe``). The proxy's end sends continuously, so that this packet usually follows the entry within
+a fraction of a millisecond. 200 connections follow one another, and a second subflow joins each of them in the first
+round trips. Anticipation is off: with anticipation, the entry of a connection that is expected to get a second subflow
+would exist before the join.
+
+For *rate*, a crowd opens connections with two subflows at a fixed pace to a listener on the proxy's port, without
+Squid. The client closes each connection half a second later. No event is lost if the tracker opened each connection and
+both subflows exactly once, if a kernel entry was added and removed for each capped subflow, and if no path-manager
+event and no segment was dropped. The client counts the connections; the kernel counts their joins.
 """
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from mptcp_lab.testbed import Testbed
+from mptcp_lab.agent.counters import added_to
+from mptcp_lab.agent.processors import process_seconds
+from mptcp_lab.testbed import TWO_PATHS, UNSHAPED, Testbed, TestbedError
+from mptcp_lab.testbed.model import Topology
+from mptcp_lab.testbed.services import start_throttler, wait_until, write_throttler_config
 
-from . import load_held, load_joins, load_rate
-from .backends import BACKENDS, lacking
+from . import load_held
+from .columns import Row, Table, columns_of, figure, of_cell
+from .load_crowd import Crowd, Reactions, reactions, with_crowd
 from .load_held import HeldCell
-from .load_joins import JoinsCell
-from .load_rate import RateCell
-from .parameters import number, parameter, several, whole, words
+from .parameters import choices, number, parameter, several, whole
 from .scenario import Scenario
+from .setup import BACKENDS, lacking
 
+AIM_RATE = 500
+"""Connections per second that the throttler must be able to track. Higher rates are shown without an aim."""
+MIN_SHARE = 0.98
+"""Minimum share of the requested rate that the client must reach, and of connections with a join."""
+LIFETIME = 0.5
+"""Seconds from the opening of a connection to its end."""
+WARM_UP_SECONDS = 11.0
+"""Seconds until removals keep pace with additions: an entry is removed ten seconds after its subflow ends."""
+FINISH_TIMEOUT, QUERY_INTERVAL = 30.0, 0.5
+"""Seconds within which the last entry must be removed, and seconds between two queries for this. Each query costs the
+daemon processor time."""
+# landing: at-once, because the entry of a soft cap comes up to a second later, when some connections have ended.
+RATE_POLICY = """\
+version: 1
+paths:
+  first: {subflow: initial}
+rules:
+  - {name: cap, paths: [first], throttle: {rate: 5 Mbit/s, landing: at-once}}
+"""
+
+
+def _judged(row: Row[Any, Any]) -> bool:
+    return bool(row.cell.rate <= AIM_RATE)
+
+
+def _zero(heading: str, least: float | None = 0) -> Any:
+    """Return a field whose value must be 0."""
+    return figure(heading, least=least, most=0, digits=0, judged=_judged)
+
+
+@dataclass(frozen=True, slots=True)
+class RateResult:
+    """How completely the throttler tracked the connections."""
+
+    rate: float = figure("opened per second", least=of_cell(lambda c: MIN_SHARE * c.rate), digits=0, judged=_judged)
+    joins: float = figure("joins per connection", least=MIN_SHARE, digits=3, judged=_judged)
+    opened_minus_actual: int = _zero("opened by the tracker - by the client")
+    activated_minus_actual: int = _zero("subflows activated by the tracker - by the client")
+    lost: int = _zero("connections without entry, or whose entry was not removed")
+    events_lost: int = _zero("path-manager events lost", None)
+    dropped: int = _zero("segments dropped", None)
+    core: float = figure("share of one core", most=100, digits=1, unit=" %", judged=_judged)
+
+
+@dataclass(frozen=True, slots=True)
+class RateCell:
+    """*rate* new connections per second with one netfilter adapter, measured over *seconds*."""
+
+    topology: ClassVar[Topology] = with_crowd(UNSHAPED)
+    adapter: str
+    rate: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.adapter}, {self.rate} connections/s"
+
+    def measure(self, testbed: Testbed) -> RateResult:
+        proxy = testbed["proxy"]
+        settings = {"netfilter": self.adapter, "verify_interval": 3600, "log_level": "warning"}
+        policy = proxy.write("policy.yaml", RATE_POLICY)
+        throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
+        # Connections are closed at the pace, and opened to replace them; a delayed client catches up.
+        open_at_once = round(self.rate * LIFETIME)
+        crowd = Crowd.start(testbed, open_at_once, rate=2 * self.rate, squid=False)
+        mib = proxy.mib()
+        crowd.hold(open_at_once)
+        crowd.churn(self.rate)
+        time.sleep(WARM_UP_SECONDS)
+        pid, client = throttler.process.pid, crowd.client
+        begin, opened, used = time.monotonic(), client.read().opened, process_seconds(pid)
+        time.sleep(self.seconds)
+        took, opened, used = time.monotonic() - begin, client.read().opened - opened, process_seconds(pid) - used
+        crowd.churn(0)
+        crowd.hold(0)
+        connections = client.read().opened
+        joins = added_to(mib, proxy.mib()).get("MPTcpExtMPJoinAckRx", 0)
+
+        def finished() -> bool:
+            time.sleep(QUERY_INTERVAL)
+            return bool(throttler.status()["counters"]["reconciler"]["entries_deleted"] >= connections)
+
+        with suppress(TestbedError):
+            wait_until(finished, "the throttler removes the last entry", timeout=FINISH_TIMEOUT)
+        counters = throttler.status()["counters"]
+        reconciler, tracker, observers = counters["reconciler"], counters["tracker"], counters["observers"]
+        return RateResult(
+            rate=opened / took,
+            joins=joins / connections if connections else 0.0,
+            opened_minus_actual=tracker["connections_opened"] - connections,
+            activated_minus_actual=tracker["subflows_activated"] - connections - joins,
+            lost=connections - min(reconciler["entries_upserted"], reconciler["entries_deleted"]),
+            events_lost=observers["kernel_events_lost"],
+            dropped=observers["segments_dropped"],
+            core=100 * used / took,
+        )
+
+
+RATE_TABLE: Table[Any, RateResult] = Table(
+    "New connections with two subflows",
+    columns_of(RateResult),
+    of=lambda row: isinstance(row.cell, RateCell),
+    beside=True,
+)
+JOINS_POLICY = """\
+version: 1
+anticipate: false
+paths:
+  ethernet: {clients: [10.77.1.0/24]}
+rules:
+  - {name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s, landing: at-once}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinsCell:
+    """Joins with one netfilter adapter, while the throttler has no other load."""
+
+    topology: ClassVar[Topology] = TWO_PATHS
+    adapter: str
+    count: int
+
+    def __str__(self) -> str:
+        return self.adapter
+
+    def measure(self, testbed: Testbed) -> Reactions:
+        proxy = testbed["proxy"]
+        policy = proxy.write("policy.yaml", JOINS_POLICY)
+        start_throttler(proxy, write_throttler_config(proxy, policy, settings={"netfilter": self.adapter}))
+        return reactions(testbed, self.count)
+
+
+JOINS_TABLE: Table[Any, Reactions] = Table(
+    "Reaction: from a join's third ACK to the first packet under the cap",
+    columns_of(Reactions),
+    of=lambda row: isinstance(row.cell, JoinsCell),
+    beside=True,
+)
 PARTS = ("joins", "rate", "held")
 Cell = JoinsCell | RateCell | HeldCell
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    part: tuple[str, ...] = parameter("which parts", ",".join(PARTS), words(*PARTS))
-    netfilter: tuple[str, ...] = parameter("adapters for joins and rate", ",".join(BACKENDS), words(*BACKENDS))
+    part: tuple[str, ...] = choices("what to measure", PARTS)
+    netfilter: tuple[str, ...] = choices("adapters for joins and rate", BACKENDS)
     n: tuple[int, ...] = parameter("tunnels held", "100,1000,10000", several(whole()), quick="20,200")
     rate: tuple[int, ...] = parameter("connections per second", "250,500,750,1000", several(whole()), quick="500")
-    seconds: float = parameter("over which processor time is taken", "30", number(), quick="5")
-    reactions: int = parameter(
-        "joins that are measured each time, half as many while status is asked", "200", whole(4), quick="20"
-    )
-    spans: int = parameter("of ten seconds in which the loop's lag is watched, each way", "6", whole(), quick="1")
+    seconds: float = parameter("in which processor time is measured", "30", number(), quick="5")
+    reactions: int = parameter("joins per measurement, half as many while polled", "200", whole(4), quick="20")
+    spans: int = parameter("of ten seconds for the loop's lag, with and without a console", "6", whole(), quick="1")
 
 
 def cells(chosen: Settings) -> list[Cell]:
     adapters = chosen.netfilter
-    found: dict[str, list[Cell]] = {
+    by_part: dict[str, list[Cell]] = {
         "joins": [JoinsCell(adapter, chosen.reactions) for adapter in adapters],
         "rate": [RateCell(adapter, rate, chosen.seconds) for adapter in adapters for rate in chosen.rate],
-        "held": [HeldCell(number, chosen.seconds, chosen.reactions, chosen.spans) for number in chosen.n],
+        "held": [HeldCell(tunnels, chosen.seconds, chosen.reactions, chosen.spans) for tunnels in chosen.n],
     }
-    return [cell for part in chosen.part for cell in found[part]]
+    return [cell for part in chosen.part for cell in by_part[part]]
 
 
 SCENARIO: Scenario[Settings, Cell, Testbed, Any] = Scenario(
@@ -58,5 +210,5 @@ SCENARIO: Scenario[Settings, Cell, Testbed, Any] = Scenario(
     attempts=lambda cell: 1,
     bed=lambda chosen, cells, seed: Testbed(cells[0].topology),
     measure=lambda testbed, turn: turn.cell.measure(testbed),
-    tables=[load_joins.TABLE, load_rate.TABLE, load_held.TABLE],
+    tables=[JOINS_TABLE, RATE_TABLE, load_held.TABLE],
 )

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A crowd of thousands of slow tunnels with two subflows through the real proxy, and the policies that cap the crowd.
+"""The parts of the experiment load: a crowd of thousands of slow tunnels, its policies, and the reaction to joins.
+
+The tunnels have two subflows and go through the real proxy.
 
 The crowd has its own namespace, in addition to the client's, and its own two paths, so that changes of the client's
 endpoints (ip-mptcp(8)) do not affect the crowd. The program ``native/crowd.c`` is both the crowd's client and its
@@ -9,32 +11,30 @@ have 20,000 descriptors.
 
 from __future__ import annotations
 
+import json
 import mmap
 import re
 import resource
 import struct
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError
+from mptcp_lab.testbed import LiveNode, Process, Testbed, TestbedError, services
+from mptcp_lab.testbed.commands import undone_on_error
+from mptcp_lab.testbed.host import Program
 from mptcp_lab.testbed.model import Topology
-from mptcp_lab.testbed.services import (
-    PROXY_PORT,
-    SQUID_CONFIG,
-    Proxy,
-    start_proxy,
-    throttler_mounts,
-    wait_until,
-    write_throttler_config,
-)
-from mptcp_lab.testbed.system_state import State, whole_state
+from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Throttler, accepts, wait_until
+from mptcp_lab.testbed.system_state import State, differences, whole_state
 from mptcp_lab.testbed.topologies import SECOND_CLIENT_NETWORKS, with_second_client
 
+from ..statistics import percentile
+from .columns import figure, of_cell
 from .devices import POLICY_PATHS
 from .relay_load import built
 
@@ -45,15 +45,13 @@ TRICKLE = 5_000
 """Bytes per second that each tunnel carries."""
 RATE = 300
 """Maximum number of tunnels that the client opens per second."""
-PATIENCE = 60.0
+OPEN_TIMEOUT = 60.0
 """Seconds that the client may take to open the tunnels, in addition to the time that results from the rate."""
+KILL_AFTER = 60.0
+"""Seconds after SIGTERM at which a throttler is killed if it still runs."""
 WORKERS = 2
-TIME_WAIT = ("net.ipv4.tcp_tw_reuse=1", "net.ipv4.tcp_max_tw_buckets=2000")
-"""sysctls with which the crowd's node can close more connections in a minute than it has ports."""
-DESCRIPTORS = 20_000
-"""Maximum number of open files of each Squid worker."""
-DESCRIPTORS_BESIDE = 500
-"""Number of a worker's descriptors for logs, listeners and other open files."""
+MAX_DESCRIPTORS, OTHER_DESCRIPTORS = 20_000, 500
+"""Maximum number of open files of each Squid worker, and how many of them are logs, listeners and other files."""
 # No limit per client address, because the crowd has one address, but thousands of phones would have an address each.
 _SQUID = f"""\
 acl crowd src 10.77.0.0/16
@@ -67,6 +65,122 @@ shutdown_lifetime 0 seconds
 """
 _TOKENS = re.compile(r"\btoken:[0-9a-f]+\(id:\d+\)/([0-9a-f]+)\(id:\d+\)")
 """Tokens in ss(8)'s line of a subflow: the client's token and id, the proxy's token and id."""
+_COUNTERS = struct.Struct("=6Q")
+
+
+class Counters(NamedTuple):
+    """The counters of native/crowd.c (its ``struct counters``)."""
+
+    wanted: int
+    opened: int
+    open: int
+    ended: int
+    octets: int
+    churn: int
+
+
+class _Member:
+    """One process of the crowd."""
+
+    def __init__(self, testbed: Testbed, node: LiveNode, role: str, *arguments: object) -> None:
+        path = node.directory / f"crowd-{role}"
+        path.write_bytes(bytes(_COUNTERS.size))
+        file = testbed.scope.enter_context(path.open("r+b"))
+        self._map = testbed.scope.enter_context(mmap.mmap(file.fileno(), _COUNTERS.size))
+        program = built("crowd", testbed["proxy"])
+        argv = [str(program), role, str(path), *map(str, arguments)]
+        self.process: Process = node.popen(argv, name=f"crowd-{role}")
+        ready = f"the crowd's {role} is ready"
+        wait_until(lambda: self.process.output() == "ready\n", ready, process=self.process, timeout=OPEN_TIMEOUT)
+
+    def read(self) -> Counters:
+        if not self.process.running:
+            raise TestbedError(f"the crowd's {self.process.name} ended{self.process.tail()}")
+        return Counters._make(_COUNTERS.unpack_from(self._map))
+
+    def set(self, counter: str, value: int) -> None:
+        struct.pack_into("=Q", self._map, 8 * Counters._fields.index(counter), value)
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """A crowd that keeps a requested number of tunnels open through a proxy."""
+
+    testbed: Testbed
+    server: Program
+    """Squid, or the crowd's origin that replaces it."""
+    client: _Member
+    origin: _Member
+
+    @classmethod
+    def start(
+        cls, testbed: Testbed, tunnels: int, *, rate: int = RATE, trickle: int = TRICKLE, squid: bool = True
+    ) -> Self:
+        """Start Squid and a crowd for at most *tunnels* tunnels: *rate* opened per second, *trickle* bytes/s in each.
+
+        Without *squid*, the crowd's origin listens on the proxy's port and sends no data. Raises TestbedError
+        if this host allows too few open files: each worker has both ends of its tunnels.
+        """
+        proxy, server, target = testbed["proxy"], None, "origin:0"
+        if squid:
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            allowed = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
+            if allowed < (needed := 2 * tunnels // WORKERS + OTHER_DESCRIPTORS):
+                raise TestbedError(
+                    f"{tunnels} tunnels need {needed} descriptors a process, ulimit -Hn allows {allowed}"
+                )
+            config = proxy.write(f"{proxy.name}-squid.conf", _SQUID.format(descriptors=allowed))
+            server = services.start_proxy(proxy, config).process
+            target = f"{testbed['origin'].service_address()}:{ORIGIN_PORT}"
+            origin = _Member(testbed, testbed["origin"], "origin", ORIGIN_PORT, trickle)
+        else:
+            # The client closes first, so each of its ports is in TIME-WAIT for a minute. At a thousand connections per
+            # second the client would soon run out of ports, first for second subflows, for which fewer are possible.
+            reuse = ["net.ipv4.tcp_tw_reuse=1", "net.ipv4.tcp_max_tw_buckets=2000"]
+            testbed[NODE].run(["sysctl", "-qw", *reuse])
+            origin = _Member(testbed, proxy, "origin", PROXY_PORT, 0)
+        client = _Member(testbed, testbed[NODE], "client", proxy.service_address(), PROXY_PORT, target, rate)
+        return cls(testbed, server or origin.process, client, origin)
+
+    def state(self) -> State:
+        """Return the whole state of the proxy's host, except Squid's processes, which change."""
+        node = self.testbed["proxy"]
+        return whole_state(
+            node, Path(services.throttler_mounts(node)["/run/mptcp-throttler"]), besides=(self.server.pid,)
+        )
+
+    def remnants(self, before: State, throttler: Throttler) -> tuple[str, ...]:
+        """Stop *throttler* by SIGTERM. Return what differs from the state *before*, and an exit code other than 0."""
+        code = throttler.process.stop(KILL_AFTER)
+        # Check the exit code, because a throttler that crashed earlier also seems to stop immediately.
+        return (*differences(before, self.state()), *([f"exit code {code}"] if code else []))
+
+    def hold(self, count: int) -> None:
+        """Open or close tunnels until exactly *count* are open. Raises TestbedError if this takes too long."""
+        before = self.client.read()
+        self.client.set("wanted", count + before.ended)
+        deadline = time.monotonic() + max(0, count - before.open) / RATE + OPEN_TIMEOUT
+        # After the client has closed a tunnel, wait until the proxy has also closed its connection to the origin.
+        while (now := self.client.read()).open != count or self.origin.read().open != count:
+            if time.monotonic() > deadline:
+                raise TestbedError(f"{now.open} of {count} tunnels are open: {now}{self.server.tail()}")
+            time.sleep(0.05)
+
+    def churn(self, rate: int) -> None:
+        """From now on, replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
+        self.client.set("churn", rate)
+
+    def joined(self, count: int, within: float = 10.0) -> int:
+        """Wait for *count* connections with two subflows, for at most *within* seconds, and return their number."""
+        deadline = time.monotonic() + within
+        while (number := len(two_subflows(self.listing()))) < count and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return number
+
+    def listing(self) -> str:
+        """Return ss(8)'s list of the established subflows to the proxy."""
+        argv = ["ss", "-tinH", "state", "established", "sport", "=", f":{PROXY_PORT}"]
+        return self.testbed["proxy"].run(argv, timeout=60).stdout
 
 
 def with_crowd(topology: Topology) -> Topology:
@@ -81,138 +195,18 @@ def with_crowd(topology: Topology) -> Topology:
     return replace(crowded, name=f"{topology.name}-crowd", nodes=nodes)
 
 
-def two_subflows(text: str) -> set[str]:
+def two_subflows(listing: str) -> set[str]:
     """Return the tokens of the connections with at least two subflows in the output of ``ss -tinH`` at the proxy."""
-    return {token for token, count in Counter(_TOKENS.findall(text)).items() if count >= 2}
+    return {token for token, count in Counter(_TOKENS.findall(listing)).items() if count >= 2}
 
 
-_COUNTERS = struct.Struct("=8Q")
-
-
-class Counters(NamedTuple):
-    """The counters of native/crowd.c (its ``struct counters``)."""
-
-    wanted: int
-    opened: int
-    standing: int
-    refused: int
-    ended: int
-    octets: int
-    skipped: int
-    churn: int
-
-
-class _Member:
-    def __init__(self, node: LiveNode, program: Path, role: str, arguments: Sequence[str], scope: ExitStack) -> None:
-        path = node.directory / f"crowd-{role}"
-        path.write_bytes(bytes(_COUNTERS.size))
-        file = scope.enter_context(path.open("r+b"))
-        self._map = scope.enter_context(mmap.mmap(file.fileno(), _COUNTERS.size))
-        self.process: Process = node.popen([str(program), role, str(path), *arguments], name=f"crowd-{role}")
-        ready = f"the crowd's {role} is ready"
-        wait_until(lambda: self.process.output() == "ready\n", ready, process=self.process, timeout=PATIENCE)
-
-    def read(self) -> Counters:
-        if not self.process.running:
-            raise TestbedError(f"the crowd's {self.process.name} ended{self.process.tail()}")
-        return Counters._make(_COUNTERS.unpack_from(self._map))
-
-    def want(self, count: int) -> None:
-        struct.pack_into("=Q", self._map, 0, count)
-
-    def churn(self, rate: int) -> None:
-        struct.pack_into("=Q", self._map, _COUNTERS.size - 8, rate)
-
-
-@dataclass(frozen=True, slots=True)
-class Crowd:
-    """A crowd that keeps a requested number of tunnels open through a proxy."""
-
-    testbed: Testbed
-    proxy: Proxy
-    client: _Member
-    origin: _Member
-
-    @classmethod
-    def built(cls, testbed: Testbed, most: int, node: str = NODE, rate: int = RATE, trickle: int = TRICKLE) -> Self:
-        """Start proxy and crowd for at most *most* tunnels: *rate* opened per second, *trickle* bytes/s in each.
-
-        Raises TestbedError if this host allows too few open files: each worker has both ends of its tunnels.
-        """
-        proxy, origin = testbed["proxy"], testbed["origin"]
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        allowed = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
-        if allowed < (needed := 2 * most // WORKERS + DESCRIPTORS_BESIDE):
-            raise TestbedError(f"{most} tunnels need {needed} descriptors a process, ulimit -Hn allows {allowed}")
-        program = built("crowd", proxy)
-        started = start_proxy(proxy, proxy.write(f"{proxy.name}-squid.conf", _SQUID.format(descriptors=allowed)))
-        sending = _Member(origin, program, "origin", [str(ORIGIN_PORT), str(trickle)], testbed.scope)
-        target = f"{origin.service_address()}:{ORIGIN_PORT}"
-        arguments = [proxy.service_address(), str(PROXY_PORT), target, str(rate)]
-        clients = _Member(testbed[node], program, "client", arguments, testbed.scope)
-        return cls(testbed, started, clients, sending)
-
-    @classmethod
-    def without_squid(cls, testbed: Testbed, rate: int) -> Self:
-        """Start only the crowd's programs, for *rate* connections per second, without Squid.
-
-        The connections go to a listener on the proxy's port. It replaces proxy and origin, and sends no data.
-        """
-        proxy = testbed["proxy"]
-        program = built("crowd", proxy)
-        # The client closes first, so each of its ports is in TIME-WAIT for a minute. At a thousand connections per
-        # second the client would soon run out of ports, first for second subflows, for which fewer ports are possible.
-        testbed[NODE].run(["sysctl", "-qw", *TIME_WAIT])
-        listener = _Member(proxy, program, "listener", [str(PROXY_PORT)], testbed.scope)
-        arguments = [proxy.service_address(), str(PROXY_PORT), "listener:0", str(rate)]
-        clients = _Member(testbed[NODE], program, "client", arguments, testbed.scope)
-        place = Proxy(proxy, listener.process, proxy.directory, proxy.directory)
-        return cls(testbed, place, clients, listener)
-
-    def state(self) -> State:
-        """Return the whole state of the proxy's host, except Squid's processes, which change."""
-        node = self.testbed["proxy"]
-        run = Path(throttler_mounts(node)["/run/mptcp-throttler"])
-        return whole_state(node, run, besides=(self.proxy.process.pid,))
-
-    def hold(self, count: int) -> None:
-        """Open or close tunnels until exactly *count* are open. Raises TestbedError if this takes too long."""
-        before = self.client.read()
-        self.client.want(count + before.ended)
-        deadline = time.monotonic() + max(0, count - before.standing) / RATE + PATIENCE
-        # After the client has closed a tunnel, wait until the proxy has also closed its connection to the origin.
-        while (now := self.client.read()).standing != count or self.origin.read().standing != count:
-            if time.monotonic() > deadline:
-                raise TestbedError(f"{now.standing} of {count} tunnels stand: {now}{self.proxy.process.tail()}")
-            time.sleep(0.05)
-
-    def churn(self, rate: int) -> None:
-        """From now on, replace *rate* tunnels per second, the oldest first; 0 stops the replacement."""
-        self.client.churn(rate)
-
-    def joined(self, count: int, within: float = 10.0) -> int:
-        """Wait for *count* connections with two subflows, for at most *within* seconds, and return their number."""
-        deadline = time.monotonic() + within
-        while True:
-            found = len(two_subflows(self.listed()))
-            if found >= count or time.monotonic() > deadline:
-                return found
-            time.sleep(0.5)
-
-    def listed(self) -> str:
-        """Return ss(8)'s list of the established subflows to the proxy."""
-        wanted = ["state", "established", "sport", "=", f":{PROXY_PORT}"]
-        return self.testbed["proxy"].run(["ss", "-tinH", *wanted], timeout=60).stdout
-
-
-def shown(status: Mapping[str, Any]) -> dict[str, list[str]]:
+def remote_ends(status: Mapping[str, Any]) -> dict[str, Sequence[str]]:
     """Return the remote ends of the crowd's connections with two subflows, by the token as ss(8) prints it."""
-    found = {}
-    for connection in status.get("connections", ()):
-        remotes = [each["remote"] for each in connection["subflows"]]
-        if len(remotes) >= 2 and remotes[0].startswith(ADDRESSES):
-            found[f"{int(connection['token'], 16):04x}"] = remotes
-    return found
+    by_token = {
+        f"{int(connection['token'], 16):04x}": [each["remote"] for each in connection["subflows"]]
+        for connection in status["connections"]
+    }
+    return {token: ends for token, ends in by_token.items() if len(ends) >= 2 and ends[0].startswith(ADDRESSES)}
 
 
 PROBE_PORT = PROXY_PORT + 1
@@ -242,11 +236,53 @@ rules:
 """A policy with caps, the guard (on by default) and a budget that is never used up."""
 
 
-def settings_file(testbed: Testbed, policy: Path) -> Path:
-    """Write the throttler's settings, with *policy*, a new ledger and the probe's port. Return the file's path."""
-    settings = {
-        "listen_ports": [PROXY_PORT, PROBE_PORT],
-        "netfilter": "iptables",
-        "ledger": str(testbed.directory / "ledger.sqlite"),
-    }
-    return write_throttler_config(testbed["proxy"], policy, settings=settings)
+def start_with(proxy: LiveNode, policy: str) -> Throttler:
+    """Start a throttler with the text *policy*, a new ledger and the probe's port."""
+    settings = {"listen_ports": [PROXY_PORT, PROBE_PORT], "netfilter": "iptables"}
+    file = proxy.write("policy.yaml", policy)
+    return services.start_throttler(proxy, services.write_throttler_config(proxy, file, settings=settings))
+
+
+LISTEN_TIMEOUT = 60.0
+"""Seconds within which the probe must listen. On a busy machine its start takes more than ten seconds."""
+MAX_P99_MS = 5.0
+"""Maximum of the reaction's 99th percentile, in milliseconds."""
+_ALL_JOINS = of_cell(lambda cell: cell.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Reactions:
+    """The reactions to many joins: numbers of connections, and delays in milliseconds."""
+
+    joined: int = figure("connections that were joined", least=_ALL_JOINS, digits=0)
+    capped: int = figure("of these, capped afterwards", least=_ALL_JOINS, digits=0)
+    capped_before: int = figure("of these, capped before", most=0, digits=0)
+    median: float = figure("median ms")
+    p99: float = figure("p99 ms", aim="third ACK to the first packet under the cap, p99", unit=" ms", most=MAX_P99_MS)
+    greatest: float = figure("greatest ms")
+
+    @classmethod
+    def of(cls, delays: Sequence[float]) -> Self:
+        """Summarise the delays of ``join_probe``. The delay of a join without a cap is infinity."""
+        return cls(
+            len(delays),
+            sum(0 <= delay < inf for delay in delays),
+            sum(delay < 0 for delay in delays),
+            *(percentile(delays, percent, default=inf) for percent in (50, 99, 100)),
+        )
+
+
+def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions:
+    """Return the reactions to *count* joins of connections to the free *port*. A throttler must be running."""
+    proxy, client = testbed["proxy"], testbed["client"]
+    output, address = testbed.directory / "delays.json", proxy.address("wan0")
+    program = [sys.executable, "-I", "-m", f"{__package__}.join_probe"]
+    probe = proxy.popen([*program, "probe", str(port), str(count), client.address("eth0"), str(output)], name="probe")
+    # After an error, kill the probe and its child process, which listens, to free the port for the next probe.
+    with undone_on_error(probe.kill_tree):
+        listening = "the probe listens"
+        wait_until(lambda: accepts(proxy, address, port), listening, process=probe, timeout=LISTEN_TIMEOUT)
+        client.run([*program, "client", str(port), str(count), address, client.address("wlan0")], timeout=count + 120)
+        if probe.wait(60) != 0:
+            raise TestbedError(f"the probe failed{probe.tail()}")
+    return Reactions.of(json.loads(output.read_text()))

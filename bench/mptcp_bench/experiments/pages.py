@@ -7,47 +7,184 @@ is new to it, and then with this client known; no throttler, but one static HTB 
 proxy. A client with only one path is measured in the same way.
 
 *× cap* is the mean rate of the capped path during the batch, as a multiple of the cap; *worst* is the same for its
-worst 2 s. *s* is the batch's duration in seconds, then as a multiple of the duration with the static class. *p50* and
-*p95* are percentiles of a file's duration. *joins* is the number of connections with a second subflow, *plain* those of
-plain TCP.
+worst 2 s. *s* is the batch's duration in seconds, *p50* and *p95* are percentiles of a file's duration, *× static* is
+the duration as a multiple of that with the static class. *joins* is the number of connections with a second subflow,
+*plain* those of plain TCP.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
 
-from mptcp_lab.testbed import Testbed, TestbedError, paths
+from mptcp_lab.agent.counters import fallbacks
+from mptcp_lab.testbed import LiveNode, Testbed, TestbedError, paths, services
+from mptcp_lab.testbed.commands import undone_on_error
+from mptcp_lab.testbed.plan import ETHERNET_HEADER
+from mptcp_lab.testbed.protocol import Protocol
+from mptcp_lab.testbed.recorder import Recorder
+from mptcp_lab.testbed.services import PROXY_PORT, Origin, Throttler, wait_until
+from mptcp_lab.testbed.transfer import Added
+from mptcp_throttler.policy.model import Throttle
+from mptcp_throttler.shaping.model import class_spec
 
 from ..statistics import fmean
-from .columns import RUNS, Column, Row, Table, Turn
-from .pages_bed import Bed
-from .pages_cells import RATES, Cell, Settings, cells
-from .pages_judging import WINDOW, Batch
+from .columns import RUNS, Column, Row, Table, Turn, columns_of
+from .devices import DEVICES, policy
+from .pages_judging import CAP, NEW, OURS, RATES, RTTS, Batch, Cell, Download, Settings, cells, judge, known
 from .scenario import Scenario
-from .two_paths import two_paths
+from .two_paths import one_subflow, two_paths
 
-NEW, OURS = "ours, new", "ours"
-MEAN, WORST = 1.05, 1.25
-"""Maximum rate of the capped path, as a multiple of the cap: over the batch, and over the worst window."""
-STATIC = 1.02
-"""Maximum duration of the batch, as a multiple of its duration with a static class."""
-LONGER, NOT_LONGER = 0.25, 0.05
-"""Maximum increase in duration for a client with one path: of the first downloads in seconds, of the later downloads
-as a share, which allows for noise."""
-Of = Row[Cell, Batch]
+PAUSE = 1.0
+"""Seconds between the end of a batch's last connection and the next batch."""
+FILE_TIMEOUT, CLOSE_TIMEOUT = 120.0, 60.0
+"""Maximum seconds for a file, and seconds within which all connections of a batch must have ended."""
+_UNTRIED = ("MPTcpExtMPCapableSYNTXDisabled", "MPTcpExtMPCapableSYNTXDrop")
+_FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
+"""Reset the client's blackhole detection. If handshakes of MPTCP were lost, but not those of plain TCP,
+it makes the client open only plain TCP connections for an hour (Linux 6.12). Older kernels do not have it."""
+
+
+MAX_FIRST_DELAY, MAX_LATER_RATIO = 0.25, 1.05
+"""For a client with one path: maximum increase in the duration of the first downloads in seconds, and maximum duration
+of the later downloads, as a multiple of their duration without a policy, which allows for noise."""
+PageRow = Row[Cell, Batch]
+
+
+class IpRecorder(Recorder):
+    """Record the bytes of IP packets that *node* receives, without Ethernet headers."""
+
+    def __init__(self, node: LiveNode, devices: Sequence[str]) -> None:
+        def read() -> dict[str, int]:
+            counters = node.counters()
+            return {name: counters[name].received - ETHERNET_HEADER * counters[name].packets for name in devices}
+
+        super().__init__(node, devices, interval=0.02, read=read)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        super().__exit__(kind, error, traceback)
+        # Take one more sample, because the last byte may have come after the last sample.
+        self._take()
+
+
+@dataclass(slots=True)
+class Bed:
+    """A testbed with all services. It runs one batch at a time."""
+
+    testbed: Testbed
+    origin: Origin
+    proxy_address: str
+    throttler: Throttler | None = None
+    known: bool = False
+    """Whether the throttler has seen the client."""
+    _orders: int = 0
+
+    @classmethod
+    def built(cls, testbed: Testbed, sizes: Sequence[int]) -> Bed:
+        """Start all services but the throttler on *testbed*. Files are named after their *sizes*."""
+        origin = services.start_origin(testbed["origin"], {str(size): size for size in sizes})
+        services.start_proxy(testbed["proxy"])
+        return cls(testbed, origin, testbed["proxy"].service_address())
+
+    def check_emulation(self) -> None:
+        self.testbed.check_emulation()
+
+    @property
+    def client(self) -> LiveNode:
+        return self.testbed["client"]
+
+    def stop_throttler(self) -> None:
+        if self.throttler is not None:
+            self.throttler.process.stop()
+        self.throttler, self.known = None, False
+
+    def start_throttler(self, rule: str) -> None:
+        """Start a throttler that has never seen the client, with *rule* for Ethernet."""
+        self.stop_throttler()
+        proxy = self.testbed["proxy"]
+        file = proxy.write("policy.yaml", policy(f"[{{name: cap, paths: [ethernet], {rule}}}]"))
+        self.throttler = services.start_throttler(proxy, services.write_throttler_config(proxy, file))
+
+    def static_class(self, cap: float, subflows: int) -> AbstractContextManager[None]:
+        """Add a class of *cap* Mbit/s by client address, as an administrator would, during the scope.
+
+        Its parameters, including the queue length, are those that the throttler computes for the same number of
+        subflows.
+        """
+        spec = class_spec(1, Throttle(rate=round(cap * 1_000_000)), 1 << (subflows - 1).bit_length())
+        rates = f"rate {spec.rate}bit ceil {spec.ceil}bit burst {spec.burst} cburst {spec.cburst}"
+        commands = (
+            "tc qdisc add dev wan0 root handle 1: htb",
+            f"tc class add dev wan0 parent 1: classid 1:1 htb {rates} quantum {spec.quantum}",
+            f"tc qdisc add dev wan0 parent 1:1 handle 10: pfifo limit {spec.queue_packets}",
+            "tc filter add dev wan0 parent 1: protocol ip u32 match ip dst 10.77.1.0/24 flowid 1:1",
+        )
+        undo = ["tc", "qdisc", "del", "dev", "wan0", "root"]
+        return self.testbed["proxy"].changed(["sh", "-ec", "; ".join(commands)], undo)
+
+    def fetch(self, cell: Cell) -> Batch:
+        """Download the files of *cell*. Raises TestbedError if a file is incomplete."""
+        self.wait_until_quiet()
+        self.client.run(["sh", "-c", _FORGET], check=False)
+        added = Added(self.client, self.testbed["proxy"])
+        with IpRecorder(self.client, DEVICES) as recorder:
+            answers = self._by_agent(cell)
+        self.known = self.throttler is not None
+        # An answer without a time is that of a download that did not begin.
+        broken = [each for each in answers if not each or each["error"] or str(each["octets"]) != each["name"]]
+        if broken:
+            raise TestbedError(f"{len(broken)} of {len(answers)} downloads are incomplete, the first one: {broken[0]}")
+        downloads = [Download(each["began"] - recorder.started, each["end"] - recorder.started) for each in answers]
+        client, proxy = added.read()
+        plain = fallbacks(client) + sum(client.get(name, 0) for name in _UNTRIED)
+        return judge(recorder.samples, cell, downloads, Protocol.of(client, proxy).joins, plain)
+
+    def _by_agent(self, cell: Cell) -> list[dict[str, Any]]:
+        order = {
+            "proxy": [self.proxy_address, PROXY_PORT],
+            "target": [self.origin.host.service_address(), 443 if cell.kind == "connect" else 80],
+            "kind": cell.kind,
+            "at_once": cell.at_once,
+            "files": [(str(size), size) for size in cell.sizes],
+            "timeout": FILE_TIMEOUT,
+        }
+        self._orders += 1
+        file = self.client.write(f"order-{self._orders}.json", json.dumps(order))
+        process = self.client.popen(self.client.agent("fetch", str(file)), name="fetch")
+        # After an error or timeout, stop the client, so that it does not download during the next batch.
+        with undone_on_error(process.kill):
+            process.wait(FILE_TIMEOUT * 5)
+        if process.returncode != 0:
+            raise TestbedError(f"the client ended with {process.returncode}{process.tail()}")
+        answers: list[dict[str, Any]] = json.loads(process.output())
+        return answers
+
+    def wait_until_quiet(self) -> None:
+        """Wait until all connections of the last batch have ended, then wait ``PAUSE`` seconds."""
+        wait_until(lambda: not self._connections(), "the last batch's connections are closed", timeout=CLOSE_TIMEOUT)
+        time.sleep(PAUSE)
+
+    def _connections(self) -> bool:
+        listing = self.testbed["proxy"].run(["ss", "-tanH", "sport", "=", f":{PROXY_PORT}"]).stdout
+        if any(not line.startswith(("LISTEN", "TIME-WAIT")) for line in listing.splitlines()):
+            return True
+        return self.throttler is not None and bool(self.throttler.status()["connections"])
 
 
 @contextmanager
 def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
-    with Testbed(paths(two_paths(RATES, cells[0].rtt)), seed=seed) as testbed:
+    with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
         yield Bed.built(testbed, sorted({size for cell in cells for size in cell.sizes}))
 
 
 def variants(chosen: Settings, cell: Cell) -> list[str]:
-    """Return the variants of *cell*. Only a client that never had another path is compared without a class."""
-    found = [each for each in chosen.variant if not (cell.lone and each == "static")]
-    return [one for each in found for one in ((NEW, OURS) if each == OURS else (each,))]
+    """Return the variants of *cell*. A client with one path is not compared with a static class."""
+    by_option = {"none": ["none"], "ours": [NEW, OURS], "static": [] if cell.lone else ["static"]}
+    return [variant for option in chosen.variant for variant in by_option[option]]
 
 
 def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
@@ -55,110 +192,79 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
     cell = turn.cell
     if turn.variant not in (NEW, OURS):
         bed.stop_throttler()
-    elif turn.variant == NEW or bed.known != cell.rule:
-        bed.start_throttler(cell.rule)
+    elif turn.variant == NEW or not bed.known:
+        bed.start_throttler(f"throttle: {{rate: {CAP} Mbit/s}}")
         if turn.variant == OURS:
-            _fetched(bed, cell, OURS)
-    return _fetched(bed, cell, turn.variant)
+            _batch(bed, cell, OURS)
+    return _batch(bed, cell, turn.variant)
 
 
-def _fetched(bed: Bed, cell: Cell, variant: str) -> Batch:
-    with bed.set_up(cell, variant):
+def _batch(bed: Bed, cell: Cell, variant: str) -> Batch:
+    with (
+        one_subflow(bed.testbed) if cell.lone else nullcontext(),
+        bed.static_class(CAP, cell.at_once) if variant == "static" else nullcontext(),
+    ):
         batch = bed.fetch(cell)
-    check_joins(cell, batch)
+    if not batch.plain and (batch.joins == 0) is not cell.lone:
+        raise TestbedError(f"{batch.joins} second subflows of a client of the kind {cell.client}")
     return batch
 
 
-def check_joins(cell: Cell, batch: Batch) -> None:
-    """Raise TestbedError if the client's paths were not the intended ones and no connection became plain TCP."""
-    if not batch.plain and (batch.joins == 0) is not cell.lone:
-        raise TestbedError(f"{batch.joins} second subflows of a client of the kind {cell.client}: the batch is void")
+def _without_policy(row: PageRow, name: str) -> list[float]:
+    return [float(getattr(batch, name)) for batch in row.beside("none")]
 
 
-def _mean(batches: Sequence[Batch], name: str) -> float:
-    return fmean(float(getattr(batch, name)) for batch in batches)
-
-
-def _by_static(row: Of) -> list[float]:
+def _by_static(row: PageRow) -> list[float]:
     static = row.beside("static")
-    return [seconds / _mean(static, "seconds") for seconds in row.values("seconds")] if static else []
+    return [seconds / fmean(each.seconds for each in static) for seconds in row.values("seconds")] if static else []
 
 
-def _longer(name: str, fold: Callable[[list[float]], float], what: str) -> Column[Cell, Batch]:
+def _longer(name: str, statistic: Callable[[list[float]], float], text: str) -> Column[Cell, Batch]:
     """Return the aim that the first downloads of a client with one path take little longer than without a policy."""
 
-    def values(row: Of) -> list[float]:
-        without = [float(getattr(batch, name)) for batch in row.beside("none")]
-        return [fold(row.values(name)) - fold(without)] if row.measured and without else []
+    def values(row: PageRow) -> list[float]:
+        without = _without_policy(row, name)
+        return [statistic(row.values(name)) - statistic(without)] if row.measured and without else []
 
-    aim = f"first downloads of a lone client longer, {what}"
-    return Column("", values, aim=aim, unit=" s", most=LONGER, judged=lambda row: row.variant == NEW)
+    aim = f"first downloads of a lone client longer, {text}"
+    return Column(
+        "", values, aim=aim, unit=" s", most=MAX_FIRST_DELAY, judged=lambda row: row.variant == NEW and row.cell.lone
+    )
 
 
-def _later(row: Of) -> list[float]:
+def _later(row: PageRow) -> list[float]:
     """Return the durations for a client that the throttler knows, as a multiple of the durations without a policy."""
-    without = row.beside("none")
+    without = [fmean(values) for name in ("later", "first") if (values := _without_policy(row, name))]
     if not row.measured or not without:
         return []
-    known = [_mean(row.measured, "later")] + ([_mean(row.measured, "first")] if row.variant == OURS else [])
-    return [fmean(known) / fmean([_mean(without, "later"), _mean(without, "first")])]
+    known = [fmean(row.values(name)) for name in ("later", *["first"] * (row.variant == OURS))]
+    return [fmean(known) / fmean(without)]
 
 
-def _known(row: Of) -> bool:
-    return row.variant == OURS
-
-
-def _ours(row: Of) -> bool:
-    return row.variant in (NEW, OURS)
-
-
-def _whose(row: Of) -> str:
-    return "capped path, × its cap" if _known(row) else "capped path of a new client, × its cap"
-
-
-LABELS = (("downloads", lambda row: str(row.cell)), ("variant", lambda row: row.variant))
-TWO_PATHS: Table[Cell, Batch] = Table(
+TABLE: Table[Cell, Batch] = Table(
     "Many downloads under a cap",
     (
         RUNS,
-        Column("× cap", "mean", aim=_whose, most=MEAN, judged=_ours),
-        Column("worst", "worst", by="most", aim=f"the same, worst {WINDOW:g} s", most=WORST, judged=_known),
-        Column("s", "seconds", digits=1),
-        Column("× static", _by_static, by="median", aim="time, × that with a static class", most=STATIC, judged=_known),
-        Column("p50 s", "median", by="median"),
-        Column("p95 s", "p95", by="median"),
-        Column("joins", "joins", by="median", digits=0),
-        Column("plain", "plain", by="median", digits=0),
-    ),
-    LABELS,
-    of=lambda row: not row.cell.lone,
-    wrapped=("downloads",),
-)
-ONE_PATH: Table[Cell, Batch] = Table(
-    "Many downloads of a client with one path",
-    (
-        RUNS,
-        Column("first ones s", "first", digits=3),
-        Column("longest s", "first_longest", by="most", digits=3),
-        Column("later ones s", "later", digits=3),
+        *columns_of(Batch),
+        Column("× static", _by_static, by="median", aim="time, × that with a static class", most=1.02, judged=known),
         _longer("first", fmean, "mean"),
         _longer("first_longest", max, "the longest"),
         Column(
-            "", _later, aim="later downloads of a lone client, × without a policy", most=1 + NOT_LONGER, judged=_ours
+            "", _later, aim="later downloads of a lone client, × without a policy", most=MAX_LATER_RATIO,
+            judged=lambda row: row.variant in (NEW, OURS) and row.cell.lone,
         ),
     ),
-    LABELS,
-    of=lambda row: row.cell.lone,
+    (("downloads", lambda row: str(row.cell)), ("variant", lambda row: row.variant)),
     wrapped=("downloads",),
-)
+)  # fmt: skip
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "ss"),
     cells=cells,
-    together=lambda cell: cell.rtt,
+    together=lambda cell: None,
     variants=variants,
     bed=built,
     measure=measure,
-    tables=(TWO_PATHS, ONE_PATH),
+    tables=(TABLE,),
     counted=lambda row: "batches measured",
 )

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Judge whether a batch of downloads respected the cap, and its duration, from byte counters and download times. Pure.
+"""The options and cells of the experiment ``pages``, and how a batch of downloads is judged. Pure.
 
-Bytes count IP packets towards the client; times are seconds on the samples' clock. The cap is compared with all bytes
-from the batch's first SYN to its last byte, even if a connection was opened later.
+A batch is judged from byte counters and download times. Bytes count IP packets towards the client; times are seconds on
+the samples' clock. The cap is compared with all bytes from the batch's first SYN to its last byte, even if a connection
+was opened later.
 """
 
 from __future__ import annotations
@@ -10,48 +11,121 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
+from itertools import product
+from math import exp
 from typing import NamedTuple
 
 from mptcp_lab.testbed.recorder import Sample
 
-from ..statistics import fmean, median, percentile
+from ..statistics import NormalDist, fmean, median, percentile
+from .columns import Row, figure
 from .devices import DEVICES
-from .pages_cells import Cell
+from .parameters import choices, parameter, several, whole
 
+NEW, OURS = "ours, new", "ours"
+"""Variants with our throttler: the client is new to it, or known."""
 WINDOW = 2.0
 """Length of a window in seconds. In every window the capped path's rate must be near its cap."""
+RATES, RTTS, CAP = (50, 20), (20, 20), 5
+"""Rates in Mbit/s and RTTs in ms of the capped path and the other path, and the cap in Mbit/s."""
+LONE_SHARE = 4
+"""Divides the number of files for a client with only the capped path, which is slower."""
+
+
+def _page(files: int = 63, octets: int = 7_400_000) -> list[int]:
+    """Return shuffled file sizes as on a web page: half of them below 47 kB, one above a megabyte."""
+    weights = [exp(1.4 * NormalDist().inv_cdf((i + 0.5) / files)) for i in range(files)]
+    scale = octets / sum(weights)
+    return [round(weights[i * 25 % files] * scale) for i in range(files)]
+
+
+BATCHES = {
+    "20k": 200 * [20_000], "100k": 150 * [100_000], "500k": 50 * [500_000], "2M": 16 * [2_000_000], "mixed": _page(),
+}  # fmt: skip
+"""The size of each file of a batch in bytes. Each batch takes several seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of ``--set``. Each combination of the listed values is a cell."""
+
+    client: tuple[str, ...] = choices("with two paths, or a lone one", ("two", "lone"))
+    kind: tuple[str, ...] = choices("of the downloads", ("get", "keepalive", "connect"), "get")
+    size: tuple[str, ...] = choices("bytes of a file; mixed: a page", BATCHES, quick="100k")
+    at_once: tuple[int, ...] = parameter("downloads or connections at the same time", "10", several(whole()))
+    variant: tuple[str, ...] = choices("what caps the path", ("none", "ours", "static"))
+    runs: int = parameter("batches of each variant", "2", whole(), quick="1")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of the options."""
+
+    client: str
+    kind: str
+    size: str
+    at_once: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """The size of each file in bytes."""
+        sizes = BATCHES[self.size]
+        return sizes[: len(sizes) // LONE_SHARE] if self.lone else sizes
+
+    @property
+    def lone(self) -> bool:
+        """Whether the client has only the path on which its connections open."""
+        return self.client == "lone"
+
+    def __str__(self) -> str:
+        files = f"{len(self.sizes)} × {self.size}, {self.kind}, {self.at_once} at once"
+        return files + ", one path" * self.lone
+
+
+def cells(chosen: Settings) -> list[Cell]:
+    options = product(chosen.client, chosen.kind, chosen.size, chosen.at_once)
+    return [Cell(*each) for each in options]
 
 
 class Download(NamedTuple):
     """Times of one download on the samples' clock."""
 
-    began: float
-    connected: float
-    ended: float
+    start: float
+    end: float
+
+
+def ours(row: Row[Cell, Batch]) -> bool:
+    """Return whether *row* is of our throttler and a client with two paths."""
+    return row.variant in (NEW, OURS) and not row.cell.lone
+
+
+def known(row: Row[Cell, Batch]) -> bool:
+    """Return whether the throttler also knew the client."""
+    return row.variant == OURS and not row.cell.lone
+
+
+def _capped(row: Row[Cell, Batch]) -> str:
+    return "capped path, × its cap" if known(row) else "capped path of a new client, × its cap"
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The measurements of one batch."""
+    """The measurements of one batch. Durations are in seconds, from the first SYN to the last byte."""
 
-    seconds: float
-    """Duration from the first SYN to the last byte."""
-    mean: float
+    mean: float = figure("× cap", aim=_capped, most=1.05, judged=ours)
     """Mean rate of the capped path over the batch, as a multiple of the cap."""
-    worst: float = nan
+    worst: float = figure("worst", by="most", aim=f"the same, worst {WINDOW:g} s", most=1.25, judged=known)
     """Greatest mean rate over a ``WINDOW``, as a multiple of the cap. Time outside of the batch counts with rate 0."""
-    median: float = nan
-    """Median duration of the downloads in seconds, and their 95th percentile."""
-    p95: float = nan
-    first: float = nan
-    """Mean duration in seconds of the first downloads, which start at the same time; the longest of them; the mean of
-    the later downloads."""
-    first_longest: float = nan
-    later: float = nan
-    joins: int = 0
+    seconds: float = figure("s", digits=1)
+    median: float = figure("p50 s", by="median")
+    p95: float = figure("p95 s", by="median")
+    first: float = figure("first ones s", digits=3)
+    """Mean duration of the first downloads, which start at the same time."""
+    first_longest: float = figure("longest s", by="most", digits=3)
+    later: float = figure("later ones s", digits=3)
+    joins: int = figure("joins", by="median", digits=0)
     """Number of connections with a second subflow."""
-    plain: int = 0
+    plain: int = figure("plain", by="median", digits=0)
     """Number of connections that became plain TCP, mostly because their handshake was lost more than once."""
 
 
@@ -59,20 +133,20 @@ def judge(
     samples: Sequence[Sample], cell: Cell, downloads: Sequence[Download], joins: int = 0, plain: int = 0
 ) -> Batch:
     """Return the measurements of a batch. Raises ValueError if the *samples* do not span the batch."""
-    begin, end = min(d.began for d in downloads), max(d.ended for d in downloads)
+    begin, end = min(each.start for each in downloads), max(each.end for each in downloads)
     if not samples or samples[0].time > begin or samples[-1].time < end:
         raise ValueError("the samples do not span the batch")
-    total = Octets(samples, DEVICES[0])
-    inside = [begin, *(s.time for s in samples if begin < s.time < end), end]
-    taken = [d.ended - d.began for d in sorted(downloads)]
-    first, later = taken[: cell.at_once], taken[cell.at_once :] or taken
-    allowed = cell.cap * 1e6 / 8
+    capped = Octets(samples, DEVICES[0])
+    times = [begin, *(sample.time for sample in samples if begin < sample.time < end), end]
+    durations = [each.end - each.start for each in sorted(downloads)]
+    first, later = durations[: cell.at_once], durations[cell.at_once :] or durations
+    allowed = CAP * 1e6 / 8
     return Batch(
         seconds=end - begin,
-        mean=(total(end) - total(begin)) / (allowed * (end - begin)),
-        worst=max(total(min(t + WINDOW, end)) - total(t) for t in inside) / (allowed * WINDOW),
-        median=median(taken),
-        p95=percentile(taken, 95),
+        mean=(capped(end) - capped(begin)) / (allowed * (end - begin)),
+        worst=max(capped(min(t + WINDOW, end)) - capped(t) for t in times) / (allowed * WINDOW),
+        median=median(durations),
+        p95=percentile(durations, 95),
         first=fmean(first),
         first_longest=max(first),
         later=fmean(later),
@@ -85,8 +159,8 @@ class Octets:
     """A device's byte counter, linearly interpolated between its samples."""
 
     def __init__(self, samples: Sequence[Sample], device: str) -> None:
-        self._times = [s.time for s in samples]
-        self._octets = [s.octets[device] for s in samples]
+        self._times = [sample.time for sample in samples]
+        self._octets = [sample.octets[device] for sample in samples]
 
     def __call__(self, time: float) -> float:
         after = bisect_right(self._times, time)

@@ -20,62 +20,34 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ruamel.yaml import YAML
 
 from mptcp_lab.agent.processes import with_mounts
-from mptcp_lab.testbed import TWO_PATHS, LiveNode, Process, Testbed, TestbedError
+from mptcp_lab.testbed import TWO_PATHS, Process, Testbed, TestbedError, services
+from mptcp_lab.testbed import system_state as dumps
 from mptcp_lab.testbed.protocol import Protocol
 from mptcp_lab.testbed.recorder import Recorder, Sample, greatest_rate, longest_gap, mean_rate
-from mptcp_lab.testbed.services import (
-    Origin,
-    Proxy,
-    Throttler,
-    program,
-    start_origin,
-    start_proxy,
-    start_throttler,
-    throttler_mounts,
-    wait_until,
-    write_throttler_config,
-)
-from mptcp_lab.testbed.system_state import (
-    BPF,
-    CLASSES,
-    FAILED,
-    FILES,
-    LINKS,
-    PROCESSES,
-    QDISCS,
-    SYSCTLS,
-    State,
-    changed_sysctls,
-    differences,
-    kernel_state,
-    sysctls,
-    whole_state,
-    without,
-)
+from mptcp_lab.testbed.services import Origin, Proxy, Throttler
 from mptcp_lab.testbed.topologies import WIFI_RATE
 from mptcp_lab.testbed.transfer import Added, wget
 
 from ..shipped import POLICY, ethernet_cap
-from .backends import BACKENDS, lacking
-from .columns import Column, Table, Turn
+from .columns import Column, Table, Turn, columns_of, figure
 from .devices import DEVICES
-from .parameters import parameter, words
+from .parameters import choices
 from .scenario import Scenario
+from .setup import BACKENDS, FILE_SIZE, lacking
 
-SETTLE, DOWN, AFTER = 5.0, 2.0, 4.0
-"""Seconds of the download until it is steady, seconds without a throttler, and seconds after the restart."""
+SETTLE, BEFORE, DOWN, AFTER = 5.0, 2.0, 2.0, 4.0
+"""Seconds of the download until it is steady; then before the kill; without a throttler; and after the restart."""
 CONNECTIONS = 90.0
 """Seconds until the proxy has dropped the connections of a client that vanished. It tries to deliver for a minute."""
-FILE_SIZE = 200_000_000
-"""Size of the file in bytes: more than the client can download before it is stopped."""
 RULES = (
     {
         "name": "others-in-order",
@@ -85,14 +57,12 @@ RULES = (
     {"name": "uploads", "paths": ["wifi"], "direction": "up", "throttle": {"rate": "10 Mbit/s"}},
 )
 """Rules that are added to conf/policy.yaml. Neither matches the download, so its rates do not change."""
-OF_PROGRAMS = (PROCESSES, BPF, FILES)
+OF_PROGRAMS = (dumps.PROCESSES, dumps.BPF, dumps.FILES)
 """The parts of a whole state that are not in the kernel's state."""
-CHANGED = (SYSCTLS, LINKS, QDISCS, CLASSES, "nft list ruleset", *OF_PROGRAMS)
+CHANGED = (dumps.SYSCTLS, dumps.LINKS, dumps.QDISCS, dumps.CLASSES, "nft list ruleset", *OF_PROGRAMS)
 """The parts of the state that every start changes. Whichever adapter downloads use, uploads are shaped by nftables on
 ingress."""
-BEFORE = 2.0
-"""Seconds before the kill over which the steady rates are measured."""
-GAP = 0.25
+MAX_GAP = 0.25
 """Maximum seconds for which goodput may be below half of the steady rate: two and a half samples."""
 WINDOW = 0.5
 """Length in seconds of every window, from the kill to the end, in which the cap must hold."""
@@ -101,44 +71,38 @@ RESTART = 10.0
 KEEPER = 1.0
 """Maximum seconds from kill -9 until the sysctls are as before the start. The keeper needs only milliseconds of
 processor time."""
-LEAST, MOST = 0.95, 1.05
+MIN_RATE, MAX_RATE = 0.95, 1.05
 """Minimum and maximum rate, as a share of a cap, a link, or the earlier goodput."""
-USED = 0.9
+MIN_USED = 0.9
 """Minimum rate, as a share of a cap. Senders use a cap to varying degrees: 0.94 was observed before the kill."""
-SHARES: Mapping[str, tuple[float | None, float | None, str]] = {
-    "Wi-Fi / its link, before": (LEAST, MOST, ""),
-    "Ethernet / its cap, before": (USED, MOST, ""),
-    "Ethernet / its cap, dead": (USED, MOST, ""),
-    "Ethernet / its cap, after": (USED, MOST, ""),
-    # The time from the end of a throttler to the next start is too short for a mean.
-    f"Ethernet / its cap, greatest over {WINDOW:g} s from the kill to the end": (None, MOST, ""),
-    "goodput after / before": (LEAST, None, ""),
-    "longest gap in goodput": (None, GAP, " s"),
-}
-"""The judged values of the rates around the kill, each with its minimum, its maximum and its unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    netfilter: tuple[str, ...] = parameter(
-        "adapters of the throttler", ",".join(BACKENDS), words(*BACKENDS), quick="nftables"
-    )
+    netfilter: tuple[str, ...] = choices("adapters of the throttler", BACKENDS, quick="nftables")
+
+
+def _of_cap(heading: str, least: float | None = MIN_USED) -> Any:
+    return figure(f"Ethernet / its cap, {heading}", least=least, most=MAX_RATE, digits=3)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One run with one adapter."""
 
-    shares: Mapping[str, float]
-    """A download's rates around the kill, as shares; see ``SHARES``."""
     changed: Mapping[str, Sequence[str]]
     """The lines that differ in each comparison of dumps."""
-    sysctls_back: float
-    """Seconds from the kill until the sysctls were as before the start; infinity if they never were."""
-    same_caps: float
-    """Seconds from the restart until the same caps were on the same subflows; infinity if they never were."""
-    exit_code: float
-    """Exit code after SIGTERM; NaN if the throttler did not end."""
+    wifi_before: float = figure("Wi-Fi / its link, before", least=MIN_RATE, most=MAX_RATE, digits=3)
+    ethernet_before: float = _of_cap("before")
+    ethernet_dead: float = _of_cap("dead")
+    ethernet_after: float = _of_cap("after")
+    # The time from the end of a throttler to the next start is too short for a mean.
+    greatest: float = _of_cap(f"greatest over {WINDOW:g} s from the kill to the end", None)
+    goodput: float = figure("goodput after / before", least=MIN_RATE, digits=3)
+    gap: float = figure("longest gap in goodput", most=MAX_GAP, unit=" s", digits=3)
+    sysctls_restored: float = figure("kill -9 to the sysctls as before the start", unit=" s", most=KEEPER)
+    same_caps: float = figure("restart to the same caps on the same subflows", unit=" s", most=RESTART)
+    exit_code: float = figure("exit code after SIGTERM", least=0, most=0, digits=0)
 
 
 KEPT_BY_KILL = "dumps that changed by kill -9, less sysctls"
@@ -152,101 +116,103 @@ COMPARED = (KEPT_BY_KILL, KEPT_BY_RESTART, AT_STOP, AFTER_STOP, AT_CLEANUP)
 def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
     """Start, kill, restart, stop, start, kill, clean up, and compare the kernel's state after each step."""
     node = testbed["proxy"]
-    origin = start_origin(testbed["origin"], {"file": FILE_SIZE})
-    proxy = start_proxy(node)
-    config = write_throttler_config(node, node.write("policy.yaml", policy()), settings={"netfilter": turn.cell})
-    state = Path(throttler_mounts(node)["/run/mptcp-throttler"])
+    origin = services.start_origin(testbed["origin"], {"file": FILE_SIZE})
+    proxy = services.start_proxy(node)
+    config = services.write_throttler_config(
+        node, node.write("policy.yaml", _policy()), settings={"netfilter": turn.cell}
+    )
+    state = partial(dumps.whole_state, node, Path(services.throttler_mounts(node)["/run/mptcp-throttler"]))
     changed: dict[str, Sequence[str]] = {}
-    before = whole_state(node, state)
+    before = state()
     with Recorder(testbed["client"], DEVICES) as recorder:
-        throttler = start_throttler(node, config)
-        client = download(testbed, origin, proxy, recorder, throttler)
-        capped = caps(throttler)
-        under = whole_state(node, state)
-        unchanged = [name for name in CHANGED if before[name] == under[name]]
+        throttler = services.start_throttler(node, config)
+        client = _download(testbed, origin, proxy, recorder, throttler)
+        capped, running = _caps(throttler), state()
+        unchanged = [name for name in CHANGED if before[name] == running[name]]
         if unchanged:
             raise TestbedError(f"the start changed nothing of {', '.join(unchanged)}")
-        objects = without(under, *OF_PROGRAMS)
+        objects = dumps.without(running, *OF_PROGRAMS)
         # Wait, because the dumps take processor time from the download.
-        pause(client, recorder, recorder.now + BEFORE)
-        killed, sysctls_back = recorder.now, math.inf
+        _pause(client, recorder, BEFORE)
+        killed = recorder.now
         throttler.process.kill()
-        with suppress(TestbedError):
-            wait_until(lambda: are_back(before[SYSCTLS], sysctls(node)), "the sysctls are back", timeout=RESTART)
-            sysctls_back = recorder.now - killed
-        changed[KEPT_BY_KILL] = differences(without(objects, SYSCTLS), without(kernel_state(node), SYSCTLS))
-        pause(client, recorder, killed + DOWN)
-        restarted, same_caps = recorder.now, math.inf
-        throttler = start_throttler(node, config)
-        with suppress(TestbedError):
-            wait_until(lambda: caps(throttler) == capped, "it has the same caps", timeout=RESTART)
-            same_caps = recorder.now - restarted
-        changed[KEPT_BY_RESTART] = differences(objects, kernel_state(node))
+
+        def restored() -> bool:
+            """Return whether the sysctls are as before. Interfaces that were added or removed do not count."""
+            now = dumps.sysctls(node)
+            return not now.startswith(dumps.FAILED) and not dumps.changed_sysctls(before[dumps.SYSCTLS], now)
+
+        sysctls_restored = _seconds_until(restored, RESTART)
+        changed[KEPT_BY_KILL] = _differences(objects, dumps.kernel_state(node), dumps.SYSCTLS)
+        _pause(client, recorder, killed + DOWN - recorder.now)
+        restarted = recorder.now
+        throttler = services.start_throttler(node, config)
+        started = recorder.now
+        same_caps = started - restarted + _seconds_until(lambda: _caps(throttler) == capped, RESTART)
+        changed[KEPT_BY_RESTART] = _differences(objects, dumps.kernel_state(node))
         ready = recorder.now
-        pause(client, recorder, ready + AFTER)
+        _pause(client, recorder, AFTER)
         shares = shares_of(recorder.samples, killed, restarted, ready, recorder.now, ethernet_cap())
         exit_code = throttler.process.stop(grace=15)
         # Leave out processes and files, because the keeper runs until the last connection ends.
-        now = without(whole_state(node, state), PROCESSES, FILES)
-        changed[AT_STOP] = differences(without(before, PROCESSES, FILES), now)
-        still_running(client)
+        changed[AT_STOP] = _differences(before, state(), dumps.PROCESSES, dumps.FILES)
+        _pause(client, recorder, 0)
         client.stop()
-        changed[AFTER_STOP] = settled(before, node, state)
-        throttler = start_throttler(node, config)
-        client = download(testbed, origin, proxy, recorder, throttler)
+        _seconds_until(lambda: not _differences(before, state()), CONNECTIONS)
+        changed[AFTER_STOP] = _differences(before, state())
+        throttler = services.start_throttler(node, config)
+        client = _download(testbed, origin, proxy, recorder, throttler)
         throttler.process.kill()
-        cleanup = [program("mptcp-throttler"), "cleanup", "--config", str(config)]
-        node.run(with_mounts(cleanup, throttler_mounts(node)))
-        changed[AT_CLEANUP] = differences(before, whole_state(node, state))
-        still_running(client)
+        cleanup = [services.program("mptcp-throttler"), "cleanup", "--config", str(config)]
+        node.run(with_mounts(cleanup, services.throttler_mounts(node)))
+        changed[AT_CLEANUP] = _differences(before, state())
+        _pause(client, recorder, 0)
         client.stop()
-    return Measurement(shares, changed, sysctls_back, same_caps, math.nan if exit_code is None else exit_code)
+    return Measurement(changed, sysctls_restored=sysctls_restored, same_caps=same_caps, exit_code=exit_code, **shares)
 
 
-def are_back(before: str, now: str) -> bool:
-    """Return whether the sysctls are as *before*. Interfaces that were added or removed do not count."""
-    return not now.startswith(FAILED) and not changed_sysctls(before, now)
+def _differences(before: dumps.State, after: dumps.State, *without: str) -> list[str]:
+    """Return the lines that differ, except in the dumps *without*."""
+    return dumps.differences(dumps.without(before, *without), dumps.without(after, *without))
 
 
-def policy() -> str:
+def _seconds_until(ready: Callable[[], bool], timeout: float) -> float:
+    """Return the seconds until *ready*; infinity after *timeout*."""
+    begin = time.monotonic()
+    try:
+        services.wait_until(ready, "the state is reached", timeout=timeout)
+    except TestbedError:
+        return math.inf
+    return time.monotonic() - begin
+
+
+def _policy() -> str:
     """Return conf/policy.yaml with the additional ``RULES``, as JSON, which is valid YAML."""
     shipped = YAML(typ="safe").load(POLICY.read_text())
     return json.dumps({**shipped, "rules": [*shipped["rules"], *RULES]})
 
 
-def download(testbed: Testbed, origin: Origin, proxy: Proxy, recorder: Recorder, throttler: Throttler) -> Process:
+def _download(testbed: Testbed, origin: Origin, proxy: Proxy, recorder: Recorder, throttler: Throttler) -> Process:
     """Start a download and return it when it is steady. Raises TestbedError without both paths, or without a cap."""
-    added, begin = Added(testbed["client"], testbed["proxy"]), recorder.now
+    added = Added(testbed["client"], testbed["proxy"])
     argv = wget(origin.url("file"), proxy=proxy, multipath=True)
     client = testbed["client"].popen(["sh", "-c", '"$@" >/dev/null', "sh", *argv], name="wget")
-    pause(client, recorder, begin + SETTLE)
+    _pause(client, recorder, SETTLE)
     if (complaint := Protocol.of(*added.read()).complaint(multipath=True)) is not None:
         raise TestbedError(complaint)
-    if not caps(throttler):
+    if not _caps(throttler):
         raise TestbedError("no subflow of the download is capped")
     return client
 
 
-def still_running(client: Process) -> None:
+def _pause(client: Process, recorder: Recorder, seconds: float) -> None:
+    """Wait for *seconds*. Raises TestbedError if the download ends before."""
+    recorder.wait(recorder.now + seconds)
     if not client.running:
-        raise TestbedError(f"the download ended with {client.returncode} before its time{client.tail()}")
+        raise TestbedError(f"the download ended early with {client.returncode}{client.tail()}")
 
 
-def settled(before: State, node: LiveNode, state: Path) -> list[str]:
-    """Wait until nothing differs from *before*, up to ``CONNECTIONS`` seconds. Return what still differs then."""
-    with suppress(TestbedError):
-        wait_until(lambda: not differences(before, whole_state(node, state)), "it is as before", timeout=CONNECTIONS)
-    return differences(before, whole_state(node, state))
-
-
-def pause(client: Process, recorder: Recorder, until: float) -> None:
-    """Wait until *until* on the clock of *recorder*. Raises TestbedError if the download ends before."""
-    while recorder.now < until:
-        still_running(client)
-        time.sleep(0.02)
-
-
-def caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
+def _caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
     """Return the class ID and rate of each capped subflow, by the client's address and port, from the status socket."""
     subflows = (each for connection in throttler.status()["connections"] for each in connection["subflows"])
     return {each["remote"]: (each["classid"], each["rate"]) for each in subflows if each["classid"] is not None}
@@ -255,7 +221,7 @@ def caps(throttler: Throttler) -> dict[str, tuple[str, int]]:
 def shares_of(
     samples: Sequence[Sample], killed: float, restarted: float, ready: float, end: float, cap: int
 ) -> dict[str, float]:
-    """Return the values of ``SHARES`` for a download; all times are on the clock of *samples*.
+    """Return the rates of :class:`Measurement` as shares; all times are on the clock of *samples*.
 
     From *ready* on, after the restart, the caps must hold again. *cap* is Ethernet's. Raises ValueError if there are
     too few samples.
@@ -264,26 +230,19 @@ def shares_of(
     before = {device: mean_rate(samples, device, killed - BEFORE, killed) for device in DEVICES}
     after = {device: mean_rate(samples, device, ready, end) for device in DEVICES}
     total = sum(before.values())
-    values = (
-        before[wifi] / WIFI_RATE,
-        before[ethernet] / cap,
-        mean_rate(samples, ethernet, killed, restarted) / cap,
-        after[ethernet] / cap,
-        greatest_rate(samples, ethernet, WINDOW, killed, end) / cap,
-        sum(after.values()) / total if total else math.nan,
-        longest_gap(samples, DEVICES, total / 2, killed, end),
-    )
-    return dict(zip(SHARES, values, strict=True))
+    return {
+        "wifi_before": before[wifi] / WIFI_RATE,
+        "ethernet_before": before[ethernet] / cap,
+        "ethernet_dead": mean_rate(samples, ethernet, killed, restarted) / cap,
+        "ethernet_after": after[ethernet] / cap,
+        "greatest": greatest_rate(samples, ethernet, WINDOW, killed, end) / cap,
+        "goodput": sum(after.values()) / total if total else math.nan,
+        "gap": longest_gap(samples, DEVICES, total / 2, killed, end),
+    }
 
 
 def _changed(when: str) -> Column[str, Measurement]:
     return Column(when, lambda row: [len(each.changed[when]) for each in row.measured], most=0, digits=0)
-
-
-def _share(name: str, least: float | None, most: float | None, unit: str) -> Column[str, Measurement]:
-    return Column(
-        name, lambda row: [each.shares[name] for each in row.measured], least=least, most=most, unit=unit, digits=3
-    )
 
 
 SCENARIO = Scenario(
@@ -302,13 +261,7 @@ SCENARIO = Scenario(
     tables=[
         Table(
             "Recovery",
-            [
-                *map(_changed, COMPARED),
-                Column("kill -9 to the sysctls as before the start", "sysctls_back", unit=" s", most=KEEPER),
-                Column("restart to the same caps on the same subflows", "same_caps", unit=" s", most=RESTART),
-                *(_share(name, *bounds) for name, bounds in SHARES.items()),
-                Column("exit code after SIGTERM", "exit_code", least=0, most=0, digits=0),
-            ],
+            [*map(_changed, COMPARED), *columns_of(Measurement)],
             beside=True,
         )
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from mptcp_lab.testbed import LiveNode, Testbed
+from mptcp_lab.testbed.features import missing
 from mptcp_lab.testbed.services import (
     Throttler,
     mptcp_command,
@@ -25,6 +26,13 @@ FILE_SIZE = 500_000_000
 """Size of a file in bytes: more than a client can transfer before it is stopped."""
 TIMEOUT = 120
 """Seconds after which the client stops by itself."""
+BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
+"""The throttler's netfilter adapters, and the features of this host that each adapter needs."""
+
+
+def lacking(adapter: str) -> str | None:
+    """Return why this host cannot use the throttler's netfilter *adapter*; None if it can."""
+    return next((why for feature in BACKENDS[adapter] if (why := missing(feature)) is not None), None)
 
 
 @dataclass(frozen=True, slots=True)

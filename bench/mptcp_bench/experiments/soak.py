@@ -24,73 +24,61 @@ from mptcp_common.units import parse_rate
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Testbed, TestbedError, paths
-from mptcp_lab.testbed.services import Throttler, start_throttler
-from mptcp_lab.testbed.system_state import differences
+from mptcp_lab.testbed.services import Throttler
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median
-from .columns import Column, Row, Statistic, Table, Turn, of_cell
-from .load_crowd import (
-    ADDRESSES,
-    CAP,
-    FULL,
-    TRICKLE,
-    Crowd,
-    settings_file,
-    shown,
-    two_subflows,
-    with_crowd,
-)
+from .columns import Column, Row, Statistic, Table, Turn, columns_of, figure, of_cell
+from .load_crowd import ADDRESSES, CAP, FULL, TRICKLE, Crowd, remote_ends, start_with, two_subflows, with_crowd
 from .parameters import number, parameter, whole
 from .relay_load import user_memory
 from .scenario import Scenario
 
 SAMPLES = 120
-LEAST_INTERVAL = 5.0
+MIN_INTERVAL = 5.0
 """Minimum seconds between two samples."""
-SHORTEST = 3 * LEAST_INTERVAL / 60
+MIN_MINUTES = 3 * MIN_INTERVAL / 60
 """Minimum duration of the experiment in minutes. Fewer than three samples cannot show growth."""
-SETTLED = 1.0
+MIN_AGE = 1.0
 """Age of a connection in seconds from which the throttler must know it and must have set its entries."""
-CLOSING = 10
+CLOSE_SECONDS = 10
 """Seconds that a closed tunnel needs to end everywhere."""
-STOPPED = 60.0
-"""Seconds after SIGTERM at which the throttler is killed if it still runs."""
-CAPPED = ADDRESSES[0]
+CAPPED_PREFIX = ADDRESSES[0]
 """Prefix of the addresses on the capped path."""
-GROWTH, PROXY_GROWTH = 0.05, 0.1
-"""Maximum growth, as a share, from the second third of the time to the last; the first third is warm-up. Squid may grow
-more, because it manages its own memory pools."""
-CHECKED = 500
-"""Number of connections that are drawn at each sample. Their caps are compared with the kernel's entries."""
-KEPT = 0.95
+MAX_CHECKED = 500
+"""Maximum number of connections at each sample whose caps are compared with the kernel's entries."""
+MIN_CAP = 0.95
 """Minimum mean rate of the cap's class over all samples, as a share of the cap. While the cap repays an overshoot, its
 class has half of the rate. With a small overshoot, such repayments are short and rare."""
-STANDING = 0.95
-"""Minimum number of tunnels in any sample, as a share of the wanted number."""
-REPLACED = 0.9
-"""Minimum number of replaced tunnels, as a share of the wanted number. Without replacements, no growth proves
-nothing."""
-SIZES = {
-    "throttler's resident memory": GROWTH,
-    "throttler's descriptors": GROWTH,
-    "throttler's BPF maps": GROWTH,
-    "set entries": GROWTH,
-    "classes": GROWTH,
-    "connections in status": GROWTH,
-    "proxy's resident memory": PROXY_GROWTH,
-    "proxy's descriptors": PROXY_GROWTH,
-}
-"""Sizes that must not grow, each with its maximum growth."""
+MIN_OPEN, MIN_REPLACED = 0.95, 0.9
+"""Minimum number of tunnels in any sample, and of replaced tunnels, each as a share of the wanted number. Without
+replacements, no growth proves nothing."""
+SIZES = dict.fromkeys(
+    (
+        "throttler's resident memory", "throttler's descriptors", "throttler's BPF maps", "set entries", "classes",
+        "connections in status",
+    ), 0.05,
+) | dict.fromkeys(("proxy's resident memory", "proxy's descriptors"), 0.1)  # fmt: skip
+"""Sizes that must not grow, each with its maximum growth, as a share, from the second third of the time to the last;
+the first third is warm-up. Squid may grow more, because it manages its own memory pools."""
 _ENTRY = re.compile(r"^add \S+ ([\d.]+),tcp:(\d+),\S+ .*skbprio (\S+)", re.MULTILINE)
 _CLASS = re.compile(r"^class htb (\S+) .* ceil (\d+[KMG]?bit)\b", re.MULTILINE)
 _MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
 _TOKEN = re.compile(r"/([0-9a-f]+)\(id:")
+Reading = Mapping[str, float]
+"""The values of one sample by name: those of ``SIZES`` (NaN for a process that has ended), and
+
+- *time*: seconds since the replacement of tunnels began;
+- *open*, *opened*: number of established tunnels, and of tunnels opened since the start;
+- *missed*: connections that ``status`` lacks, although they had two subflows in the kernel before and after;
+- *invented*: connections that ``status`` shows, although the kernel had them neither before nor after;
+- *checked*, *wrong*: connections whose entries were compared, and those with a subflow in the wrong class or in none;
+- *ceil*: rate of the cap's class in bits/s; NaN if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    minutes: float = parameter(f"that it takes, more than {SHORTEST:g}", "60", number(SHORTEST), quick="1")
+    minutes: float = parameter(f"that it takes, more than {MIN_MINUTES:g}", "60", number(MIN_MINUTES), quick="1")
     n: int = parameter("tunnels held", "1000", whole(), quick="50")
     churn: int = parameter("tunnels replaced a second", "50", whole(0), quick="5")
     trickle: int = parameter("bytes a second that each receives, 0: none", str(TRICKLE), whole(0))
@@ -102,7 +90,7 @@ class Settings:
     @property
     def interval(self) -> float:
         """Seconds between two samples."""
-        return max(60 * self.minutes / SAMPLES, LEAST_INTERVAL)
+        return max(60 * self.minutes / SAMPLES, MIN_INTERVAL)
 
     @property
     def samples(self) -> int:
@@ -110,40 +98,14 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """The values that were read at one moment."""
-
-    time: float
-    """Seconds since the replacement of tunnels began."""
-    standing: int
-    """Number of established tunnels."""
-    opened: int
-    """Number of tunnels opened since the start."""
-    missed: int
-    """Number of connections that ``status`` lacks, although they had two subflows in the kernel before and after."""
-    invented: int
-    """Number of connections that ``status`` shows, although the kernel had them neither before nor after."""
-    checked: int
-    """Number of connections whose entries were compared."""
-    wrong: int
-    """Number of compared connections with a subflow in the wrong class, or in none."""
-    ceil: float
-    """Rate of the cap's class in bits/s; NaN if it does not exist."""
-    sizes: Mapping[str, float]
-    """The values of ``SIZES``; NaN for a process that has ended."""
-
-
-@dataclass(frozen=True, slots=True)
 class Soak:
     """The values that were measured over the whole time."""
 
     readings: tuple[Reading, ...]
-    ended: int
-    """Number of tunnels that the proxy ended. It should not end any tunnel."""
-    cores: float
-    """Processor cores that the throttler used."""
-    left: tuple[str, ...]
+    remnants: tuple[str, ...]
     """Kernel dumps that differ after SIGTERM from those before the start, and an exit code other than 0."""
+    ended: int = figure("tunnels that the proxy ended", most=0, digits=0)
+    cores: float = figure("throttler's processor share", unit=" cores", digits=3)
 
 
 def growth(values: Sequence[float]) -> float:
@@ -157,14 +119,13 @@ def growth(values: Sequence[float]) -> float:
 
 
 def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
-    cell, rate = turn.cell, max(300, 3 * turn.cell.churn)
-    if cell.squid:
-        crowd = Crowd.built(testbed, cell.n + CLOSING * cell.churn, rate=rate, trickle=cell.trickle)
-    else:
-        crowd = Crowd.without_squid(testbed, rate)
+    cell = turn.cell
+    crowd = Crowd.start(
+        testbed, cell.n + CLOSE_SECONDS * cell.churn, rate=max(300, 3 * cell.churn), trickle=cell.trickle,
+        squid=bool(cell.squid),
+    )  # fmt: skip
     before = crowd.state()
-    policy = testbed["proxy"].write("policy.yaml", FULL)
-    throttler = start_throttler(testbed["proxy"], settings_file(testbed, policy))
+    throttler = start_with(testbed["proxy"], FULL)
     pid = throttler.process.pid
     crowd.hold(cell.n)
     ended, used, begin = crowd.client.read().ended, tree_seconds(pid), time.monotonic()
@@ -173,58 +134,53 @@ def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     cores = (tree_seconds(pid) - used) / (time.monotonic() - begin)
     crowd.churn(0)
     ended = crowd.client.read().ended - ended
-    code = throttler.process.stop(STOPPED)
-    left = differences(before, crowd.state())
-    return Soak(readings, ended, cores, tuple(left if code == 0 else [*left, f"exit code {code}"]))
+    return Soak(readings, crowd.remnants(before, throttler), ended, cores)
 
 
 def _readings(crowd: Crowd, throttler: Throttler, cell: Settings, draw: Random) -> Iterator[Reading]:
     """Yield a reading at each interval; none while the throttler does not answer."""
     begin = time.monotonic()
-    for number_ in range(1, cell.samples + 1):
-        time.sleep(max(0.0, begin + number_ * cell.interval - time.monotonic()))
+    for sample in range(1, cell.samples + 1):
+        time.sleep(max(0.0, begin + sample * cell.interval - time.monotonic()))
         with suppress(TestbedError, ValueError):
-            yield _reading(crowd, throttler, time.monotonic() - begin, draw)
+            yield {"time": time.monotonic() - begin, **_reading(crowd, throttler, draw)}
         if not throttler.process.running:
             return
 
 
-def _reading(crowd: Crowd, throttler: Throttler, now: float, draw: Random) -> Reading:
-    """Take a reading. Raises TestbedError or ValueError if the throttler does not answer."""
-    proxy, pid = crowd.testbed["proxy"], throttler.process.pid
-    before = two_subflows(crowd.listed())
-    time.sleep(SETTLED)
+def _reading(crowd: Crowd, throttler: Throttler, draw: Random) -> Reading:
+    """Return a reading without its time. Raises TestbedError or ValueError if the throttler does not answer."""
+    proxy, pid, server = crowd.testbed["proxy"], throttler.process.pid, crowd.server.pid
+    before = two_subflows(crowd.listing())
+    time.sleep(MIN_AGE)
     status = throttler.status()
     saved = proxy.run(["ipset", "save"], timeout=60).stdout
-    listed = crowd.listed()
-    after, somewhere = two_subflows(listed), before | set(_TOKEN.findall(listed))
+    listing = crowd.listing()
+    throughout = before & two_subflows(listing)
     classes = proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
-    cap = ceilings(classes)
-    subflows = shown(status)
+    cap, ceil = next(iter(ceilings(classes).items()), ("", math.nan))
+    subflows = remote_ends(status)
     entries = {f"{address}:{port}": classid for address, port, classid in _ENTRY.findall(saved)}
-    there = before & after & subflows.keys()
-    checked = set(draw.sample(sorted(there), min(CHECKED, len(there))))
-    counters, squid = crowd.client.read(), crowd.proxy.process.pid
-    return Reading(
-        time=now,
-        standing=counters.standing,
-        opened=counters.opened,
-        missed=len((before & after) - subflows.keys()),
-        invented=len(subflows.keys() - somewhere),
-        checked=len(checked),
-        wrong=misplaced(checked, subflows, entries, next(iter(cap), "")),
-        ceil=next(iter(cap.values()), math.nan),
-        sizes={
-            "throttler's resident memory": user_memory(pid, "Rss") / 1e6,
-            "throttler's descriptors": descriptors(pid),
-            "throttler's BPF maps": bpf_bytes(pid),
-            "set entries": len(entries),
-            "classes": len(classes.splitlines()),
-            "connections in status": len(status["connections"]),
-            "proxy's resident memory": user_memory(squid, "Rss") / 1e6,
-            "proxy's descriptors": descriptors(squid),
-        },
-    )
+    known = sorted(throughout & subflows.keys())
+    checked = draw.sample(known, min(MAX_CHECKED, len(known)))
+    counters = crowd.client.read()
+    return {
+        "open": counters.open,
+        "opened": counters.opened,
+        "missed": len(throughout - subflows.keys()),
+        "invented": len(subflows.keys() - before - set(_TOKEN.findall(listing))),
+        "checked": len(checked),
+        "wrong": misplaced(checked, subflows, entries, cap),
+        "ceil": ceil,
+        "throttler's resident memory": user_memory(pid, "Rss") / 1e6,
+        "throttler's descriptors": descriptors(pid),
+        "throttler's BPF maps": _bpf_bytes(pid),
+        "set entries": len(entries),
+        "classes": len(classes.splitlines()),
+        "connections in status": len(status["connections"]),
+        "proxy's resident memory": user_memory(server, "Rss") / 1e6,
+        "proxy's descriptors": descriptors(server),
+    }
 
 
 def ceilings(classes: str) -> dict[str, float]:
@@ -232,8 +188,8 @@ def ceilings(classes: str) -> dict[str, float]:
 
     The cap's class has less than the cap while it repays an overshoot. Other classes have more, or 5 Mbit/s.
     """
-    found = {name: float(parse_rate(rate)) for name, rate in _CLASS.findall(classes)}
-    return {name: ceil for name, ceil in found.items() if 0.1 * CAP <= ceil <= CAP}
+    by_class = {name: float(parse_rate(rate)) for name, rate in _CLASS.findall(classes)}
+    return {name: ceil for name, ceil in by_class.items() if 0.1 * CAP <= ceil <= CAP}
 
 
 def misplaced(
@@ -245,7 +201,8 @@ def misplaced(
     class of the cap.
     """
     return sum(
-        any((entries.get(end) == cap) is not end.startswith(CAPPED) for end in subflows[token]) for token in checked
+        any((entries.get(end) == cap) is not end.startswith(CAPPED_PREFIX) for end in subflows[token])
+        for token in checked
     )
 
 
@@ -258,7 +215,7 @@ def descriptors(pid: int) -> float:
     return sum(counts) if counts else math.nan
 
 
-def bpf_bytes(pid: int) -> float:
+def _bpf_bytes(pid: int) -> float:
     """Return the bytes of all BPF maps and programs that process *pid* holds, from /proc/PID/fdinfo, proc(5)."""
     texts = []
     with suppress(OSError):
@@ -269,57 +226,51 @@ def bpf_bytes(pid: int) -> float:
     return sum(int(octets) for text in texts for octets in _MEMLOCK.findall(text)) if texts else math.nan
 
 
-def _sizes(row: Row[Settings, Soak], name: str) -> list[float]:
-    return [reading.sizes[name] for soak in row.measured for reading in soak.readings]
+def _of_samples(row: Row[Settings, Soak], name: str) -> list[float]:
+    return [reading[name] for soak in row.measured for reading in soak.readings]
 
 
 def _replaced(row: Row[Settings, Soak]) -> list[float]:
     """Return the number of tunnels replaced per second between the first sample and the last."""
     ends = [(soak.readings[0], soak.readings[-1]) for soak in row.measured if soak.readings[1:]]
-    return [(last.opened - first.opened) / (last.time - first.time) for first, last in ends]
+    return [(last["opened"] - first["opened"]) / (last["time"] - first["time"]) for first, last in ends]
 
 
-def _of_samples(heading: str, name: str, by: Statistic, **more: Any) -> Column[Settings, Soak]:
-    """Return a column of the attribute *name* of all samples."""
-
-    def values(row: Row[Settings, Soak]) -> list[float]:
-        return [getattr(reading, name) for soak in row.measured for reading in soak.readings]
-
-    return Column(heading, values, by, **{"digits": 0, **more})
+def _column(heading: str, name: str, by: Statistic, **more: Any) -> Column[Settings, Soak]:
+    """Return a column of the value *name* of all samples."""
+    return Column(heading, lambda row: _of_samples(row, name), by, **{"digits": 0, **more})
 
 
 def _growth(name: str, most: float) -> Column[Settings, Soak]:
-    return Column(f"growth of {name}", lambda row: [growth(_sizes(row, name))], most=most, digits=3)
+    return Column(f"growth of {name}", lambda row: [growth(_of_samples(row, name))], most=most, digits=3)
 
 
+_FEWEST = "tunnels, in the sample with the fewest"
 # Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.
 COLUMNS: Sequence[Column[Settings, Soak]] = (
     Column(
         "samples", lambda row: [len(soak.readings) for soak in row.measured], digits=0,
         least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))),
     ),
-    _of_samples(
-        "tunnels, in the sample with the fewest", "standing", "least", least=of_cell(lambda cell: STANDING * cell.n)
-    ),
-    Column("tunnels replaced, /s", _replaced, least=of_cell(lambda cell: REPLACED * cell.churn)),
-    Column("tunnels that the proxy ended", "ended", most=0, digits=0),
-    _of_samples("subflows: connections missed, most in a sample", "missed", "most", most=0),
-    _of_samples("subflows: connections invented, most in a sample", "invented", "most", most=0),
-    _of_samples(
+    _column(_FEWEST, "open", "least", least=of_cell(lambda cell: MIN_OPEN * cell.n)),
+    Column("tunnels replaced, /s", _replaced, least=of_cell(lambda cell: MIN_REPLACED * cell.churn)),
+    _column("subflows: connections missed, most in a sample", "missed", "most", most=0),
+    _column("subflows: connections invented, most in a sample", "invented", "most", most=0),
+    _column(
         "caps: connections compared, fewest in a sample", "checked", "least",
-        least=of_cell(lambda cell: max(1, min(CHECKED, cell.n // 2))),
+        least=of_cell(lambda cell: max(1, min(MAX_CHECKED, cell.n // 2))),
     ),
-    _of_samples("caps: wrong, most in a sample", "wrong", "most", most=0),
-    _of_samples(
-        "caps: rate of the class / the cap's, mean", "ceil", "mean", least=KEPT, most=1.0, scale=1 / CAP, digits=3
+    _column("caps: wrong, most in a sample", "wrong", "most", most=0),
+    _column(
+        "caps: rate of the class / the cap's, mean", "ceil", "mean", least=MIN_CAP, most=1.0, scale=1 / CAP, digits=3
     ),
     *(_growth(name, most) for name, most in SIZES.items()),
     Column(
-        "throttler's resident memory at the end", lambda row: _sizes(row, "throttler's resident memory")[-1:],
+        "throttler's resident memory at the end", lambda row: _of_samples(row, "throttler's resident memory")[-1:],
         unit=" MB", digits=1,
     ),
-    Column("throttler's processor share", "cores", unit=" cores", digits=3),
-    Column("SIGTERM: dumps that differ", lambda row: [len(soak.left) for soak in row.measured], most=0, digits=0),
+    *columns_of(Soak),
+    Column("SIGTERM: dumps that differ", lambda row: [len(soak.remnants) for soak in row.measured], most=0, digits=0),
 )  # fmt: skip
 SCENARIO = Scenario(
     settings=Settings,

@@ -5,11 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
+from ipaddress import ip_address
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.plan import tbf
+from mptcp_lab.testbed.recorder import Recorder
 from mptcp_lab.testbed.services import PROXY_PORT
+from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
+
+from .devices import DEVICES
 
 QUEUE_MS = 50
 
@@ -23,7 +28,7 @@ def two_paths(rates: Sequence[int], rtts: Sequence[float]) -> list[EmulatedPath]
 
 
 def hop_shaper(rate: float, device: str) -> list[str]:
-    """Return the command that sets a hop's rate in Mbit/s."""
+    """Return the command that sets the rate of a node's device in Mbit/s."""
     return ["tc", "qdisc", "replace", "dev", device, "root", *tbf(round(rate * 1_000_000), QUEUE_MS)]
 
 
@@ -31,15 +36,6 @@ def dropping(router: LiveNode, statement: str = "drop") -> AbstractContextManage
     """Apply the nft(8) *statement* to each packet that *router* forwards, during the scope."""
     table = f"table inet fault {{ chain forward {{ type filter hook forward priority -10; {statement}; }}; }}"
     return router.changed(["nft", table], ["nft", "delete", "table", "inet", "fault"])
-
-
-def wifi_dropping(testbed: Testbed, statement: str = "drop") -> AbstractContextManager[None]:
-    return dropping(testbed["hop2"], statement)
-
-
-def slow_wifi(testbed: Testbed, device: str, slow: float, fast: float) -> AbstractContextManager[None]:
-    """Limit Wi-Fi's router to *slow*, not *fast*, Mbit/s on *device*: ``lan`` for downloads, ``wan`` for uploads."""
-    return testbed["hop2"].changed(hop_shaper(slow, device), hop_shaper(fast, device))
 
 
 def one_subflow(testbed: Testbed) -> AbstractContextManager[None]:
@@ -50,19 +46,32 @@ def one_subflow(testbed: Testbed) -> AbstractContextManager[None]:
 
 def slow_origin(testbed: Testbed, rate: int) -> AbstractContextManager[None]:
     """Limit the origin's sending rate to *rate* Mbit/s, during the scope."""
-    slow = ["tc", "qdisc", "replace", "dev", "eth0", "root", *tbf(rate * 1_000_000, QUEUE_MS)]
-    return testbed["origin"].changed(slow, ["tc", "qdisc", "del", "dev", "eth0", "root"])
+    return testbed["origin"].changed(hop_shaper(rate, "eth0"), ["tc", "qdisc", "del", "dev", "eth0", "root"])
 
 
 def client_ends(proxy: LiveNode, addresses: Collection[str]) -> list[str]:
     """Return the client's address of each established subflow from one of *addresses* to *proxy*."""
     # Let the kernel filter, because the proxy may have thousands of other subflows.
     ends = " or ".join(f"dst {f'[{each}]' if ':' in each else each}" for each in addresses)
-    wanted = f"( sport = :{PROXY_PORT} and ( {ends} ) )"
-    return peers(proxy.run(["ss", "-tnH", "state", "established", wanted]).stdout)
+    query = f"( sport = :{PROXY_PORT} and ( {ends} ) )"
+    listing = proxy.run(["ss", "-tnH", "state", "established", query]).stdout
+    peers = [line.split()[3].rpartition(":")[0] for line in listing.splitlines()]
+    return [peer.partition("%")[0].strip("[]").removeprefix("::ffff:") for peer in peers]
 
 
-def peers(listing: str) -> list[str]:
-    """Return the peers' addresses in the output of ``ss -tnH state established``; IPv4-mapped ones as IPv4."""
-    ends = [line.split()[3].rpartition(":")[0] for line in listing.splitlines()]
-    return [end.partition("%")[0].strip("[]").removeprefix("::ffff:") for end in ends]
+def upload_recorder(proxy: LiveNode, client: LiveNode, share: float = 1.0) -> Recorder:
+    """Return a recorder of the payload that *proxy* received from each address of *client* (tcp_info), / *share*.
+
+    It counts bytes that arrived, not bytes that the client sent. With the payload's *share* of a packet, it counts the
+    bytes on the wire.
+    """
+    clients = {device: ip_address(client.address(device)).packed for device in DEVICES}
+    with proxy.entered():
+        diagnostics = SocketDiagnostics((PROXY_PORT,))
+
+    def read() -> dict[str, int]:
+        with proxy.entered():
+            received = {subflow.four_tuple.remote: subflow.bytes_received for subflow in diagnostics.subflows()}
+        return {device: round(received.get(address, 0) / share) for device, address in clients.items()}
+
+    return Recorder(proxy, DEVICES, read=read)

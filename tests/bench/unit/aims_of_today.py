@@ -46,10 +46,6 @@ _IN_OUTAGES = {
 _OF_ONE_SUBFLOW = {f"{what}, # subflow, × TCP, upper bound" for what in ("GET, s/GB", "CONNECT, s/GB", "µs/request")}
 _OF_IDLE = {f"idle {what}, kB, {client}" for what in ("connection", "tunnel") for client in ("tcp", "mptcp#")}
 LEFT_OUT: dict[str, set[str]] = {
-    "crowds-kernel": {
-        "connections that stand, share",
-        "their memory for each connection of the most that stood",
-    },
     "home": {"attempts repeated for another reason than the emulated paths"},
     "outages": {*_BY_MODE, "Mbit/s", "Mbit/s, × without a mode, lower bound"},
     "relay-apart": _OF_ONE_SUBFLOW | _OF_IDLE,
@@ -60,8 +56,7 @@ LEFT_OUT: dict[str, set[str]] = {
 }
 """For each kept result: the forms that its options leave out."""
 COUNTS = {
-    "batches measured", "runs", "rounds", "rounds of everything", "transfers", "samples", "runs, guard on",
-    "runs, guard off",
+    "batches measured", "runs", "rounds", "rounds of everything", "transfers", "samples",
 }  # fmt: skip
 """Forms whose bound is the requested number of runs."""
 OF_THE_ENGINE = {"runs", "attempts repeated for another reason than the emulated paths"}

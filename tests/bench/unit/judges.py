@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 from mutants import Judge
-from mutants_of_caps import GUARD, ONSET_JUDGE
-from mutants_of_crowds import CROWDS
+from mutants_of_caps import GUARD, ONSET_JUDGE, OVERSHOOT, STARVATION
+from mutants_of_downloads import GOODPUT, PAGES, RECOVERY, STEERING
 from mutants_of_home import HOME
-from mutants_of_load import LOAD
+from mutants_of_load import CROWDS, LOAD, SOAK
 from mutants_of_middleboxes import MIDDLEBOXES
 from mutants_of_mimbox import MIMBOX_DELAY, MIMBOX_GOODPUT, MIMBOX_HTTP, MIMBOX_MEMORY
-from mutants_of_overshoot import OVERSHOOT
-from mutants_of_pages import PAGES
 from mutants_of_relay import RELAY
-from mutants_of_runs import GOODPUT, RECOVERY, SOAK
-from mutants_of_starvation import STARVATION
-from mutants_of_steering import STEERING
 from mutants_of_tunnel import TUNNEL
 from mutants_of_vpn import VPN
 

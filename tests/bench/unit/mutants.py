@@ -81,6 +81,11 @@ def constant(rate: float) -> Load:
     return lambda _: rate
 
 
+def between(start: float, end: float, inside: float, otherwise: float) -> Load:
+    """Return a load of *inside* Mbit/s from *start* to *end*, and of *otherwise* at other times."""
+    return lambda time: inside if start <= time < end else otherwise
+
+
 def series(loads: Mapping[str, Load], seconds: float, interval: float = 0.1) -> list[Sample]:
     """Return samples of the byte counters of devices under *loads*."""
     octets = dict.fromkeys(loads, 0.0)

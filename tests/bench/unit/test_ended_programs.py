@@ -10,8 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from mptcp_bench.experiments.pages import SCENARIO
-from mptcp_bench.experiments.pages_bed import Bed
+from mptcp_bench.experiments.pages import SCENARIO, Bed
 from mptcp_bench.wire.capture import captured
 from mptcp_lab.testbed import TestbedError
 

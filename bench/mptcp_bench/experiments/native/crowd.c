@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * crowd: thousands of tunnels through a proxy, and the origin that trickles into them, for little processor time.
+ * crowd: thousands of tunnels through a proxy, and the origin that sends slowly into them, with little processor time.
  *
  *     crowd client COUNTERS PROXY PORT TARGET RATE
  *     crowd origin COUNTERS PORT OCTETS
- *     crowd listener COUNTERS PORT
  *
- * The client holds as many tunnels as COUNTERS says are wanted: Multipath TCP to PROXY and PORT, then CONNECT to
- * TARGET (ADDRESS:PORT), at most RATE new ones a second. One that is refused is tried again; one that ended is not, and
- * counts as wanted. Those that are too many it closes, and as many a second as COUNTERS says are to be replaced.
- * The origin sends OCTETS to each connection once a second. The listener stands in a proxy's place, where the proxy is not
- * what is measured: it takes Multipath TCP, answers each request with 200, and sends nothing more.
+ * The client keeps as many tunnels open as `wanted` in COUNTERS: Multipath TCP to PROXY and PORT, then CONNECT to TARGET
+ * (ADDRESS:PORT), at most RATE new tunnels per second. A refused tunnel is tried again. A tunnel that the proxy ended is
+ * not replaced, and still counts as wanted. The client closes excess tunnels, and replaces `churn` tunnels per second.
+ * The origin sends OCTETS to each connection once a second. It also accepts Multipath TCP and answers each request with
+ * 200, so that it can replace a proxy that is not measured.
  *
- * Both divide the second into SLOTS; a connection belongs to the slot of its number, so that work is spread evenly. The
- * client reads a tunnel in its slot only and is not woken by what arrives: a wake-up for each segment would cost
- * more than all the rest. epoll(7) is for what opens, and at the origin for what ends.
+ * Each second has SLOTS; a connection is served in the slot of its number, which spreads the work evenly. The client
+ * reads a tunnel only in its slot, because a wake-up for each segment would cost more than all other work. epoll(7)
+ * watches connections while they open and, at the origin, until they end.
  *
- * COUNTERS is a file that holds a `struct counters`, mapped, so that it can be read, and `wanted` and `churn` be set, at any
- * moment.
- * "ready" on stdout: it works. SIGTERM ends it.
+ * COUNTERS is a file with a mapped `struct counters`: other programs read it, and set `wanted` and `churn`, at any time.
+ * "ready" on stdout means that the program works. SIGTERM ends it.
  */
 
 #define _GNU_SOURCE
@@ -39,27 +37,25 @@
 #define SLOTS 100 /* of a second */
 #define TICK (NANOSECONDS / SLOTS)
 #define MAX_CONNECTIONS 65536
-#define MAX_OPENING 1000 /* not yet answered, at a time */
-#define CLOSED_AT_ONCE 20 /* in a slot, of those that are not wanted any more */
+#define MAX_OPENING 1000 /* requests without an answer at the same time */
+#define MAX_CLOSED 20 /* excess tunnels closed per slot */
 #define EVENTS 512
 #define BACKLOG 4096
-#define FIRST_PORT 10000 /* of the client's first subflows */
+#define FIRST_PORT 10000 /* range of the client's first subflows */
 #define LAST_PORT 65000
-#define LISTENER UINT32_MAX /* number that stands for it in epoll events */
-#define PIECE 65536 /* bytes read at once */
+#define LISTENER UINT32_MAX /* number of the listening socket in epoll events */
+#define BLOCK 65536 /* maximum bytes per read */
 
 struct counters {
-	uint64_t wanted;   /* client: set by whoever holds the file */
-	uint64_t opened;   /* connect() or accept() was called for it */
-	uint64_t standing; /* client: answered with 200, not ended; origin: accepted, not ended */
-	uint64_t refused;  /* before they stood */
-	uint64_t ended;    /* after they stood */
-	uint64_t octets;   /* client: received in tunnels; origin: sent */
-	uint64_t skipped;  /* origin: bytes not sent, because the connection had no room for them */
-	uint64_t churn;    /* client: tunnels to be replaced a second; set by whoever holds the file */
+	uint64_t wanted;  /* client: set by another program */
+	uint64_t opened;  /* connections for which connect() or accept() was called */
+	uint64_t open;    /* client: answered with 200, not ended; origin: accepted, not ended */
+	uint64_t ended;   /* connections that ended after they were open */
+	uint64_t octets;  /* client: received in tunnels; origin: sent */
+	uint64_t churn;   /* client: tunnels to replace per second; set by another program */
 };
 
-enum state { FREE, CONNECTING, ASKING, STANDING };
+enum state { FREE, CONNECTING, REQUESTED, OPEN };
 
 struct connection {
 	int socket;
@@ -68,18 +64,17 @@ struct connection {
 
 static struct counters *counters;
 static struct connection connections[MAX_CONNECTIONS];
-static uint32_t unused[MAX_CONNECTIONS]; /* numbers of free places, a stack: the lowest on top at first */
+static uint32_t unused[MAX_CONNECTIONS]; /* stack of free numbers, initially with the lowest on top */
 static uint32_t unused_count;
 static uint32_t opening;
-static char piece[PIECE];
-static int events;
-static int answers; /* the listener */
+static char block[BLOCK];
+static int epoll;
 
-static void watch(int socket, uint32_t number, uint32_t what, int operation)
+static void watch(int socket, uint32_t number, uint32_t events, int operation)
 {
-	struct epoll_event event = {.events = what, .data.u32 = number};
+	struct epoll_event event = {.events = events, .data.u32 = number};
 
-	if (epoll_ctl(events, operation, socket, &event) < 0)
+	if (epoll_ctl(epoll, operation, socket, &event) < 0)
 		fail("epoll_ctl");
 }
 
@@ -87,14 +82,12 @@ static struct sockaddr_in address(const char *text, const char *port)
 {
 	struct sockaddr_in result = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
 
-	if (inet_pton(AF_INET, text, &result.sin_addr) != 1) {
-		fprintf(stderr, "%s: not an IPv4 address\n", text);
-		exit(1);
-	}
+	if (inet_pton(AF_INET, text, &result.sin_addr) != 1)
+		fail(text);
 	return result;
 }
 
-static uint32_t place(int socket, enum state state)
+static uint32_t add(int socket, enum state state)
 {
 	uint32_t number = unused[--unused_count];
 
@@ -105,25 +98,24 @@ static uint32_t place(int socket, enum state state)
 
 static void end(uint32_t number)
 {
-	struct connection *one = &connections[number];
+	struct connection *connection = &connections[number];
 
-	if (one->state == STANDING) {
-		counters->standing--;
+	if (connection->state == OPEN) {
+		counters->open--;
 		counters->ended++;
 	} else {
 		opening--;
-		counters->refused++;
 	}
-	close(one->socket);
-	one->state = FREE;
+	close(connection->socket);
+	connection->state = FREE;
 	unused[unused_count++] = number;
 }
 
 /* ---- client ---- */
 
-/* Each takes the port after the last one's. By itself connect(2) comes back to a port within seconds, and the entry that
- * a throttler keeps for ten would be the next connection's, too. */
-static void take_port(int socket_)
+/* Each connection uses the next port. Without this, connect(2) would reuse a port within seconds, and a throttler's entry
+ * of the old connection, which it keeps for ten seconds, would apply to the new one. */
+static void bind_next_port(int socket_)
 {
 	static uint16_t port = FIRST_PORT;
 	struct sockaddr_in any = {.sin_family = AF_INET};
@@ -139,17 +131,17 @@ static void take_port(int socket_)
 	fail("bind");
 }
 
-static void open_one(const struct sockaddr_in *proxy)
+static void open_tunnel(const struct sockaddr_in *proxy)
 {
 	int socket_ = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_MPTCP);
 
 	if (socket_ < 0)
-		fail("make an MPTCP socket");
-	take_port(socket_);
+		fail("create an MPTCP socket");
+	bind_next_port(socket_);
 	if (connect(socket_, (const struct sockaddr *)proxy, sizeof *proxy) < 0 && errno != EINPROGRESS)
 		fail("connect");
 	opening++;
-	watch(socket_, place(socket_, CONNECTING), EPOLLOUT, EPOLL_CTL_ADD);
+	watch(socket_, add(socket_, CONNECTING), EPOLLOUT, EPOLL_CTL_ADD);
 }
 
 static void read_tunnel(uint32_t number)
@@ -157,73 +149,71 @@ static void read_tunnel(uint32_t number)
 	ssize_t got;
 
 	do {
-		got = recv(connections[number].socket, piece, PIECE, MSG_DONTWAIT);
+		got = recv(connections[number].socket, block, BLOCK, MSG_DONTWAIT);
 		if (got > 0)
 			counters->octets += (uint64_t)got;
-	} while (got == PIECE);
+	} while (got == BLOCK);
 	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
 		end(number);
 }
 
-static void go_on(uint32_t number, const char *request)
+static void advance(uint32_t number, const char *request)
 {
-	struct connection *one = &connections[number];
+	struct connection *connection = &connections[number];
 	ssize_t got;
 
-	if (one->state == CONNECTING) {
+	if (connection->state == CONNECTING) {
 		/* A request is far smaller than an empty send buffer. */
-		if (send(one->socket, request, strlen(request), MSG_NOSIGNAL) != (ssize_t)strlen(request)) {
+		if (send(connection->socket, request, strlen(request), MSG_NOSIGNAL) != (ssize_t)strlen(request)) {
 			end(number);
 			return;
 		}
-		one->state = ASKING;
-		watch(one->socket, number, EPOLLIN, EPOLL_CTL_MOD);
+		connection->state = REQUESTED;
+		watch(connection->socket, number, EPOLLIN, EPOLL_CTL_MOD);
 		return;
 	}
-	got = recv(one->socket, piece, PIECE, MSG_DONTWAIT);
+	got = recv(connection->socket, block, BLOCK, MSG_DONTWAIT);
 	if (got < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	if (got < 12 || memcmp(piece, "HTTP/1.", 7) != 0 || memcmp(piece + 8, " 200", 4) != 0) {
+	if (got < 12 || memcmp(block, "HTTP/1.", 7) != 0 || memcmp(block + 8, " 200", 4) != 0) {
 		end(number);
 		return;
 	}
-	watch(one->socket, number, 0, EPOLL_CTL_DEL);
-	one->state = STANDING;
+	watch(connection->socket, number, 0, EPOLL_CTL_DEL);
+	connection->state = OPEN;
 	opening--;
-	counters->standing++;
+	counters->open++;
 }
 
-/* Close the tunnel that stands and was looked at longest ago. */
+/* Close the next open tunnel in the order of the numbers, so that the oldest is closed first. */
 static void close_next(void)
 {
 	static uint32_t number;
 
-	if (counters->standing == 0)
+	if (counters->open == 0)
 		return;
-	while (connections[number].state != STANDING)
+	while (connections[number].state != OPEN)
 		number = (number + 1) % MAX_CONNECTIONS;
-	close(connections[number].socket);
-	connections[number].state = FREE;
-	unused[unused_count++] = number;
-	counters->standing--;
-	/* The next one that opens takes this place. */
+	end(number);
+	counters->ended--;
+	/* The next tunnel that opens gets this number. */
 	number = (number + 1) % MAX_CONNECTIONS;
 }
 
-static void close_some(void)
+static void close_excess(void)
 {
-	for (int closed = 0; closed < CLOSED_AT_ONCE && counters->standing > 0 &&
-			     opening + counters->standing + counters->ended > counters->wanted;
+	for (int closed = 0; closed < MAX_CLOSED && counters->open > 0 &&
+			     opening + counters->open + counters->ended > counters->wanted;
 	     closed++)
 		close_next();
 }
 
 /* ---- origin ---- */
 
-static int listen_on(const char *port, int protocol)
+static int listen_on(const char *port)
 {
 	struct sockaddr_in any = address("0.0.0.0", port);
-	int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
+	int one = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_MPTCP);
 
 	if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) < 0 ||
 	    bind(listener, (const struct sockaddr *)&any, sizeof any) < 0 || listen(listener, BACKLOG) < 0)
@@ -237,18 +227,18 @@ static void accept_all(int listener)
 	int socket_;
 
 	while (unused_count > 0 && (socket_ = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
-		watch(socket_, place(socket_, STANDING), EPOLLIN | EPOLLRDHUP, EPOLL_CTL_ADD);
-		counters->standing++;
+		watch(socket_, add(socket_, OPEN), EPOLLIN | EPOLLRDHUP, EPOLL_CTL_ADD);
+		counters->open++;
 	}
 }
 
-static void swallow(uint32_t number)
+static void receive(uint32_t number)
 {
 	static const char answer[] = "HTTP/1.1 200 OK\r\n\r\n";
-	ssize_t got = recv(connections[number].socket, piece, PIECE, MSG_DONTWAIT);
+	ssize_t got = recv(connections[number].socket, block, BLOCK, MSG_DONTWAIT);
 
-	/* Whether it is sent shows at the client. */
-	if (got > 0 && answers)
+	/* The client notices if the answer is not sent. */
+	if (got > 0)
 		send(connections[number].socket, answer, sizeof answer - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
 		end(number);
@@ -256,12 +246,11 @@ static void swallow(uint32_t number)
 
 static void trickle(uint32_t number, size_t octets)
 {
-	ssize_t sent = send(connections[number].socket, piece, octets, MSG_NOSIGNAL | MSG_DONTWAIT);
-	uint64_t done = sent > 0 ? (uint64_t)sent : 0;
+	ssize_t sent = send(connections[number].socket, block, octets, MSG_NOSIGNAL | MSG_DONTWAIT);
 
-	/* An error shows as an event, too. */
-	counters->octets += done;
-	counters->skipped += octets - done;
+	/* epoll also reports errors. */
+	if (sent > 0)
+		counters->octets += (uint64_t)sent;
 }
 
 /* ---- both ---- */
@@ -270,8 +259,7 @@ int main(int argc, char **argv)
 {
 	int is_client = argc == 7 && strcmp(argv[1], "client") == 0;
 	int is_origin = argc == 5 && strcmp(argv[1], "origin") == 0;
-	int is_listener = argc == 4 && strcmp(argv[1], "listener") == 0;
-	struct epoll_event happened[EVENTS];
+	struct epoll_event ready[EVENTS];
 	struct sockaddr_in proxy = {0};
 	char request[256] = "";
 	int listener = -1;
@@ -279,12 +267,11 @@ int main(int argc, char **argv)
 	double rate = 0, may_open = 0, to_close = 0;
 	int64_t start, tick = 0;
 
-	if (!is_client && !is_origin && !is_listener) {
-		fprintf(stderr, "usage: crowd client COUNTERS PROXY PORT TARGET RATE | origin COUNTERS PORT OCTETS"
-				" | listener COUNTERS PORT\n");
+	if (!is_client && !is_origin) {
+		fprintf(stderr, "usage: crowd client COUNTERS PROXY PORT TARGET RATE | origin COUNTERS PORT OCTETS\n");
 		return 2;
 	}
-	events = begin_process();
+	epoll = begin_process();
 	counters = shared_file(argv[2], sizeof *counters);
 	while (unused_count < MAX_CONNECTIONS) {
 		unused[unused_count] = MAX_CONNECTIONS - 1 - unused_count;
@@ -295,40 +282,39 @@ int main(int argc, char **argv)
 		snprintf(request, sizeof request, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", argv[5], argv[5]);
 		rate = atof(argv[6]);
 	} else {
-		answers = is_listener;
-		listener = listen_on(argv[3], is_listener ? IPPROTO_MPTCP : 0);
-		octets = is_origin ? (size_t)atol(argv[4]) : 0;
-		if (octets > PIECE)
-			octets = PIECE;
+		listener = listen_on(argv[3]);
+		octets = (size_t)atol(argv[4]);
+		if (octets > BLOCK)
+			octets = BLOCK;
 	}
 	say_ready();
 	for (start = now();;) {
 		int64_t wait = start + (tick + 1) * TICK - now();
-		int count = epoll_wait(events, happened, EVENTS, wait > 0 ? (int)(wait / 1000000) + 1 : 0);
+		int count = epoll_wait(epoll, ready, EVENTS, wait > 0 ? (int)(wait / 1000000) + 1 : 0);
 
 		for (int i = 0; i < count; i++) {
-			uint32_t number = happened[i].data.u32;
+			uint32_t number = ready[i].data.u32;
 
 			if (number == LISTENER)
 				accept_all(listener);
 			else if (connections[number].state == FREE)
 				continue;
 			else if (is_client)
-				go_on(number, request);
+				advance(number, request);
 			else
-				swallow(number);
+				receive(number);
 		}
 		for (; start + (tick + 1) * TICK <= now(); tick++) {
 			for (uint32_t number = (uint32_t)(tick % SLOTS); number < MAX_CONNECTIONS; number += SLOTS) {
-				if (connections[number].state != STANDING)
+				if (connections[number].state != OPEN)
 					continue;
 				if (is_client)
 					read_tunnel(number);
-				else if (is_origin)
+				else if (octets > 0)
 					trickle(number, octets);
 			}
 			if (is_client) {
-				close_some();
+				close_excess();
 				for (to_close += (double)counters->churn / SLOTS; to_close >= 1; to_close -= 1)
 					close_next();
 			}
@@ -336,8 +322,8 @@ int main(int argc, char **argv)
 				may_open += rate / SLOTS;
 		}
 		while (is_client && may_open >= 1 && opening < MAX_OPENING && unused_count > 0 &&
-		       opening + counters->standing + counters->ended < counters->wanted) {
-			open_one(&proxy);
+		       opening + counters->open + counters->ended < counters->wanted) {
+			open_tunnel(&proxy);
 			may_open -= 1;
 		}
 	}

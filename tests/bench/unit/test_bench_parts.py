@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Tests for parts of experiments that no mutant reaches: reactions, entries of caps, layouts, the client of pages."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from typing import Any
+
+import pytest
+
+from mptcp_bench.experiments.crowds import REQUESTS_WITH_BUSY, TABLE
+from mptcp_bench.experiments.join_probe import GIVE_UP_SECONDS, delays
+from mptcp_bench.experiments.soak import misplaced
+from mptcp_bench.experiments.starvation import LAYOUTS, Layout
+from mptcp_lab.agent import fetch
+from mptcp_lab.testbed.plan import steps
+from mptcp_throttler.mptcp.model import Segment
+from mptcp_throttler.mptcp.options import MpCapable, MpJoinAck, MptcpOption
+from mptcp_throttler.policy.load import load_policy
+
+PORT, FIRST, SECOND, NEXT = 3128, 40_000, 50_000, 40_002
+"""The proxy's port; the client's ports of first and second subflow, and of the first subflow of another connection."""
+CAPABLE, THIRD_ACK = MpCapable(1, 0), MpJoinAck(b"\0" * 20)
+
+
+def segment(time: float, port: int, option: MptcpOption) -> Segment:
+    return Segment(time, "wan0", b"\x0a\x4d\x01\x02", port, b"\x0a\x4d\x08\x02", PORT, 16, 0, 0, (option,))
+
+
+@pytest.mark.parametrize(
+    ("marked", "expected"),
+    [
+        ({FIRST: 10.304, NEXT: 10.512}, [4, 2]),
+        ({FIRST: 10.1, NEXT: 10.512}, [-200, 2]),
+        ({FIRST: 10.31 + GIVE_UP_SECONDS, SECOND: 10.3015}, [math.inf, math.inf]),
+    ],
+    ids=["after the join", "before the join", "never, or much later"],
+)
+def test_reaction_ends_with_the_first_marked_packet_of_the_capped_subflow(
+    marked: dict[int, float], expected: list[float]
+) -> None:
+    segments = [
+        segment(10.0, FIRST, CAPABLE), segment(10.001, FIRST, CAPABLE), segment(10.3, SECOND, THIRD_ACK),
+        segment(10.45, SECOND, THIRD_ACK), segment(10.5, NEXT, CAPABLE), segment(10.51, SECOND + 1, THIRD_ACK),
+    ]  # fmt: skip
+    assert delays(segments, marked, PORT) == pytest.approx(expected)
+
+
+ENDS = ["10.77.3.2:40000", "10.77.4.2:40001"]
+CAP, DEFAULT = "4d50:10", "4d50:ffff"
+
+
+@pytest.mark.parametrize(
+    ("entries", "wrong"),
+    [
+        ({ENDS[0]: CAP, ENDS[1]: DEFAULT}, 0),
+        ({}, 1),
+        ({ENDS[0]: DEFAULT}, 1),
+        ({ENDS[0]: CAP, ENDS[1]: CAP}, 1),
+    ],
+    ids=["correct", "no entry", "another class", "both paths"],
+)
+def test_cap_is_correct_if_its_class_has_only_the_capped_path(entries: dict[str, str], wrong: int) -> None:
+    assert misplaced({"abcd"}, {"abcd": ENDS}, entries, CAP) == wrong
+
+
+def test_nftables_limit_allows_the_requests_with_a_busy_client() -> None:
+    (burst,) = set(re.findall(r"@clients4 .* burst (\d+) packets", TABLE.read_text()))
+    assert int(burst) > REQUESTS_WITH_BUSY
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=str)
+def test_layout_can_be_built_and_its_policy_has_its_caps(layout: Layout) -> None:
+    assert steps(layout.topology, {node.name: node.name for node in layout.topology.nodes})
+    assert len(layout.topology.devices("client")) == len(layout.loads)
+    caps = {load.name: load.cap for load in layout.loads if load.cap is not None}
+    rules = load_policy(layout.policy(), layout.name).rules
+    assert {rule.name: rule.throttle.rate for rule in rules if rule.throttle} == caps
+
+
+@pytest.mark.parametrize(
+    ("kind", "octets", "error"),
+    [("get", 300, None), ("keepalive", 300, None), ("get", 299, "ended after 299 of 300 bytes")],
+)
+def test_client_of_many_files_reports_complete_and_incomplete_files(
+    kind: str, octets: int, error: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Use plain TCP, so that no kernel with MPTCP is needed.
+    monkeypatch.setattr(fetch, "MPTCP", 0)
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while await reader.readline():
+            while (await reader.readline()).strip():
+                pass
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 300\r\n\r\n" + b"x" * octets)
+            if octets < 300:
+                break
+        writer.close()
+
+    async def download() -> list[dict[str, Any]]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        order = {"proxy": ["127.0.0.1", port], "target": ["10.77.9.2", 80], "kind": kind, "at_once": 2, "timeout": 5}
+        fetcher = fetch.Fetcher({**order, "files": [["300", 300]] * 6})
+        await fetcher.run()
+        server.close()
+        return fetcher.done
+
+    done = asyncio.run(download())
+    assert [each["error"] for each in done] == [error] * 6
+    assert connections == (2 if kind == "keepalive" else 6)
