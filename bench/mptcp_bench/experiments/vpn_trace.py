@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Figure 8 of "Multipath Transport for Virtual Private Networks": the first 0.3 s of a download.
 
-tcpdump captures the download on the web server, behind the VPN server. Each VPN is freshly started.
+tcpdump captures the download on the web server, beyond the VPN server. Each VPN is freshly started.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from mptcp_lab.testbed import TestbedError
@@ -23,18 +25,16 @@ from .drawing import drawn
 from .findings import Picture
 from .parameters import parameter, whole
 from .scenario import Scenario
-from .vpn_bed import NEEDS, Bed, built, carried, controlled, downloaded
+from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control, vpn_bed
 from .vpn_cells import CONTROLS, VPNS, Condition, Point, vpns
-from .vpn_figures import LOOKS
-from .vpn_judging import TRACE, Found, unlike, verdicts
+from .vpn_figures import look_of
+from .vpn_judging import Found, claims_of, verdicts
 
 TITLE = "Figure 8: the begin of a download, RTT 40 ms"
-AT = Condition(40, 40)
-SHOWN = 0.3
-"""Seconds of the download that are shown."""
-STEP = 0.01
-SECONDS = 2.0
-"""Seconds of a download. It is longer than the shown part, so that fixed shares of both paths can be checked."""
+CELL = Condition(40, 40)
+SHOWN_SECONDS, STEP_SECONDS = 0.3, 0.01
+DOWNLOAD_SECONDS = 2.0
+"""Length of a download. It is longer than the shown part, so that fixed shares of both paths can be checked."""
 WAYS = vpns(("mptcp", "50/50", "tunnel"), CONTROLS)
 PORT = 80
 
@@ -48,55 +48,47 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Begin(Point):
-    """The start of a download: bytes after ``SHOWN``, and after every ``STEP`` since the client's SYN arrived."""
+    """The start of a download: acknowledged bytes after ``SHOWN_SECONDS``, and after each step since the SYN."""
 
-    sent: int = 0
     acknowledged: int = 0
-    sent_by_step: tuple[int, ...] = for_pictures()
-    acknowledged_by_step: tuple[int, ...] = for_pictures()
+    by_step: tuple[int, ...] = for_pictures()
 
 
-def begin(packets: Sequence[Packet]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the bytes sent and acknowledged by each step of the longest connection. Raises TestbedError."""
-    carried_by: dict[int, int] = {}
+def acknowledged(packets: Sequence[Packet]) -> tuple[int, ...]:
+    """Return the bytes of the longest connection that were acknowledged by each step. Raises TestbedError."""
+    octets: Counter[int] = Counter()
     for packet in packets:
         if packet.source_port == PORT:
-            port = packet.destination_port
-            carried_by[port] = carried_by.get(port, 0) + packet.length
-    port = max(carried_by, key=carried_by.__getitem__, default=0)
-    own = sorted((p for p in packets if port in (p.source_port, p.destination_port)), key=lambda p: p.time)
-    synchronised = {p.source_port == PORT: p for p in reversed(own) if p.flags & SYN}
-    if synchronised.keys() != {True, False}:
+            octets[packet.destination_port] += packet.length
+    port = max(octets, key=lambda each: octets[each], default=0)
+    # Of several SYNs, the first counts.
+    syns = {p.source_port: p for p in sorted(packets, key=lambda p: -p.time) if p.flags & SYN and port in _ports(p)}
+    if syns.keys() != {PORT, port}:
         raise TestbedError("the capture has no begin of a download")
-    began, first = synchronised[False].time, synchronised[True].sequence + 1
-    sent, acknowledged = [], []
-    for step in range(round(SHOWN / STEP) + 1):
-        until = [p for p in own if p.time <= began + step * STEP * 1e9 and not p.flags & SYN]
-        sent.append(max((_since(first, p.sequence) + p.length for p in until if p.source_port == PORT), default=0))
-        acknowledged.append(max((_since(first, p.acknowledgment) for p in until if p.source_port == port), default=0))
-    return tuple(sent), tuple(acknowledged)
+    first = syns[PORT].sequence + 1
+    # Sequence numbers wrap around (RFC 9293, 3.4).
+    acks = [
+        ((p.time - syns[port].time) * 1e-9, (p.acknowledgment - first) % (1 << 32))
+        for p in packets
+        if p.source_port == port and not p.flags & SYN
+    ]
+    steps = [step * STEP_SECONDS for step in range(round(SHOWN_SECONDS / STEP_SECONDS) + 1)]
+    return tuple(max((number for time, number in acks if time <= step), default=0) for step in steps)
 
 
-def _since(first: int, number: int) -> int:
-    """Return the distance from *first* to *number* in sequence number arithmetic (RFC 9293, 3.4)."""
-    return (number - first) % (1 << 32)
+def _ports(packet: Packet) -> tuple[int, int]:
+    return packet.source_port, packet.destination_port
 
 
 def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Begin]:
     [control] = turn.cell.inner
-    added = Added(bed.client, bed.server)
-    controlled(bed.testbed["origin"], control)
-    with (
-        carried(bed, VPNS[turn.variant]),
-        captured(bed.testbed["origin"], ["eth0"], f"tcp port {PORT}") as packets,
-    ):
-        point = downloaded(bed, added, warm=0)
-    if (why := unlike(VPNS[turn.variant], point)) is not None:
-        raise TestbedError(why)
-    sent, acknowledged = begin(packets)
+    vpn, origin, counters = VPNS[turn.variant], bed.testbed["origin"], Added(bed.client, bed.server)
+    set_control(origin, control)
+    with running_vpn(bed, vpn), captured(origin, ["eth0"], f"tcp port {PORT}") as packets:
+        point = download(bed, vpn, counters, warm_up=0)
+    steps = acknowledged(packets)
     # Count at least one byte, because the claim is about a ratio.
-    return {control: Begin(**asdict(point), sent=sent[-1], acknowledged=max(1, acknowledged[-1]), sent_by_step=sent,
-                           acknowledged_by_step=acknowledged)}  # fmt: skip
+    return {control: Begin(**asdict(point), acknowledged=max(1, steps[-1]), by_step=steps)}
 
 
 def pictures(results: Found) -> list[Picture]:
@@ -104,35 +96,31 @@ def pictures(results: Found) -> list[Picture]:
 
     def panel(axes: Any) -> None:
         for label, vpn in WAYS.items():
-            if own := results.of(AT, label, *AT.inner):
-                one = of_median(own, lambda each: each.acknowledged)
-                times = [1e3 * STEP * step for step in range(len(one.acknowledged_by_step))]
-                dashed = style.DASHED if vpn.outer == "cubic" else "-"
-                kilobytes = [octets / 1e3 for octets in one.acknowledged_by_step]
-                axes.plot(times, kilobytes, color=LOOKS[vpn.way], linestyle=dashed, label=label)
-                axes.plot(times, [octets / 1e3 for octets in one.sent_by_step], color=LOOKS[vpn.way], linewidth=0.6)
-        style.dress(axes, "ms since the SYN at the web server", "kB acknowledged; thin: sent")
+            if measured := results.of(CELL, label, *CELL.inner):
+                steps = of_median(measured, lambda each: each.acknowledged).by_step
+                times = [1e3 * STEP_SECONDS * step for step in range(len(steps))]
+                axes.plot(times, [octets / 1e3 for octets in steps], label=label, **look_of(vpn))
+        style.dress(axes, "ms since the SYN at the web server", "kB acknowledged")
 
-    subtitle = "of each the run with the median of what was acknowledged"
+    subtitle = "of each VPN the run with the median of the acknowledged bytes"
     return [Picture("vpn-fig8", lambda target: drawn(target, TITLE, subtitle, [panel]))] if results.runs else []
 
 
 BEGIN: Table[Condition, Begin] = Table(
-    f"Begin: kB after {SHOWN} s",
-    (RUNS, Column("sent", "sent", scale=1e-3, digits=0), Column("acknowledged", "acknowledged", scale=1e-3, digits=0)),
+    f"Begin: kB after {SHOWN_SECONDS} s",
+    (RUNS, Column("acknowledged", "acknowledged", scale=1e-3, digits=0)),
     (VARIANT,),
 )
 SCENARIO = Scenario(
     settings=Settings,
     needs=(*NEEDS, "tcpdump"),
-    cells=lambda chosen: [AT],
-    parts=lambda at: at.inner,
-    variants=lambda chosen, at: list(WAYS),
+    cells=lambda chosen: [CELL],
+    parts=lambda cell: cell.inner,
+    variants=lambda chosen, cell: list(WAYS),
     drawn=True,
-    bed=lambda chosen, cells, seed: built(AT.paths, seed, SECONDS),
+    bed=lambda chosen, cells, seed: vpn_bed(CELL.paths, seed, DOWNLOAD_SECONDS),
     measure=measure,
-    tables=(Claims(TITLE, (), claims=lambda results: list(TRACE.claims(results))), BEGIN),
-    counted=lambda row: "",
+    tables=(Claims(TITLE, (), claims=partial(claims_of, "vpn-fig8")), BEGIN),
     verdicts=verdicts,
     pictures=pictures,
 )
