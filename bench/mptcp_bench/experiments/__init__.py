@@ -82,7 +82,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         Experiment("guard", "The uncapped path fails: with the guard and without it", "guard"),
         Experiment("steering", "Each steering mode: who carries what, and how fast it reacts", "steering"),
         Experiment("middleboxes", "What middleboxes make of Multipath TCP, and what status says of it", "middleboxes"),
-        Experiment("relay", "What carrying a byte and a request costs: ours beside Squid, HAProxy and nginx", "relay"),
+        Experiment("relay", "What carrying a byte and a request costs: ours beside Squid and HAProxy", "relay"),
         Experiment("home", "Devices without any setting: goodput, delay, outages and cost of a gateway", "home"),
         Experiment(
             "tunnel", "Multipath UDP: OpenVPN over two paths, beside one path, 50/50 and Multipath TCP", "tunnel"
