@@ -68,16 +68,7 @@ print(statistics.median(took))
 WAYS = ("nat", "forwarder", "squid")
 """How a device's connections are carried: by a router with address translation, over the best uplink; by our forwarder;
 by Debian's Squid with the same parent, to whose ``intercept`` ports the relay redirects the connections."""
-PARTS: Mapping[str, Sequence[str]] = {
-    "goodput": (*UPLINKS, "forwarder", "squid"),
-    "first byte": WAYS,
-    "banner": WAYS,
-    "outage": ("pause", "request", "later", "back"),
-    "killed": ("answered",),
-    "crowd": ("answered", "direct", "seconds"),
-    "cost": WAYS[1:],
-}
-"""Names of the values that each part measures."""
+PARTS = ("goodput", "first byte", "banner", "outage", "killed", "crowd", "cost")
 MAX_ADDED_MS = 5.0
 """Maximum milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
 
@@ -93,10 +84,10 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A measured value: Mbit/s, milliseconds, seconds, or a count."""
+class Values:
+    """The values that a part measured, by name: Mbit/s, milliseconds, seconds, or counts."""
 
-    value: float
+    values: Mapping[str, float]
 
 
 @contextmanager
@@ -106,18 +97,16 @@ def home_bed(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Site
         yield Site(testbed)
 
 
-def measure(site: Site, turn: Turn[str]) -> dict[str, Value]:
+def measure(site: Site, turn: Turn[str]) -> Values:
     """Measure one part. The method of *site* has the name of the part."""
-    values: dict[str, float] = getattr(site, turn.cell.replace(" ", "_"))()
-    return {name: Value(value) for name, value in values.items()}
+    return Values(getattr(site, turn.cell.replace(" ", "_"))())
 
 
-def verdicts(results: Results[str, Value]) -> Iterator[Aim]:
-    """Yield the aims of each part for which every value was measured."""
+def verdicts(results: Results[str, Values]) -> Iterator[Aim]:
+    """Yield the aims of each measured part."""
     for part in results.cells:
-        values = {name: [each.value for each in results.of(part, part=name)] for name in PARTS[part]}
-        if all(values.values()):
-            yield from judge(part, values)
+        if runs := [run.values for run in results.of(part)]:
+            yield from judge(part, {name: [values[name] for values in runs] for name in runs[0]})
 
 
 def judge(part: str, of: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
@@ -175,10 +164,8 @@ class Site:
             if way == "nat":
                 yield None
             else:
-                carrier = (
-                    home.forwarder(self._relay, settings) if way == "forwarder" else _squid(self._relay, self._parent)
-                )
-                with carrier as process:
+                ours = way == "forwarder"
+                with home.forwarder(self._relay, settings) if ours else _squid(self._relay, self._parent) as process:
                     yield process
 
     def _by_each_way(self, value: Callable[[], float], ways: Sequence[str] = WAYS) -> dict[str, float]:
@@ -308,12 +295,10 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "apache2", "squid", "curl", "nftables", "openssl"),
     cells=lambda chosen: chosen.part,
-    parts=lambda part: PARTS[part],
     together=lambda part: part == "cost",
     bed=home_bed,
     measure=measure,
     tables=(),
     name=lambda row: row.cell,
-    counted=lambda row: "runs" if row.part in ("", PARTS[row.cell][0]) else "",
     verdicts=verdicts,
 )

@@ -22,7 +22,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -46,12 +46,12 @@ from .claims import FEWEST, Claims
 from .columns import Column, Results, Table, Turn
 from .drawing import drawn
 from .findings import Picture
-from .mimbox_judging import PAPER_BUFFER, PERCENTS, ROUTER, Cell, Delays, Found, Point
+from .mimbox_judging import PAPER_BUFFER, PERCENTS, ROUTER, Delays, Found, Point
 from .parameters import number, parameter, several, whole, words
 from .peers import PEERS
 from .relay_bed import LARGE, MULTIPATH_PORT, WARM_UP_SECONDS, Bed
-from .relay_judging import DIRECT, LIMIT, OURS, spread
-from .relay_load import latencies, user_memory
+from .relay_judging import DIRECT, LIMIT, OURS, Cell, spread
+from .relay_load import buffers, latencies, user_memory
 from .scenario import Scenario
 from .tables import mean, new_table
 from .two_paths import slow_origin
@@ -98,19 +98,18 @@ def measure(
     client = bed.testbed["client"]
 
     def measured(task: str) -> Point:
-        user = user_memory(process.pid) if memory and process else 0
+        user, kernel = user_memory(process.pid) if memory and process else 0, 0
         with bed.clients(cell, task, connections, file, requests=1 if close else -1, close=close) as (load, accepted):
             # With *close*, wait until there are as many answers as connections, so that some have been reopened.
             answers = connections if close else 0
             load.wait(lambda counters: counters.answers >= answers, f"{cell}: {answers} answers")
             time.sleep(warm_up)
             start, first, before = time.monotonic(), load.read(), client.counters()
-            if memory and process:
-                users, kernels = zip(*bed.held_memory(process), strict=True)
-            else:
-                time.sleep(bed.seconds)
-                users, kernels = (user,), (0,)
+            time.sleep(bed.seconds)
             seconds, last, after = time.monotonic() - start, load.read(), client.counters()
+            if memory and process:
+                kernel = buffers(bed.testbed["proxy"].run(["ss", "-tMmH"]).stdout)
+                user = user_memory(process.pid) - user
             # With *close*, the last connection may not be established yet.
             bed.check(cell, min(last.opened, last.answers) if close else last.opened, accepted)
         # The server may still send data after the clients' end, which the next measurement would count.
@@ -121,8 +120,8 @@ def measure(
             failures=last.failures,
             second=received[1] / max(1, sum(received)),
             spread=latencies(last.latency, PERCENTS) if close else (),
-            user=max(0.0, max(users) - user) / connections,
-            kernel=max(kernels) / connections,
+            user=max(0, user) / connections,
+            kernel=kernel / connections,
         )
 
     with ExitStack() as stack:
@@ -134,8 +133,7 @@ def measure(
 
 def cells_for(ways: Sequence[Cell], proxies: Sequence[str], at: Sequence[int]) -> list[Cell]:
     """Return a cell for each of *ways* without a proxy or with one of *proxies*, and for each value in *at*."""
-    chosen = [way for way in ways if way.proxy in (DIRECT, *proxies)]
-    return [Cell(way.proxy, way.client, each, way.tasks) for each in sorted(at) for way in chosen]
+    return [replace(way, at=each) for each in sorted(at) for way in ways if way.proxy in (DIRECT, *proxies)]
 
 
 def common(claims: judging.Claimed, *aims: judging.Aims) -> dict[str, Any]:
@@ -331,7 +329,7 @@ class MemorySettings(Settings):
 
 
 MEMORY_WAYS = (Cell(DIRECT, "mptcp2", tasks=("get",)), Cell(OURS, "mptcp2", tasks=("connect", "get")))
-BUSY_CELL = Cell(OURS, "mptcp2", PAPER_BUFFER, ("busy",))
+BUSY_CELL = Cell(OURS, "mptcp2", tasks=("busy",), at=PAPER_BUFFER)
 """The cell whose connections are measured for memory."""
 MEMORY_CURVES = Curves("Figures: Mbit/s, by buffer in bytes", (), varied="buffer", scale="linear")
 

@@ -18,7 +18,7 @@ from . import columns
 from .aims import Aim
 from .claims import Claim
 from .columns import Results
-from .relay_judging import CLIENTS, DIRECT, LIMIT, OURS, positive_or_nan, ratios
+from .relay_judging import CLIENTS, DIRECT, LIMIT, OURS, Cell, positive_or_nan, ratios
 
 CLOSE = 0.8
 """Minimum share of the baseline's value that counts as "close to" the baseline."""
@@ -26,21 +26,6 @@ PAPER_KB, PAPER_BUFFER = 400.0, 200_000
 """KB per connection, and bytes per socket buffer, with which the paper's client had its full bandwidth."""
 PERCENTS = (1, *range(5, 100, 5), 99)
 """Percentiles of the completion time that are measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A proxy, the kind of its clients, and the value of the varied parameter."""
-
-    proxy: str
-    client: str
-    at: int = 0
-    """The varied parameter in bytes: an MTU, a file's size, or the limit of a socket's buffer."""
-    tasks: tuple[str, ...] = ()
-    """Tasks that are measured through the proxy, one after another."""
-
-    def __str__(self) -> str:
-        return f"{self.proxy}, {self.client}" + (f", {self.at:,}" if self.at else "")
 
 
 ROUTER = Cell(DIRECT, "mptcp2")

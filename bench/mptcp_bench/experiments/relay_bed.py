@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Protocol, Self
+from typing import Self
 
 from mptcp_lab.testbed import Program, Testbed, TestbedError
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, start_origin, wait_until
@@ -22,8 +22,8 @@ from mptcp_lab.testbed.transfer import Added
 
 from .own_processor import Shares, running_on, shares_of_this_machine, steer
 from .peers import PEERS, PeerSetup
-from .relay_judging import BASE, CLIENTS, DIRECT, Setting, void
-from .relay_load import TIMEOUT, Load, asking, buffers, built, kernel_memory, user_memory
+from .relay_judging import BASE, CLIENTS, DIRECT, Cell, Setting, void
+from .relay_load import TIMEOUT, Load, asking, built, kernel_memory, user_memory
 from .two_paths import one_subflow
 
 SMALL, LARGE = "small", "large"
@@ -32,18 +32,8 @@ MULTIPATH_PORT = 8080
 """Port of the origin that accepts MPTCP, if the testbed has one."""
 WARM_UP_SECONDS = 0.4
 """Time from the last connection's handshake to the start of a measurement, in which the windows open."""
-MEMORY_SAMPLES = 5
 SETTLE_SECONDS = 1.0
 """Time in which earlier connections leave the kernel, and the count of slabs becomes up to date."""
-
-
-class Way(Protocol):
-    """The proxy and the kind of client by which bytes are transferred."""
-
-    @property
-    def proxy(self) -> str: ...
-    @property
-    def client(self) -> str: ...
 
 
 Accepted = Callable[[], tuple[int, int]]
@@ -85,20 +75,20 @@ class Bed:
         return self.testbed["origin"].service_address()
 
     @contextmanager
-    def running(self, way: Way, extra_config: str = "") -> Iterator[Program | None]:
-        """Run the proxy of *way*; if it is ours, with *extra_config* in squid.conf. Run nothing for DIRECT."""
-        if way.proxy == DIRECT:
+    def running(self, cell: Cell, extra_config: str = "") -> Iterator[Program | None]:
+        """Run the proxy of *cell*; if it is ours, with *extra_config* in squid.conf. Run nothing for DIRECT."""
+        if cell.proxy == DIRECT:
             yield None
             return
         host = self.testbed["proxy"]
         # Wait, because the threads of the killed proxy end one after the other.
         listeners = ["ss", "-tlnH", "sport", "=", f":{PROXY_PORT}"]
-        wait_until(lambda: not host.run(listeners).stdout, f"the port of {way.proxy} is free", timeout=TIMEOUT)
-        directory = Path(mkdtemp(prefix=f"{way.proxy}-", dir=host.directory))
+        wait_until(lambda: not host.run(listeners).stdout, f"the port of {cell.proxy} is free", timeout=TIMEOUT)
+        directory = Path(mkdtemp(prefix=f"{cell.proxy}-", dir=host.directory))
         directory.chmod(0o755)
-        setup = PeerSetup(host, directory, self.origin, bool(CLIENTS[way.client]), extra_config)
+        setup = PeerSetup(host, directory, self.origin, bool(CLIENTS[cell.client]), extra_config)
         with running_on(self.shares.proxy):
-            process = PEERS[way.proxy].start(setup)
+            process = PEERS[cell.proxy].start(setup)
         try:
             yield process
         finally:
@@ -106,14 +96,14 @@ class Bed:
 
     @contextmanager
     def clients(
-        self, way: Way, task: str, count: int, file: str, *, requests: int = -1, close: bool = False
+        self, cell: Cell, task: str, count: int, file: str, *, requests: int = -1, close: bool = False
     ) -> Iterator[tuple[Load, Accepted]]:
-        """Start *count* clients of *way*'s kind that request *file*, *requests* times each, with the method of *task*.
+        """Start *count* clients of *cell*'s kind that request *file*, *requests* times each, with the method of *task*.
 
         With *close*, the server closes each connection after its answer, and the client opens a new one. Yield when all
         connections and their second subflows are established; also yield the accepted MPTCP connections.
         """
-        direct, tunnel, subflows = way.proxy == DIRECT, "connect" in task, CLIENTS[way.client]
+        direct, tunnel, subflows = cell.proxy == DIRECT, "connect" in task, CLIENTS[cell.client]
         target = f"/{file}" if direct or tunnel else f"http://{self.origin}/{file}"
         connect = f"CONNECT {self.origin}:443 HTTP/1.1\r\nHost: {self.origin}:443\r\n\r\n"
         closing = "Connection: close\r\n" if close else ""
@@ -134,33 +124,25 @@ class Bed:
                 request, connect if tunnel and not direct else "",
             ) as load,
         ):  # fmt: skip
-            load.wait(lambda counters: counters.standing == count, f"{way}: {count} connections are answered")
+            load.wait(lambda counters: counters.standing == count, f"{cell}: {count} connections are answered")
             joins = count if subflows == 2 else 0
-            load.wait(lambda counters: accepted()[1] >= joins, f"{way}: {joins} second subflows joined")
+            load.wait(lambda counters: accepted()[1] >= joins, f"{cell}: {joins} second subflows joined")
             yield load, accepted
 
-    def idle_kilobytes(self, way: Way, task: str, process: Program) -> tuple[float, int]:
+    def idle_kilobytes(self, cell: Cell, task: str, process: Program) -> tuple[float, int]:
         """Return the memory of an idle connection or tunnel in a new proxy, *process*, and the number of failures."""
         count, requests = self.held, 1 if task == "idle-get" else 0
         time.sleep(SETTLE_SECONDS)
         user, kernel = user_memory(process.pid), kernel_memory()
-        with self.clients(way, task, count, SMALL, requests=requests) as (load, accepted):
-            load.wait(lambda counters: counters.resting == count, f"{way}: {count} connections are idle")
+        with self.clients(cell, task, count, SMALL, requests=requests) as (load, accepted):
+            load.wait(lambda counters: counters.resting == count, f"{cell}: {count} connections are idle")
             time.sleep(SETTLE_SECONDS)
-            self.check(way, count, accepted)
+            self.check(cell, count, accepted)
             user, kernel = user_memory(process.pid) - user, kernel_memory() - kernel
             # The two ends of each connection have the same structures in this kernel. Only one of them is the proxy's.
             return (user + kernel / 2) / count / 1e3, load.read().failures
 
-    def held_memory(self, process: Program) -> list[tuple[int, int]]:
-        """Return samples of user memory and socket buffers of the proxy *process*, taken over the bed's seconds."""
-        samples = []
-        for _ in range(MEMORY_SAMPLES):
-            time.sleep(self.seconds / MEMORY_SAMPLES)
-            samples.append((user_memory(process.pid), buffers(self.testbed["proxy"].run(["ss", "-tMmH"]).stdout)))
-        return samples
-
-    def check(self, way: Way, count: int, accepted: Accepted) -> None:
-        """Raise TestbedError if the *accepted* connections are not of *way*'s kind."""
-        if reason := void(way.client, count, *accepted()):
-            raise TestbedError(f"{way}: {reason}")
+    def check(self, cell: Cell, count: int, accepted: Accepted) -> None:
+        """Raise TestbedError if the *accepted* connections are not of *cell*'s kind."""
+        if reason := void(cell.client, count, *accepted()):
+            raise TestbedError(f"{cell}: {reason}")

@@ -73,11 +73,14 @@ class Cell:
     proxy: str
     client: str
     setting: Setting = BASE
-    tasks: tuple[str, ...] = TASKS
-    """The measured tasks."""
+    tasks: tuple[str, ...] = ()
+    """The measured tasks, one after another."""
+    at: int = 0
+    """The value in bytes that ``mimbox-…`` varies: an MTU, a file's size, or the limit of a socket's buffer."""
 
     def __str__(self) -> str:
-        return f"{self.proxy}, {self.client}" + (f", {self.setting}" if self.setting != BASE else "")
+        setting = f", {self.setting}" if self.setting != BASE else ""
+        return f"{self.proxy}, {self.client}{setting}" + (f", {self.at:,}" if self.at else "")
 
 
 @dataclass(frozen=True, slots=True)

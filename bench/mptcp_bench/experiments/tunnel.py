@@ -130,7 +130,7 @@ def measure(bed: Bed | Testbed, turn: Turn[Cell]) -> Any:
     # learn from an earlier download.
     vpn, counters = VPNS[turn.variant], Added(bed.client, bed.server)
     with running_vpn(bed, vpn):
-        return download(bed, vpn, counters, warm_up=LEARNING_SECONDS if cell.part == "rates" else 0.0)
+        return download(bed, vpn, counters, LEARNING_SECONDS if cell.part == "rates" else 0.0)
 
 
 Of = Row[Cell, Any]

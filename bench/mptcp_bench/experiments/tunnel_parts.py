@@ -7,15 +7,14 @@ import json
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from math import inf, nan
 from pathlib import Path
 from typing import NamedTuple
 
-from mptcp_lab.agent.pacing import Paced
 from mptcp_lab.testbed import LiveNode, Process, TestbedError
-from mptcp_lab.testbed.recorder import Sample, mean_rate
+from mptcp_lab.testbed.recorder import Recorder, mean_rate
 from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.tunnel import TunnelEnd
 
@@ -29,9 +28,9 @@ CALLS = ONE_PATH_IDLE, ONE_PATH_BUSY, OURS_BUSY = (
 )  # fmt: skip
 CHANGES = FALL, JITTER, STEPS = ("rate falls to a third", "jitter ± 10 ms", "rate changes each 0.1 s")
 INNER_MTU = 1400
-PAYLOAD = (INNER_MTU - 20 - 32) / (INNER_MTU + 8 + 28 + 14)
-"""TCP payload (with timestamps) as a share of the bytes that a link counts, which include OpenVPN's 8 bytes, IPv4, UDP
-and Ethernet."""
+INNER_SHARE = INNER_MTU / (INNER_MTU + 8 + 28 + 14)
+"""Bytes of the VPN's device as a share of the bytes that a link counts, which include OpenVPN's 8 bytes, IPv4, UDP and
+Ethernet."""
 STREAM_PORT = 5004
 STREAM_RATE, STREAM_BYTES = 125, 1000
 """Packets per second of the stream, and bytes per packet; together 1 Mbit/s."""
@@ -44,9 +43,8 @@ MIN_RATE, MAX_RATE, STEP_SECONDS = 2.0, 10.0, 0.1
 """Minimum and maximum rate in Mbit/s of the path that changes, and seconds between two changes."""
 CALL_RATE, CALL_BYTES = 50, 200
 """Packets per second of a call, and bytes per packet."""
-CALL_SECONDS, BEFORE_CALL_SECONDS, AFTER_CALL_SECONDS = 6.0, 2.0, 4.0
-"""Length of the call, time from the start of the download to the call, and maximum time from the end of the call to the
-end of the download."""
+CALL_SECONDS, BEFORE_CALL_SECONDS, DOWNLOAD_SECONDS = 6.0, 2.0, 12.0
+"""Length of the call, time from the start of the download to the call, and maximum length of the download."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +112,10 @@ def sending(node: LiveNode, address: str, per_second: int, octets: int, seconds:
     time.sleep(0.5)
 
 
-def start_download(bed: Bed, seconds: float, target: Path = Path("/dev/null")) -> Process:
-    """Start a download through the VPN into the file *target*. It ends after *seconds* at the latest."""
-    argv = ["curl", "-sSN", "-m", f"{seconds:g}", "-o", str(target), bed.origin.url(FILE_NAME)]
-    return bed.client.popen(argv, name="curl")
+def download(bed: Bed, seconds: float) -> AbstractContextManager[Process]:
+    """Download through the VPN during the scope, for at most *seconds*."""
+    argv = ["curl", "-sSN", "-m", f"{seconds:g}", "-o", "/dev/null", bed.origin.url(FILE_NAME)]
+    return bed.client.running(argv, name="curl")
 
 
 def fall_silent(bed: Bed) -> Silence:
@@ -126,31 +124,31 @@ def fall_silent(bed: Bed) -> Silence:
     polls: list[Poll] = []
     with running_vpn(bed, Vpn("tunnel")) as (ends, daemons), receiving(bed.client, ends.client_address, result):
         assert daemons is not None
-        before = [path["packets_sent"] for path in daemons.proxy.paths()]
+        relay, proxy = daemons
+        before = [path["packets_sent"] for path in proxy.paths()]
         with sending(bed.server, ends.client_address, STREAM_RATE, STREAM_BYTES, seconds):
             time.sleep(BEFORE_SECONDS)
-            after = [path["packets_sent"] for path in daemons.proxy.paths()]
+            after = [path["packets_sent"] for path in proxy.paths()]
             number = max(range(len(after)), key=lambda path: after[path] - before[path])
 
-            def used(end: TunnelEnd) -> bool | None:
-                paths = end.lives()
-                return paths[number] if paths else None
+            def poll(until: float) -> None:
+                while time.monotonic() < until:
+                    polls.append(Poll(time.monotonic(), used(relay, number), used(proxy, number)))
+                    time.sleep(POLL_SECONDS)
 
-            def poll() -> None:
-                polls.append(Poll(time.monotonic(), used(daemons.relay), used(daemons.proxy)))
-
-            paced = Paced(poll, POLL_SECONDS)
             start = time.monotonic()
-            try:
-                with dropping(bed.testbed[f"hop{number + 1}"]):
-                    paced.start()
-                    time.sleep(SILENT_SECONDS)
-                    end = time.monotonic()
-                time.sleep(AFTER_SECONDS)
-            finally:
-                paced.stop()
+            with dropping(bed.testbed[f"hop{number + 1}"]):
+                poll(start + SILENT_SECONDS)
+            end = time.monotonic()
+            poll(end + AFTER_SECONDS)
     packets = {number for number, _, _ in json.loads(result.read_text())}
     return silence(polls, start, end, seconds - len(packets) / STREAM_RATE)
+
+
+def used(end: TunnelEnd, path: int) -> bool | None:
+    """Return whether the BPF programs of *end* use a path; None if the daemon does not answer."""
+    paths = end.lives()
+    return paths[path] if paths else None
 
 
 def silence(polls: Sequence[Poll], start: float, end: float, lost: float) -> Silence:
@@ -183,53 +181,38 @@ def trace(change: str) -> list[float]:
 
 def measure_change(bed: Bed, change: str) -> AfterChange:
     """Download while path b changes. Raises TestbedError and ValueError."""
-    rates, hop, file = trace(change), bed.testbed["hop2"], bed.client.directory / "download"
-    steps, rate = iter(rates), MAX_RATE
-    sizes: list[Sample] = []
-    file.unlink(missing_ok=True)
-
-    def step() -> None:
-        """Count the received bytes, and set the rate of the next step."""
-        nonlocal rate
-        sizes.append(Sample(time.monotonic() - start, {"file": file.stat().st_size if file.exists() else 0}))
-        previous, rate = rate, next(steps, MAX_RATE)
-        if rate != previous:
-            hop.run(hop_shaper(rate, "lan"))
-
-    with running_vpn(bed, Vpn("tunnel")), ExitStack() as scope:
-        scope.callback(file.unlink, missing_ok=True)
-        scope.callback(hop.run, hop_shaper(MAX_RATE, "lan"))
-        start = time.monotonic()
-        running = start_download(bed, (END_STEP + 10) * STEP_SECONDS, file)
-        paced = Paced(step, STEP_SECONDS)
-        scope.callback(paced.stop)
-        paced.start()
-        # Exit code 28 of curl means that the time was over before the download was complete.
-        if running.wait(END_STEP * STEP_SECONDS + 30) not in (0, 28):
-            raise TestbedError(f"the download ended with {running.returncode}{running.tail()}")
-        if paced.error is not None:
-            raise paced.error
-    available = 1e6 * PAYLOAD * (MAX_RATE + fmean(rates[BEGIN_STEP:END_STEP]))
-    return AfterChange(mean_rate(sizes, "file", BEGIN_STEP * STEP_SECONDS, END_STEP * STEP_SECONDS), available)
+    rates, hop = trace(change), bed.testbed["hop2"]
+    begin, end = BEGIN_STEP * STEP_SECONDS, END_STEP * STEP_SECONDS
+    with (
+        running_vpn(bed, Vpn("tunnel")) as (ends, _),
+        hop.changed(hop_shaper(MAX_RATE, "lan"), hop_shaper(MAX_RATE, "lan")),
+        Recorder(bed.client, (ends.device,)) as recorder,
+        download(bed, 2 * end) as process,
+    ):
+        for number, (rate, previous) in enumerate(zip(rates, [MAX_RATE, *rates], strict=False)):
+            recorder.wait(number * STEP_SECONDS)
+            if rate != previous:
+                hop.run(hop_shaper(rate, "lan"))
+        recorder.wait(end)
+        if not process.running:
+            raise TestbedError(f"the download ended with {process.returncode}{process.tail()}")
+    available = 1e6 * INNER_SHARE * (MAX_RATE + fmean(rates[BEGIN_STEP:]))
+    return AfterChange(mean_rate(recorder.samples, ends.device, begin, end), available)
 
 
 def call(bed: Bed, variant: str) -> Call:
     """Make a call through our tunnel or over the shorter path a, with or without a download. Raises TestbedError."""
-    result = bed.client.directory / "call.json"
+    result, busy = bed.client.directory / "call.json", variant != ONE_PATH_IDLE
     with (
         running_vpn(bed, Vpn("tunnel" if variant == OURS_BUSY else "udp")) as (ends, _),
         receiving(bed.client, ends.client_address, result),
-        ExitStack() as scope,
+        download(bed, DOWNLOAD_SECONDS) if busy else nullcontext() as process,
     ):
-        download = None
-        if variant != ONE_PATH_IDLE:
-            download = start_download(bed, BEFORE_CALL_SECONDS + CALL_SECONDS + AFTER_CALL_SECONDS)
-            scope.callback(download.kill)
         time.sleep(BEFORE_CALL_SECONDS)
         with sending(bed.server, ends.client_address, CALL_RATE, CALL_BYTES, CALL_SECONDS):
             pass
-        if download is not None and not download.running:
-            raise TestbedError(f"the download was over before the call{download.tail()}")
+        if process is not None and not process.running:
+            raise TestbedError(f"the download was over before the call{process.tail()}")
     return call_of(json.loads(result.read_text()))
 
 

@@ -13,8 +13,8 @@ from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.claims import FEWEST
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.mimbox import DELAY, GOODPUT, HTTP, MEMORY
-from mptcp_bench.experiments.mimbox_judging import PAPER_BUFFER, PERCENTS, Cell, Delays, Point
-from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, LIMIT, OURS
+from mptcp_bench.experiments.mimbox_judging import PAPER_BUFFER, PERCENTS, Delays, Point
+from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, LIMIT, OURS, Cell
 from mptcp_bench.experiments.scenario import Scenario
 
 SPEED = {DIRECT: 1.0, OURS: 0.9, LIMIT: 0.8, "haproxy": 0.7, "squid": 0.6}

@@ -7,7 +7,7 @@ A claim is not an aim: a claim that fails is also a result. A mutant must miss a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,10 +20,9 @@ from mptcp_bench.experiments.columns import Results, Turn
 from mptcp_bench.experiments.scenario import Scenario
 from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, VPNS, WAYS, Condition, Point, Vpn, loss_of, wrong
 from mptcp_bench.experiments.vpn_judging import claims_of
-from mptcp_bench.experiments.vpn_trace import Begin
 
 Rate = Callable[[Vpn, Condition], float]
-"""Rate in Mbit/s by VPN and condition; for Figure 8, bytes that are acknowledged at its end."""
+"""Rate in Mbit/s by VPN and condition."""
 Change = Callable[[Vpn], Mapping[str, Any]]
 MUTANTS: dict[str, Change] = {
     "emulator off": lambda vpn: {"load": 5.0},
@@ -38,7 +37,8 @@ MUTANTS: dict[str, Change] = {
 def point(vpn: Vpn, rate: float) -> Point:
     """Return a sound measurement with this *rate* in Mbit/s."""
     way = WAYS[vpn.way]
-    return Point(rate * 1e6, 0.4 if way.share is None else way.share, load=0.95, joined=way.joined, fallbacks=0)
+    share = 0.4 if way.share is None else way.share
+    return Point(rate * 1e6, share, load=0.95, joined=way.joined, fallbacks=0, begin=round(rate * 1e5))
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,6 @@ def of_figure(number: int, rate: Rate, worlds: Mapping[str, Rate] | None = None)
             measured = replace(point(vpn, rate(vpn, turn.cell)), **change(vpn))
             if wrong(vpn, measured) is not None or not keep(vpn, turn.number):
                 return None
-            if number == 8:
-                measured = Begin(**asdict(measured), acknowledged=round(measured.goodput))
             return dict.fromkeys(turn.cell.inner, measured)
 
         return rehearsed(scenario, {}, measure)
