@@ -22,8 +22,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from rich.table import Table as RichTable
@@ -41,12 +42,11 @@ from ..wire.streams import Leg, follow, passages
 from ..wire.workload import Workload, send
 from ..wire.workload import measure as measure_exchanges
 from . import mimbox_judging as judging
-from .aims import Aim
 from .claims import FEWEST, Claims
-from .columns import Column, Results, Table, Turn
+from .columns import Column, Table, Turn
 from .drawing import drawn
 from .findings import Picture
-from .mimbox_judging import PAPER_BUFFER, PERCENTS, ROUTER, Delays, Found, Point
+from .mimbox_judging import PAPER_BUFFER, PERCENTS, ROUTER, Delays, MimboxResults, Point
 from .parameters import number, parameter, several, whole, words
 from .peers import PEERS
 from .relay_bed import LARGE, MULTIPATH_PORT, WARM_UP_SECONDS, Bed
@@ -61,7 +61,6 @@ LINK_ENDS = (("client", "eth0"), ("core", "to-eth0"), ("client", "wlan0"), ("cor
              ("core", "to-proxy"), ("origin", "eth0"), ("core", "to-origin"))  # fmt: skip
 """Node and device of both ends of every link."""
 PATHS = ("eth0", "wlan0")
-SIZES = several(whole())
 END_SECONDS = 1.0
 """Time in which the last data of a transfer reach the client."""
 
@@ -99,7 +98,7 @@ def measure(
 
     def measured(task: str) -> Point:
         user, kernel = user_memory(process.pid) if memory and process else 0, 0
-        with bed.clients(cell, task, connections, file, requests=1 if close else -1, close=close) as (load, accepted):
+        with bed.clients(cell, task, connections, file, requests=1 if close else -1, close=close) as (load, check):
             # With *close*, wait until there are as many answers as connections, so that some have been reopened.
             answers = connections if close else 0
             load.wait(lambda counters: counters.answers >= answers, f"{cell}: {answers} answers")
@@ -111,7 +110,7 @@ def measure(
                 kernel = buffers(bed.testbed["proxy"].run(["ss", "-tMmH"]).stdout)
                 user = user_memory(process.pid) - user
             # With *close*, the last connection may not be established yet.
-            bed.check(cell, min(last.opened, last.answers) if close else last.opened, accepted)
+            check(min(last.opened, last.answers) if close else last.opened)
         # The server may still send data after the clients' end, which the next measurement would count.
         time.sleep(END_SECONDS)
         received = [after[path].received - before[path].received for path in PATHS]
@@ -131,26 +130,13 @@ def measure(
         return {task: measured(task) for task in cell.tasks}
 
 
-def cells_for(ways: Sequence[Cell], proxies: Sequence[str], at: Sequence[int]) -> list[Cell]:
-    """Return a cell for each of *ways* without a proxy or with one of *proxies*, and for each value in *at*."""
-    return [replace(way, at=each) for each in sorted(at) for way in ways if way.proxy in (DIRECT, *proxies)]
+def verdicts(claims: judging.Claimed, aims: judging.Aims) -> judging.Aims:
+    """Return a function that yields the *aims*, and then the aims of the *claims*."""
+    return lambda results: chain(aims(results), (claim.aim for claim in claims(results)))
 
 
-def common(claims: judging.Claimed, *aims: judging.Aims) -> dict[str, Any]:
-    """Return the fields common to all four scenarios. Verdicts are first *aims*, then the aims of the *claims*."""
-
-    def verdicts(found: Results[Any, Any]) -> Iterator[Aim]:
-        for each in aims:
-            yield from each(found)
-        yield from (claim.aim for claim in claims(found))
-
-    return {
-        "parts": lambda cell: cell.tasks or ("",),
-        "drawn": True,
-        "together": lambda cell: "mimbox",
-        "lacking": lambda cell: None if cell.proxy == DIRECT else PEERS[cell.proxy].lacking(),
-        "verdicts": verdicts,
-    }
+def lacking(cell: Cell) -> str | None:
+    return None if cell.proxy == DIRECT else PEERS[cell.proxy].lacking()
 
 
 COLORS = {"direct": style.INK, "ours": style.ETHERNET.color, "haproxy": style.WIFI.color, "splice": style.THIRD,
@@ -166,18 +152,18 @@ class Curves(Table[Cell, Point]):
     scale: str = "log"
     """Scale of the vertical axis."""
 
-    def lines(self, found: Found) -> dict[tuple[str, str, str], dict[int, list[float]]]:
+    def lines(self, results: MimboxResults) -> dict[tuple[str, str, str], dict[int, list[float]]]:
         """Return the values of each line by the varied parameter, in ascending order of this parameter."""
         lines: dict[tuple[str, str, str], dict[int, list[float]]] = {}
-        for cell in sorted(found.cells, key=lambda cell: cell.at):
+        for cell in sorted(results.cells, key=lambda cell: cell.at):
             for task in cell.tasks if cell != BUSY_CELL else ():
                 # Compute requests per second from bytes, because few large files are completed in a short time.
                 unit = 8 * cell.at if self.unit == "requests/s" else 1e6
-                measured = [point.goodput / unit for point in found.of(cell, "", task)]
+                measured = [point.goodput / unit for point in results.of(cell, "", task)]
                 lines.setdefault((cell.proxy, cell.client, task), {})[cell.at] = measured
         return lines
 
-    def shown(self, results: Found) -> RichTable:
+    def shown(self, results: MimboxResults) -> RichTable:
         lines = self.lines(results)
         sizes = list(dict.fromkeys(at for line in lines.values() for at in line))
         table = new_table(
@@ -187,9 +173,9 @@ class Curves(Table[Cell, Point]):
             table.add_row(*names, *(spread(line.get(at, []), 1) for at in sizes))
         return table
 
-    def draw(self, found: Found, axes: Any) -> None:
+    def draw(self, results: MimboxResults, axes: Any) -> None:
         """Draw the median of each line's values over the varied parameter."""
-        lines = self.lines(found)
+        lines = self.lines(results)
         for (proxy, client, task), line in lines.items():
             if medians := {at: median(measured) for at, measured in line.items() if measured}:
                 label = _label(proxy, client) + (f", {task}" if proxy == OURS else "")
@@ -211,104 +197,121 @@ def _look(proxy: str, client: str) -> dict[str, Any]:
     return {"color": COLORS[proxy], "linestyle": style.DASHED if client == "tcp" else "-"}
 
 
-def picture(
-    name: str, title: str, subtitle: str, *panels: Callable[[Found, Any], None]
-) -> Callable[[Found], list[Picture]]:
-    """Return a function that returns the picture of an experiment, with *panels* side by side."""
+def figure(
+    name: str,
+    titles: tuple[str, str, str],
+    curves: Curves,
+    ways: Sequence[Cell],
+    *,
+    varied: tuple[str, str, str],
+    seconds: tuple[str, str],
+    bed: Callable[[Any, int], AbstractContextManager[Bed]],
+    measure: Callable[[Bed, Turn[Cell]], dict[str, Point]],
+    claims: judging.Claimed,
+    aims: judging.Aims,
+    busy: Sequence[Cell] = (),
+    tables: Sequence[Table[Cell, Point]] = (),
+    panels: Sequence[Callable[[MimboxResults, Any], None]] = (),
+) -> Scenario[Any, Cell, Bed, Point]:
+    """Return the experiment that repeats a figure.
 
-    def pictures(found: Found) -> list[Picture]:
-        panels_of_found = [partial(panel, found) for panel in panels]
-        draw = partial(drawn, title=title, subtitle=subtitle, panels=panels_of_found)
-        return [Picture(name, draw)] if found.runs else []
-
-    return pictures
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    runs: int = parameter("rounds", str(FEWEST), whole(), quick="1")
-
-
-@dataclass(frozen=True, slots=True)
-class GoodputSettings(Settings):
-    mtu: tuple[int, ...] = parameter("MTUs of all links", "296,576,1000,1500,4000,9000", SIZES, quick="576,9000")
-    proxies: tuple[str, ...] = parameter(
-        "proxies to compare, in addition to none", "ours,splice,haproxy", words(OURS, LIMIT, "haproxy")
+    *titles*: of the claims, of the picture, and its subtitle. *ways* are measured with each value of the parameter, and
+    *busy* cells once. *varied*: meaning of the parameter, its values, and those of a quick run. *seconds*: length of a
+    measurement, and in a quick run.
+    """
+    proxies = tuple(dict.fromkeys(way.proxy for way in ways if way.proxy != DIRECT))
+    meaning, usual, quick = varied
+    Settings = make_dataclass(
+        "Settings",
+        [
+            (curves.varied, Any, parameter(meaning, usual, several(whole()), quick=quick)),
+            ("proxies", Any, parameter("proxies to compare, in addition to none", ",".join(proxies), words(*proxies))),
+            ("runs", int, parameter("rounds", str(FEWEST), whole(), quick="1")),
+            ("seconds", float, parameter("length of each measurement", seconds[0], number(), quick=seconds[1])),
+        ],
+        frozen=True,
     )
-    seconds: float = parameter("length of each measurement", "1.5", number(), quick="0.5")
+
+    def cells(chosen: Any) -> list[Cell]:
+        chosen_ways = [way for way in ways if way.proxy in (DIRECT, *chosen.proxies)]
+        return [*(replace(way, at=at) for at in sorted(getattr(chosen, curves.varied)) for way in chosen_ways), *busy]
+
+    def pictures(results: MimboxResults) -> list[Picture]:
+        drawings = [partial(panel, results) for panel in (curves.draw, *panels)]
+        draw = partial(drawn, title=titles[1], subtitle=titles[2], panels=drawings)
+        return [Picture(name, draw)] if results.runs else []
+
+    return Scenario(
+        settings=Settings,
+        needs=NEEDS,
+        cells=cells,
+        bed=lambda chosen, cells, seed: bed(chosen, seed),
+        measure=measure,
+        tables=(Claims(titles[0], (), claims=claims), curves, *tables),
+        parts=lambda cell: cell.tasks,
+        drawn=True,
+        together=lambda cell: "mimbox",
+        lacking=lacking,
+        verdicts=verdicts(claims, aims),
+        pictures=pictures,
+    )
 
 
-GOODPUT_WAYS = (
-    Cell(DIRECT, "tcp", tasks=("get",)),
-    Cell(DIRECT, "mptcp2", tasks=("get",)),
-    Cell(OURS, "mptcp2", tasks=("connect", "get")),
-    Cell(LIMIT, "mptcp2", tasks=("get",)),
-    Cell("haproxy", "mptcp2", tasks=("get",)),
-)
-GOODPUT_CURVES = Curves("Figures: Mbit/s, by mtu in bytes", (), varied="mtu")
-GOODPUT = Scenario(
-    settings=GoodputSettings,
-    needs=NEEDS,
-    cells=lambda chosen: cells_for(GOODPUT_WAYS, chosen.proxies, chosen.mtu),
-    bed=lambda chosen, cells, seed: mimbox_bed(seed, {LARGE: 50_000_000}, chosen.seconds),
+GOODPUT = figure(
+    "mimbox-goodput",
+    ("MiMBox's Figure 4: goodput against the MSS", "Goodput against the MTU",
+     "one download; Multipath TCP over two paths unless it says tcp"),
+    Curves("Figures: Mbit/s, by mtu in bytes", (), varied="mtu"),
+    (
+        Cell(DIRECT, "tcp", tasks=("get",)),
+        Cell(DIRECT, "mptcp2", tasks=("get",)),
+        Cell(OURS, "mptcp2", tasks=("connect", "get")),
+        Cell(LIMIT, "mptcp2", tasks=("get",)),
+        Cell("haproxy", "mptcp2", tasks=("get",)),
+    ),
+    varied=("MTUs of all links", "296,576,1000,1500,4000,9000", "576,9000"),
+    seconds=("1.5", "0.5"),
+    bed=lambda chosen, seed: mimbox_bed(seed, {LARGE: 50_000_000}, chosen.seconds),
     measure=lambda bed, turn: measure(
         bed, turn.cell, scopes=(mtu(bed.testbed[node], device, turn.cell.at) for node, device in LINK_ENDS)
     ),
-    tables=(Claims("MiMBox's Figure 4: goodput against the MSS", (), claims=judging.goodput_claims), GOODPUT_CURVES),
-    **common(judging.goodput_claims, judging.failures, judging.goodput_aims),
-    pictures=picture(
-        "mimbox-goodput", "Goodput against the MTU", "one download; Multipath TCP over two paths unless it says tcp",
-        GOODPUT_CURVES.draw,
-    ),
+    claims=judging.goodput_claims,
+    aims=judging.goodput_aims,
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class HttpSettings(Settings):
-    size: tuple[int, ...] = parameter("bytes of the file", "1000,10000,100000,1000000", SIZES, quick="1000,100000")
-    proxies: tuple[str, ...] = parameter(
-        "proxies to compare, in addition to none", "ours,haproxy,squid", words(OURS, "haproxy", "squid")
-    )
-    seconds: float = parameter("length of each measurement", "2", number(), quick="0.5")
-
 
 HTTP_CLIENTS = 40
-HTTP_WAYS = tuple(
-    Cell(proxy, client, tasks=("each",))
-    for proxy, client in (
-        (DIRECT, "tcp"), (DIRECT, "mptcp1"), (OURS, "mptcp1"), (OURS, "tcp"), ("haproxy", "mptcp1"), ("squid", "tcp"),
-    )
-)  # fmt: skip
-HTTP_CURVES = Curves("Figures: requests/s, by size in bytes", (), varied="size", unit="requests/s")
 
 
-def draw_times(found: Found, axes: Any) -> None:
+def draw_times(results: MimboxResults, axes: Any) -> None:
     """Draw the distribution of the completion times of the smallest file: each percentile's median over the rounds."""
-    size = min(cell.at for cell in found.cells)
-    for cell in found.cells:
-        if cell.at == size and (points := found.of(cell, "", "each")):
+    size = min(cell.at for cell in results.cells)
+    for cell in results.cells:
+        if cell.at == size and (points := results.of(cell, "", "each")):
             times = [1e3 * median(values) for values in zip(*(point.spread for point in points), strict=True)]
             axes.plot(times, PERCENTS, label=_label(cell.proxy, cell.client), **_look(cell.proxy, cell.client))
     axes.set_xscale("log")
     style.dress(axes, f"completion time of {size:,} bytes, ms", "percent")
 
 
-HTTP = Scenario(
-    settings=HttpSettings,
-    needs=NEEDS,
-    cells=lambda chosen: cells_for(HTTP_WAYS, chosen.proxies, chosen.size),
-    bed=lambda chosen, cells, seed: mimbox_bed(seed, {str(size): size for size in chosen.size}, chosen.seconds),
+HTTP = figure(
+    "mimbox-http",
+    ("MiMBox's Figure 5: requests on connections of their own", "Requests a second, and completion times",
+     f"{HTTP_CLIENTS} clients, each request on its own connection, closed after the answer"),
+    Curves("Figures: requests/s, by size in bytes", (), varied="size", unit="requests/s"),
+    [
+        Cell(proxy, client, tasks=("each",))
+        for proxy, client in (
+            (DIRECT, "tcp"), (DIRECT, "mptcp1"), (OURS, "mptcp1"), (OURS, "tcp"), ("haproxy", "mptcp1"),
+            ("squid", "tcp"),
+        )
+    ],
+    varied=("bytes of the file", "1000,10000,100000,1000000", "1000,100000"),
+    seconds=("2", "0.5"),
+    bed=lambda chosen, seed: mimbox_bed(seed, {str(size): size for size in chosen.size}, chosen.seconds),
     measure=lambda bed, turn: measure(bed, turn.cell, str(turn.cell.at), connections=HTTP_CLIENTS, close=True),
-    tables=(
-        Claims("MiMBox's Figure 5: requests on connections of their own", (), claims=judging.http_claims),
-        HTTP_CURVES,
-    ),
-    **common(judging.http_claims, judging.failures),
-    pictures=picture(
-        "mimbox-http", "Requests a second, and completion times",
-        f"{HTTP_CLIENTS} clients, each request on its own connection, closed after the answer",
-        HTTP_CURVES.draw, draw_times,
-    ),
+    claims=judging.http_claims,
+    aims=judging.failures,
+    panels=(draw_times,),
 )  # fmt: skip
 
 ADSL = EmulatedPath("adsl", Direction(8_000_000, 10_000), Direction(512_000, 10_000))
@@ -317,25 +320,12 @@ ORIGIN_RATE = 100
 """Rate of the origin's link in Mbit/s."""
 BUSY_CONNECTIONS = 20
 """Number of simultaneous downloads while memory is measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemorySettings(Settings):
-    buffer: tuple[int, ...] = parameter(
-        "maximum buffer of each socket, bytes", "25000,50000,100000,200000,400000,1000000", SIZES,
-        quick="25000,200000,1000000",
-    )  # fmt: skip
-    seconds: float = parameter("length of each measurement", "5", number(), quick="2")
-
-
-MEMORY_WAYS = (Cell(DIRECT, "mptcp2", tasks=("get",)), Cell(OURS, "mptcp2", tasks=("connect", "get")))
 BUSY_CELL = Cell(OURS, "mptcp2", tasks=("busy",), at=PAPER_BUFFER)
 """The cell whose connections are measured for memory."""
-MEMORY_CURVES = Curves("Figures: Mbit/s, by buffer in bytes", (), varied="buffer", scale="linear")
 
 
 @contextmanager
-def memory_bed(chosen: MemorySettings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
+def memory_bed(chosen: Any, seed: int) -> Iterator[Bed]:
     files = {LARGE: 50_000_000}
     with mimbox_bed(seed, files, chosen.seconds, (ADSL, MOBILE)) as bed, slow_origin(bed.testbed, ORIGIN_RATE):
         yield bed
@@ -354,26 +344,34 @@ def _kilobytes(name: str) -> Column[Cell, Point]:
     return Column(name, name, text=lambda row: mean(row.values(name), 1e-3, 0))
 
 
-MEMORY = Scenario(
-    settings=MemorySettings,
-    needs=NEEDS,
-    cells=lambda chosen: [*cells_for(MEMORY_WAYS, [OURS], chosen.buffer), BUSY_CELL],
+MEMORY = figure(
+    "mimbox-memory",
+    ("MiMBox's Figure 6: goodput against buffers, and memory", "Goodput against the buffer of a socket",
+     "ADSL of 8 and 3G of 2 Mbit/s; the sender's tcp_rmem and tcp_wmem are limited"),
+    Curves("Figures: Mbit/s, by buffer in bytes", (), varied="buffer", scale="linear"),
+    (Cell(DIRECT, "mptcp2", tasks=("get",)), Cell(OURS, "mptcp2", tasks=("connect", "get"))),
+    busy=(BUSY_CELL,),
+    varied=("maximum buffer of each socket, bytes", "25000,50000,100000,200000,400000,1000000", "25000,200000,1000000"),
+    seconds=("5", "2"),
     bed=memory_bed,
     measure=measure_memory,
+    claims=judging.memory_claims,
+    aims=judging.failures,
     tables=(
-        Claims("MiMBox's Figure 6: goodput against buffers, and memory", (), claims=judging.memory_claims),
-        MEMORY_CURVES,
         Table(
             "Memory of a connection, kB", (_kilobytes("user"), _kilobytes("kernel")),
             (("", lambda row: f"busy tunnel, {row.cell.client}"),), of=lambda row: row.part == "busy",
         ),
     ),
-    **common(judging.memory_claims, judging.failures),
-    pictures=picture(
-        "mimbox-memory", "Goodput against the buffer of a socket",
-        "ADSL of 8 and 3G of 2 Mbit/s; the sender's tcp_rmem and tcp_wmem are limited", MEMORY_CURVES.draw,
-    ),
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DelaySettings:
+    """The settings of ``--set``."""
+
+    runs: int = parameter("rounds", str(FEWEST), whole(), quick="1")
+
 
 REQUESTS = Workload("delay", 100, 1000)
 FILE = f"{REQUESTS.down}.bin"
@@ -423,8 +421,8 @@ def _micro(heading: str, name: str) -> Column[Cell, Delays]:
     return Column(heading, name, text=lambda row: spread([1e6 * value for value in row.values(name)], 1))
 
 
-DELAY: Scenario[Settings, Cell, Bed, Delays] = Scenario(
-    settings=Settings,
+DELAY: Scenario[DelaySettings, Cell, Bed, Delays] = Scenario(
+    settings=DelaySettings,
     needs=(*NEEDS, "curl", "tcpdump"),
     cells=lambda chosen: DELAY_CELLS,
     bed=lambda chosen, cells, seed: mimbox_bed(seed, {FILE: REQUESTS.down}, 0.0),
@@ -440,5 +438,8 @@ DELAY: Scenario[Settings, Cell, Bed, Delays] = Scenario(
             ),
         ),
     ),
-    **common(judging.delay_claims),
+    drawn=True,
+    together=lambda cell: "mimbox",
+    lacking=lacking,
+    verdicts=verdicts(judging.delay_claims, lambda results: ()),
 )

@@ -8,7 +8,7 @@ aim checks that the measurement used both paths.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -54,29 +54,29 @@ class Point:
         return positive_or_nan((self.user + self.kernel) / 1e3)
 
 
-Found = Results[Cell, Point]
+MimboxResults = Results[Cell, Point]
 Side = tuple[str, str, str]
 """One side of a comparison: proxy, kind of client, and task."""
 Values = dict[tuple[int, int], float]
 """Values by round and varied parameter."""
 
 
-def values(found: Found, side: Side, name: str = "goodput") -> Values:
+def values(results: MimboxResults, side: Side, name: str = "goodput") -> Values:
     """Return the attribute *name* of each measurement of *side*, by round and varied parameter."""
-    runs = (run for run in found.runs if (run.turn.cell.proxy, run.turn.cell.client, run.part) == side)
+    runs = (run for run in results.runs if (run.turn.cell.proxy, run.turn.cell.client, run.part) == side)
     return {(run.turn.number, run.turn.cell.at): getattr(run.measured, name) for run in runs}
 
 
-def quotients(found: Found, one: Side, other: Side) -> Values:
+def quotients(results: MimboxResults, one: Side, other: Side) -> Values:
     """Return the goodput of *one* divided by that of *other*, by round and varied parameter."""
-    ours, theirs = values(found, one), values(found, other)
+    ours, theirs = values(results, one), values(results, other)
     return {key: ours[key] / theirs[key] if theirs[key] else math.nan for key in sorted(ours.keys() & theirs.keys())}
 
 
-def by_round(fold: Callable[[list[float]], float], *found: Values) -> dict[int, float]:
+def by_round(fold: Callable[[list[float]], float], *every: Values) -> dict[int, float]:
     """Return one value for each round: *fold* combines all its values."""
     rounds: dict[int, list[float]] = {}
-    for (number, _), value in chain.from_iterable(values.items() for values in found):
+    for (number, _), value in chain.from_iterable(values.items() for values in every):
         rounds.setdefault(number, []).append(value)
     return {number: fold(measured) for number, measured in rounds.items()}
 
@@ -86,74 +86,75 @@ def minimum(values: Sequence[float]) -> float:
     return percentile(values, 0, default=math.nan)
 
 
-def least_ratio(found: Found, one: Side, others: Sequence[Side]) -> tuple[float, ...]:
+def least_ratio(results: MimboxResults, one: Side, others: Sequence[Side]) -> tuple[float, ...]:
     """Return, for each round, the minimum quotient of *one* and any of *others* at any varied parameter."""
-    return tuple(by_round(minimum, *(quotients(found, one, other) for other in others)).values())
+    return tuple(by_round(minimum, *(quotients(results, one, other) for other in others)).values())
 
 
-def mean_ratio(found: Found, one: Side, other: Side) -> tuple[float, ...]:
+def mean_ratio(results: MimboxResults, one: Side, other: Side) -> tuple[float, ...]:
     """Return, for each round, the geometric mean of the quotients at all varied parameters."""
     # statistics.geometric_mean raises an error for 0, which a dead proxy has.
-    rounds = by_round(lambda values: math.prod(values) ** (1 / len(values)), quotients(found, one, other))
+    rounds = by_round(lambda values: math.prod(values) ** (1 / len(values)), quotients(results, one, other))
     return tuple(rounds.values())
 
 
-def growth(found: Values) -> tuple[float, ...]:
+def growth(points: Values) -> tuple[float, ...]:
     """Return each round's value at the greatest parameter / at the smallest; empty if there is only one parameter."""
-    varied = sorted({at for _, at in found})
-    return ratios(at_size(found, varied[-1]), at_size(found, varied[0])) if len(varied) > 1 else ()
+    varied = sorted({at for _, at in points})
+    return ratios(at_size(points, varied[-1]), at_size(points, varied[0])) if len(varied) > 1 else ()
 
 
-def at_size(found: Values, size: int) -> dict[int, float]:
+def at_size(points: Values, size: int) -> dict[int, float]:
     """Return the values at the varied parameter *size*, by round."""
-    return {number: value for (number, at), value in found.items() if at == size}
+    return {number: value for (number, at), value in points.items() if at == size}
 
 
-def failures(found: Found) -> Iterator[Aim]:
-    yield Aim("answers that were wrong or broken off", sum(run.measured.failures for run in found.runs), most=0)
+def failures(results: MimboxResults) -> Iterator[Aim]:
+    yield Aim("answers that were wrong or broken off", sum(run.measured.failures for run in results.runs), most=0)
 
 
-def goodput_claims(found: Found) -> list[Claim]:
+def goodput_claims(results: MimboxResults) -> list[Claim]:
     """Return the claims of section 4.1 and Figure 4. The varied parameter is the MTU."""
     ours, router = (OURS, "mptcp2", "connect"), (DIRECT, "mptcp2", "get")
     peers = [(LIMIT, "mptcp2", "get"), ("haproxy", "mptcp2", "get")]
     return [
         Claim("The goodput is close to that of simple IP forwarding.", "goodput, × the router, mean over the MTUs",
-              mean_ratio(found, ours, router), least=CLOSE),
+              mean_ratio(results, ours, router), least=CLOSE),
         Claim("The converter always outperforms those in user space.",
-              "goodput, × the best of the others, at the worst MTU", least_ratio(found, ours, peers), least=1),
+              "goodput, × the best of the others, at the worst MTU", least_ratio(results, ours, peers), least=1),
         Claim("A larger MSS increases the goodput: segments are what costs.",
-              "goodput with the largest MTU, × the smallest", growth(values(found, ours)), least=2),
+              "goodput with the largest MTU, × the smallest", growth(values(results, ours)), least=2),
     ]  # fmt: skip
 
 
-def goodput_aims(found: Found) -> Iterator[Aim]:
-    """Yield the aim that both paths carried data."""
+def goodput_aims(results: MimboxResults) -> Iterator[Aim]:
+    """Yield the aims that all answers were right, and that both paths carried data."""
+    yield from failures(results)
     second: dict[tuple[str, str], list[float]] = {}
-    for run in found.runs:
+    for run in results.runs:
         if CLIENTS[run.turn.cell.client] == 2:
             second.setdefault((run.turn.cell.proxy, run.part), []).append(run.measured.second)
     yield Aim("share of the second path, median of each, least", minimum([*map(median, second.values())]), least=0.05)
 
 
-def http_claims(found: Found) -> list[Claim]:
+def http_claims(results: MimboxResults) -> list[Claim]:
     """Return the claims of section 4.3 and Figure 5. The varied parameter is the file's size."""
     ours, router = (OURS, "mptcp1", "each"), (DIRECT, "mptcp1", "each")
     peers = [("haproxy", "mptcp1", "each"), ("squid", "tcp", "each")]
     return [
         Claim("It sustains a similar number of requests as plain IP forwarding.",
-              "requests/s, × the router, mean over the sizes", mean_ratio(found, ours, router), least=CLOSE),
+              "requests/s, × the router, mean over the sizes", mean_ratio(results, ours, router), least=CLOSE),
         Claim("It outperforms HAProxy and Squid at every size.",
-              "requests/s, × the best of the others, at the worst size", least_ratio(found, ours, peers), least=1),
+              "requests/s, × the best of the others, at the worst size", least_ratio(results, ours, peers), least=1),
         Claim("For large files the cost of new connections is negligible.",
               "requests/s of the largest file, × the router, by the same of the smallest",
-              growth(quotients(found, ours, router)), least=1),
+              growth(quotients(results, ours, router)), least=1),
     ]  # fmt: skip
 
 
-def memory_claims(found: Found) -> list[Claim]:
+def memory_claims(results: MimboxResults) -> list[Claim]:
     """Return the claims of section 4.4 and Figure 6. The varied parameter is the limit of a socket's buffer."""
-    ours, router = values(found, (OURS, "mptcp2", "connect")), values(found, (DIRECT, "mptcp2", "get"))
+    ours, router = values(results, (OURS, "mptcp2", "connect")), values(results, (DIRECT, "mptcp2", "get"))
     sizes = sorted({at for _, at in ours})
     best, direct = by_round(max, ours), by_round(max, router)
     return [
@@ -168,7 +169,7 @@ def memory_claims(found: Found) -> list[Claim]:
               ratios(at_size(ours, PAPER_BUFFER), direct), least=0.95),
         Claim("A connection that is busy then takes 400 KB in all.",
               "user and kernel memory of a busy connection, 200 KB",
-              tuple(values(found, (OURS, "mptcp2", "busy"), "memory").values()), " kB", most=PAPER_KB),
+              tuple(values(results, (OURS, "mptcp2", "busy"), "memory").values()), " kB", most=PAPER_KB),
     ]  # fmt: skip
 
 
@@ -190,23 +191,23 @@ PAPER_DELAYS = {"SYN": ("syn", 17.5, "SYN in to SYN out"), "SYN+ACK": ("answer",
 """The paper's Table 1: for each delay the name of our value, the paper's mean in µs, and how we measure our value."""
 
 
-def delays(found: Delayed, cell: Cell, name: str) -> dict[int, float]:
+def delays(results: Delayed, cell: Cell, name: str) -> dict[int, float]:
     """Return the delay *name* of *cell*, by round."""
-    return {number: getattr(measured, name) for number, measured in columns.by_round(found, cell).items()}
+    return {number: getattr(measured, name) for number, measured in columns.by_round(results, cell).items()}
 
 
-def delay_claims(found: Delayed) -> list[Claim]:
+def delay_claims(results: Delayed) -> list[Claim]:
     """Return the claims of section 4.2 and Table 1. The limits are twice the paper's times: our machine is different.
 
     The paper has means. We use the medians of each round, because other programs affect medians less.
     """
     ours = Cell(OURS, "mptcp2")
-    syn, data = delays(found, ours, "syn"), delays(found, ours, "data")
-    limit, router = delays(found, Cell(LIMIT, "mptcp2"), "data"), delays(found, ROUTER, "data")
+    syn, data = delays(results, ours, "syn"), delays(results, ours, "data")
+    limit, router = delays(results, Cell(LIMIT, "mptcp2"), "data"), delays(results, ROUTER, "data")
     return [
         *(
             Claim(f"A {what} takes {paper:g} µs (within a factor of 2).", how,
-                  tuple(1e6 * value for value in delays(found, ours, name).values()), " µs", most=2 * paper)
+                  tuple(1e6 * value for value in delays(results, ours, name).values()), " µs", most=2 * paper)
             for what, (name, paper, how) in PAPER_DELAYS.items()
         ),
         Claim("A converter in user space delays data more.", "data, × the least relay in user space",
@@ -217,5 +218,5 @@ def delay_claims(found: Delayed) -> list[Claim]:
 
 
 Claimed = Callable[[Results[Any, Any]], Sequence[Claim]]
-Aims = Callable[[Results[Any, Any]], Iterator[Aim]]
+Aims = Callable[[Results[Any, Any]], Iterable[Aim]]
 """Functions that return claims, and that yield aims, of a result."""

@@ -32,7 +32,7 @@ from .columns import Column, Row, Table, Turn
 from .parameters import number, parameter, whole, words
 from .peers import PEERS
 from .relay_bed import FILES, LARGE, SMALL, WARM_UP_SECONDS, Bed
-from .relay_judging import BULK, CARRIED, CLIENTS, DIRECT, HELD, PROXIES, TASKS, Carried, Cell, Found, Setting
+from .relay_judging import BULK, CARRIED, CLIENTS, DIRECT, HELD, PROXIES, TASKS, Carried, Cell, RelayResults, Setting
 from .scenario import Scenario
 from .tables import new_table
 
@@ -118,9 +118,9 @@ def transfer(bed: Bed, cell: Cell, task: str, process: Program | None) -> Carrie
     def processor() -> float:
         return 0.0 if process is None else tree_seconds(process.pid)
 
-    with bed.clients(cell, task, count, file) as (load, accepted):
+    with bed.clients(cell, task, count, file) as (load, check):
         time.sleep(WARM_UP_SECONDS)
-        bed.check(cell, count, accepted)
+        check(count)
         start, before, spent = time.monotonic(), load.read(), processor()
         time.sleep(bed.seconds)
         seconds, after, spent = time.monotonic() - start, load.read(), processor() - spent
@@ -163,7 +163,7 @@ def _table(title: str, tasks: Sequence[str], *columns: Column[Cell, Carried]) ->
 class Versions(Table[Cell, Carried]):
     """The table of the measured proxies, with their versions."""
 
-    def shown(self, results: Found) -> RichTable:
+    def shown(self, results: RelayResults) -> RichTable:
         table = new_table(self.title, ("proxy", "version"), ("proxy", "version"))
         for name in dict.fromkeys(cell.proxy for cell in results.cells if cell.proxy != DIRECT):
             table.add_row(name, PEERS[name].version())

@@ -35,9 +35,8 @@ WARM_UP_SECONDS = 0.4
 SETTLE_SECONDS = 1.0
 """Time in which earlier connections leave the kernel, and the count of slabs becomes up to date."""
 
-
-Accepted = Callable[[], tuple[int, int]]
-"""Returns the number of MPTCP connections, and of joins, that the kernel has accepted since the clients started."""
+Check = Callable[[int], None]
+"""Raises TestbedError if the kernel did not accept this number of connections of the clients' kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +96,11 @@ class Bed:
     @contextmanager
     def clients(
         self, cell: Cell, task: str, count: int, file: str, *, requests: int = -1, close: bool = False
-    ) -> Iterator[tuple[Load, Accepted]]:
+    ) -> Iterator[tuple[Load, Check]]:
         """Start *count* clients of *cell*'s kind that request *file*, *requests* times each, with the method of *task*.
 
         With *close*, the server closes each connection after its answer, and the client opens a new one. Yield when all
-        connections and their second subflows are established; also yield the accepted MPTCP connections.
+        connections and their second subflows are established; also yield a check of the accepted connections.
         """
         direct, tunnel, subflows = cell.proxy == DIRECT, "connect" in task, CLIENTS[cell.client]
         target = f"/{file}" if direct or tunnel else f"http://{self.origin}/{file}"
@@ -116,6 +115,10 @@ class Bed:
             [added] = counters.read()
             return added.get("MPTcpExtMPCapableACKRX", 0), added.get("MPTcpExtMPJoinAckRx", 0)
 
+        def check(connections: int) -> None:
+            if reason := void(cell.client, connections, *accepted()):
+                raise TestbedError(f"{cell}: {reason}")
+
         with (
             one_subflow(self.testbed) if subflows == 1 else nullcontext(),
             running_on(self.shares.others),
@@ -127,22 +130,17 @@ class Bed:
             load.wait(lambda counters: counters.standing == count, f"{cell}: {count} connections are answered")
             joins = count if subflows == 2 else 0
             load.wait(lambda counters: accepted()[1] >= joins, f"{cell}: {joins} second subflows joined")
-            yield load, accepted
+            yield load, check
 
     def idle_kilobytes(self, cell: Cell, task: str, process: Program) -> tuple[float, int]:
         """Return the memory of an idle connection or tunnel in a new proxy, *process*, and the number of failures."""
         count, requests = self.held, 1 if task == "idle-get" else 0
         time.sleep(SETTLE_SECONDS)
         user, kernel = user_memory(process.pid), kernel_memory()
-        with self.clients(cell, task, count, SMALL, requests=requests) as (load, accepted):
+        with self.clients(cell, task, count, SMALL, requests=requests) as (load, check):
             load.wait(lambda counters: counters.resting == count, f"{cell}: {count} connections are idle")
             time.sleep(SETTLE_SECONDS)
-            self.check(cell, count, accepted)
+            check(count)
             user, kernel = user_memory(process.pid) - user, kernel_memory() - kernel
             # The two ends of each connection have the same structures in this kernel. Only one of them is the proxy's.
             return (user + kernel / 2) / count / 1e3, load.read().failures
-
-    def check(self, cell: Cell, count: int, accepted: Accepted) -> None:
-        """Raise TestbedError if the *accepted* connections are not of *cell*'s kind."""
-        if reason := void(cell.client, count, *accepted()):
-            raise TestbedError(f"{cell}: {reason}")

@@ -108,32 +108,32 @@ def positive_or_nan(value: float) -> float:
     return value if value > 0 else math.nan
 
 
-Found = Results[Cell, Carried]
+RelayResults = Results[Cell, Carried]
 
 
-def costs(found: Found, cell: Cell, task: str) -> dict[int, float]:
+def costs(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
     """Return the costs of *task* by round; :func:`rates` returns its rates."""
-    return {number: each.cost for number, each in by_round(found, cell, task).items() if each.cost is not None}
+    return {number: each.cost for number, each in by_round(results, cell, task).items() if each.cost is not None}
 
 
-def rates(found: Found, cell: Cell, task: str) -> dict[int, float]:
-    return {number: each.rate for number, each in by_round(found, cell, task).items() if each.rate is not None}
+def rates(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
+    return {number: each.rate for number, each in by_round(results, cell, task).items() if each.rate is not None}
 
 
-def of_direct(found: Found, cell: Cell, task: str) -> tuple[float, ...]:
+def of_direct(results: RelayResults, cell: Cell, task: str) -> tuple[float, ...]:
     """Return the rates of each round, divided by the rate without a proxy."""
     # Compare a tunnel with a plain download, too: without a proxy there are no tunnels.
     plain = "get" if task in BULK else task
-    direct = [each for each in found.cells if (each.proxy, each.setting) == (DIRECT, cell.setting)]
-    return ratios(rates(found, cell, task), rates(found, direct[0], plain)) if direct else ()
+    direct = [each for each in results.cells if (each.proxy, each.setting) == (DIRECT, cell.setting)]
+    return ratios(rates(results, cell, task), rates(results, direct[0], plain)) if direct else ()
 
 
-def best_peer(found: Found, cell: Cell, task: str) -> dict[int, float]:
+def best_peer(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
     """Return the lowest cost of another project's proxy for *cell*'s clients, by round."""
     place = cell.client, cell.setting
-    peers = [each for each in found.cells if each.proxy in OTHERS and (each.client, each.setting) == place]
-    each = [costs(found, peer, task) for peer in peers]
-    return {number: min(found[number] for found in each if number in found) for number in sorted(set().union(*each))}
+    peers = [each for each in results.cells if each.proxy in OTHERS and (each.client, each.setting) == place]
+    every = [costs(results, peer, task) for peer in peers]
+    return {number: min(costs[number] for costs in every if number in costs) for number in sorted(set().union(*every))}
 
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
@@ -143,34 +143,34 @@ def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[fl
     return tuple(values[number] / usable[number] for number in sorted(values) if number in usable)
 
 
-def verdicts(found: Found) -> Iterator[Aim]:
+def verdicts(results: RelayResults) -> Iterator[Aim]:
     """Yield the aims. Only proxies of the first setting are compared."""
-    failures = [(run.turn.cell.proxy in OWN, run.measured.failures) for run in found.runs]
+    failures = [(run.turn.cell.proxy in OWN, run.measured.failures) for run in results.runs]
     yield Aim("our answers that were wrong or broken off", sum(n for ours, n in failures if ours), most=0)
     yield Aim("others' answers that were wrong or broken off", sum(n for ours, n in failures if not ours))
-    base = found.cells[0].setting if found.cells else BASE
-    ours = {each.client: each for each in found.cells if (each.proxy, each.setting) == (OURS, base)}
+    base = results.cells[0].setting if results.cells else BASE
+    ours = {each.client: each for each in results.cells if (each.proxy, each.setting) == (OURS, base)}
     for task in CARRIED:
-        yield from _compared(found, ours, task)
+        yield from _compared(results, ours, task)
     for task in HELD:
         for client, cell in ours.items():
-            if held := [*costs(found, cell, task).values()]:
+            if held := [*costs(results, cell, task).values()]:
                 yield Aim(f"{NAMES[task]}, {client}", median(held), most=MAX_IDLE_KB)
 
 
-def _compared(found: Found, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
+def _compared(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
     """Yield the aims that ours does *task* at no higher cost than the best peer, and by MPTCP than by TCP."""
     plain = ours.get("tcp")
-    tcp = costs(found, plain, task) if plain else {}
+    tcp = costs(results, plain, task) if plain else {}
     if plain is None or not tcp:
         return
-    if best := best_peer(found, plain, task):
+    if best := best_peer(results, plain, task):
         yield Aim(f"{NAMES[task]}, × the best peer, upper bound", mean_bounds(ratios(tcp, best))[1], most=MAX_COST)
     for client, subflows in CLIENTS.items():
-        if subflows and client in ours and (multipath := costs(found, ours[client], task)):
+        if subflows and client in ours and (multipath := costs(results, ours[client], task)):
             name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP, upper bound"
             yield Aim(name, mean_bounds(ratios(multipath, tcp))[1], most=MAX_MULTIPATH_COST)
-    if task in MIN_RATES and (shares := of_direct(found, plain, task)):
+    if task in MIN_RATES and (shares := of_direct(results, plain, task)):
         yield Aim(f"{task.upper()}, rate × direct, lower bound", mean_bounds(shares)[0], least=MIN_RATES[task])
 
 

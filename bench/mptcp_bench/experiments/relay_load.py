@@ -121,10 +121,10 @@ _BUFFERS = re.compile(r"skmem:\(r(\d+),rb\d+,t\d+,tb\d+,f(\d+),w(\d+),")
 
 def octets(text: str, name: str) -> int:
     """Return the bytes of *name* in the text of meminfo or smaps_rollup, proc(5). Raises ValueError if it is absent."""
-    found = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
-    if not found:
+    line = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
+    if not line:
         raise ValueError(f"no {name} among memory")
-    return int(found[1]) * 1024
+    return int(line[1]) * 1024
 
 
 def buffers(text: str) -> int:

@@ -22,7 +22,7 @@ from .parameters import number, parameter, several, whole, words
 from .scenario import Scenario
 from .vpn_bed import NEEDS, Bed, measure, vpn_bed
 from .vpn_cells import BEGIN_SECONDS, CONTROLS, LOSSES, RATE, VPNS, WAYS, Condition, Point, Vpn, vpns
-from .vpn_judging import Found, claims_of, conditions, values, verdicts
+from .vpn_judging import VpnResults, claims_of, conditions, values, verdicts
 
 MAX_DELAY = 2000
 """Maximum of an RTT in milliseconds, or as a multiple of the primary path's RTT."""
@@ -114,7 +114,7 @@ GOODPUT: Table[Condition, Point] = Table(
 )
 
 
-def pictures(name: str, title: str, panel: Callable[..., None], results: Found) -> list[Picture]:
+def pictures(name: str, title: str, panel: Callable[..., None], results: VpnResults) -> list[Picture]:
     """Draw a *panel* for each loss and each congestion control inside."""
     panels = [
         partial(panel, results, loss, inner)
@@ -125,7 +125,7 @@ def pictures(name: str, title: str, panel: Callable[..., None], results: Found) 
     return [Picture(name, lambda target: drawn(target, title, subtitle, panels))] if panels else []
 
 
-def _begin_panel(results: Found, loss: str, inner: str, axes: Any) -> None:
+def _begin_panel(results: VpnResults, loss: str, inner: str, axes: Any) -> None:
     """Draw, for each VPN, the run with the median of the bytes at the end."""
     for label in dict.fromkeys(run.turn.variant for run in results.runs):
         measured = [run.measured for run in results.runs if (run.turn.variant, run.part) == (label, inner)]
@@ -135,7 +135,7 @@ def _begin_panel(results: Found, loss: str, inner: str, axes: Any) -> None:
     style.dress(axes, "ms since the client's start", "kB over both paths")
 
 
-def _panel(results: Found, loss: str, inner: str, axes: Any) -> None:
+def _panel(results: VpnResults, loss: str, inner: str, axes: Any) -> None:
     """Draw the median of each VPN over the RTT."""
     cells = sorted((at for at in conditions(results) if at.loss == loss), key=lambda at: at.second)
     for label in dict.fromkeys(run.turn.variant for run in results.runs if run.part == inner):

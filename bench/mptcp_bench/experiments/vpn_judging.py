@@ -23,16 +23,16 @@ NOT_WORSE = 0.9
 """Minimum share of goodput that must remain if a degradation "did not worsen"."""
 Rounds = Mapping[int, float]
 """A value of each round."""
-Found = Results[Condition, Any]
+VpnResults = Results[Condition, Any]
 
 
-def conditions(results: Found) -> tuple[Condition, ...]:
+def conditions(results: VpnResults) -> tuple[Condition, ...]:
     """Return the measured conditions, ordered by loss as in :data:`LOSSES`, then by RTT."""
     measured = dict.fromkeys(run.turn.cell for run in results.runs)
     return tuple(sorted(measured, key=lambda at: (LOSSES.index(at.loss), at.first, at.second)))
 
 
-def values(results: Found, vpn: Vpn, inner: str, at: Condition, name: str = "goodput") -> dict[int, float]:
+def values(results: VpnResults, vpn: Vpn, inner: str, at: Condition, name: str = "goodput") -> dict[int, float]:
     """Return the attribute *name* of the downloads through *vpn* under one condition, by round."""
     return {
         run.turn.number: float(getattr(run.measured, name))
@@ -52,7 +52,7 @@ def divided(one: Rounds | None, other: Rounds | None) -> Rounds | None:
 class Group:
     """The downloads of a claim: one congestion control inside, one outside for VPNs over TCP, and one loss."""
 
-    results: Found
+    results: VpnResults
     inner: str
     outer: str
     loss: str
@@ -77,7 +77,7 @@ class Group:
         return {number: geometric_mean([measured[number] for measured in each]) for number in rounds}
 
 
-def groups(results: Found) -> Iterator[Group]:
+def groups(results: VpnResults) -> Iterator[Group]:
     """Yield the downloads of each congestion control inside and outside, and of each loss."""
     for inner in sorted({run.part for run in results.runs}):
         for outer in sorted({VPNS[run.turn.variant].outer for run in results.runs} - {""}):
@@ -99,7 +99,7 @@ class Statement:
     least: float | None = None
     most: float | None = None
 
-    def claims(self, results: Found) -> Iterator[Claim]:
+    def claims(self, results: VpnResults) -> Iterator[Claim]:
         for group in groups(results):
             if (rounds := self.value(group)) is not None:
                 what = f"{self.what}, loss {group.loss}; {group.inner} inside, {group.outer} outside"
@@ -224,11 +224,11 @@ STATEMENTS: Mapping[str, Sequence[Statement]] = {
 """The paper's statements about each figure, by the experiment's name."""
 
 
-def claims_of(figure: str, results: Found) -> list[Claim]:
+def claims_of(figure: str, results: VpnResults) -> list[Claim]:
     return [claim for statement in STATEMENTS[figure] for claim in statement.claims(results)]
 
 
-def verdicts(results: Found) -> Iterator[Aim]:
+def verdicts(results: VpnResults) -> Iterator[Aim]:
     """Yield the aim that each way over both paths used the second path."""
     shares: dict[str, list[float]] = {}
     for run in results.runs:

@@ -301,7 +301,7 @@ int main(int argc, char **argv)
 		if (octets > PIECE)
 			octets = PIECE;
 	}
-	say_ready();
+	print_ready();
 	for (start = now();;) {
 		int64_t wait = start + (tick + 1) * TICK - now();
 		int count = epoll_wait(events, happened, EVENTS, wait > 0 ? (int)(wait / 1000000) + 1 : 0);
