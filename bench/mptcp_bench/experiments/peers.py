@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Program
-from mptcp_lab.testbed.commands import run, undone_on_error
+from mptcp_lab.testbed.commands import undone_on_error
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, accepts, mptcp_command, start_proxy, wait_until
 
 from .relay_load import built
@@ -72,20 +72,11 @@ class Peer:
     multipath: bool = True
     """Whether it accepts MPTCP: with its own listener, or wrapped by mptcpize(8)."""
 
-    @property
-    def installed(self) -> bool:
-        return shutil.which(self.program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None
-
     def lacking(self) -> str | None:
         """Return a text that names the program if it is not installed, otherwise None."""
-        return None if self.installed else f"{self.program} not installed (Debian's package {self.package})"
-
-    def version(self) -> str:
-        """Return the first line of the output of ``-v``; empty if it is not installed."""
-        if not self.installed:
-            return ""
-        done = run([self.program, "-v"], check=False)
-        return (done.stdout or done.stderr).strip().partition("\n")[0]
+        if shutil.which(self.program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None:
+            return None
+        return f"{self.program} not installed (Debian's package {self.package})"
 
 
 # Debian's squid.conf, but without a cache, and with other paths for its files. It logs each request.

@@ -22,8 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 
-from rich.table import Table as RichTable
-
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Program, Testbed, paths
 
@@ -32,9 +30,8 @@ from .columns import Column, Row, Table, Turn
 from .parameters import number, parameter, whole, words
 from .peers import PEERS
 from .relay_bed import FILES, LARGE, SMALL, WARM_UP_SECONDS, Bed
-from .relay_judging import BULK, CARRIED, CLIENTS, DIRECT, HELD, PROXIES, TASKS, Carried, Cell, RelayResults, Setting
+from .relay_judging import BULK, CARRIED, CLIENTS, DIRECT, HELD, PROXIES, TASKS, Carried, Cell, Setting
 from .scenario import Scenario
-from .tables import new_table
 
 BULK_CONNECTIONS, REQUEST_CONNECTIONS = 4, 40
 
@@ -159,17 +156,6 @@ def _table(title: str, tasks: Sequence[str], *columns: Column[Cell, Carried]) ->
     return Table(title, columns, LABELS, of=of, wrapped=("setting",))
 
 
-@dataclass(frozen=True, slots=True)
-class Versions(Table[Cell, Carried]):
-    """The table of the measured proxies, with their versions."""
-
-    def shown(self, results: RelayResults) -> RichTable:
-        table = new_table(self.title, ("proxy", "version"), ("proxy", "version"))
-        for name in dict.fromkeys(cell.proxy for cell in results.cells if cell.proxy != DIRECT):
-            table.add_row(name, PEERS[name].version())
-        return table
-
-
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize"),
@@ -190,7 +176,6 @@ SCENARIO = Scenario(
             "Memory of a connection in kB", HELD,
             _column("idle", _cost("idle-get")), _column("tunnel", _cost("idle-connect")),
         ),
-        Versions("Proxies: as installed", ()),
     ),
     parts=lambda cell: cell.tasks,
     together=lambda cell: cell.setting,

@@ -10,7 +10,7 @@ download, and the cost of a packet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import nan
@@ -30,11 +30,28 @@ from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control, vpn_bed
 from .vpn_cells import CONTROLS, PathPair, Vpn
 
 DOWNLOADS = ("goodput", "rates", "loss")
-PARTS = (*DOWNLOADS, "silence", "change", "call", "cost")
 VPNS = {"a alone": Vpn("udp"), "b alone": Vpn("udp b"), "ours": Vpn("tunnel"), "mptcp": Vpn("mptcp")}
 """The VPN of each variant of a download. The VPN over MPTCP has this host's default congestion control outside."""
 LOSSES: Mapping[str, Loss] = {"1 %": UniformLoss(0.01), "bursts": GilbertElliott(p=0.002, r=0.2)}
 """Losses of 1 % in the long run. A burst has on average five packets in a row."""
+EQUAL = PathPair((10, 10))
+CELLS: Mapping[str, Mapping[str, PathPair]] = {
+    "goodput": {str(pair): pair for pair in (PathPair((10, 10), (20, rtt)) for rtt in (20, 60, 100))},
+    "rates": {
+        str(pair): pair
+        for pair in (PathPair((10, 5)), PathPair((30, 10)), PathPair((30, 10), (20, 60)), PathPair((100, 30)))
+    },
+    "loss": {
+        f"{kind} on {place}": PathPair((10, 10), losses=(loss if place == "both" else None, loss))
+        for kind, loss in LOSSES.items()
+        for place in ("one path", "both")
+    },
+    "silence": {"a path is silent": EQUAL},
+    "change": {change: PathPair((10, 10), (40, 40), jitter=10) if change == JITTER else EQUAL for change in CHANGES},
+    "call": {"call beside a download": PathPair((10, 10), (20, 60))},
+    "cost": {"cost": EQUAL},
+}
+"""The paths of each cell, by part and name."""
 LEARNING_SECONDS = 4.0
 """Length of the download from which the daemons learn the paths' rates. Real tunnels run for days."""
 MIN_FILE_SECONDS = 16.0
@@ -55,13 +72,10 @@ MAX_RESEQUENCER_US, MIN_MBITS = 5.0, 500.0
 class Settings:
     """The settings of ``--set``."""
 
-    cells: tuple[str, ...] = parameter("which of " + ", ".join(PARTS), ",".join(PARTS), words(*PARTS))
+    cells: tuple[str, ...] = parameter("which of " + ", ".join(CELLS), ",".join(CELLS), words(*CELLS))
     runs: int = parameter("of each", "3", whole(), quick="1")
     seconds: float = parameter("that a download takes at the sum of its paths", "7", number())
     first: bool = parameter("only the first cell of each part", "no", yes_or_no, quick="yes")
-
-
-EQUAL = PathPair((10, 10))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +91,16 @@ class Cell:
         return self.name if self.part in ("silence", "cost") else f"{self.name}, {self.control}"
 
 
-def cells_of_part(part: str) -> Iterator[Cell]:
-    pairs = {
-        "goodput": [PathPair((10, 10), (20, rtt)) for rtt in (20, 60, 100)],
-        "rates": [PathPair((10, 5)), PathPair((30, 10)), PathPair((30, 10), (20, 60)), PathPair((100, 30))],
-    }
-    over = {str(pair): pair for pair in pairs.get(part, [])}
-    if part == "loss":
-        for kind, loss in LOSSES.items():
-            over[f"{kind} on one path"] = PathPair((10, 10), losses=(None, loss))
-            over[f"{kind} on both"] = PathPair((10, 10), losses=(loss, loss))
-    elif part == "change":
-        over = {change: PathPair((10, 10), (40, 40), jitter=10) if change == JITTER else EQUAL for change in CHANGES}
-    elif part == "call":
-        over = {"call beside a download": PathPair((10, 10), (20, 60))}
-    elif part in ("silence", "cost"):
-        yield Cell(part, {"silence": "a path is silent"}.get(part, part))
-    for name, pair in over.items():
-        for control in CONTROLS:
-            yield Cell(part, name, pair, control)
-
-
 def cells(chosen: Settings) -> list[Cell]:
-    return [cell for part in chosen.cells for cell in list(cells_of_part(part))[: 1 if chosen.first else None]]
+    every = {
+        part: [
+            Cell(part, name, pair, control)
+            for name, pair in CELLS[part].items()
+            for control in (CONTROLS[:1] if part in ("silence", "cost") else CONTROLS)
+        ]
+        for part in chosen.cells
+    }
+    return [cell for part in every.values() for cell in (part[:1] if chosen.first else part)]
 
 
 def variants(chosen: Settings, cell: Cell) -> tuple[str, ...]:

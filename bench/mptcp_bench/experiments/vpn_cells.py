@@ -17,7 +17,7 @@ from .columns import for_pictures
 RATE = 10_000_000
 """Rate of each path in each direction, bits per second."""
 BEGIN_SECONDS = 0.3
-"""Length of the begin of a download that the paper's Figure 8 shows."""
+"""Length of the start of a download, which the paper's Figure 8 shows."""
 FILE_BYTES = 16_000_000
 """Size of the downloaded file."""
 GOOD_LOSS = {"ge1": 0.0, "ge2": 0.005, "ge3": 0.01, "ge7": 0.03}

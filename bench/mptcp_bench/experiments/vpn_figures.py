@@ -66,7 +66,7 @@ def figure(
 
     Its option *delays* has the RTT of both paths in ms or, if *ratio*, the secondary path's RTT as a multiple of the
     primary path's RTT. *quick* and *quick_losses* are the delays and losses of a quick run; *runs* has the rounds of a
-    usual and of a quick run. If *begin*, the figure shows the begin of the downloads, without an earlier download.
+    usual and of a quick run. If *begin*, the figure shows the start of the downloads, without an earlier download.
     """
     varied = "ratio" if ratio else "rtt"
     axis = f"secondary RTT, × the primary's {PRIMARY_RTT:g} ms" if ratio else "RTT of both paths, ms"
@@ -97,7 +97,7 @@ def figure(
         bed=lambda chosen, cells, seed: vpn_bed(cells[0].paths, seed, chosen.seconds),
         measure=partial(measure, warm_up=0, interval=0.01) if begin else measure,
         tables=(Claims(title, (), claims=partial(claims_of, name)), GOODPUT),
-        verdicts=verdicts,
+        verdicts=partial(verdicts, name),
         pictures=partial(pictures, name, title, _begin_panel if begin else _panel),
     )
 
@@ -171,7 +171,7 @@ FIG7 = figure(
     ways=COMPARED, inner=CONTROLS, outer=CONTROLS, delays="20,60,100", quick="20,100", losses=("0",),
 )  # fmt: skip
 FIG8 = figure(
-    "vpn-fig8", "Figure 8: the begin of a download, RTT 40 ms",
+    "vpn-fig8", "Figure 8: the start of a download, RTT 40 ms",
     ways=("mptcp", "50/50", "tunnel"), outer=CONTROLS, delays="40", quick="40", losses=("0",), seconds=2.0, runs=(8, 2),
     begin=True,
 )  # fmt: skip

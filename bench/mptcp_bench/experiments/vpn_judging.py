@@ -2,7 +2,7 @@
 """The claims of "Multipath Transport for Virtual Private Networks" about its figures, and whether they hold here. Pure.
 
 Most claims can fail here: kernel, OpenVPN and congestion controls are newer than the paper, and today's kernel does not
-have BALIA, the paper's congestion control for MPTCP. A claim that fails is a result.
+have BALIA, the paper's congestion control for MPTCP.
 """
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ def claims_of(figure: str, results: VpnResults) -> list[Claim]:
     return [claim for statement in STATEMENTS[figure] for claim in statement.claims(results)]
 
 
-def verdicts(results: VpnResults) -> Iterator[Aim]:
-    """Yield the aim that each way over both paths used the second path."""
+def verdicts(figure: str, results: VpnResults) -> Iterator[Aim]:
+    """Yield the aim that each way over both paths used the second path, and the aims of the claims."""
     shares: dict[str, list[float]] = {}
     for run in results.runs:
         if WAYS[VPNS[run.turn.variant].way].both:
@@ -237,3 +237,4 @@ def verdicts(results: VpnResults) -> Iterator[Aim]:
     if shares:
         least = min(map(max, shares.values()))
         yield Aim("share of the second path, greatest of each way over both, least", least, least=MAX_UNUSED_SHARE)
+    yield from (claim.aim for claim in claims_of(figure, results))

@@ -97,4 +97,5 @@ SCENARIO = Scenario(
     bed=losses_bed,
     measure=measure,
     tables=(Claims("Table 1: losses in bursts, as pings observe them", (), claims=claims),),
+    verdicts=lambda results: (claim.aim for claim in claims(results)),
 )

@@ -39,5 +39,5 @@ JUDGES: dict[str, Judge] = {
     "starvation": with_attempts(STARVATION),
     "steering": with_attempts(STEERING),
     "tunnel": with_attempts(TUNNEL),
-    **{name: with_attempts(each.judge) for name, each in VPN.items()},
+    **{name: with_attempts(judge) for name, judge in VPN.items()},
 }

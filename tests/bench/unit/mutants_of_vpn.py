@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sound results of the experiments vpn-…, in which all of the paper's claims hold, and their mutants.
-
-A claim is not an aim: a claim that fails is also a result. A mutant must miss an aim or break a claim.
-"""
+"""Sound results of the experiments vpn-…, in which all of the paper's claims hold, and their mutants."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,11 +12,9 @@ from mutants import Judge, rehearsed
 
 from mptcp_bench.experiments import EXPERIMENTS, vpn_losses
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.claims import Claim
-from mptcp_bench.experiments.columns import Results, Turn
+from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.scenario import Scenario
 from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, VPNS, WAYS, Condition, Point, Vpn, loss_of, wrong
-from mptcp_bench.experiments.vpn_judging import claims_of
 
 Rate = Callable[[Vpn, Condition], float]
 """Rate in Mbit/s by VPN and condition."""
@@ -41,60 +36,32 @@ def point(vpn: Vpn, rate: float) -> Point:
     return Point(rate * 1e6, share, load=0.95, joined=way.joined, fallbacks=0, begin=round(rate * 1e5))
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A judge, and a function that returns the claims of the sound result."""
-
-    judge: Judge
-    claims: Callable[[], Sequence[Claim]]
-
-
-def judged(
-    scenario: Scenario[Any, Any, Any, Any],
-    claims: Callable[[Results[Any, Any]], Sequence[Claim]],
-    sound: Callable[[], Results[Any, Any]],
-    mutants: Mapping[str, Callable[[], Results[Any, Any]]],
-) -> Judged:
-    """Return the judge of *scenario*, whose mutants are also judged by the paper's claims."""
-
-    def mutant(results: Callable[[], Results[Any, Any]]) -> Sequence[Aim]:
-        return [*scenario.aims(found := results()), *(claim.aim for claim in claims(found))]
-
-    return Judged(
-        Judge(lambda: scenario.aims(sound()), {name: partial(mutant, results) for name, results in mutants.items()}),
-        lambda: claims(sound()),
-    )
-
-
-def of_figure(number: int, rate: Rate, worlds: Mapping[str, Rate] | None = None) -> Judged:
+def of_figure(number: int, rate: Rate, worlds: Mapping[str, Rate] | None = None) -> Judge:
     """Return the judge of a figure. *worlds*: for each mutant's name, rates with which a claim fails."""
-    name = f"vpn-fig{number}"
-    scenario: Scenario[Any, Condition, Any, Any] = EXPERIMENTS[name].load()
+    scenario: Scenario[Any, Condition, Any, Any] = EXPERIMENTS[f"vpn-fig{number}"].load()
     chosen = scenario.chosen({})
     vpns = {VPNS[each] for cell in scenario.cells(chosen) for each in scenario.variants(chosen, cell)}
 
-    def results(
+    def judged(
         change: Change = lambda vpn: {}, rate: Rate = rate, keep: Callable[[Vpn, int], bool] = lambda vpn, number: True
-    ) -> Results[Condition, Point]:
+    ) -> Sequence[Aim]:
         def measure(turn: Turn[Condition]) -> dict[str, Point] | None:
             vpn = VPNS[turn.variant]
             measured = replace(point(vpn, rate(vpn, turn.cell)), **change(vpn))
-            if wrong(vpn, measured) is not None or not keep(vpn, turn.number):
-                return None
-            return dict.fromkeys(turn.cell.inner, measured)
+            is_void = wrong(vpn, measured) is not None or not keep(vpn, turn.number)
+            return None if is_void else dict.fromkeys(turn.cell.inner, measured)
 
-        return rehearsed(scenario, {}, measure)
+        return scenario.aims(rehearsed(scenario, {}, measure))
 
-    mutants = {
-        name: partial(results, change) for name, change in MUTANTS.items() if any(map(change, vpns))
-    } | {name: partial(results, rate=other) for name, other in (worlds or {}).items()}  # fmt: skip
-    mutants["nothing measured"] = partial(results, keep=lambda vpn, number: False)
+    mutants = {name: partial(judged, change) for name, change in MUTANTS.items() if any(map(change, vpns))}
+    mutants |= {name: partial(judged, rate=other) for name, other in (worlds or {}).items()}
+    mutants["nothing measured"] = partial(judged, keep=lambda vpn, number: False)
     mutants["a round of one way is missing"] = partial(
-        results, keep=lambda vpn, number: (vpn.way, number) != ("tunnel", 2)
+        judged, keep=lambda vpn, number: (vpn.way, number) != ("tunnel", 2)
     )
     # Each rate is inverted, so that larger ones become smaller.
-    mutants["all is the other way round"] = partial(results, rate=lambda vpn, at: 100 / rate(vpn, at))
-    return judged(scenario, partial(claims_of, name), results, mutants)
+    mutants["all is the other way round"] = partial(judged, rate=lambda vpn, at: 100 / rate(vpn, at))
+    return Judge(judged, mutants)
 
 
 def rates(**by_way: float) -> Rate:
@@ -133,15 +100,15 @@ def figure11(vpn: Vpn, at: Condition) -> float:
     return {"mptcp": 10.0, "50/50": 9.0, "75/25": 10.5, "tunnel": 14.0}.get(vpn.way, 11.0)
 
 
-def lost(factor: float = 1.0, short: float = 0.97, rounds: int = 10) -> Results[str, vpn_losses.Lost]:
-    """Return losses: *factor* times the configured ones, of whose bursts the share *short* is short."""
+def lost(factor: float = 1.0, short: float = 0.97, rounds: int = 10) -> Sequence[Aim]:
+    """Judge losses: *factor* times the configured ones, of whose bursts the share *short* is short."""
 
     def measure(turn: Turn[str]) -> dict[str, vpn_losses.Lost] | None:
         means = {loss: model.mean for loss in GOOD_LOSS if (model := loss_of(loss)) is not None}
         losses = {loss: vpn_losses.Lost(1 - (1 - factor * mean) ** 2, short) for loss, mean in means.items()}
         return losses if turn.number <= rounds else None
 
-    return rehearsed(vpn_losses.SCENARIO, {}, measure)
+    return vpn_losses.SCENARIO.aims(rehearsed(vpn_losses.SCENARIO, {}, measure))
 
 
 VPN = {
@@ -154,9 +121,7 @@ VPN = {
     "vpn-fig9": of_figure(9, figure9),
     "vpn-fig10": of_figure(10, figure10),
     "vpn-fig11": of_figure(11, figure11),
-    "vpn-table1": judged(
-        vpn_losses.SCENARIO,
-        vpn_losses.claims,
+    "vpn-table1": Judge(
         lost,
         {
             "nothing measured": partial(lost, rounds=0),
