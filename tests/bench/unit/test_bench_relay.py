@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_bench.experiments.relay import SCENARIO, lacking
-from mptcp_bench.experiments.relay_judging import DIRECT, LIMIT, TASKS, Cell, Setting, cost
+from mptcp_bench.experiments.relay_judging import DIRECT, LIMIT, TASKS, Cell, Setting, cost, void
 from mptcp_bench.experiments.relay_load import BUCKETS, buffers, latencies
 
 
@@ -36,6 +36,21 @@ def test_percentiles_of_the_histogram_are_those_of_its_values(values: list[int],
         counts[shift * 32 + (value >> shift)] += 1
     exact = sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
     assert latencies(counts, (percent,))[0] * 1e9 == pytest.approx(exact, rel=1 / 32, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("client", "capable", "joins", "reason"),
+    [
+        ("mptcp1", 9, 0, "9 of 10 connections were Multipath TCP"),
+        ("mptcp2", 10, 9, "9 of 10 connections had a second subflow"),
+        ("tcp", 1, 0, "1 connections were Multipath TCP"),
+        ("mptcp1", 10, 1, "1 second subflows"),
+        ("mptcp2", 10, 10, None),
+        ("tcp", 0, 0, None),
+    ],
+)
+def test_connections_of_another_kind_are_void(client: str, capable: int, joins: int, reason: str | None) -> None:
+    assert void(client, 10, capable, joins) == reason
 
 
 def test_cost_of_nothing_is_infinite_and_unseen_processor_time_is_not_free() -> None:
