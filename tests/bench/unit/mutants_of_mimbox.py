@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mutants import Judge, rehearsed
@@ -19,42 +20,9 @@ from mptcp_bench.experiments.scenario import Scenario
 
 SPEED = {DIRECT: 1.0, OURS: 0.9, LIMIT: 0.8, "haproxy": 0.7, "squid": 0.6}
 """Goodput relative to no proxy. Our proxy is close to 1 and ahead of all other proxies."""
-SMALL_MTU, LARGE_MTU, LARGE_FILE, SMALL_BUFFER = 296, 9000, 1_000_000, 25_000
+SMALL_MTU, LARGE_FILE, SMALL_BUFFER = 296, 1_000_000, 25_000
 Change = Callable[[Turn[Cell], Point], Mapping[str, Any] | None]
 """Returns the changed fields of a measurement, or None if the measurement is missing."""
-Judging = Callable[[Change], Callable[[], Sequence[Aim]]]
-
-
-def same(turn: Turn[Cell], point: Point) -> Mapping[str, Any]:
-    return {}
-
-
-def judging(
-    scenario: Scenario[Any, Cell, Any, Point], options: Mapping[str, str], goodput: Callable[[Cell], float]
-) -> Judging:
-    """Return a function that judges sound measurements of *scenario*, changed by its argument.
-
-    Without a proxy, a measurement has *goodput*.
-    """
-
-    def sound(cell: Cell, task: str) -> Point:
-        return Point(
-            goodput=goodput(cell) * SPEED[cell.proxy],
-            second=0.4 if CLIENTS[cell.client] == 2 else 0.0,
-            spread=tuple(percent / 1e3 for percent in PERCENTS),
-            user=150e3 if task == "busy" else 0.0,
-            kernel=100e3 if task == "busy" else 0.0,
-        )
-
-    def judged(change: Change) -> Callable[[], Sequence[Aim]]:
-        def measure(turn: Turn[Cell]) -> Mapping[str, Point] | None:
-            points = {task: sound(turn.cell, task) for task in turn.cell.tasks}
-            changes = {task: change(turn, point) for task, point in points.items()}
-            return {task: replace(points[task], **each) for task, each in changes.items() if each is not None} or None
-
-        return lambda: scenario.aims(rehearsed(scenario, {"runs": str(FEWEST), **options}, measure))
-
-    return judged
 
 
 def times(factor: float, proxy: str = OURS, at: int | None = None) -> Change:
@@ -67,20 +35,46 @@ def times(factor: float, proxy: str = OURS, at: int | None = None) -> Change:
     return change
 
 
-def judge(judged: Judging, changes: Mapping[str, Change]) -> Judge:
-    """Return the judge with the mutants of *changes*, and with those that all of these experiments share."""
-    shared: dict[str, Change] = {
+def judge(
+    scenario: Scenario[Any, Cell, Any, Point],
+    options: Mapping[str, str],
+    goodput: Callable[[Cell], float],
+    changes: Mapping[str, Change],
+) -> Judge:
+    """Return the judge of *scenario* with the mutants of *changes*. Without a proxy, a measurement has *goodput*."""
+
+    def sound(cell: Cell, task: str) -> Point:
+        memory = {"user": 150e3, "kernel": 100e3} if task == "busy" else {}
+        second = 0.4 if CLIENTS[cell.client] == 2 else 0.0
+        return Point(goodput=goodput(cell) * SPEED[cell.proxy], second=second, spread=PERCENTS, **memory)
+
+    def judged(change: Change) -> Sequence[Aim]:
+        def measure(turn: Turn[Cell]) -> Mapping[str, Point] | None:
+            points = {task: sound(turn.cell, task) for task in turn.cell.tasks}
+            changed = {task: change(turn, point) for task, point in points.items()}
+            return {task: replace(points[task], **each) for task, each in changed.items() if each is not None} or None
+
+        return scenario.aims(rehearsed(scenario, {"runs": str(FEWEST), **options}, measure))
+
+    mutants: dict[str, Change] = {
         "nothing measured": lambda turn, point: None,
         "a round of our proxy is missing": lambda turn, point: (
             None if (turn.cell.proxy, turn.number) == (OURS, 1) else {}
         ),
         "an answer was broken off": lambda turn, point: {"failures": int(turn.number == 2)},
+        **changes,
     }
-    return Judge(judged(same), {name: judged(change) for name, change in {**shared, **changes}.items()})
+    return Judge(partial(judged, times(1)), {name: partial(judged, change) for name, change in mutants.items()})
+
+
+def busy(**change: float) -> Change:
+    return lambda turn, point: change if turn.cell.tasks == ("busy",) else {}
 
 
 MIMBOX_GOODPUT = judge(
-    judging(GOODPUT, {"mtu": f"{SMALL_MTU},{LARGE_MTU}"}, lambda cell: cell.at * 1e4),
+    GOODPUT,
+    {"mtu": f"{SMALL_MTU},9000"},
+    lambda cell: cell.at * 1e4,
     {
         "second path unused": lambda turn, point: {"second": 0.0},
         "second path unused through one proxy": lambda turn, point: {"second": 0.4 * (turn.cell.proxy != OURS)},
@@ -91,25 +85,16 @@ MIMBOX_GOODPUT = judge(
     },
 )
 MIMBOX_HTTP = judge(
-    judging(HTTP, {"size": f"1000,{LARGE_FILE}"}, lambda cell: cell.at * 1e3),
-    {
-        "slow proxy": times(0.5),
-        "Squid is faster": times(2, "squid"),
-        "large files are slower": times(0.5, at=LARGE_FILE),
-    },
+    HTTP,
+    {"size": f"1000,{LARGE_FILE}"},
+    lambda cell: cell.at * 1e3,
+    {"slow proxy": times(0.5), "Squid is faster": times(2, "squid"), "large files are slow": times(0.5, at=LARGE_FILE)},
 )
-
-
-def busy(**change: float) -> Change:
-    return lambda turn, point: change if turn.cell.tasks == ("busy",) else {}
-
-
 MIMBOX_MEMORY = judge(
+    MEMORY,
+    {"buffer": f"{SMALL_BUFFER},{PAPER_BUFFER},1000000"},
     # Over slow paths, every proxy is as fast as the router.
-    judging(
-        MEMORY, {"buffer": f"{SMALL_BUFFER},{PAPER_BUFFER},1000000"},
-        lambda cell: (0.5 if cell.at == SMALL_BUFFER else 1.0) * 1e7 / SPEED[cell.proxy],
-    ),
+    lambda cell: (0.5 if cell.at == SMALL_BUFFER else 1.0) * 1e7 / SPEED[cell.proxy],
     {
         "buffers are not limited": times(1.9, at=SMALL_BUFFER),
         "200 KB are too little": times(0.9, at=PAPER_BUFFER),
@@ -117,7 +102,7 @@ MIMBOX_MEMORY = judge(
         "busy connections are large": busy(user=310e3),
         "their memory is not seen": busy(user=0.0, kernel=0.0),
     },
-)  # fmt: skip
+)
 
 DELAYS = {DIRECT: (5.0, 5.0, 5.0), LIMIT: (100.0, 20.0, 20.0), OURS: (30.0, 40.0, 19.0)}
 """Delays of SYN, SYN+ACK and data in µs."""

@@ -5,15 +5,26 @@ from __future__ import annotations
 
 from math import inf
 
-from mptcp_bench.experiments.tunnel_parts import CHANGES, END_STEP, MAX_RATE, MIN_RATE, Poll, call_of, silence, trace
+from mptcp_bench.experiments.tunnel_parts import (
+    CHANGES,
+    END_STEP,
+    MAX_RATE,
+    MIN_RATE,
+    Poll,
+    Silence,
+    call_of,
+    silence,
+    trace,
+)
 
 
-def test_a_path_is_back_when_both_ends_use_it_for_good() -> None:
-    seen = [Poll(0.0, True, True), Poll(1.0, False, False), Poll(2.0, True, False), Poll(3.0, True, True)]
-    assert silence(seen, 0.5, 1.5, 0).back == 1.5
-    seen += [Poll(4.0, True, False), Poll(5.0, True, True)]
-    assert silence(seen, 0.5, 1.5, 0).back == 3.5
-    assert silence([*seen, Poll(6.0, None, True)], 0.5, 1.5, 0).back == inf, "one end does not answer"
+def test_reactions_to_a_silent_path_are_those_of_the_first_polls_and_its_return_is_final() -> None:
+    polls = [Poll(0.0, True, True), Poll(1.0, False, True), Poll(2.0, True, False), Poll(3.0, True, True)]
+    assert silence(polls, 0.5, 1.5, 0.3) == Silence(relay=0.5, proxy=1.5, back=1.5, lost=0.3)
+    polls += [Poll(4.0, True, False), Poll(5.0, True, True)]
+    assert silence(polls, 0.5, 1.5, 0).back == 3.5
+    assert silence([*polls, Poll(6.0, None, True)], 0.5, 1.5, 0).back == inf, "one end does not answer"
+    assert silence(polls[:1], 0.0, 1.5, 0) == Silence(inf, inf, inf, 0)
 
 
 def test_each_change_has_a_rate_within_its_bounds_in_each_step() -> None:
