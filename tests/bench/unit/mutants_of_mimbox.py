@@ -44,9 +44,9 @@ def judge(
     """Return the judge of *scenario* with the mutants of *changes*. Without a proxy, a measurement has *goodput*."""
 
     def sound(cell: Cell, task: str) -> Point:
-        memory = {"user": 150e3, "kernel": 100e3} if task == "busy" else {}
+        user, kernel = (150e3, 100e3) if task == "busy" else (0.0, 0.0)
         second = 0.4 if CLIENTS[cell.client] == 2 else 0.0
-        return Point(goodput=goodput(cell) * SPEED[cell.proxy], second=second, spread=PERCENTS, **memory)
+        return Point(goodput(cell) * SPEED[cell.proxy], second=second, spread=PERCENTS, user=user, kernel=kernel)
 
     def judged(change: Change) -> Sequence[Aim]:
         def measure(turn: Turn[Cell]) -> Mapping[str, Point] | None:
