@@ -91,7 +91,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             "mimbox-goodput", "MiMBox's Figure 4: goodput against the MSS, ours beside a router", "mimbox:GOODPUT"
         ),
         Experiment("mimbox-delay", "MiMBox's Table 1: what our proxy adds to SYN, SYN+ACK and data", "mimbox:DELAY"),
-        Experiment("mimbox-http", "MiMBox's Figure 5: requests on connections of their own", "mimbox:HTTP"),
+        Experiment("mimbox-http", "MiMBox's Figure 5: requests on separate connections", "mimbox:HTTP"),
         Experiment(
             "mimbox-memory", "MiMBox's Figure 6: goodput against buffers, and memory of a connection", "mimbox:MEMORY"
         ),

@@ -295,7 +295,7 @@ def draw_times(results: MimboxResults, axes: Any) -> None:
 
 HTTP = figure(
     "mimbox-http",
-    ("MiMBox's Figure 5: requests on connections of their own", "Requests a second, and completion times",
+    ("MiMBox's Figure 5: requests on separate connections", "Requests a second, and completion times",
      f"{HTTP_CLIENTS} clients, each request on its own connection, closed after the answer"),
     Curves("Figures: requests/s, by size in bytes", (), varied="size", unit="requests/s"),
     [
