@@ -26,13 +26,14 @@ from .parameters import parameter, whole, words
 from .scenario import Scenario
 
 DEVICES = 300
-"""Number of devices, each with its own address."""
+"""Number of devices, each with its own address. curl(1) makes at most as many transfers in parallel."""
+ADDRESSES = [f"10.48.{number // 200}.{number % 200 + 2}" for number in range(DEVICES)]
 SMALL, LARGE, HUGE = "small.bin", "large.bin", "huge.bin"
 FILES = {SMALL: 100_000, LARGE: 30_000_000, HUGE: 400_000_000}
+SMALL_URL = f"http://{SITE}/{SMALL}"
 REQUESTS = 20
 """Number of requests per run. Their median is the run's value."""
-SOON = 60.0
-"""Maximum seconds of a request."""
+REQUEST_TIMEOUT = 60.0
 REDIRECTED = """
 http_port 3129 intercept name=web
 http_port 3130 intercept name=others
@@ -58,45 +59,17 @@ GREETED = f"""
 import socket, statistics, time
 took = []
 for _ in range(3):
-    begun = time.monotonic()
-    with socket.create_connection(("{SITE}", 25), 30) as talk:
-        assert talk.recv(100).startswith(b"220")
-    took.append(time.monotonic() - begun)
+    start = time.monotonic()
+    with socket.create_connection(("{SITE}", 25), 30) as connection:
+        assert connection.recv(100).startswith(b"220")
+    took.append(time.monotonic() - start)
 print(statistics.median(took))
 """
-CROWD = f"""
-import asyncio, sys, time
-async def one(number):
-    own = f"10.48.{{number // 200}}.{{number % 200 + 2}}"
-    reader, writer = await asyncio.open_connection("{SITE}", 80, local_addr=(own, 0))
-    writer.write(b"GET /{SMALL} HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
-    size = 0
-    while more := await reader.read(65536):
-        size += len(more)
-    writer.close()
-    return size > {FILES[SMALL]}
-async def main():
-    begun = time.monotonic()
-    found = await asyncio.gather(*(one(number) for number in range({DEVICES})), return_exceptions=True)
-    print(sum(each is True for each in found), time.monotonic() - begun)
-asyncio.run(main())
-"""
-
-
 WAYS = ("nat", "forwarder", "squid")
-"""Ways of a device's connections: a router with address translation, over the best uplink; our forwarder; Debian's
-Squid with the same parent, to whose ``intercept`` ports the relay redirects the connections."""
-PARTS: Mapping[str, Sequence[str]] = {
-    "goodput": (*UPLINKS, "forwarder", "squid"),
-    "first byte": WAYS,
-    "banner": WAYS,
-    "outage": ("pause", "request", "later", "back"),
-    "killed": ("answered",),
-    "crowd": ("answered", "direct", "seconds"),
-    "cost": WAYS[1:],
-}
-"""Names of the values that each part measures."""
-PROCESSING = 5.0
+"""How a device's connections are carried: by a router with address translation, over the best uplink; by our forwarder;
+by Debian's Squid with the same parent, to whose ``intercept`` ports the relay redirects the connections."""
+PARTS = ("goodput", "first byte", "banner", "outage", "killed", "crowd", "cost")
+MAX_ADDED_MS = 5.0
 """Maximum milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
 
 
@@ -111,31 +84,29 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A measured value: Mbit/s, milliseconds, seconds, or a count."""
+class Values:
+    """The values that a part measured, by name: Mbit/s, milliseconds, seconds, or counts."""
 
-    value: float
+    values: Mapping[str, float]
 
 
 @contextmanager
-def built(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Site]:
+def home_bed(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Site]:
     """Build the testbed, with unlimited uplinks if the cost is measured."""
     with Testbed(behind_relay(paths((None, None))) if "cost" in cells else RELAY, seed=seed) as testbed:
         yield Site(testbed)
 
 
-def measure(site: Site, turn: Turn[str]) -> dict[str, Value]:
+def measure(site: Site, turn: Turn[str]) -> Values:
     """Measure one part. The method of *site* has the name of the part."""
-    found: dict[str, float] = getattr(site, turn.cell.replace(" ", "_"))()
-    return {name: Value(value) for name, value in found.items()}
+    return Values(getattr(site, turn.cell.replace(" ", "_"))())
 
 
-def verdicts(results: Results[str, Value]) -> Iterator[Aim]:
-    """Yield the aims of each part for which every value was measured."""
+def verdicts(results: Results[str, Values]) -> Iterator[Aim]:
+    """Yield the aims of each measured part."""
     for part in results.cells:
-        values = {name: [each.value for each in results.of(part, part=name)] for name in PARTS[part]}
-        if all(values.values()):
-            yield from judge(part, values)
+        if runs := [run.values for run in results.of(part)]:
+            yield from judge(part, {name: [values[name] for values in runs] for name in runs[0]})
 
 
 def judge(part: str, of: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
@@ -147,7 +118,7 @@ def judge(part: str, of: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
         yield Aim("goodput by Squid / both uplinks alone", middle["squid"] / both)
     elif part in ("first byte", "banner"):
         name = "first byte of HTTPS" if part == "first byte" else "first byte where the server speaks first"
-        yield Aim(f"{name}: added by the forwarder", middle["forwarder"] - middle["nat"], "ms", most=PROCESSING)
+        yield Aim(f"{name}: added by the forwarder", middle["forwarder"] - middle["nat"], "ms", most=MAX_ADDED_MS)
         yield Aim(f"{name}: added by Squid", middle["squid"] - middle["nat"], "ms")
     elif part == "outage":
         yield Aim("silent first uplink: a living download pauses", max(of["pause"]), "s", most=3.0)
@@ -179,9 +150,8 @@ class Site:
         testbed["origin"].popen(python_command(GREETING), name="greeting")
         home.wait_for_site(testbed)
         self._relay.run(["ip", "addr", "add", "10.48.0.1/16", "dev", "lan0"])
-        for number in range(DEVICES):
-            address = f"10.48.{number // 200}.{number % 200 + 2}/16"
-            self._device.run(["ip", "addr", "add", address, "dev", "eth0"])
+        for address in ADDRESSES:
+            self._device.run(["ip", "addr", "add", f"{address}/16", "dev", "eth0"])
 
     def check_emulation(self) -> None:
         self._testbed.check_emulation()
@@ -193,92 +163,94 @@ class Site:
         with home.gateway(self._relay, settings):
             if way == "nat":
                 yield None
-                return
-            by = home.forwarder(self._relay, settings) if way == "forwarder" else _squid(self._relay, self._parent)
-            with by as process:
-                yield process
+            else:
+                ours = way == "forwarder"
+                with home.forwarder(self._relay, settings) if ours else _squid(self._relay, self._parent) as process:
+                    yield process
+
+    def _by_each_way(self, value: Callable[[], float], ways: Sequence[str] = WAYS) -> dict[str, float]:
+        values = {}
+        for way in ways:
+            with self._by(way):
+                values[way] = value()
+        return values
 
     def goodput(self) -> dict[str, float]:
         """Return Mbit/s of a download over each uplink by NAT, and over both uplinks by our forwarder and by Squid."""
-        found = {}
+        rates = {}
         for uplink in UPLINKS:
             with self._by("nat", (uplink, *(each for each in UPLINKS if each != uplink))):
-                found[uplink] = self._download(LARGE)
-        for way in ("forwarder", "squid"):
-            with self._by(way):
-                self._download(SMALL)
-                found[way] = self._download(LARGE)
-        return found
+                rates[uplink] = self._download(LARGE)
+        return rates | self._by_each_way(lambda: self._download(LARGE), WAYS[1:])
 
     def first_byte(self) -> dict[str, float]:
         """Return, for each way, the milliseconds to the first byte of an HTTPS answer: the median of ``REQUESTS``."""
-
-        def requests() -> float:
-            return median([self._curl("%{time_starttransfer}", f"https://{SITE}/{SMALL}") for _ in range(REQUESTS)])
-
-        return self._by_each_way(requests)
+        url = f"https://{SITE}/{SMALL}"
+        return self._by_each_way(
+            lambda: 1e3 * median([self._curl("%{time_starttransfer}", url) for _ in range(REQUESTS)])
+        )
 
     def banner(self) -> dict[str, float]:
         """Return, for each way, the milliseconds to the greeting of a server that speaks first."""
-        return self._by_each_way(lambda: float(self._device.run(python_command(GREETED), timeout=SOON).stdout))
-
-    def _by_each_way(self, seconds: Callable[[], float]) -> dict[str, float]:
-        found = {}
-        for way in WAYS:
-            with self._by(way):
-                found[way] = seconds() * 1e3
-        return found
+        command = python_command(GREETED)
+        return self._by_each_way(lambda: 1e3 * float(self._device.run(command, timeout=REQUEST_TIMEOUT).stdout))
 
     def outage(self) -> dict[str, float]:
         """Return seconds: the pause of a download and the times of requests in an outage, and the time to return."""
-        with self._by("forwarder"), _living(self._device) as grown:
-            wait_until(lambda: self._received("eth0") > 0 and grown() > 3_000_000, "it takes both uplinks")
+        with self._by("forwarder"), _endless_download(self._device) as size:
+            wait_until(lambda: self._received("eth0") > 0 and size() > 3_000_000, "the download uses both uplinks")
             with home.silent(self._testbed["core"], "eth0"):
-                begun, size, pause, since = time.monotonic(), grown(), 0.0, time.monotonic()
-                asked = self._device.popen(_curl(f"http://{SITE}/{SMALL}", "%{time_total}"))
-                while time.monotonic() < begun + 8:
+                start = last = time.monotonic()
+                before, pause = size(), 0.0
+                request = self._device.popen(_curl(SMALL_URL, "%{time_total}"))
+                while time.monotonic() < start + 8:
                     time.sleep(0.01)
-                    if grown() > size:
-                        size, since = grown(), time.monotonic()
-                    pause = max(pause, time.monotonic() - since)
-                if asked.wait(SOON) != 0:
-                    raise TestbedError(f"the first new request failed{asked.tail()}")
-                later = max(self._curl("%{time_total}", f"http://{SITE}/{SMALL}") for _ in range(5))
-            begun, before = time.monotonic(), self._received("eth0")
-            wait_until(lambda: self._received("eth0") > before + 500_000, "the living download is back on it")
-            back = time.monotonic() - begun
-        return {"pause": pause, "request": float(asked.output()), "later": later, "back": back}
+                    if size() > before:
+                        before, last = size(), time.monotonic()
+                    pause = max(pause, time.monotonic() - last)
+                if request.wait(REQUEST_TIMEOUT) != 0:
+                    raise TestbedError(f"the first new request failed{request.tail()}")
+                later = max(self._curl("%{time_total}", SMALL_URL) for _ in range(5))
+            start, received = time.monotonic(), self._received("eth0")
+            wait_until(lambda: self._received("eth0") > received + 500_000, "the download uses the first uplink again")
+            back = time.monotonic() - start
+        return {"pause": pause, "request": float(request.output()), "later": later, "back": back}
 
     def killed(self) -> dict[str, float]:
         """Return the seconds from the kill of our forwarder until a request is answered."""
         settings = home.write_settings(self._relay, self._parent)
         with home.gateway(self._relay, settings):
             with home.forwarder(self._relay, settings) as process:
-                self._curl("%{time_total}", f"http://{SITE}/{SMALL}")
+                self._curl("%{time_total}", SMALL_URL)
                 process.kill()
-                begun = time.monotonic()
-            self._curl("%{time_total}", f"http://{SITE}/{SMALL}")
-            return {"answered": time.monotonic() - begun}
+                start = time.monotonic()
+            self._curl("%{time_total}", SMALL_URL)
+            return {"answered": time.monotonic() - start}
 
     def crowd(self) -> dict[str, float]:
         """Let all devices request a file at once. Return answers, connections that bypassed the parent, and seconds."""
+        request = 'url = "{}"\noutput = /dev/null\nwrite-out = "%{{size_download}}\\n"\ninterface = {}\n'
+        requests = self._device.write("crowd", "next\n".join(request.format(SMALL_URL, each) for each in ADDRESSES))
         with self._by("forwarder"):
-            answered, seconds = map(float, self._device.run(python_command(CROWD), timeout=120).stdout.split())
+            start = time.monotonic()
+            parallel = ["--parallel", "--parallel-immediate", "--parallel-max", str(DEVICES)]
+            done = self._device.run(["curl", "-sS", *parallel, "-K", str(requests)], timeout=120, check=False)
+            seconds = time.monotonic() - start
             time.sleep(1.5)  # because the forwarder writes its status once a second
             direct = float(home.forwarded(self._relay)["direct"])
-        return {"answered": answered, "direct": direct, "seconds": seconds}
+        return {"answered": done.stdout.split().count(str(FILES[SMALL])), "direct": direct, "seconds": seconds}
 
     def cost(self) -> dict[str, float]:
         """Return the processor seconds per GB of the process that carries the download."""
-        found = {}
+        costs = {}
         for way in WAYS[1:]:
             with self._by(way) as process:
                 assert process is not None
                 self._download(SMALL)
                 before = tree_seconds(process.pid)
                 self._download(HUGE)
-                found[way] = (tree_seconds(process.pid) - before) / (FILES[HUGE] / 1e9)
-        return found
+                costs[way] = (tree_seconds(process.pid) - before) / (FILES[HUGE] / 1e9)
+        return costs
 
     def _received(self, device: str) -> int:
         return self._relay.interface_bytes(device).received
@@ -287,19 +259,19 @@ class Site:
         """Download a file and return its goodput in Mbit/s."""
         return FILES[name] * 8e-6 / self._curl("%{time_total}", f"https://{SITE}/{name}")
 
-    def _curl(self, what: str, url: str) -> float:
-        """Return curl's variable *what* for a request of *url*. Raises TestbedError if the request fails."""
-        return float(self._device.run(_curl(url, what), timeout=SOON + 5).stdout)
+    def _curl(self, variable: str, url: str) -> float:
+        """Return curl's *variable* for a request of *url*. Raises TestbedError if the request fails."""
+        return float(self._device.run(_curl(url, variable), timeout=REQUEST_TIMEOUT + 5).stdout)
 
 
-def _curl(url: str, what: str, into: str = "/dev/null") -> list[str]:
-    return ["curl", "-sSfk", "-m", str(SOON), "-o", into, "-w", what, url]
+def _curl(url: str, variable: str, target: str = "/dev/null") -> list[str]:
+    return ["curl", "-sSfk", "-m", str(REQUEST_TIMEOUT), "-o", target, "-w", variable, url]
 
 
 @contextmanager
-def _living(device: LiveNode) -> Iterator[Callable[[], int]]:
+def _endless_download(device: LiveNode) -> Iterator[Callable[[], int]]:
     """Keep a download running. Yield a function that returns the bytes received so far."""
-    file = device.directory / "living"
+    file = device.directory / "download"
     file.write_bytes(b"")
     with device.running(_curl(f"https://{SITE}/{HUGE}", "", str(file))):
         yield lambda: file.stat().st_size
@@ -307,8 +279,8 @@ def _living(device: LiveNode) -> Iterator[Callable[[], int]]:
 
 @contextmanager
 def _squid(relay: LiveNode, parent: str) -> Iterator[Program]:
-    before = "http_access deny !web_ports"
-    text = RELAY_CONFIG.read_text().replace(before, f"{REDIRECTED}{before}")
+    rule = "http_access deny !web_ports"
+    text = RELAY_CONFIG.read_text().replace(rule, f"{REDIRECTED}{rule}")
     peer = f"cache_peer {parent} parent 3128 0 no-query no-digest connect-timeout=3"
     config = relay.write("relay.conf", f"{text}{peer}\nrequest_start_timeout 3 seconds\nshutdown_lifetime 0 seconds\n")
     proxy = start_relay(relay, config)
@@ -323,12 +295,10 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "apache2", "squid", "curl", "nftables", "openssl"),
     cells=lambda chosen: chosen.part,
-    parts=lambda part: PARTS[part],
     together=lambda part: part == "cost",
-    bed=built,
+    bed=home_bed,
     measure=measure,
     tables=(),
     name=lambda row: row.cell,
-    counted=lambda row: "runs" if row.part in ("", PARTS[row.cell][0]) else "",
     verdicts=verdicts,
 )

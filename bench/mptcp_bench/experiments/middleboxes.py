@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 from mptcp_lab.emulation.model import BEHAVIOURS, COALESCED_MTU, LONG_ADDRESS, SHORT_ADDRESS, Direction, EmulatedPath
 from mptcp_lab.testbed import Testbed, paths, services
@@ -31,10 +33,11 @@ RATE = 20_000_000
 """Rate of each direction in bits/s."""
 DELAY = 5_000
 """Delay of each direction in microseconds."""
-SIZE = 8_000_000
-"""Bytes of the downloaded file."""
+FILE_BYTES = 8_000_000
 TIMEOUT = 40.0
 """Maximum seconds of a download."""
+LOOK_SECONDS = 0.25
+"""Minimum time between two comparisons of kernel and status."""
 POLICY = POLICY_PATHS + "rules: [{name: spare-ethernet, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n"
 PLACES = {"ethernet": ("ethernet",), "wifi": ("wifi",), "both": ("ethernet", "wifi")}
 """Places of the middlebox, and their paths. Connections open on Ethernet; the subflow on Wi-Fi joins."""
@@ -50,23 +53,15 @@ Data without a mapping arrives after data with a mapping, when MPTCP may no long
 failed with the first behaviour.
 """
 PAPER = {
-    "nat": "Y, N",
-    "remove-syn": "Y, Y",
-    "remove-data": "Y, Y",
-    "sequence": "Y, N",
-    "split-both": "Y, N",
-    "split-first": "Y, N",
-    "split-second": "Y, Y",
-    "split-second-later": "N, -",
-    "coalesce": "Y, Y",
-}
+    "nat": "Y, N", "remove-syn": "Y, Y", "remove-data": "Y, Y", "sequence": "Y, N", "split-both": "Y, N",
+    "split-first": "Y, N", "split-second": "Y, Y", "split-second-later": "N, -", "coalesce": "Y, Y",
+}  # fmt: skip
 """Table 1 of Hesmans et al., "successful, fallback": the results of Linux MPTCP 0.87 in 2013."""
-SECONDS = 2.0
-"""Maximum time in seconds for which the status may differ from the kernel."""
+MAX_WRONG_SECONDS = 2.0
+"""Maximum time for which the status may differ from the kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """The connections to the proxy's port at one moment of a download, according to kernel and status."""
 
     time: float
@@ -83,24 +78,16 @@ class Look:
 class Download:
     """One download through a middlebox."""
 
-    behaviour: str
-    place: str
     whole: bool
     """Whether the download ended and the received bytes equal the file."""
     seconds: float
     fallbacks: int
     """Number of connections that became plain TCP, from the kernels' counters of client and proxy together."""
-    joins: int
     carried: Mapping[str, int]
     """Number of bytes that the client received, by path."""
     looks: Sequence[Look]
-    changed: Mapping[str, int]
-    """Number of packets that the middlebox changed, by path."""
-
-    @property
-    def boxed(self) -> int:
-        """Number of packets that were changed on the paths with the middlebox."""
-        return sum(self.changed[path] for path in PLACES[self.place])
+    changed: int
+    """Number of packets that the middlebox changed."""
 
     @property
     def outcome(self) -> str:
@@ -111,45 +98,32 @@ class Download:
             return "plain TCP"
         if self.fallbacks:
             return "fell back"
-        return "two subflows" if self.two else "one subflow"
-
-    @property
-    def two(self) -> bool:
-        """Whether each path carried more than 5 % of the bytes."""
-        return min(self.carried.values(), default=0) > 0.05 * max(1, sum(self.carried.values()))
+        # Two subflows are used if each path carried more than 5 % of the bytes.
+        both = min(self.carried.values(), default=0) > 0.05 * max(1, sum(self.carried.values()))
+        return "two subflows" if both else "one subflow"
 
     @property
     def wrong(self) -> float:
-        """Longest time in seconds for which status and kernel showed different numbers of subflows."""
-        return longest(self.looks, [look.status != look.kernel for look in self.looks])
+        """Seconds in which status and kernel showed different numbers of subflows."""
+        return self._seconds(lambda look: look.status != look.kernel)
 
     @property
-    def capped_alone(self) -> float:
-        """Longest time in seconds for which a connection's only subflow had a cap."""
-        return longest(self.looks, [look.capped > 0 and look.kernel < 2 for look in self.looks])
+    def only_capped(self) -> float:
+        """Seconds in which a connection's only subflow had a cap."""
+        return self._seconds(lambda look: look.capped > 0 and look.kernel < 2)
 
-
-def longest(looks: Sequence[Look], held: Iterable[bool]) -> float:
-    """Return the longest time in seconds from a look for which *held* is true to the next one for which it is false."""
-    most = 0.0
-    since: float | None = None
-    for look, holds in zip(looks, held, strict=True):
-        if since is not None:
-            most = max(most, look.time - since)
-        since = None if not holds else look.time if since is None else since
-    return most
+    def _seconds(self, holds: Callable[[Look], bool]) -> float:
+        return sum(after.time - look.time for look, after in pairwise(self.looks) if holds(look))
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What ``--set`` chooses."""
+    """The settings of ``--set``."""
 
     behaviour: tuple[str, ...] = parameter(
-        f"which of {', '.join(BEHAVIOURS)}",
-        ",".join(BEHAVIOURS),
-        words(*BEHAVIOURS),
+        f"which of {', '.join(BEHAVIOURS)}", ",".join(BEHAVIOURS), words(*BEHAVIOURS),
         quick="nothing,remove-data,sequence",
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,56 +140,52 @@ class Bed:
 
 
 @contextmanager
-def built(chosen: Settings, behaviours: Sequence[str], seed: int) -> Iterator[Bed]:
+def middlebox_bed(chosen: Settings, behaviours: Sequence[str], seed: int) -> Iterator[Bed]:
     down = Direction(RATE, DELAY, mtu=COALESCED_MTU)
     emulated = [EmulatedPath(name, down, Direction(RATE, DELAY), middlebox="nothing") for name in PLACES["both"]]
     with Testbed(paths(emulated), seed=seed) as testbed:
         host = testbed["proxy"]
         config = services.write_throttler_config(host, host.write("policy.yaml", POLICY))
         throttler, proxy = services.start_throttler(host, config), services.start_proxy(host)
-        yield Bed(testbed, throttler, proxy, services.start_origin(testbed["origin"], {"file": SIZE}))
+        yield Bed(testbed, throttler, proxy, services.start_origin(testbed["origin"], {"file": FILE_BYTES}))
 
 
 def download(bed: Bed, turn: Turn[str]) -> Download:
     """Download a file with a behaviour at a place, while kernel and status are compared. Raises EmulationError."""
-    testbed, throttler, proxy, origin = bed.testbed, bed.throttler, bed.proxy, bed.origin
-    behaviour, place = turn.cell, turn.variant
+    testbed, throttler, behaviour, place = bed.testbed, bed.throttler, turn.cell, PLACES[turn.variant]
     lab, change = lab_of(testbed), testbed.emulation.change_middlebox
-    wait_until(
-        lambda: subflows(lab) == 0 and active_and_capped(throttler) == (0, 0), "the last connection is gone", timeout=90
-    )
+    ended = "the last connection has ended"
+    wait_until(lambda: subflows(lab) == 0 and active_and_capped(throttler) == (0, 0), ended, timeout=90)
     for path in PLACES["both"]:
-        change(path, behaviour if path in PLACES[place] else "nothing")
+        change(path, behaviour if path in place else "nothing")
     looks: list[Look] = []
 
     def look(elapsed: float) -> None:
-        if looks and elapsed < looks[-1].time + 0.25:
+        if looks and elapsed < looks[-1].time + LOOK_SECONDS:
             return
-        before, status, after = subflows(lab), active_and_capped(throttler), subflows(lab)
+        before, (active, capped), after = subflows(lab), active_and_capped(throttler), subflows(lab)
         # If the kernel's list changes during the look, the status agrees if it equals the old or the new list.
-        looks.append(Look(elapsed, status[0] if status[0] in (before, after) else after, *status))
+        looks.append(Look(elapsed, active if active in (before, after) else after, active, capped))
 
     address = LONG_ADDRESS if behaviour == "alg-shorter" else SHORT_ADDRESS
     header = f"X-Port: PORT {address}7,8"
-    argv = ["curl", "-s", "-m", str(round(TIMEOUT)), "-H", header, "-x", proxy.url(), origin.url("file")]
+    argv = ["curl", "-s", "-m", str(round(TIMEOUT)), "-H", header, "-x", bed.proxy.url(), bed.origin.url("file")]
     try:
         seen = observe(lab, services.mptcp_command(argv), timeout=TIMEOUT + 5, watch=look)
     finally:
         # Do this also after a failure: with a middlebox the connection may never end, and the next download waits for
         # its end.
         changed = {path: change(path, "nothing") for path in PLACES["both"]}
-    whole = seen.status == 0 and seen.octets == SIZE and seen.sha256 == origin.digests["file"]
+    whole = seen.status == 0 and seen.octets == FILE_BYTES and seen.sha256 == bed.origin.digests["file"]
     carried = {name: seen.samples[-1].octets[name] - seen.samples[0].octets[name] for name in PLACES["both"]}
-    protocol = seen.protocol
-    return Download(
-        behaviour, place, whole, seen.ended, protocol.fallbacks, protocol.joins, carried, tuple(looks), changed
-    )
+    changes = sum(changed[path] for path in place)
+    return Download(whole, seen.ended, seen.protocol.fallbacks, carried, tuple(looks), changes)
 
 
 def subflows(lab: Lab) -> int:
     """Return the number of established MPTCP subflows on the proxy's port, according to the proxy's kernel."""
-    shown = lab.proxy.run(["ss", "-HtniO", "state", "established", "( sport = :3128 )"])
-    return sum("tcp-ulp-mptcp" in line for line in shown.stdout.splitlines())
+    sockets = lab.proxy.run(["ss", "-HtniO", "state", "established", "( sport = :3128 )"])
+    return sum("tcp-ulp-mptcp" in line for line in sockets.stdout.splitlines())
 
 
 def active_and_capped(throttler: Throttler) -> tuple[int, int]:
@@ -227,15 +197,15 @@ def active_and_capped(throttler: Throttler) -> tuple[int, int]:
 Boxed = Row[str, Download]
 
 
-def of_all(value: Callable[[Download], float]) -> Callable[[Boxed], list[float]]:
-    """Return a function that returns *value* of the downloads at all places; NaN for downloads without looks."""
-    return lambda row: [value(each) if each.looks else math.nan for place in PLACES for each in row.beside(place)]
+def at_all_places(value: Callable[[Download], float], places: Iterable[str] = PLACES) -> Callable[[Boxed], list[float]]:
+    """Return a function that returns *value* of the downloads at *places*; NaN for downloads without looks."""
+    return lambda row: [value(each) if each.looks else math.nan for place in places for each in row.beside(place)]
 
 
 def _changed(row: Boxed) -> list[float]:
-    """Return the number of packets that the middlebox changed at each place; infinity where no changes are expected."""
-    of_request = row.cell in OF_THE_REQUEST
-    return of_all(lambda each: math.inf if of_request and "ethernet" not in PLACES[each.place] else each.boxed)(row)
+    """Return the number of packets that the middlebox changed at each place at which it must change some."""
+    places = [place for place in PLACES if row.cell not in OF_THE_REQUEST or "ethernet" in PLACES[place]]
+    return at_all_places(lambda each: each.changed, places)(row)
 
 
 def _place(name: str) -> Column[str, Download]:
@@ -252,14 +222,15 @@ TABLE: Table[str, Download] = Table(
     (
         *map(_place, PLACES),
         Column("paper: successful, fallback", lambda row: [], text=lambda row: PAPER.get(row.cell, "")),
-        Column("", of_all(lambda each: each.whole), aim="downloads whole",
+        Column("", at_all_places(lambda each: each.whole), aim="downloads whole",
                least=lambda row: None if row.cell in ENDED_BY_KERNEL else 1),
-        Column("", of_all(lambda each: each.wrong), by="most", aim="status wrong", unit=" s", most=SECONDS),
-        Column("", of_all(lambda each: each.capped_alone), by="most", aim="a lone subflow capped", unit=" s",
-               most=SECONDS),
+        Column("", at_all_places(lambda each: each.wrong), by="most", aim="status wrong", unit=" s",
+               most=MAX_WRONG_SECONDS),
+        Column("", at_all_places(lambda each: each.only_capped), by="most", aim="a lone subflow capped", unit=" s",
+               most=MAX_WRONG_SECONDS),
         Column("", _changed, by="least", aim="packets changed by it, at the place with the fewest", least=1,
                judged=lambda row: row.cell != "nothing"),
-        Column("", of_all(lambda each: each.outcome == "two subflows"), aim="both subflows used", least=1,
+        Column("", at_all_places(lambda each: each.outcome == "two subflows"), aim="both subflows used", least=1,
                judged=lambda row: row.cell in SURVIVED),
     ),
     (("behaviour", lambda row: BEHAVIOURS[row.cell]),),
@@ -272,7 +243,7 @@ SCENARIO = Scenario(
     cells=lambda chosen: chosen.behaviour,
     variants=lambda chosen, behaviour: tuple(PLACES),
     runs=lambda chosen, behaviour, place: 1,
-    bed=built,
+    bed=middlebox_bed,
     measure=download,
     tables=(TABLE,),
     together=lambda behaviour: "middleboxes",

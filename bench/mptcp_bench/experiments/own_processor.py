@@ -10,74 +10,49 @@ the proxy's own processor, as from a network card whose interrupts go there.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from mptcp_lab.agent.processes import descendants
-from mptcp_lab.testbed import Testbed, TestbedError
-
-PROXY = "proxy"
-"""The node whose packets are received on the proxy's own processor."""
-_WORD = 32
-"""Bits per word of a processor mask in sysfs."""
+from mptcp_lab.testbed import Testbed
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """The processors of the proxy, and the processors of all other programs."""
+    """The processors of the proxy, and the processors of all other programs. Without any, nothing is restricted."""
 
-    proxy: frozenset[int]
-    others: frozenset[int]
+    proxy: frozenset[int] = frozenset()
+    others: frozenset[int] = frozenset()
 
 
-def here() -> Shares:
-    """Return shares in which the proxy has this program's first processor. Raises TestbedError if there is no other."""
+def shares_of_this_machine() -> Shares:
+    """Return shares in which the proxy has this program's first processor."""
     first, *rest = sorted(os.sched_getaffinity(0))
-    if not rest:
-        raise TestbedError("processors=apart: this machine has one processor, and the proxy is to have its own")
     return Shares(frozenset({first}), frozenset(rest))
 
 
 def mask(processors: Collection[int]) -> str:
     """Return *processors* in sysfs form: comma-separated words of 32 bits in hexadecimal, the highest first."""
     bits = sum(1 << number for number in processors)
-    words = [f"{bits >> shift & (1 << _WORD) - 1:08x}" for shift in range(0, max(bits.bit_length(), 1), _WORD)]
+    words = [f"{bits >> shift & 0xFFFFFFFF:08x}" for shift in range(0, max(bits.bit_length(), 1), 32)]
     return ",".join(reversed(words))
 
 
 def steer(testbed: Testbed, shares: Shares) -> None:
     """Make the kernel receive packets on the processors of the node at which they arrive."""
     for node in testbed.topology.nodes:
-        chosen = mask(shares.proxy if node.name == PROXY else shares.others)
+        chosen = mask(shares.proxy if node.name == "proxy" else shares.others)
         # Nothing needs to be undone: devices and settings vanish with the namespace.
         script = 'for queue in /sys/class/net/*/queues/rx-*; do echo "$0" >"$queue/rps_cpus"; done'
         testbed[node.name].run(["sh", "-ec", script, chosen])
 
 
-def pin(pid: int, processors: Collection[int]) -> None:
-    """Restrict all threads of process *pid* and of its descendants to *processors*.
-
-    A thread inherits the restriction from the thread that starts it. A thread that is not restricted yet may start
-    another thread at this moment, so all are restricted again. :func:`strays` detects a program that keeps choosing
-    other processors.
-    """
-    for _ in range(100):
-        if not (found := strays(pid, processors)):
-            return
-        for thread in found:
-            with suppress(ProcessLookupError):  # the thread has ended
-                os.sched_setaffinity(thread, processors)
-
-
-def strays(pid: int, processors: Collection[int]) -> list[int]:
-    """Return the threads of *pid* and its descendants that may run elsewhere, as a program can choose."""
-    found = []
-    for process in (pid, *descendants(pid)):
-        with suppress(FileNotFoundError):
-            for thread in (int(each.name) for each in Path(f"/proc/{process}/task").iterdir()):
-                with suppress(ProcessLookupError):
-                    if not os.sched_getaffinity(thread) <= set(processors):
-                        found.append(thread)
-    return found
+@contextmanager
+def running_on(processors: Collection[int]) -> Iterator[None]:
+    """Restrict the programs that this thread starts during the scope to *processors*, if there are any."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors or before)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The proxies that the experiment ``relay`` compares with ours, and how to start each of them alone on a host.
+"""The proxies that the experiment ``relay`` compares, and how to start each as the only proxy of a host.
 
 Each proxy has one worker or thread, no cache, and persistent connections to the origin if it supports them.
 """
@@ -7,15 +7,14 @@ Each proxy has one worker or thread, no cache, and persistent connections to the
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Program
-from mptcp_lab.testbed.commands import run, undone_on_error
+from mptcp_lab.testbed.commands import undone_on_error
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, accepts, mptcp_command, start_proxy, wait_until
 
 from .relay_load import built
@@ -32,16 +31,15 @@ class PeerSetup:
     directory: Path
     """The proxy's own empty directory."""
     origin: str
-    """Address of the only web server. It has the same family as the clients' addresses."""
+    """Address of the only web server."""
     multipath: bool
     """Whether the proxy's clients use MPTCP."""
-    more: str = ""
+    extra_config: str = ""
     """Lines to add to our squid.conf."""
 
     def write(self, name: str, template: str) -> Path:
         """Write *template* with the setup's values into the file *name*."""
-        origin = f"[{self.origin}]" if ":" in self.origin else self.origin
-        text = template.format(port=PROXY_PORT, directory=self.directory, origin=origin)
+        text = template.format(port=PROXY_PORT, directory=self.directory, origin=self.origin)
         target = self.directory / name
         target.write_text(text)
         return target
@@ -71,26 +69,14 @@ class Peer:
     start: Callable[[PeerSetup], Program]
     tunnels: bool = True
     """Whether it supports CONNECT."""
-    multipath: str = "wrapped"
-    """How it accepts MPTCP: with its ``own`` listener, ``wrapped`` by mptcpize(8), or not at all (empty)."""
+    multipath: bool = True
+    """Whether it accepts MPTCP: with its own listener, or wrapped by mptcpize(8)."""
 
     def lacking(self) -> str | None:
         """Return a text that names the program if it is not installed, otherwise None."""
-        return None if _installed(self.program) else f"{self.program} not installed (Debian's package {self.package})"
-
-    def version(self) -> str:
-        """Return the first line of the output of ``-v``; empty if it is not installed."""
-        return _said(self.program, "-v").strip().partition("\n")[0]
-
-
-def _installed(program: str) -> bool:
-    return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None
-
-
-def _said(program: str, option: str) -> str:
-    """Return the output of the *program* with one option; empty if it is not installed."""
-    said = run([program, option], check=False) if _installed(program) else None
-    return "" if said is None else said.stdout or said.stderr
+        if shutil.which(self.program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None:
+            return None
+        return f"{self.program} not installed (Debian's package {self.package})"
 
 
 # Debian's squid.conf, but without a cache, and with other paths for its files. It logs each request.
@@ -115,7 +101,7 @@ shutdown_lifetime 0 seconds
 
 def _start_ours(setup: PeerSetup, program: str = "", control: str | None = None) -> Program:
     """Start our proxy with the shipped squid.conf and the Squid *program*, if not the installed one."""
-    config = setup.write("squid.conf", f"include {SQUID_CONFIG}\nworkers 1\n{setup.more}")
+    config = setup.write("squid.conf", f"include {SQUID_CONFIG}\nworkers 1\n{setup.extra_config}")
     # mptcp-proxy runs the first Squid in PATH.
     path = {"PATH": f"{Path(program).parent}:{os.environ.get('PATH', os.defpath)}"} if program else None
     proxy = start_proxy(setup.host, config, env=path, control=control)
@@ -158,86 +144,22 @@ def _start_haproxy(setup: PeerSetup) -> Program:
     return setup.started(mptcp_command(argv) if setup.multipath else argv, "haproxy")
 
 
-# For plain requests nginx has one fixed origin. A tunnel goes to the client's target; nginx sees its path as /.
-# proxy_max_temp_file_size 0: by default nginx writes data for a slow client to a file. Other proxies slow the origin.
-_NGINX = """\
-daemon off;
-user root;
-worker_processes 1;
-worker_rlimit_nofile 20000;
-error_log {directory}/error.log;
-pid {directory}/nginx.pid;
-events {{ worker_connections 8000; }}
-http {{
-    access_log off;
-    client_body_temp_path {directory}/body;
-    proxy_temp_path {directory}/proxy;
-    fastcgi_temp_path {directory}/fastcgi;
-    uwsgi_temp_path {directory}/uwsgi;
-    scgi_temp_path {directory}/scgi;
-    keepalive_requests 1000000000;
-    tcp_nodelay on;
-    upstream origin {{
-        server {origin}:80;
-        keepalive 1000;
-        keepalive_requests 1000000000;
-    }}
-    server {{
-        listen 0.0.0.0:{port}{multipath};
-        listen [::]:{port}{multipath};
-        {tunnels}
-        location / {{
-            proxy_pass http://origin;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_set_header Host $http_host;
-            proxy_max_temp_file_size 0;
-        }}
-    }}
-}}
-"""
-
-
-def nginx_of(build: str) -> Peer:
-    """Return nginx as a peer, with the features that its *build*, the output of ``nginx -V``, supports.
-
-    Its listeners accept MPTCP since 1.29.7. It supports CONNECT since 1.31.0, unless it was built without that module.
-    """
-    found = re.search(r"nginx/(\d+)\.(\d+)\.(\d+)", build)
-    version = tuple(map(int, found.groups())) if found else (0, 0, 0)
-    own = version >= (1, 29, 7)
-    tunnels = version >= (1, 31, 0) and "--without-http_tunnel_module" not in build
-
-    def start(setup: PeerSetup) -> Program:
-        template = _NGINX.replace("{multipath}", " multipath" if own else "")
-        template = template.replace("{tunnels}", "location = / {{ tunnel_pass; }}" if tunnels else "")
-        config = setup.write("nginx.conf", template)
-        argv = ["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", str(config)]
-        return setup.started(mptcp_command(argv) if setup.multipath and not own else argv, "nginx")
-
-    return Peer("nginx", "nginx", start, tunnels, "own" if own else "wrapped")
-
-
 def _start_splice(setup: PeerSetup) -> Program:
     """Start ``native/splice_relay.c``, which does the minimum of a relay. It shows the upper limit of speed."""
     return setup.started([str(built("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
 
 
-@cache
-def peers() -> dict[str, Peer]:
-    """Return all proxies by name. The features of nginx depend on the installed version."""
-    return {
-        "ours": Peer("squid", "squid", _start_ours, multipath="own"),
-        # With the host's congestion control towards clients, instead of BBR.
-        "ours-keep": Peer("squid", "squid", partial(_start_ours, control="keep"), multipath="own"),
-        "ours-rebuilt": Peer(
-            "squid, rebuilt by ./run squid",
-            REBUILT_SQUID or "the program that MPTCP_BENCH_SQUID is to name",
-            partial(_start_ours, program=REBUILT_SQUID),
-            multipath="own",
-        ),
-        "squid": Peer("squid", "squid", _start_squid, multipath=""),
-        "haproxy": Peer("haproxy", "haproxy", _start_haproxy, tunnels=False),
-        "nginx": nginx_of(_said("nginx", "-V")),
-        "splice": Peer("gcc", "gcc", _start_splice, multipath="own"),
-    }
+PEERS: Mapping[str, Peer] = {
+    "ours": Peer("squid", "squid", _start_ours),
+    # With the host's congestion control towards clients, instead of BBR.
+    "ours-keep": Peer("squid", "squid", partial(_start_ours, control="keep")),
+    "ours-rebuilt": Peer(
+        "squid, rebuilt by ./run squid",
+        REBUILT_SQUID or "(set MPTCP_BENCH_SQUID to the program)",
+        partial(_start_ours, program=REBUILT_SQUID),
+    ),
+    "squid": Peer("squid", "squid", _start_squid, multipath=False),
+    "haproxy": Peer("haproxy", "haproxy", _start_haproxy, tunnels=False),
+    "splice": Peer("gcc", "gcc", _start_splice),
+}
+"""All proxies by name."""

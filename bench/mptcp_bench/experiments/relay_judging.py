@@ -2,9 +2,9 @@
 """What a proxy needed to carry bytes and requests, and the aims of our proxy. Pure.
 
 Processor time is that of all processes of a proxy. Other programs affect it less than rates. A rate is divided by the
-rate without a proxy in the same round. Our proxy is compared, round by round, with the peer that has the best median
-over the rounds; a round without a value of both does not count. The aim for such ratios is about a confidence bound of
-their mean, so one round proves nothing, and a few rounds with large differences miss the aim.
+rate without a proxy in the same round. Our proxy is compared with the best peer of each round; a round without a value
+of both does not count. The aim for such ratios is about a confidence bound of their mean, so one round proves nothing,
+and a few rounds with large differences miss the aim.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..statistics import mean_bounds, median, median_interval
 from .aims import Aim
@@ -20,7 +20,7 @@ from .columns import Results, by_round
 
 DIRECT, OURS, KEEPING, REBUILT, LIMIT = "direct", "ours", "ours-keep", "ours-rebuilt", "splice"
 OWN = (OURS, KEEPING, REBUILT)
-OTHERS = ("squid", "haproxy", "nginx")
+OTHERS = ("squid", "haproxy")
 """Proxies of other projects, with which ours is compared."""
 PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
@@ -29,15 +29,15 @@ BULK = ("get", "connect")
 CARRIED = (*BULK, "requests")
 HELD = ("idle-get", "idle-connect")
 TASKS = (*CARRIED, *HELD)
-SLOW = (200_000_000, 100_000_000)
+SLOW_RATES = (200_000_000, 100_000_000)
 """Rates of both paths in bits/s, for settings in which the paths are the bottleneck, not the machine."""
-WORST = 1.0
+MAX_COST = 1.0
 """Maximum processor time of our proxy, as a multiple of the best peer's."""
-MULTIPATH = 1.15
+MAX_MULTIPATH_COST = 1.15
 """Maximum cost of an MPTCP client, as a multiple of a TCP client's."""
-RATES = {"get": 0.8, "connect": 0.95}
+MIN_RATES = {"get": 0.8, "connect": 0.95}
 """Minimum rate, as a share of the rate without a proxy."""
-IDLE = 100.0
+MAX_IDLE_KB = 100.0
 """Maximum KB per idle connection, user and kernel memory together."""
 NAMES = {
     "get": "GET, s/GB",
@@ -53,21 +53,14 @@ class Setting:
     """The environment in which a whole run is measured."""
 
     offloads: bool = False
-    family: int = 4
     apart: bool = False
     """Whether the proxy has its own processor (``own_processor``)."""
     slow: bool = False
-    """Whether the clients' links are the bottleneck (``SLOW``)."""
+    """Whether the clients' links are the bottleneck (``SLOW_RATES``)."""
 
     def __str__(self) -> str:
-        offloads = "on" if self.offloads else "off"
-        more = ", its own processor" * self.apart + ", slow links" * self.slow
-        return f"offloads {offloads}, IPv{self.family}{more}"
-
-    @property
-    def rates(self) -> tuple[int | None, int | None]:
-        """Rates of the clients' paths in bits/s; None if only the machine limits them."""
-        return SLOW if self.slow else (None, None)
+        own, slow = ", its own processor" * self.apart, ", slow links" * self.slow
+        return f"offloads {'on' if self.offloads else 'off'}{own}{slow}"
 
 
 BASE = Setting()
@@ -80,28 +73,25 @@ class Cell:
     proxy: str
     client: str
     setting: Setting = BASE
-    tasks: tuple[str, ...] = TASKS
-    """The measured tasks."""
+    tasks: tuple[str, ...] = ()
+    """The measured tasks, one after another."""
+    at: int = 0
+    """The value in bytes that ``mimbox-…`` varies: an MTU, a file's size, or the limit of a socket's buffer."""
 
     def __str__(self) -> str:
-        return f"{self.proxy}, {self.client}" + (f", {self.setting}" if self.setting != BASE else "")
+        setting = f", {self.setting}" if self.setting != BASE else ""
+        return f"{self.proxy}, {self.client}{setting}" + (f", {self.at:,}" if self.at else "")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Carried:
-    """The measurements of one cell in one round, by task."""
+    """The measurement of one task of a cell."""
 
-    costs: dict[str, float] = field(default_factory=dict)
-    """Seconds per GB, µs per request, or kB per held connection: see :func:`cost`."""
-    rates: dict[str, float] = field(default_factory=dict)
-    """Body bytes per second of bulk transfers, otherwise answers per second."""
+    cost: float | None
+    """Seconds per GB, µs per request, or kB per held connection: see :func:`cost`; None without a proxy."""
+    rate: float | None = None
+    """Body bytes per second of bulk transfers, otherwise answers per second; None for held connections."""
     failures: int = 0
-    failure: str = ""
-    """Reason of the first failure."""
-
-    def add_failures(self, number: int, reason: str) -> None:
-        self.failures += number
-        self.failure = self.failure or reason
 
 
 def cost(task: str, processor: float, octets: int, answers: int) -> float:
@@ -118,84 +108,74 @@ def positive_or_nan(value: float) -> float:
     return value if value > 0 else math.nan
 
 
-def median_or_nan(values: Sequence[float]) -> float:
-    """Return the median; for no values NaN, which meets no aim."""
-    return median(values, default=math.nan)
+RelayResults = Results[Cell, Carried]
 
 
-Found = Results[Cell, Carried]
-
-
-def costs(found: Found, cell: Cell, task: str) -> dict[int, float]:
+def costs(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
     """Return the costs of *task* by round; :func:`rates` returns its rates."""
-    return {number: one.costs[task] for number, one in by_round(found, cell).items() if task in one.costs}
+    return {number: each.cost for number, each in by_round(results, cell, task).items() if each.cost is not None}
 
 
-def rates(found: Found, cell: Cell, task: str) -> dict[int, float]:
-    return {number: one.rates[task] for number, one in by_round(found, cell).items() if task in one.rates}
+def rates(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
+    return {number: each.rate for number, each in by_round(results, cell, task).items() if each.rate is not None}
 
 
-def of_direct(found: Found, cell: Cell, task: str) -> tuple[float, ...]:
+def of_direct(results: RelayResults, cell: Cell, task: str) -> tuple[float, ...]:
     """Return the rates of each round, divided by the rate without a proxy."""
     # Compare a tunnel with a plain download, too: without a proxy there are no tunnels.
     plain = "get" if task in BULK else task
-    direct = next((each for each in found.cells if (each.proxy, each.setting) == (DIRECT, cell.setting)), None)
-    return ratios(rates(found, cell, task), rates(found, direct, plain)) if direct is not None else ()
+    direct = [each for each in results.cells if (each.proxy, each.setting) == (DIRECT, cell.setting)]
+    return ratios(rates(results, cell, task), rates(results, direct[0], plain)) if direct else ()
 
 
-def best_peer(found: Found, cell: Cell, task: str) -> Cell | None:
-    """Return the other project's proxy with the lowest median cost for *cell*'s clients; None if no cost is known."""
-    where = cell.client, cell.setting
-    peers = [each for each in found.cells if each.proxy in OTHERS and (each.client, each.setting) == where]
-    medians = {each: median_or_nan(list(costs(found, each, task).values())) for each in peers}
-    there = {each: value for each, value in medians.items() if not math.isnan(value)}
-    return min(there, key=lambda each: there[each]) if there else None
+def best_peer(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
+    """Return the lowest cost of another project's proxy for *cell*'s clients, by round."""
+    place = cell.client, cell.setting
+    peers = [each for each in results.cells if each.proxy in OTHERS and (each.client, each.setting) == place]
+    every = [costs(results, peer, task) for peer in peers]
+    return {number: min(costs[number] for costs in every if number in costs) for number in sorted(set().union(*every))}
 
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
     """Return the ratio for each round that both contain, if the value of *others* is finite and not 0."""
     # A peer that carried nothing has an infinite cost. Our cost, divided by this cost, would be 0.
-    there = {number: other for number, other in others.items() if other and math.isfinite(other)}
-    return tuple(values[number] / there[number] for number in sorted(values) if number in there)
+    usable = {number: other for number, other in others.items() if other and math.isfinite(other)}
+    return tuple(values[number] / usable[number] for number in sorted(values) if number in usable)
 
 
-def verdicts(found: Found) -> Iterator[Aim]:
+def verdicts(results: RelayResults) -> Iterator[Aim]:
     """Yield the aims. Only proxies of the first setting are compared."""
-    fewest = min((len(found.of(cell)) for cell in found.cells), default=0)
-    yield Aim("rounds of everything", fewest, least=max((turn.number for turn in found.turns), default=1))
-    failures = [(run.turn.cell.proxy in OWN, run.measured.failures) for run in found.runs]
+    failures = [(run.turn.cell.proxy in OWN, run.measured.failures) for run in results.runs]
     yield Aim("our answers that were wrong or broken off", sum(n for ours, n in failures if ours), most=0)
     yield Aim("others' answers that were wrong or broken off", sum(n for ours, n in failures if not ours))
-    base = found.cells[0].setting if found.cells else BASE
-    ours = {each.client: each for each in found.cells if (each.proxy, each.setting) == (OURS, base)}
+    base = results.cells[0].setting if results.cells else BASE
+    ours = {each.client: each for each in results.cells if (each.proxy, each.setting) == (OURS, base)}
     for task in CARRIED:
-        yield from _compared(found, ours, task)
-    for task in ("idle-get", "idle-connect"):
+        yield from _compared(results, ours, task)
+    for task in HELD:
         for client, cell in ours.items():
-            if held := list(costs(found, cell, task).values()):
-                yield Aim(f"{NAMES[task]}, {client}", median_or_nan(held), most=IDLE)
+            if held := [*costs(results, cell, task).values()]:
+                yield Aim(f"{NAMES[task]}, {client}", median(held), most=MAX_IDLE_KB)
 
 
-def _compared(found: Found, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
+def _compared(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
     """Yield the aims that ours does *task* at no higher cost than the best peer, and by MPTCP than by TCP."""
     plain = ours.get("tcp")
-    tcp = costs(found, plain, task) if plain else {}
+    tcp = costs(results, plain, task) if plain else {}
     if plain is None or not tcp:
         return
-    if best := best_peer(found, plain, task):
-        compared = ratios(tcp, costs(found, best, task))
-        yield Aim(f"{NAMES[task]}, × the best peer, upper bound", mean_bounds(compared)[1], most=WORST)
+    if best := best_peer(results, plain, task):
+        yield Aim(f"{NAMES[task]}, × the best peer, upper bound", mean_bounds(ratios(tcp, best))[1], most=MAX_COST)
     for client, subflows in CLIENTS.items():
-        there = costs(found, ours[client], task) if subflows and client in ours else {}
-        if there:
+        if subflows and client in ours and (multipath := costs(results, ours[client], task)):
             name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP, upper bound"
-            yield Aim(name, mean_bounds(ratios(there, tcp))[1], most=MULTIPATH)
-    if task in RATES and (shares := of_direct(found, plain, task)):
-        yield Aim(f"{task.upper()}, rate × direct, lower bound", mean_bounds(shares)[0], least=RATES[task])
+            yield Aim(name, mean_bounds(ratios(multipath, tcp))[1], most=MAX_MULTIPATH_COST)
+    if task in MIN_RATES and (shares := of_direct(results, plain, task)):
+        yield Aim(f"{task.upper()}, rate × direct, lower bound", mean_bounds(shares)[0], least=MIN_RATES[task])
 
 
 def void(client: str, connections: int, capable: int, joins: int) -> str | None:
-    """Return how the connections that the proxy's kernel accepted differ from *client*'s kind; None if they do not."""
+    """Return how the connections that the kernel accepted differ from *client*'s kind; None if they do not."""
     subflows = CLIENTS[client]
     if subflows == 0 and capable:
         return f"{capable} connections were Multipath TCP"
@@ -212,14 +192,8 @@ def spread(values: Sequence[float], digits: int) -> str:
     """Return the median of *values* with its interval as text; "-" for no values."""
     if not values:
         return "-"
-    text = _rounded(median(values), digits)
-    if len(values) < 2:
-        return text
     # The same values always have the same interval.
-    low, high = (_rounded(bound, digits) for bound in median_interval(values, random.Random(1)))
-    return f"{text} ({low} to {high})"
-
-
-def _rounded(value: float, digits: int) -> str:
+    interval = median_interval(values, random.Random(1)) if len(values) > 1 else ()
     # Adding 0.0 removes the sign of a value just below zero that is rounded to 0.
-    return f"{round(value, digits) + 0.0:.{digits}f}"
+    middle, *bounds = (f"{round(value, digits) + 0.0:.{digits}f}" for value in (median(values), *interval))
+    return f"{middle} ({' to '.join(bounds)})" if bounds else middle

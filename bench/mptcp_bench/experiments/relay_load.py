@@ -7,7 +7,7 @@ import mmap
 import re
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode, Process, TestbedError
 from mptcp_lab.testbed.commands import run
+from mptcp_lab.testbed.services import wait_until
 
 from ..statistics import histogram_percentiles
 
@@ -22,6 +23,8 @@ NATIVE = Path(__file__).parent / "native"
 STEPS = 32
 """Buckets of the histogram of latencies for each power of two."""
 BUCKETS = 60 * STEPS
+TIMEOUT = 60.0
+"""Maximum seconds until a killed proxy has ended, all connections are open, or all second subflows have joined."""
 _COUNTERS = struct.Struct(f"={6 + BUCKETS}Q")
 
 
@@ -34,20 +37,17 @@ def built(name: str, host: LiveNode) -> Path:
     return program
 
 
-def latencies(late: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
+def latencies(counts: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
     """Return percentiles, in seconds, of a histogram of latencies; infinity if it is empty.
 
     A value is the middle of its bucket, which is at most a thirty-second of the value wide.
     """
-    return histogram_percentiles(late, percents, lambda number: _middle(number) / 1e9)
 
+    def middle(bucket: int) -> float:
+        shift = max(0, bucket // STEPS - 1)
+        return (bucket - shift * STEPS + 0.5) * (1 << shift) / 1e9
 
-def _middle(bucket: int) -> float:
-    """Return the middle of a bucket in nanoseconds."""
-    if bucket < 2 * STEPS:
-        return bucket + 0.5
-    shift = bucket // STEPS - 1
-    return (bucket - shift * STEPS + 0.5) * (1 << shift)
+    return histogram_percentiles(counts, percents, middle)
 
 
 class Counters(NamedTuple):
@@ -59,13 +59,13 @@ class Counters(NamedTuple):
     opened: int
     resting: int
     standing: int
-    late: tuple[int, ...]
+    latency: tuple[int, ...]
 
     @classmethod
     def of(cls, data: mmap.mmap | bytes) -> Self:
         """Read the counters from the memory that the program maps."""
-        octets, answers, failures, opened, resting, standing, *late = _COUNTERS.unpack_from(data)
-        return cls(octets, answers, failures, opened, resting, standing, tuple(late))
+        octets, answers, failures, opened, resting, standing, *latency = _COUNTERS.unpack_from(data)
+        return cls(octets, answers, failures, opened, resting, standing, tuple(latency))
 
 
 class Load:
@@ -80,16 +80,9 @@ class Load:
             raise TestbedError(f"the clients ended with {self.process.returncode}{self.process.tail()}")
         return Counters.of(self._data)
 
-    def complaint(self) -> str:
-        """Return the program's message about the first failure, or an empty text."""
-        return self.process.output().removeprefix("ready\n").strip()
-
-    def __str__(self) -> str:
-        seen = Counters.of(self._data)
-        return (
-            f"{seen.standing} stand, {seen.resting} rest, {seen.opened} were opened, {seen.answers} answers, "
-            f"{seen.failures} failures{': ' * bool(self.complaint())}{self.complaint()}"
-        )
+    def wait(self, enough: Callable[[Counters], bool], what: str) -> None:
+        """Wait until *enough* is true of the counters. A TestbedError has the program's first complaint."""
+        wait_until(lambda: enough(self.read()), what, timeout=TIMEOUT, process=self.process)
 
 
 @contextmanager
@@ -125,25 +118,19 @@ def asking(
 
 _BUFFERS = re.compile(r"skmem:\(r(\d+),rb\d+,t\d+,tb\d+,f(\d+),w(\d+),")
 
-_SIGN = 1 << 31
-
 
 def octets(text: str, name: str) -> int:
     """Return the bytes of *name* in the text of meminfo or smaps_rollup, proc(5). Raises ValueError if it is absent."""
-    found = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
-    if not found:
+    line = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
+    if not line:
         raise ValueError(f"no {name} among memory")
-    return int(found[1]) * 1024
+    return int(line[1]) * 1024
 
 
 def buffers(text: str) -> int:
     """Return the bytes of all socket buffers in the output of ``ss -m``: received, to be sent, forward-allocated."""
-    return sum(sum(map(_signed, each)) for each in _BUFFERS.findall(text))
-
-
-def _signed(text: str) -> int:
-    """Return a number of skmem. Forward-allocated memory may briefly be negative, which the kernel prints as a u32."""
-    return (int(text) + _SIGN) % (2 * _SIGN) - _SIGN
+    # Forward-allocated memory may briefly be negative, which the kernel prints as a u32.
+    return sum((int(number) + 2**31) % 2**32 - 2**31 for each in _BUFFERS.findall(text) for number in each)
 
 
 def user_memory(pid: int, kind: str = "Pss") -> int:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The testbed of the experiments ``vpn-…`` and ``tunnel``: OpenVPN by each way, and one download through it, by wget.
 
-As in the paper, VPN client and server are connected by two paths, and the web server is behind the VPN server (here
-behind the core, over an unshaped link). Cipher and compression are off.
+As in the paper, VPN client and server are connected by two paths, and the web server is reached through the VPN server
+(here over an unshaped link to the core). Cipher and compression are off.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,21 +24,20 @@ from mptcp_lab.testbed.tunnel import Tunnel, tunnel
 
 from .columns import Turn
 from .devices import DEVICES
-from .vpn_cells import FILE, OVER_TCP, RATE, VPNS, WAYS, Condition, Point, Vpn
-from .vpn_judging import unlike
+from .vpn_cells import BEGIN_SECONDS, FILE_BYTES, OVER_TCP, VPNS, WAYS, Condition, Point, Vpn, wrong
 
 NEEDS = ("root", "namespaces", "mptcp", "mptcp-pm", "tbf", "nftables", "apache2", "openvpn", "mptcpize", "wget", "curl")
 SYSCTLS = {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304"}
 """The settings of the paper's Table 3 that exist in a namespace. The topology turns off caching of a destination's
 metrics."""
-NAME = "16mb"
-WARM = 1.0
-"""Seconds of an unmeasured download before the measured download. The paper made twenty downloads over one VPN."""
-PATIENCE = 20
+FILE_NAME = "16mb"
+WARM_UP_SECONDS = 1.0
+"""Length of an unmeasured download before the measured download. The paper made twenty downloads over one VPN."""
+OPEN_TIMEOUT = 20
 """Maximum seconds until a connection through the VPN is open."""
-EXTRA = "10.77.1.3"
+SECOND_ADDRESS = "10.77.1.3"
 """A second address of the client on its first path."""
-NETWORK = "10.94.0.0/16"
+VPN_NETWORK = "10.94.0.0/16"
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Bed:
     testbed: Testbed
     lab: Lab
     origin: Origin
+    paths: Sequence[EmulatedPath]
     seconds: float
     """Seconds after which a download is aborted."""
 
@@ -64,57 +65,57 @@ class Bed:
 
 
 @contextmanager
-def built(over: Sequence[EmulatedPath], seed: int, seconds: float, octets: int = FILE) -> Iterator[Bed]:
+def vpn_bed(path_pair: Sequence[EmulatedPath], seed: int, seconds: float, octets: int = FILE_BYTES) -> Iterator[Bed]:
     """Build the testbed with two paths. A download of *octets* is aborted after *seconds*."""
-    with Testbed(paths(over, name="vpn"), seed=seed) as testbed:
+    with Testbed(paths(path_pair, name="vpn"), seed=seed) as testbed:
         for name in ("client", "proxy", "origin"):
             testbed[name].run(["sysctl", "-qw", *(f"{key}={value}" for key, value in SYSCTLS.items())])
         testbed["proxy"].run(["sysctl", "-qw", "net.ipv4.ip_forward=1"])
-        testbed["core"].run(["ip", "route", "add", NETWORK, "via", testbed["proxy"].service_address()])
-        origin = start_origin(testbed["origin"], {NAME: octets}, ports=(80,))
-        yield Bed(testbed, lab_of(testbed), origin, seconds)
+        testbed["core"].run(["ip", "route", "add", VPN_NETWORK, "via", testbed["proxy"].service_address()])
+        origin = start_origin(testbed["origin"], {FILE_NAME: octets}, ports=(80,))
+        yield Bed(testbed, lab_of(testbed), origin, path_pair, seconds)
 
 
-class Carried(NamedTuple):
+class RunningVpn(NamedTuple):
     """A VPN that runs, and the daemons of our tunnel if they carry the VPN."""
 
-    pair: OpenVpn
+    ends: OpenVpn
     tunnel: Tunnel | None
 
 
 @contextmanager
-def carried(bed: Bed, vpn: Vpn) -> Iterator[Carried]:
+def running_vpn(bed: Bed, vpn: Vpn) -> Iterator[RunningVpn]:
     """Run *vpn*, and route the origin through it. Raises TestbedError."""
     client, server, way = bed.client, bed.server, WAYS[vpn.way]
-    ours = None
+    percent = None if way.share is None else round(100 * way.share)
+    daemons = None
     with ExitStack() as stack:
         if vpn.way in OVER_TCP:
             for node in (client, server) if vpn.outer else ():
-                controlled(node, vpn.outer)
+                set_control(node, vpn.outer)
             if vpn.way == "ports":
                 stack.enter_context(_two_endpoints_on_one_path(bed))
-            pair = stack.enter_context(over_tcp(client, server, multipath=vpn.way != "tcp"))
+            ends = stack.enter_context(over_tcp(client, server, multipath=vpn.way != "tcp"))
         else:
-            percent = None if way.share is None else round(100 * way.share)
             if way.ours:
                 mode = {} if percent is None else {"mode": "weights", "weights": [100 - percent, percent]}
-                over = dict(zip(("primary", "secondary"), DEVICES, strict=True))
-                ours = stack.enter_context(tunnel(client, server, over, port=PORT, settings=mode))
+                uplinks = dict(zip(("primary", "secondary"), DEVICES, strict=True))
+                daemons = stack.enter_context(tunnel(client, server, uplinks, port=PORT, settings=mode))
             elif way.both and percent is not None:
                 stack.enter_context(_split_at_random(bed, percent))
             local = client.address(DEVICES[1]) if vpn.way == "udp b" else None
-            pair = stack.enter_context(over_udp(client, server, local=local))
-        route = [bed.origin.host.service_address(), "dev", pair.device]
+            ends = stack.enter_context(over_udp(client, server, local=local))
+        route = [bed.origin.host.service_address(), "dev", ends.device]
         stack.enter_context(client.changed(["ip", "route", "add", *route], ["ip", "route", "del", *route]))
-        yield Carried(pair, ours)
+        yield RunningVpn(ends, daemons)
 
 
-def controlled(node: LiveNode, name: str) -> None:
+def set_control(node: LiveNode, name: str) -> None:
     """Make *name* the congestion control of *node*. Raises TestbedError if the kernel does not have it."""
     congestion.select(name, [node.namespace])
-    found = node.run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout.strip()
-    if found != name:
-        raise TestbedError(f"{node.name}: its congestion control is {found} and not {name}")
+    selected = node.run(["sysctl", "-n", "net.ipv4.tcp_congestion_control"]).stdout.strip()
+    if selected != name:
+        raise TestbedError(f"{node.name}: its congestion control is {selected} and not {name}")
 
 
 @contextmanager
@@ -122,13 +123,13 @@ def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
     """Let connections have two subflows on the first path, as the path manager ndiffports did in older kernels."""
     device = f"dev {DEVICES[0]}"
     changes = [
-        (f"address add {EXTRA}/32 {device}", f"address del {EXTRA}/32 {device}"),
-        (f"rule add from {EXTRA} table 101", f"rule del from {EXTRA} table 101"),
-        (f"mptcp endpoint add {EXTRA} {device} id 200 subflow", "mptcp endpoint delete id 200"),
+        (f"address add {SECOND_ADDRESS}/32 {device}", f"address del {SECOND_ADDRESS}/32 {device}"),
+        (f"rule add from {SECOND_ADDRESS} table 101", f"rule del from {SECOND_ADDRESS} table 101"),
+        (f"mptcp endpoint add {SECOND_ADDRESS} {device} id 200 subflow", "mptcp endpoint delete id 200"),
     ]
     for each in bed.testbed.topology.node("client").endpoints:
-        back = f"mptcp endpoint add {each.address} dev {each.device} id {each.id} {' '.join(each.flags)}"
-        changes.append((f"mptcp endpoint delete id {each.id}", back))
+        restore = f"mptcp endpoint add {each.address} dev {each.device} id {each.id} {' '.join(each.flags)}"
+        changes.append((f"mptcp endpoint delete id {each.id}", restore))
     with ExitStack() as stack:
         for do, undo in changes:
             stack.enter_context(bed.client.changed(["ip", *do.split()], ["ip", *undo.split()]))
@@ -142,14 +143,14 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
     This is the paper's Multipath UDP. Both ends of the VPN know only the first path's address.
     """
     first, second = (bed.client.address(device) for device in DEVICES)
-    own = f"udp sport {PORT} numgen random mod 100 < {percent}"
+    share = f"udp sport {PORT} numgen random mod 100 < {percent}"
     rules = {
         bed.client: (
-            f"ip saddr {first} {own} ip saddr set {second} meta mark set 7",
+            f"ip saddr {first} {share} ip saddr set {second} meta mark set 7",
             f"ip daddr {second} udp dport {PORT} ip daddr set {first}",
         ),
         bed.server: (
-            f"ip daddr {first} {own} ip daddr set {second}",
+            f"ip daddr {first} {share} ip daddr set {second}",
             f"ip saddr {second} udp dport {PORT} ip saddr set {first}",
         ),
     }
@@ -165,42 +166,49 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
         yield
 
 
-def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Point]:
+def measure(
+    bed: Bed, turn: Turn[Condition], *, warm_up: float = WARM_UP_SECONDS, interval: float = 0.1
+) -> dict[str, Point]:
     """Run the VPN of the turn's variant, and download through it with each congestion control in turn.
 
     Raises TestbedError if the VPN was not carried as intended.
     """
-    at, found, vpn = turn.cell, {}, VPNS[turn.variant]
-    added = Added(bed.client, bed.server)
-    with carried(bed, vpn):
-        for control in at.inner if turn.number % 2 else reversed(at.inner):
-            controlled(bed.testbed["origin"], control)
-            found[control] = point = downloaded(bed, added)
-            if (why := unlike(vpn, point)) is not None:
-                raise TestbedError(why)
-    return found
+    controls, points, vpn = turn.cell.inner, {}, VPNS[turn.variant]
+    counters = Added(bed.client, bed.server)
+    with running_vpn(bed, vpn):
+        for control in controls if turn.number % 2 else reversed(controls):
+            set_control(bed.testbed["origin"], control)
+            points[control] = download(bed, vpn, counters, warm_up, interval)
+    return points
 
 
-def downloaded(bed: Bed, added: Added, warm: float = WARM) -> Point:
-    """Measure a download through the VPN, after an unmeasured download of *warm* seconds.
+def download(bed: Bed, vpn: Vpn, counters: Added, warm_up: float, interval: float = 0.1) -> Point:
+    """Measure a download through *vpn*, after an unmeasured download of *warm_up* seconds. *counters* began before it.
 
-    Raises TestbedError if nothing arrived, or if the data differ from the server's.
+    The received bytes are sampled every *interval* seconds. Raises TestbedError if nothing arrived, if the data differ
+    from the server's, or if the VPN was not carried as intended.
     """
-    url = bed.origin.url(NAME)
-    bed.client.run(["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(PATIENCE), url], timeout=2 * PATIENCE)
-    if warm:
-        observe(bed.lab, wget(url), timeout=warm)
-    seen = observe(bed.lab, wget(url), timeout=bed.seconds)
-    whole = seen.status == 0 and seen.sha256 == bed.origin.digests[NAME]
+    url = bed.origin.url(FILE_NAME)
+    bed.client.run(["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(OPEN_TIMEOUT), url], timeout=2 * OPEN_TIMEOUT)
+    if warm_up:
+        observe(bed.lab, wget(url), timeout=warm_up)
+    seen = observe(bed.lab, wget(url), timeout=bed.seconds, interval=interval)
+    whole = seen.status == 0 and seen.sha256 == bed.origin.digests[FILE_NAME]
     if not (seen.timed_out and seen.octets) and not whole:
         raise TestbedError(f"wget ended with {seen.status} and {seen.octets} bytes: {seen.said}")
-    ours, theirs = added.read()
+    client, server = counters.read()
     first, last = seen.samples[0].octets, seen.samples[-1].octets
-    came = {path.name: last[path.name] - first[path.name] for path in bed.lab.paths}
-    return Point(
+    received = {path.name: last[path.name] - first[path.name] for path in bed.lab.paths}
+    totals = tuple((sample.time, sum(sample.octets.values()) - sum(first.values())) for sample in seen.samples)
+    point = Point(
         goodput=seen.goodput,
-        second=came["secondary"] / max(1, sum(came.values())),
-        carried=max(came.values()) * 8 / seen.ended / RATE,
-        joined=theirs.get("MPTcpExtMPJoinAckRx", 0),
-        fallbacks=fallbacks(ours) + fallbacks(theirs),
+        second=received["secondary"] / max(1, sum(received.values())),
+        load=max(received[path.name] * 8 / seen.ended / (path.down.rate or math.inf) for path in bed.paths),
+        joined=server.get("MPTcpExtMPJoinAckRx", 0),
+        fallbacks=fallbacks(client) + fallbacks(server),
+        begin=max(1, *(octets for time, octets in totals if time <= BEGIN_SECONDS)),
+        received=totals,
     )
+    if (reason := wrong(vpn, point)) is not None:
+        raise TestbedError(reason)
+    return point

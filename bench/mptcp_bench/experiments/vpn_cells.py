@@ -12,16 +12,25 @@ from dataclasses import dataclass
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
 
+from .columns import for_pictures
+
 RATE = 10_000_000
 """Rate of each path in each direction, bits per second."""
-FILE = 16_000_000
-"""Bytes of the downloaded file."""
-PRIMARY = 20.0
-"""RTT of the primary path in milliseconds if the paths differ (the paper's Table 2)."""
+BEGIN_SECONDS = 0.3
+"""Length of the start of a download, which the paper's Figure 8 shows."""
+FILE_BYTES = 16_000_000
+"""Size of the downloaded file."""
 GOOD_LOSS = {"ge1": 0.0, "ge2": 0.005, "ge3": 0.01, "ge7": 0.03}
 """1 - k of the paper's Table 1. The names contain the percentage of lost pings, which cross a path twice."""
 LOSSES = ("0", "0.1", "1", "3", *GOOD_LOSS)
 """Losses as percentages of the packets, in each direction. ``ge…`` are Gilbert-Elliott losses."""
+CONTROLS = ("cubic", "bbr")
+OVER_TCP = ("tcp", "mptcp", "ports")
+MAX_SHARE_ERROR, MAX_UNUSED_SHARE = 0.08, 0.01
+"""Maximum difference between the second path's share of a download and a fixed share; maximum of this share if only one
+path is used."""
+MAX_LOAD = 1.1
+"""Maximum rate of a path, as a multiple of its configured rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +58,10 @@ WAYS: Mapping[str, Way] = {
     "50/50": Way("Multipath UDP, 50/50", share=0.5),
     "75/25": Way("Multipath UDP, 75/25", share=0.25),
     "90/10": Way("Multipath UDP, 90/10", share=0.1),
-    "weights 50/50": Way("ours, mode weights, 50/50", share=0.5, ours=True),
     "weights 75/25": Way("ours, mode weights, 75/25", share=0.25, ours=True),
     "weights 90/10": Way("ours, mode weights, 90/10", share=0.1, ours=True),
     "tunnel": Way("ours, mptcp-tunnel", ours=True),
 }
-OVER_TCP = ("tcp", "mptcp", "ports")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +78,10 @@ class Vpn:
 def vpns(ways: Iterable[str], outer: Iterable[str]) -> dict[str, Vpn]:
     """Return every combination, by its name. A way over UDP has no control outside."""
     controls = tuple(outer)
-    found = [Vpn(way, control) for way in ways for control in (controls if way in OVER_TCP else ("",))]
-    return {str(vpn): vpn for vpn in found}
+    combinations = [Vpn(way, control) for way in ways for control in (controls if way in OVER_TCP else ("",))]
+    return {str(vpn): vpn for vpn in combinations}
 
 
-CONTROLS = ("cubic", "bbr")
 VPNS = vpns(WAYS, CONTROLS)
 
 
@@ -93,11 +99,12 @@ class PathPair:
 
     def paths(self) -> list[EmulatedPath]:
         """Return the paths in the form that the testbed needs."""
-        each = zip(("primary", "secondary"), self.rates, self.rtts, self.losses, strict=True)
         return [
             EmulatedPath(name, *[Direction(rate * 1_000_000, round(rtt * 500), self.jitter * 1000, loss)] * 2)
-            for name, rate, rtt, loss in each
-        ]
+            for name, rate, rtt, loss in zip(
+                ("primary", "secondary"), self.rates, self.rtts, self.losses, strict=True
+            )
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +123,7 @@ class Condition:
     @property
     def paths(self) -> list[EmulatedPath]:
         """Both paths, with the loss in both directions, because Table 1 is about pings, which cross a path twice."""
-        loss = loss_of(self.loss)
-        return PathPair((RATE // 1_000_000,) * 2, (self.first, self.second), (loss, loss)).paths()
+        return PathPair((RATE // 1_000_000,) * 2, (self.first, self.second), (loss_of(self.loss),) * 2).paths()
 
 
 def loss_of(name: str) -> Loss | None:
@@ -135,9 +141,25 @@ class Point:
     """Goodput in bits per second."""
     second: float
     """The second path's share of the received bytes."""
-    carried: float
-    """Rate of the busier path, as a share of the path's rate."""
+    load: float
+    """Rate of the busier path, as a share of its configured rate."""
     joined: int
     """Number of subflows of the VPN's connection besides the first."""
     fallbacks: int
     """Number of connections that should have been MPTCP, but became plain TCP."""
+    begin: int = 0
+    """Bytes that both paths carried in the first ``BEGIN_SECONDS``; at least one, because a claim is about a ratio."""
+    received: tuple[tuple[float, int], ...] = for_pictures()
+    """Bytes that both paths had carried after some seconds."""
+
+
+def wrong(vpn: Vpn, point: Point) -> str | None:
+    """Return how a download's VPN was carried, if this is not as *vpn* defines; otherwise None."""
+    way = WAYS[vpn.way]
+    if (point.joined, point.fallbacks) != (way.joined, 0):
+        return f"{vpn}: {point.joined} subflows joined, {point.fallbacks} connections fell back to plain TCP"
+    if point.load > MAX_LOAD:
+        return f"{vpn}: a path carried {point.load:.1f} times its rate"
+    if way.share is not None and abs(point.second - way.share) > (MAX_SHARE_ERROR if way.both else MAX_UNUSED_SHARE):
+        return f"{vpn}: the second path has {point.second:.0%} of the bytes"
+    return None

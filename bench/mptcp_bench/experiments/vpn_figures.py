@@ -7,40 +7,42 @@ each round, each VPN is started once, in a drawn order, and carries a download w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import make_dataclass
 from functools import partial
 from typing import Any
 
 from .. import style
-from ..statistics import median
+from ..statistics import median, of_median
 from .claims import Claims
 from .columns import CELL, RUNS, Column, Table
 from .drawing import drawn
 from .findings import Picture
 from .parameters import number, parameter, several, whole, words
 from .scenario import Scenario
-from .vpn_bed import NEEDS, Bed, built, measure
-from .vpn_cells import CONTROLS, LOSSES, PRIMARY, RATE, Condition, Point, vpns
-from .vpn_judging import Found, claims_of, conditions, values, verdicts
+from .vpn_bed import NEEDS, Bed, measure, vpn_bed
+from .vpn_cells import BEGIN_SECONDS, CONTROLS, LOSSES, RATE, VPNS, WAYS, Condition, Point, Vpn, vpns
+from .vpn_judging import VpnResults, claims_of, conditions, values, verdicts
 
-MOST = 2000
+MAX_DELAY = 2000
 """Maximum of an RTT in milliseconds, or as a multiple of the primary path's RTT."""
-LOOKS = {
-    "tcp": style.MUTED, "udp": style.MUTED, "mptcp": style.ETHERNET.color, "ports": style.FOURTH,
-    "50/50": style.WIFI.color, "75/25": style.WIFI.color, "90/10": style.WIFI.color,
-    "weights 75/25": style.THIRD, "weights 90/10": style.THIRD, "tunnel": style.THIRD,
-}  # fmt: skip
-LINES = {
-    "udp": style.DASHED, "75/25": style.DASHED, "90/10": style.DOTTED,
-    "weights 75/25": style.DASHED, "weights 90/10": style.DOTTED,
-}  # fmt: skip
+PRIMARY_RTT = 20.0
+"""RTT of the primary path in milliseconds if the paths differ (the paper's Table 2)."""
+
+
+def look_of(vpn: Vpn) -> dict[str, Any]:
+    """Return colour and line style of *vpn* in a picture: a colour for each protocol, a line style for each split."""
+    way = WAYS[vpn.way]
+    colours = {"tcp": style.MUTED, "udp": style.MUTED, "mptcp": style.ETHERNET.color, "ports": style.FOURTH}
+    colour = style.THIRD if way.ours else colours.get(vpn.way, style.WIFI.color)
+    dashed = vpn.outer == "cubic" or vpn.way == "udp" or way.share == 0.25
+    return {"color": colour, "linestyle": style.DASHED if dashed else style.DOTTED if way.share == 0.1 else "-"}
 
 
 def _delay(text: str) -> float:
     value = number()(text)
-    if value > MOST:
-        raise ValueError(f"allowed are numbers up to {MOST}")
+    if value > MAX_DELAY:
+        raise ValueError(f"allowed are numbers up to {MAX_DELAY}")
     return value
 
 
@@ -57,46 +59,46 @@ def figure(
     inner: Iterable[str] = ("cubic",),
     outer: Iterable[str] = ("cubic",),
     seconds: float = 8.0,
+    runs: tuple[int, int] = (3, 1),
+    begin: bool = False,
 ) -> Scenario[Any, Condition, Bed, Point]:
     """Return the experiment that repeats a figure.
 
     Its option *delays* has the RTT of both paths in ms or, if *ratio*, the secondary path's RTT as a multiple of the
-    primary path's RTT. *quick* and *quick_losses* are the delays and losses of a quick run.
+    primary path's RTT. *quick* and *quick_losses* are the delays and losses of a quick run; *runs* has the rounds of a
+    usual and of a quick run. If *begin*, the figure shows the start of the downloads, without an earlier download.
     """
     varied = "ratio" if ratio else "rtt"
-    axis = f"secondary RTT, × the primary's {PRIMARY:g} ms" if ratio else "RTT of both paths, ms"
+    axis = f"secondary RTT, × the primary's {PRIMARY_RTT:g} ms" if ratio else "RTT of both paths, ms"
     loss = f"% in each direction, of {', '.join(LOSSES)} (ge: bursts)"
     Settings = make_dataclass(
         "Settings",
         [
             (varied, Any, parameter(axis, delays, several(_delay), quick=quick)),
             ("loss", Any, parameter(loss, ",".join(losses), words(*LOSSES), quick=",".join(quick_losses) or None)),
-            ("inner", Any, parameter("congestion controls of the download", ",".join(inner), words(*CONTROLS))),
-            ("outer", Any, parameter("those of the VPN's own connection", ",".join(outer), words(*CONTROLS))),
-            ("ways", Any, parameter("which VPNs", ",".join(ways), words(*ways))),
-            ("runs", int, parameter("rounds", "3", whole(), quick="1")),
-            ("seconds", float, parameter("after which a download of 16 MB is broken off", f"{seconds:g}", number())),
+            ("outer", Any, parameter("congestion controls of the VPN", ",".join(outer), words(*CONTROLS))),
+            ("runs", int, parameter("rounds", str(runs[0]), whole(), quick=str(runs[1]))),
+            ("seconds", float, parameter("after which a download of 16 MB is aborted", f"{seconds:g}", number())),
         ],
         frozen=True,
     )
 
     def cells(chosen: Any) -> list[Condition]:
-        pairs = [(PRIMARY, PRIMARY * each) if ratio else (each, each) for each in getattr(chosen, varied)]
-        return [Condition(first, second, loss, chosen.inner) for loss in chosen.loss for first, second in pairs]
+        pairs = [(PRIMARY_RTT, PRIMARY_RTT * each) if ratio else (each, each) for each in getattr(chosen, varied)]
+        return [Condition(first, second, loss, tuple(inner)) for loss in chosen.loss for first, second in pairs]
 
     return Scenario(
         settings=Settings,
         needs=NEEDS,
         cells=cells,
         parts=lambda at: at.inner,
-        variants=lambda chosen, at: list(vpns(chosen.ways, chosen.outer)),
+        variants=lambda chosen, at: list(vpns(ways, chosen.outer)),
         drawn=True,
-        bed=lambda chosen, cells, seed: built(cells[0].paths, seed, chosen.seconds),
-        measure=measure,
+        bed=lambda chosen, cells, seed: vpn_bed(cells[0].paths, seed, chosen.seconds),
+        measure=partial(measure, warm_up=0, interval=0.01) if begin else measure,
         tables=(Claims(title, (), claims=partial(claims_of, name)), GOODPUT),
-        counted=lambda row: "",
-        verdicts=verdicts,
-        pictures=partial(pictures, name, title),
+        verdicts=partial(verdicts, name),
+        pictures=partial(pictures, name, title, _begin_panel if begin else _panel),
     )
 
 
@@ -106,30 +108,40 @@ GOODPUT: Table[Condition, Point] = Table(
         RUNS,
         Column("Mbit/s", "goodput", scale=1e-6, digits=1),
         Column("by the second path %", "second", scale=100, digits=0),
+        Column("first 0.3 s, kB", "begin", scale=1e-3, digits=0),
     ),
     (CELL, ("way", lambda row: row.variant), ("inside", lambda row: row.part)),
 )
 
 
-def pictures(name: str, title: str, results: Found) -> list[Picture]:
-    """Draw the medians over the RTT, in a panel for each loss and each congestion control inside."""
-    ats = conditions(results)
-    inner = dict.fromkeys(run.part for run in results.runs)
-    losses = dict.fromkeys(at.loss for at in ats)
-    panels = [partial(_panel, results, loss, each) for each in inner for loss in losses]
-    subtitle = "goodput of a download inside, by the second path's RTT"
+def pictures(name: str, title: str, panel: Callable[..., None], results: VpnResults) -> list[Picture]:
+    """Draw a *panel* for each loss and each congestion control inside."""
+    panels = [
+        partial(panel, results, loss, inner)
+        for inner in dict.fromkeys(run.part for run in results.runs)
+        for loss in dict.fromkeys(at.loss for at in conditions(results))
+    ]
+    subtitle = "goodput of a download inside, by the second path's RTT" if panel == _panel else "bytes of a download"
     return [Picture(name, lambda target: drawn(target, title, subtitle, panels))] if panels else []
 
 
-def _panel(results: Found, loss: str, inner: str, axes: Any) -> None:
-    ats = sorted((at for at in conditions(results) if at.loss == loss), key=lambda at: at.second)
-    there = {run.turn.variant for run in results.runs if run.part == inner}
-    for label, vpn in vpns(LOOKS, CONTROLS).items():
-        line = {at.second: median([*found.values()]) / 1e6 for at in ats if (found := values(results, vpn, inner, at))}
-        if label in there and line:
-            dashed = style.DASHED if vpn.outer == "cubic" else LINES.get(vpn.way, "-")
-            axes.plot(list(line), list(line.values()), color=LOOKS[vpn.way], linestyle=dashed, marker="o",
-                      markersize=4, label=label)  # fmt: skip
+def _begin_panel(results: VpnResults, loss: str, inner: str, axes: Any) -> None:
+    """Draw, for each VPN, the run with the median of the bytes at the end."""
+    for label in dict.fromkeys(run.turn.variant for run in results.runs):
+        measured = [run.measured for run in results.runs if (run.turn.variant, run.part) == (label, inner)]
+        received = of_median(measured, lambda point: point.begin).received
+        shown = [(1e3 * time, octets / 1e3) for time, octets in received if 0 <= time <= BEGIN_SECONDS]
+        axes.plot(*zip(*shown, strict=True), label=label, **look_of(VPNS[label]))
+    style.dress(axes, "ms since the client's start", "kB over both paths")
+
+
+def _panel(results: VpnResults, loss: str, inner: str, axes: Any) -> None:
+    """Draw the median of each VPN over the RTT."""
+    cells = sorted((at for at in conditions(results) if at.loss == loss), key=lambda at: at.second)
+    for label in dict.fromkeys(run.turn.variant for run in results.runs if run.part == inner):
+        measured = {at.second: values(results, VPNS[label], inner, at) for at in cells}
+        line = {rtt: median([*rounds.values()]) / 1e6 for rtt, rounds in measured.items() if rounds}
+        axes.plot(list(line), list(line.values()), marker="o", markersize=4, label=label, **look_of(VPNS[label]))
     axes.set_ylim(0, 2 * RATE / 1e6)
     axes.set_title(f"{inner} inside, loss {loss}", fontsize=10, color=style.MUTED)
     style.dress(axes, "RTT of the second path, ms", "Mbit/s")
@@ -157,6 +169,11 @@ FIG6 = figure(
 FIG7 = figure(
     "vpn-fig7", "Figure 7: Multipath UDP beside Multipath TCP, no loss",
     ways=COMPARED, inner=CONTROLS, outer=CONTROLS, delays="20,60,100", quick="20,100", losses=("0",),
+)  # fmt: skip
+FIG8 = figure(
+    "vpn-fig8", "Figure 8: the start of a download, RTT 40 ms",
+    ways=("mptcp", "50/50", "tunnel"), outer=CONTROLS, delays="40", quick="40", losses=("0",), seconds=2.0, runs=(8, 2),
+    begin=True,
 )  # fmt: skip
 FIG9 = figure(
     "vpn-fig9", "Figure 9: Multipath UDP beside Multipath TCP, with losses",

@@ -9,11 +9,10 @@ from mutants import Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.home import DEVICES, PARTS, SCENARIO, Value
+from mptcp_bench.experiments.home import DEVICES, PARTS, SCENARIO, Values
 
 RUNS = 5
-Values = Mapping[str, Mapping[str, float]]
-SOUND: Values = {
+SOUND: Mapping[str, Mapping[str, float]] = {
     "goodput": {"eth0": 38.0, "wlan0": 19.0, "forwarder": 55.0, "squid": 55.0},
     "first byte": {"nat": 5.0, "forwarder": 8.0, "squid": 8.0},
     "banner": {"nat": 1.0, "forwarder": 3.0, "squid": 3000.0},
@@ -27,12 +26,10 @@ SOUND: Values = {
 def judged(part: str = "goodput", count: int = RUNS, **changes: float) -> Callable[[], Sequence[Aim]]:
     """Return a function that judges the sound result with *changes* in one part, of which *count* runs exist."""
 
-    def measure(turn: Turn[str]) -> dict[str, Value] | None:
-        changed = turn.cell == part
-        if changed and turn.number > count:
-            return None
-        wrong = changes if changed else {}
-        return {name: Value(wrong.get(name, value)) for name, value in SOUND[turn.cell].items()}
+    def measure(turn: Turn[str]) -> Values | None:
+        if turn.cell != part:
+            return Values(SOUND[turn.cell])
+        return Values({**SOUND[part], **changes}) if turn.number <= count else None
 
     return lambda: SCENARIO.aims(rehearsed(SCENARIO, {}, measure))
 

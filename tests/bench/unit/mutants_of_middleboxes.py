@@ -11,11 +11,10 @@ from mutants import Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.middleboxes import OF_THE_REQUEST, PLACES, SCENARIO, SURVIVED, Download, Look
+from mptcp_bench.experiments.middleboxes import OF_THE_REQUEST, SCENARIO, SURVIVED, Download, Look
 
 TIMES = [0.25 * step for step in range(17)]
-BOTH = {"ethernet": 2_000_000, "wifi": 6_000_000}
-ALONE = {"ethernet": 8_000_000, "wifi": 1_000}
+BOTH, FIRST = {"ethernet": 2_000_000, "wifi": 6_000_000}, {"ethernet": 8_000_000, "wifi": 1_000}
 
 
 def looks(kernel: int, status: int, capped: int) -> list[Look]:
@@ -23,40 +22,32 @@ def looks(kernel: int, status: int, capped: int) -> list[Look]:
 
 
 def sound(turn: Turn[str]) -> Download:
-    behaviour, place = turn.cell, turn.variant
-    boxed = () if behaviour == "nothing" else PLACES[place]
-    changed = {
-        path: 1 if path in boxed and (path == "ethernet" or behaviour not in OF_THE_REQUEST) else 0 for path in BOTH
-    }
-    if behaviour in SURVIVED:
-        return Download(behaviour, place, True, 4.0, 0, 1, BOTH, looks(2, 2, 1), changed)
-    return Download(behaviour, place, True, 4.0, 1, 0, ALONE, looks(1, 1, 0), changed)
+    changed = int(turn.cell != "nothing" and (turn.variant != "wifi" or turn.cell not in OF_THE_REQUEST))
+    if turn.cell in SURVIVED:
+        return Download(True, 4.0, 0, BOTH, looks(2, 2, 1), changed)
+    return Download(True, 4.0, 1, FIRST, looks(1, 1, 0), changed)
 
 
 def judged(keep: Callable[[Turn[str]], bool] = lambda turn: True, **change: Any) -> Callable[[], Sequence[Aim]]:
-    def aims() -> Sequence[Aim]:
-        found = rehearsed(SCENARIO, {}, lambda turn: replace(sound(turn), **change) if keep(turn) else None)
-        return SCENARIO.aims(found)
+    def measure(turn: Turn[str]) -> Download | None:
+        return replace(sound(turn), **change) if keep(turn) else None
 
-    return aims
+    return lambda: SCENARIO.aims(rehearsed(SCENARIO, {}, measure))
 
 
 MIDDLEBOXES = Judge(
     judged(),
     {
         "downloads are cut short or changed": judged(whole=False),
-        "the second path is not used": judged(carried=ALONE),
+        "the second path is not used": judged(carried=FIRST),
         "all falls back": judged(fallbacks=1),
         "plain TCP": judged(looks=looks(0, 0, 0)),
         "dead throttler": judged(looks=looks(2, 0, 0)),
-        "a connection that fell back is said to have two subflows": judged(looks=looks(1, 2, 0)),
-        "the tracker is blinded after a second": judged(
-            looks=[Look(time, 2, 2 if time < 1 else 1, 0) for time in TIMES]
-        ),
+        "a connection that fell back has two subflows in the status": judged(looks=looks(1, 2, 0)),
+        "the tracker is blinded after a second": judged(looks=[Look(t, 2, 2 if t < 1 else 1, 0) for t in TIMES]),
         "a client with one path is capped": judged(looks=looks(1, 1, 1)),
-        "the emulation has no box": judged(changed=dict.fromkeys(BOTH, 0)),
-        "the box of one path is missing": judged(changed={"ethernet": 1, "wifi": 0}),
-        "nobody looked": judged(looks=[]),
+        "the emulation has no middlebox": judged(changed=0),
+        "no look at the status": judged(looks=[]),
         "nothing measured": judged(lambda turn: False),
         "one place left out": judged(lambda turn: turn.variant != "wifi"),
     },

@@ -4,207 +4,133 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from mutants import Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
-from mptcp_bench.experiments.claims import FEWEST, Claim
-from mptcp_bench.experiments.columns import Results, Turn
+from mptcp_bench.experiments.claims import FEWEST
+from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.mimbox import DELAY, GOODPUT, HTTP, MEMORY
-from mptcp_bench.experiments.mimbox_judging import (
-    EACH,
-    PERCENTS,
-    Cell,
-    Delays,
-    Point,
-    delay_claims,
-    goodput_claims,
-    http_claims,
-    memory_claims,
-)
-from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, LIMIT, OURS
+from mptcp_bench.experiments.mimbox_judging import PAPER_BUFFER, PERCENTS, Delays, Point
+from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, LIMIT, OURS, Cell
 from mptcp_bench.experiments.scenario import Scenario
 
 SPEED = {DIRECT: 1.0, OURS: 0.9, LIMIT: 0.8, "haproxy": 0.7, "squid": 0.6}
 """Goodput relative to no proxy. Our proxy is close to 1 and ahead of all other proxies."""
+SMALL_MTU, LARGE_FILE, SMALL_BUFFER = 296, 1_000_000, 25_000
 Change = Callable[[Turn[Cell], Point], Mapping[str, Any] | None]
 """Returns the changed fields of a measurement, or None if the measurement is missing."""
 
 
-@dataclass(frozen=True)
-class Rehearsal:
-    """A result of synthetic measurements. Calling it returns all its aims."""
+def times(factor: float, proxy: str = OURS, at: int | None = None) -> Change:
+    """Return the change of the goodput of *proxy*, at one or all values of the varied parameter."""
 
-    scenario: Scenario[Any, Any, Any, Any]
-    made: Callable[[], Results[Any, Any]]
-    claims_of: Callable[[Results[Any, Any]], Sequence[Claim]]
-
-    def __call__(self) -> Sequence[Aim]:
-        return self.scenario.aims(self.made())
-
-    def claims(self) -> Sequence[Claim]:
-        return self.claims_of(self.made())
-
-
-def point(cell: Cell, task: str, octets: float) -> Point:
-    """Return a sound measurement. Without a proxy, *octets* bytes would arrive."""
-    subflows = CLIENTS[cell.client]
-    return Point(
-        2.0, octets=round(octets * SPEED[cell.proxy]), opened=10, multipath=10 if subflows else 0,
-        joined=10 if subflows == 2 else 0, packet=cell.at + 10.0, second=0.4 if subflows == 2 else 0.0,
-        spread=tuple(p / 1e3 for p in PERCENTS),
-        user=150e3 if task == "busy" else 0.0, kernel=100e3 if task == "busy" else 1.2 * cell.at,
-    )  # fmt: skip
-
-
-def same(turn: Turn[Cell], one: Point) -> Mapping[str, Any]:
-    return {}
-
-
-def rehearsal(
-    scenario: Scenario[Any, Cell, Any, Point],
-    options: Mapping[str, str],
-    claims: Callable[[Results[Cell, Point]], Sequence[Claim]],
-    octets: Callable[[Cell], float],
-) -> Callable[..., Rehearsal]:
-    """Return a function that simulates *scenario* with sound measurements, some of them changed or left out."""
-
-    def judging(change: Change = same) -> Rehearsal:
-        def of(turn: Turn[Cell]) -> Mapping[str, Point] | None:
-            there = {task: point(turn.cell, task, octets(turn.cell)) for task in turn.cell.tasks}
-            changed = {task: change(turn, one) for task, one in there.items()}
-            return {task: replace(there[task], **each) for task, each in changed.items() if each is not None} or None
-
-        return Rehearsal(scenario, lambda: rehearsed(scenario, options, of), claims)
-
-    return judging
-
-
-def ours(change: Callable[[Point], Mapping[str, Any]]) -> Change:
-    return lambda turn, one: change(one) if turn.cell.proxy == OURS else {}
-
-
-def multipath(change: Mapping[str, Any]) -> Change:
-    return lambda turn, one: change if CLIENTS[turn.cell.client] else {}
-
-
-def sized(at: int, share: float) -> Change:
-    def change(turn: Turn[Cell], one: Point) -> Mapping[str, Any]:
-        return {"octets": round(one.octets * share)} if (turn.cell.proxy, turn.cell.at) == (OURS, at) else {}
+    def change(turn: Turn[Cell], point: Point) -> Mapping[str, Any]:
+        changed = turn.cell.proxy == proxy and at in (None, turn.cell.at)
+        return {"goodput": point.goodput * factor} if changed else {}
 
     return change
 
 
-def common(judging: Callable[..., Rehearsal]) -> dict[str, Rehearsal]:
-    """Return the mutants that all of these experiments share."""
-    return {
-        "nothing measured": judging(lambda turn, one: None),
-        "a round of one of them is missing": judging(
-            lambda turn, one: None if (turn.cell.proxy, turn.number) == (OURS, 1) else {}
+def judge(
+    scenario: Scenario[Any, Cell, Any, Point],
+    options: Mapping[str, str],
+    goodput: Callable[[Cell], float],
+    changes: Mapping[str, Change],
+) -> Judge:
+    """Return the judge of *scenario* with the mutants of *changes*. Without a proxy, a measurement has *goodput*."""
+
+    def sound(cell: Cell, task: str) -> Point:
+        user, kernel = (150e3, 100e3) if task == "busy" else (0.0, 0.0)
+        second = 0.4 if CLIENTS[cell.client] == 2 else 0.0
+        return Point(goodput(cell) * SPEED[cell.proxy], second=second, spread=PERCENTS, user=user, kernel=kernel)
+
+    def judged(change: Change) -> Sequence[Aim]:
+        def measure(turn: Turn[Cell]) -> Mapping[str, Point] | None:
+            points = {task: sound(turn.cell, task) for task in turn.cell.tasks}
+            changed = {task: change(turn, point) for task, point in points.items()}
+            return {task: replace(points[task], **each) for task, each in changed.items() if each is not None} or None
+
+        return scenario.aims(rehearsed(scenario, {"runs": str(FEWEST), **options}, measure))
+
+    mutants: dict[str, Change] = {
+        "nothing measured": lambda turn, point: None,
+        "a round of our proxy is missing": lambda turn, point: (
+            None if (turn.cell.proxy, turn.number) == (OURS, 1) else {}
         ),
-        "an answer was broken off": judging(
-            lambda turn, one: {"failures": 1} if (turn.cell.proxy, turn.number) == (OURS, 2) else {}
-        ),
-        "fallback to TCP": judging(multipath({"multipath": 0})),
+        "an answer was broken off": lambda turn, point: {"failures": int(turn.number == 2)},
+        **changes,
     }
-
-
-SMALL_MTU, LARGE_MTU = 296, 9000
-goodput = rehearsal(
-    GOODPUT, {"mtu": f"{SMALL_MTU},{LARGE_MTU}", "runs": str(FEWEST)}, goodput_claims, lambda cell: cell.at * 1e4
-)
-MIMBOX_GOODPUT = Judge(
-    goodput(),
-    common(goodput)
-    | {
-        "second path unused: no join": goodput(multipath({"joined": 0})),
-        "second path unused: it carries nothing": goodput(multipath({"second": 0.0})),
-        "second path unused through one proxy": goodput(ours(lambda one: {"second": 0.0})),
-        "MSS not changed": goodput(lambda turn, one: {"packet": 1514.0}),
-        "slow proxy": goodput(ours(lambda one: {"octets": one.octets // 2})),
-        "dead proxy": goodput(ours(lambda one: {"octets": 0})),
-        "a relay in user space is faster": goodput(
-            lambda turn, one: {"octets": one.octets * 2} if (turn.cell.proxy, turn.cell.at) == (LIMIT, 296) else {}
-        ),
-        "segments cost nothing": goodput(lambda turn, one: {"octets": round(1e6 * SPEED[turn.cell.proxy])}),
-    },
-)
-
-LARGE_FILE = 1_000_000
-http = rehearsal(HTTP, {"size": f"1000,{LARGE_FILE}", "runs": str(FEWEST)}, http_claims, lambda cell: cell.at * 1e3)
-MIMBOX_HTTP = Judge(
-    http(),
-    common(http)
-    | {
-        "slow proxy": http(ours(lambda one: {"octets": one.octets // 2})),
-        "Squid is faster": http(lambda turn, one: {"octets": one.octets * 2} if turn.cell.proxy == "squid" else {}),
-        "large files are slower": http(sized(LARGE_FILE, 0.5)),
-    },
-)
-
-
-def carried(cell: Cell) -> float:
-    """Return the bytes that would arrive over slow paths without a proxy. Here every proxy is as fast as the router."""
-    return (0.5 if cell.at == 25_000 else 1.0) * 1e7 / SPEED[cell.proxy]
-
-
-memory = rehearsal(MEMORY, {"buffer": f"25000,{EACH},1000000", "runs": str(FEWEST)}, memory_claims, carried)
+    return Judge(partial(judged, times(1)), {name: partial(judged, change) for name, change in mutants.items()})
 
 
 def busy(**change: float) -> Change:
-    return lambda turn, one: change if turn.cell.tasks == ("busy",) else {}
+    return lambda turn, point: change if turn.cell.tasks == ("busy",) else {}
 
 
-MIMBOX_MEMORY = Judge(
-    memory(),
-    common(memory)
-    | {
-        "second path unused: no join": memory(multipath({"joined": 0})),
-        "buffer never filled": memory(ours(lambda one: {"kernel": 0.0})),
-        "buffers are not limited": memory(sized(25_000, 1.9)),
-        "200 KB are too little": memory(sized(EACH, 0.9)),
-        "the proxy is slower at every size": memory(ours(lambda one: {"octets": round(one.octets * 0.9)})),
-        "busy connections are large": memory(busy(user=310e3)),
-        "their memory is not seen": memory(busy(user=0.0, kernel=0.0)),
+MIMBOX_GOODPUT = judge(
+    GOODPUT,
+    {"mtu": f"{SMALL_MTU},9000"},
+    lambda cell: cell.at * 1e4,
+    {
+        "second path unused": lambda turn, point: {"second": 0.0},
+        "second path unused through one proxy": lambda turn, point: {"second": 0.4 * (turn.cell.proxy != OURS)},
+        "slow proxy": times(0.5),
+        "dead proxy": times(0.0),
+        "a relay in user space is faster": times(2, LIMIT, SMALL_MTU),
+        "segments cost nothing, or the MSS is not changed": lambda turn, point: {"goodput": SPEED[turn.cell.proxy]},
+    },
+)
+MIMBOX_HTTP = judge(
+    HTTP,
+    {"size": f"1000,{LARGE_FILE}"},
+    lambda cell: cell.at * 1e3,
+    {"slow proxy": times(0.5), "Squid is faster": times(2, "squid"), "large files are slow": times(0.5, at=LARGE_FILE)},
+)
+MIMBOX_MEMORY = judge(
+    MEMORY,
+    {"buffer": f"{SMALL_BUFFER},{PAPER_BUFFER},1000000"},
+    # Over slow paths, every proxy is as fast as the router.
+    lambda cell: (0.5 if cell.at == SMALL_BUFFER else 1.0) * 1e7 / SPEED[cell.proxy],
+    {
+        "buffers are not limited": times(1.9, at=SMALL_BUFFER),
+        "200 KB are too little": times(0.9, at=PAPER_BUFFER),
+        "the proxy is slower at every size": times(0.9),
+        "busy connections are large": busy(user=310e3),
+        "their memory is not seen": busy(user=0.0, kernel=0.0),
     },
 )
 
-MICRO = 1e-6
 DELAYS = {DIRECT: (5.0, 5.0, 5.0), LIMIT: (100.0, 20.0, 20.0), OURS: (30.0, 40.0, 19.0)}
+"""Delays of SYN, SYN+ACK and data in µs."""
 
 
-def delay(change: Callable[[Turn[Cell]], Mapping[str, Any] | None] = lambda turn: {}) -> Rehearsal:
-    def of(turn: Turn[Cell]) -> Delays | None:
-        syn, answer, data = (value * MICRO for value in DELAYS[turn.cell.proxy])
-        one = Delays(100, syn, answer, data, 2.0 if turn.cell.client == "mptcp2" else 1.0)
-        changed = change(turn)
-        return None if changed is None else replace(one, **changed)
+def delays(missing: tuple[str, ...] = (), **changed: float) -> Callable[[], Sequence[Aim]]:
+    """Judge delays that are *changed* for our proxy. The first round of the *missing* proxies is not measured."""
 
-    return Rehearsal(DELAY, lambda: rehearsed(DELAY, {}, of), delay_claims)
+    def measure(turn: Turn[Cell]) -> Delays | None:
+        proxy = turn.cell.proxy
+        if proxy in missing and turn.number == 1:
+            return None
+        values = dict(zip(("syn", "answer", "data"), DELAYS[proxy], strict=True)) | (changed if proxy == OURS else {})
+        return Delays(**{name: value * 1e-6 for name, value in values.items()})
 
-
-def of_ours(**values: float) -> Rehearsal:
-    changed = {name: value * MICRO for name, value in values.items()}
-    return delay(lambda turn: changed if turn.cell.proxy == OURS else {})
+    return lambda: DELAY.aims(rehearsed(DELAY, {}, measure))
 
 
 MIMBOX_DELAY = Judge(
-    delay(),
+    delays(),
     {
-        "nothing measured": delay(lambda turn: None),
-        "a round is missing": delay(lambda turn: None if (turn.cell.proxy, turn.number) == (LIMIT, 1) else {}),
-        "few requests": delay(lambda turn: {"requests": 99}),
-        "second path unused": delay(lambda turn: {"subflows": 1.0}),
-        "second path unused through one proxy": delay(
-            lambda turn: {"subflows": 1.0} if turn.cell.proxy == OURS else {}
-        ),
-        "proxy replaced by direct": of_ours(syn=5.0, answer=5.0, data=5.0),
-        "a SYN waits": of_ours(syn=36.0),
-        "a SYN+ACK waits": of_ours(answer=84.0),
-        "data waits": of_ours(data=33.0),
-        "data waits longer than in a simple relay": of_ours(data=21.0),
-        "a SYN is faster than data": of_ours(syn=18.0),
+        "a round of all is missing": delays((DIRECT, LIMIT, OURS)),
+        "a round is missing": delays((LIMIT,)),
+        "proxy replaced by direct": delays(syn=5.0, answer=5.0, data=5.0),
+        "a SYN waits": delays(syn=36.0),
+        "a SYN+ACK waits": delays(answer=84.0),
+        "data waits": delays(data=33.0),
+        "data waits longer than in a simple relay": delays(data=21.0),
+        "a SYN is faster than data": delays(syn=18.0),
     },
 )

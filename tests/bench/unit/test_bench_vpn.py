@@ -1,102 +1,41 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the experiments vpn-…: claims, rounds, options, traces, bursts and pictures."""
+"""Tests for the experiments vpn-…: claims, bursts and pictures."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mutants import bounds, broken, judged_by, rehearsed
-from mutants_of_vpn import VPN, point
+from mutants import rehearsed
+from mutants_of_vpn import point
 
-from mptcp_bench.experiments.vpn_cells import VPNS, Condition, Vpn
-from mptcp_bench.experiments.vpn_figures import FIG7
-from mptcp_bench.experiments.vpn_judging import Group, claims_of, conditions, ratio
+from mptcp_bench.experiments import EXPERIMENTS
+from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.experiments.vpn_cells import VPNS, Condition, Point
+from mptcp_bench.experiments.vpn_judging import claims_of
 from mptcp_bench.experiments.vpn_losses import bursts
-from mptcp_bench.experiments.vpn_trace import begin
-from mptcp_bench.wire.packets import ACK, SYN, Packet
-from mptcp_lab.testbed import TestbedError
-
-
-@pytest.mark.parametrize("name", sorted(VPN))
-def test_each_claim_holds_in_the_papers_world_and_is_broken_in_another(name: str) -> None:
-    claims, judge = VPN[name].claims(), VPN[name].judge
-    assert claims
-    assert {claim.verdict for claim in claims} == {"holds"}
-    found = set().union(*(broken(judged_by(mutant)) for mutant in judge.mutants.values()))
-    assert bounds(claim.aim for claim in claims) - found == set()
-
-
-def test_ratios_are_of_rounds_in_which_both_were_measured_everywhere_and_one_round_judges_nothing() -> None:
-    def rate(vpn: Vpn, at: Condition) -> float:
-        return 5.0 if vpn.way != "50/50" else 10.0 + 30 * (at.first > 50)
-
-    results = rehearsed(
-        FIG7,
-        {"rtt": "20,100", "inner": "cubic", "outer": "bbr"},
-        lambda turn: (
-            None
-            if (turn.number, turn.cell.first) == (2, 100) and VPNS[turn.variant].way == "50/50"
-            else {"cubic": point(VPNS[turn.variant], rate(VPNS[turn.variant], turn.cell))}
-        ),
-    )
-    group = Group(results, "cubic", "bbr", conditions(results))
-    assert ratio("50/50", "mptcp")(group) == pytest.approx({1: 4.0, 3: 4.0})
-    assert ratio("50/50", "mptcp")(group.shortest) == pytest.approx({1: 2.0, 2: 2.0, 3: 2.0})
-    assert ratio("50/50", "tcp")(group) == {}
-    quick = rehearsed(FIG7, {"runs": "1"}, lambda turn: {"cubic": point(VPNS[turn.variant], 9.0)})
-    assert {claim.verdict for claim in claims_of("vpn-fig7", quick)} == {"not judged"}
 
 
 @given(st.sets(st.integers(0, 60)))
 def test_bursts_are_runs_without_a_gap(lost: set[int]) -> None:
     lengths = bursts(sorted(lost))
     assert sum(lengths) == len(lost)
-    assert len(lengths) == sum(one - 1 not in lost for one in lost)
+    assert len(lengths) == sum(number - 1 not in lost for number in lost)
 
 
-CLIENT, SERVER = b"\x0a\x5e\x00\x02", b"\x0a\x4d\x09\x02"
-FIRST = (1 << 32) - 1000
-"""The server's first sequence number, chosen so that the numbers wrap around within the download."""
+@pytest.mark.parametrize(("name", "rows"), [("vpn-fig7", [8, 30]), ("vpn-fig8", [2, 4])])
+def test_a_figure_is_drawn_and_one_round_judges_nothing(name: str, rows: list[int], tmp_path: Path) -> None:
+    scenario = EXPERIMENTS[name].load()
 
+    def measure(turn: Turn[Condition]) -> dict[str, Point]:
+        return dict.fromkeys(turn.cell.inner, replace(point(VPNS[turn.variant], 9.0), received=((0.1, 1), (0.2, 2))))
 
-def packet(at: float, *, up: bool, flags: int = ACK, number: int = 0, length: int = 0, port: int = 40000) -> Packet:
-    """Return a packet *at* seconds.
-
-    *number*: sequence number of data to the client, or the number that a packet from the client acknowledges.
-    """
-    ends = (CLIENT, port, SERVER, 80) if up else (SERVER, 80, CLIENT, port)
-    number %= 1 << 32
-    return Packet(round(at * 1e9), *ends, flags, 0 if up else number, number if up else 0, (), length, b"")
-
-
-def test_a_trace_has_what_was_sent_and_acknowledged_by_each_moment() -> None:
-    packets = [
-        packet(1.0, up=True, flags=SYN),
-        packet(1.0001, up=False, flags=SYN | ACK, number=FIRST),
-        packet(1.015, up=False, number=FIRST + 1, length=1360),
-        packet(1.0151, up=False, number=FIRST + 1361, length=1360),
-        packet(1.045, up=True, number=FIRST + 1361),
-        packet(1.2, up=False, number=FIRST + 1, length=1360),
-    ]
-    other = [packet(0.5, up=False, flags=SYN | ACK, port=40001), packet(0.6, up=False, length=100, port=40001)]
-    sent, acknowledged = begin([*other, *reversed(packets)])
-    assert (sent[1], sent[2], sent[-1]) == (0, 2720, 2720)
-    assert (acknowledged[4], acknowledged[5], acknowledged[-1]) == (0, 1360, 1360)
-    for without in (packets[1:], [packets[0], *packets[2:]], []):
-        with pytest.raises(TestbedError, match="no begin"):
-            begin(without)
-
-
-def test_a_figure_is_drawn_and_its_table_has_a_row_for_each_vpn(tmp_path: Path) -> None:
-    results = rehearsed(
-        FIG7,
-        {"rtt": "20"},
-        lambda turn: dict.fromkeys(turn.cell.inner, point(VPNS[turn.variant], 9.0)),
-    )
-    findings = FIG7.findings(results.turns, results.runs)
-    assert [table.row_count for table in findings.tables[:2]] == [4, 10]
+    results = rehearsed(scenario, {"runs": "1"}, measure)
+    findings = scenario.findings(results.turns, results.runs)
+    assert [table.row_count for table in findings.tables[:2]] == rows
+    assert {claim.verdict for claim in claims_of(name, results)} == {"not judged"}
     findings.pictures[0].draw(tmp_path / "figure.svg")
     assert (tmp_path / "figure.svg").stat().st_size > 10_000

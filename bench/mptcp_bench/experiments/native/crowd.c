@@ -287,7 +287,7 @@ int main(int argc, char **argv)
 		if (octets > BLOCK)
 			octets = BLOCK;
 	}
-	say_ready();
+	print_ready();
 	for (start = now();;) {
 		int64_t wait = start + (tick + 1) * TICK - now();
 		int count = epoll_wait(epoll, ready, EVENTS, wait > 0 ? (int)(wait / 1000000) + 1 : 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * What the programs of this folder share as processes: how they fail, how many descriptors they may have, where they
- * leave their counters, and the time. Each program is one other file.
+ * Helpers shared by the programs in this directory: errors, descriptor limit, shared counters and time. Each program
+ * has one .c file.
  */
 #ifndef PROCESS_H
 #define PROCESS_H
@@ -38,11 +38,11 @@ static inline int64_t now(void)
 	return time.tv_sec * NANOSECONDS + time.tv_nsec;
 }
 
-/* End with the parent, which may be killed; allow as many descriptors as the hard limit. Return a new epoll(7). */
+/* Terminate when the parent dies, raise the descriptor limit to the hard limit, and return a new epoll descriptor. */
 static inline int begin_process(void)
 {
 	struct rlimit limit;
-	int events;
+	int epoll;
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 
@@ -51,19 +51,19 @@ static inline int begin_process(void)
 	limit.rlim_cur = limit.rlim_max;
 	if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
 		fail("setrlimit");
-	events = epoll_create1(EPOLL_CLOEXEC);
-	if (events < 0)
+	epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (epoll < 0)
 		fail("epoll_create1");
-	return events;
+	return epoll;
 }
 
-static inline void say_ready(void)
+static inline void print_ready(void)
 {
 	puts("ready");
 	fflush(stdout);
 }
 
-/* Map the first bytes of a file, which another program reads meanwhile. */
+/* Map the first *size* bytes of a file that another program reads concurrently. */
 static inline void *shared_file(const char *path, size_t size)
 {
 	int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

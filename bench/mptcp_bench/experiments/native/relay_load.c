@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * relay_load: connections to a proxy, or to a web server itself, that ask for something again and again.
+ * relay_load: connections to a proxy, or to a web server, that repeat one HTTP request.
  *
  *     relay_load COUNTERS tcp|mptcp ADDRESS PORT CONNECTIONS REQUESTS PREAMBLE REQUEST
  *
  * Opens CONNECTIONS to ADDRESS and PORT, sends PREAMBLE on each (a CONNECT, or nothing) and awaits an answer without a
- * body, then sends REQUEST and reads the answer, at most REQUESTS times on each connection (-1: without end), which is
- * then held as it is; one that is closed meanwhile is opened again, and asks as many again.
+ * body. Then sends REQUEST and reads the answer, up to REQUESTS times per connection (-1: no limit). After that, the
+ * connection stays open and idle. If the server closes it, it is reopened and its count starts at 0.
  *
- * Each connection asks once as soon as it can, and waits until all have been answered; one that is closed meanwhile is
- * opened again then. So a new connection never waits for those that are there already, and all are used. Then the next
- * request follows the answer at once, and what the first one of a connection took is counted from connect(2).
+ * There are two phases. First, each connection sends one request, and then waits until all connections have had an
+ * answer; a connection that is closed in this phase is reopened at the start of the second one. So no new connection
+ * competes with established ones. Second, each answer is followed at once by the next request. The first latency of a
+ * connection includes its handshake: it is measured from connect(2).
  *
- * An answer is 200, with Content-Length (RFC 9112, 6.3). A connection that was closed between two answers is opened
- * again; everything else is a failure. A body is read and thrown away.
+ * An answer has the status 200 and Content-Length (RFC 9112, 6.3). A status other than 200, a missing Content-Length,
+ * or an end within an answer counts as a failure. A connection that was closed between two answers is reopened. Bodies
+ * are read and discarded.
  *
- * COUNTERS is a file that holds a `struct counters`, mapped, so that it can be read at any moment. "ready" on stdout: it
- * works. SIGTERM ends it.
+ * COUNTERS is a file with a `struct counters`, mapped into memory, so that other programs can read it at any time. The
+ * program prints "ready" when it has started, and ends on SIGTERM.
  */
 
 #define _GNU_SOURCE
@@ -38,51 +40,51 @@
 #include "process.h"
 
 #define MAX_CONNECTIONS 4096
-#define MAX_OPENING 50 /* not yet answered for the first time: a listener's queue is short */
-#define HEAD 4096      /* bytes of an answer's head, at the most */
-#define EVENTS 256
-#define PIECE 262144 /* bytes read at once */
-#define STEPS 32     /* of the histogram, for each power of two */
+#define MAX_OPENING 50 /* connections that wait for their first answer, because listen queues are short */
+#define MAX_HEADER 4096 /* bytes */
+#define MAX_EVENTS 256
+#define MAX_READ 262144 /* bytes */
+#define STEPS 32        /* buckets of the histogram for each power of two */
 #define BUCKETS (60 * STEPS)
 
 struct counters {
 	uint64_t octets;   /* of bodies */
-	uint64_t answers;  /* complete */
-	uint64_t failures; /* another status, a head that makes no sense, an end within an answer, no connection */
-	uint64_t opened;   /* connections, those that were opened again among them */
+	uint64_t answers;  /* complete answers */
+	uint64_t failures; /* another status, an invalid header, an end within an answer, a failed connect */
+	uint64_t opened;   /* connections, including reopened ones */
 	uint64_t resting;  /* connections that have had all their answers */
-	uint64_t standing; /* connections on which an answer to REQUEST has begun, or that rest; opened again: not twice */
-	uint64_t late[BUCKETS]; /* answers by the nanoseconds that they took: see bucket() */
+	uint64_t standing; /* connections that have received (part of) an answer; a reopened one is counted once */
+	uint64_t latency[BUCKETS]; /* answers by their latency in nanoseconds: see bucket() */
 };
 
-enum state { CLOSED, CONNECTING, PREAMBLE, IDLE, WAITING_HEAD, WAITING_BODY, RESTING };
+enum state { CLOSED, CONNECTING, PREAMBLE, IDLE, WAITING_HEADER, WAITING_BODY, RESTING };
 
 struct connection {
 	int socket;
 	enum state state;
-	bool first; /* nothing was answered yet */
-	bool stood;
-	bool owing; /* a request was lost with a connection: it goes first */
-	long asked;
-	int64_t due;
-	int64_t since; /* connect(2): the first answer of a connection has its handshake in it */
-	uint64_t left; /* of the body */
-	size_t got;    /* of the head */
-	char head[HEAD + 1];
+	bool is_new; /* no answer yet */
+	bool answered_once;
+	bool must_resend; /* a request was lost with the earlier connection */
+	long sent;
+	int64_t request_time;
+	int64_t connect_time;
+	uint64_t body_left;
+	size_t header_size;
+	char header[MAX_HEADER + 1];
 };
 
 static struct counters *counters;
 static struct connection connections[MAX_CONNECTIONS];
 static int idle[MAX_CONNECTIONS];
-static int idle_count, count, opening, unopened;
-static bool started; /* all have stood */
+static int idle_count, count, opening, to_open;
+static bool second_phase;
 static const char *preamble, *request;
-static struct addrinfo *goal;
-static int protocol, events;
+static struct addrinfo *server;
+static int protocol, epoll;
 static long requests;
-static char piece[PIECE];
+static char buffer[MAX_READ];
 
-/* The first 2 * STEPS buckets are one nanosecond wide, and each STEPS after them twice as wide as those before. */
+/* The first 2 * STEPS buckets are one nanosecond wide, and each further STEPS twice as wide as the previous ones. */
 static unsigned bucket(uint64_t taken)
 {
 	unsigned shift = 0;
@@ -92,267 +94,269 @@ static unsigned bucket(uint64_t taken)
 	return shift * STEPS + (unsigned)(taken >> shift);
 }
 
-static void open_one(int number)
+static void open_connection(int number)
 {
-	struct connection *one = &connections[number];
+	struct connection *connection = &connections[number];
 	struct epoll_event event = {.events = EPOLLOUT, .data.u32 = (uint32_t)number};
 	int yes = 1;
 
-	one->socket = socket(goal->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
-	if (one->socket < 0)
+	connection->socket = socket(server->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
+	if (connection->socket < 0)
 		fail("make a socket");
-	setsockopt(one->socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-	if (connect(one->socket, goal->ai_addr, goal->ai_addrlen) < 0 && errno != EINPROGRESS)
+	setsockopt(connection->socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+	if (connect(connection->socket, server->ai_addr, server->ai_addrlen) < 0 && errno != EINPROGRESS)
 		fail("connect");
-	if (epoll_ctl(events, EPOLL_CTL_ADD, one->socket, &event) < 0)
+	if (epoll_ctl(epoll, EPOLL_CTL_ADD, connection->socket, &event) < 0)
 		fail("epoll_ctl");
-	one->state = CONNECTING;
-	one->first = true;
-	one->since = now();
+	connection->state = CONNECTING;
+	connection->is_new = true;
+	connection->connect_time = now();
 	opening++;
 	counters->opened++;
 }
 
-static void close_one(int number)
+static void close_connection(int number)
 {
-	struct connection *one = &connections[number];
+	struct connection *connection = &connections[number];
 
-	close(one->socket);
-	if (one->first)
+	close(connection->socket);
+	if (connection->is_new)
 		opening--;
-	one->state = CLOSED;
+	connection->state = CLOSED;
 }
 
-/* Until all have stood, one that has done so waits without a connection: it is not to be asked for meanwhile. */
-static void open_again(int number)
+/* In the first phase, do not reopen a connection that already had its answer. */
+static void reopen(int number)
 {
-	if (started || !connections[number].stood)
-		open_one(number);
+	if (second_phase || !connections[number].answered_once)
+		open_connection(number);
 }
 
-static void failed(int number, const char *why)
+static void failed(int number, const char *reason)
 {
-	static bool said;
+	static bool printed;
 
-	if (!said)
-		fprintf(stderr, "%s: %.*s\n", why, (int)strcspn(connections[number].head, "\r\n"), connections[number].head);
-	said = true;
+	if (!printed)
+		fprintf(stderr, "%s: %.*s\n", reason, (int)strcspn(connections[number].header, "\r\n"), connections[number].header);
+	printed = true;
 	counters->failures++;
-	close_one(number);
-	/* Not at once: a proxy that refuses would be asked without a pause. */
+	close_connection(number);
+	/* Pause, or a proxy that refuses would be flooded with connections. */
 	usleep(1000);
-	open_again(number);
+	reopen(number);
 }
 
-/* A server may close a connection between two answers, though the next request is on its way. */
-static void closed_between(int number)
+/* A server may close a connection between two answers, while the next request is on its way. */
+static void closed_between_answers(int number)
 {
 	if (connections[number].state == IDLE) {
 		for (int i = 0; i < idle_count; i++)
 			if (idle[i] == number)
 				idle[i--] = idle[--idle_count];
 	} else if (connections[number].state == RESTING) {
-		/* It is to be held: all its answers are asked for anew. */
-		connections[number].asked = 0;
+		/* It was to stay open, so start over with its requests. */
+		connections[number].sent = 0;
 		counters->resting--;
 	} else {
-		connections[number].owing = true;
+		connections[number].must_resend = true;
 	}
-	close_one(number);
-	open_again(number);
+	close_connection(number);
+	reopen(number);
 }
 
-static void say(int number, const char *what, enum state next)
+static void send_text(int number, const char *text, enum state next)
 {
-	struct connection *one = &connections[number];
+	struct connection *connection = &connections[number];
 
 	/* A request is far smaller than an empty send buffer. */
-	if (send(one->socket, what, strlen(what), MSG_NOSIGNAL) != (ssize_t)strlen(what)) {
-		if (what == request && !one->first)
-			closed_between(number);
+	if (send(connection->socket, text, strlen(text), MSG_NOSIGNAL) != (ssize_t)strlen(text)) {
+		if (text == request && !connection->is_new)
+			closed_between_answers(number);
 		else
 			failed(number, "not sent, after");
 		return;
 	}
-	one->got = 0;
-	one->state = next;
+	connection->header_size = 0;
+	connection->state = next;
 }
 
-static void ask(int number, int64_t due)
+static void send_request(int number, int64_t due)
 {
-	connections[number].due = due;
-	connections[number].state = WAITING_HEAD;
-	say(number, request, WAITING_HEAD);
+	connections[number].request_time = due;
+	connections[number].state = WAITING_HEADER;
+	send_text(number, request, WAITING_HEADER);
 }
 
-static void stands(int number)
+static void count_first_answer(int number)
 {
-	if (!connections[number].stood)
+	if (!connections[number].answered_once)
 		counters->standing++;
-	connections[number].stood = true;
+	connections[number].answered_once = true;
 }
 
-/* The connection has nothing to do. */
-static void rest(int number)
+/* Send the connection's next request, if it has one. */
+static void next_step(int number)
 {
-	struct connection *one = &connections[number];
-	int64_t since = one->first ? one->since : now();
+	struct connection *connection = &connections[number];
+	int64_t since = connection->is_new ? connection->connect_time : now();
 
-	if (one->first) {
-		one->first = false;
+	if (connection->is_new) {
+		connection->is_new = false;
 		opening--;
 	}
-	if (requests >= 0 && one->asked >= requests) {
-		one->state = RESTING;
+	if (requests >= 0 && connection->sent >= requests) {
+		connection->state = RESTING;
 		counters->resting++;
-		stands(number);
-	} else if (one->owing) {
-		one->owing = false;
-		ask(number, one->due);
-	} else if (one->stood && !started) {
-		one->state = IDLE;
+		count_first_answer(number);
+	} else if (connection->must_resend) {
+		connection->must_resend = false;
+		send_request(number, connection->request_time);
+	} else if (connection->answered_once && !second_phase) {
+		connection->state = IDLE;
 		idle[idle_count++] = number;
 	} else {
-		ask(number, since);
+		send_request(number, since);
 	}
 }
 
 static void connected(int number)
 {
-	struct connection *one = &connections[number];
+	struct connection *connection = &connections[number];
 	struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)number};
 	int error = 0;
 	socklen_t length = sizeof error;
 
-	if (getsockopt(one->socket, SOL_SOCKET, SO_ERROR, &error, &length) < 0 || error != 0) {
+	if (getsockopt(connection->socket, SOL_SOCKET, SO_ERROR, &error, &length) < 0 || error != 0) {
 		failed(number, "not connected, after");
 		return;
 	}
-	if (epoll_ctl(events, EPOLL_CTL_MOD, one->socket, &event) < 0)
+	if (epoll_ctl(epoll, EPOLL_CTL_MOD, connection->socket, &event) < 0)
 		fail("epoll_ctl");
 	if (*preamble != '\0')
-		say(number, preamble, PREAMBLE);
+		send_text(number, preamble, PREAMBLE);
 	else
-		rest(number);
+		next_step(number);
 }
 
 static void answered(int number)
 {
-	struct connection *one = &connections[number];
+	struct connection *connection = &connections[number];
 
 	counters->answers++;
-	counters->late[bucket((uint64_t)(now() - one->due))]++;
-	one->asked++;
-	rest(number);
+	counters->latency[bucket((uint64_t)(now() - connection->request_time))]++;
+	connection->sent++;
+	next_step(number);
 }
 
-/* The head is there: what has come of the body counts. */
-static void head_read(int number, const char *end)
+/* The header is complete. Count the part of the body that was read with it. */
+static void header_read(int number, const char *end)
 {
-	struct connection *one = &connections[number];
-	size_t more = one->got - (size_t)(end - one->head);
+	struct connection *connection = &connections[number];
+	size_t more = connection->header_size - (size_t)(end - connection->header);
 	const char *length;
 
-	if (strncmp(one->head, "HTTP/1.", 7) != 0 || strncmp(one->head + 8, " 200", 4) != 0) {
+	if (strncmp(connection->header, "HTTP/1.", 7) != 0 || strncmp(connection->header + 8, " 200", 4) != 0) {
 		failed(number, "another answer than 200");
 		return;
 	}
-	if (one->state == PREAMBLE) {
+	if (connection->state == PREAMBLE) {
 		if (more > 0)
 			failed(number, "more than the answer to CONNECT");
 		else
-			rest(number);
+			next_step(number);
 		return;
 	}
-	stands(number);
-	length = strcasestr(one->head, "\r\nContent-Length:");
-	if (length == NULL || length >= end || (one->left = strtoull(length + 17, NULL, 10)) < more) {
-		failed(number, "no length, or more than that");
+	count_first_answer(number);
+	length = strcasestr(connection->header, "\r\nContent-Length:");
+	if (length == NULL || length >= end || (connection->body_left = strtoull(length + 17, NULL, 10)) < more) {
+		failed(number, "no Content-Length, or a longer body");
 		return;
 	}
 	counters->octets += more;
-	one->left -= more;
-	one->state = WAITING_BODY;
-	if (one->left == 0)
+	connection->body_left -= more;
+	connection->state = WAITING_BODY;
+	if (connection->body_left == 0)
 		answered(number);
 }
 
 static void readable(int number)
 {
-	struct connection *one = &connections[number];
-	bool body = one->state == WAITING_BODY;
-	char *into = body ? piece : one->head + one->got;
-	size_t room = body ? (one->left < PIECE ? one->left : PIECE) : HEAD - one->got;
-	ssize_t got = recv(one->socket, into, room, 0);
+	struct connection *connection = &connections[number];
+	bool body = connection->state == WAITING_BODY;
+	char *into = body ? buffer : connection->header + connection->header_size;
+	size_t wanted = connection->body_left < MAX_READ ? connection->body_left : MAX_READ;
+	size_t room = body ? wanted : MAX_HEADER - connection->header_size;
+	ssize_t got = recv(connection->socket, into, room, 0);
 
 	if (got < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
 	if (got <= 0) {
-		if (!one->first &&
-		    (one->state == IDLE || one->state == RESTING || (one->state == WAITING_HEAD && one->got == 0)))
-			closed_between(number);
+		if (!connection->is_new &&
+		    (connection->state == IDLE || connection->state == RESTING ||
+		     (connection->state == WAITING_HEADER && connection->header_size == 0)))
+			closed_between_answers(number);
 		else
 			failed(number, "ended within an answer, after");
 		return;
 	}
 	if (body) {
 		counters->octets += (uint64_t)got;
-		one->left -= (uint64_t)got;
-		if (one->left == 0)
+		connection->body_left -= (uint64_t)got;
+		if (connection->body_left == 0)
 			answered(number);
 		return;
 	}
-	if (one->state == IDLE || one->state == RESTING) {
-		failed(number, "said unasked"); /* nobody asked for anything */
+	if (connection->state == IDLE || connection->state == RESTING) {
+		failed(number, "data without a request");
 		return;
 	}
-	one->got += (size_t)got;
-	one->head[one->got] = '\0';
-	char *end = strstr(one->head, "\r\n\r\n");
+	connection->header_size += (size_t)got;
+	connection->header[connection->header_size] = '\0';
+	char *end = strstr(connection->header, "\r\n\r\n");
 	if (end != NULL)
-		head_read(number, end + 4);
-	else if (one->got == HEAD)
-		failed(number, "a head too long");
+		header_read(number, end + 4);
+	else if (connection->header_size == MAX_HEADER)
+		failed(number, "header too long");
 }
 
-/* All have stood: the first requests that follow an answer. */
-static void start(void)
+/* All connections have had an answer. */
+static void begin_second_phase(void)
 {
-	started = true;
+	second_phase = true;
 	for (int i = 0; i < count; i++)
 		if (connections[i].state == CLOSED)
-			open_one(i);
+			open_connection(i);
 	while (idle_count > 0)
-		ask(idle[--idle_count], now());
+		send_request(idle[--idle_count], now());
 }
 
 int main(int argc, char **argv)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-	struct epoll_event happened[EVENTS];
+	struct epoll_event happened[MAX_EVENTS];
 
 	if (argc != 9 || (strcmp(argv[2], "tcp") != 0 && strcmp(argv[2], "mptcp") != 0) || atoi(argv[5]) < 1 ||
-	    atoi(argv[5]) > MAX_CONNECTIONS || getaddrinfo(argv[3], argv[4], &hints, &goal) != 0) {
+	    atoi(argv[5]) > MAX_CONNECTIONS || getaddrinfo(argv[3], argv[4], &hints, &server) != 0) {
 		fprintf(stderr, "usage: relay_load COUNTERS tcp|mptcp ADDRESS PORT CONNECTIONS REQUESTS PREAMBLE REQUEST\n");
 		return 2;
 	}
-	events = begin_process();
+	epoll = begin_process();
 	counters = shared_file(argv[1], sizeof *counters);
 	protocol = strcmp(argv[2], "mptcp") == 0 ? IPPROTO_MPTCP : IPPROTO_TCP;
-	unopened = count = atoi(argv[5]);
+	to_open = count = atoi(argv[5]);
 	requests = atol(argv[6]);
 	preamble = argv[7];
 	request = argv[8];
-	say_ready();
+	print_ready();
 	for (;;) {
-		int what;
+		int ready;
 
-		while (unopened > 0 && opening < MAX_OPENING)
-			open_one(--unopened);
-		if (!started && counters->standing == (uint64_t)count)
-			start();
-		what = epoll_wait(events, happened, EVENTS, 1000);
-		for (int i = 0; i < what; i++) {
+		while (to_open > 0 && opening < MAX_OPENING)
+			open_connection(--to_open);
+		if (!second_phase && counters->standing == (uint64_t)count)
+			begin_second_phase();
+		ready = epoll_wait(epoll, happened, MAX_EVENTS, 1000);
+		for (int i = 0; i < ready; i++) {
 			int number = (int)happened[i].data.u32;
 
 			if (connections[number].state == CONNECTING)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * splice_relay: the least that a relay can do, as a limit for those that do more.
+ * splice_relay: does the minimum of a relay. It shows the upper limit of speed.
  *
  *     splice_relay PORT ADDRESS TARGET_PORT
  *
- * Takes connections on PORT, by Multipath TCP too, opens one by TCP to ADDRESS and TARGET_PORT for each, whoever the client
- * asks for, and moves bytes both ways by splice(2), through pipes, in one thread. Of HTTP it knows one thing: a
- * connection that begins with CONNECT is answered with 200, and that request is not passed on. It checks nothing, writes no
- * log and changes no header: nobody could use it as a proxy.
+ * Accepts connections on PORT, also by Multipath TCP. For each, opens a TCP connection to ADDRESS and TARGET_PORT,
+ * whatever target the client requests, and moves bytes in both directions by splice(2), through pipes, in one thread.
+ * It answers a CONNECT at the start of a connection with 200, and does not forward it. It checks nothing, writes no log
+ * and changes no header, so it cannot be used as a proxy.
  *
- * "ready" on stdout: it works. SIGTERM ends it.
+ * The program prints "ready" when it has started, and ends on SIGTERM.
  */
 
 #define _GNU_SOURCE
@@ -32,65 +32,65 @@
 #include "process.h"
 
 #define BACKLOG 1024
-#define EVENTS 256
-#define PIECE 65536  /* bytes moved at once, and what a pipe holds */
-#define TURNS 16     /* for one connection, before the others have theirs */
-#define HEAD 4096    /* bytes of a request for a tunnel, at the most */
+#define MAX_EVENTS 256
+#define PIPE_SIZE 65536 /* bytes moved at once, and capacity of a pipe */
+#define MAX_TURNS 16    /* moves of one connection before the next connection is served */
+#define MAX_HEADER 4096 /* bytes of a CONNECT request */
 #define MAX_PAIRS 4096
 
-/* One direction: what was taken from a socket and not yet given to the other is in the pipe. */
+/* One direction: the pipe holds the bytes that were read from one socket and not yet written to the other. */
 struct flow {
 	int pipe[2];
 	size_t held;
-	bool ended; /* nothing more comes */
-	bool shut;  /* and the other side was told */
+	bool ended; /* the source has closed its direction */
+	bool shut;  /* so has the relay, towards the destination */
 };
 
 struct pair {
-	int socket[2]; /* client, target; -1: not yet */
+	int socket[2]; /* client, target; -1: not open */
 	struct flow flow[2]; /* from client, from target */
-	bool again; /* has more to move, though no event will say so */
+	bool again; /* has more to move, although no event will report it */
 };
 
 static struct pair pairs[MAX_PAIRS];
 static int unused[MAX_PAIRS], unused_count, ready[MAX_PAIRS], ready_count;
 static struct addrinfo *target;
-static int events;
+static int epoll;
 
 static void watch(int socket, uint32_t number)
 {
-	/* Once for all that ever happens: both directions go on until there is nothing to be had, or no room. */
+	/* Edge-triggered: both directions move bytes until there is nothing to read, or no room. */
 	struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.u32 = number};
 
-	if (epoll_ctl(events, EPOLL_CTL_ADD, socket, &event) < 0)
+	if (epoll_ctl(epoll, EPOLL_CTL_ADD, socket, &event) < 0)
 		fail("epoll_ctl");
 }
 
-static void end(int number)
+static void end_pair(int number)
 {
-	struct pair *one = &pairs[number];
+	struct pair *pair = &pairs[number];
 
 	for (int side = 0; side < 2; side++) {
-		if (one->socket[side] >= 0)
-			close(one->socket[side]);
-		close(one->flow[side].pipe[0]);
-		close(one->flow[side].pipe[1]);
-		one->socket[side] = -1;
+		if (pair->socket[side] >= 0)
+			close(pair->socket[side]);
+		close(pair->flow[side].pipe[0]);
+		close(pair->flow[side].pipe[1]);
+		pair->socket[side] = -1;
 	}
 	unused[unused_count++] = number;
 }
 
-/* Move what can be moved from one side to the other; false: the connection is broken. */
-static bool move(struct pair *one, int from)
+/* Move as many bytes as possible from one side to the other; false: the connection is broken. */
+static bool move(struct pair *pair, int from)
 {
-	struct flow *flow = &one->flow[from];
-	int source = one->socket[from], goal = one->socket[!from];
+	struct flow *flow = &pair->flow[from];
+	int source = pair->socket[from], destination = pair->socket[!from];
 
-	for (int turn = 0; turn < TURNS; turn++) {
+	for (int turn = 0; turn < MAX_TURNS; turn++) {
 		bool moved = false;
 
-		if (!flow->ended && flow->held < PIECE) {
-			ssize_t got = splice(source, NULL, flow->pipe[1], NULL, PIECE - flow->held, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+		if (!flow->ended && flow->held < PIPE_SIZE) {
+			ssize_t got = splice(source, NULL, flow->pipe[1], NULL, PIPE_SIZE - flow->held, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
 
 			if (got < 0 && errno != EAGAIN && errno != EINTR)
 				return false;
@@ -101,7 +101,7 @@ static bool move(struct pair *one, int from)
 			}
 		}
 		if (flow->held > 0) {
-			ssize_t put = splice(flow->pipe[0], NULL, goal, NULL, flow->held, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
+			ssize_t put = splice(flow->pipe[0], NULL, destination, NULL, flow->held, SPLICE_F_NONBLOCK | SPLICE_F_MOVE);
 
 			if (put < 0 && errno != EAGAIN && errno != EINTR)
 				return false;
@@ -111,23 +111,23 @@ static bool move(struct pair *one, int from)
 			}
 		}
 		if (flow->ended && flow->held == 0 && !flow->shut) {
-			shutdown(goal, SHUT_WR);
+			shutdown(destination, SHUT_WR);
 			flow->shut = true;
 		}
 		if (!moved)
 			return true;
 	}
-	one->again = true;
+	pair->again = true;
 	return true;
 }
 
-/* Open the other connection when the client has said something; false: it cannot be had. */
+/* Open the connection to the target when the client has sent data; false: an error. */
 static bool begin(int number)
 {
-	struct pair *one = &pairs[number];
+	struct pair *pair = &pairs[number];
 	static const char granted[] = "HTTP/1.1 200 Connection established\r\n\r\n";
-	char head[HEAD + 1];
-	ssize_t got = recv(one->socket[0], head, HEAD, MSG_PEEK);
+	char head[MAX_HEADER + 1];
+	ssize_t got = recv(pair->socket[0], head, MAX_HEADER, MSG_PEEK);
 	int yes = 1;
 
 	if (got < 0 && (errno == EAGAIN || errno == EINTR))
@@ -139,18 +139,18 @@ static bool begin(int number)
 		const char *past = strstr(head, "\r\n\r\n");
 
 		if (past == NULL)
-			return got < HEAD; /* the rest is an event of its own */
-		if (recv(one->socket[0], head, (size_t)(past - head) + 4, 0) < 0 ||
-		    send(one->socket[0], granted, sizeof granted - 1, MSG_NOSIGNAL) < 0)
+			return got < MAX_HEADER; /* the rest of the request causes another event */
+		if (recv(pair->socket[0], head, (size_t)(past - head) + 4, 0) < 0 ||
+		    send(pair->socket[0], granted, sizeof granted - 1, MSG_NOSIGNAL) < 0)
 			return false;
 	}
-	one->socket[1] = socket(target->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
-	if (one->socket[1] < 0)
+	pair->socket[1] = socket(target->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+	if (pair->socket[1] < 0)
 		return false;
-	setsockopt(one->socket[1], IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-	if (connect(one->socket[1], target->ai_addr, target->ai_addrlen) < 0 && errno != EINPROGRESS)
+	setsockopt(pair->socket[1], IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+	if (connect(pair->socket[1], target->ai_addr, target->ai_addrlen) < 0 && errno != EINPROGRESS)
 		return false;
-	watch(one->socket[1], (uint32_t)number);
+	watch(pair->socket[1], (uint32_t)number);
 	return true;
 }
 
@@ -162,23 +162,23 @@ static bool connecting(int socket)
 	return getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_state == TCP_SYN_SENT;
 }
 
-static void happen(int number)
+static void handle_event(int number)
 {
-	struct pair *one = &pairs[number];
+	struct pair *pair = &pairs[number];
 
-	one->again = false;
-	if (one->socket[0] < 0)
-		return; /* ended meanwhile */
-	if (one->socket[1] < 0) {
+	pair->again = false;
+	if (pair->socket[0] < 0)
+		return; /* ended by an earlier event */
+	if (pair->socket[1] < 0) {
 		if (!begin(number))
-			end(number);
+			end_pair(number);
 		return;
 	}
-	if (connecting(one->socket[1]))
+	if (connecting(pair->socket[1]))
 		return;
-	if (!move(one, 0) || !move(one, 1) || (one->flow[0].shut && one->flow[1].shut))
-		end(number);
-	else if (one->again)
+	if (!move(pair, 0) || !move(pair, 1) || (pair->flow[0].shut && pair->flow[1].shut))
+		end_pair(number);
+	else if (pair->again)
 		ready[ready_count++] = number;
 }
 
@@ -188,11 +188,11 @@ static void accept_all(int listener)
 
 	while (unused_count > 0 && (client = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
 		int number = unused[--unused_count];
-		struct pair *one = &pairs[number];
+		struct pair *pair = &pairs[number];
 
-		*one = (struct pair){.socket = {client, -1}};
+		*pair = (struct pair){.socket = {client, -1}};
 		for (int side = 0; side < 2; side++)
-			if (pipe2(one->flow[side].pipe, O_NONBLOCK | O_CLOEXEC) < 0)
+			if (pipe2(pair->flow[side].pipe, O_NONBLOCK | O_CLOEXEC) < 0)
 				fail("make a pipe");
 		setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 		watch(client, (uint32_t)number);
@@ -210,7 +210,7 @@ static int listen_on(int port)
 	if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) < 0 ||
 	    setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no) < 0 ||
 	    bind(listener, (const struct sockaddr *)&any, sizeof any) < 0 || listen(listener, BACKLOG) < 0 ||
-	    epoll_ctl(events, EPOLL_CTL_ADD, listener, &event) < 0)
+	    epoll_ctl(epoll, EPOLL_CTL_ADD, listener, &event) < 0)
 		fail("listen");
 	return listener;
 }
@@ -218,24 +218,24 @@ static int listen_on(int port)
 int main(int argc, char **argv)
 {
 	struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
-	struct epoll_event happened[EVENTS];
+	struct epoll_event happened[MAX_EVENTS];
 	int listener;
 
 	if (argc != 4 || getaddrinfo(argv[2], argv[3], &hints, &target) != 0) {
 		fprintf(stderr, "usage: splice_relay PORT ADDRESS TARGET_PORT\n");
 		return 2;
 	}
-	events = begin_process();
+	epoll = begin_process();
 	signal(SIGPIPE, SIG_IGN);
 	while (unused_count < MAX_PAIRS) {
 		unused[unused_count] = MAX_PAIRS - 1 - unused_count;
 		unused_count++;
 	}
 	listener = listen_on(atoi(argv[1]));
-	say_ready();
+	print_ready();
 	for (;;) {
 		int waiting = ready_count, turn[MAX_PAIRS];
-		int count = epoll_wait(events, happened, EVENTS, waiting > 0 ? 0 : -1);
+		int count = epoll_wait(epoll, happened, MAX_EVENTS, waiting > 0 ? 0 : -1);
 
 		memcpy(turn, ready, (size_t)waiting * sizeof *turn);
 		ready_count = 0;
@@ -245,10 +245,10 @@ int main(int argc, char **argv)
 			if (happened[i].data.u32 == MAX_PAIRS)
 				accept_all(listener);
 			else if (!pairs[happened[i].data.u32].again)
-				happen((int)happened[i].data.u32);
+				handle_event((int)happened[i].data.u32);
 		}
 		for (int i = 0; i < waiting; i++)
 			if (!pairs[turn[i]].again)
-				happen(turn[i]);
+				handle_event(turn[i]);
 	}
 }
