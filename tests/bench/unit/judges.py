@@ -34,5 +34,5 @@ JUDGES: dict[str, Judge] = {
     "starvation": STARVATION,
     "steering": STEERING,
     "tunnel": TUNNEL,
-    **{name: judge for name, judge in VPN.items()},
+    **VPN,
 }
