@@ -110,11 +110,11 @@ COMMON_CHANGES = {
     "all of nftables": ("nft flush ruleset", "(nft)"),
 }
 IPTABLES_CHANGES = {
-    "rules": ("iptables-legacy -t mangle -F", "does not tell"),
-    "entries": ("ipset flush mptcp-throttler-4-3128", "does not tell"),
+    "rules": ("iptables-legacy -t mangle -F", "does not report"),
+    "entries": ("ipset flush mptcp-throttler-4-3128", "does not report"),
     "a set": (
         "iptables-legacy -t mangle -F; ip6tables-legacy -t mangle -F; ipset destroy mptcp-throttler-4-3128",
-        "does not tell",
+        "does not report",
     ),
 }
 NFTABLES_CHANGES = {
@@ -207,7 +207,7 @@ CHANGES_WITHOUT_NOTICE: dict[str, Callable[[Scene], tuple[Damage, IsRepaired]]] 
 @with_comparisons("nftables")
 @pytest.mark.parametrize("change", CHANGES_WITHOUT_NOTICE)
 def test_change_without_a_notice_is_found_by_comparison(scene: Scene, change: str) -> None:
-    damage_and_check(scene, *CHANGES_WITHOUT_NOTICE[change](scene), "does not tell")
+    damage_and_check(scene, *CHANGES_WITHOUT_NOTICE[change](scene), "does not report")
 
 
 def check_repair(scene: Scene, command: str, author: str) -> None:
