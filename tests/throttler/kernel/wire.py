@@ -43,7 +43,7 @@ class _Header(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_void_p),
         ("name_length", ctypes.c_uint),
-        ("pieces", ctypes.POINTER(_Iovec)),
+        ("iovecs", ctypes.POINTER(_Iovec)),
         ("count", ctypes.c_size_t),
         ("control", ctypes.c_void_p),
         ("control_length", ctypes.c_size_t),
