@@ -8,8 +8,7 @@ connections; ``connect``, with a tunnel for each file with plain HTTP in it.
 
 The program prints a JSON list with one object per file: when it ``began`` (before the first SYN; on a persistent
 connection, before the request), when it ``connected``, its ``first`` byte and its ``end``, as time.monotonic() of this
-host; ``octets``, the bytes of its body; ``error``, null if the file is complete; ``multipath``, whether its connection
-did not fall back to TCP.
+host; ``octets``, the bytes of its body; ``error``, null if the file is complete.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 MPTCP = getattr(socket, "IPPROTO_MPTCP", 262)
-SOL_MPTCP, MPTCP_INFO = 284, 1
-"""Socket level and option, from linux/mptcp.h."""
 BLOCK = 1 << 16
 """Maximum bytes per read."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -52,9 +49,7 @@ class Fetcher:
         while self._files:
             number, (name, size) = self._files.pop()
             entry = self.done[number]
-            entry.update(
-                name=name, began=time.monotonic(), connected=None, first=None, octets=0, error=None, multipath=False
-            )
+            entry.update(name=name, began=time.monotonic(), connected=None, first=None, octets=0, error=None)
             try:
                 streams = await asyncio.wait_for(self._fetch(streams, name, size, entry), self._order["timeout"])
             except (TimeoutError, OSError, FetchError, asyncio.IncompleteReadError, ValueError) as error:
@@ -75,7 +70,6 @@ class Fetcher:
             writer.write(f"GET {request_target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
             length = await _answer(reader)
             entry["first"] = time.monotonic()
-            entry["multipath"] = _is_multipath(writer)
             if length != size:
                 raise FetchError(f"{length} bytes were announced instead of {size}")
             while entry["octets"] < size:
@@ -109,14 +103,6 @@ class Fetcher:
             writer.write(f"CONNECT {goal} HTTP/1.1\r\nHost: {goal}\r\n\r\n".encode())
             await _answer(reader)
         return reader, writer
-
-
-def _is_multipath(writer: asyncio.StreamWriter) -> bool:
-    try:
-        writer.get_extra_info("socket").getsockopt(SOL_MPTCP, MPTCP_INFO, 1)
-    except OSError:
-        return False  # EOPNOTSUPP: the connection has fallen back
-    return True
 
 
 async def _answer(reader: asyncio.StreamReader) -> int:

@@ -20,8 +20,6 @@ from .services import PROXY_PORT, Origin, Proxy, wait_until
 
 OPENING = 600.0
 """Maximum seconds for opening a crowd of connections."""
-REQUEST_SECONDS = 60.0
-"""Maximum seconds for one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +54,7 @@ class Crowd:
 @contextmanager
 def crowd(host: Host, proxy: Proxy, origin: Origin, kind: str, count: int, addresses: Sequence[str]) -> Iterator[Crowd]:
     """Keep *count* connections of *kind* from *addresses* open (``agent.waiting_connections``). Raises TestbedError."""
-    servers = proxy.host.service_address(), str(PROXY_PORT), origin.host.service_address()
-    argv = host.agent("waiting_connections", kind, str(count), *servers, *addresses)
+    argv = host.agent("waiting_connections", kind, str(count), *_servers(proxy, origin), *addresses)
     process = host.popen(argv, name=kind)
     try:
         wait_until(lambda: bool(_lines(process)), f"{count} {kind} are open", process=process, timeout=OPENING)
@@ -84,18 +81,12 @@ class Timed:
 
 def timed_requests(host: Host, proxy: Proxy, origin: Origin, count: int) -> Timed:
     """Request ``/file`` from *host* *count* times by MPTCP. Raises TestbedError after ``OPENING`` seconds."""
-    order = {
-        "proxy": [proxy.host.service_address(), PROXY_PORT],
-        "target": [origin.host.service_address(), 80],
-        "kind": "get",
-        "at_once": 1,
-        "files": [["file", origin.sizes["file"]]] * count,
-        "timeout": REQUEST_SECONDS,
-    }
-    file = host.write(f"{host.name}-requests.json", json.dumps(order))
-    requests = json.loads(host.run(host.agent("fetch", str(file)), timeout=OPENING).stdout)
-    seconds = [each["end"] - each["began"] for each in requests if each["error"] is None]
-    return Timed(seconds, count - len(seconds), sum(each["multipath"] for each in requests))
+    done = host.run(host.agent("timed_requests", str(count), *_servers(proxy, origin)), timeout=OPENING)
+    return Timed(**json.loads(done.stdout))
+
+
+def _servers(proxy: Proxy, origin: Origin) -> tuple[str, str, str]:
+    return proxy.host.service_address(), str(PROXY_PORT), origin.host.service_address()
 
 
 def add_addresses(host: LiveNode, device: str, numbers: Iterable[int]) -> list[str]:
