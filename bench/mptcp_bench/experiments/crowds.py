@@ -211,7 +211,7 @@ COLUMNS: tuple[Column[str, Measured], ...] = (
     *_latency("median", "median", "median"),
     *_latency("95 %", "tail", "95th percentile"),
     Column(
-        "mean latency / the busy client's", "fairness", by="upper bound", filled=_is_compared, judged=_is_compared,
+        "mean × busy's", "fairness", by="upper bound", filled=_is_compared, judged=_is_compared,
         aim="mean latency, × that of the busy client's requests, upper bound", most=MAX_LATENCY_RATIO,
         text=lambda row: mean(row.values("fairness")),
     ),

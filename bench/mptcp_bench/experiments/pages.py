@@ -35,7 +35,7 @@ from mptcp_throttler.shaping.model import class_spec
 from ..statistics import fmean
 from .columns import RUNS, Column, Row, Table, Turn, columns_of
 from .devices import DEVICES, policy
-from .pages_judging import CAP, NEW, OURS, RATES, RTTS, Batch, Cell, Download, Settings, cells, judge, known
+from .pages_judging import CAP, NEW, OURS, RATES, RTTS, Batch, Cell, Download, Settings, cells, judge, known, ours
 from .scenario import Scenario
 from .two_paths import one_subflow, two_paths
 
@@ -227,9 +227,7 @@ def _longer(name: str, statistic: Callable[[list[float]], float], text: str) -> 
         return [statistic(row.values(name)) - statistic(without)] if row.measured and without else []
 
     aim = f"first downloads of a lone client longer, {text}"
-    return Column(
-        "", values, aim=aim, unit=" s", most=MAX_FIRST_DELAY, judged=lambda row: row.variant == NEW and row.cell.lone
-    )
+    return Column("", values, aim=aim, unit=" s", most=MAX_FIRST_DELAY, judged=lambda row: row.variant == NEW)
 
 
 def _later(row: PageRow) -> list[float]:
@@ -241,21 +239,39 @@ def _later(row: PageRow) -> list[float]:
     return [fmean(known) / fmean(without)]
 
 
-TABLE: Table[Cell, Batch] = Table(
-    "Many downloads under a cap",
-    (
-        RUNS,
-        *columns_of(Batch),
-        Column("× static", _by_static, by="median", aim="time, × that with a static class", most=1.02, judged=known),
-        _longer("first", fmean, "mean"),
-        _longer("first_longest", max, "the longest"),
-        Column(
-            "", _later, aim="later downloads of a lone client, × without a policy", most=MAX_LATER_RATIO,
-            judged=lambda row: row.variant in (NEW, OURS) and row.cell.lone,
+LABELS = (("downloads", lambda row: str(row.cell)), ("variant", lambda row: row.variant))
+OF_FIRST_FILES = ("first", "later")
+"""Columns for a client with one path."""
+TABLES: tuple[Table[Cell, Batch], ...] = (
+    Table(
+        "Many downloads under a cap",
+        (
+            RUNS,
+            *(column for column in columns_of(Batch) if column.of not in OF_FIRST_FILES),
+            Column(
+                "× static", _by_static, by="median", aim="time, × that with a static class", most=1.02, judged=known
+            ),
         ),
+        LABELS,
+        of=lambda row: not row.cell.lone,
+        wrapped=("downloads",),
     ),
-    (("downloads", lambda row: str(row.cell)), ("variant", lambda row: row.variant)),
-    wrapped=("downloads",),
+    Table(
+        "Many downloads of a client with one path",
+        (
+            RUNS,
+            *(column for column in columns_of(Batch) if column.of in OF_FIRST_FILES),
+            _longer("first", fmean, "mean"),
+            _longer("first_longest", max, "the longest"),
+            Column(
+                "", _later, aim="later downloads of a lone client, × without a policy", most=MAX_LATER_RATIO,
+                judged=ours,
+            ),
+        ),
+        LABELS,
+        of=lambda row: row.cell.lone,
+        wrapped=("downloads",),
+    ),
 )  # fmt: skip
 SCENARIO = Scenario(
     settings=Settings,
@@ -265,6 +281,6 @@ SCENARIO = Scenario(
     variants=variants,
     bed=built,
     measure=measure,
-    tables=(TABLE,),
+    tables=TABLES,
     counted=lambda row: "batches measured",
 )

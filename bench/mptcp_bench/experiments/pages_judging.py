@@ -95,13 +95,13 @@ class Download(NamedTuple):
 
 
 def ours(row: Row[Cell, Batch]) -> bool:
-    """Return whether *row* is of our throttler and a client with two paths."""
-    return row.variant in (NEW, OURS) and not row.cell.lone
+    """Return whether *row* is of our throttler."""
+    return row.variant in (NEW, OURS)
 
 
 def known(row: Row[Cell, Batch]) -> bool:
     """Return whether the throttler also knew the client."""
-    return row.variant == OURS and not row.cell.lone
+    return row.variant == OURS
 
 
 def _capped(row: Row[Cell, Batch]) -> str:
@@ -112,6 +112,8 @@ def _capped(row: Row[Cell, Batch]) -> str:
 class Batch:
     """The measurements of one batch. Durations are in seconds, from the first SYN to the last byte."""
 
+    first_longest: float
+    """The longest of the first downloads."""
     mean: float = figure("× cap", aim=_capped, most=1.05, judged=ours)
     """Mean rate of the capped path over the batch, as a multiple of the cap."""
     worst: float = figure("worst", by="most", aim=f"the same, worst {WINDOW:g} s", most=1.25, judged=known)
@@ -121,7 +123,6 @@ class Batch:
     p95: float = figure("p95 s", by="median")
     first: float = figure("first ones s", digits=3)
     """Mean duration of the first downloads, which start at the same time."""
-    first_longest: float = figure("longest s", by="most", digits=3)
     later: float = figure("later ones s", digits=3)
     joins: int = figure("joins", by="median", digits=0)
     """Number of connections with a second subflow."""
