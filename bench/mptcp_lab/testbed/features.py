@@ -14,12 +14,6 @@ from functools import cache
 
 from .commands import TestbedError, run
 
-_LOAD_BPF = """
-from mptcp_throttler.kernel.bpf import SocketPacing
-from mptcp_throttler.shaping.model import Ownership
-SocketPacing(Ownership()).close()
-"""
-
 _TRIALS = {
     "namespaces": "true",
     "veth": "ip link add veth0 type veth peer name veth1",
@@ -38,7 +32,7 @@ _TRIALS = {
     "nftables": "nft add table inet t",
     "nft-ingress": "nft add table netdev t && "
     "nft 'add chain netdev t c { type filter hook ingress device lo priority filter; }'",
-    "bpf-pacing": f"{sys.executable} -I -c '{_LOAD_BPF}'",
+    "bpf-pacing": f"{sys.executable} -I -m mptcp_lab.testbed.bpf_probe",
 }
 """For each feature of the kernel: shell commands that fail without it."""
 

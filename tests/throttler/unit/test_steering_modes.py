@@ -108,8 +108,8 @@ def test_standby_stays_in_use_until_the_active_path_has_no_outstanding_data(spac
     scene.carry = lambda _: {ETHERNET: 100.0 * MBIT, WIFI: 0.0}
     scene.run(max(1.5, 2 * spacing))
     assert scene.treatments == {
-        ETHERNET: Treatment(False, None, "stands in"),
-        WIFI: Treatment(True, None, "gives nothing"),
+        ETHERNET: Treatment(False, None, "replaces a lost or absent path"),
+        WIFI: Treatment(True, None, "outstanding data do not arrive"),
     }
     scene.run(5)
     assert not scene.treatments[ETHERNET].backup
