@@ -58,6 +58,7 @@ WAYS: Mapping[str, Way] = {
     "50/50": Way("Multipath UDP, 50/50", share=0.5),
     "75/25": Way("Multipath UDP, 75/25", share=0.25),
     "90/10": Way("Multipath UDP, 90/10", share=0.1),
+    "weights 50/50": Way("ours, mode weights, 50/50", share=0.5, ours=True),
     "weights 75/25": Way("ours, mode weights, 75/25", share=0.25, ours=True),
     "weights 90/10": Way("ours, mode weights, 90/10", share=0.1, ours=True),
     "tunnel": Way("ours, mptcp-tunnel", ours=True),
