@@ -12,12 +12,8 @@ from dataclasses import dataclass
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
 
-from .columns import for_pictures
-
 RATE = 10_000_000
 """Rate of each path in each direction, bits per second."""
-BEGIN_SECONDS = 0.3
-"""Length of the start of a download, which the paper's Figure 8 shows."""
 FILE_BYTES = 16_000_000
 """Size of the downloaded file."""
 GOOD_LOSS = {"ge1": 0.0, "ge2": 0.005, "ge3": 0.01, "ge7": 0.03}
@@ -148,10 +144,6 @@ class Point:
     """Number of subflows of the VPN's connection besides the first."""
     fallbacks: int
     """Number of connections that should have been MPTCP, but became plain TCP."""
-    begin: int = 0
-    """Bytes that both paths carried in the first ``BEGIN_SECONDS``; at least one, because a claim is about a ratio."""
-    received: tuple[tuple[float, int], ...] = for_pictures()
-    """Bytes that both paths had carried after some seconds."""
 
 
 def wrong(vpn: Vpn, point: Point) -> str | None:
