@@ -48,7 +48,7 @@ from .drawing import drawn
 from .findings import Picture
 from .mimbox_judging import PAPER_BUFFER, PERCENTS, ROUTER, Delays, MimboxResults, Point
 from .parameters import number, parameter, several, whole, words
-from .peers import PEERS
+from .peers import peers
 from .relay_bed import LARGE, MULTIPATH_PORT, WARM_UP_SECONDS, Bed
 from .relay_judging import DIRECT, LIMIT, OURS, Cell, spread
 from .relay_load import buffers, latencies, user_memory
@@ -136,7 +136,7 @@ def verdicts(claims: judging.Claimed, aims: judging.Aims) -> judging.Aims:
 
 
 def lacking(cell: Cell) -> str | None:
-    return None if cell.proxy == DIRECT else PEERS[cell.proxy].lacking()
+    return None if cell.proxy == DIRECT else peers()[cell.proxy].lacking()
 
 
 COLORS = {"direct": style.INK, "ours": style.ETHERNET.color, "haproxy": style.WIFI.color, "splice": style.THIRD,

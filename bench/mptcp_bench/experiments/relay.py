@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What it costs a proxy to carry a byte and a request: ours, Squid and HAProxy, alternating in one run.
+"""What it costs a proxy to carry a byte and a request: ours, Squid, HAProxy and nginx, alternating in one run.
 
 The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
 connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
@@ -22,16 +22,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 
+from rich.table import Table as RichTable
+
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Program, Testbed, paths
 
 from . import relay_judging as judging
 from .columns import Column, Row, Table, Turn
 from .parameters import number, parameter, whole, words
-from .peers import PEERS
+from .peers import peers
 from .relay_bed import FILES, LARGE, SMALL, WARM_UP_SECONDS, Bed
 from .relay_judging import BULK, CARRIED, CLIENTS, DIRECT, HELD, PROXIES, TASKS, Carried, Cell, Setting
 from .scenario import Scenario
+from .tables import new_table
 
 BULK_CONNECTIONS, REQUEST_CONNECTIONS = 4, 40
 
@@ -43,6 +46,7 @@ class Settings:
     offloads: tuple[str, ...] = parameter(
         "off, on or both: segmentation and receive offloads of the links", "off", words("off", "on")
     )
+    family: tuple[str, ...] = parameter("4, 6 or both: IPv4, IPv6", "4", words("4", "6"))
     processors: tuple[str, ...] = parameter(
         "shared, apart or both; apart: the proxy has one to itself, and receives its packets there",
         "shared,apart", words("shared", "apart"), quick="shared",
@@ -65,11 +69,13 @@ def cells(chosen: Settings) -> list[Cell]:
     """Return the cells to measure: each proxy with each kind of client that it accepts, and always no proxy, by TCP."""
     ways: dict[tuple[str, str], tuple[str, ...]] = {(DIRECT, "tcp"): ("get", "requests")}
     for proxy, client in product((name for name in chosen.proxies if name != DIRECT), chosen.clients):
-        if client == "tcp" or PEERS[proxy].multipath:
-            ways[proxy, client] = tuple(task for task in TASKS if PEERS[proxy].tunnels or "connect" not in task)
+        if client == "tcp" or peers()[proxy].multipath:
+            ways[proxy, client] = tuple(task for task in TASKS if peers()[proxy].tunnels or "connect" not in task)
     settings = [
-        Setting(offloads == "on", processors == "apart", links == "slow")
-        for offloads, processors, links in product(chosen.offloads, chosen.processors, chosen.links)
+        Setting(offloads == "on", int(family), processors == "apart", links == "slow")
+        for offloads, family, processors, links in product(
+            chosen.offloads, chosen.family, chosen.processors, chosen.links
+        )
     ]
     every = [
         Cell(*way, setting, tuple(task for task in tasks if task in chosen.tasks))
@@ -82,7 +88,7 @@ def cells(chosen: Settings) -> list[Cell]:
 def lacking(cell: Cell) -> str | None:
     if cell.setting.apart and len(os.sched_getaffinity(0)) < 2:
         return "the proxy is to have its own processor, and this machine has one processor"
-    return None if cell.proxy == DIRECT else PEERS[cell.proxy].lacking()
+    return None if cell.proxy == DIRECT else peers()[cell.proxy].lacking()
 
 
 @contextmanager
@@ -156,6 +162,16 @@ def _table(title: str, tasks: Sequence[str], *columns: Column[Cell, Carried]) ->
     return Table(title, columns, LABELS, of=of, wrapped=("setting",))
 
 
+class Proxies(Table[Cell, Carried]):
+    """The table of the measured proxies with their versions."""
+
+    def shown(self, results: judging.RelayResults) -> RichTable:
+        table = new_table(self.title, ("proxy", "version"), ("proxy", "version"))
+        for name in dict.fromkeys(cell.proxy for cell in results.cells if cell.proxy != DIRECT):
+            table.add_row(name, peers()[name].version())
+        return table
+
+
 SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "apache2", "squid", "ss", "ethtool", "gcc", "mptcpize"),
@@ -176,6 +192,7 @@ SCENARIO = Scenario(
             "Memory of a connection in kB", HELD,
             _column("idle", _cost("idle-get")), _column("tunnel", _cost("idle-connect")),
         ),
+        Proxies("Proxies as installed", ()),
     ),
     parts=lambda cell: cell.tasks,
     together=lambda cell: cell.setting,

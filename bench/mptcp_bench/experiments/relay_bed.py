@@ -21,7 +21,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, Origin, start_origin, wait_un
 from mptcp_lab.testbed.transfer import Added
 
 from .own_processor import Shares, running_on, shares_of_this_machine, steer
-from .peers import PEERS, PeerSetup
+from .peers import PeerSetup, peers
 from .relay_judging import BASE, CLIENTS, DIRECT, Cell, Setting, void
 from .relay_load import TIMEOUT, Load, asking, built, kernel_memory, user_memory
 from .two_paths import one_subflow
@@ -50,6 +50,7 @@ class Bed:
     held: int
     """Number of idle connections whose memory is measured."""
     shares: Shares
+    family: int
 
     @classmethod
     def on(
@@ -64,14 +65,14 @@ class Bed:
             steer(testbed, shares)
         with running_on(shares.others):
             web = start_origin(testbed["origin"], files)
-        return cls(testbed, seconds, web, held, shares)
+        return cls(testbed, seconds, web, held, shares, setting.family)
 
     def check_emulation(self) -> None:
         self.testbed.check_emulation()
 
     @property
     def origin(self) -> str:
-        return self.testbed["origin"].service_address()
+        return self.testbed["origin"].service_address(self.family)
 
     @contextmanager
     def running(self, cell: Cell, extra_config: str = "") -> Iterator[Program | None]:
@@ -87,7 +88,7 @@ class Bed:
         directory.chmod(0o755)
         setup = PeerSetup(host, directory, self.origin, bool(CLIENTS[cell.client]), extra_config)
         with running_on(self.shares.proxy):
-            process = PEERS[cell.proxy].start(setup)
+            process = peers()[cell.proxy].start(setup)
         try:
             yield process
         finally:
@@ -103,10 +104,11 @@ class Bed:
         connections and their second subflows are established; also yield a check of the accepted connections.
         """
         direct, tunnel, subflows = cell.proxy == DIRECT, "connect" in task, CLIENTS[cell.client]
-        target = f"/{file}" if direct or tunnel else f"http://{self.origin}/{file}"
-        connect = f"CONNECT {self.origin}:443 HTTP/1.1\r\nHost: {self.origin}:443\r\n\r\n"
+        host = f"[{self.origin}]" if ":" in self.origin else self.origin
+        target = f"/{file}" if direct or tunnel else f"http://{host}/{file}"
+        connect = f"CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n"
         closing = "Connection: close\r\n" if close else ""
-        request = f"GET {target} HTTP/1.1\r\nHost: {self.origin}\r\n{closing}\r\n"
+        request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{closing}\r\n"
         server = self.testbed["origin" if direct else "proxy"]
         port = PROXY_PORT if not direct else MULTIPATH_PORT if subflows else 80
         counters = Added(server)
@@ -123,8 +125,8 @@ class Bed:
             one_subflow(self.testbed) if subflows == 1 else nullcontext(),
             running_on(self.shares.others),
             asking(
-                self.testbed["client"], "mptcp" if subflows else "tcp", server.service_address(), port, count, requests,
-                request, connect if tunnel and not direct else "",
+                self.testbed["client"], "mptcp" if subflows else "tcp", server.service_address(self.family), port,
+                count, requests, request, connect if tunnel and not direct else "",
             ) as load,
         ):  # fmt: skip
             load.wait(lambda counters: counters.standing == count, f"{cell}: {count} connections are answered")

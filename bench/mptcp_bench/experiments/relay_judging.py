@@ -20,7 +20,7 @@ from .columns import Results, by_round
 
 DIRECT, OURS, KEEPING, REBUILT, LIMIT = "direct", "ours", "ours-keep", "ours-rebuilt", "splice"
 OWN = (OURS, KEEPING, REBUILT)
-OTHERS = ("squid", "haproxy")
+OTHERS = ("squid", "haproxy", "nginx")
 """Proxies of other projects, with which ours is compared."""
 PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
@@ -53,6 +53,7 @@ class Setting:
     """The environment in which a whole run is measured."""
 
     offloads: bool = False
+    family: int = 4
     apart: bool = False
     """Whether the proxy has its own processor (``own_processor``)."""
     slow: bool = False
@@ -60,7 +61,7 @@ class Setting:
 
     def __str__(self) -> str:
         own, slow = ", its own processor" * self.apart, ", slow links" * self.slow
-        return f"offloads {'on' if self.offloads else 'off'}{own}{slow}"
+        return f"offloads {'on' if self.offloads else 'off'}, IPv{self.family}{own}{slow}"
 
 
 BASE = Setting()

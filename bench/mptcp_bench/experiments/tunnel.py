@@ -2,10 +2,10 @@
 """A tunnel over two paths: unmodified OpenVPN over ``mptcp-tunnel``, compared with the alternatives.
 
 A download runs through OpenVPN, without cipher, over emulated paths. The variants are: each path alone; our splitter,
-whose daemons are restarted for each download, so that it has to learn the paths again; and Multipath TCP for OpenVPN's
-connection, with this host's default congestion control. Variants alternate within a run. Two congestion controls are
-used inside, each in its own testbed. Further parts are a path that falls silent, paths that change, a call during a
-download, and the cost of a packet.
+whose daemons are restarted for each download, so that it has to learn the paths again; over paths without loss, a 50/50
+split; and Multipath TCP for OpenVPN's connection, with this host's default congestion control. Variants alternate
+within a run. Two congestion controls are used inside, each in its own testbed. Further parts are a path that falls
+silent, paths that change, a call during a download, and the cost of a packet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control, vpn_bed
 from .vpn_cells import CONTROLS, PathPair, Vpn
 
 DOWNLOADS = ("goodput", "rates", "loss")
-VPNS = {"a alone": Vpn("udp"), "b alone": Vpn("udp b"), "ours": Vpn("tunnel"), "mptcp": Vpn("mptcp")}
+VPNS = {
+    "a alone": Vpn("udp"), "b alone": Vpn("udp b"), "ours": Vpn("tunnel"), "weights": Vpn("weights 50/50"),
+    "mptcp": Vpn("mptcp"),
+}  # fmt: skip
 """The VPN of each variant of a download. The VPN over MPTCP has this host's default congestion control outside."""
 LOSSES: Mapping[str, Loss] = {"1 %": UniformLoss(0.01), "bursts": GilbertElliott(p=0.002, r=0.2)}
 """Losses of 1 % in the long run. A burst has on average five packets in a row."""
@@ -65,7 +68,7 @@ MAX_LEAVE_SECONDS, MAX_LOST_SECONDS, MAX_BACK_SECONDS = 0.4, 0.5, 1.0
 MIN_CHANGED_SHARE = 0.8
 """Minimum goodput from three seconds after a change on, as a share of the available rate."""
 MAX_CALL_DELAY_MS = 20
-MAX_RESEQUENCER_US, MIN_MBITS = 5.0, 500.0
+MAX_KERNEL_NS, MAX_RESEQUENCER_US, MIN_MBITS = 300.0, 5.0, 500.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,9 @@ def cells(chosen: Settings) -> list[Cell]:
 
 
 def variants(chosen: Settings, cell: Cell) -> tuple[str, ...]:
-    return tuple(VPNS) if cell.part in DOWNLOADS else CALLS if cell.part == "call" else ("",)
+    if cell.part in DOWNLOADS:
+        return tuple(each for each in VPNS if each != "weights" or cell.part != "loss")
+    return CALLS if cell.part == "call" else ("",)
 
 
 def tunnel_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> AbstractContextManager[Bed | Testbed]:
@@ -183,6 +188,7 @@ GOODPUT: Table[Cell, Any] = Table(
         _goodput("a alone", "a alone"),
         _goodput("b alone", "b alone"),
         _goodput("ours", "ours"),
+        _goodput("50/50", "weights"),
         _goodput("over MPTCP", "mptcp"),
         Column(
             "ours / sum", _divided_by(sum), by="median", digits=3, aim="goodput / sum of both paths alone",
@@ -242,6 +248,9 @@ COST = _table(
     "Cost of a packet",
     "cost",
     (
+        _median("splitter ns", "splitter", digits=1),
+        _median("joiner ns", "joiner", digits=1),
+        _median("", "kernel", "splitter and joiner, ns/packet", most=MAX_KERNEL_NS),
         _median("resequencer µs", "resequencer", "resequencer, µs/packet", digits=1, most=MAX_RESEQUENCER_US),
         _median(
             "carried Mbit/s", "carried", "carried with no more than 1 % lost, Mbit/s", scale=1e-6, digits=1,

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from mptcp_lab.agent import processors
 from mptcp_lab.agent.processes import descendants
@@ -21,17 +26,67 @@ PAYLOAD_BYTES = 1400
 WARM_UP_SECONDS, MEASURED_SECONDS = 5.0, 2.0
 """Time until the daemons have learned the paths' rates, and length of each measurement."""
 OFFERED_RATES = (200, 300, 400, 500, 600, 800, 1000)
-"""Offered rates in Mbit/s. A packet's cost is measured at the first. They increase until the share of lost packets
+"""Offered rates in Mbit/s. A packet's cost is measured at the first. The rates increase until the share of lost packets
 exceeds ``MAX_LOSS``."""
 MAX_LOSS = 0.01
+BPF_STATS_RUN_TIME = 0
+"""From linux/bpf.h."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The resequencer's µs per packet, and the rate in bits/s that was carried."""
+    """Costs per packet: ns of both BPF programs, µs of the resequencer; and the rate in bits/s that was carried."""
 
+    splitter: float
+    joiner: float
     resequencer: float
     carried: float
+
+    @property
+    def kernel(self) -> float:
+        return self.splitter + self.joiner
+
+
+class RunTime(NamedTuple):
+    """Run time and number of runs of a BPF program since it was loaded."""
+
+    nanoseconds: int
+    runs: int
+
+
+@contextmanager
+def counting_run_times() -> Iterator[None]:
+    """Let the kernel measure the run time of BPF programs during the scope. Raises TestbedError."""
+    descriptor = ctypes.CDLL("libbpf.so.1", use_errno=True).bpf_enable_stats(BPF_STATS_RUN_TIME)
+    if descriptor < 0:
+        raise TestbedError(f"count the run time of BPF programs: {os.strerror(-descriptor)}")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def run_times(end: TunnelEnd) -> dict[int, RunTime]:
+    """Return the run time of each BPF program of *end*, by the program's ID."""
+    programs = {}
+    for file in Path(f"/proc/{end.process.pid}/fdinfo").iterdir():
+        fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
+        if "prog_id" in fields:
+            programs[int(fields["prog_id"])] = RunTime(int(fields["run_time_ns"]), int(fields["run_cnt"]))
+    return programs
+
+
+def nanoseconds_per_run(before: Mapping[int, RunTime], after: Mapping[int, RunTime]) -> float:
+    """Return the nanoseconds per run of the program that ran most often. Raises TestbedError if none ran."""
+    never = RunTime(0, 0)
+    added = []
+    for number, (nanoseconds, runs) in after.items():
+        earlier = before.get(number, never)
+        added.append(RunTime(nanoseconds - earlier.nanoseconds, runs - earlier.runs))
+    busiest = max(added, key=lambda each: each.runs, default=never)
+    if not busiest.runs:
+        raise TestbedError("no BPF program of the tunnel ran")
+    return busiest.nanoseconds / busiest.runs
 
 
 def resequencer_seconds(end: TunnelEnd) -> float:
@@ -67,13 +122,16 @@ def measure(testbed: Testbed) -> Cost:
     carried = 0.0
     with tunnel(client, proxy, dict(zip("ab", DEVICES, strict=True))) as both:
         send(OFFERED_RATES[0], WARM_UP_SECONDS)
+        # The statistics take time themselves, so that the carried rate is measured without them.
+        with counting_run_times():
+            before, used = [run_times(end) for end in (both.proxy, both.relay)], resequencer_seconds(both.relay)
+            _, measured, _ = send(OFFERED_RATES[0], MEASURED_SECONDS)
+            after, used = [run_times(end) for end in (both.proxy, both.relay)], resequencer_seconds(both.relay) - used
+        splitter, joiner = map(nanoseconds_per_run, before, after)
         for offered in OFFERED_RATES:
-            before = resequencer_seconds(both.relay)
             sent, received, seconds = send(offered, MEASURED_SECONDS)
-            if not carried:
-                cost = 1e6 * (resequencer_seconds(both.relay) - before) / max(1, received)
             if received < (1 - MAX_LOSS) * sent:
                 break
             # Use the received rate, because a sender with too little processor time sends fewer packets than requested.
             carried = max(carried, received * PAYLOAD_BYTES * 8 / seconds)
-    return Cost(cost, carried)
+    return Cost(splitter, joiner, 1e6 * used / max(1, measured), carried)

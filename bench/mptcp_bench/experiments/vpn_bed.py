@@ -24,7 +24,7 @@ from mptcp_lab.testbed.tunnel import Tunnel, tunnel
 
 from .columns import Turn
 from .devices import DEVICES
-from .vpn_cells import BEGIN_SECONDS, FILE_BYTES, OVER_TCP, VPNS, WAYS, Condition, Point, Vpn, wrong
+from .vpn_cells import FILE_BYTES, OVER_TCP, VPNS, WAYS, Condition, Point, Vpn, wrong
 
 NEEDS = ("root", "namespaces", "mptcp", "mptcp-pm", "tbf", "nftables", "apache2", "openvpn", "mptcpize", "wget", "curl")
 SYSCTLS = {"net.ipv4.tcp_rmem": "4096 87380 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304"}
@@ -166,9 +166,7 @@ def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
         yield
 
 
-def measure(
-    bed: Bed, turn: Turn[Condition], *, warm_up: float = WARM_UP_SECONDS, interval: float = 0.1
-) -> dict[str, Point]:
+def measure(bed: Bed, turn: Turn[Condition]) -> dict[str, Point]:
     """Run the VPN of the turn's variant, and download through it with each congestion control in turn.
 
     Raises TestbedError if the VPN was not carried as intended.
@@ -178,36 +176,33 @@ def measure(
     with running_vpn(bed, vpn):
         for control in controls if turn.number % 2 else reversed(controls):
             set_control(bed.testbed["origin"], control)
-            points[control] = download(bed, vpn, counters, warm_up, interval)
+            points[control] = download(bed, vpn, counters, WARM_UP_SECONDS)
     return points
 
 
-def download(bed: Bed, vpn: Vpn, counters: Added, warm_up: float, interval: float = 0.1) -> Point:
+def download(bed: Bed, vpn: Vpn, counters: Added, warm_up: float) -> Point:
     """Measure a download through *vpn*, after an unmeasured download of *warm_up* seconds. *counters* began before it.
 
-    The received bytes are sampled every *interval* seconds. Raises TestbedError if nothing arrived, if the data differ
-    from the server's, or if the VPN was not carried as intended.
+    Raises TestbedError if nothing arrived, if the data differ from the server's, or if the VPN was not carried as
+    intended.
     """
     url = bed.origin.url(FILE_NAME)
     bed.client.run(["curl", "-sS", "-o", "/dev/null", "-I", "-m", str(OPEN_TIMEOUT), url], timeout=2 * OPEN_TIMEOUT)
     if warm_up:
         observe(bed.lab, wget(url), timeout=warm_up)
-    seen = observe(bed.lab, wget(url), timeout=bed.seconds, interval=interval)
+    seen = observe(bed.lab, wget(url), timeout=bed.seconds)
     whole = seen.status == 0 and seen.sha256 == bed.origin.digests[FILE_NAME]
     if not (seen.timed_out and seen.octets) and not whole:
         raise TestbedError(f"wget ended with {seen.status} and {seen.octets} bytes: {seen.said}")
     client, server = counters.read()
     first, last = seen.samples[0].octets, seen.samples[-1].octets
     received = {path.name: last[path.name] - first[path.name] for path in bed.lab.paths}
-    totals = tuple((sample.time, sum(sample.octets.values()) - sum(first.values())) for sample in seen.samples)
     point = Point(
         goodput=seen.goodput,
         second=received["secondary"] / max(1, sum(received.values())),
         load=max(received[path.name] * 8 / seen.ended / (path.down.rate or math.inf) for path in bed.paths),
         joined=server.get("MPTcpExtMPJoinAckRx", 0),
         fallbacks=fallbacks(client) + fallbacks(server),
-        begin=max(1, *(octets for time, octets in totals if time <= BEGIN_SECONDS)),
-        received=totals,
     )
     if (reason := wrong(vpn, point)) is not None:
         raise TestbedError(reason)

@@ -12,12 +12,8 @@ from dataclasses import dataclass
 
 from mptcp_lab.emulation.model import Direction, EmulatedPath, GilbertElliott, Loss, UniformLoss
 
-from .columns import for_pictures
-
 RATE = 10_000_000
 """Rate of each path in each direction, bits per second."""
-BEGIN_SECONDS = 0.3
-"""Length of the start of a download, which the paper's Figure 8 shows."""
 FILE_BYTES = 16_000_000
 """Size of the downloaded file."""
 GOOD_LOSS = {"ge1": 0.0, "ge2": 0.005, "ge3": 0.01, "ge7": 0.03}
@@ -58,6 +54,7 @@ WAYS: Mapping[str, Way] = {
     "50/50": Way("Multipath UDP, 50/50", share=0.5),
     "75/25": Way("Multipath UDP, 75/25", share=0.25),
     "90/10": Way("Multipath UDP, 90/10", share=0.1),
+    "weights 50/50": Way("ours, mode weights, 50/50", share=0.5, ours=True),
     "weights 75/25": Way("ours, mode weights, 75/25", share=0.25, ours=True),
     "weights 90/10": Way("ours, mode weights, 90/10", share=0.1, ours=True),
     "tunnel": Way("ours, mptcp-tunnel", ours=True),
@@ -147,10 +144,6 @@ class Point:
     """Number of subflows of the VPN's connection besides the first."""
     fallbacks: int
     """Number of connections that should have been MPTCP, but became plain TCP."""
-    begin: int = 0
-    """Bytes that both paths carried in the first ``BEGIN_SECONDS``; at least one, because a claim is about a ratio."""
-    received: tuple[tuple[float, int], ...] = for_pictures()
-    """Bytes that both paths had carried after some seconds."""
 
 
 def wrong(vpn: Vpn, point: Point) -> str | None:

@@ -7,13 +7,13 @@ each round, each VPN is started once, in a drawn order, and carries a download w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import make_dataclass
 from functools import partial
 from typing import Any
 
 from .. import style
-from ..statistics import median, of_median
+from ..statistics import median
 from .claims import Claims
 from .columns import CELL, RUNS, Column, Table
 from .drawing import drawn
@@ -21,7 +21,7 @@ from .findings import Picture
 from .parameters import number, parameter, several, whole, words
 from .scenario import Scenario
 from .vpn_bed import NEEDS, Bed, measure, vpn_bed
-from .vpn_cells import BEGIN_SECONDS, CONTROLS, LOSSES, RATE, VPNS, WAYS, Condition, Point, Vpn, vpns
+from .vpn_cells import CONTROLS, LOSSES, RATE, VPNS, WAYS, Condition, Point, Vpn, vpns
 from .vpn_judging import VpnResults, claims_of, conditions, values, verdicts
 
 MAX_DELAY = 2000
@@ -59,14 +59,11 @@ def figure(
     inner: Iterable[str] = ("cubic",),
     outer: Iterable[str] = ("cubic",),
     seconds: float = 8.0,
-    runs: tuple[int, int] = (3, 1),
-    begin: bool = False,
 ) -> Scenario[Any, Condition, Bed, Point]:
     """Return the experiment that repeats a figure.
 
     Its option *delays* has the RTT of both paths in ms or, if *ratio*, the secondary path's RTT as a multiple of the
-    primary path's RTT. *quick* and *quick_losses* are the delays and losses of a quick run; *runs* has the rounds of a
-    usual and of a quick run. If *begin*, the figure shows the start of the downloads, without an earlier download.
+    primary path's RTT. *quick* and *quick_losses* are the delays and losses of a quick run.
     """
     varied = "ratio" if ratio else "rtt"
     axis = f"secondary RTT, × the primary's {PRIMARY_RTT:g} ms" if ratio else "RTT of both paths, ms"
@@ -77,7 +74,7 @@ def figure(
             (varied, Any, parameter(axis, delays, several(_delay), quick=quick)),
             ("loss", Any, parameter(loss, ",".join(losses), words(*LOSSES), quick=",".join(quick_losses) or None)),
             ("outer", Any, parameter("congestion controls of the VPN", ",".join(outer), words(*CONTROLS))),
-            ("runs", int, parameter("rounds", str(runs[0]), whole(), quick=str(runs[1]))),
+            ("runs", int, parameter("rounds", "3", whole(), quick="1")),
             ("seconds", float, parameter("after which a download of 16 MB is aborted", f"{seconds:g}", number())),
         ],
         frozen=True,
@@ -95,10 +92,10 @@ def figure(
         variants=lambda chosen, at: list(vpns(ways, chosen.outer)),
         drawn=True,
         bed=lambda chosen, cells, seed: vpn_bed(cells[0].paths, seed, chosen.seconds),
-        measure=partial(measure, warm_up=0, interval=0.01) if begin else measure,
+        measure=measure,
         tables=(Claims(title, (), claims=partial(claims_of, name)), GOODPUT),
         verdicts=partial(verdicts, name),
-        pictures=partial(pictures, name, title, _begin_panel if begin else _panel),
+        pictures=partial(pictures, name, title),
     )
 
 
@@ -108,31 +105,20 @@ GOODPUT: Table[Condition, Point] = Table(
         RUNS,
         Column("Mbit/s", "goodput", scale=1e-6, digits=1),
         Column("by the second path %", "second", scale=100, digits=0),
-        Column("first 0.3 s, kB", "begin", scale=1e-3, digits=0),
     ),
     (CELL, ("way", lambda row: row.variant), ("inside", lambda row: row.part)),
 )
 
 
-def pictures(name: str, title: str, panel: Callable[..., None], results: VpnResults) -> list[Picture]:
-    """Draw a *panel* for each loss and each congestion control inside."""
+def pictures(name: str, title: str, results: VpnResults) -> list[Picture]:
+    """Draw a panel for each loss and each congestion control inside."""
     panels = [
-        partial(panel, results, loss, inner)
+        partial(_panel, results, loss, inner)
         for inner in dict.fromkeys(run.part for run in results.runs)
         for loss in dict.fromkeys(at.loss for at in conditions(results))
     ]
-    subtitle = "goodput of a download inside, by the second path's RTT" if panel == _panel else "bytes of a download"
+    subtitle = "goodput of a download inside, by the second path's RTT"
     return [Picture(name, lambda target: drawn(target, title, subtitle, panels))] if panels else []
-
-
-def _begin_panel(results: VpnResults, loss: str, inner: str, axes: Any) -> None:
-    """Draw, for each VPN, the run with the median of the bytes at the end."""
-    for label in dict.fromkeys(run.turn.variant for run in results.runs):
-        measured = [run.measured for run in results.runs if (run.turn.variant, run.part) == (label, inner)]
-        received = of_median(measured, lambda point: point.begin).received
-        shown = [(1e3 * time, octets / 1e3) for time, octets in received if 0 <= time <= BEGIN_SECONDS]
-        axes.plot(*zip(*shown, strict=True), label=label, **look_of(VPNS[label]))
-    style.dress(axes, "ms since the client's start", "kB over both paths")
 
 
 def _panel(results: VpnResults, loss: str, inner: str, axes: Any) -> None:
@@ -169,11 +155,6 @@ FIG6 = figure(
 FIG7 = figure(
     "vpn-fig7", "Figure 7: Multipath UDP beside Multipath TCP, no loss",
     ways=COMPARED, inner=CONTROLS, outer=CONTROLS, delays="20,60,100", quick="20,100", losses=("0",),
-)  # fmt: skip
-FIG8 = figure(
-    "vpn-fig8", "Figure 8: the start of a download, RTT 40 ms",
-    ways=("mptcp", "50/50", "tunnel"), outer=CONTROLS, delays="40", quick="40", losses=("0",), seconds=2.0, runs=(8, 2),
-    begin=True,
 )  # fmt: skip
 FIG9 = figure(
     "vpn-fig9", "Figure 9: Multipath UDP beside Multipath TCP, with losses",

@@ -195,7 +195,7 @@ STATEMENTS: Mapping[str, Sequence[Statement]] = {
     ),
     "vpn-fig8": (
         Statement("Multipath TCP is much slower in grabbing the available bandwidth than Multipath UDP.",
-                  "received in 0.3 s, 50/50 × Multipath TCP", ratio("50/50", "mptcp", "begin"),
+                  "acknowledged after 0.3 s, 50/50 × Multipath TCP", ratio("50/50", "mptcp", "acknowledged"),
                   least=NOTICEABLE),
     ),
     "vpn-fig9": (

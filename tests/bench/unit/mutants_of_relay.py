@@ -12,12 +12,12 @@ from mutants import Judge, rehearsed
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.relay import SCENARIO
-from mptcp_bench.experiments.relay_judging import CARRIED, CLIENTS, DIRECT, HELD, OURS, OWN, Carried, Cell
+from mptcp_bench.experiments.relay_judging import CARRIED, CLIENTS, DIRECT, HELD, OTHERS, OURS, OWN, Carried, Cell
 
 PEER = "haproxy"
 # Our rebuilt proxy and the one with the host's congestion control cost least. They are not peers to compare with.
-OPTIONS = {"processors": "shared", "links": "fast", "proxies": ",".join((*OWN, "squid", PEER)), "runs": "3"}
-COST = {**dict.fromkeys(OWN, 0.5), OURS: 0.95, PEER: 1.0, "squid": 2.0}
+OPTIONS = {"processors": "shared", "links": "fast", "proxies": ",".join((*OWN, *OTHERS)), "runs": "3"}
+COST = {**dict.fromkeys(OWN, 0.5), OURS: 0.95, PEER: 1.0, "squid": 2.0, "nginx": 1.5}
 RATE = {"get": 0.85, "connect": 0.97, "requests": 0.9}
 APART = (0.3, 0.95, 1.6)
 """Factors for the cost in each round: below 1 on average, but with too much spread for a verdict."""
@@ -72,6 +72,9 @@ RELAY = Judge(
             lambda turn, task, sound: None if (turn.cell.proxy, turn.number) == (PEER, 1) else sound
         ),
         **{f"an answer was broken off by {proxy}": failing(proxy) for proxy in OWN},
+        "nginx costs least": judged(
+            lambda turn, task, sound: replace(sound, cost=0.9) if turn.cell.proxy == "nginx" else sound
+        ),
         "dead proxy: no byte comes": of_ours("tcp", "get", cost=inf, rate=0),
         **{f"{task} costs more than with the best peer": of_ours("tcp", task, cost=1.1) for task in CARRIED},
         "its download is slow": of_ours("tcp", "get", rate=0.9),

@@ -12,7 +12,7 @@ from mutants import MBIT, Judge, rehearsed
 
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.experiments.tunnel import DOWNLOADS, SCENARIO, Cell
+from mptcp_bench.experiments.tunnel import DOWNLOADS, SCENARIO, VPNS, Cell
 from mptcp_bench.experiments.tunnel_cost import Cost
 from mptcp_bench.experiments.tunnel_parts import (
     ONE_PATH_BUSY,
@@ -22,11 +22,12 @@ from mptcp_bench.experiments.tunnel_parts import (
     Call,
     Silence,
 )
-from mptcp_bench.experiments.vpn_cells import Point
+from mptcp_bench.experiments.vpn_cells import WAYS, Point, wrong
 
 LOSSY_SHARE = 0.6
 """Share of a path's rate that remains with loss."""
 SILENCE = Silence(relay=0.3, proxy=0.3, back=0.1, lost=0.3)
+COST = Cost(150, 50, 4, 600 * MBIT)
 
 
 def judged(
@@ -34,20 +35,25 @@ def judged(
     silence: Silence = SILENCE,
     change: float = 9.5,
     call: tuple[float, float] = (0.025, 0.0),
-    cost: tuple[float, float] = (4.0, 600.0),
+    cost: Cost = COST,
+    split: float = 0.5,
     runs: int = 3,
 ) -> Callable[[], Sequence[Aim]]:
     """Return a function that judges runs with these values.
 
     *ours* returns the rate of a download through the tunnel from the rates of both paths alone; *call*: 99th percentile
-    of the delay, and share of lost packets; *cost*: µs and Mbit/s.
+    of the delay, and share of lost packets; *split*: the second path's share with fixed shares of 50/50.
     """
 
-    def downloaded(turn: Turn[Cell]) -> Point:
+    def downloaded(turn: Turn[Cell]) -> Point | None:
         over = zip(turn.cell.over.rates, turn.cell.over.losses, strict=True)
         rates = [rate * MBIT * (0.9 if loss is None else LOSSY_SHARE) for rate, loss in over]
         rate = {"a alone": rates[0], "b alone": rates[1]}.get(turn.variant, ours(rates))
-        return Point(rate, second=0.5, load=0.95, joined=0, fallbacks=0)
+        vpn = VPNS[turn.variant]
+        way = WAYS[vpn.way]
+        second = split if turn.variant == "weights" else 0.4 if way.share is None else way.share
+        point = Point(rate, second, load=0.95, joined=way.joined, fallbacks=0)
+        return point if wrong(vpn, point) is None else None
 
     def called(turn: Turn[Cell]) -> Call:
         p99, loss = {ONE_PATH_IDLE: (0.011, 0.0), ONE_PATH_BUSY: (0.061, 0.01), OURS_BUSY: call}[turn.variant]
@@ -58,7 +64,7 @@ def judged(
         "silence": lambda turn: silence,
         "change": lambda turn: AfterChange(change, 10.0),
         "call": called,
-        "cost": lambda turn: Cost(cost[0], cost[1] * MBIT),
+        "cost": lambda turn: cost,
     }
 
     def measure(turn: Turn[Cell]) -> Any:
@@ -85,8 +91,10 @@ TUNNEL = Judge(
         "a change is not followed": judged(change=5.0),
         "a call waits in a queue": judged(call=(0.061, 0.0)),
         "a call loses more than over one path": judged(call=(0.025, 0.02)),
-        "packets are dear in the resequencer": judged(cost=(28.6, 600.0)),
-        "little is carried": judged(cost=(4.0, 300.0)),
+        "the split of 50/50 is another one": judged(split=0.7),
+        "packets are dear in the kernel": judged(cost=replace(COST, splitter=250, joiner=100)),
+        "packets are dear in the resequencer": judged(cost=replace(COST, resequencer=28.6)),
+        "little is carried": judged(cost=replace(COST, carried=300 * MBIT)),
         "a run is missing": judged(runs=2),
         "nothing measured": judged(runs=0),
     },

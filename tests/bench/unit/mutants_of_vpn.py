@@ -14,7 +14,8 @@ from mptcp_bench.experiments import EXPERIMENTS, vpn_losses
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.scenario import Scenario
-from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, VPNS, WAYS, Condition, Point, Vpn, loss_of, wrong
+from mptcp_bench.experiments.vpn_cells import GOOD_LOSS, VPNS, WAYS, Condition, Vpn, loss_of, wrong
+from mptcp_bench.experiments.vpn_trace import Start
 
 Rate = Callable[[Vpn, Condition], float]
 """Rate in Mbit/s by VPN and condition."""
@@ -29,11 +30,11 @@ MUTANTS: dict[str, Change] = {
 }
 
 
-def point(vpn: Vpn, rate: float) -> Point:
+def point(vpn: Vpn, rate: float) -> Start:
     """Return a sound measurement with this *rate* in Mbit/s."""
     way = WAYS[vpn.way]
     share = 0.4 if way.share is None else way.share
-    return Point(rate * 1e6, share, load=0.95, joined=way.joined, fallbacks=0, begin=round(rate * 1e5))
+    return Start(rate * 1e6, share, load=0.95, joined=way.joined, fallbacks=0, acknowledged=round(rate * 1e5))
 
 
 def of_figure(number: int, rate: Rate, worlds: Mapping[str, Rate] | None = None) -> Judge:
@@ -45,7 +46,7 @@ def of_figure(number: int, rate: Rate, worlds: Mapping[str, Rate] | None = None)
     def judged(
         change: Change = lambda vpn: {}, rate: Rate = rate, keep: Callable[[Vpn, int], bool] = lambda vpn, number: True
     ) -> Sequence[Aim]:
-        def measure(turn: Turn[Condition]) -> dict[str, Point] | None:
+        def measure(turn: Turn[Condition]) -> dict[str, Start] | None:
             vpn = VPNS[turn.variant]
             measured = replace(point(vpn, rate(vpn, turn.cell)), **change(vpn))
             is_void = wrong(vpn, measured) is not None or not keep(vpn, turn.number)
@@ -87,6 +88,9 @@ def figure7(vpn: Vpn, at: Condition) -> float:
     return rates(udp=9, mptcp=15 - at.first / 20, half=16, tunnel=17)(vpn, at)
 
 
+figure8 = rates(mptcp=1.5, half=2.5, tunnel=2.6)
+
+
 def figure9(vpn: Vpn, at: Condition) -> float:
     return rates(udp=5, mptcp=9, half=9 * (1.2 if at.loss == "0" else 1.1), tunnel=12)(vpn, at)
 
@@ -117,7 +121,7 @@ VPN = {
     "vpn-fig5": of_figure(5, figure5, {"worse with the asymmetry": lambda vpn, at: figure5(vpn, at) - at.second / 50}),
     "vpn-fig6": of_figure(6, rates(tcp=7, udp=8, tunnel=14)),
     "vpn-fig7": of_figure(7, figure7),
-    "vpn-fig8": of_figure(8, rates(mptcp=1.5, half=2.5, tunnel=2.6)),
+    "vpn-fig8": of_figure(8, figure8, {"Multipath TCP starts as fast": rates(mptcp=2.5, half=2.5, tunnel=2.6)}),
     "vpn-fig9": of_figure(9, figure9),
     "vpn-fig10": of_figure(10, figure10),
     "vpn-fig11": of_figure(11, figure11),
