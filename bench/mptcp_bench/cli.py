@@ -8,10 +8,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
@@ -24,11 +23,11 @@ from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.ownership import remove_stale, runs
 
 from . import provenance, result_file
-from .experiments import EXPERIMENTS
+from .experiments import EXPERIMENTS, Experiment
 from .experiments.findings import Findings, Picture, result_of
-from .experiments.parameters import OptionError, given
-from .paper import parameters, scenarios
-from .result_file import ExperimentResult, Provenance
+from .experiments.parameters import OptionError
+from .paper import PAPER
+from .result_file import ExperimentResult
 
 INTERRUPTED = 130
 ALL = "all"
@@ -81,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(command=_demo)
 
     run = commands.add_parser("run", help="run an experiment: result.json and a figure")
-    names = [*scenarios.NAMES, *EXPERIMENTS, ALL]
+    names = [*PAPER, *EXPERIMENTS, ALL]
     run.add_argument("name", choices=names, metavar="NAME", help=f"one of mptcp-bench list; {ALL}: the paper's seven")
     run.add_argument("--seed", type=int, default=1, help="for whatever is drawn at random: order, losses, jitter")
     run.add_argument("--quick", action="store_true", help="less of everything: to see that it works")
@@ -128,48 +127,33 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.name in EXPERIMENTS:
-        if arguments.inventory:
+    names = list(PAPER) if arguments.name == ALL else [arguments.name]
+    settings = list(arguments.set)
+    if arguments.inventory is not None:
+        if names[0] not in PAPER:
             raise TestbedError(f"run {arguments.name}: --inventory is for the paper's experiments")
-        return _experiment(arguments)
-    return _paper(arguments)
-
-
-def _paper(arguments: argparse.Namespace) -> int:
-    from mptcp_lab.remote import read_inventory, remote_lab
-
-    from .paper import session
-
-    hosts = partial(remote_lab, read_inventory(arguments.inventory)) if arguments.inventory is not None else None
-    chosen = parameters.Chosen.of(given(arguments.set, parameters.OPTIONS), emulated=hosts is None)
+        settings.append(f"inventory={arguments.inventory}")
     results, wrong = [], False
     try:
-        for name in scenarios.NAMES if arguments.name == ALL else (arguments.name,):
-            scenario = session.scenario(name, chosen, quick=arguments.quick, hosts=hosts)
-            order = _Order(name, scenario.title, chosen.texts, arguments, scenario.paths.provenance)
-            run = replace(scenario, keep=order.keep).run
+        for name in names:
+            experiment = PAPER.get(name) or EXPERIMENTS[name]
+            order = _Order(experiment, experiment.options(settings), arguments)
             try:
-                result, complaints = order.run(partial(run, order.console, arguments.seed, arguments.quick, {}))
+                result, complaints = order.run()
             except TestbedError as error:
+                if arguments.name != ALL:
+                    raise
                 _complain(f"run {name}: {error}", error)
                 wrong = True
             else:
-                results.append(asdict(result))
+                results.append(result)
                 wrong |= complaints
     finally:
-        if arguments.json:
-            json.dump(results, sys.stdout, indent=1)
+        if arguments.json and arguments.name == ALL:
+            json.dump([asdict(result) for result in results], sys.stdout, indent=1)
             print()
-    return 1 if wrong else 0
-
-
-def _experiment(arguments: argparse.Namespace) -> int:
-    experiment = EXPERIMENTS[arguments.name]
-    options = experiment.options(arguments.set)
-    order = _Order(experiment.name, experiment.summary, options, arguments)
-    result, wrong = order.run(partial(experiment.run, order.console, arguments.seed, arguments.quick, options))
-    if arguments.json:
-        sys.stdout.write(result_file.to_json(result))
+        elif arguments.json and results:
+            sys.stdout.write(result_file.to_json(results[0]))
     return 1 if wrong else 0
 
 
@@ -179,27 +163,20 @@ COLORS = {"holds": "green", "differs": "yellow"}
 class _Order:
     """One experiment to run, and its files."""
 
-    def __init__(
-        self,
-        name: str,
-        title: str,
-        options: Mapping[str, str],
-        arguments: argparse.Namespace,
-        origin: Callable[[Provenance], Provenance] = lambda driver: driver,
-    ) -> None:
-        """*origin* returns the provenance, if other hosts than this host run the experiment."""
-        self.name, self.title, self.options, self.arguments, self.origin = name, title, options, arguments, origin
+    def __init__(self, experiment: Experiment, options: Mapping[str, str], arguments: argparse.Namespace) -> None:
+        self.experiment, self.options, self.arguments = experiment, options, arguments
         self.console = Console(stderr=arguments.json)
         if not self.console.is_terminal:
             self.console.width = max(self.console.width, _FILE_WIDTH)
-        self.target: Path = arguments.output / name / result_file.FILE
-        self._provenance = provenance.collect(arguments.seed)
+        self.target: Path = arguments.output / experiment.name / result_file.FILE
+        hosts = provenance.of_hosts(arguments.inventory) if arguments.inventory is not None else {}
+        self._provenance = replace(provenance.collect(arguments.seed), **hosts)
         self._kept = False
 
     def _result(self, findings: Findings) -> ExperimentResult:
         seed, quick = self.arguments.seed, self.arguments.quick
-        origin = self.origin(self._provenance)
-        return result_of(self.name, self.title, findings, origin, self.options, seed=seed, quick=quick)
+        name, title = self.experiment.name, self.experiment.summary
+        return result_of(name, title, findings, self._provenance, self.options, seed=seed, quick=quick)
 
     def keep(self, findings: Findings) -> None:
         """Write the findings so far, and delete the pictures of an earlier run."""
@@ -207,11 +184,13 @@ class _Order:
         _remove_pictures(findings.pictures, self.target)
         self._kept, self._findings = True, findings
 
-    def run(self, run: Callable[[], Findings]) -> tuple[ExperimentResult, bool]:
+    def run(self) -> tuple[ExperimentResult, bool]:
         """Run the experiment, write result and pictures, and print tables. Return also whether anything is wrong."""
         result_file.prepare(self.target.parent)
         try:
-            findings = run()
+            keep = self.keep if self.experiment.name in PAPER else None
+            arguments = self.arguments
+            findings = self.experiment.run(self.console, arguments.seed, arguments.quick, self.options, keep)
             result = self._result(findings)
             result_file.write(result, self.target)
         except BaseException as error:
@@ -228,7 +207,7 @@ class _Order:
         if not self.arguments.json:
             self.console.print(f"Numbers: {self.target}", highlight=False, soft_wrap=True)
         for line in findings.wrong:
-            print(f"mptcp-bench run {self.name}: {line}", file=sys.stderr)
+            print(f"mptcp-bench run {self.experiment.name}: {line}", file=sys.stderr)
         return result, bool(findings.wrong)
 
     def _ended(self, error: BaseException) -> None:
@@ -289,10 +268,10 @@ def _report(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     print("The paper's experiments:")
-    for name, question in scenarios.QUESTIONS.items():
-        print(f"  {name:15} {question}")
+    for experiment in PAPER.values():
+        print(f"  {experiment.name:15} {experiment.summary}")
     print("their parameters, mptcp-bench run NAME --set PARAMETER=VALUE:")
-    for name, meaning in parameters.OPTIONS.items():
+    for name, meaning in PAPER["fig2"].load().OPTIONS.items():
         print(f"  {name:20} {meaning}")
     print("Ours:")
     for experiment in EXPERIMENTS.values():

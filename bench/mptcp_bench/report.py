@@ -18,11 +18,12 @@ from . import result_file
 from .doc_tables import DOCS, KEPT, read_kept
 from .earlier_rules import REPLACED, earlier_rule
 from .experiments import EXPERIMENTS
-from .paper import scenarios
+from .paper import PAPER
 from .result_file import AimVerdict, ExperimentResult, Judgement, ResultError, Scalar, Verdict
 
 TEMPLATE = "report.html.jinja"
-ORDER = (*scenarios.NAMES, *EXPERIMENTS)
+ALL_EXPERIMENTS = PAPER | EXPERIMENTS
+ORDER = tuple(ALL_EXPERIMENTS)
 KEPT_PICTURES = (".", "paper")
 """Directories of the kept results' pictures within docs/."""
 
@@ -65,9 +66,9 @@ class Chapter:
 
     @property
     def explanation(self) -> list[str]:
-        """How an experiment of ours measures, in paragraphs."""
+        """How the experiment measures, in paragraphs."""
         name = self.result.experiment
-        text = EXPERIMENTS[name].explanation.replace("``", "").replace("*", "") if name in EXPERIMENTS else ""
+        text = ALL_EXPERIMENTS[name].explanation.replace("``", "").replace("*", "") if name in ORDER else ""
         return [" ".join(each.split()) for each in text.split("\n\n") if each]
 
     @property

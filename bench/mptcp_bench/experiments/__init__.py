@@ -9,9 +9,9 @@ used. A module without a scenario has a function ``run(console, seed, quick) -> 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -28,6 +28,7 @@ class Experiment:
     name: str
     summary: str
     module: str
+    package: str = __name__
 
     @property
     def file(self) -> str:
@@ -35,23 +36,33 @@ class Experiment:
         return self.module.partition(":")[0]
 
     def load(self) -> Any:
-        found = import_module(f"{__name__}.{self.file}")
+        found = import_module(f"{self.package}.{self.file}")
         part = self.module.partition(":")[2]
         return getattr(found, part) if part else getattr(found, "SCENARIO", found)
 
     @property
     def explanation(self) -> str:
         """How the experiment measures: the module's docstring."""
-        return inspect.getdoc(import_module(f"{__name__}.{self.file}")) or ""
+        return inspect.getdoc(import_module(f"{self.package}.{self.file}")) or ""
 
     def options(self, settings: Iterable[str]) -> dict[str, str]:
         """Return *settings*, each ``NAME=VALUE``, by name. Raises OptionError with one line for an unknown option."""
         with self._named():
             return given(settings, getattr(self.load(), "OPTIONS", {}))
 
-    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
-        """Run the experiment. Raises OptionError for an invalid option, TestbedError if this host cannot run it."""
-        module = self.load()
+    def run(
+        self,
+        console: Console,
+        seed: int,
+        quick: bool,
+        options: Mapping[str, str],
+        keep: Callable[[Findings], None] | None = None,
+    ) -> Findings:
+        """Run the experiment. Raises OptionError for an invalid option, TestbedError if this host cannot run it.
+
+        A scenario calls *keep*, if given, after each run with the findings so far.
+        """
+        module = self.load() if keep is None else replace(self.load(), keep=keep)
         more = (options,) if hasattr(module, "OPTIONS") else ()
         with self._named():
             result: Findings = module.run(console, seed, quick, *more)

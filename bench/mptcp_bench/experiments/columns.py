@@ -234,7 +234,7 @@ class Table(Generic[C, M]):
     """Returns whether the table has a row. The columns have aims only for these rows."""
     beside: bool = False
     wrapped: Sequence[str] = field(default=())
-    """Headings of the labels whose text wraps."""
+    """Headings of the columns whose text wraps."""
 
     def rows(self, results: Results[C, M]) -> list[Row[C, M]]:
         return [row for row in results.rows() if self.of(row)]
@@ -260,18 +260,24 @@ class Table(Generic[C, M]):
 
     def _beside(self, rows: Sequence[Row[C, M]]) -> RichTable:
         [(_, text), *_] = self.labels
-        table = new_table(self.title, ["figure", "aim", *map(text, rows)], ["figure"], ["figure"])
+        aims = {column: [column.verdict(row) for row in rows] for column in self.columns}
+        bounds = ["aim"] if any(any(each) for each in aims.values()) else []
+        head = ["figure", *bounds, *map(text, rows)]
+        # All columns wrap, because the names of cells may be long.
+        table = new_table(self.title, head, ["figure"], head)
         for column in self.columns:
-            aims = [column.verdict(row) for row in rows]
-            wanted = {aim.wanted for aim in aims if aim is not None}
+            if not any(map(column.shown, rows)):
+                continue
+            wanted = {aim.wanted for aim in aims[column] if aim is not None}
             texts = [
                 f"{column.shown(row)} ({aim.wanted})" if aim is not None and len(wanted) > 1 else column.shown(row)
-                for row, aim in zip(rows, aims, strict=True)
+                for row, aim in zip(rows, aims[column], strict=True)
             ]
             figure, unit = column.heading or str(column.aim), column.unit.strip()
             if unit and figure != unit and not figure.endswith(f" {unit}"):
                 figure = f"{figure}, {unit}"
-            table.add_row(figure, wanted.pop() if len(wanted) == 1 else "", *texts)
+            common = wanted.pop() if len(wanted) == 1 else ""
+            table.add_row(figure, *([common] if bounds else []), *texts)
         return table
 
 

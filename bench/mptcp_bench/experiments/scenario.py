@@ -169,8 +169,8 @@ class Scenario(Generic[S, C, B, M]):
         """Return tables, aims, data and pictures of *runs*, for which *turns* were planned."""
         results = self.results(turns, runs)
         tables = [table for each in self.tables if (table := each.shown(results)) is not None]
-        # A table of the aims that no cell of a table shows in its colour.
-        if besides := [aim for aim, shown in self._judged(results) if not shown]:
+        # A table of the aims that no cell of a table shows in its colour. Claims are printed with their own words.
+        if besides := [aim for aim, shown in self._judged(results) if not (shown or aim.said)]:
             tables.append(aims_table("Aims", besides))
         return Findings(
             tuple(tables),

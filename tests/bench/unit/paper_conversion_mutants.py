@@ -12,8 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mptcp_bench.paper.conversion import CASES, FAST, PACED, SMALL, UPLOAD, run_of
-from mptcp_bench.paper.results import DELAYS, MPTCP, TCP, Measurements, Run
+from mutants import rehearsed
+
+from mptcp_bench.experiments.columns import Turn
+from mptcp_bench.paper.conversion import FAST, PACED, SCENARIO, SENT, SMALL, delays
+from mptcp_bench.paper.conversion_claims import MPTCP, Delays, Found
 from mptcp_bench.result_file import Judgement
 from mptcp_bench.wire.exchanges import Exchange
 from mptcp_bench.wire.workload import Conversions, check_protocol
@@ -39,7 +42,6 @@ class Proxy:
     stream: float = 0.015
     """Duration for a segment that passes through user space without waiting."""
     bulk: float = 0.05
-    idle: float = 0.02
     least_idle: float = 0.01
     """Idle share of the busiest processor."""
     spread: float = 0.05
@@ -70,8 +72,8 @@ class Proxy:
         stream = [replace(e, up=(self.stream,) * 3, down=(self.stream,) * 3) for e in few]
         bulk = [replace(e, down=(self.bulk,) * 9) for e in few]
         return {
-            key: Conversions(tuple(exchanges), Usage(0.0, self.idle, None, least_idle=self.least_idle))
-            for key, exchanges in ((SMALL.key, few), (PACED.key, stream), (UPLOAD.key, stream), (FAST.key, bulk))
+            key: Conversions(tuple(exchanges), Usage(0.0, self.least_idle, None, least_idle=self.least_idle))
+            for key, exchanges in ((SMALL.key, few), (PACED.key, stream), (SENT.key, stream), (FAST.key, bulk))
         }
 
 
@@ -85,7 +87,6 @@ TODAY = Proxy(
     response=210e-6,
     stream=40e-6,
     bulk=0.022,
-    idle=0.6,
     least_idle=0.5,
 )
 """Durations measured on a current machine."""
@@ -96,9 +97,6 @@ Change = Callable[[Proxy], Proxy]
 def _with(**changes: Any) -> Change:
     return lambda proxy: replace(proxy, **changes)
 
-
-ONE_CORE_FULL = _with(idle=0.5, least_idle=0.01)
-"""Squid is single-threaded, so an idle second processor does not help it."""
 
 MUTANTS: dict[str, Change] = {
     "ten times as fast": _with(
@@ -112,12 +110,7 @@ MUTANTS: dict[str, Change] = {
     "fallback to TCP": _with(falls_back=True),
     "second path not joined": _with(subflows=1),
 }
-NO_DATA_POINT = {
-    "fallback to TCP": f"{EACH} of {EACH} requests, such as /x, came by plain TCP",
-    "second path not joined": "no second subflow was established",
-}
-"""The reason with which each run by Multipath TCP is rejected as a data point, by mutant."""
-_NONE: dict[str, Judgement] = dict.fromkeys(NO_DATA_POINT, "not judged")
+_NONE: dict[str, Judgement] = dict.fromkeys(("fallback to TCP", "second path not joined"), "not judged")
 BREAKS: dict[str, dict[str, Judgement]] = {
     "syn": {
         "ten times as fast": "fails",
@@ -137,25 +130,23 @@ BREAKS: dict[str, dict[str, Judgement]] = {
 }
 """The verdict that each mutant must produce, by claim."""
 UNEXPLAINED: dict[str, Change] = {
-    "syn": ONE_CORE_FULL,
-    "data": ONE_CORE_FULL,
+    # Squid is single-threaded, so an idle second processor does not help it.
+    "syn": _with(least_idle=0.01),
+    "data": _with(least_idle=0.01),
     "data-slower": _with(connect=30e-6, wait=300e-6),
 }
 """Changes of ``TODAY`` that remove the mechanism by which a claim differs; the claim must then no longer differ."""
 
 
-def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> Measurements:
-    """Measure *proxy*."""
+def experiment(proxy: Proxy, *, repetitions: int = 4, seed: int = 1) -> Found:
+    """Measure *proxy*. A run that is not a data point is left out."""
     draw = random.Random(seed)
-    runs: list[Run] = []
-    for number in range(1, repetitions + 1):
-        for protocol in (MPTCP, TCP):
-            try:
-                measured = proxy.conversions(draw, multipath=protocol == MPTCP)
-            except TestbedError as error:
-                runs.append(Run(protocol, number, valid=False, reason=str(error)))
-            else:
-                runs.append(run_of(protocol, number, measured))
-    return Measurements(
-        "table1", "Protocol conversion delay", "Table 1", repetitions, CASES, {}, DELAYS, tuple(runs), True
-    )
+
+    def measure(turn: Turn[str]) -> dict[str, Delays] | None:
+        multipath = turn.cell == MPTCP
+        try:
+            return delays(proxy.conversions(draw, multipath=multipath), multipath=multipath)
+        except TestbedError:
+            return None
+
+    return rehearsed(SCENARIO, {"repetitions": str(repetitions)}, measure)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Simulated worlds for the paper's claims: in some all claims hold, in mutants one mechanism is broken.
 
-A world draws the observations of a scenario's downloads from a seed. They go through the engine's own judgement of data
-points and the claims' own figures, as observations of real packets do. In ``PAPER`` every claim holds. Each mutant
-changes one mechanism of ``PAPER``; ``BREAKS`` names the mutants under which a claim must no longer hold.
+A world draws the observations of a scenario's downloads from a seed. They are checked, measured and judged in the same
+way as observations of real packets. In ``PAPER`` every claim holds. Each mutant changes one mechanism of ``PAPER``;
+``BREAKS`` names the mutants under which a claim must no longer hold.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from mptcp_bench.paper import engine
-from mptcp_bench.paper.parameters import Chosen
-from mptcp_bench.paper.results import Measurements, Reference, metric
-from mptcp_bench.paper.scenarios import FIGURES, Trial
-from mptcp_bench.paper.verdicts import CLAIMS, judged
-from mptcp_bench.result_file import Judgement, Verdict
+from mutants import rehearsed
+
+from mptcp_bench.experiments.columns import Results, Run, Turn
+from mptcp_bench.paper import PAPER as EXPERIMENTS
+from mptcp_bench.paper.downloads import check
+from mptcp_bench.paper.measurements import Download, Found, Trial, measured
+from mptcp_bench.result_file import Judgement
 from mptcp_bench.statistics import fmean
 from mptcp_lab.agent.processors import Usage
+from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample
 from mptcp_lab.testbed.transfer import Observation
 
@@ -30,8 +33,6 @@ JOINED = 0.01
 """Seconds from the start of a download until the second subflow has joined."""
 LEAD = 0.3
 """Seconds sampled before and after a download."""
-CHOSEN = Chosen.of()
-SETTINGS = CHOSEN.settings
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,6 @@ class World:
     """Share of the receive buffer that is in use at most."""
     mtu: float = 0.8
     """Rate with an MTU of 1000, relative to the rate with 1500."""
-    idle: float = 0.01
     least_idle: float = 0.0
     """Idle share of the busiest processor."""
     cap_first: float | None = 0.3
@@ -92,14 +92,14 @@ class World:
             if time <= interval / 2 or received >= trial.size:
                 continue
             if landed is not None and time > landed:
-                rates = self._beside_cap(rates, strength)
+                rates = self._beside_cap(trial, rates, strength)
             step = {path: rate * interval / 8 for path, rate in rates.items()}
             octets = {path: value + step[path] for path, value in octets.items()}
             received += HEADERS * sum(step.values())
             ended = time
         sent = 1e5
         requested = {"MPTcpExtMPCapableSYNTX": 1, "MPTcpExtMPJoinSynAckRx": 1}
-        fallback = self.falls_back if trial.alone is None else not self.server_is_multipath
+        fallback = self.falls_back if trial.path is None else not self.server_is_multipath
         counters = {**requested, "MPTcpExtMPCapableFallbackSYNACK": 1} if fallback else requested
         sender = {"TcpRetransSegs": round(retransmitted * sent), "TcpOutSegs": round(sent)}
         return Observation(
@@ -111,23 +111,23 @@ class World:
             said="",
             samples=tuple(samples),
             memory=tuple((s.time, round(self.memory * (trial.receive_buffer or 0))) for s in samples),
-            joined=None if trial.alone else JOINED,
+            joined=None if trial.path else JOINED,
             counters=counters,
             proxy_counters={**sender, "MPTcpExtMPJoinAckRx": int(self.joins)},
             origin_counters=sender,
         )
 
     def _rates(self, trial: Trial) -> dict[str, float]:
-        if trial.alone is not None:
-            return {path: 0.99 * rate if path == trial.alone else 0.0 for path, rate in self.links.items()}
+        if trial.path is not None:
+            return {path: 0.99 * rate if path == trial.path else 0.0 for path, rate in self.links.items()}
         rates = {"ethernet": self.ethernet * self.links["ethernet"], "wifi": self.wifi_free * self.links["wifi"]}
         slower = self.mtu if trial.mtu == 1000 else 1.0
         if trial.receive_buffer is not None:
             slower *= min(1.0, trial.receive_buffer / self.needed)
         return {path: slower * rate for path, rate in rates.items()}
 
-    def _beside_cap(self, rates: dict[str, float], strength: float) -> dict[str, float]:
-        capped = min(self.links[self.capped], self.cap_is * SETTINGS.cap)
+    def _beside_cap(self, trial: Trial, rates: dict[str, float], strength: float) -> dict[str, float]:
+        capped = min(self.links[self.capped], self.cap_is * trial.cap)
         if self.capped == "wifi":
             return {**rates, "wifi": min(rates["wifi"], capped)}
         return {"ethernet": capped, "wifi": self.wifi_beside_cap * self.links["wifi"] * strength}
@@ -136,7 +136,7 @@ class World:
 PAPER = World()
 """The paper's setup: Linux 3.14 with MPTCP 0.89 on a Raspberry Pi."""
 TODAY = World(
-    wifi_free=0.98, wifi_beside_cap=0.98, lost_by_small=0.0, lost_by_mtu=0.0, memory=0.47, mtu=0.965, idle=0.5,
+    wifi_free=0.98, wifi_beside_cap=0.98, lost_by_small=0.0, lost_by_mtu=0.0, memory=0.47, mtu=0.965,
     least_idle=0.4,
     cap_first=0.2, cap_repeated=0.2,
 )  # fmt: skip
@@ -150,20 +150,10 @@ def _with(**changes: object) -> Change:
 
 
 THROTTLER_DEAD = _with(cap_first=None, cap_repeated=None)
-WRONG_PATH = _with(capped="wifi")
-CAP_NEVER_COMES = _with(cap_first=60.0, cap_repeated=60.0)
-SECOND_PATH_UNUSED = _with(wifi_free=0.0, wifi_beside_cap=0.0)
-WRONG_RATE = _with(links={"ethernet": 20e6, "wifi": 20e6})
-FALLBACK = _with(falls_back=True)
-NOT_JOINED = _with(joins=False, wifi_free=0.0, wifi_beside_cap=0.0)
-
-ONE_CORE_FULL = _with(idle=0.5, least_idle=0.0)
-"""Squid is single-threaded, so an idle second processor does not help it."""
-
 FIGURE_MUTANTS: dict[str, Change] = {
     "throttler dead": THROTTLER_DEAD,
-    "throttler caps the wrong path": WRONG_PATH,
-    "cap never comes": CAP_NEVER_COMES,
+    "throttler caps the wrong path": _with(capped="wifi"),
+    "cap never comes": _with(cap_first=60.0, cap_repeated=60.0),
     "cap comes late every time": _with(cap_first=0.3, cap_repeated=0.4),
     "cap too high": _with(cap_is=1.2),
     "cap too low": _with(cap_is=0.5),
@@ -174,11 +164,11 @@ FIGURE_MUTANTS: dict[str, Change] = {
     "cap comes late, first later": _with(cap_first=0.45, cap_repeated=0.2),
     "cap at once, first too": _with(cap_first=0.0),
     "first hardly later": _with(cap_first=0.15, cap_repeated=0.1),
-    "second path unused": SECOND_PATH_UNUSED,
+    "second path unused": _with(wifi_free=0.0, wifi_beside_cap=0.0),
     "second path used": _with(wifi_free=0.98),
-    "wrong rate": WRONG_RATE,
-    "fallback": FALLBACK,
-    "second path not joined": NOT_JOINED,
+    "wrong rate": _with(links={"ethernet": 20e6, "wifi": 20e6}),
+    "fallback": _with(falls_back=True),
+    "second path not joined": _with(joins=False, wifi_free=0.0, wifi_beside_cap=0.0),
     "server is multipath": _with(server_is_multipath=True),
     "one path slows the other": _with(ethernet=0.8),
     "Ethernet congested": _with(ethernet=0.1, wifi_free=0.9),
@@ -237,15 +227,10 @@ BREAKS: dict[tuple[str, str], Verdicts] = {
     ("fig7", "inferior"): _fail("cap strangles both, late", "cap costs the other a tenth, late") | _THROTTLER | _PROXY,
     ("fig7", "outperforms"): _fail("second path unused", "cap strangles both") | _THROTTLER | _PROXY,
 }
-"""The verdict that each mutant must produce, by scenario and claim."""
-NO_DATA_POINT = {
-    "fallback": "the connection fell back to plain TCP",
-    "second path not joined": "no second subflow was established",
-}
-"""The reason with which each download through the proxy is rejected as a data point, by mutant."""
-
+"""The verdict that each mutant must produce, by scenario and claim, in the order of the claims."""
 UNEXPLAINED: dict[tuple[str, str], Change] = {
-    ("fig5", "unstable"): ONE_CORE_FULL,
+    # Squid is single-threaded, so an idle second processor does not help it.
+    ("fig5", "unstable"): _with(least_idle=0.0),
     ("fig6", "first-escapes"): _with(cap_first=1.2, cap_repeated=1.2, links={"ethernet": 20e6, "wifi": 8e6}),
     ("fig6", "small-impact"): THROTTLER_DEAD,
     ("fig6", "repeated-throttled"): _with(before_cap=0.3),
@@ -268,61 +253,47 @@ UNLIKELY: dict[tuple[str, str], Change] = {
 """Claims that fail in ``TODAY`` for a likely reason that is not measured, and a change that removes that reason."""
 
 
-def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -> Measurements:
-    """Run scenario *key* in *world*."""
-    figure, draw = FIGURES[key], random.Random(seed)
-    needed = CHOSEN.receive_buffer_needed()
-    assert needed is not None
-    used = [Usage(0.0, world.idle, None, least_idle=world.least_idle)]
-    runs = tuple(
-        engine.data_point(
-            trial,
-            number,
-            world.observe(trial, draw, figure.interval),
-            DIGEST,
-            SETTINGS,
-            used=used,
-            rtts=world.rtts,
-        )
-        for number in range(1, repetitions + 1)
-        for trial in figure.trials
-    )
-    cases = tuple(engine.case(trial, SETTINGS) for trial in figure.trials)
-    needed_buffer = (Reference("sweep", needed, "2 × sum of bandwidth × greatest RTT: 0.48 MB"),)
-    return Measurements(key, figure.title, figure.figure, repetitions, cases, CHOSEN.texts, needed_buffer, runs, True)
+FIGURES = [name for name in EXPERIMENTS if name != "table1"]
 
 
-COUNTED = {"capped"}
-"""Metrics that are 1 or 0 in each run."""
-SCALES = {"s": 1.0, "ratio": 0.5, "bit/s": 1e8, "B": 1e6, "count": 100.0}
-"""Minimum value for scaling noise, by unit: a compared value is often zero, or a threshold."""
+def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -> Found:
+    """Run scenario *key* in *world*. A download that is not a data point is left out."""
+    draw = random.Random(seed)
+    used = [Usage(0.0, world.least_idle, None, least_idle=world.least_idle)]
+
+    def download(turn: Turn[Trial]) -> Download | None:
+        seen = world.observe(turn.cell, draw, 0.01 if key == "fig6" else 0.1)
+        try:
+            check(turn.cell, seen, DIGEST)
+            return measured(turn.cell, seen, used, world.rtts)
+        except TestbedError:
+            return None
+
+    return rehearsed(EXPERIMENTS[key].load(), {"repetitions": str(repetitions)}, download)
 
 
-def noisy(measured: Measurements, only: tuple[str, str] | None = None) -> Measurements:
-    """Return *measured* with two runs per case that have its means, but are too far apart to support any claim.
+COUNTED = {"capped", "fell_back", "samples", "memory"}
+"""Values that are 1 or 0 in each run, or that no claim uses."""
+SCALES = {"share": 0.5, "rate": 1e8, "goodput": 1e8, "retransmissions": 100.0, "receiver": 100.0, "out": 1e6}
+"""Minimum value for scaling noise, by the first word of a value's name: a compared value is often zero, or a threshold.
+"""
 
-    *only* restricts the noise to one case and metric.
+
+def noisy(found: Found, only: tuple[str, str] | None = None) -> Found:
+    """Return *found* with two runs per case that have its means, but are too far apart to support any claim.
+
+    *only* restricts the noise to one case and value.
     """
     runs = []
-    for case in measured.cases:
-        valid = measured.valid(case.key)
-        means = {name: fmean(measured.values(case.key, name)) for name in measured.metrics([case])}
-        for number, sign in enumerate((-2, 2), 1) if valid else ():
-            apart = {
-                name: mean + sign * max(abs(mean), SCALES[metric(name).unit])
-                if name not in COUNTED and only in (None, (case.key, name))
+    for trial in found.cells:
+        for number, sign in enumerate((-2, 2), 1) if found.of(trial) else ():
+            apart: dict[str, Any] = {
+                name: mean + sign * max(abs(mean), SCALES.get(name.partition("_")[0], 1.0))
+                if only in (None, (trial.key, name))
                 else mean
-                for name, mean in means.items()
+                for name in Download.__dataclass_fields__.keys() - COUNTED
+                if (values := [v for d in found.of(trial) if (v := getattr(d, name)) is not None])
+                for mean in [fmean(values)]
             }
-            runs.append(replace(valid[0], repetition=number, values=apart))
-    return replace(measured, runs=(*runs, *measured.failed()))
-
-
-def claims(measured: Measurements) -> dict[str, Verdict]:
-    """Return the verdicts on *measured* by the claims' ids."""
-    ids = (claim.id for claim in CLAIMS[measured.experiment])
-    return dict(zip(ids, judged(measured), strict=True))
-
-
-def verdicts(measured: Measurements) -> dict[str, str]:
-    return {id: claim.verdict for id, claim in claims(measured).items()}
+            runs.append(Run(Turn(trial, "", number), replace(found.of(trial)[0], **apart)))
+    return Results(found.turns, runs)

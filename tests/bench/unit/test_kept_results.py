@@ -8,19 +8,18 @@ from dataclasses import replace
 import pytest
 from aims_of_today import differences
 from kept_of_the_paper import claims_today
-from paper_mutants import CHOSEN, PAPER, TODAY, World, experiment
+from paper_mutants import PAPER as PAPERS_WORLD
+from paper_mutants import TODAY, World, experiment
 
 from mptcp_bench import earlier_rules
 from mptcp_bench.doc_tables import generated, read_kept
 from mptcp_bench.earlier_rules import EARLIER, earlier_rule
 from mptcp_bench.experiments import EXPERIMENTS
-from mptcp_bench.experiments.findings import Findings, result_of
-from mptcp_bench.paper.scenarios import NAMES
-from mptcp_bench.paper.tables import tables
-from mptcp_bench.paper.verdicts import judged
+from mptcp_bench.experiments.findings import result_of
+from mptcp_bench.paper import PAPER
 
 KEPT = read_kept()
-PAPERS = sorted(name for name, kept in KEPT.items() if kept.experiment in NAMES)
+PAPERS = sorted(name for name, kept in KEPT.items() if kept.experiment in PAPER)
 REPLACED = {name for name, kept in KEPT.items() if kept.experiment in earlier_rules.REPLACED}
 OURS = sorted(KEPT.keys() - set(PAPERS) - REPLACED)
 
@@ -32,12 +31,12 @@ def test_papers_claims_and_verdicts_are_those_of_today(name: str) -> None:
     assert [(claim.what, claim.verdict) for claim in KEPT[name].aims if claim.said] == today
 
 
-@pytest.mark.parametrize("world", [PAPER, TODAY], ids=["paper", "today"])
+@pytest.mark.parametrize("world", [PAPERS_WORLD, TODAY], ids=["paper", "today"])
 def test_tables_of_a_result_are_judged_as_what_they_sum_up(world: World) -> None:
     measured = experiment(world, "fig4")
-    found = Findings(tables(measured), {}, aims=judged(measured))
-    kept = result_of("fig4", "", found, KEPT["fig4"].provenance, CHOSEN.texts, seed=1, quick=False)
-    assert [claim.verdict for claim in claims_today(kept)] == [claim.verdict for claim in kept.aims]
+    found = PAPER["fig4"].load().findings(measured.turns, measured.runs)
+    kept = result_of("fig4", "", found, KEPT["fig4"].provenance, {}, seed=1, quick=False)
+    assert [claim.verdict for claim in claims_today(kept)] == [claim.verdict for claim in kept.aims if claim.said]
 
 
 @pytest.mark.nightly(besides=("[goodput", "[guard]", "[soak"))
@@ -52,7 +51,7 @@ def test_aims_that_are_not_those_of_today_are_said_to_be_so(name: str) -> None:
 
 
 def test_a_kept_result_names_what_measures_today_when_its_experiment_is_gone() -> None:
-    assert {kept.experiment for kept in KEPT.values()} - {*NAMES, *EXPERIMENTS} == set(earlier_rules.REPLACED)
+    assert {kept.experiment for kept in KEPT.values()} - {*PAPER, *EXPERIMENTS} == set(earlier_rules.REPLACED)
 
 
 def test_an_earlier_rule_is_that_of_a_result_that_is_kept() -> None:

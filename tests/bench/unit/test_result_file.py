@@ -129,7 +129,9 @@ class Made(Experiment):
 
     found: Callable[[], Findings]
 
-    def run(self, console: Console, seed: int, quick: bool, options: Mapping[str, str]) -> Findings:
+    def run(
+        self, console: Console, seed: int, quick: bool, options: Mapping[str, str], keep: object = None
+    ) -> Findings:
         return type(self).found()
 
 
