@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from rich.table import Table as RichTable
@@ -105,8 +106,12 @@ class Claim:
         text = f"{self.what}: {self.aim.measured}"
         if self.interval is not None:
             low, high = self.interval
-            text += f" ({shown(low, self.unit)} to {shown(high, self.unit)}, n = {len(self.values)})"
+            text += f" ({shown(low, '')} to {shown(high, self.unit)}, n = {len(self.values)})"
         return f"{text}; wanted {self.aim.wanted}"
+
+
+condition = partial(Claim, "")
+"""Returns a claim that is one of the conditions of a statement, whose words :func:`judged` has."""
 
 
 def together(claims: Sequence[Claim]) -> Judgement:

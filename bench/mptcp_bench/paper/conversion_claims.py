@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..experiments.claims import Claim, Reason, judged
+from ..experiments.claims import Claim, Reason, condition, judged
 from ..experiments.columns import Results
 from ..result_file import Verdict
 from ..statistics import fmean, median
@@ -54,12 +54,12 @@ def medians(found: Found, kind: str) -> tuple[float, ...]:
 
 
 def _claim(found: Found, kind: str, *, least: float | None = None, most: float | None = None) -> Claim:
-    return Claim("", kind, medians(found, kind), " ms", least, most, "mean")
+    return condition(kind, medians(found, kind), " ms", least, most, "mean")
 
 
 def _ratio(found: Found, kind: str, other: str, least: float = 1.0) -> Claim:
     what = f"{kind}, × {other}"
-    return Claim("", what, medians(found, kind), "", least, None, "mean", medians(found, other))
+    return condition(what, medians(found, kind), "", least, None, "mean", medians(found, other))
 
 
 def _against(paper: str, found: Found, kinds: Sequence[str], more: str) -> Verdict:
@@ -74,7 +74,7 @@ def _against(paper: str, found: Found, kinds: Sequence[str], more: str) -> Verdi
             f"is faster, and its busiest processor had time to spare. {more}",
             [
                 _claim(found, slower, most=PAPER_MS[slower] / SAME_SIZE),
-                Claim("", "idle share of the busiest processor", idle, least=SPARE, by="mean"),
+                condition("idle share of the busiest processor", idle, least=SPARE, by="mean"),
             ],
         ),
     )

@@ -108,6 +108,20 @@ class Download:
     memory: Sequence[tuple[float, int]] = for_pictures()
     """Times and bytes of the receive memory."""
 
+    @property
+    def until_cap(self) -> float | None:
+        """Seconds from the join until the cap was in force, or until the end of a transfer that was not capped."""
+        if self.time_to_throttle is not None or self.capped is None or self.duration is None:
+            return self.time_to_throttle
+        return self.duration - (self.joined or 0.0)
+
+    @property
+    def rate_both(self) -> float | None:
+        """Steady rate of both paths together."""
+        if self.rate_ethernet is None or self.rate_wifi is None:
+            return None
+        return self.rate_ethernet + self.rate_wifi
+
 
 Found = Results[Trial, Download]
 

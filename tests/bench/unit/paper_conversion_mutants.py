@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mutants import rehearsed
+from paper_mutants import Verdicts, differ, fail, undecided
 
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.paper.conversion import FAST, PACED, SCENARIO, SENT, SMALL, delays
 from mptcp_bench.paper.conversion_claims import MPTCP, Delays, Found
-from mptcp_bench.result_file import Judgement
 from mptcp_bench.wire.exchanges import Exchange
 from mptcp_bench.wire.workload import Conversions, check_protocol
 from mptcp_lab.agent.processors import Usage
@@ -54,16 +54,12 @@ class Proxy:
             return seconds * draw.lognormvariate(0, self.spread)
 
         connect, wait, answer = about(self.connect), about(self.wait), about(self.answer)
-        times = {
-            "answer": answer,
-            "syn_own": connect,
-            "syn": wait + connect,
-            "syn_whole": answer + wait + connect,
-            "request": about(self.request),
-        }
         multipath = multipath and not self.falls_back
-        subflows = self.subflows if multipath else 1
-        return Exchange("/x", multipath, False, subflows, **times, up=(), down=(about(self.response),))
+        return Exchange(
+            "/x", multipath, False, self.subflows if multipath else 1, answer, syn=wait + connect,
+            syn_whole=answer + wait + connect, syn_own=connect, request=about(self.request), up=(),
+            down=(about(self.response),),
+        )  # fmt: skip
 
     def conversions(self, draw: random.Random, *, multipath: bool) -> dict[str, Conversions]:
         """Return what a capture would show of each workload. Raise TestbedError if the run is not a data point."""
@@ -80,15 +76,9 @@ class Proxy:
 PAPER = Proxy()
 """The paper's setup: a guest of ESXi with little memory and processor time."""
 TODAY = Proxy(
-    answer=15e-6,
-    wait=60e-6,
-    connect=280e-6,
-    request=310e-6,
-    response=210e-6,
-    stream=40e-6,
-    bulk=0.022,
+    answer=15e-6, wait=60e-6, connect=280e-6, request=310e-6, response=210e-6, stream=40e-6, bulk=0.022,
     least_idle=0.5,
-)
+)  # fmt: skip
 """Durations measured on a current machine."""
 
 Change = Callable[[Proxy], Proxy]
@@ -110,23 +100,13 @@ MUTANTS: dict[str, Change] = {
     "fallback to TCP": _with(falls_back=True),
     "second path not joined": _with(subflows=1),
 }
-_NONE: dict[str, Judgement] = dict.fromkeys(("fallback to TCP", "second path not joined"), "not judged")
-BREAKS: dict[str, dict[str, Judgement]] = {
-    "syn": {
-        "ten times as fast": "fails",
-        "ten times as slow": "fails",
-        "SYN sent at once": "fails",
-        "busy, differently each time": "not judged",
-        **_NONE,
-    },
-    "data": {
-        "ten times as fast": "fails",
-        "ten times as slow": "fails",
-        "content spliced in the kernel": "fails",
-        **_NONE,
-    },
-    "data-slower": {"SYN waits for the application": "differs", "content spliced in the kernel": "differs", **_NONE},
-    "user-space": {"content spliced in the kernel": "fails", **_NONE},
+_NONE = undecided("fallback to TCP", "second path not joined")
+_SPEED = fail("ten times as fast", "ten times as slow")
+BREAKS: dict[str, Verdicts] = {
+    "syn": _SPEED | fail("SYN sent at once") | undecided("busy, differently each time") | _NONE,
+    "data": _SPEED | fail("content spliced in the kernel") | _NONE,
+    "data-slower": differ("SYN waits for the application", "content spliced in the kernel") | _NONE,
+    "user-space": fail("content spliced in the kernel") | _NONE,
 }
 """The verdict that each mutant must produce, by claim."""
 UNEXPLAINED: dict[str, Change] = {

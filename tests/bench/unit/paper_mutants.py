@@ -18,7 +18,7 @@ from mutants import rehearsed
 from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.paper import PAPER as EXPERIMENTS
 from mptcp_bench.paper.downloads import check
-from mptcp_bench.paper.measurements import Download, Found, Trial, measured
+from mptcp_bench.paper.measurements import Download, Found, Trial, measured, values
 from mptcp_bench.result_file import Judgement
 from mptcp_bench.statistics import fmean
 from mptcp_lab.agent.processors import Usage
@@ -182,50 +182,44 @@ FIGURE_MUTANTS: dict[str, Change] = {
 Verdicts = dict[str, Judgement]
 
 
-def _fail(*mutants: str) -> Verdicts:
+def fail(*mutants: str) -> Verdicts:
     return dict.fromkeys(mutants, "fails")
 
 
-def _differ(*mutants: str) -> Verdicts:
+def differ(*mutants: str) -> Verdicts:
     return dict.fromkeys(mutants, "differs")
 
 
-def _open(*mutants: str) -> Verdicts:
+def undecided(*mutants: str) -> Verdicts:
     return dict.fromkeys(mutants, "not judged")
 
 
-_THROTTLER = _fail("throttler dead", "throttler caps the wrong path", "cap never comes")
+_THROTTLER = fail("throttler dead", "throttler caps the wrong path", "cap never comes")
+_LATE = differ("cap at once, first too") | fail("cap comes late every time")
+_STRANGLED = fail("cap strangles both", "cap strangles both, late")
 # Transfers that are not of the requested kind are not data points.
-_PROXY = _open("fallback", "second path not joined")
+_PROXY = undecided("fallback", "second path not joined")
 BREAKS: dict[tuple[str, str], Verdicts] = {
-    ("fig2", "fallback"): _fail("server is multipath"),
-    ("fig2", "alone"): _fail("wrong rate") | _open("server is multipath"),
-    ("fig3", "capacity"): _fail("one path slows the other") | _PROXY,
-    ("fig3", "ethernet-first"): _fail("Ethernet congested") | _open("wrong rate") | _PROXY,
-    ("fig3", "wifi-unused"): _fail("second path used", "Ethernet congested") | _PROXY,
-    ("fig4", "small-degrades"): _fail("buffer has no effect") | _PROXY,
-    ("fig4", "small-loses"): _fail("nothing lost", "buffer has no effect") | _PROXY,
-    ("fig4", "large-suffices"): _fail("buffer always too small") | _open("second path unused") | _PROXY,
-    ("fig4", "required"): _fail("buffer always too small") | _open("buffer has no effect") | _PROXY,
-    ("fig5", "lower"): _fail("MTU has no effect") | _PROXY,
-    ("fig5", "unstable"): _fail("MTU has no effect", "MTU costs headers alone", "nothing lost") | _PROXY,
-    ("fig6", "first-escapes"): _differ("cap at once, first too")
-    | _fail("cap comes late every time", "cap comes late, first later")
-    | _THROTTLER
-    | _PROXY,
-    ("fig6", "small-impact"): _fail("cap strangles both") | _THROTTLER | _PROXY,
-    ("fig6", "repeated-throttled"): _differ("cap at once, first too")
-    | _fail("cap comes late every time", "first hardly later")
-    | _THROTTLER
-    | _PROXY,
-    ("fig6", "no-less"): _fail("cap strangles both", "cap strangles both, late", "second path unused")
-    | _THROTTLER
-    | _PROXY,
-    ("fig7", "cap"): _fail("cap too high", "cap too low") | _THROTTLER | _PROXY,
+    ("fig2", "fallback"): fail("server is multipath"),
+    ("fig2", "alone"): fail("wrong rate") | undecided("server is multipath"),
+    ("fig3", "capacity"): fail("one path slows the other") | _PROXY,
+    ("fig3", "ethernet-first"): fail("Ethernet congested") | undecided("wrong rate") | _PROXY,
+    ("fig3", "wifi-unused"): fail("second path used", "Ethernet congested") | _PROXY,
+    ("fig4", "small-degrades"): fail("buffer has no effect") | _PROXY,
+    ("fig4", "small-loses"): fail("nothing lost", "buffer has no effect") | _PROXY,
+    ("fig4", "large-suffices"): fail("buffer always too small") | undecided("second path unused") | _PROXY,
+    ("fig4", "required"): fail("buffer always too small") | undecided("buffer has no effect") | _PROXY,
+    ("fig5", "lower"): fail("MTU has no effect") | _PROXY,
+    ("fig5", "unstable"): fail("MTU has no effect", "MTU costs headers alone", "nothing lost") | _PROXY,
+    ("fig6", "first-escapes"): _LATE | fail("cap comes late, first later") | _THROTTLER | _PROXY,
+    ("fig6", "small-impact"): fail("cap strangles both") | _THROTTLER | _PROXY,
+    ("fig6", "repeated-throttled"): _LATE | fail("first hardly later") | _THROTTLER | _PROXY,
+    ("fig6", "no-less"): _STRANGLED | fail("second path unused") | _THROTTLER | _PROXY,
+    ("fig7", "cap"): fail("cap too high", "cap too low") | _THROTTLER | _PROXY,
     # If the second path is unused, the offloaded share is 0/0 and the comparison of two all-zero series is undecided.
-    ("fig7", "offload"): _differ("second path used") | _open("second path unused") | _THROTTLER | _PROXY,
-    ("fig7", "inferior"): _fail("cap strangles both, late", "cap costs the other a tenth, late") | _THROTTLER | _PROXY,
-    ("fig7", "outperforms"): _fail("second path unused", "cap strangles both") | _THROTTLER | _PROXY,
+    ("fig7", "offload"): differ("second path used") | undecided("second path unused") | _THROTTLER | _PROXY,
+    ("fig7", "inferior"): fail("cap strangles both, late", "cap costs the other a tenth, late") | _THROTTLER | _PROXY,
+    ("fig7", "outperforms"): fail("second path unused", "cap strangles both") | _THROTTLER | _PROXY,
 }
 """The verdict that each mutant must produce, by scenario and claim, in the order of the claims."""
 UNEXPLAINED: dict[tuple[str, str], Change] = {
@@ -272,28 +266,22 @@ def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -
     return rehearsed(EXPERIMENTS[key].load(), {"repetitions": str(repetitions)}, download)
 
 
-COUNTED = {"capped", "fell_back", "samples", "memory"}
-"""Values that are 1 or 0 in each run, or that no claim uses."""
-SCALES = {"share": 0.5, "rate": 1e8, "goodput": 1e8, "retransmissions": 100.0, "receiver": 100.0, "out": 1e6}
-"""Minimum value for scaling noise, by the first word of a value's name: a compared value is often zero, or a threshold.
-"""
+NOISE = 1e9
+"""Noise that is far above every value."""
 
 
 def noisy(found: Found, only: tuple[str, str] | None = None) -> Found:
     """Return *found* with two runs per case that have its means, but are too far apart to support any claim.
 
-    *only* restricts the noise to one case and value.
+    *only* restricts the noise to one case and value. Counts of yes and no have no noise.
     """
     runs = []
     for trial in found.cells:
-        for number, sign in enumerate((-2, 2), 1) if found.of(trial) else ():
+        for number, noise in enumerate((-NOISE, NOISE), 1) if found.of(trial) else ():
             apart: dict[str, Any] = {
-                name: mean + sign * max(abs(mean), SCALES.get(name.partition("_")[0], 1.0))
-                if only in (None, (trial.key, name))
-                else mean
-                for name in Download.__dataclass_fields__.keys() - COUNTED
-                if (values := [v for d in found.of(trial) if (v := getattr(d, name)) is not None])
-                for mean in [fmean(values)]
+                name: fmean(sample) + (noise if only in (None, (trial.key, name)) else 0)
+                for name in Download.__dataclass_fields__.keys() - {"capped", "fell_back", "samples", "memory"}
+                if (sample := values(found.of(trial), name))
             }
             runs.append(Run(Turn(trial, "", number), replace(found.of(trial)[0], **apart)))
     return Results(found.turns, runs)

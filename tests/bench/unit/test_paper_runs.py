@@ -6,60 +6,46 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mutants import Load, constant, series
+from paper_mutants import DIGEST
+from paper_mutants import PAPER as PAPERS_WORLD
 
 from mptcp_bench.cli import INTERRUPTED, main
 from mptcp_bench.experiments.parameters import OptionError
 from mptcp_bench.experiments.parameters import settings as parse
 from mptcp_bench.paper import PAPER, figures
 from mptcp_bench.paper.downloads import check
-from mptcp_bench.paper.measurements import Download, Trial, measured, time_to_throttle
+from mptcp_bench.paper.measurements import Download, Trial, measured
 from mptcp_bench.paper.settings import Settings, parse_loss, parse_time
 from mptcp_bench.result_file import FILE, load
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.emulation.model import GilbertElliott, UniformLoss
 from mptcp_lab.testbed import TestbedError
-from mptcp_lab.testbed.recorder import Sample, TooFewSamples
+from mptcp_lab.testbed.recorder import TooFewSamples
 from mptcp_lab.testbed.transfer import Observation
 
 CAP = 5_000_000
-THROUGH = Trial("mptcp", "through the proxy", 10)
-ALONE = Trial("tcp-wifi", "alone", 10, path="wifi")
-SEEN = Observation(
-    ended=4.0,
-    status=0,
-    timed_out=False,
-    octets=10_000_000,
-    sha256="same",
-    said="",
-    samples=(),
-    memory=(),
-    joined=0.1,
-    counters={"MPTcpExtMPCapableSYNTX": 1, "MPTcpExtMPJoinSynAckRx": 1},
-    proxy_counters={"MPTcpExtMPJoinAckRx": 1},
-    origin_counters={},
-)
-FELL_BACK = {"MPTcpExtMPCapableSYNTX": 1, "MPTcpExtMPCapableFallbackSYNACK": 1}
+THROUGH = Trial("mptcp", "through the proxy", 10_000_000)
+ALONE = Trial("tcp-wifi", "alone", 10_000_000, path="wifi")
+SEEN = PAPERS_WORLD.observe(THROUGH, Random(1), 0.1)
+FELL_BACK = {**SEEN.counters, "MPTcpExtMPCapableFallbackSYNACK": 1}
 USED = (Usage(0.0, 0.5, None, least_idle=0.2), Usage(0.0, 0.4, None, least_idle=0.3))
 """Processor usage of client and proxy."""
 RTTS = {"ethernet": 0.002, "wifi": 0.013}
 
 
-def samples(*rates: tuple[float, float], interval: float = 0.1) -> tuple[Sample, ...]:
-    """Return counters of ``ethernet`` and ``wifi`` that grew at *rates*, in bits/s."""
-    octets = {"ethernet": 0, "wifi": 0}
-    found = [Sample(0.0, dict(octets))]
-    for number, (ethernet, wifi) in enumerate(rates, 1):
-        octets["ethernet"] += round(ethernet * interval / 8)
-        octets["wifi"] += round(wifi * interval / 8)
-        found.append(Sample(number * interval, dict(octets)))
-    return tuple(found)
+def seen(ethernet: Load, wifi: Load, seconds: float, interval: float = 0.1, **changes: Any) -> Observation:
+    """Return an observation of paths with these loads. The download ends 0.3 s before the samples."""
+    samples = tuple(series({"ethernet": ethernet, "wifi": wifi}, seconds + 0.3, interval))
+    return replace(SEEN, ended=seconds, octets=10_000_000, joined=0.1, samples=samples, **changes)
 
 
 def settings(options: dict[str, str]) -> Settings:
@@ -85,8 +71,6 @@ def test_order_is_drawn_from_the_seed_and_a_short_run_is_smaller(key: str) -> No
 @pytest.mark.parametrize(
     ("trial", "change", "message"),
     [
-        (THROUGH, {}, ""),
-        (ALONE, {"counters": FELL_BACK}, ""),
         (ALONE, {}, ""),
         (THROUGH, {"counters": FELL_BACK}, "fell back to plain TCP"),
         (THROUGH, {"proxy_counters": {"MPTcpExtMPCapableSYNTX": 1}}, "sent 1 SYN with MP_CAPABLE towards the origin"),
@@ -95,62 +79,61 @@ def test_order_is_drawn_from_the_seed_and_a_short_run_is_smaller(key: str) -> No
         (THROUGH, {"counters": {}}, "requested 0 Multipath TCP connections"),
         (ALONE, {"status": 4}, "ended with 4"),
         (THROUGH, {"sha256": "other"}, "SHA-256"),
-        (THROUGH, {"status": -9, "timed_out": True}, "no end after 4 s"),
+        (THROUGH, {"status": -9, "timed_out": True}, "no end after"),
     ],
 )
 def test_download_is_not_a_data_point_if_it_is_not_of_the_wanted_kind(
     trial: Trial, change: dict[str, Any], message: str
 ) -> None:
-    if not message:
-        check(trial, replace(SEEN, **change), "same")
-        return
-    with pytest.raises(TestbedError, match=message):
-        check(trial, replace(SEEN, **change), "same")
+    with pytest.raises(TestbedError, match=message) if message else nullcontext():
+        check(trial, replace(SEEN, **change), DIGEST)
+
+
+def until(seconds: float, rate: float, then: float) -> Load:
+    return lambda time: rate if time < seconds else then
 
 
 @pytest.mark.parametrize(
-    ("joined", "rates", "interval", "seconds"),
+    ("ethernet", "wifi", "changes", "seconds"),
     [
-        (0.1, [(90e6, 0), *[(5e6, 20e6)] * 30], 0.1, 0.0),
+        (until(0.1, 90, 5), 20, {}, 0.0),
         # The excess ends with the last sample above the cap.
-        (0.1, [*[(90e6, 0)] * 9, *[(5e6, 20e6)] * 20], 0.1, 0.8),
+        (until(0.9, 90, 5), 20, {}, 0.8),
         # One packet above the cap within a sample is not an excess.
-        (0.0, [(30e6, 20e6) if number % 10 == 0 else (2e6, 20e6) for number in range(400)], 0.01, 0.0),
-        (None, [(90e6, 0)] * 43, 0.1, None),
-        # The throttler is dead: the end of the transfer must not count as the moment of the cap.
-        (0.1, [(90e6, 0)] * 43, 0.1, None),
-        (0.1, [*[(90e6, 0)] * 39, *[(5e6, 20e6)] * 5], 0.1, None),
+        (lambda time: 30 if int(100 * time) % 10 == 0 else 2, 20, {"interval": 0.01}, 0.0),
+        # The end of the transfer must not count as the moment of the cap.
+        (until(3.9, 90, 5), 0, {}, None),
         # A path that carries nothing does not count as capped.
-        (0.1, [(0, 20e6)] * 43, 0.1, None),
+        (constant(0), 20, {}, None),
     ],
 )
 def test_time_to_throttle_is_from_the_join_to_the_last_excess(
-    joined: float | None, rates: list[tuple[float, float]], interval: float, seconds: float | None
+    ethernet: Load, wifi: float, changes: dict[str, float], seconds: float | None
 ) -> None:
-    seen = replace(SEEN, joined=joined, samples=samples(*rates, interval=interval))
-    expected = None if seconds is None else pytest.approx(seconds)
-    assert time_to_throttle(seen, "ethernet", CAP) == expected
+    found = seen(ethernet, constant(wifi), 4, **changes)
     throttled = replace(THROUGH, throttled=True, cap=CAP)
-    assert measured(throttled, seen, USED, RTTS).capped == (seconds is not None)
+    numbers = measured(throttled, found, USED, RTTS)
+    assert numbers.time_to_throttle == (None if seconds is None else pytest.approx(seconds))
+    assert numbers.capped == (seconds is not None)
+    assert measured(throttled, replace(found, joined=None), USED, RTTS).capped == 0
 
 
 def test_numbers_of_a_run_come_from_its_observation() -> None:
-    seen = replace(
-        SEEN,
-        samples=samples(*[(30e6, 10e6)] * 42),
+    found = seen(
+        constant(30), constant(10), 4,
         memory=tuple((0.1 * n, 1000 * n) for n in range(43)),
         proxy_counters={"TcpRetransSegs": 5, "TcpOutSegs": 1000},
         origin_counters={"TcpRetransSegs": 7, "TcpOutSegs": 70},
-    )
-    found = measured(THROUGH, seen, USED, RTTS)
-    assert (found.goodput, found.retransmission_share, found.out_of_order_bytes) == (20_000_000, 0.005, 42_000)
-    assert (found.least_idle, found.rtt_wifi) == (0.2, 0.013)
-    assert found.share_ethernet == pytest.approx(0.75)
-    assert found.rate_wifi == pytest.approx(10e6)
-    assert measured(ALONE, replace(seen, counters=FELL_BACK), USED, RTTS).retransmission_share == 0.1
-    assert measured(ALONE, seen, USED, RTTS) == Download(fell_back=False)
+    )  # fmt: skip
+    numbers = measured(THROUGH, found, USED, RTTS)
+    assert (numbers.goodput, numbers.retransmission_share, numbers.out_of_order_bytes) == (20_000_000, 0.005, 42_000)
+    assert (numbers.least_idle, numbers.rtt_wifi) == (0.2, 0.013)
+    assert numbers.share_ethernet == pytest.approx(0.75)
+    assert numbers.rate_wifi == pytest.approx(10e6)
+    assert measured(ALONE, replace(found, counters=FELL_BACK), USED, RTTS).retransmission_share == 0.1
+    assert measured(ALONE, found, USED, RTTS) == Download(fell_back=False)
     with pytest.raises(TooFewSamples):
-        measured(THROUGH, replace(SEEN, ended=0.05, samples=samples((90e6, 0))), USED, RTTS)
+        measured(THROUGH, replace(found, ended=0.05), USED, RTTS)
 
 
 def test_paths_and_buffer_follow_the_settings() -> None:
@@ -203,8 +186,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException, after: int) -> N
     def measure(*_: object) -> Download:
         if len(made) == after:
             raise error
-        found = replace(SEEN, samples=samples(*[(30e6, 10e6)] * 42), counters=FELL_BACK)
-        made.append(measured(ALONE, found, USED, RTTS))
+        made.append(measured(ALONE, seen(constant(30), constant(10), 4, counters=FELL_BACK), USED, RTTS))
         return made[-1]
 
     scenario = replace(figures.FIG2, bed=bed, measure=measure, ready=lambda chosen: None)
