@@ -101,13 +101,13 @@ class Claim:
         return "holds" if within else "not judged"
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """The value, its interval and its bounds as text."""
-        text = f"{self.what}: {self.aim.measured}"
+        measured = f"{self.what}: {self.aim.measured}"
         if self.interval is not None:
             low, high = self.interval
-            text += f" ({shown(low, '')} to {shown(high, self.unit)}, n = {len(self.values)})"
-        return f"{text}; wanted {self.aim.wanted}"
+            measured += f" ({shown(low, '')} to {shown(high, self.unit)}, n = {len(self.values)})"
+        return f"{measured}; wanted {self.aim.wanted}"
 
 
 condition = partial(Claim, "")
@@ -138,7 +138,7 @@ def judged(paper: str, claims: Sequence[Claim], *reasons: Reason, given: Sequenc
     If it fails, it *differs* if the signs of a measured reason hold. If the runs leave these signs open, it is not
     judged. Neither is it if the paper's conditions, *given*, do not hold here.
     """
-    said = "; ".join(claim.said for claim in (*given, *claims))
+    said = "; ".join(claim.text for claim in (*given, *claims))
     verdict, why = together(claims) if together(given) == "holds" else "not judged", ""
     if verdict == "fails":
         signs = [(reason, together(reason.signs)) for reason in reasons]
@@ -162,5 +162,5 @@ class Claims(Table[Any, Any]):
         head = ("the paper says", "measured", "verdict")
         table = RichTable(*head, title=f"Claims: {self.title}", title_justify="left")
         for claim in self.claims(results):
-            table.add_row(claim.paper, claim.said, claim.verdict)
+            table.add_row(claim.paper, claim.text, claim.verdict)
         return table

@@ -15,47 +15,47 @@ from .measurements import COLUMNS, Found, Trial, values
 
 MARGIN = 0.05
 """Non-inferiority margin: the largest accepted loss, as a share, for "no less"."""
-UNUSED = 0.05
+MAX_UNUSED_SHARE = 0.05
 """A path whose share of all bytes is lower is "almost fully underutilized"."""
-SATISFACTORY = 0.8
+MIN_SATISFACTORY = 0.8
 """Minimum share of Wi-Fi's greatest measured rate that is a "satisfactory throughput rate"."""
-SATURATED = 0.95
+SATURATED_SHARE = 0.95
 """From this share of the sweep's greatest goodput on, a larger buffer no longer helps."""
-STABLE = 0.9
+MIN_STABLE = 0.9
 """Minimum share of Ethernet's greatest measured rate that is "naturally stable behavior"."""
-SEVERAL = 2
+MIN_SEVERAL = 2
 """Minimum factor that counts as "several times"."""
-OWN_LINK = 0.85, 1.0
+OWN_LINK_SHARES = 0.85, 1.0
 """Minimum and maximum payload rate of the only download on a link, as a share of the link's rate."""
-LOWER = 0.99
+MAX_LOWER_RATIO = 0.99
 """Maximum ratio of two rates at which the first is "lower" than the second."""
 MIN_LOSS = 0.0005
 """If a smaller share of the segments is retransmitted, there were practically no losses."""
-HEADERS_LEAVE = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
+HEADER_RATIO = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
 """Payload share with MTU 1000 divided by the payload share with MTU 1500. IPv4 and TCP headers with timestamps and DSS
 are 80 bytes, and the shapers count 14 bytes of Ethernet (experiments/payload.py)."""
-MEMORY_IN_USE = 0.4
+MIN_MEMORY_SHARE = 0.4
 """If samples every 0.1 s show this share of a receive buffer in use, the window, which is not measured, may be used up.
 The buffer counts the kernel's memory for packets. About half of that is payload, which is the window."""
-SPARE = 0.1
+MIN_IDLE_SHARE = 0.1
 """Minimum share of idle time of a host's busiest processor. With more idle time, no program on one processor had to
 wait.
 
 A busy thread that moves between processors leaves some idle time on each (``agent.processors``)."""
-AT_ONCE = 0.1
+AT_ONCE_SECONDS = 0.1
 """A cap that is in force within these seconds counts from the transfer's start. On first transfers it comes later."""
-LANDED = 1.0
+SOFT_CAP_SECONDS = 1.0
 """Maximum seconds until a soft cap is in force (docs/soft-start.md)."""
-FULL_SPEED = 0.8
+MIN_FULL_SPEED = 0.8
 """Minimum rate of Ethernet until a soft cap is in force, as a share of its unthrottled rate."""
-SLIGHT = 0.5
+SLIGHT_SECONDS = 0.5
 """Maximum additional seconds of completion time that count as "a miniature impact"."""
-ON_TIME = 0.1
+ON_TIME_SHARE = 0.1
 """If a cap comes within this share of the transfer's duration, it counts as in force from the transfer's start."""
 CAP_TOLERANCE = 0.05
-MORE, LESS = 1.05, 0.95
+MORE_FACTOR, LESS_FACTOR = 1.05, 0.95
 """A rate is "more" or "less" than another if it differs by this factor."""
-FULL = 0.9
+MIN_FULL_SHARE = 0.9
 """Wi-Fi counts as full if it carries this share of its unthrottled rate."""
 
 
@@ -64,6 +64,8 @@ HEADINGS = {name: column.heading for name, column in COLUMNS.items()} | {
     "rate_both": "both paths on the wire, steady, Mbit/s",
     "until_cap": "time until the cap or the end, ms",
 }
+UNDECIDED = condition("share of the sweep's greatest value", ())
+"""The condition if the sweep has no buffer that decides it."""
 UNITS = {"Mbit/s": 1e-6, "s": 1.0, "ms": 1e3, "%": 100.0, "kB": 1e-3}
 """The units in headings, and their factors."""
 
@@ -76,7 +78,7 @@ class Figure:
         self._found = found
 
     def values(self, key: str, name: str) -> tuple[float, ...]:
-        return values(self._found.of(self.trials[key]), name) if key in self.trials else ()
+        return values(self._found.of(self.trials[key]), name)
 
     def claim(
         self,
@@ -93,10 +95,10 @@ class Figure:
         *other* is the trial whose same value is the reference, or a pair of trial and name. All values are in SI units.
         """
         quantity, unit, scale = _quantity(name)
-        what = f"{quantity}, {self._title(key)}" + (f", minus {minus:g} s" if minus else "")
+        what = f"{quantity}, {self.trials[key]}" + (f", minus {minus:g} s" if minus else "")
         if other:
             of, value = (other, name) if isinstance(other, str) else other
-            what += ", × " + ", ".join([_quantity(value)[0]] * (value != name) + [self._title(of)] * (of != key))
+            what += ", × " + ", ".join([_quantity(value)[0]] * (value != name) + [str(self.trials[of])] * (of != key))
             reference, unit, scale = self.values(of, value), "", 1.0
         else:
             reference = None
@@ -106,10 +108,7 @@ class Figure:
 
     def each(self, key: str, name: str) -> Claim:
         """Return the claim that *name* is true of each download of *key*."""
-        return condition(f"{_quantity(name)[0]}, {self._title(key)}", self.values(key, name), least=1, by="each")
-
-    def _title(self, key: str) -> str:
-        return self.trials[key].title if key in self.trials else key
+        return condition(f"{_quantity(name)[0]}, {self.trials[key]}", self.values(key, name), least=1, by="each")
 
 
 def _quantity(name: str) -> tuple[str, str, float]:
@@ -124,7 +123,7 @@ def _fig2(figure: Figure) -> Iterator[Verdict]:
         [figure.each("tcp-ethernet", "fell_back"), figure.each("tcp-wifi", "fell_back")],
     )
     # On real hosts, a link's rate is known only if the user stated it.
-    least, most = OWN_LINK
+    least, most = OWN_LINK_SHARES
     own = [
         figure.claim(key, "goodput", least=least * trial.link, most=most * trial.link)
         for key, trial in figure.trials.items()
@@ -132,7 +131,7 @@ def _fig2(figure: Figure) -> Iterator[Verdict]:
     ]
     yield judged(
         "Each interface gives its own link's throughput; Ethernet several times that of Wi-Fi (Figure 2).",
-        [figure.claim("tcp-ethernet", "goodput", "tcp-wifi", least=SEVERAL), *own],
+        [figure.claim("tcp-ethernet", "goodput", "tcp-wifi", least=MIN_SEVERAL), *own],
     )
 
 
@@ -151,14 +150,14 @@ def _fig3(figure: Figure) -> Iterator[Verdict]:
     )
     yield judged(
         "Wi-Fi remains almost fully underutilized as long as Ethernet is not congested.",
-        [figure.claim("mptcp", "share_wifi", most=UNUSED)],
+        [figure.claim("mptcp", "share_wifi", most=MAX_UNUSED_SHARE)],
         Reason(
             "the scheduler of today's Linux gives a segment to the subflow that will have sent its queue soonest, so "
             "that what a full Ethernet does not take goes to Wi-Fi; MPTCP 0.89 left it unused because its coupled "
             "congestion control (LIA) held the worse path's window down, which upstream Linux does not have.",
             [
-                figure.claim("mptcp", "rate_wifi", "tcp-wifi", least=SATISFACTORY),
-                figure.claim("mptcp", "rate_ethernet", "tcp-ethernet", least=SATURATED),
+                figure.claim("mptcp", "rate_wifi", "tcp-wifi", least=MIN_SATISFACTORY),
+                figure.claim("mptcp", "rate_ethernet", "tcp-ethernet", least=SATURATED_SHARE),
             ],
             is_measured=False,
         ),
@@ -166,9 +165,10 @@ def _fig3(figure: Figure) -> Iterator[Verdict]:
 
 
 def _fig4(figure: Figure) -> Iterator[Verdict]:
+    small_buffer = figure.trials["small"].receive_buffer or 0
     yield judged(
         "With 0.18 MB, less than required, the service is degraded.",
-        [figure.claim("small", "goodput", "large", most=SATURATED)],
+        [figure.claim("small", "goodput", "large", most=SATURATED_SHARE)],
     )
     yield judged(
         "A buffer that is too small makes the receiver lose data, which has to be retransmitted.",
@@ -182,7 +182,7 @@ def _fig4(figure: Figure) -> Iterator[Verdict]:
             [
                 figure.claim("small", "retransmission_share", most=MIN_LOSS),
                 figure.claim("small", "receiver_drops", most=0),
-                figure.claim("small", "out_of_order_bytes", least=MEMORY_IN_USE * _buffer(figure, "small")),
+                figure.claim("small", "out_of_order_bytes", least=MIN_MEMORY_SHARE * small_buffer),
                 figure.claim("large", "goodput", "small", least=1),
             ],
             is_measured=False,
@@ -191,8 +191,8 @@ def _fig4(figure: Figure) -> Iterator[Verdict]:
     yield judged(
         "With 0.72 MB the wired path is stable and Wi-Fi achieves a satisfactory throughput.",
         [
-            _of_most(figure, "large", "rate_ethernet", least=STABLE),
-            _of_most(figure, "large", "rate_wifi", least=SATISFACTORY),
+            _of_most(figure, "large", "rate_ethernet", least=MIN_STABLE),
+            _of_most(figure, "large", "rate_wifi", least=MIN_SATISFACTORY),
         ],
     )
     sufficient, given = _sufficient(figure)
@@ -208,48 +208,45 @@ def _fig4(figure: Figure) -> Iterator[Verdict]:
     )
 
 
-def _buffer(figure: Figure, key: str) -> int:
-    return figure.trials[key].receive_buffer or 0 if key in figure.trials else 0
-
-
 def _of_most(figure: Figure, key: str, name: str, *, least: float | None = None, most: float | None = None) -> Claim:
     """Return the claim about *key*'s share of the greatest mean of *name* in the sweep."""
-    swept = [
-        other for other, trial in figure.trials.items() if trial.kind == "sweep" and any(figure.values(other, name))
-    ]
-    best = max(swept, key=lambda other: fmean(figure.values(other, name)), default="any buffer")
+    swept = [other for _, other in _swept(figure) if any(figure.values(other, name))]
+    if not swept:
+        return UNDECIDED
+    best = max(swept, key=lambda other: fmean(figure.values(other, name)))
     return figure.claim(key, name, best, least=least, most=most)
+
+
+def _swept(figure: Figure) -> list[tuple[int, str]]:
+    """Return size and key of each buffer of the sweep that was measured, in the order of the sizes."""
+    sizes = [(trial.receive_buffer or 0, key) for key, trial in figure.trials.items() if trial.kind == "sweep"]
+    return sorted((size, key) for size, key in sizes if figure.values(key, "goodput"))
 
 
 def _sufficient(figure: Figure) -> tuple[Claim, list[Claim]]:
     """Return the claim that the computed buffer suffices, and the condition that the smallest buffer does not."""
-    unknown = figure.claim("the computed buffer", "goodput", "any buffer")
-    swept = [key for key, trial in figure.trials.items() if trial.kind == "sweep" and figure.values(key, "goodput")]
-    sizes = sorted((_buffer(figure, key), key) for key in swept)
-    needed = next((trial.buffer_needed for trial in figure.trials.values()), None)
-    if needed is None:
-        return unknown, []
-    below, above = ([pair for pair in sizes if (pair[0] <= needed) is small] for small in (True, False))
-    if not below or len(sizes) < 2:
-        return unknown, []
+    sizes, needed = _swept(figure), figure.trials["small"].buffer_needed
+    below = [] if needed is None else [(size, key) for size, key in sizes if size <= needed]
+    if needed is None or not below or len(sizes) < 2:
+        return UNDECIDED, []
     size, key = below[-1]
-    claim = _of_most(figure, key, "goodput", least=SATURATED)
-    if claim.verdict == "fails" and size < needed and above:
-        claim = _of_most(figure, above[0][1], "goodput", least=SATURATED)
+    claim = _of_most(figure, key, "goodput", least=SATURATED_SHARE)
+    if claim.verdict == "fails" and size < needed and len(below) < len(sizes):
+        claim = _of_most(figure, sizes[len(below)][1], "goodput", least=SATURATED_SHARE)
         # If the next larger buffer suffices, no buffer was measured that decides whether the computed one does.
-        claim = claim if claim.verdict == "fails" else unknown
-    return claim, [_of_most(figure, sizes[0][1], "goodput", most=SATURATED)]
+        claim = claim if claim.verdict == "fails" else UNDECIDED
+    return claim, [_of_most(figure, sizes[0][1], "goodput", most=SATURATED_SHARE)]
 
 
 def _fig5(figure: Figure) -> Iterator[Verdict]:
     yield judged(
-        f"Smaller packets lower the throughput (by {1 - LOWER:.0%} at the least).",
-        [figure.claim("mtu-1000", "goodput", "mtu-1500", most=LOWER)],
+        f"Smaller packets lower the throughput (by {1 - MAX_LOWER_RATIO:.0%} at the least).",
+        [figure.claim("mtu-1000", "goodput", "mtu-1500", most=MAX_LOWER_RATIO)],
     )
     yield judged(
         "With MTU 1000 the receiver drops packets and the connection loses its stability.",
         [
-            figure.claim("mtu-1000", "goodput", "mtu-1500", most=SATURATED * HEADERS_LEAVE),
+            figure.claim("mtu-1000", "goodput", "mtu-1500", most=SATURATED_SHARE * HEADER_RATIO),
             figure.claim("mtu-1000", "retransmission_share", least=MIN_LOSS),
             figure.claim("mtu-1000", "retransmission_share", "mtu-1500", least=1),
         ],
@@ -257,9 +254,9 @@ def _fig5(figure: Figure) -> Iterator[Verdict]:
             "The paper's Raspberry Pi Model B (700 MHz, Ethernet behind USB) was short of processor time for half as "
             "many packets again; the hosts measured here had some to spare, and pay for the headers alone.",
             [
-                figure.claim("mtu-1000", "goodput", "mtu-1500", least=SATURATED * HEADERS_LEAVE),
+                figure.claim("mtu-1000", "goodput", "mtu-1500", least=SATURATED_SHARE * HEADER_RATIO),
                 figure.claim("mtu-1000", "retransmission_share", most=MIN_LOSS),
-                figure.claim("mtu-1000", "least_idle", least=SPARE),
+                figure.claim("mtu-1000", "least_idle", least=MIN_IDLE_SHARE),
             ],
         ),
     )
@@ -271,8 +268,8 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
         "The first transfer runs for a while before the queueing disciplines are configured, a repeated one does not.",
         [
             capped,
-            figure.claim("first", "until_cap", ("repeated", "time_to_throttle"), minus=AT_ONCE, least=1),
-            figure.claim("repeated", "time_to_throttle", most=AT_ONCE),
+            figure.claim("first", "until_cap", ("repeated", "time_to_throttle"), minus=AT_ONCE_SECONDS, least=1),
+            figure.claim("repeated", "time_to_throttle", most=AT_ONCE_SECONDS),
         ],
         Reason(
             "Classes are made when the policy is loaded, so that a first transfer is throttled like any other: its cap "
@@ -280,39 +277,45 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
             [
                 capped,
                 first_capped,
-                figure.claim("first", "until_cap", ("repeated", "time_to_throttle"), minus=AT_ONCE, most=1),
-                figure.claim("first", "until_cap", most=LANDED),
+                figure.claim("first", "until_cap", ("repeated", "time_to_throttle"), minus=AT_ONCE_SECONDS, most=1),
+                figure.claim("first", "until_cap", most=SOFT_CAP_SECONDS),
             ],
         ),
     )
     yield judged(
-        f"On the first transfer of 5 MB the throttling has a miniature impact on delivery time (up to {SLIGHT:g} s).",
-        [capped, figure.claim("first", "duration", "free", minus=SLIGHT, most=1)],
+        "On the first transfer of 5 MB the throttling has a miniature impact on delivery time (up to "
+        f"{SLIGHT_SECONDS:g} s).",
+        [capped, figure.claim("first", "duration", "free", minus=SLIGHT_SECONDS, most=1)],
         Reason(
             "The paper's first transfer was over before its throttle was in place. Here the cap is in force within a "
             "second, so that part of 5 MB has to take the slower path, as the policy asks, and that one is full.",
             [
                 capped,
                 first_capped,
-                figure.claim("first", "time_to_throttle", most=LANDED),
-                figure.claim("first", "rate_wifi", "tcp-wifi", least=FULL),
+                figure.claim("first", "time_to_throttle", most=SOFT_CAP_SECONDS),
+                figure.claim("first", "rate_wifi", "tcp-wifi", least=MIN_FULL_SHARE),
             ],
         ),
     )
-    relieved = figure.claim("repeated", "share_ethernet", "free", most=LESS)
+    relieved = figure.claim("repeated", "share_ethernet", "free", most=LESS_FACTOR)
     on_time = ("repeated", "time_to_throttle", ("repeated", "duration"))
     yield judged(
         "A repeated transfer finds the policy installed and is throttled without the first one's overhead.",
         [
             capped,
             relieved,
-            figure.claim(*on_time, most=ON_TIME),
-            figure.claim("first", "until_cap", ("repeated", "time_to_throttle"), minus=AT_ONCE, least=1),
+            figure.claim(*on_time, most=ON_TIME_SHARE),
+            figure.claim("first", "until_cap", ("repeated", "time_to_throttle"), minus=AT_ONCE_SECONDS, least=1),
         ],
         Reason(
             "A first transfer has no overhead that a repeated one could be without: classes are made when the policy "
             "is loaded.",
-            [capped, relieved, figure.claim(*on_time, most=ON_TIME), figure.claim("first", "until_cap", most=AT_ONCE)],
+            [
+                capped,
+                relieved,
+                figure.claim(*on_time, most=ON_TIME_SHARE),
+                figure.claim("first", "until_cap", most=AT_ONCE_SECONDS),
+            ],
         ),
         Reason(
             "The cap lands softly, on a repeated transfer too: what waits for Ethernet leaves at full speed before its "
@@ -320,9 +323,9 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
             [
                 capped,
                 relieved,
-                figure.claim(*on_time, least=ON_TIME),
-                figure.claim("repeated", "time_to_throttle", most=LANDED),
-                figure.claim("repeated", "before_cap", ("free", "rate_ethernet"), least=FULL_SPEED),
+                figure.claim(*on_time, least=ON_TIME_SHARE),
+                figure.claim("repeated", "time_to_throttle", most=SOFT_CAP_SECONDS),
+                figure.claim("repeated", "before_cap", ("free", "rate_ethernet"), least=MIN_FULL_SPEED),
             ],
         ),
     )
@@ -340,7 +343,7 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
 
 def _fig7(figure: Figure) -> Iterator[Verdict]:
     capped = figure.each("throttled", "capped")
-    cap = figure.trials["throttled"].cap if "throttled" in figure.trials else 1
+    cap = figure.trials["throttled"].cap
     yield judged(
         "Ethernet is held at the limit that the operator chose.",
         [
@@ -348,18 +351,18 @@ def _fig7(figure: Figure) -> Iterator[Verdict]:
             figure.claim("throttled", "rate_ethernet", least=(1 - CAP_TOLERANCE) * cap, most=(1 + CAP_TOLERANCE) * cap),
         ],
     )
-    moved = figure.claim("throttled", "share_wifi", "free", least=MORE)
+    moved = figure.claim("throttled", "share_wifi", "free", least=MORE_FACTOR)
     yield judged(
         "Data moves to Wi-Fi, which achieves a higher throughput than without the throttle.",
-        [capped, moved, figure.claim("throttled", "rate_wifi", "free", least=MORE)],
+        [capped, moved, figure.claim("throttled", "rate_wifi", "free", least=MORE_FACTOR)],
         Reason(
             "Its share rises as the paper says; its throughput cannot, since Wi-Fi carries all it can without any "
             "throttle (Figure 3).",
             [
                 capped,
                 moved,
-                figure.claim("free", "rate_wifi", "tcp-wifi", least=LESS),
-                figure.claim("throttled", "rate_wifi", "free", least=FULL),
+                figure.claim("free", "rate_wifi", "tcp-wifi", least=LESS_FACTOR),
+                figure.claim("throttled", "rate_wifi", "free", least=MIN_FULL_SHARE),
             ],
         ),
     )
@@ -368,13 +371,13 @@ def _fig7(figure: Figure) -> Iterator[Verdict]:
         "The whole is inferior to a transfer that is not throttled, by what the limit takes from Ethernet.",
         [
             capped,
-            figure.claim("throttled", "goodput", "free", most=LESS),
+            figure.claim("throttled", "goodput", "free", most=LESS_FACTOR),
             figure.claim("throttled", "rate_wifi", "free", least=1 - MARGIN),
         ],
     )
     yield judged(
         "Multipath TCP still outperforms legacy TCP over the better remaining path.",
-        [capped, figure.claim("throttled", "goodput", "tcp-wifi", least=MORE)],
+        [capped, figure.claim("throttled", "goodput", "tcp-wifi", least=MORE_FACTOR)],
     )
 
 

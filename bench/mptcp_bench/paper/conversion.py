@@ -46,10 +46,10 @@ from .panels import draw_delays
 from .settings import Settings, lab, ready
 
 SMALL = Workload("small", 120, 1024)
-PACED = Workload("paced", 5, 262_144, origin_rate=10_000_000)
-FAST = Workload("bulk", 4, 1_048_576)
-SENT = Workload("upload", 20, 1024, up=65_536)
-WORKLOADS = (SMALL, PACED, FAST, SENT)
+SLOW_ORIGIN = Workload("paced", 5, 262_144, origin_rate=10_000_000)
+BULKY = Workload("bulk", 4, 1_048_576)
+UPLOADS = Workload("upload", 20, 1024, up=65_536)
+WORKLOADS = (SMALL, SLOW_ORIGIN, BULKY, UPLOADS)
 
 
 class Converter:
@@ -78,7 +78,7 @@ def delays(found: Mapping[str, Conversions], *, multipath: bool) -> dict[str, De
     """Return the delays by kind of segment. Raises TestbedError if Multipath TCP never had a second subflow."""
     if multipath and all(e.subflows < 2 for conversions in found.values() for e in conversions.exchanges):
         raise TestbedError("no second subflow was established")
-    small, paced = found[SMALL.key].exchanges, found[PACED.key].exchanges if PACED.key in found else ()
+    small, paced = found[SMALL.key].exchanges, found[SLOW_ORIGIN.key].exchanges if SLOW_ORIGIN.key in found else ()
     seconds: dict[str, Sequence[float]] = {
         SYN: [e.syn for e in small],
         WHOLE: [e.syn_whole for e in small],
@@ -86,9 +86,9 @@ def delays(found: Mapping[str, Conversions], *, multipath: bool) -> dict[str, De
         ANSWER: [e.answer for e in small],
         REQUEST: [e.request for e in small],
         RESPONSE: [value for e in small for value in e.down],
-        UPLOAD: [value for e in found[SENT.key].exchanges for value in e.up],
+        UPLOAD: [value for e in found[UPLOADS.key].exchanges for value in e.up],
         DOWNLOAD: [value for e in paced for value in e.down],
-        BULK: [value for e in found[FAST.key].exchanges for value in e.down],
+        BULK: [value for e in found[BULKY.key].exchanges for value in e.down],
     }
     idle = found[SMALL.key].processors.least_idle
     return {kind: Delays(tuple(round(v, 9) for v in each), idle) for kind, each in seconds.items() if each}

@@ -26,7 +26,7 @@ from mptcp_lab.testbed.transfer import Observation, observe, processors_of, wget
 from .measurements import Download, Trial, measured
 from .settings import ETHERNET, WIFI, Settings
 
-HEADERS = 1.08
+WIRE_FACTOR = 1.08
 """Approximate bytes on the wire per byte of payload, used only to estimate a download's duration."""
 CONNECTIONS = 5
 """Number of connections over each path that measure its RTT."""
@@ -43,7 +43,7 @@ def expected_seconds(trial: Trial, settings: Settings) -> float:
         rate = settings.rate(trial.path)
     else:
         rate = wifi + (min(trial.cap, ethernet) if trial.throttled else ethernet)
-    return trial.size * 8 * HEADERS / rate
+    return trial.size * 8 * WIRE_FACTOR / rate
 
 
 def check(trial: Trial, seen: Observation, digest: str) -> None:

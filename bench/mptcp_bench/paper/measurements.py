@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -28,13 +28,13 @@ SETTLE_SECONDS = 1.0
 """Seconds at the start of a download that rates do not include; at most a quarter of the download."""
 THROTTLED_SETTLE_SECONDS = 5.0
 """The same for a cap that begins during the transfer; at most half of the transfer."""
-WINDOW = 0.1
+WINDOW_SECONDS = 0.1
 """Seconds over which a rate must be below a cap for the cap to count as in force."""
-TOLERANCE = 1.5
+TOLERANCE_FACTOR = 1.5
 """Factor on the cap for this comparison, because a window of this length has few packets."""
 CONFIRMED_SECONDS = 0.2
 """Seconds that a transfer must stay below its cap to count as capped. A transfer that ends earlier does not count."""
-CARRIED = 0.2
+MIN_CARRIED_SHARE = 0.2
 """Minimum rate of a capped path, as a share of its cap, because an idle path shows nothing about the cap."""
 
 
@@ -72,38 +72,45 @@ class Trial:
         return self.title
 
 
+_COLUMN = "column"
+"""Key in the metadata of a quantity."""
+
+
+def quantity(heading: str, scale: float = 1.0, digits: int = 2) -> Any:
+    """Return a field with a number in SI units, and how a column shows it. The number is None if not measured."""
+    return field(default=None, metadata={_COLUMN: (heading, scale, digits)})
+
+
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One download, in SI units. A value is None if it was not, or could not be, measured."""
+    """One download."""
 
     fell_back: bool
     """Whether the connection fell back to plain TCP. If a server accepts MPTCP, nothing else is measured of it."""
-    goodput: float | None = None
-    duration: float | None = None
-    share_ethernet: float | None = None
-    share_wifi: float | None = None
+    goodput: float | None = quantity("goodput, Mbit/s", 1e-6)
+    duration: float | None = quantity("completion time, s", digits=3)
+    share_ethernet: float | None = quantity("share of Ethernet, %", 100, 1)
+    share_wifi: float | None = quantity("share of Wi-Fi, %", 100, 1)
     """Share of all received bytes that came over a path."""
-    rate_ethernet: float | None = None
-    rate_wifi: float | None = None
-    """Bits per second on the wire over a path while the download was steady."""
-    joined: float | None = None
-    capped: float | None = None
+    rate_ethernet: float | None = quantity("Ethernet on the wire, steady, Mbit/s", 1e-6)
+    rate_wifi: float | None = quantity("Wi-Fi on the wire, steady, Mbit/s", 1e-6)
+    joined: float | None = quantity("second subflow joined after, ms", 1e3, 1)
+    capped: float | None = quantity("transfers in which the cap came into force, %", 100, 1)
     """1 if the cap came into force before the transfer ended, otherwise 0."""
-    time_to_throttle: float | None = None
-    before_cap: float | None = None
-    retransmissions: float | None = None
-    retransmission_share: float | None = None
-    receiver_drops: float | None = None
-    out_of_order_bytes: float | None = None
+    time_to_throttle: float | None = quantity("time to throttle, ms", 1e3, 1)
+    before_cap: float | None = quantity("Ethernet on the wire, greatest before the cap was in force, Mbit/s", 1e-6)
+    retransmissions: float | None = quantity("retransmitted segments")
+    retransmission_share: float | None = quantity("retransmitted / sent segments, %", 100, 3)
+    receiver_drops: float | None = quantity("segments that the receiver dropped")
+    out_of_order_bytes: float | None = quantity("receive memory, greatest, kB", 1e-3, 1)
     """Greatest number of bytes in the receiver's MPTCP sockets. Nearly all of these bytes wait for a gap to be filled,
     because the client reads in-order data at once."""
-    out_of_order_segments: float | None = None
+    out_of_order_segments: float | None = quantity("segments that came out of order", digits=0)
     """Number of segments that passed the MPTCP out-of-order queue (MPTcpExtOFOQueue)."""
-    rtt_ethernet: float | None = None
-    rtt_wifi: float | None = None
+    rtt_ethernet: float | None = quantity("RTT of Ethernet, idle, ms", 1e3)
+    rtt_wifi: float | None = quantity("RTT of Wi-Fi, idle, ms", 1e3)
     """Minimum seconds to open a connection over the idle path."""
-    least_idle: float | None = None
-    """Idle share of the busiest single processor."""
+    least_idle: float | None = quantity("time that the busiest processor was idle, %", 100, 1)
     samples: Sequence[Sample] = for_pictures()
     memory: Sequence[tuple[float, int]] = for_pictures()
     """Times and bytes of the receive memory."""
@@ -131,7 +138,7 @@ def values(downloads: Sequence[Download], name: str) -> tuple[float, ...]:
     return tuple(value for each in downloads if (value := getattr(each, name)) is not None)
 
 
-def _column(heading: str, name: str, scale: float = 1.0, digits: int = 2) -> Column[Any, Any]:
+def _column(name: str, heading: str, scale: float, digits: int) -> Column[Any, Any]:
     def of(row: Row[Trial, Download]) -> Sequence[float]:
         return values(row.measured, name)
 
@@ -139,27 +146,7 @@ def _column(heading: str, name: str, scale: float = 1.0, digits: int = 2) -> Col
 
 
 COLUMNS: Mapping[str, Column[Any, Any]] = {
-    name: _column(heading, name, *shown)
-    for name, heading, *shown in (
-        ("goodput", "goodput, Mbit/s", 1e-6),
-        ("duration", "completion time, s", 1, 3),
-        ("share_ethernet", "share of Ethernet, %", 100, 1),
-        ("share_wifi", "share of Wi-Fi, %", 100, 1),
-        ("rate_ethernet", "Ethernet on the wire, steady, Mbit/s", 1e-6),
-        ("rate_wifi", "Wi-Fi on the wire, steady, Mbit/s", 1e-6),
-        ("joined", "second subflow joined after, ms", 1e3, 1),
-        ("capped", "transfers in which the cap came into force, %", 100, 1),
-        ("time_to_throttle", "time to throttle, ms", 1e3, 1),
-        ("before_cap", "Ethernet on the wire, greatest before the cap was in force, Mbit/s", 1e-6),
-        ("retransmissions", "retransmitted segments", 1),
-        ("retransmission_share", "retransmitted / sent segments, %", 100, 3),
-        ("receiver_drops", "segments that the receiver dropped", 1),
-        ("out_of_order_bytes", "receive memory, greatest, kB", 1e-3, 1),
-        ("out_of_order_segments", "segments that came out of order", 1, 0),
-        ("rtt_ethernet", "RTT of Ethernet, idle, ms", 1e3),
-        ("rtt_wifi", "RTT of Wi-Fi, idle, ms", 1e3),
-        ("least_idle", "time that the busiest processor was idle, %", 100, 1),
-    )
+    each.name: _column(each.name, *each.metadata[_COLUMN]) for each in fields(Download) if _COLUMN in each.metadata
 }
 """The columns of the tables, by the attribute of :class:`Download` that they show."""
 
@@ -167,7 +154,7 @@ COLUMNS: Mapping[str, Column[Any, Any]] = {
 def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
     """Return the seconds from the second subflow's join until the cap on *path* is in force and remains in force.
 
-    The end is that of the last window of WINDOW seconds that carried more than the cap allows. The resolution is one
+    The end is that of the last window of WINDOW_SECONDS that carried more than the cap allows. The resolution is one
     sample. The result is None if the cap never came into force: no second subflow joined, the transfer ended before,
     or *path* carried nothing that could be capped.
     """
@@ -176,23 +163,23 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
     last = seen.joined
     samples = [s for s in seen.samples if s.time <= seen.ended]
     for number, first in enumerate(samples):
-        window = next((s for s in samples[number + 1 :] if s.time - first.time >= WINDOW - 1e-3), None)
+        window = next((s for s in samples[number + 1 :] if s.time - first.time >= WINDOW_SECONDS - 1e-3), None)
         if window is None:
             break
         bits = 8 * (window.octets[path] - first.octets[path])
-        if bits > TOLERANCE * cap * (window.time - first.time):
+        if bits > TOLERANCE_FACTOR * cap * (window.time - first.time):
             # The excess may be anywhere in this window. Take the end of its last sample with a rate above the cap.
             above = [
                 b.time
                 for a, b in pairwise(s for s in samples if first.time <= s.time <= window.time)
-                if 8 * (b.octets[path] - a.octets[path]) > TOLERANCE * cap * (b.time - a.time)
+                if 8 * (b.octets[path] - a.octets[path]) > TOLERANCE_FACTOR * cap * (b.time - a.time)
             ]
             last = max(last, *above) if above else last
     carried = [s for s in samples if s.time >= last]
     if seen.ended - last < CONFIRMED_SECONDS or len(carried) < 2:
         return None
     bits = 8 * (carried[-1].octets[path] - carried[0].octets[path])
-    if bits < CARRIED * cap * (carried[-1].time - carried[0].time):
+    if bits < MIN_CARRIED_SHARE * cap * (carried[-1].time - carried[0].time):
         return None
     return last - seen.joined
 
@@ -226,7 +213,7 @@ def measured(trial: Trial, seen: Observation, used: Sequence[Usage], rtts: Mappi
             # If the cap came at once, or within such a window, no rate before the cap can be measured.
             with suppress(TooFewSamples):
                 until = seen.joined + taken
-                numbers["before_cap"] = greatest_rate(seen.samples, "ethernet", WINDOW, seen.joined, until)
+                numbers["before_cap"] = greatest_rate(seen.samples, "ethernet", WINDOW_SECONDS, seen.joined, until)
     return Download(
         fell_back=bool(seen.protocol.fallbacks),
         goodput=seen.goodput,

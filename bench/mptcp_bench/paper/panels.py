@@ -33,16 +33,16 @@ from .measurements import COLUMNS, Download, Found, Trial, values
 
 WIDTH, HEADING = 9.2, 0.8
 """Inches. At 100 dots per inch a picture is 920 dots wide, which is readable at the width of a page."""
-AROUND = 1.04
+ROW_MARGIN = 1.04
 """Inches above and below the axes of a row, for titles, ticks and labels."""
 LEGEND_ROW, LEGEND_COLUMNS = 0.22, 3
 PNG_DPI = 180
-COMPARABLE = 3.0
+MAX_COMPARABLE_RATIO = 3.0
 """Maximum ratio of the longest to the shortest duration at which panels have the same time axis."""
 HEADROOM = 1.08
-FAINT = 0.28
-BAR = "#c3c9d3"
-MIN_SHARE = 0.1
+FAINT_ALPHA = 0.28
+BAR_COLOR = "#c3c9d3"
+MIN_AXIS_PERCENT = 0.1
 """Minimum upper end of an axis of percentages, so that a negligible share looks negligible."""
 Plot = Callable[[Any], None]
 """Draws one pair of axes."""
@@ -55,7 +55,7 @@ def arranged(title: str, subtitle: str, rows: Sequence[Row]) -> Any:
 
     Matplotlib's constrained layout gives headings, legends and axes their own space, so that no text covers data.
     """
-    height = HEADING + sum(AROUND + each for each, _ in rows)
+    height = HEADING + sum(ROW_MARGIN + each for each, _ in rows)
     figure = style.new_figure(WIDTH, height)
     figure.set_layout_engine("constrained", wspace=0.04, h_pad=0.08)
     grid = figure.add_gridspec(len(rows), 2, height_ratios=[each for each, _ in rows])
@@ -120,7 +120,7 @@ def baselines(found: Found) -> Iterator[tuple[Trial, str, float]]:
 def span(found: Found, trial: Trial, trials: Sequence[Trial]) -> float:
     """Return the end of *trial*'s time axis: that of all *trials* if their durations are comparable."""
     ends = {each: max(d.duration or 0.0 for d in found.of(each)) for each in trials if found.of(each)}
-    together = bool(ends) and max(ends.values()) <= COMPARABLE * min(ends.values())
+    together = bool(ends) and max(ends.values()) <= MAX_COMPARABLE_RATIO * min(ends.values())
     return 1.05 * (max(ends.values()) if together else ends.get(trial, 1.0))
 
 
@@ -137,7 +137,7 @@ def over_time(axes: Any, found: Found, trial: Trial, longest: float, top: float)
             if each is chosen:
                 style.draw_path(axes, times, rate, style.PATHS[path])
             else:
-                axes.plot(times, rate, color=style.PATHS[path].color, alpha=FAINT, linewidth=0.8, zorder=2)
+                axes.plot(times, rate, color=style.PATHS[path].color, alpha=FAINT_ALPHA, linewidth=0.8, zorder=2)
         if each is chosen and len(paths) > 1:
             axes.plot(times, total(trial, each), color="#9a9a9a", linewidth=0.9, label="both paths", zorder=4)
     if trial.path is None:
@@ -168,7 +168,7 @@ def receive_memory(axes: Any, found: Found, trial: Trial, longest: float, top: f
         bold = each is chosen
         axes.plot(
             [time for time, _ in each.memory], [octets / 1e3 for _, octets in each.memory], color=style.FOURTH,
-            linewidth=1.4 if bold else 0.8, alpha=1 if bold else FAINT, zorder=3 if bold else 2,
+            linewidth=1.4 if bold else 0.8, alpha=1 if bold else FAINT_ALPHA, zorder=3 if bold else 2,
         )  # fmt: skip
     axes.set_xlim(0, longest)
     axes.set_ylim(0, top)
@@ -182,14 +182,14 @@ def bars(axes: Any, found: Found, trials: Sequence[Trial], name: str) -> None:
     style.dress(axes, unit, "")
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x", color=style.GRID, linewidth=0.7)
-    ends = [MIN_SHARE if unit == "%" else 0.0]
+    ends = [MIN_AXIS_PERCENT if unit == "%" else 0.0]
     for row, trial in enumerate(trials):
         sample = [column.scale * value for value in values(found.of(trial), name)]
         if not sample:
             continue
         interval = mean_interval(sample)
         ends += [*sample, interval.high or 0.0]
-        axes.barh(-row, interval.mean, height=0.36, color=BAR, zorder=2)
+        axes.barh(-row, interval.mean, height=0.36, color=BAR_COLOR, zorder=2)
         if interval.half is not None:
             axes.errorbar(interval.mean, -row, xerr=interval.half, color=style.INK, capsize=4, linewidth=1.3, zorder=4)
         axes.plot(sample, [-row - 0.09] * len(sample), ".", color=style.MUTED, alpha=0.6, zorder=3)
@@ -240,8 +240,8 @@ KINDS: dict[str, tuple[str, ...]] = {
 """The plots of Table 1's picture, and the kinds of segments in each."""
 UPWARDS = (SYN, WHOLE, REQUEST, UPLOAD)
 """Kinds of segments from client to origin. The others go from origin to client."""
-MARKED = (50, 95, 99)
-SHARES = [number / 5 for number in range(501)]
+MARKED_PERCENTS = (50, 95, 99)
+DRAWN_PERCENTS = [number / 5 for number in range(501)]
 """Percentages at which a distribution is drawn. These points suffice for any number of values."""
 
 
@@ -254,13 +254,13 @@ def delays(axes: Any, found: Delayed, title: str, kinds: Sequence[str]) -> None:
             sample = [1e3 * seconds for each in found.of(client, part=kind) for seconds in each.seconds]
             if not sample:
                 continue
-            middle, p95, p99 = points = percentiles(sample, MARKED)
+            middle, p95, p99 = points = percentiles(sample, MARKED_PERCENTS)
             direction = "client → origin" if kind in UPWARDS else "origin → client"
             label = f"{client}, {direction}: n = {len(sample)}\nmedian {middle:.3g} ms, p95 {p95:.3g}, p99 {p99:.3g}"
             color = style.THIRD if kind in UPWARDS else style.FOURTH
-            along = percentiles(sample, SHARES)
-            axes.plot(along, SHARES, color=color, linestyle=stroke, linewidth=1.8, label=label, zorder=3)
-            axes.plot(points, MARKED, "o", color=color, markersize=4.5, markeredgecolor="white", zorder=4)
+            along = percentiles(sample, DRAWN_PERCENTS)
+            axes.plot(along, DRAWN_PERCENTS, color=color, linestyle=stroke, linewidth=1.8, label=label, zorder=3)
+            axes.plot(points, MARKED_PERCENTS, "o", color=color, markersize=4.5, markeredgecolor="white", zorder=4)
     paper = PAPER_MS[kinds[0]]
     axes.axvline(paper, color=style.INK, linestyle=style.DOTTED, linewidth=1.6, label=f"paper: {paper:.1f} ms")
     axes.set_xscale("log")

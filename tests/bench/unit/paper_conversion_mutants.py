@@ -16,7 +16,7 @@ from mutants import rehearsed
 from paper_mutants import Verdicts, differ, fail, undecided
 
 from mptcp_bench.experiments.columns import Turn
-from mptcp_bench.paper.conversion import FAST, PACED, SCENARIO, SENT, SMALL, delays
+from mptcp_bench.paper.conversion import BULKY, SCENARIO, SLOW_ORIGIN, SMALL, UPLOADS, delays
 from mptcp_bench.paper.conversion_claims import MPTCP, Delays, Found
 from mptcp_bench.wire.exchanges import Exchange
 from mptcp_bench.wire.workload import Conversions, check_protocol
@@ -69,7 +69,12 @@ class Proxy:
         bulk = [replace(e, down=(self.bulk,) * 9) for e in few]
         return {
             key: Conversions(tuple(exchanges), Usage(0.0, self.least_idle, None, least_idle=self.least_idle))
-            for key, exchanges in ((SMALL.key, few), (PACED.key, stream), (SENT.key, stream), (FAST.key, bulk))
+            for key, exchanges in (
+                (SMALL.key, few),
+                (SLOW_ORIGIN.key, stream),
+                (UPLOADS.key, stream),
+                (BULKY.key, bulk),
+            )
         }
 
 
