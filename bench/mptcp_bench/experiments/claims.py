@@ -89,16 +89,13 @@ class Claim:
     def verdict(self) -> Judgement:
         if not self.is_measured:
             return "not judged"
-        above = None if self.least is None else self._margins(self.least)
-        below = None if self.most is None else self._margins(self.most)
-        if self.by == "each":
-            failed = (above is not None and above[0] < 0) or (below is not None and below[1] > 0)
-        else:
-            failed = (above is not None and above[1] < 0) or (below is not None and below[0] > 0)
-        if failed:
+        above = (math.inf, math.inf) if self.least is None else self._margins(self.least)
+        below = (-math.inf, -math.inf) if self.most is None else self._margins(self.most)
+        # A single value outside the bounds is enough for a claim about each value.
+        low, high = (1, 0) if self.by == "each" else (0, 1)
+        if above[high] < 0 or below[low] > 0:
             return "fails"
-        within = (above is None or above[0] >= 0) and (below is None or below[1] <= 0)
-        return "holds" if within else "not judged"
+        return "holds" if above[0] >= 0 >= below[1] else "not judged"
 
     @property
     def text(self) -> str:
@@ -138,17 +135,19 @@ def judged(paper: str, claims: Sequence[Claim], *reasons: Reason, given: Sequenc
     If it fails, it *differs* if the signs of a measured reason hold. If the runs leave these signs open, it is not
     judged. Neither is it if the paper's conditions, *given*, do not hold here.
     """
-    said = "; ".join(claim.text for claim in (*given, *claims))
-    verdict, why = together(claims) if together(given) == "holds" else "not judged", ""
+    verdict: Judgement = together(claims) if together(given) == "holds" else "not judged"
+    why, shown_claims = "", [*given, *claims]
     if verdict == "fails":
         signs = [(reason, together(reason.signs)) for reason in reasons]
-        shown_reason = next((reason for reason, shows in signs if shows == "holds"), None)
-        if shown_reason is not None and shown_reason.is_measured:
-            verdict, why = "differs", shown_reason.why
-        elif shown_reason is not None:
-            why = f"Likely, but not measured: {shown_reason.why}"
+        proven = next((reason for reason, shows in signs if shows == "holds"), None)
+        if proven is not None and proven.is_measured:
+            verdict, why = "differs", proven.why
+            shown_claims += proven.signs
+        elif proven is not None:
+            why = f"Likely, but not measured: {proven.why}"
         elif any(reason.is_measured and shows == "not judged" for reason, shows in signs):
             verdict = "not judged"
+    said = "; ".join(dict.fromkeys(claim.text for claim in shown_claims))
     return Verdict(paper, None, verdict=verdict, said=said, why=why)
 
 

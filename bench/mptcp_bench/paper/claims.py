@@ -33,7 +33,7 @@ MIN_LOSS = 0.0005
 """If a smaller share of the segments is retransmitted, there were practically no losses."""
 HEADER_RATIO = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
 """Payload share with MTU 1000 divided by the payload share with MTU 1500. IPv4 and TCP headers with timestamps and DSS
-are 80 bytes, and the shapers count 14 bytes of Ethernet (experiments/payload.py)."""
+are 80 bytes, and the shapers count 14 bytes of Ethernet."""
 MIN_MEMORY_SHARE = 0.4
 """If samples every 0.1 s show this share of a receive buffer in use, the window, which is not measured, may be used up.
 The buffer counts the kernel's memory for packets. About half of that is payload, which is the window."""
