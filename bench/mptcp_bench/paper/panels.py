@@ -119,7 +119,7 @@ def baselines(found: Found) -> Iterator[tuple[Trial, str, float]]:
 
 def span(found: Found, trial: Trial, trials: Sequence[Trial]) -> float:
     """Return the end of *trial*'s time axis: that of all *trials* if their durations are comparable."""
-    ends = {each: max(d.duration or 0.0 for d in found.of(each)) for each in trials if found.of(each)}
+    ends = {each: max(d.duration or 1.0 for d in found.of(each)) for each in trials if found.of(each)}
     together = bool(ends) and max(ends.values()) <= MAX_COMPARABLE_RATIO * min(ends.values())
     return 1.05 * (max(ends.values()) if together else ends.get(trial, 1.0))
 
@@ -127,8 +127,9 @@ def span(found: Found, trial: Trial, trials: Sequence[Trial]) -> float:
 def over_time(axes: Any, found: Found, trial: Trial, longest: float, top: float) -> None:
     """Draw the throughput of each path of *trial*. *longest* (s) and *top* (Mbit/s) are the ends of the axes."""
     downloads = found.of(trial)
-    goodput = mean(values(downloads, "goodput"), 1e-6) + " Mbit/s of payload, " if downloads else ""
-    caption(axes, trial.title, goodput + counted(len(downloads), "run"))
+    goodput = values(downloads, "goodput")
+    payload = f"{mean(goodput, 1e-6)} Mbit/s of payload, " if goodput else ""
+    caption(axes, trial.title, payload + counted(len(downloads), "run"))
     style.dress(axes, "seconds since the request", "Mbit/s")
     chosen = representative(downloads)
     for each in downloads:
