@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Simulated worlds for the paper's claims: in some all claims hold, in mutants one mechanism is broken.
 
-A world draws the observations of a scenario's downloads from a seed. They are checked, measured and judged in the same
-way as observations of real packets. In ``PAPER`` every claim holds. Each mutant changes one mechanism of ``PAPER``;
-``BREAKS`` names the mutants under which a claim must no longer hold.
+A world draws the observations of a figure's downloads from a seed, a proxy the exchanges of Table 1. They are checked,
+measured and judged in the same way as observations of real packets. In the paper's world and proxy every claim holds.
+Each mutant changes one mechanism of them; ``BREAKS`` names the mutants under which a claim must no longer hold.
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from mutants import rehearsed
 
 from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.paper import PAPER as EXPERIMENTS
+from mptcp_bench.paper.conversion import BULKY, SLOW_ORIGIN, SMALL, UPLOADS, delays
+from mptcp_bench.paper.conversion_claims import MPTCP, Delays
 from mptcp_bench.paper.downloads import check
 from mptcp_bench.paper.measurements import Download, Found, Trial, measured, values
 from mptcp_bench.result_file import Judgement
 from mptcp_bench.statistics import fmean
+from mptcp_bench.wire.exchanges import Exchange
+from mptcp_bench.wire.workload import Conversions, check_protocol
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.recorder import Sample
@@ -142,15 +147,79 @@ TODAY = World(
 )  # fmt: skip
 """A current kernel and throttler. Where a claim differs, the named mechanism is the reason."""
 
-Change = Callable[[World], World]
+EXCHANGES = 20
+"""Number of exchanges of a workload."""
 
 
-def _with(**changes: object) -> Change:
-    return lambda world: replace(world, **changes)  # type: ignore[arg-type]
+@dataclass(frozen=True)
+class Proxy:
+    """Median durations of a proxy's steps, in seconds."""
+
+    answer: float = 0.0005
+    """From a SYN to its SYN/ACK, which only the kernel handles."""
+    wait: float = 0.001
+    """From the client's third ACK to its request."""
+    connect: float = 0.0075
+    """From the request to the SYN towards the origin."""
+    request: float = 0.02
+    response: float = 0.0234
+    stream: float = 0.015
+    """Duration for a segment that passes through user space without waiting."""
+    bulk: float = 0.05
+    least_idle: float = 0.01
+    """Idle share of the busiest processor."""
+    spread: float = 0.05
+    falls_back: bool = False
+    """Whether the client's connections fall back to plain TCP."""
+    subflows: int = 2
+
+    def exchange(self, draw: random.Random, *, multipath: bool = True) -> Exchange:
+        def about(seconds: float) -> float:
+            return seconds * draw.lognormvariate(0, self.spread)
+
+        connect, wait, answer = about(self.connect), about(self.wait), about(self.answer)
+        multipath = multipath and not self.falls_back
+        return Exchange(
+            "/x", multipath, False, self.subflows if multipath else 1, answer, syn=wait + connect,
+            syn_whole=answer + wait + connect, syn_own=connect, request=about(self.request), up=(),
+            down=(about(self.response),),
+        )  # fmt: skip
+
+    def conversions(self, draw: random.Random, *, multipath: bool) -> dict[str, Conversions]:
+        """Return what a capture would show of each workload. Raise TestbedError if the run is not a data point."""
+        few = [self.exchange(draw, multipath=multipath) for _ in range(EXCHANGES)]
+        check_protocol(few, multipath=multipath)
+        stream = [replace(e, up=(self.stream,) * 3, down=(self.stream,) * 3) for e in few]
+        bulk = [replace(e, down=(self.bulk,) * 9) for e in few]
+        return {
+            key: Conversions(tuple(exchanges), Usage(0.0, self.least_idle, None, least_idle=self.least_idle))
+            for key, exchanges in (
+                (SMALL.key, few),
+                (SLOW_ORIGIN.key, stream),
+                (UPLOADS.key, stream),
+                (BULKY.key, bulk),
+            )
+        }
+
+
+PAPER_PROXY = Proxy()
+"""The paper's setup: a guest of ESXi with little memory and processor time."""
+TODAY_PROXY = Proxy(
+    answer=15e-6, wait=60e-6, connect=280e-6, request=310e-6, response=210e-6, stream=40e-6, bulk=0.022,
+    least_idle=0.5,
+)  # fmt: skip
+"""Durations measured on a current machine."""
+
+Change = Callable[[Any], Any]
+"""Changes a world or a proxy."""
+
+
+def _with(**changes: Any) -> Change:
+    return lambda world: replace(world, **changes)
 
 
 THROTTLER_DEAD = _with(cap_first=None, cap_repeated=None)
-FIGURE_MUTANTS: dict[str, Change] = {
+MUTANTS: dict[str, Change] = {
     "throttler dead": THROTTLER_DEAD,
     "throttler caps the wrong path": _with(capped="wifi"),
     "cap never comes": _with(cap_first=60.0, cap_repeated=60.0),
@@ -179,6 +248,19 @@ FIGURE_MUTANTS: dict[str, Change] = {
     "MTU costs headers alone": _with(mtu=0.965),
 }
 
+PROXY_MUTANTS: dict[str, Change] = {
+    "ten times as fast": _with(
+        answer=5e-5, wait=1e-4, connect=75e-5, request=2e-3, response=2.34e-3, stream=1.5e-3, bulk=5e-3
+    ),
+    "ten times as slow": _with(answer=5e-3, wait=1e-2, connect=75e-3, request=0.2, response=0.234, stream=0.15),
+    "SYN sent at once": _with(connect=0.0001),
+    "SYN waits for the application": _with(connect=0.05),
+    "content spliced in the kernel": _with(request=0.0004, response=0.0004, stream=0.0004),
+    "busy, differently each time": _with(spread=3.0),
+    "fallback to TCP": _with(falls_back=True),
+    "proxy without second path": _with(subflows=1),
+}
+
 Verdicts = dict[str, Judgement]
 
 
@@ -199,6 +281,8 @@ _LATE = differ("cap at once, first too") | fail("cap comes late every time")
 _STRANGLED = fail("cap strangles both", "cap strangles both, late")
 # Transfers that are not of the requested kind are not data points.
 _PROXY = undecided("fallback", "second path not joined")
+_NO_RUN = undecided("fallback to TCP", "proxy without second path")
+_SPEED = fail("ten times as fast", "ten times as slow")
 BREAKS: dict[tuple[str, str], Verdicts] = {
     ("fig2", "fallback"): fail("server is multipath"),
     ("fig2", "alone"): fail("wrong rate") | undecided("server is multipath"),
@@ -220,6 +304,10 @@ BREAKS: dict[tuple[str, str], Verdicts] = {
     ("fig7", "offload"): differ("second path used") | undecided("second path unused") | _THROTTLER | _PROXY,
     ("fig7", "inferior"): fail("cap strangles both, late", "cap costs the other a tenth, late") | _THROTTLER | _PROXY,
     ("fig7", "outperforms"): fail("second path unused", "cap strangles both") | _THROTTLER | _PROXY,
+    ("table1", "syn"): _SPEED | fail("SYN sent at once") | undecided("busy, differently each time") | _NO_RUN,
+    ("table1", "data"): _SPEED | fail("content spliced in the kernel") | _NO_RUN,
+    ("table1", "data-slower"): differ("SYN waits for the application", "content spliced in the kernel") | _NO_RUN,
+    ("table1", "user-space"): fail("content spliced in the kernel") | _NO_RUN,
 }
 """The verdict that each mutant must produce, by scenario and claim, in the order of the claims."""
 UNEXPLAINED: dict[tuple[str, str], Change] = {
@@ -229,6 +317,9 @@ UNEXPLAINED: dict[tuple[str, str], Change] = {
     ("fig6", "small-impact"): THROTTLER_DEAD,
     ("fig6", "repeated-throttled"): _with(before_cap=0.3),
     ("fig7", "offload"): _with(wifi_beside_cap=0.5),
+    ("table1", "syn"): _with(least_idle=0.01),
+    ("table1", "data"): _with(least_idle=0.01),
+    ("table1", "data-slower"): _with(connect=30e-6, wait=300e-6),
 }
 """Changes of ``TODAY`` that remove the mechanism by which a claim differs; the claim must then no longer differ."""
 DECIDES: dict[tuple[str, str], tuple[str, str]] = {
@@ -247,23 +338,32 @@ UNLIKELY: dict[tuple[str, str], Change] = {
 """Claims that fail in ``TODAY`` for a likely reason that is not measured, and a change that removes that reason."""
 
 
-FIGURES = [name for name in EXPERIMENTS if name != "table1"]
-
-
-def experiment(world: World, key: str, *, repetitions: int = 4, seed: int = 1) -> Found:
-    """Run scenario *key* in *world*. A download that is not a data point is left out."""
+def experiment(world: World | Proxy, key: str, *, repetitions: int = 4, seed: int = 1) -> Results[Any, Any]:
+    """Run scenario *key* in *world*. A run that is not a data point is left out."""
     draw = random.Random(seed)
     used = [Usage(0.0, world.least_idle, None, least_idle=world.least_idle)]
 
-    def download(turn: Turn[Trial]) -> Download | None:
-        seen = world.observe(turn.cell, draw, 0.01 if key == "fig6" else 0.1)
+    def measure(turn: Turn[Any]) -> Download | dict[str, Delays] | None:
         try:
+            if isinstance(world, Proxy):
+                multipath = turn.cell == MPTCP
+                return delays(world.conversions(draw, multipath=multipath), multipath=multipath)
+            seen = world.observe(turn.cell, draw, 0.01 if key == "fig6" else 0.1)
             check(turn.cell, seen, DIGEST)
             return measured(turn.cell, seen, used, world.rtts)
         except TestbedError:
             return None
 
-    return rehearsed(EXPERIMENTS[key].load(), {"repetitions": str(repetitions)}, download)
+    return rehearsed(EXPERIMENTS[key].load(), {"repetitions": str(repetitions)}, measure)
+
+
+@cache
+def found(name: str, key: str) -> Results[Any, Any]:
+    """Return what scenario *key* measures in the world *name*: the paper's, today's, or a mutant of the paper's."""
+    paper, today = (PAPER_PROXY, TODAY_PROXY) if key == "table1" else (PAPER, TODAY)
+    if name in ("paper", "today"):
+        return experiment(paper if name == "paper" else today, key)
+    return experiment((MUTANTS | PROXY_MUTANTS)[name](paper), key)
 
 
 NOISE = 1e9

@@ -4,33 +4,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-import paper_conversion_mutants as conversion
-import paper_mutants as figures
 import pytest
+from paper_mutants import BREAKS, DECIDES, TODAY, TODAY_PROXY, UNEXPLAINED, UNLIKELY, experiment, found, noisy
 
 from mptcp_bench.experiments.columns import Results, Run, Turn
 from mptcp_bench.paper import PAPER
 from mptcp_bench.paper.measurements import Download
 from mptcp_bench.result_file import Verdict
 
-TABLE = "table1"
-BREAKS = figures.BREAKS | {(TABLE, claim): mutants for claim, mutants in conversion.BREAKS.items()}
-UNEXPLAINED = [*figures.UNEXPLAINED, *((TABLE, claim) for claim in conversion.UNEXPLAINED)]
 IN_THE_GATE = pytest.mark.nightly(besides=("[fig2", "[fig3", "[fig6", "[table1"))
 """Scenarios without and with a cap."""
-
-
-@cache
-def found(name: str, key: str) -> Results[Any, Any]:
-    """Return what scenario *key* measures in the world *name*: the paper's, today's, or a mutant of the paper's."""
-    if key == TABLE:
-        proxies = {"paper": conversion.PAPER, "today": conversion.TODAY}
-        return conversion.experiment(proxies.get(name) or conversion.MUTANTS[name](conversion.PAPER))
-    worlds = {"paper": figures.PAPER, "today": figures.TODAY}
-    return figures.experiment(worlds.get(name) or figures.FIGURE_MUTANTS[name](figures.PAPER), key)
 
 
 def claims(key: str, results: Results[Any, Any]) -> dict[str, Verdict]:
@@ -53,23 +38,19 @@ def test_claim_holds_in_the_papers_world_and_no_longer_when_a_mechanism_is_broke
 @pytest.mark.parametrize(("key", "claim"), UNEXPLAINED)
 def test_claim_differs_only_by_the_mechanism_that_was_measured(key: str, claim: str) -> None:
     assert claims(key, found("today", key))[claim].verdict == "differs"
-    without: Results[Any, Any]
-    if key == TABLE:
-        without = conversion.experiment(conversion.UNEXPLAINED[claim](conversion.TODAY))
-    else:
-        without = figures.experiment(figures.UNEXPLAINED[key, claim](figures.TODAY), key)
-        # If noise hides the mechanism, the claim is undecided.
-        hidden = figures.noisy(found("today", key), figures.DECIDES[key, claim])
-        assert claims(key, hidden)[claim].verdict == "not judged"
+    without = experiment(UNEXPLAINED[key, claim](TODAY_PROXY if key == "table1" else TODAY), key)
     assert claims(key, without)[claim].verdict == "fails"
+    if key != "table1":
+        # If noise hides the mechanism, the claim is undecided.
+        assert claims(key, noisy(found("today", key), DECIDES[key, claim]))[claim].verdict == "not judged"
 
 
-@pytest.mark.parametrize(("key", "claim"), figures.UNLIKELY)
+@pytest.mark.parametrize(("key", "claim"), UNLIKELY)
 def test_unmeasured_reason_is_only_likely_and_needs_signs(key: str, claim: str) -> None:
     failed = claims(key, found("today", key))[claim]
     assert failed.verdict == "fails"
     assert failed.why.startswith("Likely, but not measured: ")
-    without = claims(key, figures.experiment(figures.UNLIKELY[key, claim](figures.TODAY), key))[claim]
+    without = claims(key, experiment(UNLIKELY[key, claim](TODAY), key))[claim]
     assert (without.verdict, without.why) == ("fails", "")
 
 
@@ -83,8 +64,8 @@ def test_claim_is_not_judged_by_a_single_run_or_by_noise(key: str) -> None:
         assert count or {each.verdict for each in part.values()} == {"not judged"}
     once = Results(whole.turns, [run for run in whole.runs if run.turn.number == 1])
     assert {each.verdict for each in claims(key, once).values()} == {"not judged"}
-    if key != TABLE:
-        noise = {claim for claim, each in claims(key, figures.noisy(whole)).items() if each.verdict != "not judged"}
+    if key != "table1":
+        noise = {claim for claim, each in claims(key, noisy(whole)).items() if each.verdict != "not judged"}
         # A server without Multipath TCP is counted.
         assert noise <= {"fallback"}
 

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from itertools import combinations
 from typing import Any
 
-import paper_conversion_mutants as conversions
 import pytest
-from paper_mutants import TODAY, experiment
+from paper_mutants import TODAY, experiment, found
 
 from mptcp_bench.experiments.columns import Results
 from mptcp_bench.paper import PAPER
@@ -18,13 +16,8 @@ from mptcp_bench.paper.drawing import picture
 from mptcp_bench.paper.panels import delays_picture
 
 
-@cache
-def measured(key: str) -> Results[Any, Any]:
-    return conversions.experiment(conversions.TODAY) if key == "table1" else experiment(TODAY, key)
-
-
-def figure(key: str, found: Results[Any, Any]) -> Any:
-    return delays_picture(found) if key == "table1" else picture(key, found)
+def figure(key: str, results: Results[Any, Any]) -> Any:
+    return delays_picture(results) if key == "table1" else picture(key, results)
 
 
 def lines(axes: Any, label: str) -> list[Any]:
@@ -34,7 +27,7 @@ def lines(axes: Any, label: str) -> list[Any]:
 @pytest.mark.nightly(besides=("[fig6]",))
 @pytest.mark.parametrize("key", PAPER)
 def test_no_words_overlap_in_a_picture_and_an_unfinished_experiment_is_drawn(key: str) -> None:
-    full = measured(key)
+    full = found("today", key)
     drawn = figure(key, full)
     drawn.draw_without_rendering()
     legends = [*drawn.legends, *(axes.get_legend() for axes in drawn.axes if axes.get_legend())]
@@ -57,7 +50,7 @@ def test_no_words_overlap_in_a_picture_and_an_unfinished_experiment_is_drawn(key
 
 
 def test_picture_marks_the_cap_the_baselines_the_sweep_and_the_papers_values() -> None:
-    first, repeated, bars = figure("fig6", measured("fig6")).axes[-3:]
+    first, repeated, bars = figure("fig6", found("today", "fig6")).axes[-3:]
     assert first.get_xlim() == repeated.get_xlim()
     (cap,), (mark,), (bold,) = (lines(first, label) for label in ("cap on Ethernet: 5", "cap in force", "Ethernet"))
     assert cap.get_ydata()[0] == 5
@@ -66,10 +59,10 @@ def test_picture_marks_the_cap_the_baselines_the_sweep_and_the_papers_values() -
     (level,) = lines(first, "TCP, Wi-Fi alone: ")
     assert level.get_ydata()[0] == pytest.approx(0.99 * 20, rel=0.01)
     assert len(bars.patches) == 3
-    (sweep,) = (axes for axes in figure("fig4", measured("fig4")).axes if "receive buffer (" in axes.get_xlabel())
+    (sweep,) = (axes for axes in figure("fig4", found("today", "fig4")).axes if "receive buffer (" in axes.get_xlabel())
     (needed,) = lines(sweep, "2 × sum")
     assert needed.get_xdata()[0] == pytest.approx(0.48)
     assert len(sweep.containers[0].lines[0].get_xdata()) == 10
-    syn, *others = figure("table1", measured("table1")).axes
+    syn, *others = figure("table1", found("today", "table1")).axes
     assert len(others) == 4
     assert [line.get_xdata()[0] for line in lines(syn, "paper: 8.5 ms")] == [pytest.approx(8.5146)]
