@@ -72,16 +72,20 @@ class Claim:
         ratio, divisor = self.aim.value, fmean(self.reference)
         if ratio is None or not divisor:
             return None
-        low, high = self._margins(ratio)
+        low, high = self._differences(ratio)
         return ratio + low / divisor, ratio + high / divisor
 
+    def _differences(self, factor: float) -> tuple[float, float]:
+        """Return the bounds of the mean, minus *factor* times the reference's mean."""
+        found = compare(self.values, self.reference or (), factor)
+        assert found.low is not None
+        assert found.high is not None
+        return found.low, found.high
+
     def _margins(self, bound: float) -> tuple[float, float]:
-        """Return the ends of the interval, minus *bound*. A reference of zero has margins, but no ratio."""
-        if self.reference is not None:
-            found = compare(self.values, self.reference, bound)
-            assert found.low is not None
-            assert found.high is not None
-            return found.low, found.high
+        """Return the ends of the interval, minus *bound*; without a ratio (the reference is 0), the differences."""
+        if self.interval is None and self.reference is not None:
+            return self._differences(bound)
         low, high = self.interval or (-math.inf, math.inf)
         return low - bound, high - bound
 
