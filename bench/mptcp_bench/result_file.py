@@ -24,7 +24,7 @@ EXACT_DIGITS = 17
 Scalar = str | int | float | bool | None
 AimVerdict = Literal["met", "missed", "no aim"]
 Judgement = Literal["holds", "fails", "differs", "not judged"]
-"""Verdict on a claim of the paper. ``paper.judging`` defines each."""
+"""Verdict on a claim of the paper. ``experiments.claims`` defines each."""
 
 
 class ResultError(Exception):
@@ -55,7 +55,7 @@ class Verdict:
     """A measured value, and whether it confirms an aim of ours or a claim of a paper.
 
     An aim is decided by the range that its value must be in; a value without a range is only shown. A claim is decided
-    by a function (``paper.judging``), and describes the measurement in words.
+    by ``experiments.claims``, and describes the measurement in words.
     """
 
     what: str
@@ -136,7 +136,7 @@ class ExperimentResult:
     """The experiment's name, on the command line and of its directory."""
     title: str
     parameters: dict[str, Scalar]
-    """All parameters of the paper's experiments. For our experiments, only the options that were set."""
+    """The options that were set. Earlier results of the paper's experiments have all of them."""
     seed: int
     complete: bool
     """False while the experiment runs, and if it was interrupted."""
