@@ -116,7 +116,7 @@ condition = partial(Claim, "")
 """Returns a claim that is one of the conditions of a statement, whose words :func:`judged` has."""
 
 
-def together(claims: Sequence[Claim]) -> Judgement:
+def verdict_on_all(claims: Sequence[Claim]) -> Judgement:
     """Return the verdict on a statement that needs all *claims*."""
     verdicts = {claim.verdict for claim in claims}
     if "fails" in verdicts:
@@ -137,13 +137,13 @@ class Reason:
 def judged(paper: str, claims: Sequence[Claim], *reasons: Reason, given: Sequence[Claim] = ()) -> Verdict:
     """Return the verdict on the statement *paper*, which needs all *claims*.
 
-    If it fails, it *differs* if the signs of a measured reason hold. If the runs leave these signs open, it is not
-    judged. Neither is it if the paper's conditions, *given*, do not hold here.
+    A statement that fails *differs* if the signs of a measured reason hold. It is not judged if the runs do not decide
+    these signs, or if the paper's conditions, *given*, do not hold here.
     """
-    verdict: Judgement = together(claims) if together(given) == "holds" else "not judged"
+    verdict: Judgement = verdict_on_all(claims) if verdict_on_all(given) == "holds" else "not judged"
     why, shown_claims = "", [*given, *claims]
     if verdict == "fails":
-        signs = [(reason, together(reason.signs)) for reason in reasons]
+        signs = [(reason, verdict_on_all(reason.signs)) for reason in reasons]
         proven = next((reason for reason, shows in signs if shows == "holds"), None)
         if proven is not None and proven.is_measured:
             verdict, why = "differs", proven.why

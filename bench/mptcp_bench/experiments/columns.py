@@ -131,8 +131,8 @@ class Row(Generic[C, M]):
         return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in turns)
 
     def values(self, name: str) -> list[float]:
-        """Return the attribute *name* of each measurement."""
-        return [float(getattr(each, name)) for each in self.measured]
+        """Return the attribute *name* of each measurement that has it: None means that it was not measured."""
+        return [float(value) for each in self.measured if (value := getattr(each, name)) is not None]
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (str(self.cell), self.variant, self.part)))

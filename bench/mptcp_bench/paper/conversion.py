@@ -135,11 +135,7 @@ SCENARIO: Scenario[Settings, str, Converter, Delays] = Scenario(
                 _percentile("p99", 99),
                 Column("median of a run", lambda row: [each.median for each in row.measured], digits=3),
                 Column("paper", _paper, digits=1),
-                Column(
-                    "idle, %",
-                    lambda row: [100 * each.least_idle for each in row.measured if each.least_idle is not None],
-                    digits=1,
-                ),
+                Column("idle, %", "least_idle", scale=100, digits=1),
             ),
             labels=(("client", lambda row: row.cell), ("segment", lambda row: row.part)),
             wrapped=("segment",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.recorder import Sample, TooFewSamples, greatest_rate, mean_rate
 from mptcp_lab.testbed.transfer import Observation
 
-from ..experiments.columns import Column, Results, Row, for_pictures
+from ..experiments.columns import Column, Results, columns_of, figure, for_pictures
 
 MB = 1_000_000
 DROPS = (
@@ -72,45 +72,38 @@ class Trial:
         return self.title
 
 
-_COLUMN = "column"
-"""Key in the metadata of a quantity."""
-
-
-def quantity(heading: str, scale: float = 1.0, digits: int = 2) -> Any:
-    """Return a field with a number in SI units, and how a column shows it. The number is None if not measured."""
-    return field(default=None, metadata={_COLUMN: (heading, scale, digits)})
-
-
 @dataclass(frozen=True, slots=True)
 class Download:
-    """One download."""
+    """One download: numbers in SI units. A number is None if it was not measured."""
 
     fell_back: bool
     """Whether the connection fell back to plain TCP. If a server accepts MPTCP, nothing else is measured of it."""
-    goodput: float | None = quantity("goodput, Mbit/s", 1e-6)
-    duration: float | None = quantity("completion time, s", digits=3)
-    share_ethernet: float | None = quantity("share of Ethernet, %", 100, 1)
-    share_wifi: float | None = quantity("share of Wi-Fi, %", 100, 1)
+    goodput: float | None = figure("goodput, Mbit/s", None, scale=1e-6)
+    duration: float | None = figure("completion time, s", None, digits=3)
+    share_ethernet: float | None = figure("share of Ethernet, %", None, scale=100, digits=1)
+    share_wifi: float | None = figure("share of Wi-Fi, %", None, scale=100, digits=1)
     """Share of all received bytes that came over a path."""
-    rate_ethernet: float | None = quantity("Ethernet on the wire, steady, Mbit/s", 1e-6)
-    rate_wifi: float | None = quantity("Wi-Fi on the wire, steady, Mbit/s", 1e-6)
-    joined: float | None = quantity("second subflow joined after, ms", 1e3, 1)
-    capped: float | None = quantity("transfers in which the cap came into force, %", 100, 1)
+    rate_ethernet: float | None = figure("Ethernet on the wire, steady, Mbit/s", None, scale=1e-6)
+    rate_wifi: float | None = figure("Wi-Fi on the wire, steady, Mbit/s", None, scale=1e-6)
+    joined: float | None = figure("second subflow joined after, ms", None, scale=1e3, digits=1)
+    capped: float | None = figure("transfers in which the cap came into force, %", None, scale=100, digits=1)
     """1 if the cap came into force before the transfer ended, otherwise 0."""
-    time_to_throttle: float | None = quantity("time to throttle, ms", 1e3, 1)
-    before_cap: float | None = quantity("Ethernet on the wire, greatest before the cap was in force, Mbit/s", 1e-6)
-    retransmissions: float | None = quantity("retransmitted segments")
-    retransmission_share: float | None = quantity("retransmitted / sent segments, %", 100, 3)
-    receiver_drops: float | None = quantity("segments that the receiver dropped")
-    out_of_order_bytes: float | None = quantity("receive memory, greatest, kB", 1e-3, 1)
+    time_to_throttle: float | None = figure("time to throttle, ms", None, scale=1e3, digits=1)
+    before_cap: float | None = figure(
+        "Ethernet on the wire, greatest before the cap was in force, Mbit/s", None, scale=1e-6
+    )
+    retransmissions: float | None = figure("retransmitted segments", None)
+    retransmission_share: float | None = figure("retransmitted / sent segments, %", None, scale=100, digits=3)
+    receiver_drops: float | None = figure("segments that the receiver dropped", None)
+    out_of_order_bytes: float | None = figure("receive memory, greatest, kB", None, scale=1e-3, digits=1)
     """Greatest number of bytes in the receiver's MPTCP sockets. Nearly all of these bytes wait for a gap to be filled,
     because the client reads in-order data at once."""
-    out_of_order_segments: float | None = quantity("segments that came out of order", digits=0)
+    out_of_order_segments: float | None = figure("segments that came out of order", None, digits=0)
     """Number of segments that passed the MPTCP out-of-order queue (MPTcpExtOFOQueue)."""
-    rtt_ethernet: float | None = quantity("RTT of Ethernet, idle, ms", 1e3)
-    rtt_wifi: float | None = quantity("RTT of Wi-Fi, idle, ms", 1e3)
+    rtt_ethernet: float | None = figure("RTT of Ethernet, idle, ms", None, scale=1e3)
+    rtt_wifi: float | None = figure("RTT of Wi-Fi, idle, ms", None, scale=1e3)
     """Minimum seconds to open a connection over the idle path."""
-    least_idle: float | None = quantity("time that the busiest processor was idle, %", 100, 1)
+    least_idle: float | None = figure("time that the busiest processor was idle, %", None, scale=100, digits=1)
     samples: Sequence[Sample] = for_pictures()
     memory: Sequence[tuple[float, int]] = for_pictures()
     """Times and bytes of the receive memory."""
@@ -138,16 +131,7 @@ def values(downloads: Sequence[Download], name: str) -> tuple[float, ...]:
     return tuple(value for each in downloads if (value := getattr(each, name)) is not None)
 
 
-def _column(name: str, heading: str, scale: float, digits: int) -> Column[Any, Any]:
-    def of(row: Row[Trial, Download]) -> Sequence[float]:
-        return values(row.measured, name)
-
-    return Column(heading, of, scale=scale, digits=digits)
-
-
-COLUMNS: Mapping[str, Column[Any, Any]] = {
-    each.name: _column(each.name, *each.metadata[_COLUMN]) for each in fields(Download) if _COLUMN in each.metadata
-}
+COLUMNS: Mapping[str, Column[Any, Any]] = {str(column.of): column for column in columns_of(Download)}
 """The columns of the tables, by the attribute of :class:`Download` that they show."""
 
 

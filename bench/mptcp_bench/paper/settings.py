@@ -31,10 +31,10 @@ NEEDED = (
 )  # fmt: skip
 _TIME = re.compile(r"(\d{1,7}(?:\.\d{1,3})?) *(us|µs|ms|s)")
 _MICROSECONDS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000}
-_RATE, _RTT = "of the link, in each direction", "without queues, half of it in each direction"
-_JITTER = "delay drawn evenly from ± this much, in each direction, order kept"
-_LOSS = 'towards the client: "1%", or p,r,1-h,1-k for Gilbert-Elliott'
-_MTU = "in both directions"
+_RATE, _RTT = "rate of the link, in each direction", "RTT without queues, half of it in each direction"
+_JITTER = "the delay is drawn evenly from ± this time, in each direction, without reordering"
+_LOSS = 'loss towards the client: "1%", or p,r,1-h,1-k for Gilbert-Elliott'
+_MTU = "MTU in both directions"
 
 
 def parse_time(text: str) -> int:
@@ -82,14 +82,17 @@ class Settings:
     wifi_jitter: int = parameter(_JITTER, "2 ms", parse_time, name="wifi.jitter")
     wifi_loss: Loss | None = parameter(_LOSS, "0%", parse_loss, name="wifi.loss")  # noqa: RUF009
     wifi_mtu: int = parameter(_MTU, "1500", whole(576, 9000), name="wifi.mtu")
-    queue: int = parameter("how long a packet may wait at a link's shaper (drop-tail)", "50 ms", parse_time)
-    cap: int = parameter("what the throttler leaves Ethernet in fig6 and fig7", "5 Mbit/s", parse_rate)
+    queue: int = parameter("maximum time of a packet in a link's shaper (drop-tail)", "50 ms", parse_time)
+    cap: int = parameter("rate to which the throttler limits Ethernet in fig6 and fig7", "5 Mbit/s", parse_rate)
     congestion_control: str = parameter(
-        "of the proxy towards clients", "bbr", word("bbr", "cubic", "reno"), name="congestion-control"
+        "congestion control of the proxy towards clients",
+        "bbr",
+        word("bbr", "cubic", "reno"),
+        name="congestion-control",
     )
-    repetitions: int = parameter("of each case; 0: as the figure has it", "0", whole(0, 1000))
-    short: bool = parameter("smaller files, fewer cases and repetitions", "no", yes_or_no, quick="yes")
-    inventory: Path | None = parameter("file of real hosts, by ssh, in place of namespaces", None, Path)  # noqa: RUF009
+    repetitions: int = parameter("number of runs of each cell; 0: the number of the figure", "0", whole(0, 1000))
+    short: bool = parameter("smaller files, fewer cells and runs", "no", yes_or_no, quick="yes")
+    inventory: Path | None = parameter("file of real hosts, by ssh, instead of namespaces", None, Path)  # noqa: RUF009
 
     def __post_init__(self) -> None:
         for path in (ETHERNET, WIFI):
@@ -102,11 +105,11 @@ class Settings:
         usual = settings(Settings, {}, quick=False)
         for name in EMULATED:
             if getattr(self, name) != getattr(usual, name):
-                links = "real hosts have the links they have; this can be set of emulated ones"
+                links = "only emulated links have this option; real hosts have their own links"
                 raise OptionError(f"--set {name.replace('_', '.')}: {links}")
 
     def stated(self, path: str) -> bool:
-        """Return whether rate and RTT of *path* are known."""
+        """Return whether rate and RTT of *path* are known: because they were stated, or because it is emulated."""
         return self.inventory is None or None not in (getattr(self, f"{path}_rate"), getattr(self, f"{path}_rtt"))
 
     def rate(self, path: str) -> int:

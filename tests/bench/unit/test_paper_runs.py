@@ -147,7 +147,7 @@ def test_paths_and_buffer_follow_the_settings() -> None:
 
 
 def test_links_of_real_hosts_can_only_be_stated() -> None:
-    with pytest.raises(OptionError, match=r"wifi\.loss: real hosts have the links they have"):
+    with pytest.raises(OptionError, match=r"wifi\.loss: only emulated links have this option"):
         settings({"inventory": "hosts.yaml", "wifi.loss": "1%"})
     assert settings({"inventory": "hosts.yaml", "cap": "2 Mbit/s"}).buffer_needed is None
     links = {"ethernet.rate": "94mbit", "ethernet.rtt": "1ms", "wifi.rate": "30mbit", "wifi.rtt": "20 ms"}
@@ -157,7 +157,7 @@ def test_links_of_real_hosts_can_only_be_stated() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("wfi.rate=30mbit", "--set wfi.rate=30mbit: unknown; it can set ethernet.rate (of the link"),
+        ("wfi.rate=30mbit", "--set wfi.rate=30mbit: unknown; it can set ethernet.rate (rate of the link"),
         ("wifi.rtt=16", '"16 ms"'),
         ("wifi.loss=101%", "0 % to 100 %"),
         ("wifi.jitter=9 ms", "--set: wifi: jitter 9000 µs: 0 to the delay, 8000 µs"),
