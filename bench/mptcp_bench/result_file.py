@@ -89,8 +89,8 @@ class Verdict:
 
     @property
     def measured(self) -> str:
-        """The value as text, or the measurement in words."""
-        if self.value is None:
+        """The measurement in words, or the value as text."""
+        if self.said or self.value is None:
             return self.said or "nothing"
         return shown(self.value, self.unit, self.least, self.most)
 

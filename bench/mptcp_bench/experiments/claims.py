@@ -10,17 +10,14 @@ hold today: :func:`judged`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
-
-from rich.table import Table as RichTable
+from typing import Literal
 
 from ..result_file import Judgement, Verdict, shown
 from ..statistics import compare, exact_median_interval, fmean, mean_bounds, median
 from .aims import Aim
-from .columns import Results, Table
 
 FEWEST = 6
 """Minimum number of rounds for an interval of the median: with fewer, the whole range has less than 95 % confidence."""
@@ -103,6 +100,11 @@ class Claim:
         return "holds" if above[0] >= 0 >= below[1] else "not judged"
 
     @property
+    def judged(self) -> Verdict:
+        """The verdict on a statement that needs only this claim."""
+        return replace(self.aim, what=self.paper, verdict=self.verdict, said=self.text)
+
+    @property
     def text(self) -> str:
         """The value, its interval and its bounds as text."""
         measured = f"{self.what}: {self.aim.measured}"
@@ -154,17 +156,3 @@ def judged(paper: str, claims: Sequence[Claim], *reasons: Reason, given: Sequenc
             verdict = "not judged"
     said = "; ".join(dict.fromkeys(claim.text for claim in shown_claims))
     return Verdict(paper, None, verdict=verdict, said=said, why=why)
-
-
-@dataclass(frozen=True, slots=True)
-class Claims(Table[Any, Any]):
-    """A table of the paper's claims, in the form that the documentation uses for the other paper."""
-
-    claims: Callable[[Results[Any, Any]], Sequence[Claim]] = lambda found: ()
-
-    def shown(self, results: Results[Any, Any]) -> RichTable:
-        head = ("the paper says", "measured", "verdict")
-        table = RichTable(*head, title=f"Claims: {self.title}", title_justify="left")
-        for claim in self.claims(results):
-            table.add_row(claim.paper, claim.text, claim.verdict)
-        return table
