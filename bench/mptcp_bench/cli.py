@@ -7,14 +7,13 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,12 +22,11 @@ from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.ownership import remove_stale, runs
 
 from . import provenance, result_file
-from .experiments import EXPERIMENTS
+from .experiments import EXPERIMENTS, Experiment
 from .experiments.findings import Findings, Picture
 from .experiments.parameters import OptionError, given
-from .experiments.scenario import Scenario
-from .paper import parameters, scenarios
-from .result_file import ExperimentResult, Provenance
+from .paper import PAPER
+from .result_file import ExperimentResult
 
 INTERRUPTED = 130
 ALL = "all"
@@ -85,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.set_defaults(command=_demo)
 
     run = commands.add_parser("run", help="run an experiment: result.json and a figure")
-    names = [*scenarios.NAMES, *EXPERIMENTS, ALL]
+    names = [*PAPER, *EXPERIMENTS, ALL]
     run.add_argument("name", choices=names, metavar="NAME", help=f"one of mptcp-bench list; {ALL}: the paper's seven")
     run.add_argument("--seed", type=int, default=1, help="seed of all random choices: order, losses, jitter")
     run.add_argument("--quick", action="store_true", help="a reduced run that only shows that it works")
@@ -125,71 +123,40 @@ def _demo(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One experiment to run."""
-
-    name: str
-    title: str
-    parameters: Mapping[str, str]
-    """The parameters in the result."""
-    scenario: Scenario[Any, Any, Any, Any]
-    options: Mapping[str, str] = field(default_factory=dict)
-    """The options of the scenario."""
-    keeps_finished_runs: bool = False
-    origin: Callable[[Provenance], Provenance] = lambda driver: driver
-    """Returns the provenance, if other hosts than this host run the experiment."""
-
-
 def _run(arguments: argparse.Namespace) -> int:
-    is_ours = arguments.name in EXPERIMENTS
-    if is_ours and arguments.inventory:
-        raise TestbedError(f"run {arguments.name}: --inventory is for the paper's experiments")
+    names = list(PAPER) if arguments.name == ALL else [arguments.name]
+    settings = list(arguments.set)
+    if arguments.inventory is not None:
+        if names[0] not in PAPER:
+            raise TestbedError(f"run {arguments.name}: --inventory is for the paper's experiments")
+        settings.append(f"inventory={arguments.inventory}")
     failed = False
-    try:
-        for job in _ours(arguments) if is_ours else _papers(arguments):
-            try:
-                failed |= bool(_execute(job, arguments).wrong)
-            except TestbedError as error:
-                _complain(f"run {job.name}: {error}", error)
-                failed = True
-    except OptionError as error:
-        raise OptionError(f"run {arguments.name}: {error}") from None
+    for name in names:
+        experiment = PAPER.get(name) or EXPERIMENTS[name]
+        try:
+            options = given(settings, experiment.load().OPTIONS)
+            failed |= bool(_execute(experiment, options, arguments).wrong)
+        except OptionError as error:
+            raise OptionError(f"run {arguments.name}: {error}") from None
+        except TestbedError as error:
+            _complain(f"run {name}: {error}", error)
+            failed = True
     return 1 if failed else 0
 
 
-def _papers(arguments: argparse.Namespace) -> Iterator[_Job]:
-    from mptcp_lab.remote import read_inventory, remote_lab
-
-    from .paper import session
-
-    hosts = partial(remote_lab, read_inventory(arguments.inventory)) if arguments.inventory is not None else None
-    chosen = parameters.Chosen.of(given(arguments.set, parameters.OPTIONS), emulated=hosts is None)
-    for name in scenarios.NAMES if arguments.name == ALL else (arguments.name,):
-        scenario = session.scenario(name, chosen, quick=arguments.quick, hosts=hosts)
-        origin = scenario.paths.provenance
-        yield _Job(name, scenario.title, chosen.texts, scenario, keeps_finished_runs=True, origin=origin)
-
-
-def _ours(arguments: argparse.Namespace) -> Iterator[_Job]:
-    experiment = EXPERIMENTS[arguments.name]
-    scenario = experiment.load()
-    options = given(arguments.set, scenario.OPTIONS)
-    yield _Job(experiment.name, experiment.summary, options, scenario, options)
-
-
-def _execute(job: _Job, arguments: argparse.Namespace) -> Findings:
+def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argparse.Namespace) -> Findings:
     """Run the experiment, write result and pictures, and print tables."""
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
     seed, quick = arguments.seed, arguments.quick
-    target: Path = arguments.output / job.name / result_file.FILE
+    target: Path = arguments.output / experiment.name / result_file.FILE
+    hosts = provenance.of_hosts(arguments.inventory) if arguments.inventory is not None else {}
     begin = ExperimentResult(
-        provenance=provenance.collect(seed),
-        experiment=job.name,
-        title=job.title,
-        parameters=dict(job.parameters),
+        provenance=replace(provenance.collect(seed), **hosts),
+        experiment=experiment.name,
+        title=experiment.summary,
+        parameters=dict(options),
         seed=seed,
         complete=False,
         quick=quick,
@@ -197,8 +164,7 @@ def _execute(job: _Job, arguments: argparse.Namespace) -> Findings:
     kept: list[Findings] = []
 
     def write(findings: Findings, *, complete: bool) -> None:
-        result = replace(begin, provenance=job.origin(begin.provenance))
-        result_file.write(findings.added_to(result, complete=complete), target)
+        result_file.write(findings.added_to(begin, complete=complete), target)
 
     def keep(findings: Findings) -> None:
         write(findings, complete=False)
@@ -207,7 +173,8 @@ def _execute(job: _Job, arguments: argparse.Namespace) -> Findings:
 
     result_file.prepare(target.parent)
     try:
-        findings = job.scenario.run(console, seed, quick, job.options, keep if job.keeps_finished_runs else None)
+        keep_runs = keep if experiment.name in PAPER else None
+        findings = experiment.load().run(console, seed, quick, options, keep_runs)
         write(findings, complete=True)
     except BaseException as error:
         _add_note(error, kept, target)
@@ -221,7 +188,7 @@ def _execute(job: _Job, arguments: argparse.Namespace) -> Findings:
         console.print(text, highlight=False, soft_wrap=True)
     console.print(f"Numbers: {target}", highlight=False, soft_wrap=True)
     for line in findings.wrong:
-        print(f"mptcp-bench run {job.name}: {line}", file=sys.stderr)
+        print(f"mptcp-bench run {experiment.name}: {line}", file=sys.stderr)
     return findings
 
 
@@ -283,10 +250,10 @@ def _report(arguments: argparse.Namespace) -> int:
 
 def _list(arguments: argparse.Namespace) -> int:
     print("The paper's experiments:")
-    for name, question in scenarios.QUESTIONS.items():
-        print(f"  {name:15} {question}")
+    for experiment in PAPER.values():
+        print(f"  {experiment.name:15} {experiment.summary}")
     print("their parameters, mptcp-bench run NAME --set PARAMETER=VALUE:")
-    for name, meaning in parameters.OPTIONS.items():
+    for name, meaning in PAPER["fig2"].load().OPTIONS.items():
         print(f"  {name:20} {meaning}")
     print("Ours:")
     for experiment in EXPERIMENTS.values():

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from mptcp_lab.remote import read_inventory, remote_lab
 from mptcp_lab.testbed.commands import TestbedError, run
 from mptcp_lab.testbed.services import REPOSITORY
 
@@ -68,3 +70,12 @@ def collect(seed: int | None = None) -> Provenance:
         seed=seed,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def of_hosts(inventory: Path) -> dict[str, Any]:
+    """Return kernel, processors and Squid of the real hosts of *inventory*, which run an experiment by ssh."""
+    with remote_lab(read_inventory(inventory)) as lab:
+        hosts = (lab.client, lab.proxy, lab.origin)
+        kernels = ", ".join(f"{host.name} {host.run(['uname', '-r']).stdout.strip()}" for host in hosts)
+        squid = lab.proxy.run(["squid", "-v"]).stdout.splitlines()[0].removeprefix("Squid Cache: Version ")
+        return {"kernel": kernels, "processors": int(lab.proxy.run(["nproc"]).stdout), "squid": squid}

@@ -16,11 +16,12 @@ from typing import get_args
 from . import result_file
 from .doc_tables import DOCS, KEPT, read_kept
 from .experiments import EXPERIMENTS
-from .paper import scenarios
+from .paper import PAPER
 from .result_file import AimVerdict, ExperimentResult, Judgement, ResultError, Scalar
 
 TEMPLATE = "report.html.jinja"
-ORDER = (*scenarios.NAMES, *EXPERIMENTS)
+ALL_EXPERIMENTS = PAPER | EXPERIMENTS
+ORDER = tuple(ALL_EXPERIMENTS)
 KEPT_PICTURES = (".", "paper")
 """Directories of the kept results' pictures within docs/."""
 
@@ -49,8 +50,8 @@ class Chapter:
 
     @property
     def explanation(self) -> list[str]:
-        """How an experiment of ours measures, in paragraphs."""
-        experiment = EXPERIMENTS.get(self.result.experiment)
+        """How the experiment measures, in paragraphs."""
+        experiment = ALL_EXPERIMENTS.get(self.result.experiment)
         text = experiment.explanation.replace("``", "").replace("*", "") if experiment else ""
         return [" ".join(each.split()) for each in text.split("\n\n") if each]
 

@@ -24,7 +24,7 @@ EXACT_DIGITS = 17
 Scalar = str | int | float | bool | None
 AimVerdict = Literal["met", "missed", "no aim"]
 Judgement = Literal["holds", "fails", "differs", "not judged"]
-"""Verdict on a claim of the paper. ``paper.judging`` defines each."""
+"""Verdict on a claim of the paper. ``experiments.claims`` defines each."""
 
 
 class ResultError(Exception):
@@ -55,7 +55,7 @@ class Verdict:
     """A measured value, and whether it confirms an aim of ours or a claim of a paper.
 
     An aim is decided by the range that its value must be in; a value without a range is only shown. A claim is decided
-    by a function (``paper.judging``), and describes the measurement in words.
+    by ``experiments.claims``, and describes the measurement in words.
     """
 
     what: str
@@ -89,8 +89,8 @@ class Verdict:
 
     @property
     def measured(self) -> str:
-        """The value as text, or the measurement in words."""
-        if self.value is None:
+        """The measurement in words, or the value as text."""
+        if self.said or self.value is None:
             return self.said or "nothing"
         return shown(self.value, self.unit, self.least, self.most)
 
@@ -136,7 +136,7 @@ class ExperimentResult:
     """The experiment's name, on the command line and of its directory."""
     title: str
     parameters: dict[str, Scalar]
-    """All parameters of the paper's experiments. For our experiments, only the options that were set."""
+    """The options that were set. Earlier results of the paper's experiments have all of them."""
     seed: int
     complete: bool
     """False while the experiment runs, and if it was interrupted."""

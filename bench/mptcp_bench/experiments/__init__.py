@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from .scenario import Scenario
@@ -22,15 +23,20 @@ class Experiment:
     summary: str
     module: str
     scenario: str = "SCENARIO"
+    package: str = __name__
 
     def load(self) -> Scenario[Any, Any, Any, Any]:
-        found: Scenario[Any, Any, Any, Any] = getattr(import_module(f"{__name__}.{self.module}"), self.scenario)
+        found: Scenario[Any, Any, Any, Any] = getattr(self._imported, self.scenario)
         return found
 
     @property
     def explanation(self) -> str:
         """How the experiment measures: the module's docstring."""
-        return inspect.getdoc(import_module(f"{__name__}.{self.module}")) or ""
+        return inspect.getdoc(self._imported) or ""
+
+    @property
+    def _imported(self) -> ModuleType:
+        return import_module(f"{self.package}.{self.module}")
 
 
 _ALL = (

@@ -3,22 +3,21 @@
 
 A claim is also an aim, which compares the median, or the mean, with the bound. The verdict compares the 95 % confidence
 interval with the bound: a claim *holds* or *fails* if the whole interval is on one side of the bound. Otherwise, the
-claim is *not judged*.
+claim is *not judged*. A statement of the paper may need several claims, and may have a :class:`Reason` why it does not
+hold today: :func:`judged`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
-from rich.table import Table as RichTable
-
-from ..result_file import Judgement, shown
-from ..statistics import exact_median_interval, fmean, mean_bounds, median
+from ..result_file import Judgement, Verdict, shown
+from ..statistics import compare, exact_median_interval, fmean, mean_bounds, median
 from .aims import Aim
-from .columns import Results, Table
 
 FEWEST = 6
 """Minimum number of rounds for an interval of the median: with fewer, the whole range has less than 95 % confidence."""
@@ -34,46 +33,126 @@ class Claim:
     unit: str = ""
     least: float | None = None
     most: float | None = None
-    by: Literal["median", "mean"] = "median"
-    """The mean has an interval after two rounds, but this interval assumes a distribution."""
+    by: Literal["median", "mean", "each"] = "median"
+    """The mean has an interval after two rounds, but this interval assumes a distribution. ``each``: every single value
+    must be within the bounds, such as a yes (1) or no (0)."""
+    reference: tuple[float, ...] | None = None
+    """Values of the sample with which *values* are compared: the bounds then are factors of its mean (Welch's t)."""
 
     @property
     def aim(self) -> Aim:
         combine = median if self.by == "median" else fmean
         value = combine(self.values) if self.values else math.nan
+        if self.reference is not None:
+            divisor = fmean(self.reference or (0.0,))
+            value = value / divisor if divisor else math.nan
         return Aim(self.what, value, self.unit, least=self.least, most=self.most)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are enough values, all of them finite, for an interval. Two samples of zeros have no ratio."""
+        samples = [self.values] if self.reference is None else [self.values, self.reference]
+        if self.reference is not None and not any((*self.values, *self.reference)):
+            return False
+        return all(len(sample) > 1 and all(map(math.isfinite, sample)) for sample in samples)
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The confidence interval; None if there are too few values, or values that are not finite."""
-        if len(self.values) < 2 or not all(map(math.isfinite, self.values)):
+        if not self.is_measured:
             return None
-        return exact_median_interval(self.values) if self.by == "median" else mean_bounds(self.values)
+        if self.by == "each":
+            return min(self.values), max(self.values)
+        if self.by == "median":
+            return exact_median_interval(self.values)
+        if self.reference is None:
+            return mean_bounds(self.values)
+        ratio, divisor = self.aim.value, fmean(self.reference)
+        if ratio is None or not divisor:
+            return None
+        low, high = self._differences(ratio)
+        return ratio + low / divisor, ratio + high / divisor
+
+    def _differences(self, factor: float) -> tuple[float, float]:
+        """Return the bounds of the mean, minus *factor* times the reference's mean."""
+        found = compare(self.values, self.reference or (), factor)
+        assert found.low is not None
+        assert found.high is not None
+        return found.low, found.high
+
+    def _margins(self, bound: float) -> tuple[float, float]:
+        """Return the ends of the interval, minus *bound*; without a ratio (the reference is 0), the differences."""
+        if self.interval is None and self.reference is not None:
+            return self._differences(bound)
+        low, high = self.interval or (-math.inf, math.inf)
+        return low - bound, high - bound
 
     @property
     def verdict(self) -> Judgement:
-        if self.interval is None:
+        if not self.is_measured:
             return "not judged"
-        low, high = self.interval
-        if (self.least is not None and high < self.least) or (self.most is not None and low > self.most):
+        above = (math.inf, math.inf) if self.least is None else self._margins(self.least)
+        below = (-math.inf, -math.inf) if self.most is None else self._margins(self.most)
+        # A single value outside the bounds is enough for a claim about each value.
+        low, high = (1, 0) if self.by == "each" else (0, 1)
+        if above[high] < 0 or below[low] > 0:
             return "fails"
-        within = (self.least is None or low >= self.least) and (self.most is None or high <= self.most)
-        return "holds" if within else "not judged"
+        return "holds" if above[0] >= 0 >= below[1] else "not judged"
+
+    @property
+    def judged(self) -> Verdict:
+        """The verdict on a statement that needs only this claim."""
+        return replace(self.aim, what=self.paper, verdict=self.verdict, said=self.text)
+
+    @property
+    def text(self) -> str:
+        """The value, its interval and its bounds as text."""
+        measured = f"{self.what}: {self.aim.measured}"
+        if self.interval is not None:
+            low, high = self.interval
+            measured += f" ({shown(low, '')} to {shown(high, self.unit)}, n = {len(self.values)})"
+        return f"{measured}; wanted {self.aim.wanted}"
+
+
+condition = partial(Claim, "")
+"""Returns a claim that is one of the conditions of a statement, whose words :func:`judged` has."""
+
+
+def verdict_on_all(claims: Sequence[Claim]) -> Judgement:
+    """Return the verdict on a statement that needs all *claims*."""
+    verdicts = {claim.verdict for claim in claims}
+    if "fails" in verdicts:
+        return "fails"
+    return "not judged" if "not judged" in verdicts else "holds"
 
 
 @dataclass(frozen=True, slots=True)
-class Claims(Table[Any, Any]):
-    """A table of the paper's claims, in the form that the documentation uses for the other paper."""
+class Reason:
+    """Why a statement does not hold today, and the claims that show that this is the reason."""
 
-    claims: Callable[[Results[Any, Any]], Sequence[Claim]] = lambda found: ()
+    why: str
+    signs: Sequence[Claim] = ()
+    is_measured: bool = True
+    """Whether the *signs* show the mechanism itself. If not, the reason is only likely."""
 
-    def shown(self, results: Results[Any, Any]) -> RichTable:
-        head = ("the paper says", "measured", "verdict")
-        table = RichTable(*head, title=f"Claims: {self.title}", title_justify="left")
-        for claim in self.claims(results):
-            measured = f"{claim.what}: {claim.aim.measured}"
-            if claim.interval is not None:
-                low, high = claim.interval
-                measured += f" ({shown(low, claim.unit)} to {shown(high, claim.unit)}, n = {len(claim.values)})"
-            table.add_row(claim.paper, f"{measured}; wanted {claim.aim.wanted}", claim.verdict)
-        return table
+
+def judged(paper: str, claims: Sequence[Claim], *reasons: Reason, given: Sequence[Claim] = ()) -> Verdict:
+    """Return the verdict on the statement *paper*, which needs all *claims*.
+
+    A statement that fails *differs* if the signs of a measured reason hold. It is not judged if the runs do not decide
+    these signs, or if the paper's conditions, *given*, do not hold here.
+    """
+    verdict: Judgement = verdict_on_all(claims) if verdict_on_all(given) == "holds" else "not judged"
+    why, shown_claims = "", [*given, *claims]
+    if verdict == "fails":
+        signs = [(reason, verdict_on_all(reason.signs)) for reason in reasons]
+        proven = next((reason for reason, shows in signs if shows == "holds"), None)
+        if proven is not None and proven.is_measured:
+            verdict, why = "differs", proven.why
+            shown_claims += proven.signs
+        elif proven is not None:
+            why = f"Likely, but not measured: {proven.why}"
+        elif any(reason.is_measured and shows == "not judged" for reason, shows in signs):
+            verdict = "not judged"
+    said = "; ".join(dict.fromkeys(claim.text for claim in shown_claims))
+    return Verdict(paper, None, verdict=verdict, said=said, why=why)

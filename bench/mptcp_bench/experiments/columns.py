@@ -131,8 +131,8 @@ class Row(Generic[C, M]):
         return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in turns)
 
     def values(self, name: str) -> list[float]:
-        """Return the attribute *name* of each measurement."""
-        return [float(getattr(each, name)) for each in self.measured]
+        """Return the attribute *name* of each measurement that has it: None means that it was not measured."""
+        return [float(value) for each in self.measured if (value := getattr(each, name)) is not None]
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (str(self.cell), self.variant, self.part)))
@@ -240,7 +240,7 @@ class Table(Generic[C, M]):
     """Returns whether the table has a row. The columns have aims only for these rows."""
     beside: bool = False
     wrapped: Sequence[str] = field(default=())
-    """Headings of the labels whose text wraps."""
+    """Headings of the columns whose text wraps."""
 
     def rows(self, results: Results[C, M]) -> list[Row[C, M]]:
         return [row for row in results.rows() if self.of(row)]
@@ -266,18 +266,24 @@ class Table(Generic[C, M]):
 
     def _beside(self, rows: Sequence[Row[C, M]]) -> RichTable:
         [(_, text), *_] = self.labels
-        table = new_table(self.title, ["figure", "aim", *map(text, rows)], ["figure"], ["figure"])
+        aims = {column: [column.verdict(row) for row in rows] for column in self.columns}
+        has_aims = any(aim is not None for each in aims.values() for aim in each)
+        head = ["figure", *(["aim"] if has_aims else []), *map(text, rows)]
+        # All columns wrap, because the names of cells may be long.
+        table = new_table(self.title, head, ["figure"], head)
         for column in self.columns:
-            aims = [column.verdict(row) for row in rows]
-            bounds = {aim.wanted for aim in aims if aim is not None}
+            if not any(map(column.shown, rows)):
+                continue
+            bounds = {aim.wanted for aim in aims[column] if aim is not None}
             texts = [
                 f"{column.shown(row)} ({aim.wanted})" if aim is not None and len(bounds) > 1 else column.shown(row)
-                for row, aim in zip(rows, aims, strict=True)
+                for row, aim in zip(rows, aims[column], strict=True)
             ]
             figure, unit = column.heading or str(column.aim), column.unit.strip()
             if unit and figure != unit and not figure.endswith(f" {unit}"):
                 figure = f"{figure}, {unit}"
-            table.add_row(figure, bounds.pop() if len(bounds) == 1 else "", *texts)
+            common = bounds.pop() if len(bounds) == 1 else ""
+            table.add_row(figure, *([common] if has_aims else []), *texts)
         return table
 
 

@@ -42,7 +42,7 @@ from ..wire.streams import Leg, follow, passages
 from ..wire.workload import Workload, send
 from ..wire.workload import measure as measure_exchanges
 from . import mimbox_judging as judging
-from .claims import FEWEST, Claims
+from .claims import FEWEST
 from .columns import Column, Table, Turn
 from .drawing import drawn
 from .findings import Picture
@@ -131,8 +131,8 @@ def measure(
 
 
 def verdicts(claims: judging.Claimed, aims: judging.Aims) -> judging.Aims:
-    """Return a function that yields the *aims*, and then the aims of the *claims*."""
-    return lambda results: chain(aims(results), (claim.aim for claim in claims(results)))
+    """Return a function that yields the *aims*, and then the verdicts on the *claims*."""
+    return lambda results: chain(aims(results), (claim.judged for claim in claims(results)))
 
 
 def lacking(cell: Cell) -> str | None:
@@ -199,7 +199,7 @@ def _look(proxy: str, client: str) -> dict[str, Any]:
 
 def figure(
     name: str,
-    titles: tuple[str, str, str],
+    titles: tuple[str, str],
     curves: Curves,
     ways: Sequence[Cell],
     *,
@@ -215,7 +215,7 @@ def figure(
 ) -> Scenario[Any, Cell, Bed, Point]:
     """Return the experiment that repeats a figure.
 
-    *titles*: of the claims, of the picture, and its subtitle. *ways* are measured with each value of the parameter, and
+    *titles*: of the picture, and its subtitle. *ways* are measured with each value of the parameter, and
     *busy* cells once. *varied*: meaning of the parameter, its values, and those of a quick run. *seconds*: length of a
     measurement, and in a quick run.
     """
@@ -238,7 +238,7 @@ def figure(
 
     def pictures(results: MimboxResults) -> list[Picture]:
         drawings = [partial(panel, results) for panel in (curves.draw, *panels)]
-        draw = partial(drawn, title=titles[1], subtitle=titles[2], panels=drawings)
+        draw = partial(drawn, title=titles[0], subtitle=titles[1], panels=drawings)
         return [Picture(name, draw)] if results.runs else []
 
     return Scenario(
@@ -247,7 +247,7 @@ def figure(
         cells=cells,
         bed=lambda chosen, cells, seed: bed(chosen, seed),
         measure=measure,
-        tables=(Claims(titles[0], (), claims=claims), curves, *tables),
+        tables=(curves, *tables),
         parts=lambda cell: cell.tasks,
         drawn=True,
         together=lambda cell: "mimbox",
@@ -259,7 +259,7 @@ def figure(
 
 GOODPUT = figure(
     "mimbox-goodput",
-    ("MiMBox's Figure 4: goodput against the MSS", "Goodput against the MTU",
+    ("Goodput against the MTU",
      "one download; Multipath TCP over two paths unless it says tcp"),
     Curves("Figures: Mbit/s, by mtu in bytes", (), varied="mtu"),
     (
@@ -295,7 +295,7 @@ def draw_times(results: MimboxResults, axes: Any) -> None:
 
 HTTP = figure(
     "mimbox-http",
-    ("MiMBox's Figure 5: requests on separate connections", "Requests a second, and completion times",
+    ("Requests a second, and completion times",
      f"{HTTP_CLIENTS} clients, each request on its own connection, closed after the answer"),
     Curves("Figures: requests/s, by size in bytes", (), varied="size", unit="requests/s"),
     [
@@ -346,7 +346,7 @@ def _kilobytes(name: str) -> Column[Cell, Point]:
 
 MEMORY = figure(
     "mimbox-memory",
-    ("MiMBox's Figure 6: goodput against buffers, and memory", "Goodput against the buffer of a socket",
+    ("Goodput against the buffer of a socket",
      "ADSL of 8 and 3G of 2 Mbit/s; the sender's tcp_rmem and tcp_wmem are limited"),
     Curves("Figures: Mbit/s, by buffer in bytes", (), varied="buffer", scale="linear"),
     (Cell(DIRECT, "mptcp2", tasks=("get",)), Cell(OURS, "mptcp2", tasks=("connect", "get"))),
@@ -356,7 +356,7 @@ MEMORY = figure(
     bed=memory_bed,
     measure=measure_memory,
     claims=judging.memory_claims,
-    aims=judging.failures,
+    aims=judging.memory_aims,
     tables=(
         Table(
             "Memory of a connection, kB", (_kilobytes("user"), _kilobytes("kernel")),
@@ -428,7 +428,6 @@ DELAY: Scenario[DelaySettings, Cell, Bed, Delays] = Scenario(
     bed=lambda chosen, cells, seed: mimbox_bed(seed, {FILE: REQUESTS.down}, 0.0),
     measure=measure_delays,
     tables=(
-        Claims("MiMBox's Table 1: delay of a segment", (), claims=judging.delay_claims),
         Table(
             "Delays: µs, median of the rounds' medians",
             (_micro("SYN", "syn"), _micro("SYN+ACK", "answer"), _micro("data", "data")),

@@ -173,6 +173,13 @@ def memory_claims(results: MimboxResults) -> list[Claim]:
     ]  # fmt: skip
 
 
+def memory_aims(results: MimboxResults) -> Iterator[Aim]:
+    """Yield the aims that all answers were right, and that the memory of all busy connections was measured."""
+    yield from failures(results)
+    memory = values(results, (OURS, "mptcp2", "busy"), "memory").values()
+    yield Aim("busy connections without measured memory", sum(map(math.isnan, memory)), most=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Delays:
     """Delays of one round through a proxy or the router (medians in seconds)."""

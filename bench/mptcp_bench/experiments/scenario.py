@@ -231,7 +231,8 @@ class Scenario(Generic[S, C, B, M]):
         """Return tables, aims, data and pictures of *runs*, for which *turns* were planned."""
         results = self.results(turns, runs)
         judged = list(self._judged(results))
-        others = [aim for aim, is_shown in judged if not is_shown]
+        # Claims are printed with their own words.
+        others = [aim for aim, is_shown in judged if not (is_shown or aim.said)]
         return Findings(
             tuple(table for each in self.tables if (table := each.shown(results)) is not None),
             {"runs": [run.record() for run in results.runs]},

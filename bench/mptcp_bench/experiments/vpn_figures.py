@@ -14,7 +14,6 @@ from typing import Any
 
 from .. import style
 from ..statistics import median
-from .claims import Claims
 from .columns import CELL, RUNS, Column, Table
 from .drawing import drawn
 from .findings import Picture
@@ -22,7 +21,7 @@ from .parameters import number, parameter, several, whole, words
 from .scenario import Scenario
 from .vpn_bed import NEEDS, Bed, measure, vpn_bed
 from .vpn_cells import CONTROLS, LOSSES, RATE, VPNS, WAYS, Condition, Point, Vpn, vpns
-from .vpn_judging import VpnResults, claims_of, conditions, values, verdicts
+from .vpn_judging import VpnResults, conditions, values, verdicts
 
 MAX_DELAY = 2000
 """Maximum of an RTT in milliseconds, or as a multiple of the primary path's RTT."""
@@ -93,7 +92,7 @@ def figure(
         drawn=True,
         bed=lambda chosen, cells, seed: vpn_bed(cells[0].paths, seed, chosen.seconds),
         measure=measure,
-        tables=(Claims(title, (), claims=partial(claims_of, name)), GOODPUT),
+        tables=(GOODPUT,),
         verdicts=partial(verdicts, name),
         pictures=partial(pictures, name, title),
     )

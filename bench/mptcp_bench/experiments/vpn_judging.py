@@ -229,7 +229,7 @@ def claims_of(figure: str, results: VpnResults) -> list[Claim]:
 
 
 def verdicts(figure: str, results: VpnResults) -> Iterator[Aim]:
-    """Yield the aim that each way over both paths used the second path, and the aims of the claims."""
+    """Yield the aim that each way over both paths used the second path, and the verdicts on the claims."""
     shares: dict[str, list[float]] = {}
     for run in results.runs:
         if WAYS[VPNS[run.turn.variant].way].both:
@@ -237,4 +237,4 @@ def verdicts(figure: str, results: VpnResults) -> Iterator[Aim]:
     if shares:
         least = min(map(max, shares.values()))
         yield Aim("share of the second path, greatest of each way over both, least", least, least=MAX_UNUSED_SHARE)
-    yield from (claim.aim for claim in claims_of(figure, results))
+    yield from (claim.judged for claim in claims_of(figure, results))

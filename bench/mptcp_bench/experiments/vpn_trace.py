@@ -19,7 +19,6 @@ from .. import style
 from ..statistics import of_median
 from ..wire.capture import captured
 from ..wire.packets import SYN, Packet
-from .claims import Claims
 from .columns import RUNS, VARIANT, Column, Table, Turn, for_pictures
 from .drawing import drawn
 from .findings import Picture
@@ -28,7 +27,7 @@ from .scenario import Scenario
 from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control, vpn_bed
 from .vpn_cells import CONTROLS, VPNS, Condition, Point, vpns
 from .vpn_figures import look_of
-from .vpn_judging import VpnResults, claims_of, verdicts
+from .vpn_judging import VpnResults, verdicts
 
 NAME, TITLE = "vpn-fig8", "Figure 8: the start of a download, RTT 40 ms"
 CELL = Condition(40, 40)
@@ -128,7 +127,7 @@ SCENARIO: Scenario[Settings, Condition, Bed, Start] = Scenario(
     drawn=True,
     bed=lambda chosen, cells, seed: vpn_bed(CELL.paths, seed, DOWNLOAD_SECONDS),
     measure=measure,
-    tables=(Claims(TITLE, (), claims=partial(claims_of, NAME)), START),
+    tables=(START,),
     verdicts=partial(verdicts, NAME),
     pictures=pictures,
 )

@@ -13,99 +13,134 @@ host records the time of each packet on both sides, from which ``wire`` computes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
+from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.services import start_origin, start_proxy
 
-from ..statistics import percentile
+from ..experiments.columns import RUNS, Column, Row, Table, Turn
+from ..experiments.findings import Picture
+from ..experiments.scenario import Scenario
+from ..statistics import percentiles
 from ..wire.workload import ORIGIN_PORT, Conversions, Workload, measure, squid_configuration
-from .results import (
+from .conversion_claims import (
+    ANSWER,
     BULK,
-    DATA,
-    DOWN,
-    LEAST_IDLE,
+    DOWNLOAD,
     MPTCP,
-    PARTS,
-    PROTOCOLS,
-    STREAM,
+    OWN_SYN,
+    PAPER_MS,
+    REQUEST,
+    RESPONSE,
     SYN,
-    UP,
+    TCP,
+    UPLOAD,
     WHOLE,
-    Case,
-    Run,
-    metric_of_median,
-)
+    Delays,
+    verdicts,
+)  # fmt: skip
+from .panels import draw_delays
+from .settings import Settings, lab, ready
 
 SMALL = Workload("small", 120, 1024)
-PACED = Workload("paced", 5, 262_144, origin_rate=10_000_000)
-FAST = Workload("bulk", 4, 1_048_576)
-UPLOAD = Workload("upload", 20, 1024, up=65_536)
-WORKLOADS = (SMALL, PACED, FAST, UPLOAD)
-ROUNDS, QUICK_ROUNDS = 5, 1
-CASES = tuple(Case(key, title, {"client": title}) for key, title in PROTOCOLS.items())
-
-
-def workloads(*, emulated: bool) -> tuple[Workload, ...]:
-    """Return the workloads that can be measured. On real hosts, the origin's link cannot be shaped."""
-    return tuple(w for w in WORKLOADS if emulated or w.origin_rate is None)
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """One workload by one protocol."""
-
-    workload: Workload
-    protocol: str
-
-    def __str__(self) -> str:
-        return f"{self.workload.key}, {PROTOCOLS[self.protocol]}"
+SLOW_ORIGIN = Workload("paced", 5, 262_144, origin_rate=10_000_000)
+BULKY = Workload("bulk", 4, 1_048_576)
+UPLOADS = Workload("upload", 20, 1024, up=65_536)
+WORKLOADS = (SMALL, SLOW_ORIGIN, BULKY, UPLOADS)
 
 
 class Converter:
     """Origin and proxy on a lab, whose proxy is measured."""
 
-    def __init__(self, lab: Lab, todo: Sequence[Workload], control: str, check: Callable[[], None]) -> None:
-        """Start both. *check* raises if the emulation failed. Raises TestbedError."""
-        self._lab, self.check_emulation = lab, check
-        self._origin = start_origin(lab.origin, {f"{w.down}.bin": w.down for w in todo}, ports=(ORIGIN_PORT,))
-        self._proxy = start_proxy(lab.proxy, squid_configuration(lab.proxy), control=control)
+    def __init__(self, hosts: Lab, settings: Settings, check_emulation: Callable[[], None]) -> None:
+        """Start both. Raises TestbedError."""
+        self._lab, self.check_emulation = hosts, check_emulation
+        # The link of a real origin cannot be shaped.
+        self._workloads = [w for w in WORKLOADS if settings.inventory is None or w.origin_rate is None]
+        files = {f"{w.down}.bin": w.down for w in self._workloads}
+        self._origin = start_origin(hosts.origin, files, ports=(ORIGIN_PORT,))
+        configuration = squid_configuration(hosts.proxy)
+        self._proxy = start_proxy(hosts.proxy, configuration, control=settings.congestion_control)
 
-    def measure(self, cell: Requests) -> Conversions:
-        """Send the requests of *cell*. Raises TestbedError if they are not a data point."""
-        url, multipath = self._proxy.url(), cell.protocol == MPTCP
-        return measure(self._lab, url, self._origin, cell.workload, multipath=multipath)
-
-
-def runs_of(measured: Iterable[tuple[Requests, int, Conversions]], todo: Sequence[Workload]) -> tuple[Run, ...]:
-    """Return the runs: all workloads of one protocol in one repetition, by its number, without incomplete runs."""
-    parts: dict[tuple[int, str], dict[str, Conversions]] = {}
-    for cell, number, found in measured:
-        parts.setdefault((number, cell.protocol), {})[cell.workload.key] = found
-    whole = ((protocol, number, found) for (number, protocol), found in parts.items() if len(found) == len(todo))
-    return tuple(run_of(*each) for each in whole)
+    def measure(self, turn: Turn[str]) -> dict[str, Delays]:
+        """Send the requests of all workloads. Raises TestbedError if they are not a data point."""
+        multipath = turn.cell == MPTCP
+        return delays({
+            each.key: measure(self._lab, self._proxy.url(), self._origin, each, multipath=multipath)
+            for each in self._workloads
+        }, multipath=multipath)  # fmt: skip
 
 
-def run_of(protocol: str, number: int, measured: Mapping[str, Conversions]) -> Run:
-    """Return the run with all *measured* workloads. With MPTCP it is valid if some connection had two subflows."""
-    parts = {key: conversions.exchanges for key, conversions in measured.items()}
-    if protocol == MPTCP and all(e.subflows < 2 for exchanges in parts.values() for e in exchanges):
-        return Run(protocol, number, valid=False, reason="no second subflow was established")
-    small, paced = parts[SMALL.key], parts.get(PACED.key, ())
-    seconds = {
-        f"{SYN} {UP}": [e.syn for e in small],
-        f"{WHOLE} {UP}": [e.syn_whole for e in small],
-        f"{DATA} {UP}": [e.request for e in small],
-        f"{DATA} {DOWN}": [value for e in small for value in e.down],
-        f"{STREAM} {UP}": [value for e in parts[UPLOAD.key] for value in e.up],
-        f"{STREAM} {DOWN}": [value for e in paced for value in e.down],
-        f"{BULK} {DOWN}": [value for e in parts[FAST.key] for value in e.down],
+def delays(found: Mapping[str, Conversions], *, multipath: bool) -> dict[str, Delays]:
+    """Return the delays by kind of segment. Raises TestbedError if Multipath TCP never had a second subflow."""
+    if multipath and all(e.subflows < 2 for conversions in found.values() for e in conversions.exchanges):
+        raise TestbedError("no second subflow was established")
+    small, paced = found[SMALL.key].exchanges, found[SLOW_ORIGIN.key].exchanges if SLOW_ORIGIN.key in found else ()
+    seconds: dict[str, Sequence[float]] = {
+        SYN: [e.syn for e in small],
+        WHOLE: [e.syn_whole for e in small],
+        OWN_SYN: [e.syn_own for e in small],
+        ANSWER: [e.answer for e in small],
+        REQUEST: [e.request for e in small],
+        RESPONSE: [value for e in small for value in e.down],
+        UPLOAD: [value for e in found[UPLOADS.key].exchanges for value in e.up],
+        DOWNLOAD: [value for e in paced for value in e.down],
+        BULK: [value for e in found[BULKY.key].exchanges for value in e.down],
     }
-    delays = {name: tuple(round(value, 9) for value in values) for name, values in seconds.items() if values}
-    values = {metric_of_median(name): percentile(values, 50) for name, values in delays.items()}
-    values |= {part: percentile([getattr(e, part) for e in small], 50) for part in PARTS}
-    used = measured[SMALL.key].processors
-    if used.least_idle is not None:
-        values[LEAST_IDLE] = used.least_idle
-    return Run(protocol, number, valid=True, values=values, distributions=delays)
+    idle = found[SMALL.key].processors.least_idle
+    return {kind: Delays(tuple(round(v, 9) for v in each), idle) for kind, each in seconds.items() if each}
+
+
+def pooled(measured: Sequence[Delays]) -> list[float]:
+    """Return the delays of all runs together, in milliseconds."""
+    return [1e3 * seconds for each in measured for seconds in each.seconds]
+
+
+def _percentile(heading: str, percent: float) -> Column[Any, Any]:
+    return Column(heading, lambda row: percentiles(pooled(row.measured), (percent,)), digits=3)
+
+
+def _paper(row: Row[str, Delays]) -> Sequence[float]:
+    return [PAPER_MS[row.part]] if row.part in PAPER_MS else []
+
+
+@contextmanager
+def _bed(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Converter]:
+    with lab(chosen, seed) as (hosts, check):
+        yield Converter(hosts, chosen, check)
+
+
+SCENARIO: Scenario[Settings, str, Converter, Delays] = Scenario(
+    settings=Settings,
+    needs=(),
+    ready=ready,
+    cells=lambda chosen: (MPTCP, TCP),
+    runs=lambda chosen, *_: chosen.repetitions or (1 if chosen.short else 5),
+    together=lambda cell: "table1",
+    drawn=True,
+    bed=_bed,
+    measure=lambda converter, turn: converter.measure(turn),
+    parts=lambda cell: (SYN, WHOLE, OWN_SYN, ANSWER, REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK),
+    tables=(
+        Table(
+            "Delays: in ms, of all runs together and as the median of each run",
+            (
+                RUNS,
+                Column("segments", lambda row: [len(pooled(row.measured))], digits=0),
+                _percentile("median", 50),
+                _percentile("p95", 95),
+                _percentile("p99", 99),
+                Column("median of a run", lambda row: [each.median for each in row.measured], digits=3),
+                Column("paper", _paper, digits=1),
+                Column("idle, %", "least_idle", scale=100, digits=1),
+            ),
+            labels=(("client", lambda row: row.cell), ("segment", lambda row: row.part)),
+            wrapped=("segment",),
+        ),
+    ),
+    verdicts=verdicts,
+    pictures=lambda found: [Picture("figure", lambda target: draw_delays(found, target))] if found.runs else [],
+)

@@ -1,157 +1,142 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The picture of an experiment, as PNG and SVG: :func:`draw`. ``FIGURES`` has the parts of each scenario's picture.
+"""Figures 2 to 7: downloads over Ethernet, over Wi-Fi, and through the proxy over both.
 
-A picture consists of rows of plots. At 100 dots per inch it is 920 dots wide, which is readable at the width of a page.
-Matplotlib's constrained layout gives headings, legends and axes their own space, so that no text covers data.
+In each repetition, a figure's downloads run in a newly drawn order, unless the figure is about their order. A download
+that used another protocol or other paths than intended, or received other bytes, is repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from math import ceil
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from .. import style
-from ..statistics import median
-from .figures_parts import bars, delays, sweep
-from .figures_time import Scales, over_time, receive_memory
-from .results import (
-    DURATION,
-    OUT_OF_ORDER,
-    RETRANSMISSION_SHARE,
-    RETRANSMISSIONS,
-    Case,
-    Measurements,
-    representative,
+from ..experiments.columns import RUNS, Label, Table
+from ..experiments.findings import Picture
+from ..experiments.scenario import Scenario
+from . import drawing
+from .claims import verdicts
+from .downloads import Downloads
+from .measurements import COLUMNS, MB, Download, Found, Trial
+from .settings import ETHERNET, WIFI, Settings, lab, ready
+
+MAX_SHORT = 40 * MB
+ETHERNET_ALONE = Trial("tcp-ethernet", "TCP, Ethernet alone", 90 * MB, path=ETHERNET)
+WIFI_ALONE = Trial("tcp-wifi", "TCP, Wi-Fi alone", 20 * MB, path=WIFI)
+BASELINES = tuple(replace(trial, kind="baseline") for trial in (ETHERNET_ALONE, WIFI_ALONE))
+SMALL_BUFFER, LARGE_BUFFER = 180_000, 720_000
+"""Receive buffers of Figure 4 in bytes."""
+SWEPT = (60_000, 120_000, 180_000, 240_000, 360_000, 480_000, 720_000, 1_440_000, 2_880_000, 5_760_000)
+SHORT_SWEPT = (60_000, 240_000, 480_000, 1_440_000)
+LABELS: Sequence[Label] = (("cell", lambda row: str(row.cell)),)
+OF_SWEEP = [
+    COLUMNS[name]
+    for name in (
+        "goodput", "rate_ethernet", "rate_wifi", "retransmission_share", "receiver_drops", "out_of_order_bytes",
+        "least_idle",
+    )
+]  # fmt: skip
+TABLES: Sequence[Table[Any, Any]] = (
+    Table(
+        "Statistics: mean ± 95 % confidence interval (Student's t)",
+        (RUNS, *COLUMNS.values()),
+        LABELS,
+        of=lambda row: row.cell.kind != "sweep",
+        beside=True,
+    ),
+    Table(
+        "Sweep: of the receive buffer",
+        (RUNS, *OF_SWEEP),
+        LABELS,
+        of=lambda row: row.cell.kind == "sweep",
+        wrapped=[column.heading for column in OF_SWEEP],
+    ),
 )
 
-WIDTH, HEADING = 9.2, 0.8
-AROUND = 1.04
-"""Inches above and below the axes of a row, for titles, ticks and labels."""
-LEGEND_ROW, LEGEND_COLUMNS = 0.22, 3
-STEM = "figure"
-PNG_DPI = 180
-Plot = Callable[[Any], None]
-"""Draws one pair of axes."""
-Row = tuple[float, Sequence[Plot]]
-"""Height of the axes in inches, and the plots in them, side by side."""
+
+def _cells(trials: Sequence[Trial], chosen: Settings) -> list[Trial]:
+    """Return the downloads of each repetition."""
+    return [
+        replace(
+            trial,
+            size=min(trial.size // 3, MAX_SHORT) if chosen.short and trial.size > 5 * MB else trial.size,
+            cap=chosen.cap if trial.throttled else 0,
+            link=chosen.rate(trial.path) if trial.path and chosen.stated(trial.path) else None,
+            buffer_needed=chosen.buffer_needed,
+        )
+        for trial in trials
+        if trial.in_short or not chosen.short
+    ]
 
 
-def _panels(result: Measurements) -> list[Plot]:
-    """Return a panel for each case.
+def _figure(
+    name: str,
+    *trials: Trial,
+    repetitions: int = 5,
+    short_repetitions: int = 2,
+    is_ordered: bool = False,
+    interval: float = 0.1,
+) -> Scenario[Settings, Trial, Downloads, Download]:
+    """Return the scenario of a figure. *interval* is the time between two samples in seconds."""
 
-    All panels with a cap have the same scale, and all panels without a cap as well. With one common scale, low rates
-    would not be visible.
-    """
-    cases = result.of_kind("panel")
-    scales = {
-        capped: Scales.of(result, [case for case in cases if bool(case.caps) is capped]) for capped in (False, True)
-    }
+    @contextmanager
+    def bed(chosen: Settings, cells: Sequence[Trial], seed: int) -> Iterator[Downloads]:
+        with lab(chosen, seed) as (hosts, check):
+            yield Downloads(hosts, cells, chosen, check, interval=interval)
 
-    def plot(case: Case) -> Plot:
-        return lambda axes: over_time(axes, result, case, scales[bool(case.caps)])
+    def pictures(found: Found) -> list[Picture]:
+        return [Picture("figure", partial(drawing.draw, name, found))] if found.runs else []
 
-    return [plot(case) for case in cases]
-
-
-def _in_rows(plots: Sequence[Plot], height: float) -> list[Row]:
-    return [(height, plots[i : i + 2]) for i in range(0, len(plots), 2)]
-
-
-def _wire(result: Measurements) -> str:
-    runs = [run for case in result.of_kind("panel") if (run := representative(result.valid(case.key)))]
-    steps = [b - a for run in runs if run.series for a, b in zip(run.series.times, run.series.times[1:], strict=False)]
-    mean = f", mean over {style.SMOOTHING * median(steps):.1g} s" if steps else ""
-    return f"Bytes on the wire at the client{mean}. Bold: the run of median goodput; faint: the other runs."
-
-
-def throughput(result: Measurements) -> list[Row]:
-    """Return throughput over time, in a panel for each case."""
-    return _in_rows(_panels(result), 2.6)
-
-
-def transfers(result: Measurements) -> list[Row]:
-    """Return throughput over time, and the transfers' durations."""
-
-    def done(axes: Any) -> None:
-        bars(axes, result, result.of_kind("panel"), DURATION)
-
-    return _in_rows([*_panels(result), done], 2.2)
-
-
-def buffers(result: Measurements) -> list[Row]:
-    """Return throughput and the receiver's memory over time, retransmissions, and goodput over the buffer's size."""
-    cases = result.of_kind("panel")
-    rows = _in_rows(_panels(result), 2.4)
-    if any(OUT_OF_ORDER in run.series.extra for run in result.runs if run.valid and run.series):
-        scales = Scales.of(result, cases, extra=OUT_OF_ORDER)
-
-        def memory(case: Case) -> Plot:
-            return lambda axes: receive_memory(axes, result, case, OUT_OF_ORDER, scales)
-
-        rows += _in_rows([memory(case) for case in cases], 1.3)
-    again = RETRANSMISSION_SHARE if RETRANSMISSION_SHARE in result.metrics(cases) else RETRANSMISSIONS
-    last: list[Plot] = [lambda axes: bars(axes, result, cases, again)]
-    if result.of_kind("sweep"):
-        last.insert(0, lambda axes: sweep(axes, result))
-    return [*rows, (2.3 if len(last) > 1 else 1.5, last)]
-
-
-def conversion(result: Measurements) -> list[Row]:
-    """Return the distributions of delays, in a row for each kind of segment."""
-    kinds = dict.fromkeys(name.split()[0] for run in result.runs if run.valid for name in run.distributions)
-
-    def plot(kind: str) -> Plot:
-        return lambda axes: delays(axes, result, kind)
-
-    return [(1.9, [plot(kind)]) for kind in kinds]
-
-
-FIGURES: dict[str, Callable[[Measurements], list[Row]]] = {
-    "fig4": buffers,
-    "fig5": buffers,
-    "fig6": transfers,
-    "table1": conversion,
-}
-"""The pictures with more than throughput over time."""
-
-
-def figure(result: Measurements) -> Any:
-    """Return the matplotlib figure of *result*."""
-    rows = FIGURES.get(result.experiment, throughput)(result)
-    height = HEADING + sum(AROUND + each for each, _ in rows)
-    drawn = style.new_figure(WIDTH, height)
-    drawn.set_layout_engine("constrained", wspace=0.04, h_pad=0.08)
-    grid = drawn.add_gridspec(max(1, len(rows)), 2, height_ratios=[each for each, _ in rows] or None)
-    for number, (_, plots) in enumerate(rows):
-        for column, plot in enumerate(plots):
-            plot(drawn.add_subplot(grid[number, column if len(plots) > 1 else slice(None)]))
-    entries = {} if any(axes.get_legend() for axes in drawn.axes) else _entries(drawn)
-    below = LEGEND_ROW * ceil(len(entries) / LEGEND_COLUMNS) + 0.08
-    drawn.set_figheight(height + below)
-    if entries:
-        drawn.legend(
-            entries.values(), entries.keys(), loc="outside lower left", ncols=LEGEND_COLUMNS, frameon=False, fontsize=9,
-            labelcolor=style.INK, borderaxespad=0.5, handlelength=2.2, columnspacing=2,
-        )  # fmt: skip
-    title = f"{result.paper}: {result.title}{'' if result.complete else ' (incomplete)'}"
-    subtitle = (
-        "From packet timestamps on both sides of the proxy. Dots: median, p95, p99." if not entries else _wire(result)
+    return Scenario(
+        settings=Settings,
+        needs=(),
+        ready=ready,
+        cells=partial(_cells, trials),
+        runs=lambda chosen, *_: chosen.repetitions or (short_repetitions if chosen.short else repetitions),
+        together=lambda trial: name,
+        drawn=not is_ordered,
+        bed=bed,
+        measure=lambda downloads, turn: downloads.download(turn.cell, turn.number),
+        tables=TABLES,
+        verdicts=partial(verdicts, name),
+        pictures=pictures,
     )
-    style.heading(drawn, title, subtitle, left=0.018, size=13)
-    drawn.get_layout_engine().set(rect=(0, 0, 1, 1 - HEADING / (height + below)))
-    return drawn
 
 
-def _entries(drawn: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for axes in drawn.axes:
-        for line, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, line)
-    return found
-
-
-def draw(result: Measurements, target: Path) -> None:
-    """Draw the figure into *target*, in the format of its suffix. Raises OSError."""
-    style.save(figure(result), target, dpi=PNG_DPI)
+FIG2 = _figure("fig2", ETHERNET_ALONE, WIFI_ALONE)
+FIG3 = _figure("fig3", *BASELINES, Trial("mptcp", "Multipath TCP through the proxy", 120 * MB))
+FIG4 = _figure(
+    "fig4",
+    Trial("small", "(a) receive buffer 0.18 MB", 100 * MB, receive_buffer=SMALL_BUFFER),
+    Trial("large", "(b) receive buffer 0.72 MB", 100 * MB, receive_buffer=LARGE_BUFFER),
+    *(
+        Trial(f"buffer-{size // 1000}", f"buffer {size / MB:g} MB", 45 * MB, receive_buffer=size, kind="sweep",
+              in_short=size in SHORT_SWEPT)
+        for size in SWEPT
+    ),
+)  # fmt: skip
+FIG5 = _figure(
+    "fig5",
+    Trial("mtu-1500", "MTU 1500", 100 * MB, receive_buffer=LARGE_BUFFER, mtu=1500),
+    Trial("mtu-1000", "MTU 1000", 100 * MB, receive_buffer=LARGE_BUFFER, mtu=1000),
+)
+FIG6 = _figure(
+    "fig6",
+    replace(BASELINES[1], size=5 * MB),
+    Trial("free", "not throttled", 5 * MB),
+    Trial("first", "(a) throttled, first transfer", 5 * MB, throttled=True, fresh_throttler=True),
+    Trial("repeated", "(b) throttled, repeated transfer", 5 * MB, throttled=True),
+    repetitions=10,
+    short_repetitions=4,
+    is_ordered=True,
+    interval=0.01,
+)
+FIG7 = _figure(
+    "fig7",
+    BASELINES[1],
+    Trial("free", "Multipath TCP, not throttled", 100 * MB),
+    Trial("throttled", "Multipath TCP, Ethernet throttled", 200 * MB, throttled=True),
+    repetitions=3,
+)

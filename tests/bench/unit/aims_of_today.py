@@ -11,21 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from judges import JUDGES
 from mutants import judged_by
 
-from mptcp_bench.result_file import ExperimentResult
-
-
-class Bounded(Protocol):
-    @property
-    def what(self) -> str: ...
-    @property
-    def least(self) -> float | None: ...
-    @property
-    def most(self) -> float | None: ...
+from mptcp_bench.result_file import ExperimentResult, Verdict
 
 
 class Form(NamedTuple):
@@ -70,12 +61,12 @@ COMPUTED: dict[str, set[str]] = {
 """For each experiment: the forms whose bounds depend on the cell, the options, or other measurements."""
 
 
-def form(aim: Bounded) -> Form:
+def form(aim: Verdict) -> Form:
     words = _CLIENT.sub("a client", _REMARK.sub("", aim.what).rpartition(": ")[2])
     return Form(_NUMBER.sub("#", words), aim.least is not None, aim.most is not None)
 
 
-def forms(aims: Iterable[Bounded]) -> dict[Form, set[tuple[float, ...]]]:
+def forms(aims: Iterable[Verdict]) -> dict[Form, set[tuple[float, ...]]]:
     """Return the forms of those *aims* that have bounds, each with the set of its bounds."""
     found: dict[Form, set[tuple[float, ...]]] = {}
     for aim in aims:
@@ -93,21 +84,12 @@ def forms_of_today(experiment: str) -> dict[Form, set[tuple[float, ...]]]:
 
 def differences(name: str, kept: ExperimentResult) -> list[str]:
     """Return a line for each difference between the aims of *kept*, the result named *name*, and today's aims."""
-    there, sound = forms(kept.aims), forms(JUDGES[kept.experiment].sound())
+    kept_forms, sound = forms(kept.aims), forms(JUDGES[kept.experiment].sound())
     today = forms_of_today(kept.experiment)
-    not_asked = LEFT_OUT.get(name, set())
+    optional = OF_THE_ENGINE | LEFT_OUT.get(name, set())
     varied = COUNTS | COMPUTED.get(kept.experiment, set())
-    return sorted(
-        [
-            *(
-                f"{each.words!r} is missing"
-                for each in sound.keys() - there.keys()
-                if each.words not in not_asked | OF_THE_ENGINE
-            ),
-            *(
-                f"{each.words!r} has other bounds"
-                for each in there.keys() & today.keys()
-                if each.words not in varied and not there[each] <= today[each]
-            ),
-        ]
+    missing = {each.words for each in sound.keys() - kept_forms.keys()} - optional
+    changed = {each.words for each in kept_forms.keys() & today.keys() if not kept_forms[each] <= today[each]} - varied
+    return sorted(f"{words!r} is missing" for words in missing) + sorted(
+        f"{words!r} has other bounds" for words in changed
     )

@@ -8,74 +8,70 @@ contain. So today's claims judge the rebuilt runs like the measured runs, except
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable
 from math import sqrt
+from typing import Any
 
 from scipy.special import stdtrit
 
-from mptcp_bench.paper import session
-from mptcp_bench.paper.parameters import Chosen
-from mptcp_bench.paper.quantities import FACTORS
-from mptcp_bench.paper.results import METRICS, Run
-from mptcp_bench.paper.tables import ARROWS
-from mptcp_bench.paper.verdicts import judged
+from mptcp_bench.experiments.columns import Run, Turn
+from mptcp_bench.paper import PAPER
+from mptcp_bench.paper.conversion_claims import Delays
+from mptcp_bench.paper.measurements import COLUMNS, Download
 from mptcp_bench.result_file import ExperimentResult, Table, Verdict
 from mptcp_bench.statistics import CONFIDENCE
 
-CELL = re.compile(r"(?P<mean>[-\d.]+)(?: ± (?P<half>[\d.]+))?(?: (?P<unit>[^ ]+))? \(n = (?P<n>\d+)\)")
-QUANTITY = re.compile(r"(?P<mean>[-\d.]+) (?P<unit>[^ ]+)")
-NAMES = {each.title: each.key for each in METRICS.values()}
-WAYS = {words: way for way, words in ARROWS.items()}
+CELL = re.compile(r"(?P<mean>[-\d.]+)(?: ± (?P<half>[\d.]+))?")
+NAMES = {column.heading: (name, column.scale) for name, column in COLUMNS.items()}
 
 
-def samples(cell: str) -> list[float]:
-    """Return values that have the mean, interval and size in *cell* of a table of statistics."""
+def samples(cell: str, n: int) -> list[float]:
+    """Return *n* values that have the mean and the interval in *cell* of a table."""
     found = CELL.fullmatch(cell)
     assert found, cell
-    factor, n = FACTORS.get(found["unit"] or "", 1.0), int(found["n"])
-    mean = factor * float(found["mean"])
+    mean, pairs = float(found["mean"]), n // 2
     if found["half"] is None:
         return [mean] * n
-    spread = factor * float(found["half"]) * sqrt(n) / float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-    pairs = n // 2
+    spread = float(found["half"]) * sqrt(n) / float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
     away = spread * sqrt((n - 1) / (2 * pairs))
     return [mean - away, mean + away] * pairs + [mean] * (n % 2)
 
 
-def _columns(table: Table) -> Iterator[tuple[str, str, str]]:
-    """Yield case title, metric and cell of a table.
+def _downloads(table: Table, cells: Iterable[Any]) -> list[Run[Any, Any]]:
+    trials = {str(cell): cell for cell in cells}
+    runs = []
+    # The statistics have a column for each trial, the sweep has a row.
+    by_trial = [table.head, *table.rows] if table.key == "sweep" else zip(table.head, *table.rows, strict=True)
+    (_, *headings), *rows = by_trial
+    for title, *texts in rows:
+        quantities = dict(zip(headings, texts, strict=True))
+        n = int(quantities["runs"])
+        # A kept result may have quantities that are no longer measured.
+        columns = {NAMES[name]: samples(cell, n) for name, cell in quantities.items() if name in NAMES and cell}
+        for number in range(n):
+            values: dict[str, Any] = {name: sample[number] / scale for (name, scale), sample in columns.items()}
+            runs.append(Run(Turn(trials[title], "", number), Download(fell_back=True, **values)))
+    return runs
 
-    The columns are cases. In a sweep of a result from an earlier version, the rows are cases.
-    """
+
+def _delays(table: Table) -> list[Run[Any, Any]]:
+    runs, client = [], ""
     for row in table.rows:
-        for head, cell in zip(table.head[1:], row[1:], strict=True):
-            title, name = (head, row[0]) if row[0] in NAMES else (row[0], head)
-            # A kept result may have quantities that are no longer measured.
-            if cell != "—" and name in NAMES:
-                yield title, NAMES[name], cell
+        cells = dict(zip(table.head, row, strict=True))
+        client, n = cells["client"] or client, int(cells["runs"])
+        idle = samples(cells["idle, %"], n)
+        for number, median in enumerate(samples(cells["median of a run"], n)):
+            turn = Turn(client, "", number)
+            runs.append(Run(turn, Delays((median / 1e3,), idle[number] / 100), cells["segment"]))
+    return runs
 
 
-def claims_today(kept: ExperimentResult) -> tuple[Verdict, ...]:
+def claims_today(kept: ExperimentResult) -> list[Verdict]:
     """Return today's claims about the runs of *kept*, a summary of a result of the paper."""
-    measured = replace(session.scenario(kept.experiment, Chosen.of(), quick=False).measured, parameters=kept.parameters)
-    keys = {case.title: case.key for case in measured.cases}
-    values: dict[tuple[str, int], dict[str, float]] = {}
-    pools: dict[str, dict[str, tuple[float, ...]]] = {}
+    scenario = PAPER[kept.experiment].load()
+    turns = scenario.plan(scenario.chosen({name: str(value) for name, value in kept.parameters.items()}))
+    cells = dict.fromkeys(turn.cell for turn in turns)
+    runs = []
     for table in kept.tables:
-        if table.key in ("statistics", "sweep"):
-            for title, metric, cell in _columns(table):
-                for number, value in enumerate(samples(cell)):
-                    values.setdefault((keys[title], number), {})[metric] = value
-        elif table.key == "delays":
-            for label, title, _, *percentiles in (row[:6] for row in table.rows):
-                kind, _, way = label.partition(", ")
-                drawn = tuple(
-                    FACTORS.get(q["unit"], 1.0) * float(q["mean"]) for q in map(QUANTITY.fullmatch, percentiles) if q
-                )
-                pools.setdefault(keys[title], {})[f"{kind} {WAYS[way]}"] = drawn
-    runs = tuple(
-        Run(case, number, True, values=found, distributions=pools.get(case, {}))
-        for (case, number), found in values.items()
-    )
-    return judged(replace(measured, runs=runs))
+        runs += _delays(table) if table.key == "delays" else _downloads(table, cells)
+    return list(scenario.verdicts(scenario.results(turns, runs)))

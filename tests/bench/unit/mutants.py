@@ -69,6 +69,11 @@ def broken(aims: Iterable[Aim]) -> set[Bound]:
     return low | {(aim.what, "most") for aim, value in values if aim.most is not None and value > aim.most}
 
 
+def is_missed(aim: Aim) -> bool:
+    """Whether *aim* is missed, or is a paper's claim that fails."""
+    return aim.verdict in ("missed", "fails")
+
+
 def judged_by(judged: Callable[[], Sequence[Aim]]) -> Sequence[Aim]:
     """Return the aims of a result, or none if the experiment refuses to judge it."""
     try:

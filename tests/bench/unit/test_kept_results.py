@@ -8,17 +8,15 @@ from dataclasses import replace
 import pytest
 from aims_of_today import differences
 from kept_of_the_paper import claims_today
-from paper_mutants import CHOSEN, PAPER, TODAY, World, experiment
+from paper_mutants import PAPER as PAPERS_WORLD
+from paper_mutants import TODAY, World, experiment
 
 from mptcp_bench.doc_tables import read_kept
 from mptcp_bench.experiments import EXPERIMENTS
-from mptcp_bench.experiments.findings import Findings
-from mptcp_bench.paper.scenarios import NAMES
-from mptcp_bench.paper.tables import tables
-from mptcp_bench.paper.verdicts import judged
+from mptcp_bench.paper import PAPER
 
 KEPT = read_kept()
-PAPERS = sorted(name for name, kept in KEPT.items() if kept.experiment in NAMES)
+PAPERS = sorted(name for name, kept in KEPT.items() if kept.experiment in PAPER)
 OURS = sorted(name for name, kept in KEPT.items() if kept.experiment in EXPERIMENTS)
 
 
@@ -29,12 +27,12 @@ def test_papers_claims_and_verdicts_are_those_of_today(name: str) -> None:
     assert [(claim.what, claim.verdict) for claim in KEPT[name].aims if claim.said] == today
 
 
-@pytest.mark.parametrize("world", [PAPER, TODAY], ids=["paper", "today"])
+@pytest.mark.parametrize("world", [PAPERS_WORLD, TODAY], ids=["paper", "today"])
 def test_tables_of_a_result_are_judged_like_its_runs(world: World) -> None:
     measured = experiment(world, "fig4")
-    found = Findings(tables(measured), {}, aims=judged(measured))
-    kept = found.added_to(replace(KEPT["fig4"], parameters={**CHOSEN.texts}), complete=True)
-    assert [claim.verdict for claim in claims_today(kept)] == [claim.verdict for claim in kept.aims]
+    found = PAPER["fig4"].load().findings(measured.turns, measured.runs)
+    kept = found.added_to(replace(KEPT["fig4"], parameters={}), complete=True)
+    assert [claim.verdict for claim in claims_today(kept)] == [claim.verdict for claim in kept.aims if claim.said]
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -44,7 +42,7 @@ def test_result_with_other_aims_than_today_has_an_earlier_rule(name: str) -> Non
 
 
 def test_result_of_an_experiment_that_no_longer_exists_names_the_replacement() -> None:
-    known = {*NAMES, *EXPERIMENTS}
+    known = {*PAPER, *EXPERIMENTS}
     assert {name for name, kept in KEPT.items() if kept.replacement} == {
         name for name, kept in KEPT.items() if kept.experiment not in known
     }

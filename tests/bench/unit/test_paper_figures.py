@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the paper's figures: each can be drawn, shows the data of the runs, and fits on its canvas."""
+"""Tests for the paper's pictures: each can be drawn, shows the data of the runs, and fits on its canvas."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
-import paper_conversion_mutants as conversions
 import pytest
-from paper_mutants import TODAY, experiment
+from paper_mutants import TODAY, experiment, found
 
-from mptcp_bench import style
-from mptcp_bench.paper.figures import draw, figure
-from mptcp_bench.paper.results import Measurements, representative
-from mptcp_bench.paper.scenarios import NAMES, TABLE
+from mptcp_bench.experiments.columns import Results
+from mptcp_bench.paper import PAPER
+from mptcp_bench.paper.drawing import picture
+from mptcp_bench.paper.panels import delays_picture
 
 
-@cache
-def measured(key: str) -> Measurements:
-    return conversions.experiment(conversions.TODAY) if key == TABLE else experiment(TODAY, key)
+def figure(key: str, results: Results[Any, Any]) -> Any:
+    return delays_picture(results) if key == "table1" else picture(key, results)
 
 
 def lines(axes: Any, label: str) -> list[Any]:
@@ -29,15 +25,10 @@ def lines(axes: Any, label: str) -> list[Any]:
 
 
 @pytest.mark.nightly(besides=("[fig6]",))
-@pytest.mark.parametrize("key", NAMES)
-def test_figure_is_a_picture_in_which_no_words_overlap(key: str, tmp_path: Path) -> None:
-    png, vector = tmp_path / "new.png", tmp_path / "new.svg"
-    for target in (png, vector):
-        draw(measured(key), target)
-    assert vector.read_bytes().startswith(b"<?xml")
-    # Width and height in the header (PNG specification, 11.2.1), about twice what a page of 900 pixels shows.
-    assert 1500 < int.from_bytes(png.read_bytes()[16:20]) < 2000
-    drawn = figure(measured(key))
+@pytest.mark.parametrize("key", PAPER)
+def test_no_words_overlap_in_a_picture_and_an_unfinished_experiment_is_drawn(key: str) -> None:
+    full = found("today", key)
+    drawn = figure(key, full)
     drawn.draw_without_rendering()
     legends = [*drawn.legends, *(axes.get_legend() for axes in drawn.axes if axes.get_legend())]
     titles = [text for axes in drawn.axes for text in axes.texts]
@@ -50,46 +41,28 @@ def test_figure_is_a_picture_in_which_no_words_overlap(key: str, tmp_path: Path)
         assert box.y1 <= drawn.bbox.y1, part
     for (one, box), (other, with_box) in combinations(boxes, 2):
         assert not box.shrunk(0.98, 0.9).overlaps(with_box.shrunk(0.98, 0.9)), (one, other)
+    begun = figure(key, Results(full.turns, full.runs[:1]))
+    begun.draw_without_rendering()
+    if key != "table1":
+        assert "(incomplete)" in begun.texts[0].get_text()
+        without_data_points = experiment(replace(TODAY, joins=False, server_is_multipath=True), key)
+        figure(key, without_data_points).draw_without_rendering()
 
 
-def test_panel_shows_the_representative_run_bold_the_others_faint_and_the_baselines() -> None:
-    result = measured("fig3")
-    (axes,) = figure(result).axes
-    (bold,) = lines(axes, "Ethernet")
-    chosen = representative(result.valid("mptcp"))
-    assert chosen is not None
-    assert chosen.series is not None
-    assert list(bold.get_ydata()) == style.smooth([v / 1e6 for v in chosen.series.paths["ethernet"]])
-    faint = [line for line in axes.lines if line.get_color() == style.ETHERNET.color and line.get_alpha()]
-    assert len(faint) == len(result.valid("mptcp")) - 1
-    (level,) = lines(axes, "TCP, Wi-Fi alone: ")
-    assert level.get_ydata()[0] == pytest.approx(0.99 * 20, rel=0.01)
-
-
-@pytest.mark.nightly
-def test_caps_the_sweep_and_the_papers_values_are_marked() -> None:
-    _, first, repeated, bars = figure(measured("fig6")).axes
+def test_picture_marks_the_cap_the_baselines_the_sweep_and_the_papers_values() -> None:
+    first, repeated, bars = figure("fig6", found("today", "fig6")).axes[-3:]
     assert first.get_xlim() == repeated.get_xlim()
-    (cap,), (mark,) = lines(first, "cap on Ethernet: 5 Mbit/s"), lines(first, "cap in force")
+    (cap,), (mark,), (bold,) = (lines(first, label) for label in ("cap on Ethernet: 5", "cap in force", "Ethernet"))
     assert cap.get_ydata()[0] == 5
     assert mark.get_xdata()[0] == pytest.approx(0.21, abs=0.02)
+    assert max(bold.get_ydata()) > 90
+    (level,) = lines(first, "TCP, Wi-Fi alone: ")
+    assert level.get_ydata()[0] == pytest.approx(0.99 * 20, rel=0.01)
     assert len(bars.patches) == 3
-    (sweep,) = (axes for axes in figure(measured("fig4")).axes if "receive buffer (" in axes.get_xlabel())
+    (sweep,) = (axes for axes in figure("fig4", found("today", "fig4")).axes if "receive buffer (" in axes.get_xlabel())
     (needed,) = lines(sweep, "2 × sum")
     assert needed.get_xdata()[0] == pytest.approx(0.48)
     assert len(sweep.containers[0].lines[0].get_xdata()) == 10
-    syn, *others = figure(measured(TABLE)).axes
+    syn, *others = figure("table1", found("today", "table1")).axes
     assert len(others) == 4
-    assert [line.get_xdata()[0] for line in lines(syn, "paper, SYN: 8.5 ms")] == [pytest.approx(8.5146)]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("key", NAMES)
-def test_unfinished_experiment_is_drawn_and_says_so(key: str) -> None:
-    full = measured(key)
-    drawn = figure(replace(full, runs=full.runs[:1], complete=False))
-    drawn.draw_without_rendering()
-    assert "(incomplete)" in drawn.texts[0].get_text()
-    nothing = figure(replace(full, runs=tuple(replace(run, valid=False) for run in full.runs)))
-    shown = [text.get_text() for axes in nothing.axes for text in axes.texts]
-    assert "no data point yet" in shown or key == TABLE
+    assert [line.get_xdata()[0] for line in lines(syn, "paper: 8.5 ms")] == [pytest.approx(8.5146)]

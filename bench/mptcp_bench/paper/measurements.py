@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The cells and measurements of Figures 2 to 7: which download, and its numbers from the client's observation. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from mptcp_lab.agent.processors import Usage
+from mptcp_lab.testbed.recorder import Sample, TooFewSamples, greatest_rate, mean_rate
+from mptcp_lab.testbed.transfer import Observation
+
+from ..experiments.columns import Column, Results, columns_of, figure, for_pictures
+
+MB = 1_000_000
+DROPS = (
+    "TcpExtTCPRcvQDrop",
+    "TcpExtRcvPruned",
+    "TcpExtOfoPruned",
+    "TcpExtTCPBacklogDrop",
+    "MPTcpExtRcvPruned",
+)
+"""Kernel counters of data that a receiver dropped because it had no room."""
+SETTLE_SECONDS = 1.0
+"""Seconds at the start of a download that rates do not include; at most a quarter of the download."""
+THROTTLED_SETTLE_SECONDS = 5.0
+"""The same for a cap that begins during the transfer; at most half of the transfer."""
+WINDOW_SECONDS = 0.1
+"""Seconds over which a rate must be below a cap for the cap to count as in force."""
+TOLERANCE_FACTOR = 1.5
+"""Factor on the cap for this comparison, because a window of this length has few packets."""
+CONFIRMED_SECONDS = 0.2
+"""Seconds that a transfer must stay below its cap to count as capped. A transfer that ends earlier does not count."""
+MIN_CARRIED_SHARE = 0.2
+"""Minimum rate of a capped path, as a share of its cap, because an idle path shows nothing about the cap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One kind of download. The client always requests MPTCP; the origin itself answers with plain TCP."""
+
+    key: str
+    title: str
+    size: int
+    """Size of the file in bytes."""
+    path: str | None = None
+    """The only path of a download directly from the origin; None for a download through the proxy over all paths."""
+    receive_buffer: int | None = None
+    """The client's maximum receive buffer in bytes (``tcp_rmem``); None for the kernel's default."""
+    mtu: int | None = None
+    """MTU of the client's interfaces; None to leave it unchanged."""
+    throttled: bool = False
+    """Whether the throttler enforces the cap on Ethernet."""
+    fresh_throttler: bool = False
+    """Whether the throttler is restarted before this download."""
+    kind: Literal["panel", "baseline", "sweep"] = "panel"
+    """``panel``: it has its own plots over time; ``baseline``: a line in other trials' plots; ``sweep``: a point of the
+    sweep of the receive buffer."""
+    in_short: bool = True
+    """Whether a short run has this trial."""
+    cap: int = 0
+    """The cap on Ethernet in bits per second. This and the following values come from the settings."""
+    link: int | None = None
+    """Rate of :attr:`path` in bits per second; None if it is not known."""
+    buffer_needed: float | None = None
+    """Receive buffer in bytes that the paper's formula requires; None if RTTs or rates are not known."""
+
+    def __str__(self) -> str:
+        return self.title
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """One download: numbers in SI units. A number is None if it was not measured."""
+
+    fell_back: bool
+    """Whether the connection fell back to plain TCP. If a server accepts MPTCP, nothing else is measured of it."""
+    goodput: float | None = figure("goodput, Mbit/s", None, scale=1e-6)
+    duration: float | None = figure("completion time, s", None, digits=3)
+    share_ethernet: float | None = figure("share of Ethernet, %", None, scale=100, digits=1)
+    share_wifi: float | None = figure("share of Wi-Fi, %", None, scale=100, digits=1)
+    """Share of all received bytes that came over a path."""
+    rate_ethernet: float | None = figure("Ethernet on the wire, steady, Mbit/s", None, scale=1e-6)
+    rate_wifi: float | None = figure("Wi-Fi on the wire, steady, Mbit/s", None, scale=1e-6)
+    joined: float | None = figure("second subflow joined after, ms", None, scale=1e3, digits=1)
+    capped: float | None = figure("transfers in which the cap came into force, %", None, scale=100, digits=1)
+    """1 if the cap came into force before the transfer ended, otherwise 0."""
+    time_to_throttle: float | None = figure("time to throttle, ms", None, scale=1e3, digits=1)
+    before_cap: float | None = figure(
+        "Ethernet on the wire, greatest before the cap was in force, Mbit/s", None, scale=1e-6
+    )
+    retransmissions: float | None = figure("retransmitted segments", None)
+    retransmission_share: float | None = figure("retransmitted / sent segments, %", None, scale=100, digits=3)
+    receiver_drops: float | None = figure("segments that the receiver dropped", None)
+    out_of_order_bytes: float | None = figure("receive memory, greatest, kB", None, scale=1e-3, digits=1)
+    """Greatest number of bytes in the receiver's MPTCP sockets. Nearly all of these bytes wait for a gap to be filled,
+    because the client reads in-order data at once."""
+    out_of_order_segments: float | None = figure("segments that came out of order", None, digits=0)
+    """Number of segments that passed the MPTCP out-of-order queue (MPTcpExtOFOQueue)."""
+    rtt_ethernet: float | None = figure("RTT of Ethernet, idle, ms", None, scale=1e3)
+    rtt_wifi: float | None = figure("RTT of Wi-Fi, idle, ms", None, scale=1e3)
+    """Minimum seconds to open a connection over the idle path."""
+    least_idle: float | None = figure("time that the busiest processor was idle, %", None, scale=100, digits=1)
+    samples: Sequence[Sample] = for_pictures()
+    memory: Sequence[tuple[float, int]] = for_pictures()
+    """Times and bytes of the receive memory."""
+
+    @property
+    def until_cap(self) -> float | None:
+        """Seconds from the join until the cap was in force, or until the end of a transfer that was not capped."""
+        if self.time_to_throttle is not None or self.capped is None or self.duration is None:
+            return self.time_to_throttle
+        return self.duration - (self.joined or 0.0)
+
+    @property
+    def rate_both(self) -> float | None:
+        """Steady rate of both paths together."""
+        if self.rate_ethernet is None or self.rate_wifi is None:
+            return None
+        return self.rate_ethernet + self.rate_wifi
+
+
+Found = Results[Trial, Download]
+
+
+def values(downloads: Sequence[Download], name: str) -> tuple[float, ...]:
+    """Return the attribute *name* of each download that has it."""
+    return tuple(value for each in downloads if (value := getattr(each, name)) is not None)
+
+
+COLUMNS: Mapping[str, Column[Any, Any]] = {str(column.of): column for column in columns_of(Download)}
+"""The columns of the tables, by the attribute of :class:`Download` that they show."""
+
+
+def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
+    """Return the seconds from the second subflow's join until the cap on *path* is in force and remains in force.
+
+    The end is that of the last window of WINDOW_SECONDS that carried more than the cap allows. The resolution is one
+    sample. The result is None if the cap never came into force: no second subflow joined, the transfer ended before,
+    or *path* carried nothing that could be capped.
+    """
+    if seen.joined is None:
+        return None
+    last = seen.joined
+    samples = [s for s in seen.samples if s.time <= seen.ended]
+    for number, first in enumerate(samples):
+        window = next((s for s in samples[number + 1 :] if s.time - first.time >= WINDOW_SECONDS - 1e-3), None)
+        if window is None:
+            break
+        bits = 8 * (window.octets[path] - first.octets[path])
+        if bits > TOLERANCE_FACTOR * cap * (window.time - first.time):
+            # The excess may be anywhere in this window. Take the end of its last sample with a rate above the cap.
+            above = [
+                b.time
+                for a, b in pairwise(s for s in samples if first.time <= s.time <= window.time)
+                if 8 * (b.octets[path] - a.octets[path]) > TOLERANCE_FACTOR * cap * (b.time - a.time)
+            ]
+            last = max(last, *above) if above else last
+    carried = [s for s in samples if s.time >= last]
+    if seen.ended - last < CONFIRMED_SECONDS or len(carried) < 2:
+        return None
+    bits = 8 * (carried[-1].octets[path] - carried[0].octets[path])
+    if bits < MIN_CARRIED_SHARE * cap * (carried[-1].time - carried[0].time):
+        return None
+    return last - seen.joined
+
+
+def measured(trial: Trial, seen: Observation, used: Sequence[Usage], rtts: Mapping[str, float]) -> Download:
+    """Return the numbers of an observed download. Raises TooFewSamples if the download was too short.
+
+    *used* is the processor usage of each host, *rtts* the RTTs in seconds by path.
+    """
+    if trial.path and not seen.protocol.fallbacks:
+        return Download(fell_back=False)
+    first, last = seen.samples[0].octets, seen.samples[-1].octets
+    received = {path: last[path] - first[path] for path in first}
+    total = sum(received.values())
+    settle = min(THROTTLED_SETTLE_SECONDS, seen.ended / 2) if trial.throttled else min(SETTLE_SECONDS, seen.ended / 4)
+    numbers: dict[str, Any] = {f"rtt_{path}": seconds for path, seconds in rtts.items()}
+    for path, octets in received.items():
+        numbers[f"share_{path}"] = octets / total if total else 0.0
+        numbers[f"rate_{path}"] = mean_rate(seen.samples, path, settle, seen.ended)
+    sender = seen.origin_counters if trial.path else seen.proxy_counters
+    retransmissions = float(sender.get("TcpRetransSegs", 0))
+    if segments := sender.get("TcpOutSegs", 0):
+        numbers["retransmission_share"] = retransmissions / segments
+    if seen.memory:
+        numbers["out_of_order_bytes"] = float(max(octets for _, octets in seen.memory))
+        numbers["out_of_order_segments"] = float(seen.counters.get("MPTcpExtOFOQueue", 0))
+    if trial.throttled:
+        taken = time_to_throttle(seen, "ethernet", trial.cap)
+        numbers |= {"capped": float(taken is not None), "time_to_throttle": taken}
+        if taken is not None and seen.joined is not None:
+            # If the cap came at once, or within such a window, no rate before the cap can be measured.
+            with suppress(TooFewSamples):
+                until = seen.joined + taken
+                numbers["before_cap"] = greatest_rate(seen.samples, "ethernet", WINDOW_SECONDS, seen.joined, until)
+    return Download(
+        fell_back=bool(seen.protocol.fallbacks),
+        goodput=seen.goodput,
+        duration=seen.ended,
+        joined=seen.joined,
+        retransmissions=retransmissions,
+        receiver_drops=float(sum(seen.counters.get(name, 0) for name in DROPS)),
+        least_idle=min((each.least_idle for each in used if each.least_idle is not None), default=None),
+        samples=seen.samples,
+        memory=seen.memory,
+        **numbers,
+    )
