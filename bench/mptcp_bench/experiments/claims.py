@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Claims of a paper that an experiment repeats: the paper's words, our value in each round, and the verdict. Pure.
 
-A claim is also an aim, which compares the median, or the mean, with the bound. The verdict compares the 95 % confidence
-interval with the bound: a claim *holds* or *fails* if the whole interval is on one side of the bound. Otherwise, the
-claim is *not judged*. A statement of the paper may need several claims, and may have a :class:`Reason` why it does not
-hold today: :func:`judged`.
+The value of a claim is a median or a mean. The verdict compares its 95 % confidence interval with the bound: a claim
+*holds* or *fails* if the whole interval is on one side of the bound. Otherwise, the claim is *not judged*. A statement
+of the paper may need several claims, and may have a :class:`Reason` why it does not hold today: :func:`judged`.
 """
 
 from __future__ import annotations
