@@ -17,7 +17,7 @@ from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.crossing import crossed, lost
 
 from .claims import Claim
-from .columns import Results, Turn
+from .columns import RUNS, Column, Results, Table, Turn
 from .parameters import parameter, whole
 from .scenario import Scenario
 from .vpn_cells import GOOD_LOSS, loss_of
@@ -89,6 +89,15 @@ def claims(results: Results[str, Lost]) -> list[Claim]:
     return every
 
 
+LOSSES: Table[str, Lost] = Table(
+    "Table 1: losses in bursts, as pings observe them",
+    (
+        RUNS,
+        Column("of pings, %", "pings", scale=100),
+        Column("bursts of one or two, %", "short", scale=100),
+    ),
+    (("1 - k", lambda row: f"{GOOD_LOSS[row.part]:.1%}"), ("the paper", lambda row: f"{row.part[2:]} %")),
+)
 SCENARIO: Scenario[Settings, str, Testbed, Lost] = Scenario(
     settings=Settings,
     needs=("root", "namespaces", "veth", "tbf"),
@@ -96,6 +105,6 @@ SCENARIO: Scenario[Settings, str, Testbed, Lost] = Scenario(
     parts=lambda cell: list(GOOD_LOSS),
     bed=losses_bed,
     measure=measure,
-    tables=(),
+    tables=(LOSSES,),
     verdicts=lambda results: (claim.judged for claim in claims(results)),
 )

@@ -18,7 +18,7 @@ from mptcp_lab.testbed.services import Throttler, write_throttler_config
 
 pytestmark = pytest.mark.kernel
 
-INTERFACE_DOWN = "capture on extra0: the interface is down; capturing when it is up"
+INTERFACE_DOWN = "capture on extra0: the interface is down; capturing when the interface is up"
 NO_INTERFACE = "there is no interface extra0"
 
 
