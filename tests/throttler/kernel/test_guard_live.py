@@ -73,7 +73,7 @@ def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., 
         """
         (connection,) = status()["connections"]
         reason = {each["path"]: each["reason"] for each in connection["subflows"]}.get("ethernet", "")
-        cause = "its uncapped path from 10.77.2.2 alone once gave"
+        cause = "its uncapped path from 10.77.2.2 alone once carried"
         return cause in (connection["relaxed"] or "") and "cap of rule cap relaxed" in reason
 
     wait_until(lambda: capped() == 1, "the cap is in force")
