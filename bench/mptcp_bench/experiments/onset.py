@@ -188,7 +188,7 @@ class Outcome:
     )
     """Seconds from the onset until the capped path exceeds its cap by at most ``MAX_DEVIATION``; infinity if this never
     happens."""
-    off: float = _judged("off", aim="from then on off by", digits=3, most=MAX_DEVIATION)
+    off: float = _judged("off", aim="deviation from the cap after that", digits=3, most=MAX_DEVIATION)
     """Greatest difference between rate and cap after :attr:`Windows.in_force`, as a share of the cap."""
     steady: float = _judged("steady", aim="steady state", digits=3, least=0.98)
     """Rate of both paths together in :attr:`Windows.steady`, as a share of the cap plus the other link."""

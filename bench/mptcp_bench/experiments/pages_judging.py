@@ -116,7 +116,9 @@ class Batch:
     """The longest of the first downloads."""
     mean: float = figure("× cap", aim=_aim_name, most=1.05, judged=ours)
     """Mean rate of the capped path over the batch, as a multiple of the cap."""
-    worst: float = figure("worst", by="most", aim=f"the same, worst {WINDOW_SECONDS:g} s", most=1.25, judged=known)
+    worst: float = figure(
+        "worst", by="most", aim=f"capped path, worst {WINDOW_SECONDS:g} s, × its cap", most=1.25, judged=known
+    )
     """Maximum of the mean rate over a window, as a multiple of the cap. Outside of the batch, the rate counts as 0."""
     seconds: float = figure("s", digits=1)
     median: float = figure("p50 s", by="median")

@@ -255,13 +255,13 @@ COLUMNS: Sequence[Column[Settings, Soak]] = (
     ),
     _column(_MIN_OPEN_NAME, "open", "least", least=of_cell(lambda cell: MIN_OPEN_SHARE * cell.n)),
     Column("tunnels replaced, /s", _replacement_rates, least=of_cell(lambda cell: MIN_REPLACED_SHARE * cell.churn)),
-    _column("subflows: connections missed, most in a sample", "missed", "most", most=0),
-    _column("subflows: connections invented, most in a sample", "invented", "most", most=0),
+    _column("subflows: connections missed, maximum in a sample", "missed", "most", most=0),
+    _column("subflows: phantom connections, maximum in a sample", "invented", "most", most=0),
     _column(
-        "caps: connections compared, fewest in a sample", "checked", "least",
+        "caps: connections compared, minimum in a sample", "checked", "least",
         least=of_cell(lambda cell: max(1, min(MAX_CHECKED, cell.n // 2))),
     ),
-    _column("caps: wrong, most in a sample", "wrong", "most", most=0),
+    _column("caps: misclassified connections, maximum in a sample", "wrong", "most", most=0),
     _column(
         "caps: rate of the class / the cap's, mean", "ceil", "mean", least=MIN_RATE, most=1.0, scale=1 / CAP, digits=3
     ),

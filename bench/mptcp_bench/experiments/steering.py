@@ -51,9 +51,9 @@ AIMS: dict[str, dict[str, Bounds]] = {
         "back after s": (None, AFTER_SECONDS),
     },
     "priority-based": {
-        "Mbit/s while Wi-Fi is not enough": BOTH_FULL,
-        "second's share while it is": (None, 0.02),
-        "Mbit/s while it is": (0.9 * SLOW_ORIGIN, None),
+        "Mbit/s, fast origin": BOTH_FULL,
+        "Ethernet's share, slow origin": (None, 0.02),
+        "Mbit/s, slow origin": (0.9 * SLOW_ORIGIN, None),
     },
     **{
         kind: {
