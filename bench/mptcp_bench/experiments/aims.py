@@ -17,8 +17,8 @@ def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | flo
     """Return the aim that *sample* is no less than *reference*, as :func:`statistics.no_less_than` defines it.
 
     The aim's value is the lower confidence bound of the mean of *sample*, divided by the reference's mean. This value
-    must be at least 1 - *margin*. It is NaN, so that the aim is missed, if there are too few values or the reference
-    is 0.
+    must be at least 1 - *margin*. If there are too few values or the reference is 0, the value is NaN, so that the aim
+    is missed.
     """
     value = nan
     if sample and reference:

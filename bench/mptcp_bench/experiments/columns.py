@@ -231,7 +231,7 @@ RUNS: Column[Any, Any] = Column("runs", lambda row: [len(row.measured)], digits=
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[C, M]):
-    """A table with a line for each row that has measurements; if *beside*, with a column for each row instead."""
+    """A table with a line for each row that has measurements; if *beside*, each row is a column instead."""
 
     title: str
     columns: Sequence[Column[C, M]]

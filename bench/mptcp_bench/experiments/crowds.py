@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether a busy client can starve another: the requests of one client while another one keeps Squid busy.
+"""Whether a busy client can starve another: one client's requests while another client keeps Squid busy.
 
 Squid runs with the shipped conf/squid.conf and one worker per processor. A client requests a small file repeatedly,
 each time on a new Multipath TCP connection. An arm is the other load at the same time. The first arm has no other
@@ -50,16 +50,16 @@ REQUESTS_ALONE, REQUESTS_WITH_BUSY = 400, 40
 refuses more than 500 connections."""
 NODE = "others"
 """Name of the second node."""
-MAX_CONNECTIONS = 4096
+MAX_BUSY_CONNECTIONS = 4096
 """Maximum number of connections that native/relay_load.c can open."""
-LARGE = 200_000_000
+LARGE_BYTES = 200_000_000
 """Size of the downloaded file in bytes. Its download takes longer than the client's requests."""
 TABLE = REPOSITORY / "conf/nftables/limit-new-connections.nft"
 LEAD_SECONDS = 1.0
 """Seconds that a busy client runs before the other client starts. The busy client's rate includes these seconds."""
 SETTLE_TIMEOUT = 60.0
 """Seconds within which Squid must have closed all connections of clients that have ended."""
-IDLE_DESCRIPTORS = 150
+MAX_IDLE_DESCRIPTORS = 150
 """Maximum open descriptors of a worker without clients: logs, listeners, pipes, idle connections to the origin."""
 
 
@@ -76,7 +76,7 @@ class Measured:
     open: int
     """Number of the busy client's connections that are open after the client's requests."""
     descriptors: float
-    """Open descriptors of the worker with the most, as a share of its limit."""
+    """Maximum of the open descriptors of a worker, as a share of its limit."""
     memory: int
     """Memory of Squid's processes in bytes."""
     answers: float = 0.0
@@ -102,16 +102,16 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    arm: tuple[str, ...] = choices("other load; the client is always measured alone, too", ARMS)
+    arm: tuple[str, ...] = choices("other loads, in addition to none", ARMS)
     # At least two rounds, because one has no confidence interval.
-    runs: int = parameter("rounds, 2 or more", "10", whole(2), quick="3")
-    turns: bool = parameter("no: clients do not take turns (mptcp-proxy run --turns kernel)", "yes", yes_or_no)
+    runs: int = parameter("number of rounds, at least 2", "10", whole(2), quick="3")
+    turns: bool = parameter("whether clients take turns (no: mptcp-proxy run --turns kernel)", "yes", yes_or_no)
 
 
 @contextmanager
-def built(chosen: Settings, arms: Sequence[str], seed: int) -> Iterator[Site]:
+def start_site(chosen: Settings, arms: Sequence[str], seed: int) -> Iterator[Site]:
     with Testbed(with_second_client(paths((None, None), name="crowds"), NODE), seed=seed) as testbed:
-        origin = services.start_origin(testbed["origin"], {"file": 1000, "large": LARGE})
+        origin = services.start_origin(testbed["origin"], {"file": 1000, "large": LARGE_BYTES})
         proxy = services.start_proxy(testbed["proxy"], arguments=() if chosen.turns else ("--turns", "kernel"))
         # Send some requests that are not measured: the first ones also need name lookups, memory and routes.
         timed_requests(testbed["client"], proxy, origin, REQUESTS_ALONE)
@@ -135,8 +135,8 @@ class Site:
         return self._requests(REQUESTS_ALONE) if turn.cell == ALONE else self._with_busy(turn.cell)
 
     def _with_busy(self, arm: str) -> Measured:
-        """Measure while one client on many connections is busy. In the ``new`` arms each request has a connection."""
-        count = min(CONNECTIONS[arm] * len(worker_descriptors(self.proxy)), MAX_CONNECTIONS)
+        """Measure while a busy client uses many connections. In the ``new`` arms each request has a connection."""
+        count = min(CONNECTIONS[arm] * len(worker_descriptors(self.proxy)), MAX_BUSY_CONNECTIONS)
         is_new, file = arm in (NEW, NEW_LIMITED), "large" if arm == DOWNLOADS else "file"
         origin, proxy = self.origin.host.service_address(), self.proxy.host.service_address()
         close = "Connection: close\r\n" if is_new else ""
@@ -165,7 +165,7 @@ class Site:
         return Measured(tuple(timed.seconds), timed.failed, timed.multipath, 0, descriptors, memory)
 
     def _is_settled(self) -> bool:
-        return all(each.open < IDLE_DESCRIPTORS for each in worker_descriptors(self.proxy))
+        return all(each.open < MAX_IDLE_DESCRIPTORS for each in worker_descriptors(self.proxy))
 
 
 Arm = Row[str, Measured]
@@ -205,7 +205,7 @@ def _is_compared(row: Arm) -> bool:
 COLUMNS: tuple[Column[str, Measured], ...] = (
     RUNS,
     Column("connections", "open", by="most", digits=0, filled=_is_busy),
-    # A download is longer than the measurement, so its answers per second mean nothing.
+    # A download is longer than the measurement, so a rate of answers has no meaning.
     Column("answers/s", "answers", digits=0, filled=lambda row: _is_busy(row) and row.cell != DOWNLOADS),
     Column("Mbit/s", "octets", scale=8e-6, filled=_is_busy),
     *_latency("median", "median", "median"),
@@ -237,7 +237,7 @@ def memory(results: Results[str, Measured]) -> Iterator[Aim]:
 
 
 def lacking(arm: str) -> str | None:
-    """Return what this host lacks for *arm* in particular; None if nothing is missing."""
+    """Return what this host lacks for *arm*; None if nothing is missing."""
     needed = {ALONE: (), NEW_LIMITED: ("gcc", "nftables")}.get(arm, ("gcc",))
     return next(filter(None, map(missing, needed)), None)
 
@@ -246,7 +246,7 @@ SCENARIO = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "apache2", "squid"),
     cells=lambda chosen: [arm for arm in ARMS if arm == ALONE or arm in chosen.arm],
-    bed=built,
+    bed=start_site,
     measure=Site.measure,
     tables=(Table("A client beside one that is busy", COLUMNS, (("beside", lambda row: row.cell),)),),
     together=lambda arm: "crowds",

@@ -37,7 +37,7 @@ class Findings:
     aims: tuple[Aim, ...] = ()
     notes: tuple[str, ...] = ()
     other_aims: RichTable | None = None
-    """Table of the aims that no table shows. The result file excludes it, because it contains the aims anyway."""
+    """Table of the aims that no other table shows. The result file lacks it, because the file contains all aims."""
 
     @property
     def wrong(self) -> tuple[str, ...]:

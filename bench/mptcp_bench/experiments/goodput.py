@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Goodput over both paths through the proxy: the median without a policy, and the worst round under a cap.
 
-- Without a policy (HTTP GET and CONNECT, IPv4 and IPv6), goodput is at least 95 % of what both links can carry.
-- With conf/policy.yaml, the capped path is within 5 % of its rate, and the other path carries at least 95 % of what its
-  link can carry.
+- Without a policy (HTTP GET and CONNECT, IPv4 and IPv6), goodput is at least 95 % of the links' payload.
+- With conf/policy.yaml, the capped path is within 5 % of its rate, and the other path carries at least 95 % of its
+  link's rate.
 - This policy does not slow down a connection with one subflow, nor a client with plain TCP.
 """
 
@@ -28,7 +28,7 @@ from .parameters import parameter, whole
 from .scenario import Scenario
 from .two_paths import one_subflow
 
-SETTLE = 5.0
+SETTLE_SECONDS = 5.0
 """Seconds from the start of a capped download to its steady state."""
 FILES = {"both": 120_000_000, "capped": 60_000_000, "one": 75_000_000}
 """Bytes of each file: for two paths, for two of which one is capped, for one. A download takes 6 to 15 seconds."""
@@ -38,7 +38,7 @@ MIN_SHARE, MAX_SHARE = 0.95, 1.05
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    runs: int = parameter("downloads of each kind", "3", whole(), quick="1")
+    runs: int = parameter("number of downloads of each kind", "3", whole(), quick="1")
 
 
 TWO, ONE, TCP = "two subflows", "one subflow", "plain TCP client"
@@ -79,7 +79,7 @@ CELLS = (
 )
 
 
-def _of_links(row: Row[Cell, Measurement]) -> list[float]:
+def _shares_of_links(row: Row[Cell, Measurement]) -> list[float]:
     """Return each goodput as a share of the payload that the links can carry; no values if a path is capped."""
     if row.cell.capped:
         return []
@@ -88,7 +88,7 @@ def _of_links(row: Row[Cell, Measurement]) -> list[float]:
     return [each.goodput / (links * share) for each in row.measured]
 
 
-def _worst(row: Row[Cell, Measurement], path: str, expected: float) -> list[float]:
+def _worst_share(row: Row[Cell, Measurement], path: str, expected: float) -> list[float]:
     """Return the rate of *path* that differs most from *expected*, as its share: a cap must hold in every round."""
     shares = [rate / expected for rate in row.values(path)] if row.cell.capped else []
     return sorted(shares, key=lambda share: abs(share - 1))[-1:]
@@ -133,7 +133,7 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Measurement:
         seen = download(lab, services.mptcp_command(argv) if cell.multipath else argv, timeout=120)
     if reason := invalid(cell, seen.protocol):
         raise TestbedError(reason)
-    start = SETTLE if cell.policy else 1.0
+    start = SETTLE_SECONDS if cell.policy else 1.0
     ethernet, wifi = (mean_rate(seen.samples, path.name, start, seen.ended - 0.3) for path in lab.paths)
     return Measurement(seen.goodput, ethernet, wifi)
 
@@ -149,7 +149,7 @@ def invalid(cell: Cell, seen: Protocol) -> str | None:
     )
 
 
-def _share(heading: str, of: Callable[[Row[Cell, Measurement]], list[float]]) -> Column[Cell, Measurement]:
+def _share_column(heading: str, of: Callable[[Row[Cell, Measurement]], list[float]]) -> Column[Cell, Measurement]:
     return Column(heading, of, "median", least=MIN_SHARE, most=MAX_SHARE, digits=3)
 
 
@@ -167,9 +167,9 @@ SCENARIO = Scenario(
             "Goodput",
             [
                 RUNS,
-                _share("goodput / payload of the links", _of_links),
-                _share("Ethernet / its cap", lambda row: _worst(row, "ethernet", ethernet_cap())),
-                _share("Wi-Fi / its link", lambda row: _worst(row, "wifi", WIFI_RATE)),
+                _share_column("goodput / payload of the links", _shares_of_links),
+                _share_column("Ethernet / its cap", lambda row: _worst_share(row, "ethernet", ethernet_cap())),
+                _share_column("Wi-Fi / its link", lambda row: _worst_share(row, "wifi", WIFI_RATE)),
             ],
             labels=[CELL],
         )

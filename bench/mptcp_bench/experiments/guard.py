@@ -25,25 +25,25 @@ from mptcp_lab.testbed.services import wait_until
 
 from .columns import RUNS, Column, Row, Table, Turn, columns_of, figure, of_cell
 from .devices import DEVICES, POLICY_PATHS
-from .parameters import MOST_RTT, choices, parameter, several, whole
+from .parameters import MAX_RTT, choices, parameter, several, whole
 from .scenario import Scenario
 from .setup import Setup
 from .two_paths import dropping, hop_shaper, slow_origin, two_paths, upload_recorder
 
 ETHERNET, WIFI, CAP = 100, 30, 5
 """Rates of Ethernet and Wi-Fi, and Ethernet's cap, in Mbit/s."""
-WARM, FAULT = 4.0, 8.0
-"""Seconds that are recorded before the fault, and seconds of the fault."""
-AFTER = {"down": 12.0, "up": 24.0}
+WARM_UP_SECONDS, FAULT_SECONDS = 4.0, 8.0
+"""Seconds that are recorded before the fault, and duration of the fault."""
+AFTER_SECONDS = {"down": 12.0, "up": 24.0}
 """Seconds that are recorded after the fault, by direction: the cap of an upload returns slowly."""
 MIN_RECOVERY = 0.8
 """Minimum rate of a connection that has recovered, as a share of the rate that Wi-Fi had before the fault."""
 MAX_RECOVERY_SECONDS = {"down": 2.0, "up": 4.0}
 """Maximum seconds from the fault to the recovery, by direction. The scheduler of an upload's client also waits for
 Wi-Fi: after the cap was lifted by hand, the upload took up to 3.7 s."""
-CAP_SPAN, SPAN = 1.0, 0.5
+CAP_WINDOW_SECONDS, WINDOW_SECONDS = 1.0, 0.5
 """Seconds over which Ethernet's rate is compared with its cap, and over which other rates are measured."""
-SLOW, LOSS = 5, 30
+SLOW_RATE, LOSS_PERCENT = 5, 30
 """Rate of Wi-Fi during the fault ``rate``, in Mbit/s, and percentage of packets that the fault ``loss`` drops."""
 ON, OFF = "on", "off"
 Event = Callable[[Setup, Process], AbstractContextManager[object]]
@@ -51,7 +51,7 @@ Event = Callable[[Setup, Process], AbstractContextManager[object]]
 
 
 @contextmanager
-def _stopped(client: Process) -> Iterator[None]:
+def _stop_client(client: Process) -> Iterator[None]:
     client.signal(signal.SIGSTOP)
     try:
         yield
@@ -60,37 +60,37 @@ def _stopped(client: Process) -> Iterator[None]:
 
 
 def _slow_wifi(router: LiveNode, device: str) -> AbstractContextManager[None]:
-    return router.changed(hop_shaper(SLOW, device), hop_shaper(WIFI, device))
+    return router.changed(hop_shaper(SLOW_RATE, device), hop_shaper(WIFI, device))
 
 
 FAULTS: dict[str, tuple[str, Event]] = {
     "loss": (
-        f"loses {LOSS} %",
-        lambda setup, _: dropping(setup.testbed["hop2"], f"numgen random mod 100 < {LOSS} drop"),
+        f"loses {LOSS_PERCENT} %",
+        lambda setup, _: dropping(setup.testbed["hop2"], f"numgen random mod 100 < {LOSS_PERCENT} drop"),
     ),
     "rate": (
-        f"slows to {SLOW} Mbit/s",
+        f"slows to {SLOW_RATE} Mbit/s",
         lambda setup, _: _slow_wifi(setup.testbed["hop2"], "lan" if setup.download else "wan"),
     ),
     "silence": ("loses everything", lambda setup, _: dropping(setup.testbed["hop2"])),
     "down": ("goes down", lambda setup, _: setup.client.link_down("wlan0")),
 }
-"""Faults of Wi-Fi: what Wi-Fi does, and the event."""
+"""Faults of Wi-Fi, each with its description and its event."""
 CONTROLS: dict[str, Event] = {
     "nothing happens": lambda setup, client: nullcontext(),
-    "the client stops": lambda setup, client: _stopped(client),
+    "the client stops": lambda setup, client: _stop_client(client),
     "a second transfer comes and goes": lambda setup, client: setup.client.running(setup.download or setup.upload),
     "the origin sends 10 Mbit/s": lambda setup, client: slow_origin(setup.testbed, 10),
 }
-"""Events without a fault. The last one is only for downloads."""
+"""Events without a fault. The last one applies only to downloads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    rtt: tuple[int, ...] = parameter("RTTs of both paths in ms", "20,60", several(whole(most=MOST_RTT)), quick="20")
+    rtt: tuple[int, ...] = parameter("RTTs of both paths in ms", "20,60", several(whole(most=MAX_RTT)), quick="20")
     fault: tuple[str, ...] = choices("faults of Wi-Fi", FAULTS)
-    runs: int = parameter("of each", "5", whole(), quick="1")
-    direction: tuple[str, ...] = choices("direction of the transfer", AFTER)
+    runs: int = parameter("number of runs per variant", "5", whole(), quick="1")
+    direction: tuple[str, ...] = choices("direction of the transfer", AFTER_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +114,16 @@ class Cell:
 class Control:
     """One transfer without a fault."""
 
-    # Some controls need little data. A transfer without Wi-Fi has no cap that the guard could relax: it proves nothing.
+    # Some controls need little data. Without Wi-Fi, a transfer has no cap to relax.
     wifi: float = figure("Wi-Fi at first", unit=" Mbit/s", scale=1e-6, least=0.1)
     relaxations: int = figure("relaxations", by="most", digits=0, most=0)
 
 
-def _on(row: Row[Cell, Any]) -> bool:
+def _is_on(row: Row[Cell, Any]) -> bool:
     return row.variant == ON
 
 
-def _off(row: Row[Cell, Any]) -> bool:
+def _is_off(row: Row[Cell, Any]) -> bool:
     return row.variant == OFF
 
 
@@ -136,20 +136,20 @@ class Outcome:
     before: float = figure("Wi-Fi before", scale=1e-6)
     """Wi-Fi's rate before the fault, bits/s."""
     recovered: float = figure(
-        "gets again after s", aim="recovers after", unit=" s", judged=_on,
+        "gets again after s", aim="recovers after", unit=" s", judged=_is_on,
         most=of_cell(lambda cell: MAX_RECOVERY_SECONDS[cell.direction]),
     )  # fmt: skip
     """Seconds from the fault until the connection's rate is at least ``MIN_RECOVERY`` times :attr:`before`."""
-    during: float = figure("then", aim="without the guard gets", most=MIN_RECOVERY, judged=_off)
+    during: float = figure("then", aim="without the guard gets", most=MIN_RECOVERY, judged=_is_off)
     """Rate of the connection from two seconds after the fault to the fault's end, as a share of :attr:`before`."""
     in_force: float = figure(
-        "cap back after s", aim="the cap is back after", unit=" s", judged=_on,
-        most=of_cell(lambda cell: AFTER[cell.direction] - CAP_SPAN - SPAN),
+        "cap back after s", aim="the cap is back after", unit=" s", judged=_is_on,
+        most=of_cell(lambda cell: AFTER_SECONDS[cell.direction] - CAP_WINDOW_SECONDS - WINDOW_SECONDS),
     )  # fmt: skip
     """Seconds from the end of the fault until Ethernet stays at its cap."""
     relaxations: int = figure("n")
     """Number of times that the guard relaxed the cap."""
-    beyond: float = figure("beyond", aim="beyond the cap, × what Wi-Fi lacks", most=1.1, judged=_on)
+    beyond: float = figure("beyond", aim="beyond the cap, × what Wi-Fi lacks", most=1.1, judged=_is_on)
     """Data that Ethernet carried above its cap until the cap was in force again / the data that Wi-Fi lacked."""
 
 
@@ -167,30 +167,30 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
     """Build a testbed for all cells of one direction and RTT."""
     direction, rtt = cells[0].direction, cells[0].rtt
     with Testbed(paths(two_paths((ETHERNET, WIFI), (rtt, rtt))), seed=seed) as testbed:
-        yield Setup.built(testbed, _policy(True, direction), down=direction == "down", up=direction == "up")
+        yield Setup.start(testbed, _policy(True, direction), down=direction == "down", up=direction == "up")
 
 
 def measure(setup: Setup, turn: Turn[Cell]) -> Outcome | Control:
     """Run a transfer with a fault of Wi-Fi, or a transfer without a fault, and return its result."""
     cell = turn.cell
-    setup.load_between(_policy(turn.variant != OFF, cell.direction), ["cap"])
+    setup.load_while_idle(_policy(turn.variant != OFF, cell.direction), ["cap"])
     relaxations = _relaxations(setup)
-    with _transferring(setup) as (client, recorder):
-        recorder.wait(WARM)
+    with _start_transfer(setup) as (client, recorder):
+        recorder.wait(WARM_UP_SECONDS)
         until = recorder.now
         with (CONTROLS[cell.event] if cell.is_control else FAULTS[cell.event][1])(setup, client):
             # Under load the fault's command takes a second. Data that arrives during the command is not a recovery.
             fault_at = recorder.now
-            recorder.wait(fault_at + (FAULT / 2 if cell.is_control else FAULT))
-        recorder.wait(fault_at + FAULT + (0 if cell.is_control else AFTER[cell.direction]))
+            recorder.wait(fault_at + (FAULT_SECONDS / 2 if cell.is_control else FAULT_SECONDS))
+        recorder.wait(fault_at + FAULT_SECONDS + (0 if cell.is_control else AFTER_SECONDS[cell.direction]))
     samples, relaxations = recorder.samples, _relaxations(setup) - relaxations
     if cell.is_control:
-        return Control(mean_rate(samples, "wlan0", WARM / 2, WARM), relaxations)
+        return Control(mean_rate(samples, "wlan0", WARM_UP_SECONDS / 2, WARM_UP_SECONDS), relaxations)
     return judge(samples, fault_at, relaxations, until)
 
 
 @contextmanager
-def _transferring(setup: Setup) -> Iterator[tuple[Process, Recorder]]:
+def _start_transfer(setup: Setup) -> Iterator[tuple[Process, Recorder]]:
     """Start a transfer; yield its process and a recorder of its paths. For an upload, first wait for the cap."""
 
     def in_force() -> bool:
@@ -218,38 +218,38 @@ def _policy(guard: bool, direction: str) -> str:
 def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: float | None = None) -> Outcome:
     """Return a transfer's outcome. The fault began between *until* and *fault_at*; without *until*, at *fault_at*.
 
-    Raises ValueError if there are too few samples, or if Wi-Fi carried nothing before the fault.
+    Raises ValueError if there are too few samples, or if Wi-Fi carried no data before the fault.
     """
     until = fault_at if until is None else until
     before = mean_rate(samples, "wlan0", until - 2, until)
     if before <= 0:
-        raise ValueError("nothing came over Wi-Fi before the fault")
-    end = fault_at + FAULT
+        raise ValueError("no data arrived over Wi-Fi before the fault")
+    end = fault_at + FAULT_SECONDS
     # Data that arrives as the fault ends is not a recovery.
-    together = windows([sample for sample in samples if sample.time <= end - 0.2], DEVICES, SPAN, fault_at)
-    recovered = next((begin + SPAN for begin, rate in together if rate >= MIN_RECOVERY * before), math.inf)
-    capped_from = _capped_from(samples, end)
-    until_capped = min(capped_from, samples[-1].time)
-    above = max(0.0, mean_rate(samples, "eth0", fault_at, until_capped) - CAP * 1e6)
+    totals = windows([sample for sample in samples if sample.time <= end - 0.2], DEVICES, WINDOW_SECONDS, fault_at)
+    recovered = next((begin + WINDOW_SECONDS for begin, rate in totals if rate >= MIN_RECOVERY * before), math.inf)
+    cap_at = _end_of_excess(samples, end)
+    excess_end = min(cap_at, samples[-1].time)
+    excess = max(0.0, mean_rate(samples, "eth0", fault_at, excess_end) - CAP * 1e6)
     return Outcome(
         before=before,
         recovered=recovered - fault_at,
         during=sum(mean_rate(samples, device, fault_at + 2, end) for device in DEVICES) / before,
-        in_force=capped_from - end,
+        in_force=cap_at - end,
         relaxations=relaxations,
-        beyond=above / max(1.0, before - mean_rate(samples, "wlan0", fault_at, until_capped)),
+        beyond=excess / max(1.0, before - mean_rate(samples, "wlan0", fault_at, excess_end)),
         capped=mean_rate(samples, "eth0", until - 2, until) / (CAP * 1e6),
     )
 
 
-def _capped_from(samples: Sequence[Sample], end: float) -> float:
+def _end_of_excess(samples: Sequence[Sample], end: float) -> float:
     """Return the end of the last second above the cap after *end*; infinity if this is the last recorded second."""
-    above = [(begin, rate > 1.1e6 * CAP) for begin, rate in windows(samples, ("eth0",), CAP_SPAN, end)]
+    above = [(begin, rate > 1.1e6 * CAP) for begin, rate in windows(samples, ("eth0",), CAP_WINDOW_SECONDS, end)]
     if not above:
         raise ValueError("no second of samples after the fault")
     if above[-1][1]:
         return math.inf
-    return max((begin + CAP_SPAN for begin, is_above in above if is_above), default=end)
+    return max((begin + CAP_WINDOW_SECONDS for begin, is_above in above if is_above), default=end)
 
 
 SCENARIO = Scenario(
@@ -269,7 +269,7 @@ SCENARIO = Scenario(
                 *columns_of(Outcome),
                 Column("", "capped", "most", "Ethernet before, × its cap", most=1.5),
                 Column("", "before", aim="Wi-Fi before, of its link", scale=1e-6 / WIFI, least=0.8, most=1.2),
-                Column("", "relaxations", "most", "without the guard relaxed", most=0, judged=_off),
+                Column("", "relaxations", "most", "without the guard relaxed", most=0, judged=_is_off),
             ),
             (
                 ("", lambda row: row.cell.direction),

@@ -37,12 +37,12 @@ GIVE_UP_SECONDS = 3.0
 """A cap's entry that is not visible this many seconds after the join counts as missing."""
 JOIN_TIMEOUT = 30.0
 """The probe ends this many seconds after the last join if fewer than the requested number arrive."""
-_IDLE_SECONDS = 0.05
+_READ_INTERVAL = 0.05
 """Seconds between two readings. The socket's buffer can hold the packets of this period."""
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_RCVMARK, _SO_MARK = 35, 33, 75, 36
 _HEADERS = 14 + 20
 """Bytes of the Ethernet header and of an IPv4 header without options."""
-_JOIN_SECONDS, _READ_SECONDS, _PAUSE_SECONDS = 5.0, 0.15, 0.05
+_JOIN_TIMEOUT, _READ_SECONDS, _PAUSE_SECONDS = 5.0, 0.15, 0.05
 """Seconds that the client waits for a second subflow (a lost SYN is sent again after 1 and 3 seconds), then reads, and
 then pauses between connections."""
 _SOL_MPTCP, _MPTCP_INFO = 284, 1
@@ -58,7 +58,7 @@ def is_join(segment: Segment, port: int) -> bool:
 def delays(segments: Iterable[Segment], marked: Mapping[int, float], port: int) -> list[float]:
     """Return the milliseconds from each join of connections to *port* to the first packet under the cap.
 
-    The connections follow one another. Each connection is identified by the client's port of its first subflow, which
+    The client opens one connection after another. Each is identified by the client's port of its first subflow, which
     the policy caps; *marked* has the time of that subflow's first marked packet. A delay is infinity if no packet was
     marked within ``GIVE_UP_SECONDS``, and negative if the mark came before the join, which then did not cause the
     entry.
@@ -130,7 +130,7 @@ def probe(port: int, count: int, client: str, output: str) -> None:
     marked: dict[int, float] = {}
     joins, last = 0, time.monotonic()
     while time.monotonic() < last + (GIVE_UP_SECONDS if joins >= count else JOIN_TIMEOUT):
-        time.sleep(_IDLE_SECONDS)
+        time.sleep(_READ_INTERVAL)
         new = list(signals.read())
         segments += new
         for client_port, when in packets.read():
@@ -141,7 +141,7 @@ def probe(port: int, count: int, client: str, output: str) -> None:
 
 
 def client(port: int, count: int, address: str, second_address: str) -> None:
-    """Open *count* connections to *address*; *second_address* is the one of the second path."""
+    """Open *count* connections to *address*; *second_address* is the client's on the second path."""
     endpoint = ["ip", "mptcp", "endpoint"]
     subprocess.run([*endpoint, "flush"], check=True)
     subprocess.run([*endpoint, "add", second_address, "dev", "wlan0", "subflow"], check=True)
@@ -152,7 +152,7 @@ def client(port: int, count: int, address: str, second_address: str) -> None:
             # entry of an ended connection stays for ten seconds and would at once cap a new one with the same port.
             connection.bind(("", 10_000 + int(time.monotonic() * 10) % 20_000))
             connection.connect((address, port))
-            until = time.monotonic() + _JOIN_SECONDS
+            until = time.monotonic() + _JOIN_TIMEOUT
             # The first byte of linux/mptcp.h's struct mptcp_info is the number of further subflows.
             while time.monotonic() < until and not connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, 1)[0]:
                 connection.recv(65536)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How the throttler behaves under load, and what it costs.
+"""The throttler's behaviour under load, and its cost.
 
 - *joins*: how soon a joining subflow is capped, while the throttler has no other load;
-- *rate*: how many new connections per second the throttler can track, and what share of a core it uses;
-- *held*: reload, status, memory, reaction and processor time with up to 10,000 open tunnels, and what the console adds
-  to these figures (``load_held``).
+- *rate*: how many new connections per second the throttler can track, and the share of a core that it uses;
+- *held*: reload, status, memory, reaction and processor time with up to 10,000 open tunnels, and the effect of the
+  console on these figures (``load_held``).
 
 For *joins*, a program outside the daemon measures the time from the MP_JOIN's third ACK on the wire to the first packet
 under the cap (``join_probe``). The proxy's end sends continuously, so that this packet usually follows the entry within
-a fraction of a millisecond. 200 connections follow one another, and a second subflow joins each of them in the first
-round trips. Anticipation is off: with anticipation, the entry of a connection that is expected to get a second subflow
-would exist before the join.
+a fraction of a millisecond. The client opens 200 connections one after another, and a second subflow joins each of them
+in the first round trips. Anticipation is off: with it, the entry of a connection that is expected to get a second
+subflow would exist before the join.
 
 For *rate*, a crowd opens connections with two subflows at a fixed pace to a listener on the proxy's port, without
 Squid. The client closes each connection half a second later. No event is lost if the tracker opened each connection and
@@ -39,11 +39,11 @@ from .parameters import choices, number, parameter, several, whole
 from .scenario import Scenario
 from .setup import BACKENDS, lacking
 
-AIM_RATE = 500
+MIN_RATE = 500
 """Connections per second that the throttler must be able to track. Higher rates are shown without an aim."""
 MIN_SHARE = 0.98
 """Minimum share of the requested rate that the client must reach, and of connections with a join."""
-LIFETIME = 0.5
+LIFETIME_SECONDS = 0.5
 """Seconds from the opening of a connection to its end."""
 WARM_UP_SECONDS = 11.0
 """Seconds until removals keep pace with additions: an entry is removed ten seconds after its subflow ends."""
@@ -60,27 +60,27 @@ rules:
 """
 
 
-def _judged(row: Row[Any, Any]) -> bool:
-    return bool(row.cell.rate <= AIM_RATE)
+def _has_aim(row: Row[Any, Any]) -> bool:
+    return bool(row.cell.rate <= MIN_RATE)
 
 
-def _zero(heading: str, least: float | None = 0) -> Any:
+def _zero_figure(heading: str, least: float | None = 0) -> Any:
     """Return a field whose value must be 0."""
-    return figure(heading, least=least, most=0, digits=0, judged=_judged)
+    return figure(heading, least=least, most=0, digits=0, judged=_has_aim)
 
 
 @dataclass(frozen=True, slots=True)
 class RateResult:
     """How completely the throttler tracked the connections."""
 
-    rate: float = figure("opened per second", least=of_cell(lambda c: MIN_SHARE * c.rate), digits=0, judged=_judged)
-    joins: float = figure("joins per connection", least=MIN_SHARE, digits=3, judged=_judged)
-    opened_minus_actual: int = _zero("opened by the tracker - by the client")
-    activated_minus_actual: int = _zero("subflows activated by the tracker - by the client")
-    lost: int = _zero("connections without entry, or whose entry was not removed")
-    events_lost: int = _zero("path-manager events lost", None)
-    dropped: int = _zero("segments dropped", None)
-    core: float = figure("share of one core", most=100, digits=1, unit=" %", judged=_judged)
+    rate: float = figure("opened per second", least=of_cell(lambda c: MIN_SHARE * c.rate), digits=0, judged=_has_aim)
+    joins: float = figure("joins per connection", least=MIN_SHARE, digits=3, judged=_has_aim)
+    opened_minus_actual: int = _zero_figure("opened by the tracker - by the client")
+    activated_minus_actual: int = _zero_figure("subflows activated by the tracker - by the client")
+    lost: int = _zero_figure("connections without entry, or whose entry was not removed")
+    events_lost: int = _zero_figure("path-manager events lost", None)
+    dropped: int = _zero_figure("segments dropped", None)
+    core: float = figure("share of one core", most=100, digits=1, unit=" %", judged=_has_aim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +101,17 @@ class RateCell:
         policy = proxy.write("policy.yaml", RATE_POLICY)
         throttler = start_throttler(proxy, write_throttler_config(proxy, policy, settings=settings))
         # Connections are closed at the pace, and opened to replace them; a delayed client catches up.
-        open_at_once = round(self.rate * LIFETIME)
+        open_at_once = round(self.rate * LIFETIME_SECONDS)
         crowd = Crowd.start(testbed, open_at_once, rate=2 * self.rate, squid=False)
         mib = proxy.mib()
         crowd.hold(open_at_once)
         crowd.churn(self.rate)
         time.sleep(WARM_UP_SECONDS)
         pid, client = throttler.process.pid, crowd.client
-        begin, opened, used = time.monotonic(), client.read().opened, process_seconds(pid)
+        begin, opened, processor_seconds = time.monotonic(), client.read().opened, process_seconds(pid)
         time.sleep(self.seconds)
-        took, opened, used = time.monotonic() - begin, client.read().opened - opened, process_seconds(pid) - used
+        duration, opened = time.monotonic() - begin, client.read().opened - opened
+        processor_seconds = process_seconds(pid) - processor_seconds
         crowd.churn(0)
         crowd.hold(0)
         connections = client.read().opened
@@ -125,14 +126,14 @@ class RateCell:
         counters = throttler.status()["counters"]
         reconciler, tracker, observers = counters["reconciler"], counters["tracker"], counters["observers"]
         return RateResult(
-            rate=opened / took,
+            rate=opened / duration,
             joins=joins / connections if connections else 0.0,
             opened_minus_actual=tracker["connections_opened"] - connections,
             activated_minus_actual=tracker["subflows_activated"] - connections - joins,
             lost=connections - min(reconciler["entries_upserted"], reconciler["entries_deleted"]),
             events_lost=observers["kernel_events_lost"],
             dropped=observers["segments_dropped"],
-            core=100 * used / took,
+            core=100 * processor_seconds / duration,
         )
 
 
@@ -182,13 +183,13 @@ Cell = JoinsCell | RateCell | HeldCell
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    part: tuple[str, ...] = choices("what to measure", PARTS)
-    netfilter: tuple[str, ...] = choices("adapters for joins and rate", BACKENDS)
-    n: tuple[int, ...] = parameter("tunnels held", "100,1000,10000", several(whole()), quick="20,200")
-    rate: tuple[int, ...] = parameter("connections per second", "250,500,750,1000", several(whole()), quick="500")
-    seconds: float = parameter("in which processor time is measured", "30", number(), quick="5")
-    reactions: int = parameter("joins per measurement, half as many while polled", "200", whole(4), quick="20")
-    spans: int = parameter("of ten seconds for the loop's lag, with and without a console", "6", whole(), quick="1")
+    part: tuple[str, ...] = choices("parts to measure", PARTS)
+    netfilter: tuple[str, ...] = choices("netfilter adapters (parts joins and rate)", BACKENDS)
+    n: tuple[int, ...] = parameter("numbers of open tunnels", "100,1000,10000", several(whole()), quick="20,200")
+    rate: tuple[int, ...] = parameter("new connections per second", "250,500,750,1000", several(whole()), quick="500")
+    seconds: float = parameter("seconds for which processor time is measured", "30", number(), quick="5")
+    reactions: int = parameter("number of joins per measurement (half while polled)", "200", whole(4), quick="20")
+    spans: int = parameter("number of spans of 10 s for the loop's lag", "6", whole(), quick="1")
 
 
 def cells(chosen: Settings) -> list[Cell]:

@@ -43,11 +43,11 @@ NODE = "crowd"
 ORIGIN_PORT = 8443
 TRICKLE = 5_000
 """Bytes per second that each tunnel carries."""
-RATE = 300
+MAX_OPEN_RATE = 300
 """Maximum number of tunnels that the client opens per second."""
 OPEN_TIMEOUT = 60.0
 """Seconds that the client may take to open the tunnels, in addition to the time that results from the rate."""
-KILL_AFTER = 60.0
+KILL_TIMEOUT = 60.0
 """Seconds after SIGTERM at which a throttler is killed if it still runs."""
 WORKERS = 2
 MAX_DESCRIPTORS, OTHER_DESCRIPTORS = 20_000, 500
@@ -114,7 +114,7 @@ class Crowd:
 
     @classmethod
     def start(
-        cls, testbed: Testbed, tunnels: int, *, rate: int = RATE, trickle: int = TRICKLE, squid: bool = True
+        cls, testbed: Testbed, tunnels: int, *, rate: int = MAX_OPEN_RATE, trickle: int = TRICKLE, squid: bool = True
     ) -> Self:
         """Start Squid and a crowd for at most *tunnels* tunnels: *rate* opened per second, *trickle* bytes/s in each.
 
@@ -127,7 +127,7 @@ class Crowd:
             allowed = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
             if allowed < (needed := 2 * tunnels // WORKERS + OTHER_DESCRIPTORS):
                 raise TestbedError(
-                    f"{tunnels} tunnels need {needed} descriptors a process, ulimit -Hn allows {allowed}"
+                    f"{tunnels} tunnels need {needed} descriptors per process, but ulimit -Hn allows {allowed}"
                 )
             config = proxy.write(f"{proxy.name}-squid.conf", _SQUID.format(descriptors=allowed))
             server = services.start_proxy(proxy, config).process
@@ -151,7 +151,7 @@ class Crowd:
 
     def remnants(self, before: State, throttler: Throttler) -> tuple[str, ...]:
         """Stop *throttler* by SIGTERM. Return what differs from the state *before*, and an exit code other than 0."""
-        code = throttler.process.stop(KILL_AFTER)
+        code = throttler.process.stop(KILL_TIMEOUT)
         # Check the exit code, because a throttler that crashed earlier also seems to stop immediately.
         return (*differences(before, self.state()), *([f"exit code {code}"] if code else []))
 
@@ -159,7 +159,7 @@ class Crowd:
         """Open or close tunnels until exactly *count* are open. Raises TestbedError if this takes too long."""
         before = self.client.read()
         self.client.set("wanted", count + before.ended)
-        deadline = time.monotonic() + max(0, count - before.open) / RATE + OPEN_TIMEOUT
+        deadline = time.monotonic() + max(0, count - before.open) / MAX_OPEN_RATE + OPEN_TIMEOUT
         # After the client has closed a tunnel, wait until the proxy has also closed its connection to the origin.
         while (now := self.client.read()).open != count or self.origin.read().open != count:
             if time.monotonic() > deadline:
@@ -201,7 +201,7 @@ def two_subflows(listing: str) -> set[str]:
 
 
 def remote_ends(status: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """Return the remote ends of the crowd's connections with two subflows, by the token as ss(8) prints it."""
+    """Return the remote ends of the crowd's connections with two subflows, by the token in ss(8)'s format."""
     by_token = {
         f"{int(connection['token'], 16):04x}": [each["remote"] for each in connection["subflows"]]
         for connection in status["connections"]
@@ -221,7 +221,7 @@ _PATHS = POLICY_PATHS + "".join(
 UNCAPPED = f"{_PATHS}rules: []\n"
 _CROWD = f"  - {{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}\n"
 CAPPED = f"{_PATHS}rules:\n{_CROWD}"
-"""A policy that caps the crowd's first path, all its subflows together."""
+"""A policy with one cap for all subflows of the crowd's first path."""
 # Without anticipation: with anticipation, the entry exists before the join whose reaction is measured. The budget
 # counts the second path's bytes, whichever rule decides about the first path.
 FULL = f"""\
@@ -247,15 +247,15 @@ LISTEN_TIMEOUT = 60.0
 """Seconds within which the probe must listen. On a busy machine its start takes more than ten seconds."""
 MAX_P99_MS = 5.0
 """Maximum of the reaction's 99th percentile, in milliseconds."""
-_ALL_JOINS = of_cell(lambda cell: cell.count)
+_JOIN_COUNT = of_cell(lambda cell: cell.count)
 
 
 @dataclass(frozen=True, slots=True)
 class Reactions:
     """The reactions to many joins: numbers of connections, and delays in milliseconds."""
 
-    joined: int = figure("connections that were joined", least=_ALL_JOINS, digits=0)
-    capped: int = figure("of these, capped afterwards", least=_ALL_JOINS, digits=0)
+    joined: int = figure("connections that were joined", least=_JOIN_COUNT, digits=0)
+    capped: int = figure("of these, capped afterwards", least=_JOIN_COUNT, digits=0)
     capped_before: int = figure("of these, capped before", most=0, digits=0)
     median: float = figure("median ms")
     p99: float = figure("p99 ms", aim="third ACK to the first packet under the cap, p99", unit=" ms", most=MAX_P99_MS)

@@ -34,7 +34,7 @@ from .columns import Column, Row, Table, columns_of, figure, of_cell
 from .load_crowd import (
     CAPPED,
     FULL,
-    KILL_AFTER,
+    KILL_TIMEOUT,
     MAX_P99_MS,
     PROBE_PORT,
     TRICKLE,
@@ -47,62 +47,62 @@ from .load_crowd import (
 )
 from .relay_load import user_memory
 
-MAX_LAG = 0.05
+MAX_LAG_SECONDS = 0.05
 """Maximum lag of the event loop in seconds. A gauge that stays at 0 measures nothing."""
-MIN_RSS = 5.0
+MIN_RSS_MB = 5.0
 """Minimum memory in MB of a program that runs. A smaller value means that the program is dead."""
 MAX_REACTION_RATIO = 2.0
 """Maximum of the reaction's 99th percentile with tunnels, divided by the 99th percentile without tunnels."""
-MAX_LAG_RATIO, LAG_ALLOWANCE = 1.25, 0.005
+MAX_LAG_RATIO, LAG_ALLOWANCE_SECONDS = 1.25, 0.005
 """The event loop's longest lag with a console may be this factor times the lag without a console, plus these seconds.
 Each query makes the throttler fork, which takes 8 ms with 10,000 connections; the seconds allow for a fork at the same
 time as other work."""
 SETTLE_SECONDS = 3.0
 """Seconds to wait after a change before processor time is measured."""
 RELOAD_TIMEOUT, ANSWER_TIMEOUT = 120.0, 60.0
-"""Seconds after which a reload counts as never finished, and seconds for an answer of the status socket."""
+"""Seconds after which a reload counts as unfinished, and seconds for an answer of the status socket."""
 STATUS_QUERIES, QUERY_INTERVAL = 5, 0.25
 """Number of ``status --json`` commands whose median time is measured, and seconds between two queries of a poller."""
-SPAN = 10.0
+SPAN_SECONDS = 10.0
 """Seconds for which the throttler's gauge keeps the longest lag of the event loop."""
 BROWSERS, SCRAPES = 10, 2
 """Number of browsers that have the console's page open, and number of scrapes in each span."""
 CONSOLE_PORT = 8610
 NOBODY, STATUS_GROUP = 65534, 54321
 """User and group of the console. An unused group replaces the throttler's group."""
-_TUNNELS, _JOINS = of_cell(lambda cell: cell.tunnels), of_cell(lambda cell: cell.joins)
+_TUNNEL_COUNT, _JOIN_COUNT = of_cell(lambda cell: cell.tunnels), of_cell(lambda cell: cell.joins)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Measurements while tunnels are open. Times are in seconds, reactions in ms; infinity if it did not happen."""
+    """Measurements while tunnels are open. Times are in seconds, reactions in ms; infinity if they did not end."""
 
     remnants: tuple[str, ...]
     """Kernel state that differs after the stop from the state before the start, and an exit code other than 0."""
-    two_subflows: int = figure("tunnels with two subflows", least=_TUNNELS, digits=0)
-    in_status: int = figure("connections with two subflows in status", least=_TUNNELS, digits=0)
+    two_subflows: int = figure("tunnels with two subflows", least=_TUNNEL_COUNT, digits=0)
+    in_status: int = figure("connections with two subflows in status", least=_TUNNEL_COUNT, digits=0)
     ended: int = figure("tunnels that ended", most=0, digits=0)
-    # With fewer bytes, some tunnels carried no data, and the other figures prove nothing.
+    # With fewer bytes, some tunnels carried no data, and the other figures would prove nothing.
     received: float = figure("received under caps, share of expected", least=0.95)
     reload: float = figure("reload, to the last set entry", unit=" s", most=5.0)
     released: float = figure("reload, until no entry is left", unit=" s", most=5.0)
-    lag: float = figure("longest event loop lag", unit=" s", least=1e-9, most=MAX_LAG, digits=3)
+    lag: float = figure("longest event loop lag", unit=" s", least=1e-9, most=MAX_LAG_SECONDS, digits=3)
     command: float = figure("status --json, median", unit=" s", most=0.5, digits=3)
     busy: float = figure("cores: caps, guard, budgets", most=0.25, digits=3)
     idle: float = figure("cores: nothing capped", most=0.05, digits=3)
-    joins_without: int = figure("reactions without tunnels", least=_JOINS, digits=0)
+    joins_without: int = figure("reactions without tunnels", least=_JOIN_COUNT, digits=0)
     p99_without: float = figure("reaction without tunnels, p99", unit=" ms", most=MAX_P99_MS)
-    joins: int = figure("reactions with tunnels", least=_JOINS, digits=0)
+    joins: int = figure("reactions with tunnels", least=_JOIN_COUNT, digits=0)
     median: float = figure("reaction with tunnels, median", unit=" ms")
     p99: float = figure("reaction with tunnels, p99", unit=" ms")
     joins_polled: int = figure("reactions while polled", least=of_cell(lambda cell: cell.joins // 2), digits=0)
     p99_polled: float = figure("reaction while polled, p99", unit=" ms")
-    resident: float = figure("RSS", unit=" MB", least=MIN_RSS, most=150, digits=1)
-    lag_without: float = figure("loop lag without a console", unit=" s", least=1e-9, most=MAX_LAG, digits=3)
+    resident: float = figure("RSS", unit=" MB", least=MIN_RSS_MB, most=150, digits=1)
+    lag_without: float = figure("loop lag without a console", unit=" s", least=1e-9, most=MAX_LAG_SECONDS, digits=3)
     lag_with: float = figure("loop lag with a console", unit=" s", least=1e-9, digits=3)
     # docs/metrics.md allows a scrape_timeout of 2 s.
     scrape: float = figure("console: scrape, slowest", unit=" s", most=2.0)
-    console: float = figure("console: RSS", unit=" MB", least=MIN_RSS, most=100, digits=1)
+    console: float = figure("console: RSS", unit=" MB", least=MIN_RSS_MB, most=100, digits=1)
     stop: float = figure("SIGTERM during a reload, to the exit", unit=" s", most=3.0)
 
 
@@ -138,12 +138,12 @@ class HeldCell:
         time.sleep(SETTLE_SECONDS)
         idle, _ = self._usage(crowd, pid)
         load(CAPPED)
-        reload = _entries_reach(node, tunnels)
+        reload = _reload_seconds(node, tunnels)
         time.sleep(SETTLE_SECONDS)
         load(UNCAPPED)
-        released = _entries_reach(node, 0)
+        released = _reload_seconds(node, 0)
         load(FULL)
-        _entries_reach(node, tunnels)
+        _reload_seconds(node, tunnels)
         time.sleep(SETTLE_SECONDS)
         busy, received = self._usage(crowd, pid)
         command = median([_status_seconds(node, throttler) for _ in range(STATUS_QUERIES)])
@@ -164,14 +164,14 @@ class HeldCell:
         lag_without, scrapes = self._longest_lag(throttler), list[float]()
         with _console_with_browsers(node, throttler) as console:
             time.sleep(SETTLE_SECONDS)
-            lag_with = self._longest_lag(throttler, lambda: scrapes.append(_scrape(node, tunnels)))
+            lag_with = self._longest_lag(throttler, lambda: scrapes.append(_scrape_seconds(node, tunnels)))
             console_resident = user_memory(console.pid, "Rss") / 1e6
         load(UNCAPPED)
-        _entries_reach(node, 0)
+        _reload_seconds(node, 0)
         load(CAPPED)
         time.sleep(min(reload, RELOAD_TIMEOUT) / 2)
         begin = time.monotonic()
-        throttler.process.stop(KILL_AFTER)
+        throttler.process.stop(KILL_TIMEOUT)
         stop = time.monotonic() - begin
         return Held(
             crowd.remnants(before, throttler),
@@ -185,12 +185,12 @@ class HeldCell:
 
     def _usage(self, crowd: Crowd, pid: int) -> tuple[float, float]:
         """Return the processor cores that *pid* used in the cell's seconds, and the received / the expected bytes."""
-        begin, before, used = time.monotonic(), crowd.client.read(), tree_seconds(pid)
+        begin, before, processor_seconds = time.monotonic(), crowd.client.read(), tree_seconds(pid)
         time.sleep(self.seconds)
         span = time.monotonic() - begin
         expected = before.open * TRICKLE * span
         received = (crowd.client.read().octets - before.octets) / expected if expected else math.nan
-        return (tree_seconds(pid) - used) / span, received
+        return (tree_seconds(pid) - processor_seconds) / span, received
 
     def _longest_lag(self, throttler: Throttler, work: Callable[[], None] = lambda: None) -> float:
         """Return the event loop's longest lag in some spans; call *work* ``SCRAPES`` times in each."""
@@ -198,7 +198,7 @@ class HeldCell:
         for _ in range(self.spans):
             for _ in range(SCRAPES):
                 work()
-                time.sleep(SPAN / SCRAPES)
+                time.sleep(SPAN_SECONDS / SCRAPES)
             try:
                 longest = max(longest, ask(throttler.socket, {"query": "summary"}, ANSWER_TIMEOUT)["loop"]["recent"])
             except OSError as error:
@@ -206,14 +206,14 @@ class HeldCell:
         return longest
 
 
-def _entries_reach(node: LiveNode, wanted: int) -> float:
-    """Return the seconds until the set has at least *wanted* entries (for 0: no entry); infinity if it does not."""
+def _reload_seconds(node: LiveNode, minimum: int) -> float:
+    """Return the seconds until the set has at least *minimum* entries (for 0: no entry); infinity if it does not."""
     begin, name = time.monotonic(), f"mptcp-throttler-4-{PROXY_PORT}"
     while time.monotonic() < begin + RELOAD_TIMEOUT:
         listed = node.run(["ipset", "list", "-t", name], check=False).stdout
         found = re.search(r"^Number of entries: (\d+)$", listed, re.MULTILINE)
         count = int(found[1]) if found else 0
-        if count >= wanted and (wanted or not count):
+        if count >= minimum and (minimum or not count):
             return time.monotonic() - begin
         time.sleep(0.02)
     return math.inf
@@ -250,7 +250,7 @@ def _console_with_browsers(node: LiveNode, throttler: Throttler) -> Iterator[Pro
             raise TestbedError("the console ended the stream of a page")
 
 
-def _scrape(node: LiveNode, tunnels: int) -> float:
+def _scrape_seconds(node: LiveNode, tunnels: int) -> float:
     """Return the seconds of a query of the console's ``/metrics``; infinity if the answer lacks connections."""
     url = f"http://127.0.0.1:{CONSOLE_PORT}/metrics"
     text = node.run(["curl", "-sf", "-m", "20", "-w", "%{time_total}", url]).stdout
@@ -274,7 +274,7 @@ TABLE: Table[Any, Held] = Table(
         Column(
             f"loop lag with a console, beyond {MAX_LAG_RATIO} × without",
             lambda row: [each.lag_with - MAX_LAG_RATIO * each.lag_without for each in row.measured],
-            unit=" s", most=LAG_ALLOWANCE, digits=3,
+            unit=" s", most=LAG_ALLOWANCE_SECONDS, digits=3,
         ),
         Column("remnants after SIGTERM", lambda row: [len(each.remnants) for each in row.measured], most=0, digits=0),
     ],

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The onset of a cap: what the other path loses when the cap falls at once, and when it lands softly.
+"""The onset of a cap: the other path's loss when a cap takes effect at once or softly.
 
 The transfers use the real proxy and throttler. In the middle of a download over both paths, a policy that caps Ethernet
 is loaded (SIGHUP), alternately with ``landing: at-once`` and ``landing: soft``; between runs the cap is removed.
 docs/soft-start.md has the results.
 
 Each 0.1 s sample counts the bytes that arrived at the client's interfaces, or, for an upload, at the proxy's sockets.
-BBR slows every path down for 0.2 s once in ten seconds (PROBE_RTT). A download begins shortly before the onset, so
+BBR slows each path down for 0.2 s every ten seconds (PROBE_RTT). A download begins shortly before the onset, so
 that the first such dip comes after the last window. An upload is watched for 20 s, until the client's backlog has
 drained. This includes two such dips. Rates are on the wire, in bits/s; times are seconds since the transfer's start.
 """
@@ -38,10 +38,10 @@ from .scenario import Scenario
 from .setup import Setup
 from .two_paths import two_paths, upload_recorder
 
-WIFI = 30
+WIFI_RATE = 30
 """Rate of the uncapped path in Mbit/s."""
 CAPPED, OTHER = DEVICES
-WARM, BEFORE, AFTER = 3.5, 2.0, 0.1
+ONSET_AFTER, EARLIER_SECONDS, EXTRA_SECONDS = 3.5, 2.0, 0.1
 """Seconds from the start of a transfer to the onset of the cap; seconds before the onset in which the other path's
 earlier rate is measured; seconds that are recorded after the last window."""
 STALL_SHARE = 0.5
@@ -49,27 +49,27 @@ STALL_SHARE = 0.5
 MAX_DEVIATION = 0.05
 """Maximum difference between the capped path's rate over one second and its cap, as a share of the cap. At 1 Mbit/s,
 one second has 82 full packets."""
-TITLES = {"at-once": "The cap falls at once", "soft": "The cap lands softly"}
+TITLES = {"at-once": "Cap at once", "soft": "Soft cap"}
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The periods of a transfer that are judged, in seconds after the onset of the cap."""
+    """The judged periods of a transfer, in seconds after the onset of the cap."""
 
-    onset: float
+    settled: float
     """End of the period in which the other path may be slower."""
     steady: tuple[float, float]
     """Start and end of the period in which both paths must be in the steady state."""
     in_force: float
     """Latest moment at which the capped path must respect its cap."""
     dips: float = 0.0
-    """Seconds within *onset* for which BBR itself may stall a path."""
+    """Seconds before *settled* for which BBR itself may stall a path."""
 
 
 WINDOWS = {
-    "down": Windows(onset=3.0, steady=(3.0, 5.5), in_force=1.0),
+    "down": Windows(settled=3.0, steady=(3.0, 5.5), in_force=1.0),
     # An upload is watched as a whole, because the client's backlog may stall the other path long after the cap.
-    "up": Windows(onset=20.0, steady=(15.0, 20.0), in_force=15.0, dips=0.4),
+    "up": Windows(settled=20.0, steady=(15.0, 20.0), in_force=15.0, dips=0.4),
 }
 
 
@@ -86,13 +86,13 @@ def _cap(text: str) -> tuple[int, int]:
 class Settings:
     cc: tuple[str, ...] = choices("congestion controls of the sender", ("bbr", "cubic"))
     rtt: tuple[tuple[float, float], ...] = parameter(
-        "RTTs in ms, Ethernet/Wi-Fi", "2/2,20/20,60/60,20/80", several(rtt_pair), quick="20/20"
+        "RTTs of Ethernet/Wi-Fi in ms", "2/2,20/20,60/60,20/80", several(rtt_pair), quick="20/20"
     )
     cap: tuple[tuple[int, int], ...] = parameter(
         "Ethernet's rate and cap in Mbit/s", "100-5,100-1,30-2", several(_cap), quick="100-5"
     )
-    runs: int = parameter("of each variant", "10", whole(), quick="3")
-    variant: tuple[str, ...] = choices("landings of the cap", TITLES)
+    runs: int = parameter("number of runs per variant", "10", whole(), quick="3")
+    variant: tuple[str, ...] = choices("how the cap takes effect", TITLES)
     direction: tuple[str, ...] = choices("direction of the transfer and the cap", WINDOWS, "down")
 
 
@@ -122,11 +122,11 @@ class Cell:
 @contextmanager
 def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
     [cell] = cells
-    with Testbed(paths(two_paths((cell.ethernet[0], WIFI), cell.rtts)), seed=seed) as testbed:
+    with Testbed(paths(two_paths((cell.ethernet[0], WIFI_RATE), cell.rtts)), seed=seed) as testbed:
         down = cell.direction == "down"
         if not down and not select(cell.control, [testbed["client"].namespace]):
-            raise TestbedError(f"the client cannot have {cell.control} here")
-        yield Setup.built(testbed, policy("[]"), down=down, up=not down, control=cell.control)
+            raise TestbedError(f"{cell.control} is not available for the client")
+        yield Setup.start(testbed, policy("[]"), down=down, up=not down, control=cell.control)
 
 
 def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
@@ -138,7 +138,7 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
         setup.client.running(setup.download if down else setup.upload),
         Recorder(setup.client, DEVICES) if down else upload_recorder(setup.proxy, setup.client, share) as recorder,
     ):
-        recorder.wait(WARM)
+        recorder.wait(ONSET_AFTER)
         if len(_rtts(setup, down)) != 2:
             raise TestbedError("the transfer does not have two subflows")
         onset = recorder.now
@@ -148,7 +148,7 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
         end = onset + cell.windows.steady[1]
         recorder.wait(end - 0.5)
         rtt = _rtts(setup, down).get("10.77.1.", 0.0)
-        recorder.wait(end + AFTER)
+        recorder.wait(end + EXTRA_SECONDS)
     return judge(recorder.samples, cell, onset, rtt)
 
 
@@ -174,13 +174,13 @@ _judged = partial(figure, judged=_soft)
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The judged values of one run. Shares are of the other path's rate before the onset."""
+    """The judged values of one run. Shares are relative to the other path's rate before the onset."""
 
     uncapped: float
     """Rate of the capped path before the onset, as a multiple of the cap."""
     onset: float
     kept: float = _judged("kept", least=0.95)
-    """Share of its rate that the other path kept until the end of :attr:`Windows.onset`."""
+    """Share of its rate that the other path kept until the end of :attr:`Windows.settled`."""
     worst: float = _judged("worst", aim="worst sample", least=of_cell(lambda cell: None if cell.dips else STALL_SHARE))
     stalled: float = _judged("stalled s", aim="stalled", unit=" s", most=of_cell(lambda cell: 0.1 + cell.dips))
     in_force: float = _judged(
@@ -188,7 +188,7 @@ class Outcome:
     )
     """Seconds from the onset until the capped path exceeds its cap by at most ``MAX_DEVIATION``; infinity if this never
     happens."""
-    off: float = _judged("off", aim="from then on off by", digits=3, most=MAX_DEVIATION)
+    off: float = _judged("off", aim="deviation from the cap after that", digits=3, most=MAX_DEVIATION)
     """Greatest difference between rate and cap after :attr:`Windows.in_force`, as a share of the cap."""
     steady: float = _judged("steady", aim="steady state", digits=3, least=0.98)
     """Rate of both paths together in :attr:`Windows.steady`, as a share of the cap plus the other link."""
@@ -204,27 +204,27 @@ class Outcome:
 def judge(samples: Sequence[Sample], cell: Cell, onset: float, rtt: float) -> Outcome:
     """Judge a transfer whose cap began at *onset*, with the capped subflow's smoothed *rtt* in seconds.
 
-    Raises ValueError if there are too few samples, or if the other path carried nothing before the onset.
+    Raises ValueError if there are too few samples, or if the other path carried no data before the onset.
     """
     periods, cap = cell.windows, cell.ethernet[1] * 1e6
-    before = mean_rate(samples, OTHER, onset - BEFORE, onset)
+    before = mean_rate(samples, OTHER, onset - EARLIER_SECONDS, onset)
     if before <= 0:
-        raise ValueError("nothing came over the other path before the cap")
-    watched = [sample for sample in samples if onset <= sample.time <= onset + periods.onset]
+        raise ValueError("no data arrived over the other path before the cap")
+    watched = [sample for sample in samples if onset <= sample.time <= onset + periods.settled]
     shares = [(rate.time - onset, rate.bits[OTHER] / before) for rate in rates(watched)]
     begins = [sample.time - onset for sample in watched]
     stalls = [(begin, end) for begin, (end, share) in zip(begins, shares, strict=False) if share < STALL_SHARE]
     seconds = windows(samples, (CAPPED,), 1.0, onset)
     begin, end = (onset + each for each in periods.steady)
     return Outcome(
-        kept=mean_rate(samples, OTHER, onset, onset + periods.onset) / before,
+        kept=mean_rate(samples, OTHER, onset, onset + periods.settled) / before,
         worst=min(share for _, share in shares),
         stalled=sum(end - begin for begin, end in stalls),
         in_force=next((start - onset for start, rate in seconds if rate <= cap * (1 + MAX_DEVIATION)), inf),
         off=max(abs(rate / cap - 1) for start, rate in seconds if start >= onset + periods.in_force),
-        steady=sum(mean_rate(samples, path, begin, end) for path in DEVICES) / (cap + WIFI * 1e6),
+        steady=sum(mean_rate(samples, path, begin, end) for path in DEVICES) / (cap + WIFI_RATE * 1e6),
         rtt=rtt,
-        uncapped=mean_rate(samples, CAPPED, onset - BEFORE, onset) / cap,
+        uncapped=mean_rate(samples, CAPPED, onset - EARLIER_SECONDS, onset) / cap,
         onset=onset,
         samples=tuple(samples),
     )
@@ -267,7 +267,7 @@ SCENARIO = Scenario(
     tables=(
         Table(
             "A cap falls: what the other path keeps",
-            # With a lower rate, the link limits the capped path, not the cap.
+            # With a lower rate, the link would limit the capped path instead of the cap.
             (
                 RUNS,
                 *columns_of(Outcome),

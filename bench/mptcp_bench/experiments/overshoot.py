@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What passes beyond a cap: our throttler, a poller of counters and a static class, for a client's transfers.
+"""Bytes in excess of a cap: our throttler, a poller of counters and a static class, for a client's transfers.
 
 The transfers use the real proxy, over Ethernet (50 Mbit/s, capped at 5) and Wi-Fi (20). In each variant, a client that
 the throttler has never seen makes a transfer of 42 s. The variants alternate, three times each: no policy; our cap; our
 budget, which is used up when the transfer begins; a static class for the client's address on Ethernet, set before the
 transfer; and a poller, like quota tools on routers. Every 30 s the poller reads the counter of the interface towards
 the client. At the first reading that shows a megabyte, the poller sets the same class. Its overshoot is proportional to
-the time until that reading. The first reading is after half a period, so its overshoot is the mean over all phases.
+the time until that reading. A transfer may begin at any moment of the poller's period. Here its first reading comes
+after half a period, which gives the mean overshoot.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from .parameters import choices, parameter, whole
 from .scenario import Scenario
 from .two_paths import two_paths
 
-RATES, RTTS, CAP, SECONDS = (50, 20), (20, 20), 5, 42.0
-"""Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi, Ethernet's cap in Mbit/s, and seconds of a transfer."""
+RATES, RTTS, CAP, TRANSFER_SECONDS = (50, 20), (20, 20), 5, 42.0
+"""Rates in Mbit/s and RTTs in ms of Ethernet and Wi-Fi, Ethernet's cap in Mbit/s, and duration of a transfer."""
 _THROTTLE = f"throttle: {{rate: {CAP} Mbit/s}}"
 RULES = {"ours": _THROTTLE, "budget": f"budget: {{period: month, steps: [{{after: 0, {_THROTTLE}}}]}}"}
 """Our throttler's rule in two of the variants."""
@@ -46,10 +47,10 @@ TITLES = {
     "poller": "poller, of the mean phase",
 }  # fmt: skip
 CAPPED_FROM_THE_START = (*RULES, "static")
-PERIOD = 30.0
+POLL_SECONDS = 30.0
 """Seconds between two readings of the poller."""
-ALLOWED = 1_000_000
-"""Bytes that the poller allows between two readings: so few that the first reading during a transfer sets the cap."""
+ALLOWED_BYTES = 1_000_000
+"""Bytes that the poller allows between two readings: so few that its first reading during a transfer sets the cap."""
 FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before the first ACK (RFC 6928)."""
 MAX_BURST = class_spec(1, Throttle(rate=CAP * 1_000_000)).burst + FIRST_WINDOW
@@ -57,14 +58,15 @@ MAX_BURST = class_spec(1, Throttle(rate=CAP * 1_000_000)).burst + FIRST_WINDOW
 CAPPED, OTHER = DEVICES
 MAX_RATIO = 1.05
 """Maximum of a capped rate, as a multiple of the cap."""
-SLOW_START = 3.0
+SLOW_START_SECONDS = 3.0
 """Seconds that both paths need to reach their full rate."""
-WINDOW = 1.0
-"""Maximum lead of a transfer over the cap in seconds of the cap's rate; maximum seconds above the cap; length of the
-windows over which a rate is measured, in seconds."""
-MIN_UNCAPPED = 3.0
+MAX_LEAD_SECONDS, MAX_SECONDS_ABOVE = 1.0, 1.0
+"""Maximum lead of a transfer over the cap, in seconds of the cap's rate, and maximum seconds above the cap."""
+WINDOW_SECONDS = 1.0
+"""Length of the windows over which a rate is measured."""
+MIN_UNCAPPED_RATIO = 3.0
 """Minimum rate of the path without a cap, as a multiple of the cap. With a lower rate, the cap would have no effect."""
-PACKET = 1500
+MIN_OVERSHOOT = 1500
 """Minimum overshoot in bytes that is assumed for our throttler, because a ratio to zero has no meaning."""
 
 
@@ -77,7 +79,7 @@ class Outcome:
     """The judged values of one transfer."""
 
     rate: float
-    """Rate of the capped path in bits/s, from ``SLOW_START`` to the end."""
+    """Rate of the capped path in bits/s, from ``SLOW_START_SECONDS`` to the end."""
     excess: float
     """Maximum bytes by which the transfer was ahead of ``MAX_RATIO`` × cap × time."""
     mean: float = figure("× cap")
@@ -85,25 +87,31 @@ class Outcome:
     ahead: float = figure("beyond cap × time, kB", by="most", scale=1e-3, digits=0)
     """Maximum bytes by which the transfer was ahead of cap × time."""
     above: float = figure(
-        "above the cap, s", by="most", digits=1, aim="above the cap for", unit=" s", most=WINDOW, judged=_judged
+        "above the cap, s",
+        by="most",
+        digits=1,
+        aim="above the cap for",
+        unit=" s",
+        most=MAX_SECONDS_ABOVE,
+        judged=_judged,
     )
-    """Seconds until the rate stays below ``MAX_RATIO`` × cap in every ``WINDOW``; infinity if the last window exceeds
-    this rate."""
+    """Seconds until the rate stays below ``MAX_RATIO`` × cap in every window; infinity if the last window exceeds this
+    rate."""
     other: float = figure("other, Mbit/s", scale=1e-6, digits=1)
     """Rate of the other path in bits/s, over the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    variant: tuple[str, ...] = choices("what caps Ethernet", TITLES)
-    runs: int = parameter("of each variant", "3", whole(), quick="1")
+    variant: tuple[str, ...] = choices("variants", TITLES)
+    runs: int = parameter("number of runs per variant", "3", whole(), quick="1")
 
 
 @contextmanager
-def built(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Bed]:
+def start_bed(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Bed]:
     with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
-        # The file takes longer than a transfer lasts.
-        yield Bed.built(testbed, [round(sum(RATES) * 1e6 / 8 * (SECONDS + 5))])
+        # The download of the file takes longer than a transfer lasts.
+        yield Bed.start(testbed, [round(sum(RATES) * 1e6 / 8 * (TRANSFER_SECONDS + 5))])
 
 
 def measure(bed: Bed, turn: Turn[str]) -> Outcome:
@@ -118,23 +126,23 @@ def measure(bed: Bed, turn: Turn[str]) -> Outcome:
     capped = bed.static_class(CAP, 1)
     added, before = Added(bed.client, proxy), router.interface_bytes("lan").sent
     [file] = bed.origin.digests
-    through = f"http://{bed.proxy_address}:{PROXY_PORT}"
-    argv = ["curl", "-s", "-m", f"{SECONDS + 30:g}", "-o", "/dev/null", "-x", through, bed.origin.url(file)]
+    proxy_url = f"http://{bed.proxy_address}:{PROXY_PORT}"
+    argv = ["curl", "-s", "-m", f"{TRANSFER_SECONDS + 30:g}", "-o", "/dev/null", "-x", proxy_url, bed.origin.url(file)]
     with ExitStack() as stack:
         if variant == "static":
             stack.enter_context(capped)
         recorder = stack.enter_context(IpRecorder(bed.client, DEVICES))
         process = stack.enter_context(bed.client.running(mptcp_command(argv)))
         while recorder.samples[-1].octets[CAPPED] - recorder.samples[0].octets[CAPPED] < FIRST_WINDOW:
-            if not process.running or recorder.now > SECONDS:
-                raise TestbedError(f"nothing came over {CAPPED}{process.tail()}")
+            if not process.running or recorder.now > TRANSFER_SECONDS:
+                raise TestbedError(f"no data arrived over {CAPPED}{process.tail()}")
             time.sleep(0.01)
         begin = _first_packet(recorder.samples)
         if variant == "poller":
-            recorder.wait(begin + PERIOD / 2)
-            if router.interface_bytes("lan").sent - before > ALLOWED:
+            recorder.wait(begin + POLL_SECONDS / 2)
+            if router.interface_bytes("lan").sent - before > ALLOWED_BYTES:
                 stack.enter_context(capped)
-        recorder.wait(begin + SECONDS)
+        recorder.wait(begin + TRANSFER_SECONDS)
         end = recorder.now
         if not process.running:
             raise TestbedError(f"the transfer ended early with {process.returncode}{process.tail()}")
@@ -150,29 +158,29 @@ def _first_packet(samples: Sequence[Sample]) -> float:
     for before, after in pairwise(samples):
         if after.octets[CAPPED] - samples[0].octets[CAPPED] > 200:
             return before.time
-    raise ValueError(f"nothing came over {CAPPED}")
+    raise ValueError(f"no data arrived over {CAPPED}")
 
 
 def judge(samples: Sequence[Sample], end: float) -> Outcome:
     """Judge the transfer in *samples*, which ended at *end* on their clock. Raises ValueError for too few samples."""
     begin = _first_packet(samples)
     times = [sample.time for sample in samples if begin <= sample.time <= end]
-    if len(times) < 2 or times[-1] - begin < SLOW_START + WINDOW:
-        raise ValueError(f"the transfer is over after {(times or [begin])[-1] - begin:.1f} s")
+    if len(times) < 2 or times[-1] - begin < SLOW_START_SECONDS + WINDOW_SECONDS:
+        raise ValueError(f"the transfer ended after {(times or [begin])[-1] - begin:.1f} s")
     capped, other = Octets(samples, CAPPED), Octets(samples, OTHER)
-    at_begin, last, allowed = capped(begin), times[-1], CAP * 1e6 / 8
-    ramped = begin + SLOW_START
-    windows = [t for t in times if t + WINDOW <= last]
-    exceeds = [capped(t + WINDOW) - capped(t) > MAX_RATIO * allowed * WINDOW for t in windows]
-    # Number of the first window after the last one that exceeds the cap.
-    below = len(windows) - next((n for n, over in enumerate(reversed(exceeds)) if over), len(windows))
+    initial, last, allowed = capped(begin), times[-1], CAP * 1e6 / 8
+    full_speed = begin + SLOW_START_SECONDS
+    windows = [t for t in times if t + WINDOW_SECONDS <= last]
+    exceeds = [capped(t + WINDOW_SECONDS) - capped(t) > MAX_RATIO * allowed * WINDOW_SECONDS for t in windows]
+    # Index of the first window from which on no window exceeds the cap.
+    first_below = len(windows) - next((n for n, above in enumerate(reversed(exceeds)) if above), len(windows))
     return Outcome(
-        mean=(capped(last) - at_begin) / (allowed * (last - begin)),
-        ahead=max(0.0, *(capped(t) - at_begin - allowed * (t - begin) for t in times)),
-        above=windows[below] - begin if below < len(windows) else math.inf,
-        other=8 * (other(last) - other(ramped)) / (last - ramped),
-        rate=8 * (capped(last) - capped(ramped)) / (last - ramped),
-        excess=max(0.0, *(capped(t) - at_begin - MAX_RATIO * allowed * (t - begin) for t in times)),
+        mean=(capped(last) - initial) / (allowed * (last - begin)),
+        ahead=max(0.0, *(capped(t) - initial - allowed * (t - begin) for t in times)),
+        above=windows[first_below] - begin if first_below < len(windows) else math.inf,
+        other=8 * (other(last) - other(full_speed)) / (last - full_speed),
+        rate=8 * (capped(last) - capped(full_speed)) / (last - full_speed),
+        excess=max(0.0, *(capped(t) - initial - MAX_RATIO * allowed * (t - begin) for t in times)),
     )
 
 
@@ -181,7 +189,7 @@ COLUMNS: tuple[Column[str, Outcome], ...] = (
     *columns_of(Outcome),
     Column(
         "in seconds of the cap", "ahead", by="most", scale=8e-6 / CAP, aim="ahead of cap × time", unit=" s",
-        most=WINDOW, judged=_judged,
+        most=MAX_LEAD_SECONDS, judged=_judged,
     ),
     Column(
         "", "excess", by="most", aim=f"bytes beyond {MAX_RATIO:g} × cap × time", unit=" B", most=MAX_BURST,
@@ -193,7 +201,7 @@ COLUMNS: tuple[Column[str, Outcome], ...] = (
         judged=_judged,
     ),
     Column(
-        "", "rate", by="least", scale=1e-6 / CAP, aim="uncapped, × the cap", least=MIN_UNCAPPED,
+        "", "rate", by="least", scale=1e-6 / CAP, aim="uncapped, × the cap", least=MIN_UNCAPPED_RATIO,
         judged=lambda row: row.cell == "none",
     ),
 )  # fmt: skip
@@ -204,8 +212,8 @@ def verdicts(results: Results[str, Outcome]) -> list[Aim]:
     pollers, ours = ([each.ahead for each in results.of(variant)] for variant in ("poller", "ours"))
     if not pollers or not ours:
         return []
-    name = f"poller: expected overshoot, × the most of ours, but {PACKET} B at the least"
-    return [Aim(name, fmean(pollers) / max(PACKET, *ours), least=10)]
+    name = f"poller: expected overshoot, × the most of ours, but {MIN_OVERSHOOT} B at the least"
+    return [Aim(name, fmean(pollers) / max(MIN_OVERSHOOT, *ours), least=10)]
 
 
 SCENARIO = Scenario(
@@ -213,7 +221,7 @@ SCENARIO = Scenario(
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "apache2", "squid", "curl", "mptcpize", "ss"),
     cells=lambda chosen: chosen.variant,
     together=lambda cell: None,
-    bed=built,
+    bed=start_bed,
     measure=measure,
     tables=(Table("What passes beyond a cap", COLUMNS, (("variant", lambda row: TITLES[row.cell]),)),),
     counted=lambda row: "transfers",

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A page of small files under a cap: what the capped path carries, and how long the page takes.
+"""A page of small files under a cap: the rate of the capped path, and the duration of the page.
 
 Batches of parallel downloads use the real proxy, Apache and throttler, over Ethernet, which is capped, and Wi-Fi. The
-variants alternate, each with the same number of batches: no policy; our throttler, freshly started, so that the client
-is new to it, and then with this client known; no throttler, but one static HTB class for the client's address on the
+variants alternate, each with the same number of batches: no policy; our throttler, freshly started, so that it does not
+know the client yet, and then when it does; no throttler, but one static HTB class for the client's address on the
 proxy. A client with only one path is measured in the same way.
 
 *× cap* is the mean rate of the capped path during the batch, as a multiple of the cap; *worst* is the same for its
@@ -39,11 +39,11 @@ from .pages_judging import CAP, NEW, OURS, RATES, RTTS, Batch, Cell, Download, S
 from .scenario import Scenario
 from .two_paths import one_subflow, two_paths
 
-PAUSE = 1.0
+PAUSE_SECONDS = 1.0
 """Seconds between the end of a batch's last connection and the next batch."""
 FILE_TIMEOUT, CLOSE_TIMEOUT = 120.0, 60.0
 """Maximum seconds for a file, and seconds within which all connections of a batch must have ended."""
-_UNTRIED = ("MPTcpExtMPCapableSYNTXDisabled", "MPTcpExtMPCapableSYNTXDrop")
+_SKIPPED_COUNTERS = ("MPTcpExtMPCapableSYNTXDisabled", "MPTcpExtMPCapableSYNTXDrop")
 _FORGET = "sysctl -qw net.mptcp.blackhole_timeout=$(sysctl -n net.mptcp.blackhole_timeout)"
 """Reset the client's blackhole detection. If handshakes of MPTCP were lost, but not those of plain TCP,
 it makes the client open only plain TCP connections for an hour (Linux 6.12). Older kernels do not have it."""
@@ -67,7 +67,7 @@ class IpRecorder(Recorder):
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         super().__exit__(kind, error, traceback)
-        # Take one more sample, because the last byte may have come after the last sample.
+        # Take one more sample, because the last byte may have arrived after the last sample.
         self._take()
 
 
@@ -84,8 +84,8 @@ class Bed:
     _orders: int = 0
 
     @classmethod
-    def built(cls, testbed: Testbed, sizes: Sequence[int]) -> Bed:
-        """Start all services but the throttler on *testbed*. Files are named after their *sizes*."""
+    def start(cls, testbed: Testbed, sizes: Sequence[int]) -> Bed:
+        """Start all services except the throttler on *testbed*. Files are named after their *sizes*."""
         origin = services.start_origin(testbed["origin"], {str(size): size for size in sizes})
         services.start_proxy(testbed["proxy"])
         return cls(testbed, origin, testbed["proxy"].service_address())
@@ -110,7 +110,7 @@ class Bed:
         self.throttler = services.start_throttler(proxy, services.write_throttler_config(proxy, file))
 
     def static_class(self, cap: float, subflows: int) -> AbstractContextManager[None]:
-        """Add a class of *cap* Mbit/s by client address, as an administrator would, during the scope.
+        """Add a class of *cap* Mbit/s for the client's address, as an administrator would, during the scope.
 
         Its parameters, including the queue length, are those that the throttler computes for the same number of
         subflows.
@@ -132,18 +132,18 @@ class Bed:
         self.client.run(["sh", "-c", _FORGET], check=False)
         added = Added(self.client, self.testbed["proxy"])
         with IpRecorder(self.client, DEVICES) as recorder:
-            answers = self._by_agent(cell)
+            answers = self._run_agent(cell)
         self.known = self.throttler is not None
-        # An answer without a time is that of a download that did not begin.
+        # An answer without a time means that the download did not begin.
         broken = [each for each in answers if not each or each["error"] or str(each["octets"]) != each["name"]]
         if broken:
-            raise TestbedError(f"{len(broken)} of {len(answers)} downloads are incomplete, the first one: {broken[0]}")
+            raise TestbedError(f"{len(broken)} of {len(answers)} downloads are incomplete, first {broken[0]}")
         downloads = [Download(each["began"] - recorder.started, each["end"] - recorder.started) for each in answers]
         client, proxy = added.read()
-        plain = fallbacks(client) + sum(client.get(name, 0) for name in _UNTRIED)
+        plain = fallbacks(client) + sum(client.get(name, 0) for name in _SKIPPED_COUNTERS)
         return judge(recorder.samples, cell, downloads, Protocol.of(client, proxy).joins, plain)
 
-    def _by_agent(self, cell: Cell) -> list[dict[str, Any]]:
+    def _run_agent(self, cell: Cell) -> list[dict[str, Any]]:
         order = {
             "proxy": [self.proxy_address, PROXY_PORT],
             "target": [self.origin.host.service_address(), 443 if cell.kind == "connect" else 80],
@@ -164,11 +164,13 @@ class Bed:
         return answers
 
     def wait_until_quiet(self) -> None:
-        """Wait until all connections of the last batch have ended, then wait ``PAUSE`` seconds."""
-        wait_until(lambda: not self._connections(), "the last batch's connections are closed", timeout=CLOSE_TIMEOUT)
-        time.sleep(PAUSE)
+        """Wait until all connections of the last batch have ended, then wait for ``PAUSE_SECONDS``."""
+        wait_until(
+            lambda: not self._has_connections(), "the last batch's connections are closed", timeout=CLOSE_TIMEOUT
+        )
+        time.sleep(PAUSE_SECONDS)
 
-    def _connections(self) -> bool:
+    def _has_connections(self) -> bool:
         listing = self.testbed["proxy"].run(["ss", "-tanH", "sport", "=", f":{PROXY_PORT}"]).stdout
         if any(not line.startswith(("LISTEN", "TIME-WAIT")) for line in listing.splitlines()):
             return True
@@ -176,9 +178,9 @@ class Bed:
 
 
 @contextmanager
-def built(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
+def start_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Bed]:
     with Testbed(paths(two_paths(RATES, RTTS)), seed=seed) as testbed:
-        yield Bed.built(testbed, sorted({size for cell in cells for size in cell.sizes}))
+        yield Bed.start(testbed, sorted({size for cell in cells for size in cell.sizes}))
 
 
 def variants(chosen: Settings, cell: Cell) -> list[str]:
@@ -195,18 +197,18 @@ def measure(bed: Bed, turn: Turn[Cell]) -> Batch:
     elif turn.variant == NEW or not bed.known:
         bed.start_throttler(f"throttle: {{rate: {CAP} Mbit/s}}")
         if turn.variant == OURS:
-            _batch(bed, cell, OURS)
-    return _batch(bed, cell, turn.variant)
+            _fetch(bed, cell, OURS)
+    return _fetch(bed, cell, turn.variant)
 
 
-def _batch(bed: Bed, cell: Cell, variant: str) -> Batch:
+def _fetch(bed: Bed, cell: Cell, variant: str) -> Batch:
     with (
         one_subflow(bed.testbed) if cell.lone else nullcontext(),
         bed.static_class(CAP, cell.at_once) if variant == "static" else nullcontext(),
     ):
         batch = bed.fetch(cell)
     if not batch.plain and (batch.joins == 0) is not cell.lone:
-        raise TestbedError(f"{batch.joins} second subflows of a client of the kind {cell.client}")
+        raise TestbedError(f"{batch.joins} second subflows of a client with the option {cell.client}")
     return batch
 
 
@@ -214,13 +216,13 @@ def _without_policy(row: PageRow, name: str) -> list[float]:
     return [float(getattr(batch, name)) for batch in row.beside("none")]
 
 
-def _by_static(row: PageRow) -> list[float]:
+def _static_ratios(row: PageRow) -> list[float]:
     static = row.beside("static")
     return [seconds / fmean(each.seconds for each in static) for seconds in row.values("seconds")] if static else []
 
 
-def _longer(name: str, statistic: Callable[[list[float]], float], text: str) -> Column[Cell, Batch]:
-    """Return the aim that the first downloads of a client with one path take little longer than without a policy."""
+def _first_delay(name: str, statistic: Callable[[list[float]], float], text: str) -> Column[Cell, Batch]:
+    """Return the column that limits how much longer the first downloads of a client with one path may take."""
 
     def values(row: PageRow) -> list[float]:
         without = _without_policy(row, name)
@@ -230,7 +232,7 @@ def _longer(name: str, statistic: Callable[[list[float]], float], text: str) -> 
     return Column("", values, aim=aim, unit=" s", most=MAX_FIRST_DELAY, judged=lambda row: row.variant == NEW)
 
 
-def _later(row: PageRow) -> list[float]:
+def _later_ratio(row: PageRow) -> list[float]:
     """Return the durations for a client that the throttler knows, as a multiple of the durations without a policy."""
     without = [fmean(values) for name in ("later", "first") if (values := _without_policy(row, name))]
     if not row.measured or not without:
@@ -249,7 +251,7 @@ TABLES: tuple[Table[Cell, Batch], ...] = (
             RUNS,
             *(column for column in columns_of(Batch) if column.of not in OF_FIRST_FILES),
             Column(
-                "× static", _by_static, by="median", aim="time, × that with a static class", most=1.02, judged=known
+                "× static", _static_ratios, by="median", aim="time, × that with a static class", most=1.02, judged=known
             ),
         ),
         LABELS,
@@ -261,10 +263,10 @@ TABLES: tuple[Table[Cell, Batch], ...] = (
         (
             RUNS,
             *(column for column in columns_of(Batch) if column.of in OF_FIRST_FILES),
-            _longer("first", fmean, "mean"),
-            _longer("first_longest", max, "the longest"),
+            _first_delay("first", fmean, "mean"),
+            _first_delay("first_longest", max, "the longest"),
             Column(
-                "", _later, aim="later downloads of a lone client, × without a policy", most=MAX_LATER_RATIO,
+                "", _later_ratio, aim="later downloads of a lone client, × without a policy", most=MAX_LATER_RATIO,
                 judged=ours,
             ),
         ),
@@ -279,7 +281,7 @@ SCENARIO = Scenario(
     cells=cells,
     together=lambda cell: None,
     variants=variants,
-    bed=built,
+    bed=start_bed,
     measure=measure,
     tables=TABLES,
     counted=lambda row: "batches measured",

@@ -23,13 +23,13 @@ from .devices import DEVICES
 from .parameters import choices, parameter, several, whole
 
 NEW, OURS = "ours, new", "ours"
-"""Variants with our throttler: the client is new to it, or known."""
-WINDOW = 2.0
+"""Variants with our throttler, which does not know the client yet, or does."""
+WINDOW_SECONDS = 2.0
 """Length of a window in seconds. In every window the capped path's rate must be near its cap."""
 RATES, RTTS, CAP = (50, 20), (20, 20), 5
 """Rates in Mbit/s and RTTs in ms of the capped path and the other path, and the cap in Mbit/s."""
-LONE_SHARE = 4
-"""Divides the number of files for a client with only the capped path, which is slower."""
+LONE_DIVISOR = 4
+"""Divisor of the number of files for a client with only the capped path, which is slower."""
 
 
 def _page(files: int = 63, octets: int = 7_400_000) -> list[int]:
@@ -49,12 +49,12 @@ BATCHES = {
 class Settings:
     """The settings of ``--set``. Each combination of the listed values is a cell."""
 
-    client: tuple[str, ...] = choices("with two paths, or a lone one", ("two", "lone"))
-    kind: tuple[str, ...] = choices("of the downloads", ("get", "keepalive", "connect"), "get")
-    size: tuple[str, ...] = choices("bytes of a file; mixed: a page", BATCHES, quick="100k")
-    at_once: tuple[int, ...] = parameter("downloads or connections at the same time", "10", several(whole()))
-    variant: tuple[str, ...] = choices("what caps the path", ("none", "ours", "static"))
-    runs: int = parameter("batches of each variant", "2", whole(), quick="1")
+    client: tuple[str, ...] = choices("client's paths", ("two", "lone"))
+    kind: tuple[str, ...] = choices("request type", ("get", "keepalive", "connect"), "get")
+    size: tuple[str, ...] = choices("file size in bytes, or mixed for sizes as on a web page", BATCHES, quick="100k")
+    at_once: tuple[int, ...] = parameter("number of simultaneous downloads or connections", "10", several(whole()))
+    variant: tuple[str, ...] = choices("what limits the path", ("none", "ours", "static"))
+    runs: int = parameter("number of batches per variant", "2", whole(), quick="1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Cell:
     def sizes(self) -> list[int]:
         """The size of each file in bytes."""
         sizes = BATCHES[self.size]
-        return sizes[: len(sizes) // LONE_SHARE] if self.lone else sizes
+        return sizes[: len(sizes) // LONE_DIVISOR] if self.lone else sizes
 
     @property
     def lone(self) -> bool:
@@ -95,16 +95,16 @@ class Download(NamedTuple):
 
 
 def ours(row: Row[Cell, Batch]) -> bool:
-    """Return whether *row* is of our throttler."""
+    """Return whether *row* is a measurement with our throttler."""
     return row.variant in (NEW, OURS)
 
 
 def known(row: Row[Cell, Batch]) -> bool:
-    """Return whether the throttler also knew the client."""
+    """Return whether *row* is one of :func:`ours` in which the throttler knew the client."""
     return row.variant == OURS
 
 
-def _capped(row: Row[Cell, Batch]) -> str:
+def _aim_name(row: Row[Cell, Batch]) -> str:
     return "capped path, × its cap" if known(row) else "capped path of a new client, × its cap"
 
 
@@ -114,10 +114,12 @@ class Batch:
 
     first_longest: float
     """The longest of the first downloads."""
-    mean: float = figure("× cap", aim=_capped, most=1.05, judged=ours)
+    mean: float = figure("× cap", aim=_aim_name, most=1.05, judged=ours)
     """Mean rate of the capped path over the batch, as a multiple of the cap."""
-    worst: float = figure("worst", by="most", aim=f"the same, worst {WINDOW:g} s", most=1.25, judged=known)
-    """Greatest mean rate over a ``WINDOW``, as a multiple of the cap. Time outside of the batch counts with rate 0."""
+    worst: float = figure(
+        "worst", by="most", aim=f"capped path, worst {WINDOW_SECONDS:g} s, × its cap", most=1.25, judged=known
+    )
+    """Maximum of the mean rate over a window, as a multiple of the cap. Outside of the batch, the rate counts as 0."""
     seconds: float = figure("s", digits=1)
     median: float = figure("p50 s", by="median")
     p95: float = figure("p95 s", by="median")
@@ -141,11 +143,11 @@ def judge(
     times = [begin, *(sample.time for sample in samples if begin < sample.time < end), end]
     durations = [each.end - each.start for each in sorted(downloads)]
     first, later = durations[: cell.at_once], durations[cell.at_once :] or durations
-    allowed = CAP * 1e6 / 8
+    cap = CAP * 1e6 / 8
     return Batch(
         seconds=end - begin,
-        mean=(capped(end) - capped(begin)) / (allowed * (end - begin)),
-        worst=max(capped(min(t + WINDOW, end)) - capped(t) for t in times) / (allowed * WINDOW),
+        mean=(capped(end) - capped(begin)) / (cap * (end - begin)),
+        worst=max(capped(min(t + WINDOW_SECONDS, end)) - capped(t) for t in times) / (cap * WINDOW_SECONDS),
         median=median(durations),
         p95=percentile(durations, 95),
         first=fmean(first),

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-MOST_RTT = 20_000
-"""Largest RTT in milliseconds, because an emulated path delays by at most 10 s each way."""
+MAX_RTT = 20_000
+"""Maximum RTT in milliseconds, because an emulated path delays by at most 10 s each way."""
 T = TypeVar("T")
 S = TypeVar("S")
 Parser = Callable[[str], T]
@@ -132,7 +132,7 @@ def number(above: float = 0) -> Parser[float]:
 
 def _rtts(text: str) -> tuple[float, float] | None:
     values = [_number(word) for word in text.split("/")]
-    return (values[0], values[1]) if len(values) == 2 and all(0 <= value <= MOST_RTT for value in values) else None
+    return (values[0], values[1]) if len(values) == 2 and all(0 <= value <= MAX_RTT for value in values) else None
 
 
 def word(*known: str) -> Parser[str]:
@@ -140,7 +140,7 @@ def word(*known: str) -> Parser[str]:
     return _parser({each: each for each in known}.get, f"are {', '.join(known)}")
 
 
-rtt_pair = _parser(_rtts, f"are the RTTs of two paths, such as 20/80, each 0 to {MOST_RTT} ms")
+rtt_pair = _parser(_rtts, f"are the RTTs of two paths, such as 20/80, each 0 to {MAX_RTT} ms")
 """Parses two RTTs in milliseconds, one for each path."""
 yes_or_no = _parser({"yes": True, "no": False}.get, "are yes and no")
 
@@ -153,7 +153,7 @@ def several(parse_one: Parser[T], *, by: str = ",") -> Parser[tuple[T, ...]]:
         words = text.split(by)
         for index, each in enumerate(words):
             if each in words[:index]:
-                raise ValueError(f"{each!r} is there twice")
+                raise ValueError(f"{each!r} occurs twice")
             try:
                 found.append(parse_one(each))
             except ValueError as error:
@@ -177,4 +177,4 @@ def choices(
     def parse(text: str) -> tuple[str, ...]:
         return names if text == "all" else words(*names, by=by)(text)
 
-    return parameter(f"{meaning}, of {', '.join(names)}", usual, parse, quick=quick)
+    return parameter(f"{meaning}: all, or a list of {', '.join(names)}", usual, parse, quick=quick)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Kill -9 and restart in mid-transfer; SIGTERM, and clean-up after a crash, in mid-transfer too.
+"""Kill -9 and restart during a transfer. Also SIGTERM, and clean-up after a crash, during a transfer.
 
 This runs with each netfilter adapter that this kernel offers, during downloads through the proxy, with conf/policy.yaml
 and two more rules. One rule steers other clients by order, so that the throttler sets sysctls. The other caps uploads,
-so that it creates an IFB device. A restored state can only be recognized where the start has changed something: a run
-is void if the start does not change things of each kind.
+so that it creates an IFB device. Restoring can only be checked for what the start changes. So a run counts only if the
+start changes every part in ``CHANGED_PARTS``.
 
 - After kill -9, the keeper restores the sysctls at once. Everything else stays, and the caps are in force while no
   throttler runs. A new throttler adopts them: the same classes for the same subflows, the same entries and classes in
   the kernel. The traffic never exceeds the cap, and goodput has no gap.
 - The throttler is ended by SIGTERM under a cap; later it is killed under a cap, and ``mptcp-throttler cleanup`` runs.
-  Each time, the kernel's dumps (``system_state``), the processes, the BPF objects that they hold, and the files are at
-  once as before the first start. After SIGTERM the keeper ends with the last connection, so processes and files are
-  compared after the download.
+  Each time, the kernel's dumps (``system_state``), the processes, the BPF objects that they hold, and the files must at
+  once be the same as before the first start. After SIGTERM the keeper ends with the last connection, so processes and
+  files are compared after the download.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from .parameters import choices
 from .scenario import Scenario
 from .setup import BACKENDS, FILE_SIZE, lacking
 
-SETTLE, BEFORE, DOWN, AFTER = 5.0, 2.0, 2.0, 4.0
-"""Seconds of the download until it is steady; then before the kill; without a throttler; and after the restart."""
-CONNECTIONS = 90.0
-"""Seconds until the proxy has dropped the connections of a client that vanished. It tries to deliver for a minute."""
+SETTLE_SECONDS, BEFORE_SECONDS, DOWN_SECONDS, AFTER_SECONDS = 5.0, 2.0, 2.0, 4.0
+"""Seconds of the download until it is steady, before the kill, without a throttler, and after the restart."""
+DROP_TIMEOUT = 90.0
+"""Seconds until the proxy has dropped the connections of a client that vanished. It retransmits for a minute."""
 RULES = (
     {
         "name": "others-in-order",
@@ -57,32 +57,32 @@ RULES = (
     {"name": "uploads", "paths": ["wifi"], "direction": "up", "throttle": {"rate": "10 Mbit/s"}},
 )
 """Rules that are added to conf/policy.yaml. Neither matches the download, so its rates do not change."""
-OF_PROGRAMS = (dumps.PROCESSES, dumps.BPF, dumps.FILES)
-"""The parts of a whole state that are not in the kernel's state."""
-CHANGED = (dumps.SYSCTLS, dumps.LINKS, dumps.QDISCS, dumps.CLASSES, "nft list ruleset", *OF_PROGRAMS)
+PROCESS_PARTS = (dumps.PROCESSES, dumps.BPF, dumps.FILES)
+"""The parts of ``whole_state`` that ``kernel_state`` lacks."""
+CHANGED_PARTS = (dumps.SYSCTLS, dumps.LINKS, dumps.QDISCS, dumps.CLASSES, "nft list ruleset", *PROCESS_PARTS)
 """The parts of the state that every start changes. Whichever adapter downloads use, uploads are shaped by nftables on
 ingress."""
-MAX_GAP = 0.25
+MAX_GAP_SECONDS = 0.25
 """Maximum seconds for which goodput may be below half of the steady rate: two and a half samples."""
-WINDOW = 0.5
+WINDOW_SECONDS = 0.5
 """Length in seconds of every window, from the kill to the end, in which the cap must hold."""
-RESTART = 10.0
+RESTART_TIMEOUT = 10.0
 """Maximum seconds until the restarted throttler has the same caps again."""
-KEEPER = 1.0
+MAX_RESTORE_SECONDS = 1.0
 """Maximum seconds from kill -9 until the sysctls are as before the start. The keeper needs only milliseconds of
 processor time."""
 MIN_RATE, MAX_RATE = 0.95, 1.05
 """Minimum and maximum rate, as a share of a cap, a link, or the earlier goodput."""
-MIN_USED = 0.9
+MIN_CAP_USE = 0.9
 """Minimum rate, as a share of a cap. Senders use a cap to varying degrees: 0.94 was observed before the kill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    netfilter: tuple[str, ...] = choices("adapters of the throttler", BACKENDS, quick="nftables")
+    netfilter: tuple[str, ...] = choices("netfilter adapters of the throttler", BACKENDS, quick="nftables")
 
 
-def _of_cap(heading: str, least: float | None = MIN_USED) -> Any:
+def _cap_share(heading: str, least: float | None = MIN_CAP_USE) -> Any:
     return figure(f"Ethernet / its cap, {heading}", least=least, most=MAX_RATE, digits=3)
 
 
@@ -93,15 +93,15 @@ class Measurement:
     changed: Mapping[str, Sequence[str]]
     """The lines that differ in each comparison of dumps."""
     wifi_before: float = figure("Wi-Fi / its link, before", least=MIN_RATE, most=MAX_RATE, digits=3)
-    ethernet_before: float = _of_cap("before")
-    ethernet_dead: float = _of_cap("dead")
-    ethernet_after: float = _of_cap("after")
+    ethernet_before: float = _cap_share("before")
+    ethernet_dead: float = _cap_share("dead")
+    ethernet_after: float = _cap_share("after")
     # The time from the end of a throttler to the next start is too short for a mean.
-    greatest: float = _of_cap(f"greatest over {WINDOW:g} s from the kill to the end", None)
+    greatest: float = _cap_share(f"greatest over {WINDOW_SECONDS:g} s from the kill to the end", None)
     goodput: float = figure("goodput after / before", least=MIN_RATE, digits=3)
-    gap: float = figure("longest gap in goodput", most=MAX_GAP, unit=" s", digits=3)
-    sysctls_restored: float = figure("kill -9 to the sysctls as before the start", unit=" s", most=KEEPER)
-    same_caps: float = figure("restart to the same caps on the same subflows", unit=" s", most=RESTART)
+    gap: float = figure("longest gap in goodput", most=MAX_GAP_SECONDS, unit=" s", digits=3)
+    sysctls_restored: float = figure("kill -9 to the sysctls as before the start", unit=" s", most=MAX_RESTORE_SECONDS)
+    same_caps: float = figure("restart to the same caps on the same subflows", unit=" s", most=RESTART_TIMEOUT)
     exit_code: float = figure("exit code after SIGTERM", least=0, most=0, digits=0)
 
 
@@ -128,12 +128,12 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
         throttler = services.start_throttler(node, config)
         client = _download(testbed, origin, proxy, recorder, throttler)
         capped, running = _caps(throttler), state()
-        unchanged = [name for name in CHANGED if before[name] == running[name]]
+        unchanged = [name for name in CHANGED_PARTS if before[name] == running[name]]
         if unchanged:
-            raise TestbedError(f"the start changed nothing of {', '.join(unchanged)}")
-        objects = dumps.without(running, *OF_PROGRAMS)
+            raise TestbedError(f"the start did not change {', '.join(unchanged)}")
+        objects = dumps.without(running, *PROCESS_PARTS)
         # Wait, because the dumps take processor time from the download.
-        _pause(client, recorder, BEFORE)
+        _pause(client, recorder, BEFORE_SECONDS)
         killed = recorder.now
         throttler.process.kill()
 
@@ -142,23 +142,23 @@ def measure(testbed: Testbed, turn: Turn[str]) -> Measurement:
             now = dumps.sysctls(node)
             return not now.startswith(dumps.FAILED) and not dumps.changed_sysctls(before[dumps.SYSCTLS], now)
 
-        sysctls_restored = _seconds_until(restored, RESTART)
+        sysctls_restored = _seconds_until(restored, RESTART_TIMEOUT)
         changed[KEPT_BY_KILL] = _differences(objects, dumps.kernel_state(node), dumps.SYSCTLS)
-        _pause(client, recorder, killed + DOWN - recorder.now)
+        _pause(client, recorder, killed + DOWN_SECONDS - recorder.now)
         restarted = recorder.now
         throttler = services.start_throttler(node, config)
         started = recorder.now
-        same_caps = started - restarted + _seconds_until(lambda: _caps(throttler) == capped, RESTART)
+        same_caps = started - restarted + _seconds_until(lambda: _caps(throttler) == capped, RESTART_TIMEOUT)
         changed[KEPT_BY_RESTART] = _differences(objects, dumps.kernel_state(node))
         ready = recorder.now
-        _pause(client, recorder, AFTER)
+        _pause(client, recorder, AFTER_SECONDS)
         shares = shares_of(recorder.samples, killed, restarted, ready, recorder.now, ethernet_cap())
         exit_code = throttler.process.stop(grace=15)
         # Leave out processes and files, because the keeper runs until the last connection ends.
         changed[AT_STOP] = _differences(before, state(), dumps.PROCESSES, dumps.FILES)
         _pause(client, recorder, 0)
         client.stop()
-        _seconds_until(lambda: not _differences(before, state()), CONNECTIONS)
+        _seconds_until(lambda: not _differences(before, state()), DROP_TIMEOUT)
         changed[AFTER_STOP] = _differences(before, state())
         throttler = services.start_throttler(node, config)
         client = _download(testbed, origin, proxy, recorder, throttler)
@@ -197,7 +197,7 @@ def _download(testbed: Testbed, origin: Origin, proxy: Proxy, recorder: Recorder
     added = Added(testbed["client"], testbed["proxy"])
     argv = wget(origin.url("file"), proxy=proxy, multipath=True)
     client = testbed["client"].popen(["sh", "-c", '"$@" >/dev/null', "sh", *argv], name="wget")
-    _pause(client, recorder, SETTLE)
+    _pause(client, recorder, SETTLE_SECONDS)
     if (complaint := Protocol.of(*added.read()).complaint(multipath=True)) is not None:
         raise TestbedError(complaint)
     if not _caps(throttler):
@@ -206,7 +206,7 @@ def _download(testbed: Testbed, origin: Origin, proxy: Proxy, recorder: Recorder
 
 
 def _pause(client: Process, recorder: Recorder, seconds: float) -> None:
-    """Wait for *seconds*. Raises TestbedError if the download ends before."""
+    """Wait for *seconds*. Raises TestbedError if the download ends early."""
     recorder.wait(recorder.now + seconds)
     if not client.running:
         raise TestbedError(f"the download ended early with {client.returncode}{client.tail()}")
@@ -227,7 +227,7 @@ def shares_of(
     too few samples.
     """
     ethernet, wifi = DEVICES
-    before = {device: mean_rate(samples, device, killed - BEFORE, killed) for device in DEVICES}
+    before = {device: mean_rate(samples, device, killed - BEFORE_SECONDS, killed) for device in DEVICES}
     after = {device: mean_rate(samples, device, ready, end) for device in DEVICES}
     total = sum(before.values())
     return {
@@ -235,7 +235,7 @@ def shares_of(
         "ethernet_before": before[ethernet] / cap,
         "ethernet_dead": mean_rate(samples, ethernet, killed, restarted) / cap,
         "ethernet_after": after[ethernet] / cap,
-        "greatest": greatest_rate(samples, ethernet, WINDOW, killed, end) / cap,
+        "greatest": greatest_rate(samples, ethernet, WINDOW_SECONDS, killed, end) / cap,
         "goodput": sum(after.values()) / total if total else math.nan,
         "gap": longest_gap(samples, DEVICES, total / 2, killed, end),
     }

@@ -3,16 +3,16 @@
 
 An experiment consists of
 
-- *settings*: a dataclass of ``parameters``, from which ``--set``, its errors and ``mptcp-bench list`` come;
+- *settings*: a dataclass of ``parameters``, which defines ``--set``, its errors and ``mptcp-bench list``;
 - *cells*: the combinations of settings to measure, each a hashable value whose ``str()`` names it in tables and aims;
-- *variants*: what is compared within a cell, such as our cap and a static class; the runs of variants alternate;
+- *variants*: the alternatives within a cell, such as our cap and a static class; the runs of variants alternate;
 - *bed*: a context manager with the testbed and the services of one or more cells;
 - *measure*: one run of one variant in a bed, which returns a measurement: a flat dataclass of numbers;
-- *tables* of ``columns``, from which texts, colours and aims come; *verdicts* that no column gives; *pictures*.
+- *tables* of ``columns``, which define texts, colours and aims; *verdicts*: further aims; *pictures*.
 
 The runs of all cells that share a bed are interleaved: each round has one run of each cell and variant. If a path was
-not emulated as configured, or a run fails, the run is repeated (:class:`Attempts`). If each attempt fails, an aim is
-missed.
+not emulated as configured, or a run fails, the run is repeated (:class:`Attempts`). If all attempts fail, the run
+counts as missing, and misses an aim.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ ATTEMPTS = 3
 class Attempts:
     """The attempts of one run of an experiment.
 
-    A failure because of a path that was not emulated as configured is the machine's fault. Any other failure may be a
-    fault of the product, because a product that works only at the second attempt does not work: it misses an aim.
+    A failure because of a path that was not emulated as configured is the machine's fault. Any other failure may be
+    the product's fault. Repeating it must not hide it, so each such repetition misses an aim.
     """
 
     def __init__(self, console: Console) -> None:
@@ -75,7 +75,7 @@ class Attempts:
             try:
                 return run()
             except (TestbedError, ValueError) as error:
-                self._console.print(f"{name}: void, because {error}", style="dim", highlight=False)
+                self._console.print(f"{name}: failed: {error}", style="dim", highlight=False)
                 if number == most:
                     self.failed(name, error)
                     break
@@ -91,7 +91,7 @@ class Attempts:
         self._failures.append(f"{name}: {error}")
 
     def judged(self, findings: Findings) -> Findings:
-        """Return *findings* with failed measurements, repeated attempts, and the aim that no attempt is repeated."""
+        """Return *findings* with failed measurements, repeated attempts, and the aim of no repetitions."""
         aim = Aim("attempts repeated for another reason than the emulated paths", self._faults, most=0)
         return replace(
             findings,
@@ -111,7 +111,7 @@ def _counted(row: Row[Any, Any]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario(Generic[S, C, B, M]):
-    """An experiment of ours. ``mptcp-bench run`` calls :meth:`run`."""
+    """A declared experiment. ``mptcp-bench run`` calls :meth:`run`."""
 
     settings: type[S]
     needs: Sequence[str]
@@ -128,21 +128,21 @@ class Scenario(Generic[S, C, B, M]):
     runs: Callable[[S, C, str], int] = _runs_of
     """Number of runs of a variant; usually the option ``runs``."""
     together: Callable[[C], Hashable] = lambda cell: cell
-    """Cells for which this value is equal share a bed, and the value names the bed."""
+    """Cells with equal values share a bed, which is named by the value."""
     drawn: bool = False
     """Whether the order within each round is random; the seed determines it."""
     attempts: Callable[[C], int] = lambda cell: ATTEMPTS
     """Maximum number of attempts for a run: one if its bed serves only one run."""
     ready: Callable[[S], None] = lambda chosen: None
-    """Raises an error if this host cannot run the settings, beyond *needs*."""
+    """Raises an error if this host lacks something that the settings require in addition to *needs*."""
     lacking: Callable[[C], str | None] = lambda cell: None
     """Reason why a cell is left out on this host; None if it is measured."""
     counted: Callable[[Row[C, M]], str] = _counted
-    """Name of the aim that all runs of a variant were made; empty if it has no such aim. The row has no part."""
+    """Name of the aim that all planned runs of a variant succeeded; empty for no such aim. The row has no part."""
     name: Callable[[Row[C, M]], str] = str
     """Name of a row, which precedes the names of its aims."""
     verdicts: Callable[[Results[C, M]], Iterable[Aim]] = lambda results: ()
-    """Aims that no column gives."""
+    """Aims that do not come from a column."""
     pictures: Callable[[Results[C, M]], Sequence[Picture]] = lambda results: ()
 
     @property
@@ -192,7 +192,7 @@ class Scenario(Generic[S, C, B, M]):
         turns = [turn for turn in planned if turn.cell not in left_out]
         if not turns:
             raise TestbedError(f"there is nothing to measure; {'; '.join(notes)}")
-        # Tables list the cells in their own order, even if the order of the runs was drawn.
+        # Tables list the cells in their own order, even if the order of the runs was random.
         listed = [turn for turn in replace(self, drawn=False).plan(chosen) if turn.cell not in left_out]
         attempts = Attempts(console)
         runs: list[Run[C, M]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A testbed with all services and a throttler whose policy changes, for transfers one after another."""
+"""A testbed with all services and a throttler whose policy changes, for successive transfers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from mptcp_lab.testbed.services import (
 )
 
 FILE_SIZE = 500_000_000
-"""Size of a file in bytes: more than a client can transfer before it is stopped."""
-TIMEOUT = 120
+"""Size of a file in bytes: more than a client can transfer until it is stopped."""
+TRANSFER_TIMEOUT = 120
 """Seconds after which the client stops by itself."""
 BACKENDS = {"iptables": ("iptables-legacy", "ipset"), "nftables": ("nftables",)}
 """The throttler's netfilter adapters, and the features of this host that each adapter needs."""
@@ -46,7 +46,7 @@ class Setup:
     upload: Sequence[str] = ()
 
     @classmethod
-    def built(
+    def start(
         cls, testbed: Testbed, policy_text: str, *, down: bool = True, up: bool = False, control: str | None = None
     ) -> Self:
         """Start all services on *testbed*. *control* is the proxy's congestion control towards clients."""
@@ -54,7 +54,7 @@ class Setup:
         policy = host.write("policy.yaml", policy_text)
         throttler = start_throttler(host, write_throttler_config(host, policy))
         proxy = start_proxy(host, control=control)
-        curl = mptcp_command(["curl", "-s", "-m", str(TIMEOUT), "-o", "/dev/null", "-x", proxy.url()])
+        curl = mptcp_command(["curl", "-s", "-m", str(TRANSFER_TIMEOUT), "-o", "/dev/null", "-x", proxy.url()])
         download = [*curl, start_origin(testbed["origin"], {"big": FILE_SIZE}).url("big")] if down else []
         upload: list[str] = []
         if up:
@@ -81,8 +81,8 @@ class Setup:
         self.policy.write_text(policy_text)
         self.throttler.process.signal(signal.SIGHUP)
 
-    def load_between(self, policy_text: str, rules: Sequence[str]) -> None:
-        """Load a policy that has *rules* between two transfers, and wait until it is in force."""
-        wait_until(lambda: not self.throttler.status()["connections"], "the last connection is gone", timeout=60)
+    def load_while_idle(self, policy_text: str, rules: Sequence[str]) -> None:
+        """Wait until no connection exists, load a policy that has *rules*, and wait until it is in force."""
+        wait_until(lambda: not self.throttler.status()["connections"], "the last connection has ended", timeout=60)
         self.load(policy_text)
         wait_until(lambda: self.throttler.status()["policy"]["rules"] == list(rules), "the policy is in force")

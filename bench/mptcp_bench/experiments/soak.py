@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An hour, or another chosen time, of tunnels that come and go under a cap: nothing grows, no subflow is missed.
+"""Opens and closes tunnels under a cap for an hour, or another time: nothing grows, and no subflow is missed.
 
 The crowd of the experiment ``load`` holds tunnels with two subflows and replaces some of them every second. The
 subflows that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's
@@ -34,25 +34,25 @@ from .parameters import number, parameter, whole
 from .relay_load import user_memory
 from .scenario import Scenario
 
-SAMPLES = 120
-MIN_INTERVAL = 5.0
+MAX_SAMPLES = 120
+MIN_INTERVAL_SECONDS = 5.0
 """Minimum seconds between two samples."""
-MIN_MINUTES = 3 * MIN_INTERVAL / 60
+MIN_MINUTES = 3 * MIN_INTERVAL_SECONDS / 60
 """Minimum duration of the experiment in minutes. Fewer than three samples cannot show growth."""
-MIN_AGE = 1.0
+MIN_AGE_SECONDS = 1.0
 """Age of a connection in seconds from which the throttler must know it and must have set its entries."""
 CLOSE_SECONDS = 10
-"""Seconds that a closed tunnel needs to end everywhere."""
+"""Seconds until a closed tunnel has disappeared everywhere."""
 CAPPED_PREFIX = ADDRESSES[0]
 """Prefix of the addresses on the capped path."""
 MAX_CHECKED = 500
 """Maximum number of connections at each sample whose caps are compared with the kernel's entries."""
-MIN_CAP = 0.95
+MIN_RATE = 0.95
 """Minimum mean rate of the cap's class over all samples, as a share of the cap. While the cap repays an overshoot, its
 class has half of the rate. With a small overshoot, such repayments are short and rare."""
-MIN_OPEN, MIN_REPLACED = 0.95, 0.9
+MIN_OPEN_SHARE, MIN_REPLACED_SHARE = 0.95, 0.9
 """Minimum number of tunnels in any sample, and of replaced tunnels, each as a share of the wanted number. Without
-replacements, no growth proves nothing."""
+replacements, the absence of growth would prove nothing."""
 SIZES = dict.fromkeys(
     (
         "throttler's resident memory", "throttler's descriptors", "throttler's BPF maps", "set entries", "classes",
@@ -78,11 +78,11 @@ Reading = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    minutes: float = parameter(f"that it takes, more than {MIN_MINUTES:g}", "60", number(MIN_MINUTES), quick="1")
-    n: int = parameter("tunnels held", "1000", whole(), quick="50")
-    churn: int = parameter("tunnels replaced a second", "50", whole(0), quick="5")
-    trickle: int = parameter("bytes a second that each receives, 0: none", str(TRICKLE), whole(0))
-    squid: int = parameter("0: connections end at a listener in Squid's place, without trickle", "1", whole(0, 1))
+    minutes: float = parameter(f"duration in minutes, more than {MIN_MINUTES:g}", "60", number(MIN_MINUTES), quick="1")
+    n: int = parameter("number of open tunnels", "1000", whole(), quick="50")
+    churn: int = parameter("number of tunnels replaced per second", "50", whole(0), quick="5")
+    trickle: int = parameter("bytes per second to each tunnel (0: none)", str(TRICKLE), whole(0))
+    squid: int = parameter("0: use a plain listener without trickle instead of Squid", "1", whole(0, 1))
 
     def __str__(self) -> str:
         return f"{self.n:,} tunnels for {self.minutes:g} minutes"
@@ -90,7 +90,7 @@ class Settings:
     @property
     def interval(self) -> float:
         """Seconds between two samples."""
-        return max(60 * self.minutes / SAMPLES, MIN_INTERVAL)
+        return max(60 * self.minutes / MAX_SAMPLES, MIN_INTERVAL_SECONDS)
 
     @property
     def samples(self) -> int:
@@ -128,10 +128,10 @@ def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     throttler = start_with(testbed["proxy"], FULL)
     pid = throttler.process.pid
     crowd.hold(cell.n)
-    ended, used, begin = crowd.client.read().ended, tree_seconds(pid), time.monotonic()
+    ended, seconds_before, begin = crowd.client.read().ended, tree_seconds(pid), time.monotonic()
     crowd.churn(cell.churn)
     readings = tuple(_readings(crowd, throttler, cell, Random(turn.number)))
-    cores = (tree_seconds(pid) - used) / (time.monotonic() - begin)
+    cores = (tree_seconds(pid) - seconds_before) / (time.monotonic() - begin)
     crowd.churn(0)
     ended = crowd.client.read().ended - ended
     return Soak(readings, crowd.remnants(before, throttler), ended, cores)
@@ -152,22 +152,22 @@ def _reading(crowd: Crowd, throttler: Throttler, draw: Random) -> Reading:
     """Return a reading without its time. Raises TestbedError or ValueError if the throttler does not answer."""
     proxy, pid, server = crowd.testbed["proxy"], throttler.process.pid, crowd.server.pid
     before = two_subflows(crowd.listing())
-    time.sleep(MIN_AGE)
+    time.sleep(MIN_AGE_SECONDS)
     status = throttler.status()
     saved = proxy.run(["ipset", "save"], timeout=60).stdout
     listing = crowd.listing()
-    throughout = before & two_subflows(listing)
+    unchanged = before & two_subflows(listing)
     classes = proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     cap, ceil = next(iter(ceilings(classes).items()), ("", math.nan))
     subflows = remote_ends(status)
     entries = {f"{address}:{port}": classid for address, port, classid in _ENTRY.findall(saved)}
-    known = sorted(throughout & subflows.keys())
+    known = sorted(unchanged & subflows.keys())
     checked = draw.sample(known, min(MAX_CHECKED, len(known)))
     counters = crowd.client.read()
     return {
         "open": counters.open,
         "opened": counters.opened,
-        "missed": len(throughout - subflows.keys()),
+        "missed": len(unchanged - subflows.keys()),
         "invented": len(subflows.keys() - before - set(_TOKEN.findall(listing))),
         "checked": len(checked),
         "wrong": misplaced(checked, subflows, entries, cap),
@@ -186,7 +186,8 @@ def _reading(crowd: Crowd, throttler: Throttler, draw: Random) -> Reading:
 def ceilings(classes: str) -> dict[str, float]:
     """Return the classes in tc(8)'s output that may be the crowd's cap, with their ceilings in bits/s.
 
-    The cap's class has less than the cap while it repays an overshoot. Other classes have more, or 5 Mbit/s.
+    The cap's class has less than the cap while it repays an overshoot. Other classes have more, except 5 Mbit/s for the
+    client's cap.
     """
     by_class = {name: float(parse_rate(rate)) for name, rate in _CLASS.findall(classes)}
     return {name: ceil for name, ceil in by_class.items() if 0.1 * CAP <= ceil <= CAP}
@@ -226,11 +227,11 @@ def _bpf_bytes(pid: int) -> float:
     return sum(int(octets) for text in texts for octets in _MEMLOCK.findall(text)) if texts else math.nan
 
 
-def _of_samples(row: Row[Settings, Soak], name: str) -> list[float]:
+def _sample_values(row: Row[Settings, Soak], name: str) -> list[float]:
     return [reading[name] for soak in row.measured for reading in soak.readings]
 
 
-def _replaced(row: Row[Settings, Soak]) -> list[float]:
+def _replacement_rates(row: Row[Settings, Soak]) -> list[float]:
     """Return the number of tunnels replaced per second between the first sample and the last."""
     ends = [(soak.readings[0], soak.readings[-1]) for soak in row.measured if soak.readings[1:]]
     return [(last["opened"] - first["opened"]) / (last["time"] - first["time"]) for first, last in ends]
@@ -238,35 +239,35 @@ def _replaced(row: Row[Settings, Soak]) -> list[float]:
 
 def _column(heading: str, name: str, by: Statistic, **more: Any) -> Column[Settings, Soak]:
     """Return a column of the value *name* of all samples."""
-    return Column(heading, lambda row: _of_samples(row, name), by, **{"digits": 0, **more})
+    return Column(heading, lambda row: _sample_values(row, name), by, **{"digits": 0, **more})
 
 
 def _growth(name: str, most: float) -> Column[Settings, Soak]:
-    return Column(f"growth of {name}", lambda row: [growth(_of_samples(row, name))], most=most, digits=3)
+    return Column(f"growth of {name}", lambda row: [growth(_sample_values(row, name))], most=most, digits=3)
 
 
-_FEWEST = "tunnels, in the sample with the fewest"
+_MIN_OPEN_NAME = "tunnels, in the sample with the fewest"
 # Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.
 COLUMNS: Sequence[Column[Settings, Soak]] = (
     Column(
         "samples", lambda row: [len(soak.readings) for soak in row.measured], digits=0,
         least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))),
     ),
-    _column(_FEWEST, "open", "least", least=of_cell(lambda cell: MIN_OPEN * cell.n)),
-    Column("tunnels replaced, /s", _replaced, least=of_cell(lambda cell: MIN_REPLACED * cell.churn)),
-    _column("subflows: connections missed, most in a sample", "missed", "most", most=0),
-    _column("subflows: connections invented, most in a sample", "invented", "most", most=0),
+    _column(_MIN_OPEN_NAME, "open", "least", least=of_cell(lambda cell: MIN_OPEN_SHARE * cell.n)),
+    Column("tunnels replaced, /s", _replacement_rates, least=of_cell(lambda cell: MIN_REPLACED_SHARE * cell.churn)),
+    _column("subflows: connections missed, maximum in a sample", "missed", "most", most=0),
+    _column("subflows: phantom connections, maximum in a sample", "invented", "most", most=0),
     _column(
-        "caps: connections compared, fewest in a sample", "checked", "least",
+        "caps: connections compared, minimum in a sample", "checked", "least",
         least=of_cell(lambda cell: max(1, min(MAX_CHECKED, cell.n // 2))),
     ),
-    _column("caps: wrong, most in a sample", "wrong", "most", most=0),
+    _column("caps: misclassified connections, maximum in a sample", "wrong", "most", most=0),
     _column(
-        "caps: rate of the class / the cap's, mean", "ceil", "mean", least=MIN_CAP, most=1.0, scale=1 / CAP, digits=3
+        "caps: rate of the class / the cap's, mean", "ceil", "mean", least=MIN_RATE, most=1.0, scale=1 / CAP, digits=3
     ),
     *(_growth(name, most) for name, most in SIZES.items()),
     Column(
-        "throttler's resident memory at the end", lambda row: _of_samples(row, "throttler's resident memory")[-1:],
+        "throttler's resident memory at the end", lambda row: _sample_values(row, "throttler's resident memory")[-1:],
         unit=" MB", digits=1,
     ),
     *columns_of(Soak),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether a path or client starves beside a low cap: what each path carries, also when other clients have vanished.
+"""Whether a path or client starves because of a low cap: the rate of each path, also after other clients have vanished.
 
 A download runs under a policy that gives some of its paths low caps. The experiment shows the rate of each path in the
 steady state, as a share of its link or cap. Rates are on the wire, as links and caps count. In the layouts
@@ -34,9 +34,9 @@ IDLE_RATIO = 16
 """A capped path may be idle if the uncapped paths carry at least this multiple of its cap."""
 MAX_SHARE = 1.05
 """Maximum rate of any path, as a share of its link or cap. A link with a higher rate was not emulated."""
-WARM, MEASURED = 4.0, 8.0
+WARM_UP_SECONDS, MEASURE_SECONDS = 4.0, 8.0
 """Seconds from the start of a download to the measurement, and length of the measurement in seconds."""
-GIVE_UP_SECONDS = 2.0
+VANISH_SECONDS = 2.0
 """Seconds from the vanishing of the other clients to the measurement."""
 
 
@@ -60,7 +60,7 @@ class PathLoad:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A topology, what each of its paths must carry, and how many other clients vanish."""
+    """A topology, the rate that each of its paths must carry, and the number of other clients that vanish."""
 
     name: str
     loads: tuple[PathLoad, ...]
@@ -108,7 +108,7 @@ def _layout(
 
 
 def _eight() -> Layout:
-    """Return the layout that a tester used: eight paths, three with low caps."""
+    """Return a tester's layout: eight paths, three of them with low caps."""
     caps = (7.3, 1, None, None, 0.7, None, None, None)
     layout = _layout("eight", (10, 10, 10, 10, 6, 6, 6, 6), caps, ())
     joins = list(zip(layout.loads, layout.topology.devices("client"), strict=True))[1:]
@@ -132,14 +132,14 @@ LAYOUTS = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    layout: tuple[str, ...] = choices("which", LAYOUTS)
-    runs: int = parameter("of each", "3", whole(), quick="1")
+    layout: tuple[str, ...] = choices("layouts of the paths", LAYOUTS)
+    runs: int = parameter("number of runs per layout", "3", whole(), quick="1")
 
 
 @contextmanager
 def bed(chosen: Settings, cells: Sequence[Layout], seed: int) -> Iterator[Setup]:
     with Testbed(cells[0].topology, seed=seed) as testbed:
-        yield Setup.built(testbed, cells[0].policy(), control="bbr")
+        yield Setup.start(testbed, cells[0].policy(), control="bbr")
 
 
 def measure(setup: Setup, turn: Turn[Layout]) -> Mapping[str, Carried]:
@@ -153,28 +153,28 @@ def measure(setup: Setup, turn: Turn[Layout]) -> Mapping[str, Carried]:
     with ExitStack() as stack:
         for _ in range(layout.vanishing):
             stack.enter_context(setup.testbed[OTHERS].running(setup.download, name="other"))
-        time.sleep(WARM if layout.vanishing else 0)
+        time.sleep(WARM_UP_SECONDS if layout.vanishing else 0)
         recorder = stack.enter_context(Recorder(client, layout.topology.devices("client"), interval=0.25))
         stack.enter_context(client.running(setup.download))
-        recorder.wait(WARM)
+        recorder.wait(WARM_UP_SECONDS)
         if missing := addresses - subflows():
             raise TestbedError(f"{layout.name}: there is no subflow from {', '.join(missing)}")
         silent = f'iifname "to-{OTHERS}*" drop; oifname "to-{OTHERS}*" drop'
         with dropping(setup.testbed["core"], silent) if layout.vanishing else nullcontext():
-            begin = recorder.now + (GIVE_UP_SECONDS if layout.vanishing else 0)
-            recorder.wait(begin + MEASURED + 0.5)
+            begin = recorder.now + (VANISH_SECONDS if layout.vanishing else 0)
+            recorder.wait(begin + MEASURE_SECONDS + 0.5)
     return judge(recorder.samples, layout, begin)
 
 
 def judge(samples: Sequence[Sample], layout: Layout, begin: float) -> dict[str, Carried]:
     """Return the rate of each path from *begin* on. Raises ValueError if there are too few samples."""
     return {
-        load.name: Carried(mean_rate(samples, device, begin, begin + MEASURED) / load.expected)
+        load.name: Carried(mean_rate(samples, device, begin, begin + MEASURE_SECONDS) / load.expected)
         for load, device in zip(layout.loads, layout.topology.devices("client"), strict=True)
     }
 
 
-def _least(row: Row[Layout, Carried]) -> float:
+def _min_share(row: Row[Layout, Carried]) -> float:
     """Return the minimum rate of the row's path, as a share of its link or cap."""
     load = row.cell.load(row.part)
     if load.cap is None:
@@ -192,7 +192,7 @@ def _path(row: Row[Layout, Carried]) -> str:
 class Carried:
     """The rate of one path, as a share of its link or cap."""
 
-    share: float = figure("carried", aim=_path, digits=3, least=_least, most=MAX_SHARE)
+    share: float = figure("carried", aim=_path, digits=3, least=_min_share, most=MAX_SHARE)
 
 
 SCENARIO = Scenario(

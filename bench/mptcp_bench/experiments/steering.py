@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Steering modes on real downloads: what each path carries if the policy names a mode.
+"""Steering modes on real downloads: the rate of each path in each mode.
 
 *active-standby*: Wi-Fi is active, Ethernet standby; for a while Wi-Fi's router drops all packets. *priority-based*:
 Wi-Fi is first; for a while the origin sends less than Wi-Fi could carry. *load-balancing*: 70/30 and 50/50; and 60/40
 and 85/15 while the origin sends less than the paths could carry. *smallest-delay*: compared with a policy without
 rules. Rates count the bytes that arrive at the client.
 
-A further part measures outages of one path in each mode (``experiments.steering_outages``).
+Another part measures outages of one path in each mode (``experiments.steering_outages``).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from .two_paths import dropping, slow_origin, two_paths
 PARTS = ("modes", "outages")
 ETHERNET, WIFI, SLOW_ORIGIN = 100, 30, 15
 """Rates of Ethernet, of Wi-Fi, and of the origin while it is slow, in Mbit/s."""
-WARM, EVENT, AFTER = 6.0, 6.0, 10.0
+BEFORE_SECONDS, EVENT_SECONDS, AFTER_SECONDS = 6.0, 6.0, 10.0
 """Seconds that are recorded before, during and after the event."""
 START_SECONDS = 1.0
 """Seconds from the start of the client's program until both subflows exist and the mode controls them."""
-WINDOW = 10.0
+WINDOW_SECONDS = 10.0
 """Seconds over which a path's share is computed."""
 PACED = {"load-balancing 60/40, paced": 20, "load-balancing 85/15, paced": 12}
 """Rate in Mbit/s at which the origin sends during the whole download."""
@@ -48,12 +48,12 @@ AIMS: dict[str, dict[str, Bounds]] = {
     "active-standby": {
         "standby's share before": (None, 0.001),
         "taken over after s": (None, 1),
-        "back after s": (None, AFTER),
+        "back after s": (None, AFTER_SECONDS),
     },
     "priority-based": {
-        "Mbit/s while Wi-Fi is not enough": BOTH_FULL,
-        "second's share while it is": (None, 0.02),
-        "Mbit/s while it is": (0.9 * SLOW_ORIGIN, None),
+        "Mbit/s, fast origin": BOTH_FULL,
+        "Ethernet's share, slow origin": (None, 0.02),
+        "Mbit/s, slow origin": (0.9 * SLOW_ORIGIN, None),
     },
     **{
         kind: {
@@ -72,7 +72,7 @@ EVENTS: dict[str, Callable[[Testbed], AbstractContextManager[None]]] = {
     "active-standby": lambda testbed: dropping(testbed["hop2"]),
     "priority-based": lambda testbed: slow_origin(testbed, SLOW_ORIGIN),
 }
-"""The event in mid-transfer."""
+"""The event in the middle of the transfer, by kind."""
 
 
 def rules(kind: str) -> str:
@@ -91,7 +91,7 @@ def rules(kind: str) -> str:
 
 
 def findings(kind: str, samples: Sequence[Sample], event: float) -> dict[str, Finding]:
-    """Return the findings of a download of *kind* by name. Its event began at *event* and lasted ``EVENT`` seconds.
+    """Return the findings of a download of *kind* by name. Its event began at *event* and lasted ``EVENT_SECONDS``.
 
     The time of an event that did not happen is infinity. Raises ValueError if there are too few samples.
     """
@@ -105,23 +105,27 @@ def findings(kind: str, samples: Sequence[Sample], event: float) -> dict[str, Fi
         """Return the rate of both paths together, in Mbit/s, between two times."""
         return sum(mean_rate(samples, device, start, end) for device in DEVICES) / 1e6
 
-    def first(device: str, start: float, minimum: float) -> float:
+    def seconds_until(device: str, start: float, minimum: float) -> float:
         """Return the seconds from *start* until *device* has more than *minimum* Mbit/s."""
         later = (rate for rate in rates(samples) if rate.time > start + 0.1)
         return next((rate.time - start for rate in later if rate.bits[device] > minimum * 1e6), inf)
 
-    end, restored = samples[-1].time, event + EVENT
+    end, restored = samples[-1].time, event + EVENT_SECONDS
     if kind == "active-standby":
-        values = [share("eth0", START_SECONDS, event), first("eth0", event, 1), first("wlan0", restored, 0.8 * WIFI)]
+        values = [
+            share("eth0", START_SECONDS, event),
+            seconds_until("eth0", event, 1),
+            seconds_until("wlan0", restored, 0.8 * WIFI),
+        ]
     elif kind == "priority-based":
         values = [total(2.5, event), share("eth0", restored - 3, restored), total(restored - 3, restored)]
     else:
         values = [share("eth0", 0, end), total(2, end)]
         if kind.startswith("load-balancing"):
-            wanted = int(kind.split()[1].partition("/")[0]) / 100
-            starts = [sample.time for sample in samples if sample.time + WINDOW < end]
-            shares = [share("eth0", start, start + WINDOW) for start in starts]
-            values.insert(1, max(100 * abs(each - wanted) for each in shares))
+            weight = int(kind.split()[1].partition("/")[0]) / 100
+            starts = [sample.time for sample in samples if sample.time + WINDOW_SECONDS < end]
+            shares = [share("eth0", start, start + WINDOW_SECONDS) for start in starts]
+            values.insert(1, max(100 * abs(each - weight) for each in shares))
     return {name: Finding(value) for name, value in zip(AIMS[kind], values, strict=True)}
 
 
@@ -159,33 +163,37 @@ class Cell:
 
     def measure(self, setup: Setup) -> dict[str, Finding]:
         """Download in a mode, with the mode's event."""
-        setup.load_between(policy(rules(self.kind)), [] if self.kind == "no rule" else ["steered"])
+        setup.load_while_idle(policy(rules(self.kind)), [] if self.kind == "no rule" else ["steered"])
         paced = slow_origin(setup.testbed, PACED[self.kind]) if self.kind in PACED else nullcontext()
         with paced, setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
-            recorder.wait(WARM)
+            recorder.wait(BEFORE_SECONDS)
             event = recorder.now
             with EVENTS[self.kind](setup.testbed) if self.kind in EVENTS else nullcontext():
-                recorder.wait(event + EVENT)
-            recorder.wait(event + EVENT + AFTER)
+                recorder.wait(event + EVENT_SECONDS)
+            recorder.wait(event + EVENT_SECONDS + AFTER_SECONDS)
         return findings(self.kind, recorder.samples, event)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    part: tuple[str, ...] = choices("what to measure", PARTS)
+    part: tuple[str, ...] = choices("parts to measure", PARTS)
     rtt: tuple[tuple[float, float], ...] = parameter(
-        "in modes: RTTs in ms, Ethernet/Wi-Fi", "20/20,60/20", several(rtt_pair), quick="20/20"
+        "RTTs of Ethernet/Wi-Fi in ms (part modes)", "20/20,60/20", several(rtt_pair), quick="20/20"
     )
-    runs: int = parameter("of each", "5", whole(), quick="1")
-    kind: tuple[str, ...] = choices("in modes, separated by |", AIMS, quick="|".join(QUICK_KINDS), by="|")
-    mode: tuple[str, ...] = choices("in outages", outages.RULES, quick="none,active-standby,priority-based")
-    fault: tuple[str, ...] = choices("in outages", outages.FAULTS, quick="silent")
-    outage: tuple[int, ...] = parameter("in outages: seconds", "2,8,30", several(whole()), quick="8")
-    load: tuple[str, ...] = choices("in outages", outages.LOADS, quick="paced")
+    runs: int = parameter("number of runs per cell", "5", whole(), quick="1")
+    kind: tuple[str, ...] = choices(
+        "kinds of download (part modes), separated by |", AIMS, quick="|".join(QUICK_KINDS), by="|"
+    )
+    mode: tuple[str, ...] = choices("modes (part outages)", outages.RULES, quick="none,active-standby,priority-based")
+    fault: tuple[str, ...] = choices("faults (part outages)", outages.FAULTS, quick="silent")
+    outage: tuple[int, ...] = parameter(
+        "durations of an outage in seconds (part outages)", "2,8,30", several(whole()), quick="8"
+    )
+    load: tuple[str, ...] = choices("loads (part outages)", outages.LOADS, quick="paced")
 
 
 def cells(chosen: Settings) -> list[Cell | outages.Cell]:
-    """Return the chosen cells of each part, in an order that keeps the modes of one outage together."""
+    """Return the chosen cells of each part, with the modes of each outage next to each other."""
     by_part: dict[str, list[Cell | outages.Cell]] = {
         "modes": [Cell(*each) for each in product(chosen.rtt, chosen.kind)],
         "outages": [
@@ -200,10 +208,10 @@ def cells(chosen: Settings) -> list[Cell | outages.Cell]:
 def bed(chosen: Settings, cells: Sequence[Cell | outages.Cell], seed: int) -> Iterator[Setup]:
     first = cells[0]
     with Testbed(paths(two_paths(first.rates, first.rtts)), seed=seed) as testbed:
-        yield Setup.built(testbed, policy("[]"), up=isinstance(first, outages.Cell))
+        yield Setup.start(testbed, policy("[]"), up=isinstance(first, outages.Cell))
 
 
-_LABELS = (("RTT ms", lambda r: r.cell.bed[:-3]), ("mode", lambda r: r.cell.kind), ("what", lambda r: r.part))
+_LABELS = (("RTT ms", lambda r: r.cell.bed[:-3]), ("mode", lambda r: r.cell.kind), ("quantity", lambda r: r.part))
 SCENARIO: Scenario[Settings, Any, Setup, Any] = Scenario(
     settings=Settings,
     needs=("root", "mptcp", "mptcp-pm", "tbf", "htb", "nftables", "apache2", "squid", "curl", "mptcpize"),

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Outages in the steering modes: one path fails in mid-transfer, in one of three ways, and comes back.
+"""Outages in the steering modes: one path fails during a transfer, in one of three ways, and returns.
 
 The failing path has 30 Mbit/s, and is the first one for the modes with an order. The other path has 20 Mbit/s. The RTT
-is 20 ms. Every 0.1 s the experiment records how many bytes the application has received. A
-mode is compared with the same outage without a mode: the transfer must not be slower, and the application must not wait
-longer.
+is 20 ms. Every 0.1 s the experiment records how many bytes the application has received. A mode is compared with the
+same outage without a mode: the transfer must not be slower, and the application must not wait longer.
 """
 
 from __future__ import annotations
@@ -48,22 +47,22 @@ LOADS = ("full", "paced", "upload")
 origin; an upload at full speed."""
 PACE, RTT = 12, 20
 """Rate of the slow origin in Mbit/s, and RTT of both paths in ms."""
-FAST, WARM = 4.0, 8.0
-"""Seconds at full speed before a paced load, and seconds before the failure."""
-MIN_AFTER, MAX_AFTER = 8.0, 20.0
+FAST_SECONDS, WARM_UP_SECONDS = 4.0, 8.0
+"""Seconds at full speed before a paced load, and seconds of the transfer before the failure."""
+MIN_AFTER_SECONDS, MAX_AFTER_SECONDS = 8.0, 20.0
 """Minimum and maximum seconds that are recorded after the outage; between them, 1.5 times the outage."""
 APPLICATION = "application"
 """Name of the counter of the bytes that the application has received."""
-MIN_PROGRESS = 1_000_000
+MIN_RATE = 1_000_000
 """Rate in bits/s. An application that receives less in 0.1 s stands still."""
-SETTLE = 2.0
+SETTLE_SECONDS = 2.0
 """Seconds after the failure that are left out of the rate, if the outage is at least twice as long."""
-MAX_STALL = 1.0
+MAX_STALL_SECONDS = 1.0
 """Maximum seconds for which the application may stand still."""
 MARGIN = 0.15
 """Non-inferiority margin: the share by which a mode may be slower than the same outage without a mode. Two runs without
 a mode differ by this share."""
-MAX_FIRST_PATH = 1.05 * LOST_RATE
+MAX_FIRST_RATE = 1.05 * LOST_RATE
 """Maximum rate in Mbit/s before the failure, in any run, if a mode must use only its first path."""
 
 
@@ -92,8 +91,8 @@ class Cell:
         return RTT, RTT
 
     def measure(self, setup: Setup) -> Outage:
-        """Transfer in a mode while a path fails and comes back."""
-        setup.load_between(policy(RULES[self.mode]), [] if self.mode == NONE else ["steered"])
+        """Transfer in a mode while a path fails and returns."""
+        setup.load_while_idle(policy(RULES[self.mode]), [] if self.mode == NONE else ["steered"])
         client, uploading = setup.client, self.load == "upload"
         with ExitStack() as stack:
             process = stack.enter_context(client.running(setup.upload if uploading else setup.download))
@@ -107,16 +106,16 @@ class Cell:
 
             recorder = stack.enter_context(Recorder(client, [APPLICATION], read=read))
             if self.load == "paced":
-                recorder.wait(FAST)
+                recorder.wait(FAST_SECONDS)
                 stack.enter_context(slow_origin(setup.testbed, PACE))
-            recorder.wait(WARM)
+            recorder.wait(WARM_UP_SECONDS)
             if len(client_ends(setup.proxy, [client.address(name) for name in DEVICES])) != 2:
                 raise TestbedError("the transfer does not have two subflows")
             failed = recorder.now
             with self._failure(setup.testbed):
                 recorder.wait(failed + self.outage)
             restored = recorder.now
-            recorder.wait(restored + min(MAX_AFTER, max(MIN_AFTER, 1.5 * self.outage)))
+            recorder.wait(restored + min(MAX_AFTER_SECONDS, max(MIN_AFTER_SECONDS, 1.5 * self.outage)))
             if not process.running:
                 raise TestbedError(f"the transfer ended with {process.returncode}")
         return judge(recorder.samples, failed, restored)
@@ -128,7 +127,7 @@ class Cell:
         return router.link_down("wan") if self.fault == "router" else dropping(router)
 
 
-def _steered(row: Row[Cell, Outage]) -> bool:
+def _has_mode(row: Row[Cell, Outage]) -> bool:
     return row.cell.mode != NONE
 
 
@@ -138,8 +137,8 @@ def _without_mode(row: Row[Cell, Outage], name: str) -> list[float]:
 
 
 def _max_stall(row: Row[Cell, Outage]) -> float:
-    """Return the limit of a stall. Without an order, a mode may take as long as the kernel does without a mode."""
-    return round(max([MAX_STALL, *([] if row.cell.mode in BY_ORDER else _without_mode(row, "still"))]), 2)
+    """Return the limit of a stall. Without an order, a mode may take as long as the kernel without a mode."""
+    return round(max([MAX_STALL_SECONDS, *([] if row.cell.mode in BY_ORDER else _without_mode(row, "still"))]), 2)
 
 
 def _relative(row: Row[Cell, Outage]) -> list[float]:
@@ -169,28 +168,28 @@ class Outage:
     before: float = figure("Mbit/s before", digits=1)
     """Rate of the application before the outage, Mbit/s."""
     during: float = figure("in it", digits=1)
-    """Rate of the application in the outage, Mbit/s; without its first ``SETTLE`` seconds if it is long."""
+    """Rate of the application in the outage, Mbit/s; without its first ``SETTLE_SECONDS`` if it is long."""
     still: float = figure(
         "stands still s", digits=1, aim="stands still for s", most=_max_stall,
-        judged=lambda row: _steered(row) and row.cell.load != "upload",
+        judged=lambda row: _has_mode(row) and row.cell.load != "upload",
     )  # fmt: skip
     """Longest time in seconds that the application stood still, beginning in the outage or lasting into it."""
 
 
 def judge(samples: Sequence[Sample], failed: float, restored: float) -> Outage:
-    """Judge one transfer, whose path failed and came back at these times on the samples' clock.
+    """Judge one transfer, whose path failed and returned at these times on the samples' clock.
 
-    Raises ValueError if there are too few samples, or if the application received nothing before the failure: in a
+    Raises ValueError if there are too few samples, or if the application received no data before the failure: in a
     comparison of two transfers without data, neither would be slower.
     """
-    begin = failed + SETTLE if restored - failed >= 2 * SETTLE else failed
+    begin = failed + SETTLE_SECONDS if restored - failed >= 2 * SETTLE_SECONDS else failed
     before = mean_rate(samples, APPLICATION, max(0.5, failed - 3), failed) / 1e6
     if before <= 0:
-        raise ValueError("the application had nothing before the failure")
+        raise ValueError("the application received no data before the failure")
     return Outage(
         before,
         mean_rate(samples, APPLICATION, begin, restored) / 1e6,
-        longest_gap(samples, [APPLICATION], MIN_PROGRESS, failed, restored + MAX_STALL),
+        longest_gap(samples, [APPLICATION], MIN_RATE, failed, restored + MAX_STALL_SECONDS),
     )
 
 
@@ -199,10 +198,10 @@ TABLE: Table[Any, Outage] = Table(
     (
         *columns_of(Outage),
         Column(
-            "", "before", "most", "Mbit/s before the failure, by the first path alone", most=MAX_FIRST_PATH,
+            "", "before", "most", "Mbit/s before the failure, by the first path alone", most=MAX_FIRST_RATE,
             judged=_uses_first_path,
         ),
-        Column("", _relative, aim="Mbit/s, × without a mode, lower bound", least=1 - MARGIN, judged=_steered),
+        Column("", _relative, aim="Mbit/s, × without a mode, lower bound", least=1 - MARGIN, judged=_has_mode),
     ),
     (
         ("load", lambda row: row.cell.load),

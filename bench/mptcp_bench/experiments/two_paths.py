@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Emulated Ethernet and Wi-Fi with their faults, as most experiments use them; and a client's subflows."""
+"""Emulated Ethernet and Wi-Fi with their faults, for several experiments; and a client's subflows."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class Form(NamedTuple):
 
 _REMARK, _NUMBER, _CLIENT = re.compile(r" \(.*\)"), re.compile(r"\d[\d,.]*"), re.compile(r"^[a-z](?=, of its )")
 _BY_MODE = {
-    "Mbit/s while it is", "standby's share before", "taken over after s", "worst over # s, points",
-    "Mbit/s while Wi-Fi is not enough", "back after s", "second's share while it is",
+    "Mbit/s, slow origin", "standby's share before", "taken over after s", "worst over # s, points",
+    "Mbit/s, fast origin", "back after s", "Ethernet's share, slow origin",
 }  # fmt: skip
 _IN_OUTAGES = {
     "Mbit/s before the failure, by the first path alone", "stands still for s",

@@ -69,7 +69,9 @@ ONSET_JUDGE = Judge(
         "a run is missing": onset_runs(runs=2),
         "nothing measured": onset_runs(runs=0),
     },
-    refused=dict.fromkeys(("fallback to TCP", "second path unused"), "nothing came over the other path before the cap"),
+    refused=dict.fromkeys(
+        ("fallback to TCP", "second path unused"), "no data arrived over the other path before the cap"
+    ),
 )
 
 FAULT_AT = 4.0
@@ -85,7 +87,7 @@ def transfer(
     With the guard, the cap is relaxed *relaxed* seconds after the fault begins, and restored *restored* seconds after
     the fault ends. *link* is the rate in Mbit/s that Ethernet carries in between.
     """
-    end = FAULT_AT + guard.FAULT
+    end = FAULT_AT + guard.FAULT_SECONDS
     if arm == guard.OFF:
         relaxed, count = None, 0
     ethernet = constant(cap) if relaxed is None else between(FAULT_AT + relaxed, end + restored, link, cap)
@@ -133,12 +135,12 @@ GUARD = Judge(
         "a run is missing": guard_runs(runs=2),
         "nothing measured": guard_runs(runs=0),
     },
-    refused={"fallback to TCP": "nothing came over Wi-Fi before the fault"},
+    refused={"fallback to TCP": "no data arrived over Wi-Fi before the fault"},
 )
 
 BEGIN = 0.5
 FULL, OTHER = constant(48), constant(20)
-UNTIL_POLLED = between(0, overshoot.PERIOD / 2, 48, 5)
+UNTIL_POLLED = between(0, overshoot.POLL_SECONDS / 2, 48, 5)
 
 
 @cache
@@ -148,7 +150,7 @@ def transfer_beyond_cap(ethernet: Load, wifi: Load) -> overshoot.Outcome:
     def begun(load: Load) -> Load:
         return lambda time: load(time - BEGIN) if time >= BEGIN else 0
 
-    end = BEGIN + overshoot.SECONDS
+    end = BEGIN + overshoot.TRANSFER_SECONDS
     return overshoot.judge(series({"eth0": begun(ethernet), "wlan0": begun(wifi)}, end), end)
 
 
@@ -191,7 +193,7 @@ OVERSHOOT = Judge(
         "nothing measured": overshoot_runs(left_out="all"),
         "no byte came": capped(constant(0)),
     },
-    refused={"no byte came": "nothing came over eth0"},
+    refused={"no byte came": "no data arrived over eth0"},
 )
 
 

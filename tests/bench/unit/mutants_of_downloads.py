@@ -17,7 +17,7 @@ from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.devices import payload_share
 from mptcp_bench.experiments.pages_judging import NEW, OURS, Batch, Cell, Download, judge
-from mptcp_bench.experiments.steering import AFTER, AIMS, EVENT, WARM
+from mptcp_bench.experiments.steering import AFTER_SECONDS, AIMS, BEFORE_SECONDS, EVENT_SECONDS
 from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.protocol import Protocol
 
@@ -173,7 +173,7 @@ PAGES = Judge(
 
 Loads = tuple[Load, Load]
 """Rates in Mbit/s over Ethernet and Wi-Fi."""
-RESTORED, STOP = WARM + EVENT, WARM + EVENT + AFTER
+RESTORED, STOP = BEFORE_SECONDS + EVENT_SECONDS, BEFORE_SECONDS + EVENT_SECONDS + AFTER_SECONDS
 
 
 def steady(ethernet: float, wifi: float) -> Loads:
@@ -182,12 +182,12 @@ def steady(ethernet: float, wifi: float) -> Loads:
 
 def takeover(delay: float = 0.5, back: float = 1.0) -> Loads:
     """Ethernet takes over *delay* s after Wi-Fi falls silent; Wi-Fi is used again *back* s after the silence."""
-    return between(WARM + delay, RESTORED + back, 100, 0), between(WARM, RESTORED + back, 0, 30)
+    return between(BEFORE_SECONDS + delay, RESTORED + back, 100, 0), between(BEFORE_SECONDS, RESTORED + back, 0, 30)
 
 
 def slow_origin(ethernet: float, wifi: float) -> Loads:
     """Both paths are full, except while the origin is slow and they carry *ethernet* and *wifi*."""
-    return between(WARM + 0.5, RESTORED, ethernet, 100), between(WARM + 0.5, RESTORED, wifi, 30)
+    return between(BEFORE_SECONDS + 0.5, RESTORED, ethernet, 100), between(BEFORE_SECONDS + 0.5, RESTORED, wifi, 30)
 
 
 SOUND_LOADS: Mapping[str, Loads] = {
@@ -206,7 +206,7 @@ BALANCING = tuple(kind for kind in AIMS if kind.startswith("load-balancing"))
 
 @cache
 def findings(kind: str, ethernet: Load, wifi: Load) -> dict[str, steering.Finding]:
-    return steering.findings(kind, series({"eth0": ethernet, "wlan0": wifi}, STOP), WARM)
+    return steering.findings(kind, series({"eth0": ethernet, "wlan0": wifi}, STOP), BEFORE_SECONDS)
 
 
 def mode_runs(changed: Mapping[str, Loads] | None = None, *, runs: int = 2, left_out: str = "") -> Judged:
@@ -261,7 +261,7 @@ STEERING = Judge(
         "modes: plain TCP over Ethernet": mode_runs(dict.fromkeys(SOUND_LOADS, steady(100, 0))),
         "modes: emulator off": mode_runs(dict.fromkeys(SOUND_LOADS, steady(900, 270))),
         "modes: the standby is late": mode_runs({ACTIVE: takeover(delay=1.5)}),
-        "modes: the active path is never used again": mode_runs({ACTIVE: takeover(back=AFTER)}),
+        "modes: the active path is never used again": mode_runs({ACTIVE: takeover(back=AFTER_SECONDS)}),
         "modes: the standby carries data before": mode_runs({ACTIVE: (constant(1), SOUND_LOADS[ACTIVE][1])}),
         "modes: the second path stays in use": mode_runs({ORDER: slow_origin(1, 14)}),
         "modes: less than the origin sends": mode_runs({ORDER: slow_origin(0, 10)}),
@@ -286,5 +286,5 @@ STEERING = Judge(
         "outages: nothing measured": outages_of(0, unsteered=0, planned=1, mode=ORDER),
         "outages: nothing arrives": outages_of(before=0, during=0),
     },
-    refused={"outages: nothing arrives": "the application had nothing before the failure"},
+    refused={"outages: nothing arrives": "the application received no data before the failure"},
 )  # fmt: skip

@@ -28,7 +28,7 @@ def fetch(host: Any) -> None:
     [cell, *_] = SCENARIO.cells(SCENARIO.chosen({}, quick=True))
     origin: Any = SimpleNamespace(host=SimpleNamespace(service_address=lambda: "192.0.2.2"))
     lab: Any = type("Lab", (dict,), {"directory": host.directory})(client=host)
-    Bed(lab, origin, "192.0.2.1")._by_agent(cell)
+    Bed(lab, origin, "192.0.2.1")._run_agent(cell)
 
 
 @pytest.mark.parametrize(("measure", "end"), [(capture, "stop"), (fetch, "kill")])

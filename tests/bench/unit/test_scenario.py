@@ -34,7 +34,7 @@ from mptcp_lab.testbed import EmulationError, TestbedError
 @dataclass(frozen=True, slots=True)
 class Settings:
     links: tuple[int, ...] = parameter("rates of the link in Mbit/s", "10,20", several(whole()), quick="10")
-    runs: int = parameter("of each variant", "2", whole())
+    runs: int = parameter("number of runs per variant", "2", whole())
     seconds: float | None = parameter("of a run", None, number())
     caps: tuple[str, ...] = choices("variants", ("none", "ours"))
 
@@ -256,9 +256,9 @@ def test_options_have_usual_values_and_other_values_in_a_quick_run() -> None:
     made = scenario()
     assert made.OPTIONS == {
         "links": "rates of the link in Mbit/s, default 10,20",
-        "runs": "of each variant, default 2",
+        "runs": "number of runs per variant, default 2",
         "seconds": "of a run",
-        "caps": "variants, of none, ours, default all",
+        "caps": "variants: all, or a list of none, ours, default all",
     }
     assert made.chosen({}) == Settings((10, 20), 2, None, ("none", "ours"))
     assert made.chosen({"seconds": "0.5"}, quick=True) == Settings((10,), 2, 0.5, ("none", "ours"))
@@ -275,7 +275,7 @@ NOT_WHOLE = ("ten", "0", "-1", "1.5", "", " 1", "1_0", "٣", "9" * 5000)
         *((whole(), text, "allowed are whole numbers from 1 on") for text in NOT_WHOLE),
         (whole(0, 80), "81", "allowed are whole numbers from 0 to 80"),
         (several(whole()), "1,x", "'x': allowed are whole numbers from 1 on"),
-        (several(whole()), "1,2,1", "'1' is there twice"),
+        (several(whole()), "1,2,1", "'1' occurs twice"),
         (number(), "inf", "allowed is a number greater than 0"),
         (yes_or_no, "1", "allowed are yes and no"),
         (rtt_pair, "20", "allowed are the RTTs of two paths, such as 20/80, each 0 to 20000 ms"),

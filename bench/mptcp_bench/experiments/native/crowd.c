@@ -34,7 +34,7 @@
 
 #include "process.h"
 
-#define SLOTS 100 /* of a second */
+#define SLOTS 100 /* slots per second */
 #define TICK (NANOSECONDS / SLOTS)
 #define MAX_CONNECTIONS 65536
 #define MAX_OPENING 1000 /* requests without an answer at the same time */
@@ -120,7 +120,7 @@ static void bind_next_port(int socket_)
 	static uint16_t port = FIRST_PORT;
 	struct sockaddr_in any = {.sin_family = AF_INET};
 
-	for (int tried = FIRST_PORT; tried <= LAST_PORT; tried++) {
+	for (int attempt = FIRST_PORT; attempt <= LAST_PORT; attempt++) {
 		any.sin_port = htons(port);
 		port = port < LAST_PORT ? port + 1 : FIRST_PORT;
 		if (bind(socket_, (const struct sockaddr *)&any, sizeof any) == 0)
@@ -146,24 +146,24 @@ static void open_tunnel(const struct sockaddr_in *proxy)
 
 static void read_tunnel(uint32_t number)
 {
-	ssize_t got;
+	ssize_t length;
 
 	do {
-		got = recv(connections[number].socket, block, BLOCK, MSG_DONTWAIT);
-		if (got > 0)
-			counters->octets += (uint64_t)got;
-	} while (got == BLOCK);
-	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+		length = recv(connections[number].socket, block, BLOCK, MSG_DONTWAIT);
+		if (length > 0)
+			counters->octets += (uint64_t)length;
+	} while (length == BLOCK);
+	if (length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR))
 		end(number);
 }
 
 static void advance(uint32_t number, const char *request)
 {
 	struct connection *connection = &connections[number];
-	ssize_t got;
+	ssize_t length;
 
 	if (connection->state == CONNECTING) {
-		/* A request is far smaller than an empty send buffer. */
+		/* A request is far smaller than an empty send buffer, so send(2) takes it whole. */
 		if (send(connection->socket, request, strlen(request), MSG_NOSIGNAL) != (ssize_t)strlen(request)) {
 			end(number);
 			return;
@@ -172,10 +172,10 @@ static void advance(uint32_t number, const char *request)
 		watch(connection->socket, number, EPOLLIN, EPOLL_CTL_MOD);
 		return;
 	}
-	got = recv(connection->socket, block, BLOCK, MSG_DONTWAIT);
-	if (got < 0 && (errno == EAGAIN || errno == EINTR))
+	length = recv(connection->socket, block, BLOCK, MSG_DONTWAIT);
+	if (length < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	if (got < 12 || memcmp(block, "HTTP/1.", 7) != 0 || memcmp(block + 8, " 200", 4) != 0) {
+	if (length < 12 || memcmp(block, "HTTP/1.", 7) != 0 || memcmp(block + 8, " 200", 4) != 0) {
 		end(number);
 		return;
 	}
@@ -202,9 +202,9 @@ static void close_next(void)
 
 static void close_excess(void)
 {
-	for (int closed = 0; closed < MAX_CLOSED && counters->open > 0 &&
+	for (int count = 0; count < MAX_CLOSED && counters->open > 0 &&
 			     opening + counters->open + counters->ended > counters->wanted;
-	     closed++)
+	     count++)
 		close_next();
 }
 
@@ -235,12 +235,12 @@ static void accept_all(int listener)
 static void receive(uint32_t number)
 {
 	static const char answer[] = "HTTP/1.1 200 OK\r\n\r\n";
-	ssize_t got = recv(connections[number].socket, block, BLOCK, MSG_DONTWAIT);
+	ssize_t length = recv(connections[number].socket, block, BLOCK, MSG_DONTWAIT);
 
 	/* The client notices if the answer is not sent. */
-	if (got > 0)
+	if (length > 0)
 		send(connections[number].socket, answer, sizeof answer - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-	if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
+	if (length == 0 || (length < 0 && errno != EAGAIN && errno != EINTR))
 		end(number);
 }
 
@@ -253,7 +253,7 @@ static void trickle(uint32_t number, size_t octets)
 		counters->octets += (uint64_t)sent;
 }
 
-/* ---- both ---- */
+/* ---- client and origin ---- */
 
 int main(int argc, char **argv)
 {
