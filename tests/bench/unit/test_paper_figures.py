@@ -28,7 +28,7 @@ def lines(axes: Any, label: str) -> list[Any]:
     return [line for line in axes.lines if str(line.get_label()).startswith(label)]
 
 
-@pytest.mark.nightly(besides=("[fig6]",))
+@pytest.mark.nightly(except_for=("[fig6]",))
 @pytest.mark.parametrize("key", NAMES)
 def test_figure_is_a_picture_in_which_no_words_overlap(key: str, tmp_path: Path) -> None:
     png, vector = tmp_path / "new.png", tmp_path / "new.svg"
