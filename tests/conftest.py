@@ -70,9 +70,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_nightly(item: pytest.Item) -> bool:
-    """Return whether *item* runs only with ``--all``: no text of its mark's ``besides`` occurs in its name."""
+    """Return whether *item* runs only with ``--all``: no text of its mark's ``except_for`` occurs in its name."""
     return any(
-        not any(each in item.name for each in mark.kwargs.get("besides", ())) for mark in item.iter_markers("nightly")
+        not any(each in item.name for each in mark.kwargs.get("except_for", ()))
+        for mark in item.iter_markers("nightly")
     )
 
 

@@ -36,7 +36,7 @@ class Tunnel:
     def step(self, kind: int, value: int, data: bytes) -> None:
         match kind % 6:
             case 0:  # the relay probes, from one of its addresses
-                probes = [(index, message, SIZE + value * 4) for index, message in self.relay.due(self.now)]
+                probes = [(index, message, SIZE + value * 4) for index, message in self.relay.due_probes(self.now)]
                 for index, message, size in (*probes, *self.relay.size_probes(self.now)):
                     payload = pack(message, KEY, size)
                     self.recent = [*self.recent[-9:], payload]
@@ -70,7 +70,7 @@ class Tunnel:
         index, kind = value % 10, Kind.ANSWER if value >= 250 else Kind.PROBE
         path = self.relay.paths[index % PATHS]
         numbers = [int.from_bytes(data[at : at + 8], "big") for at in range(0, 24, 8)]
-        message = Message(kind, index, numbers[0] or self.now + 1, 7, path.heard, path.heard_token, *numbers[1:])
+        message = Message(kind, index, numbers[0] or self.now + 1, 7, path.last_sent, path.last_token, *numbers[1:])
         self.deliver_to_proxy(pack(message, KEY), RELAYS[index % PATHS])
 
     def read(self, payload: bytes) -> Message:

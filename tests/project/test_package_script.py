@@ -95,7 +95,7 @@ def test_files_of_a_build_by_root_get_the_owner_of_the_sources(sources: Path) ->
         assert (target / PACKAGE).exists()
 
 
-@pytest.mark.nightly(besides=("[INT]", "[TERM]"))
+@pytest.mark.nightly(except_for=("[INT]", "[TERM]"))
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGHUP, 143), (signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["HUP", "INT", "TERM"]
 )

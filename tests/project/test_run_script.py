@@ -33,7 +33,7 @@ def test_first_run_enables_nothing_and_second_run_installs_nothing(host: Host) -
     host.assert_unchanged()
 
 
-@pytest.mark.nightly(besides=("[config-files amd64", r"[installed amd64\ninstalled i386"))
+@pytest.mark.nightly(except_for=("[config-files amd64", r"[installed amd64\ninstalled i386"))
 @pytest.mark.parametrize(
     ("package_states", "requested"),
     [
@@ -55,7 +55,7 @@ def test_package_of_another_architecture_counts_as_missing(host: Host, package_s
     assert not requested or (host.root / "requested").read_text().split()[-1] == "libc6-dev"
 
 
-@pytest.mark.nightly(besides=("[test -k x]",))
+@pytest.mark.nightly(except_for=("[test -k x]",))
 @pytest.mark.parametrize("command", [("test", "-k", "x"), ("deb", "--test")], ids=" ".join)
 def test_tests_install_git(host: Host, command: tuple[str, ...]) -> None:
     """Defect: without git, as on a machine that unpacked the project from an archive, the tests failed."""
@@ -91,7 +91,7 @@ def to_script(process: subprocess.Popen[str], number: int) -> None:
     os.kill(process.pid, number)
 
 
-@pytest.mark.nightly(besides=("[INT-to_all]", "[TERM-to_script]"))
+@pytest.mark.nightly(except_for=("[INT-to_all]", "[TERM-to_script]"))
 @pytest.mark.parametrize("send", [to_all, to_script])
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGHUP, 129), (signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["HUP", "INT", "TERM"]

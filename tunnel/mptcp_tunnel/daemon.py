@@ -318,7 +318,7 @@ class Daemon:
 
     def _probe(self, running: _Running, now: int) -> None:
         session = running.session
-        probes = [(index, message, SIZE) for index, message in session.due(now)]
+        probes = [(index, message, SIZE) for index, message in session.due_probes(now)]
         for index, message, size in (*probes, *session.size_probes(now)):
             state = running.states[index]
             if state is not None:

@@ -28,7 +28,7 @@ IDLE_AFTER: Final = 5 * SECOND
 EXTRA_PATIENCE: Final = SECOND // 100
 """Nanoseconds added to the difference of the delays to get the patience of the resequencer."""
 MAX_DISPATCHES: Final = 64
-"""The splitter's counter is remembered for this many messages: those of 3 s, or of a minute if the tunnel is idle."""
+"""The splitter's counter is remembered for this many messages: those of 3 s, or a minute if idle."""
 MAX_UNPROVEN_ANSWERS: Final = 100
 """Maximum number of answers to unproven addresses in the time between two probes."""
 NO_COUNTERS: Final = PathCounters(0, 0, 0, 0)
@@ -42,16 +42,16 @@ class Path:
     """Delay in the direction to this end."""
     remote: End | None = None
     """The other end's proven address on this path."""
-    repeated: int = 0
-    """``sent`` of this end's message whose token the newest received message repeated."""
-    heard: int = 0
+    last_echoed: int = 0
+    """``sent`` of this end's message that the newest received message answers."""
+    last_sent: int = 0
     """``sent`` of the newest received message."""
-    heard_token: int = 0
-    heard_at: int = 0
+    last_token: int = 0
+    last_received_at: int = 0
     dispatched: dict[int, int] = field(default_factory=dict)
     """The splitter's byte counter when a message was sent to ``remote``, by the message's ``sent``."""
     sizes: SizeSearch = field(default_factory=SizeSearch)
-    due: int = 0
+    next_probe: int = 0
     counters: PathCounters = NO_COUNTERS
 
 
@@ -70,25 +70,25 @@ class Session:
         self._resumed = 0
         """When the tunnel last carried a packet after an idle time."""
         self._last_interval = IDLE_PROBE_INTERVAL
-        """The expected interval of messages when the last message came."""
+        """The expected interval of messages when the last message arrived."""
 
     def count(self, counters: Sequence[PathCounters], now: int) -> None:
-        """Process *counters*, which the programs have counted on each path."""
+        """Process *counters*, the counters that the BPF programs have for each path."""
         idle = self.interval(now) == IDLE_PROBE_INTERVAL
-        for path, counted in zip(self.paths, counters, strict=False):
-            if counted != path.counters:
+        for path, current in zip(self.paths, counters, strict=False):
+            if current != path.counters:
                 self._last_packet = now
-                path.counters = counted
+                path.counters = current
         if idle and self._last_packet == now:
             self._resumed = now
             for path in self.paths:
-                path.due = min(path.due, now + PROBE_INTERVAL)
+                path.next_probe = min(path.next_probe, now + PROBE_INTERVAL)
 
-    def due(self, now: int) -> Iterator[tuple[int, Message]]:
+    def due_probes(self, now: int) -> Iterator[tuple[int, Message]]:
         """Yield the path and the message of each due probe."""
         for index, path in enumerate(self.paths):
-            if path.remote is not None and path.due <= now:
-                path.due = now + self.interval(now)
+            if path.remote is not None and path.next_probe <= now:
+                path.next_probe = now + self.interval(now)
                 yield index, self._message(index, path.remote, now)
 
     def size_probes(self, now: int) -> Iterator[tuple[int, Message, int]]:
@@ -122,12 +122,12 @@ class Session:
             return (self._message(message.path, source, now, message, received_at) if answers else None), False
         # A message that repeats a later token of this end is newer. ``sent`` is not enough, because the clock of a
         # restarted host begins at 0 again.
-        if (message.heard, message.sent) <= (path.repeated, path.heard):
+        if (message.heard, message.sent) <= (path.last_echoed, path.last_sent):
             return None, False  # out of order, or a duplicate
-        path.repeated = message.heard
+        path.last_echoed = message.heard
         if path.sizes.answered(message.heard):
-            return None, False  # a large message takes longer because of its size, which must not count as a queue
-        path.heard, path.heard_token, path.heard_at = message.sent, message.token, received_at
+            return None, False  # a large message takes longer because of its size, and must not look like a queue
+        path.last_sent, path.last_token, path.last_received_at = message.sent, message.token, received_at
         duration = received_at - message.sent
         minimum = path.incoming.minimum(now)
         if minimum is not None and abs(duration - minimum) > MAX_DELAY:  # the other host's clock restarted
@@ -173,8 +173,8 @@ class Session:
         expected = self._expected(now)
         times = [path.estimator.silent_at(expected) for path in self.paths if path.remote is not None]
         minimum = min((each for each in times if each > now), default=None)
-        woken = self._resumed + 2 * IDLE_PROBE_INTERVAL
-        return minimum if minimum is None or woken <= now else min(minimum, woken)
+        probing_often_from = self._resumed + 2 * IDLE_PROBE_INTERVAL
+        return minimum if minimum is None or probing_often_from <= now else min(minimum, probing_often_from)
 
     def interval(self, now: int) -> int:
         """Return the time between two probes of a path."""
@@ -216,7 +216,7 @@ class Session:
             if len(path.dispatched) > MAX_DISPATCHES:
                 del path.dispatched[next(iter(path.dispatched))]
         heard = (
-            (path.heard, path.heard_token, path.heard_at)
+            (path.last_sent, path.last_token, path.last_received_at)
             if answered is None
             else (answered.sent, answered.token, received_at)
         )

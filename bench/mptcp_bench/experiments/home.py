@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Devices without proxy settings that use a relay: goodput over both uplinks, added delay, cost, effect of an outage.
+"""Devices without proxy settings that use a relay: goodput over both uplinks, added delay, processor time, outages.
 
 The uplinks have 40 and 20 Mbit/s and no delay; while the cost is measured, their rate is unlimited. The parent is a
 real Squid, and the origin is a real Apache.
@@ -32,16 +32,16 @@ SMALL, LARGE, HUGE = "small.bin", "large.bin", "huge.bin"
 FILES = {SMALL: 100_000, LARGE: 30_000_000, HUGE: 400_000_000}
 SMALL_URL = f"http://{SITE}/{SMALL}"
 REQUESTS = 20
-"""Number of requests per run. Their median is the run's value."""
+"""Number of requests per run. Their median is used."""
 REQUEST_TIMEOUT = 60.0
-REDIRECTED = """
+SQUID_CONFIG_LINES = """
 http_port 3129 intercept name=web
 http_port 3130 intercept name=others
 acl redirected myportname web others
 http_access allow redirected clients
 on_unsupported_protocol tunnel all
 """
-REDIRECT = """
+NFT_RULES = """
 add table ip squid
 add chain ip squid pre { type nat hook prerouting priority dstnat; }
 add rule ip squid pre iifname lan0 ip daddr 203.0.113.0/24 tcp dport 80 redirect to :3129
@@ -55,7 +55,7 @@ class Greeting(socketserver.BaseRequestHandler):
 socketserver.ThreadingTCPServer.allow_reuse_address = True
 socketserver.ThreadingTCPServer(("", 25), Greeting).serve_forever()
 """
-GREETED = f"""
+GREETING_CLIENT = f"""
 import socket, statistics, time
 took = []
 for _ in range(3):
@@ -157,7 +157,7 @@ class Site:
         self._testbed.check_emulation()
 
     @contextmanager
-    def _by(self, way: str, uplinks: tuple[str, ...] = UPLINKS) -> Iterator[Program | None]:
+    def _carried_by(self, way: str, uplinks: tuple[str, ...] = UPLINKS) -> Iterator[Program | None]:
         """Carry a device's connections by NAT, our forwarder or Squid. Yield the relay's process; None for NAT."""
         settings = home.write_settings(self._relay, self._parent, uplinks=uplinks)
         with home.gateway(self._relay, settings):
@@ -168,10 +168,10 @@ class Site:
                 with home.forwarder(self._relay, settings) if ours else _squid(self._relay, self._parent) as process:
                     yield process
 
-    def _by_each_way(self, value: Callable[[], float], ways: Sequence[str] = WAYS) -> dict[str, float]:
+    def _measure_each_way(self, value: Callable[[], float], ways: Sequence[str] = WAYS) -> dict[str, float]:
         values = {}
         for way in ways:
-            with self._by(way):
+            with self._carried_by(way):
                 values[way] = value()
         return values
 
@@ -179,25 +179,25 @@ class Site:
         """Return Mbit/s of a download over each uplink by NAT, and over both uplinks by our forwarder and by Squid."""
         rates = {}
         for uplink in UPLINKS:
-            with self._by("nat", (uplink, *(each for each in UPLINKS if each != uplink))):
+            with self._carried_by("nat", (uplink, *(each for each in UPLINKS if each != uplink))):
                 rates[uplink] = self._download(LARGE)
-        return rates | self._by_each_way(lambda: self._download(LARGE), WAYS[1:])
+        return rates | self._measure_each_way(lambda: self._download(LARGE), WAYS[1:])
 
     def first_byte(self) -> dict[str, float]:
         """Return, for each way, the milliseconds to the first byte of an HTTPS answer: the median of ``REQUESTS``."""
         url = f"https://{SITE}/{SMALL}"
-        return self._by_each_way(
+        return self._measure_each_way(
             lambda: 1e3 * median([self._curl("%{time_starttransfer}", url) for _ in range(REQUESTS)])
         )
 
     def banner(self) -> dict[str, float]:
         """Return, for each way, the milliseconds to the greeting of a server that speaks first."""
-        command = python_command(GREETED)
-        return self._by_each_way(lambda: 1e3 * float(self._device.run(command, timeout=REQUEST_TIMEOUT).stdout))
+        command = python_command(GREETING_CLIENT)
+        return self._measure_each_way(lambda: 1e3 * float(self._device.run(command, timeout=REQUEST_TIMEOUT).stdout))
 
     def outage(self) -> dict[str, float]:
-        """Return seconds: the pause of a download and the times of requests in an outage, and the time to return."""
-        with self._by("forwarder"), _endless_download(self._device) as size:
+        """Return, in seconds, a download's longest pause and the requests' durations in an outage, and the recovery."""
+        with self._carried_by("forwarder"), _endless_download(self._device) as size:
             wait_until(lambda: self._received("eth0") > 0 and size() > 3_000_000, "the download uses both uplinks")
             with home.silent(self._testbed["core"], "eth0"):
                 start = last = time.monotonic()
@@ -231,7 +231,7 @@ class Site:
         """Let all devices request a file at once. Return answers, connections that bypassed the parent, and seconds."""
         request = 'url = "{}"\noutput = /dev/null\nwrite-out = "%{{size_download}}\\n"\ninterface = {}\n'
         requests = self._device.write("crowd", "next\n".join(request.format(SMALL_URL, each) for each in ADDRESSES))
-        with self._by("forwarder"):
+        with self._carried_by("forwarder"):
             start = time.monotonic()
             parallel = ["--parallel", "--parallel-immediate", "--parallel-max", str(DEVICES)]
             done = self._device.run(["curl", "-sS", *parallel, "-K", str(requests)], timeout=120, check=False)
@@ -244,7 +244,7 @@ class Site:
         """Return the processor seconds per GB of the process that carries the download."""
         costs = {}
         for way in WAYS[1:]:
-            with self._by(way) as process:
+            with self._carried_by(way) as process:
                 assert process is not None
                 self._download(SMALL)
                 before = tree_seconds(process.pid)
@@ -280,13 +280,13 @@ def _endless_download(device: LiveNode) -> Iterator[Callable[[], int]]:
 @contextmanager
 def _squid(relay: LiveNode, parent: str) -> Iterator[Program]:
     rule = "http_access deny !web_ports"
-    text = RELAY_CONFIG.read_text().replace(rule, f"{REDIRECTED}{rule}")
+    text = RELAY_CONFIG.read_text().replace(rule, f"{SQUID_CONFIG_LINES}{rule}")
     peer = f"cache_peer {parent} parent 3128 0 no-query no-digest connect-timeout=3"
     config = relay.write("relay.conf", f"{text}{peer}\nrequest_start_timeout 3 seconds\nshutdown_lifetime 0 seconds\n")
     proxy = start_relay(relay, config)
     with ExitStack() as scope:
         scope.callback(proxy.process.stop)
-        relay.run(["nft", REDIRECT.strip().replace("\n", "; ")])
+        relay.run(["nft", NFT_RULES.strip().replace("\n", "; ")])
         scope.callback(relay.run, ["nft", "delete table ip squid"])
         yield proxy.process
 

@@ -21,7 +21,7 @@ SPEEDS = (
 """Words of the aims of ``load`` that depend on the machine."""
 
 
-@pytest.mark.nightly(besides=("goodput",))
+@pytest.mark.nightly(except_for=("goodput",))
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -23,7 +23,7 @@ from mptcp_lab.testbed.services import wait_until
 pytestmark = pytest.mark.kernel
 
 
-@pytest.mark.nightly(besides=("[ours]",))
+@pytest.mark.nightly(except_for=("[ours]",))
 @pytest.mark.parametrize("proxies", [OURS, "squid,haproxy,nginx,splice"], ids=["ours", "peers"])
 def test_quick_run_has_all_figures_and_no_failure(proxies: str, require: Callable[..., None]) -> None:
     require(*SCENARIO.needs, *(["haproxy", "nginx"] if "haproxy" in proxies else []))

@@ -25,7 +25,7 @@ def bed(require: Callable[..., None]) -> Iterator[Bed]:
         yield built
 
 
-@pytest.mark.nightly(besides=("tunnel",))
+@pytest.mark.nightly(except_for=("tunnel",))
 @pytest.mark.parametrize("way", WAYS)
 def test_way_carries_downloads_as_its_name_says_and_restores_the_state(bed: Bed, way: str) -> None:
     nodes = (bed.client, bed.server)

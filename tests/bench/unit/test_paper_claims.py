@@ -14,7 +14,7 @@ from mptcp_bench.paper import PAPER
 from mptcp_bench.paper.measurements import Download
 from mptcp_bench.result_file import Verdict
 
-IN_THE_GATE = pytest.mark.nightly(besides=("[fig2", "[fig3", "[fig6", "[table1"))
+IN_THE_GATE = pytest.mark.nightly(except_for=("[fig2", "[fig3", "[fig6", "[table1"))
 """Scenarios without and with a cap."""
 
 

@@ -24,7 +24,7 @@ def lines(axes: Any, label: str) -> list[Any]:
     return [line for line in axes.lines if str(line.get_label()).startswith(label)]
 
 
-@pytest.mark.nightly(besides=("[fig6]",))
+@pytest.mark.nightly(except_for=("[fig6]",))
 @pytest.mark.parametrize("key", PAPER)
 def test_no_words_overlap_in_a_picture_and_an_unfinished_experiment_is_drawn(key: str) -> None:
     full = found("today", key)

@@ -99,7 +99,7 @@ def save_screenshot(site: Site, name: str) -> None:
     site.browser.screenshot(Path(directory) / f"{name}.png")
 
 
-@pytest.mark.nightly(besides=("[live]",))
+@pytest.mark.nightly(except_for=("[live]",))
 @pytest.mark.parametrize("page", PAGES)
 def test_page_has_no_serious_accessibility_fault(site: Site, page: str) -> None:
     for device in DEVICES:

@@ -318,7 +318,7 @@ def fixtures(tmp_path: Path) -> Iterator[Callable[[Callable[..., None]], dict[st
 TESTS = {f"{mutant.test.__name__}-{sorted(mutant.parameters_of_test)}": mutant for mutant in MUTANTS.values()}
 
 
-@pytest.mark.nightly(besides=("security_headers", "rates_are"))
+@pytest.mark.nightly(except_for=("security_headers", "rates_are"))
 @pytest.mark.parametrize("name", TESTS)
 def test_test_passes_on_the_unbroken_console(name: str, fixtures: Callable[..., dict[str, Any]]) -> None:
     mutant = TESTS[name]
@@ -332,7 +332,7 @@ OF_EACH_KIND = (
 )  # fmt: skip
 
 
-@pytest.mark.nightly(besides=OF_EACH_KIND)
+@pytest.mark.nightly(except_for=OF_EACH_KIND)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_test_fails_on_the_mutant(
     name: str, fixtures: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch

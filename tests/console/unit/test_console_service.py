@@ -60,7 +60,7 @@ def test_number_of_idle_connections_is_bounded(tmp_path: Path) -> None:
         assert last.readline() == expected
 
 
-@pytest.mark.nightly(besides=("[[::]]",))
+@pytest.mark.nightly(except_for=("[[::]]",))
 @pytest.mark.parametrize("written", ["[::]", "[0:0::0]"])
 def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path, written: str) -> None:
     """Defect: the console listened only on IPv6, although [::] means every address (docs/console.md)."""

@@ -79,14 +79,14 @@ def test_alerts_pass_their_promtool_tests(require: Callable[..., None]) -> None:
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
-@pytest.mark.nightly(besides=("[never]",))
-@pytest.mark.parametrize("instead", ["vector(0) > 1", "vector(1)"], ids=["never", "always"])
+@pytest.mark.nightly(except_for=("[never]",))
+@pytest.mark.parametrize("expression", ["vector(0) > 1", "vector(1)"], ids=["never", "always"])
 def test_alert_tests_detect_an_alert_that_never_or_always_fires(
-    tmp_path: Path, instead: str, require: Callable[..., None]
+    tmp_path: Path, expression: str, require: Callable[..., None]
 ) -> None:
     require("promtool")
     text = re.sub(r"expr: >-\n *.*\n *.*", "expr: X", ALERTS.read_text())
-    text, replaced = re.subn(r"expr: .*", f"expr: {instead}", text)
+    text, replaced = re.subn(r"expr: .*", f"expr: {expression}", text)
     assert replaced == len(alerts())
     (tmp_path / ALERTS.name).write_text(text)
     (tmp_path / ALERT_TESTS.name).write_text(ALERT_TESTS.read_text())
@@ -101,7 +101,7 @@ def test_each_alert_has_severity_summary_and_description() -> None:
         assert rule["annotations"]["description"].endswith(".")
 
 
-def test_alert_names_and_expression_places_are_unique() -> None:
+def test_alert_names_and_positions_of_expressions_are_unique() -> None:
     assert len(alert_expressions()) == len(alerts())
     assert len(shown_expressions()) == sum(len(panel["targets"]) for panel in panels()) + 1
 
@@ -110,20 +110,20 @@ def test_dashboard_matches_grafanas_types() -> None:
     assert faults(dashboard()) == []
 
 
-def changed(panel: int, place: str, value: Any) -> dict[str, Any]:
-    """Return the dashboard with another value at *place* of a panel: keys and indexes, separated by dots."""
+def changed_dashboard(panel: int, path: str, value: Any) -> dict[str, Any]:
+    """Return the dashboard with another value at *path* of a panel: keys and indexes, separated by dots."""
     document = dashboard()
     found = document["panels"][panel]
-    *way, last = (int(word) if word.isdigit() else word for word in place.split("."))
-    for word in way:
+    *parents, last = (int(word) if word.isdigit() else word for word in path.split("."))
+    for word in parents:
         found = found[word]
     found[last] = value
     return document
 
 
-@pytest.mark.nightly(besides=("exrp", "colorMode"))
+@pytest.mark.nightly(except_for=("exrp", "colorMode"))
 @pytest.mark.parametrize(
-    ("place", "value", "expected"),
+    ("path", "value", "expected"),
     [
         ("titel", "x", ".titel is unknown"),
         ("options.colourMode", "value", ".options.colourMode is unknown"),
@@ -136,9 +136,9 @@ def changed(panel: int, place: str, value: Any) -> dict[str, Any]:
         ("type", "gauge", "unknown"),
     ],
 )
-def test_check_finds_a_value_that_grafanas_types_lack(place: str, value: Any, expected: str) -> None:
+def test_check_finds_a_value_that_grafana_does_not_know(path: str, value: Any, expected: str) -> None:
     number = next(at for at, panel in enumerate(dashboard()["panels"]) if panel["type"] == "stat")
-    assert any(expected in fault for fault in faults(changed(number, place, value)))
+    assert any(expected in fault for fault in faults(changed_dashboard(number, path, value)))
 
 
 def test_dashboard_uses_exactly_its_variables() -> None:
@@ -165,8 +165,8 @@ def test_expressions_sum_rates_of_squid_processes_not_counters() -> None:
 
 
 def test_each_dashboard_range_holds_two_samples() -> None:
-    """Defect: the annotation of a new policy used Grafana's interval, the distance of two points in the graph. This is
-    often as short as a scrape interval, so that it contained no change, and the annotation was missing."""
+    """Defect: the annotation of a new policy used Grafana's $__interval, the distance between two points of the graph.
+    It can be as short as one scrape interval; then the range has only one sample, and the annotation is missing."""
     ranges = set(re.findall(r"\[[^][]*\](?=\))", " ".join(query["expr"] for query in queries())))
     assert ranges == {"[$__rate_interval]"}
 

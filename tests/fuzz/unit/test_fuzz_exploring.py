@@ -35,7 +35,7 @@ def explored(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.usefixtures("_atheris")
-@pytest.mark.nightly(besides=("packets",))
+@pytest.mark.nightly(except_for=("packets",))
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_exploration_finds_no_crash(name: str, tmp_path: Path) -> None:
     ended = explored(str(HERE / "explore.py"), name, str(SECONDS), str(tmp_path))

@@ -81,7 +81,7 @@ def test_page_is_not_cached(portal: PortalSite) -> None:
         assert client.get(CHECK, method="HEAD")[0] == 200
 
 
-@pytest.mark.nightly(besides=("[6]",))
+@pytest.mark.nightly(except_for=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int) -> None:
     client, address = portal.client, {4: SECOND, 6: "fd77:2::2"}[family]
@@ -135,7 +135,7 @@ def test_page_shows_a_cap_until_it_is_lifted(portal: PortalSite) -> None:
         client.until(lambda answer: not any(each["capped"] for each in answer["subflows"]), "the cap is lifted")
 
 
-@pytest.mark.nightly(besides=("[4]",))
+@pytest.mark.nightly(except_for=("[4]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_page_shows_plain_tcp_without_caps_of_other_connections(portal: PortalSite, family: int) -> None:
     """The same client also has a Multipath TCP connection with a cap."""

@@ -54,7 +54,7 @@ def victim(site: PortalSite, port: int) -> Iterator[Connection]:
         yield client
 
 
-@pytest.mark.nightly(besides=("262-",))
+@pytest.mark.nightly(except_for=("262-",))
 @pytest.mark.parametrize(("protocol", "port"), [(socket.IPPROTO_TCP, 25555), (socket.IPPROTO_MPTCP, 25556)])
 def test_clients_behind_one_nat_see_their_own_connections(site: PortalSite, protocol: int, port: int) -> None:
     """Defect: a client that used another address of the proxy was shown the other client's paths, caps and bytes."""

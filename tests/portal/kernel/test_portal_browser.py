@@ -158,7 +158,7 @@ def assert_accessible(browser: Remote, *statuses: int) -> None:
     assert [complaint for complaint in complaints(browser) if not any(each in complaint for each in expected)] == []
 
 
-@pytest.mark.nightly(besides=("https",))
+@pytest.mark.nightly(except_for=("https",))
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: str) -> None:
     host = origin.host.service_address()

@@ -170,7 +170,7 @@ def test_killed_squid_process_is_replaced_while_others_serve(testbed: Testbed, s
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
 
-@pytest.mark.nightly(besides=("[2]",))
+@pytest.mark.nightly(except_for=("[2]",))
 @pytest.mark.parametrize("count", [1, 2])
 def test_reload_refuses_connections_only_briefly(testbed: Testbed, start: Callable[[int], Proxy], count: int) -> None:
     node, proxy = testbed["proxy"], start(count)

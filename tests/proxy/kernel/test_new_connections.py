@@ -134,7 +134,7 @@ def held(testbed: Testbed, *addresses: str) -> tuple[int, int]:
     return accepted, refused
 
 
-@pytest.mark.nightly(besides=("4000",))
+@pytest.mark.nightly(except_for=("4000",))
 @pytest.mark.parametrize("instead", ["ct count over 40", "ct count over 4000"])
 def test_open_connections_of_an_ipv6_network_are_limited(
     testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str
@@ -154,7 +154,7 @@ def test_all_connections_are_accepted_without_the_table(testbed: Testbed, proxy:
     assert opened(testbed, "10.77.1.2", "10.77.8.2")[0] == OPEN_COUNT
 
 
-@pytest.mark.nightly(besides=("as shipped",))
+@pytest.mark.nightly(except_for=("as shipped",))
 @pytest.mark.parametrize("without", ["", JOIN_PASSES], ids=["as shipped", "joins count"])
 def test_join_does_not_count_as_a_new_connection(testbed: Testbed, proxy: Proxy, tmp_path: Path, without: str) -> None:
     # With this rate, the second address cannot regain its used share.
@@ -174,7 +174,7 @@ def refused(testbed: Testbed) -> int:
     return sum(each["counter"]["packets"] for each in rules if "counter" in each)
 
 
-@pytest.mark.nightly(besides=("joins pass",))
+@pytest.mark.nightly(except_for=("joins pass",))
 @pytest.mark.parametrize(
     "instead", [JOIN_PASSES, "tcp option mptcp subtype 1 return"], ids=["as shipped", "joins pass"]
 )

@@ -43,7 +43,7 @@ def downloading(testbed: Testbed, origin: Origin, proxy: Proxy) -> Iterator[None
     download.kill_tree()
 
 
-@pytest.mark.nightly(besides=("default-two", "reno-one"))
+@pytest.mark.nightly(except_for=("default-two", "reno-one"))
 @pytest.mark.parametrize("several", ["workers 1", "workers 2"], ids=["one worker", "two workers"])
 @pytest.mark.parametrize(
     ("arguments", "towards_clients"),

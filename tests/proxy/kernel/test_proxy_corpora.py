@@ -115,7 +115,7 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
 """For each corpus: a line of squid.conf, its replacement, and rows whose result must change with the replacement."""
 
 
-@pytest.mark.nightly(besides=("conformance",))
+@pytest.mark.nightly(except_for=("conformance",))
 @pytest.mark.parametrize("name", MUTANTS)
 def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
     squid = installed()

@@ -78,7 +78,7 @@ def test_doctor_imports_nothing_from_the_working_directory(
     assert not (tmp_path / "imported").exists()
 
 
-@pytest.mark.nightly(besides=("fault5",))
+@pytest.mark.nightly(except_for=("fault5",))
 @pytest.mark.parametrize(
     ("fault", "check", "status"),
     [

@@ -109,7 +109,7 @@ def join(testbed: Testbed, family: int) -> None:
         wait_until(lambda: node.mib()["MPTcpExtMPJoinAckRx"] > before, f"a second subflow by IPv{family}")
 
 
-@pytest.mark.nightly(besides=("NetworkManager",))
+@pytest.mark.nightly(except_for=("NetworkManager",))
 @pytest.mark.parametrize("setting", ["NetworkManager's", "another address is Squid's own"])
 def test_route_metrics_suffice_for_endpoints_with_an_interface(
     make_testbed: Callable[..., Testbed], setting: str
@@ -161,7 +161,7 @@ FAULTS: dict[str, tuple[bool, list[str], list[str], str]] = {
 """For each fault: whether endpoints name their interfaces, commands, statements to add, and the finding's text."""
 
 
-@pytest.mark.nightly(besides=("no route",))
+@pytest.mark.nightly(except_for=("no route",))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testbed], fault: str) -> None:
     dev, commands, more, text = FAULTS[fault]

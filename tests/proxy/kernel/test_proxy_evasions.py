@@ -106,7 +106,7 @@ def with_address(testbed: Testbed, address: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.nightly(besides=("user-from-helper",))
+@pytest.mark.nightly(except_for=("user-from-helper",))
 @pytest.mark.parametrize("rules", HELPER_RULES.values(), ids=HELPER_RULES)
 def test_rules_with_a_helper_serve_strangers(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
     """Defect: the check accepted these rules."""
@@ -116,7 +116,7 @@ def test_rules_with_a_helper_serve_strangers(module_testbed: Testbed, origin: Or
         assert fetch(module_testbed["client"], origin.url("file.bin"), proxy.url(), options=options).status == 200
 
 
-@pytest.mark.nightly(besides=("[on]",))
+@pytest.mark.nightly(except_for=("[on]",))
 @pytest.mark.parametrize("indirect", ["on", "off"])
 def test_rules_that_trust_a_claimed_address_serve_strangers(
     module_testbed: Testbed, origin: Origin, indirect: str

@@ -26,7 +26,7 @@ from mptcp_lab.testbed.services import program, start_origin, start_proxy, wait_
 pytestmark = pytest.mark.kernel
 
 
-@pytest.mark.nightly(besides=("two workers",))
+@pytest.mark.nightly(except_for=("two workers",))
 @pytest.mark.parametrize("several", ["workers 1", "workers 2"], ids=["one worker", "two workers"])
 def test_kernel_without_mptcp_is_logged_and_tcp_works(
     testbed: Testbed, require: Callable[..., None], several: str
@@ -71,7 +71,7 @@ def test_turns_library_is_not_loaded_if_all_its_features_are_off(
     assert proxy.process.stop(60) == 0
 
 
-@pytest.mark.nightly(besides=("no library",))
+@pytest.mark.nightly(except_for=("no library",))
 @pytest.mark.parametrize("loads", [True, False], ids=["library", "no library"])
 def test_library_that_was_not_loaded_is_reported(testbed: Testbed, require: Callable[..., None], loads: bool) -> None:
     """The loader reports an error, but Squid still starts."""

@@ -43,7 +43,7 @@ def proxy(testbed: Testbed, origin: Origin, listed: Path) -> Proxy:
     return start_proxy(node, path)
 
 
-@pytest.mark.nightly(besides=("33",))
+@pytest.mark.nightly(except_for=("33",))
 @pytest.mark.parametrize("edit", ["10.77.9.0/24", "10.77.9.0/33", "half-an-edi"])
 def test_unfinished_edit_of_a_list_has_no_effect(
     testbed: Testbed, proxy: Proxy, origin: Origin, listed: Path, edit: str

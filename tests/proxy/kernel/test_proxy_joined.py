@@ -28,7 +28,7 @@ def written(pid: int) -> int:
     return int(dict(line.split(": ") for line in lines)["wchar"])
 
 
-@pytest.mark.nightly(besides=("fair",))
+@pytest.mark.nightly(except_for=("fair",))
 @pytest.mark.parametrize(("turns", "min_share", "max_share"), [("fair", 0, 0.1), ("kernel", 1, 1.1)])
 def test_nearly_all_writes_of_a_download_are_joined(
     testbed: Testbed, require: Callable[..., None], turns: str, min_share: float, max_share: float

@@ -20,7 +20,7 @@ from mptcp_proxy import shim
 pytestmark = pytest.mark.kernel
 
 
-@pytest.mark.nightly(besides=("blanks",))
+@pytest.mark.nightly(except_for=("blanks",))
 @pytest.mark.parametrize("name", ["private", "with blanks: two"])
 def test_library_in_an_unusable_path_is_copied(
     testbed: Testbed, require: Callable[..., None], tmp_path: Path, name: str

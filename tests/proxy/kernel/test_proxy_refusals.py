@@ -105,7 +105,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.nightly(
-    besides=(
+    except_for=(
         "unknown directive",
         "open proxy]",
         "open proxy in two halves",

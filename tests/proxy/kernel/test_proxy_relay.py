@@ -131,7 +131,7 @@ def test_large_upload_uses_both_uplinks(relayed: Chain) -> None:
     wait_until(both, "an upload uses both uplinks", timeout=MAX_DOWNLOAD_SECONDS)
 
 
-@pytest.mark.nightly(besides=("HTTP-eth0-silent", "HTTPS-wlan0-down"))
+@pytest.mark.nightly(except_for=("HTTP-eth0-silent", "HTTPS-wlan0-down"))
 @pytest.mark.parametrize("silently", [False, True], ids=["down", "silent"])
 @pytest.mark.parametrize("device", UPLINKS)
 @pytest.mark.parametrize("https", [False, True], ids=["HTTP", "HTTPS"])
@@ -184,7 +184,7 @@ def test_only_connections_to_parents_use_multipath_tcp(make_testbed: Callable[..
     assert all((MPTCP_OPTION in kinds) == (port == 3128) for port, kinds in syns)
 
 
-@pytest.mark.nightly(besides=("[6]",))
+@pytest.mark.nightly(except_for=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_parent_is_reached_by_either_ip_version(make_testbed: Callable[..., Testbed], family: int) -> None:
     testbed = make_testbed(RELAY)
@@ -342,7 +342,7 @@ def test_requests_do_not_share_a_connection_to_the_parent(
     assert relayed.node.mib()["MPTcpExtMPCapableSYNTX"] - before == connections
 
 
-@pytest.mark.nightly(besides=("no library",))
+@pytest.mark.nightly(except_for=("no library",))
 @pytest.mark.parametrize("state", ["right", "no library", "no list"])
 def test_broken_library_or_list_causes_plain_tcp_and_is_reported(
     make_testbed: Callable[..., Testbed], state: str
@@ -402,7 +402,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.nightly(besides=("routes of uplinks",))
+@pytest.mark.nightly(except_for=("routes of uplinks",))
 @pytest.mark.parametrize("check", FAULTS)
 def test_remedy_corrects_the_fault_of_a_relay(make_testbed: Callable[..., Testbed], check: str) -> None:
     testbed = make_testbed(RELAY)

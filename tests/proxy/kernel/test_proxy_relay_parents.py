@@ -33,7 +33,7 @@ def refused(relayed: Chain) -> bool:
     return get(relayed)[0] == 503 and get(relayed, https=True)[0] in (503, NO_PARENT)
 
 
-@pytest.mark.nightly(besides=("[2]",))
+@pytest.mark.nightly(except_for=("[2]",))
 @pytest.mark.parametrize("workers", [1, 2])
 def test_first_request_uses_a_parent_that_returned(make_testbed: Callable[..., Testbed], workers: int) -> None:
     """Defect: Squid tried a returned parent with a client's request, which was refused."""

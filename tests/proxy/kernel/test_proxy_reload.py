@@ -190,7 +190,7 @@ def test_sigterm_stops_squid_and_returns_its_status(testbed: Testbed, require: C
     assert namespace_processes(node.namespace) == ()
 
 
-@pytest.mark.nightly(besides=("15",))
+@pytest.mark.nightly(except_for=("15",))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stop_right_after_the_start_ends_squid(testbed: Testbed, require: Callable[..., None], number: int) -> None:
     require("squid", "gcc")

@@ -205,7 +205,7 @@ report(largest=max(waited), smallest=min(waited))
     assert 0 <= found["smallest"] <= found["largest"] <= 5 * TURN
 
 
-@pytest.mark.nightly(besides=("plain",))
+@pytest.mark.nightly(except_for=("plain",))
 def test_connections_of_one_client_get_equal_turns(run_scene: Callable[..., Any]) -> None:
     """Defect: of one client's 400 downloads, only 16 got all turns, and the others got no data."""
     found = run_scene("""
@@ -410,7 +410,7 @@ report(all=got == b"".join(sent), result=result, closed=closed)
     assert found == {"all": False, "result": "ECONNRESET", "closed": 2}
 
 
-@pytest.mark.nightly(besides=("plain",))
+@pytest.mark.nightly(except_for=("plain",))
 def test_all_data_arrive_before_the_end(run_scene: Callable[..., Any]) -> None:
     """In this test, connections with held data are closed while the kernel has little room and clients read late."""
     found = run_scene("""
@@ -535,7 +535,7 @@ report(right=sum(sent[fd] == got[fd] for fd in ends), enough=min(map(len, sent.v
 """
 
 
-@pytest.mark.nightly(besides=("plain-MPTCP-0", "undefined-MPTCP-1"))
+@pytest.mark.nightly(except_for=("plain-MPTCP-0", "undefined-MPTCP-1"))
 @pytest.mark.parametrize("seed", range(3))
 def test_random_writes_arrive_unchanged(run_scene: Callable[..., Any], seed: int) -> None:
     assert run_scene(f"SEED = {seed}\n{RANDOM_WRITES}") == {"right": 12, "enough": True}

@@ -19,7 +19,7 @@ MAX_SECONDS = 14.0
 """Maximum seconds until the answer: dns_timeout is 8, but Squid checks it only when it would repeat its query."""
 
 
-@pytest.mark.nightly(besides=("fair-1",))
+@pytest.mark.nightly(except_for=("fair-1",))
 @pytest.mark.parametrize("servers", [1, 2])
 @pytest.mark.parametrize("turns", ["fair", "kernel"])
 def test_answer_follows_soon_after_the_dns_timeout(

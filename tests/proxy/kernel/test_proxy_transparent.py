@@ -59,7 +59,7 @@ def capabilities(pid: int) -> int:
     return int(line.split()[1], 16)
 
 
-@pytest.mark.nightly(besides=("[2]",))
+@pytest.mark.nightly(except_for=("[2]",))
 @pytest.mark.parametrize("number", [1, 2])
 def test_workers_have_the_same_capabilities_as_without_the_library(
     testbed: Testbed, require: Callable[..., None], number: int

@@ -38,7 +38,7 @@ def subflows(status: Path) -> dict[int, list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.nightly(besides=("nftables",))
+@pytest.mark.nightly(except_for=("nftables",))
 def test_join_at_announced_port_is_capped(site: Site) -> None:
     """Defect: a join at an announced port that is not in listen_ports had no cap."""
     with running(site) as throttler, listening(site) as listener, connected(site, listener):

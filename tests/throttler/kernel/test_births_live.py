@@ -63,7 +63,7 @@ def capped_bytes(site: Site) -> int:
     return int(found[1])
 
 
-@pytest.mark.nightly(besides=("iptables-4", "nftables-6"))
+@pytest.mark.nightly(except_for=("iptables-4", "nftables-6"))
 @pytest.mark.parametrize("family", [4, 6])
 def test_first_segments_use_the_class_before_an_entry_exists(site: Site, family: int) -> None:
     with running(site) as throttler:
@@ -78,7 +78,7 @@ def test_first_segments_use_the_class_before_an_entry_exists(site: Site, family:
             assert not site.entries()
 
 
-@pytest.mark.nightly(besides=("nftables",))
+@pytest.mark.nightly(except_for=("nftables",))
 def test_undecided_socket_leaves_the_class_after_60_segments(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
@@ -95,7 +95,7 @@ def test_undecided_socket_leaves_the_class_after_60_segments(site: Site) -> None
             assert capped_bytes(site) == before
 
 
-@pytest.mark.nightly(besides=("iptables",))
+@pytest.mark.nightly(except_for=("iptables",))
 def test_undecided_socket_gets_a_larger_limit_of_unsent_bytes(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
@@ -109,7 +109,7 @@ def test_undecided_socket_gets_a_larger_limit_of_unsent_bytes(site: Site) -> Non
             assert unsent_limits(site) == {65_536}
 
 
-@pytest.mark.nightly(besides=("nftables",))
+@pytest.mark.nightly(except_for=("nftables",))
 def test_client_known_to_have_one_path_leaves_the_class(site: Site) -> None:
     with running(site):
         with site.client.link_down("wlan0"), connection(site) as (client, proxy):
@@ -122,7 +122,7 @@ def test_client_known_to_have_one_path_leaves_the_class(site: Site) -> None:
         until(lambda: not site.uncapped())
 
 
-@pytest.mark.nightly(besides=("iptables",))
+@pytest.mark.nightly(except_for=("iptables",))
 def test_cleanup_takes_sockets_out_of_a_killed_throttlers_class(site: Site) -> None:
     with ExitStack() as stack:
         with running_until_killed(site):

@@ -76,7 +76,7 @@ def is_nearly_equal(used: int, downloaded: int) -> bool:
     return abs(used - downloaded) <= max(0.01 * downloaded, 65_536)
 
 
-@pytest.mark.nightly(besides=("[6]",))
+@pytest.mark.nightly(except_for=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_long_and_short_downloads_are_counted_completely(site: Site, family: int) -> None:
     throttler = site.start_with("5 GB")

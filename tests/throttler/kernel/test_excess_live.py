@@ -112,7 +112,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return Site.start_on(testbed, start_origin(testbed["origin"], {"small": 1000}))
 
 
-@pytest.mark.nightly(besides=("[6]",))
+@pytest.mark.nightly(except_for=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_subflows_beyond_the_limit_are_closed_and_others_capped(site: Site, family: int) -> None:
     throttler = site.start(CAPPED_BY_ORDER)

@@ -173,7 +173,7 @@ def has_only_expected_caps(site: Site, *more: str) -> bool:
     return found == sorted((ALWAYS_CAPPED, *more))
 
 
-@pytest.mark.nightly(besides=("iptables--1",))
+@pytest.mark.nightly(except_for=("iptables--1",))
 @pytest.mark.parametrize("days", [1, -1])
 def test_caps_follow_a_clock_changed_by_a_day_and_back(
     site: Site, library: Path, clock: Clock, local_time: Path, days: int

@@ -80,7 +80,7 @@ def start_successor(site: Site, listener: socket.socket, former: dict[str, str])
     return throttler
 
 
-@pytest.mark.nightly(besides=("iptables-an entry",))
+@pytest.mark.nightly(except_for=("iptables-an entry",))
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_successor_adopts_the_state_of_a_throttler_killed_after_a_change(
     site: Site, moment: str, require: Callable[..., None]

@@ -25,7 +25,7 @@ def entries_have_classes(site: Site) -> bool:
     return all(re.search(rf"class htb {classid} ", classes) for classid in site.entries().values())
 
 
-@pytest.mark.nightly(besides=("iptables",))
+@pytest.mark.nightly(except_for=("iptables",))
 def test_kills_leave_no_entry_without_its_class(site: Site) -> None:
     # These moments range from the first steps of the start to the middle of a reload.
     moments = random.Random(11).sample([0.3 + 0.35 * step for step in range(12)], KILLS)

@@ -183,7 +183,7 @@ def start(host: Site, missing: MissingFeature, directory: Path) -> Process:
     return process
 
 
-@pytest.mark.nightly(besides=("[HTB]", "any backend", "[BPF]"))
+@pytest.mark.nightly(except_for=("[HTB]", "any backend", "[BPF]"))
 @pytest.mark.parametrize("missing", MISSING_FEATURES.values(), ids=MISSING_FEATURES)
 def test_throttler_reports_a_missing_feature_in_one_line(host: Site, tmp_path: Path, missing: MissingFeature) -> None:
     before = host.state()
@@ -233,7 +233,7 @@ REPORTED_BY_DOCTOR = {
 """The doctor's lines and their status. The doctor knows neither the policy (uploads) nor the configured backend."""
 
 
-@pytest.mark.nightly(besides=("HTB", "libpcap"))
+@pytest.mark.nightly(except_for=("HTB", "libpcap"))
 @pytest.mark.parametrize("name", REPORTED_BY_CHECK)
 def test_check_reports_a_missing_feature(host: Site, tmp_path: Path, name: str) -> None:
     """Defect: the check found no errors on a kernel that lacked HTB, the configured backend, or IFB for uploads."""
@@ -261,7 +261,7 @@ def test_check_passes_without_ifb_if_the_policy_caps_no_uploads(host: Site, tmp_
     assert process.wait(60) == 0, process.output()
 
 
-@pytest.mark.nightly(besides=("HTB",))
+@pytest.mark.nightly(except_for=("HTB",))
 @pytest.mark.parametrize("name", REPORTED_BY_DOCTOR)
 def test_doctor_reports_a_missing_feature(host: Site, tmp_path: Path, name: str) -> None:
     """Defect: the doctor did not mention IFB, socket diagnostics, packet sockets and nftables at ingress.

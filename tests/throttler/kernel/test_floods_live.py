@@ -162,7 +162,7 @@ def both_are_in_the_kernel(site: Site) -> bool:
     return clients(site.entries()).count("10.77.1.2") == 2
 
 
-@pytest.mark.nightly(besides=("guessed tokens",))
+@pytest.mark.nightly(except_for=("guessed tokens",))
 @pytest.mark.parametrize("kind", ["MP_CAPABLE", "guessed tokens", "guessed HMACs", "options"])
 def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> None:
     with running(site) as throttler, listening(site) as listener, link(site) as wire, connected(site, listener):

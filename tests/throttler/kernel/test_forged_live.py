@@ -137,7 +137,7 @@ def forgeries(wire: Link, endpoints: dict[str, tuple[str, int]]) -> tuple[list[b
     return priority, replacement, ending
 
 
-@pytest.mark.nightly(besides=("nftables",))
+@pytest.mark.nightly(except_for=("nftables",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_forged_frames_lift_no_cap(site: Site, family: int) -> None:
     with running(site) as throttler, connection(site, family) as (client, proxy), link(site) as wire:
@@ -156,7 +156,7 @@ def test_forged_frames_lift_no_cap(site: Site, family: int) -> None:
         assert client.recv(1) == b"?"
 
 
-@pytest.mark.nightly(besides=("nftables",))
+@pytest.mark.nightly(except_for=("nftables",))
 def test_options_of_any_subtype_and_length_lift_no_cap(site: Site) -> None:
     """Most of these options are malformed, or have an undefined subtype."""
     randomness = random.Random(1)
@@ -182,7 +182,7 @@ def test_options_of_any_subtype_and_length_lift_no_cap(site: Site) -> None:
         assert site.entries() == entries
 
 
-@pytest.mark.nightly(besides=("nftables",))
+@pytest.mark.nightly(except_for=("nftables",))
 def test_incoming_segments_with_the_proxys_address_are_ignored(site: Site) -> None:
     with running(site) as throttler, connection(site), link(site) as wire:
         until(lambda: both_subflows_known(throttler.socket))
@@ -195,7 +195,7 @@ def test_incoming_segments_with_the_proxys_address_are_ignored(site: Site) -> No
         assert before < segments_read(throttler) < before + 100
 
 
-@pytest.mark.nightly(besides=("iptables",))
+@pytest.mark.nightly(except_for=("iptables",))
 def test_handshake_that_the_kernel_drops_opens_no_connection(site: Site) -> None:
     """The third ACK of the handshake has the keys of both sides."""
     with running(site) as throttler, connection(site), link(site) as wire:
@@ -208,7 +208,7 @@ def test_handshake_that_the_kernel_drops_opens_no_connection(site: Site) -> None
         assert clients(site.entries()) == ["10.77.1.2"]
 
 
-@pytest.mark.nightly(besides=("iptables",))
+@pytest.mark.nightly(except_for=("iptables",))
 def test_priority_change_by_the_clients_kernel_changes_caps(site: Site) -> None:
     """The client's kernel requests backup priority. The proxy then uses only the other path while that path works."""
     with running(site) as throttler, connection(site):
@@ -259,7 +259,7 @@ def two_interfaces(make_module_testbed: Callable[..., Testbed], site: Site) -> S
     return Site(testbed, site.backend, policy, config)
 
 
-@pytest.mark.nightly(besides=("nftables",))
+@pytest.mark.nightly(except_for=("nftables",))
 def test_join_keeps_its_interface_during_a_flood_of_remove_addr(two_interfaces: Site) -> None:
     site = two_interfaces
     address, service = site.client.address("eth0"), (site.proxy.address("wan0"), PORT)
@@ -286,7 +286,7 @@ def test_join_keeps_its_interface_during_a_flood_of_remove_addr(two_interfaces: 
                         until(partial(has_its_cap, throttler, port))
 
 
-@pytest.mark.nightly(besides=("nftables",))
+@pytest.mark.nightly(except_for=("nftables",))
 def test_older_connections_are_capped_by_the_interface_of_their_route(two_interfaces: Site) -> None:
     with connection(two_interfaces), running(two_interfaces) as throttler:
         until(lambda: capped_by_interface(throttler) == {"wan0": False, "wan1": True})

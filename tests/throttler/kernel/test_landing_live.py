@@ -88,7 +88,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     )
 
 
-@pytest.mark.nightly(besides=("[6]",))
+@pytest.mark.nightly(except_for=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_cap_paces_its_socket_and_class_and_is_lifted_again(site: Site, family: int) -> None:
     throttler = site.start(UNCAPPED)
@@ -142,7 +142,7 @@ def test_successor_removes_the_pacing_limit_of_a_killed_throttler(site: Site) ->
         site.stop_cleanly(successor)
 
 
-@pytest.mark.nightly(besides=("[4]",))
+@pytest.mark.nightly(except_for=("[4]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_low_cap_enlarges_the_send_buffer_of_its_subflow_only(site: Site, family: int) -> None:
     if largest_send_buffer() < MAX_BYTES:

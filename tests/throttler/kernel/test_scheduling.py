@@ -15,7 +15,7 @@ from mptcp_throttler.kernel.scheduling import NICE
 pytestmark = [
     pytest.mark.kernel,
     pytest.mark.usefixtures("unchanged_kernel", "ordinary"),
-    pytest.mark.nightly(besides=("iptables",)),
+    pytest.mark.nightly(except_for=("iptables",)),
 ]
 
 

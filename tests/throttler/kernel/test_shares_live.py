@@ -76,7 +76,7 @@ def kernel_ports(site: Site) -> set[int]:
     return found
 
 
-@pytest.mark.nightly(besides=("iptables-4-the throttler comes", "nftables-6-the throttler is"))
+@pytest.mark.nightly(except_for=("iptables-4-the throttler comes", "nftables-6-the throttler is"))
 @pytest.mark.parametrize("older", [False, True], ids=["the throttler is there", "the throttler comes later"])
 @pytest.mark.parametrize("family", [4, 6])
 def test_connections_beyond_a_clients_share_are_closed_and_others_are_capped(

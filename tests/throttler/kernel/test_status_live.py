@@ -18,7 +18,7 @@ from mptcp_lab.testbed.services import Throttler
 pytestmark = [
     pytest.mark.kernel,
     pytest.mark.usefixtures("unchanged_kernel"),
-    pytest.mark.nightly(besides=("nftables",)),
+    pytest.mark.nightly(except_for=("nftables",)),
 ]
 
 SENT = 3_000_000

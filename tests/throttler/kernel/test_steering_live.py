@@ -88,7 +88,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return Site.start_on(testbed, start_origin(testbed["origin"], {"big": 400_000_000}))
 
 
-@pytest.mark.nightly(besides=("[4]",))
+@pytest.mark.nightly(except_for=("[4]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_standby_is_used_only_if_the_active_path_is_down(site: Site, family: int) -> None:
     before = site.sysctls()

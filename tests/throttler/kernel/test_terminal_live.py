@@ -22,7 +22,7 @@ from mptcp_lab.testbed.services import Throttler
 pytestmark = [
     pytest.mark.kernel,
     pytest.mark.usefixtures("unchanged_kernel"),
-    pytest.mark.nightly(besides=("iptables",)),
+    pytest.mark.nightly(except_for=("iptables",)),
 ]
 
 WIDTH = 200
@@ -88,7 +88,7 @@ def test_top_explain_and_events_show_a_cap(site: Site) -> None:
         assert json.loads(command_output(throttler, "events", "--json", "--limit", "1"))["kind"]
 
 
-@pytest.mark.nightly(besides=("4-any",))
+@pytest.mark.nightly(except_for=("4-any",))
 @pytest.mark.parametrize("interface", ["any", "wan0"])
 @pytest.mark.parametrize("family", [4, 6])
 def test_replay_of_a_capture_decides_as_the_daemon_did(

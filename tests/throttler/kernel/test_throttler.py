@@ -16,11 +16,11 @@ from mptcp_throttler.shaping.plan import DRAIN_SECONDS
 pytestmark = [
     pytest.mark.kernel,
     pytest.mark.usefixtures("unchanged_kernel"),
-    pytest.mark.nightly(besides=("nftables",)),
+    pytest.mark.nightly(except_for=("nftables",)),
 ]
 
 
-@pytest.mark.nightly(besides=("fd77",))
+@pytest.mark.nightly(except_for=("fd77",))
 @pytest.mark.parametrize(("family", "ethernet"), [(4, "10.77.1.2"), (6, "fd77:1::2")])
 def test_rule_caps_the_chosen_subflow_only(site: Site, family: int, ethernet: str) -> None:
     with running(site) as throttler:

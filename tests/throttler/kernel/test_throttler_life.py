@@ -20,7 +20,7 @@ from mptcp_lab.testbed.system_state import differences
 pytestmark = [
     pytest.mark.kernel,
     pytest.mark.usefixtures("unchanged_kernel"),
-    pytest.mark.nightly(besides=("iptables",)),
+    pytest.mark.nightly(except_for=("iptables",)),
 ]
 
 

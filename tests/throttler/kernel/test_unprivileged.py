@@ -20,7 +20,7 @@ from mptcp_throttler.kernel.sockets.diagnostics import SocketDiagnostics
 pytestmark = [
     pytest.mark.kernel,
     pytest.mark.usefixtures("unchanged_kernel"),
-    pytest.mark.nightly(besides=("iptables",)),
+    pytest.mark.nightly(except_for=("iptables",)),
 ]
 
 USER = 64123

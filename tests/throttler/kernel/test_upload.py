@@ -89,7 +89,7 @@ def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
     return found[0]
 
 
-@pytest.mark.nightly(besides=("[6]",))
+@pytest.mark.nightly(except_for=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_upload_cap_shapes_only_the_chosen_subflow(site: Site, family: int) -> None:
     throttler = site.start(UPLOADS)

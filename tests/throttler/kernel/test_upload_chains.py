@@ -50,7 +50,7 @@ def hooked_interfaces(host: LiveNode) -> list[str]:
     return sorted(name.strip('" ') for each in devices for name in each.split(","))
 
 
-@pytest.mark.nightly(besides=("interfaces0", "interfaces4"))
+@pytest.mark.nightly(except_for=("interfaces0", "interfaces4"))
 @pytest.mark.parametrize("interfaces", [["u1", "u0"], ["u0"], ["u1"], ["u1", "u@2"], ["u@2", "u0", "u1"]])
 def test_start_with_other_interfaces_creates_one_chain_per_interface(links: LiveNode, interfaces: list[str]) -> None:
     """Defect: u1's chain stayed, or the table was refused (before Linux 6.4), or u0 stayed hooked in u1's chain."""

@@ -120,7 +120,7 @@ def test_tunnel_has_two_subflows_and_is_capped_and_counted(site: Site) -> None:
     site.stop_cleanly(throttler)
 
 
-@pytest.mark.nightly(besides=("[by-connect-eth0]",))
+@pytest.mark.nightly(except_for=("[by-connect-eth0]",))
 @pytest.mark.parametrize("device", ["eth0", "wlan0"])
 def test_download_in_the_tunnel_survives_the_loss_of_a_path(site: Site, device: str) -> None:
     throttler = site.start(PATHS + "rules: [{name: cap, paths: [ethernet, wifi], throttle: {rate: 8 Mbit/s}}]\n")

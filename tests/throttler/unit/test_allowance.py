@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from policy_values import a_throttle
-from test_rate_transition import FULL_FLIGHT, IDLE
+from test_rate_transition import IDLE, MUCH_IN_FLIGHT
 from test_shaping_plan import NOW, rule, subflow, verdict
 from test_transitions import Scene, soft_planner
 
@@ -67,13 +67,13 @@ def add_subflow(scene: Scene, number: int, tcp: TcpInfo, now: float, *, young: b
 
 def test_cap_begins_at_once_if_the_allowance_is_used_up() -> None:
     scene = Scene(rule())
-    add_subflow(scene, 1, FULL_FLIGHT._replace(unacked=0), 10.0, young=False)
-    add_subflow(scene, 2, FULL_FLIGHT._replace(unacked=0), 10.0, young=False)
+    add_subflow(scene, 1, MUCH_IN_FLIGHT._replace(unacked=0), 10.0, young=False)
+    add_subflow(scene, 2, MUCH_IN_FLIGHT._replace(unacked=0), 10.0, young=False)
     assert len(scene.planner.pending()) == 2
-    scene.tcp[subflow(1)] = FULL_FLIGHT._replace(unacked=10_000)  # This is far more than one subflow needs.
+    scene.tcp[subflow(1)] = MUCH_IN_FLIGHT._replace(unacked=10_000)  # This is far more than one subflow needs.
     scene.run(0.1, 10.02)
     assert not scene.planner.pending(), "neither transition continues"
-    add_subflow(scene, 3, FULL_FLIGHT, 11.0, young=False)
+    add_subflow(scene, 3, MUCH_IN_FLIGHT, 11.0, young=False)
     assert not scene.planner.pending()
 
 

@@ -13,7 +13,7 @@ from sampling import MBIT, Flow, capped, four_tuple, free, sampled
 
 from mptcp_throttler.policy.model import Direction, Guard, Share
 from mptcp_throttler.policy.verdict import ScopeKey
-from mptcp_throttler.stages.baseline import UNUSED_LIMIT
+from mptcp_throttler.stages.baseline import MAX_UNUSED
 from mptcp_throttler.stages.degradation import (
     MAX_IDLE_SAMPLES,
     Cap,
@@ -34,7 +34,7 @@ MIXED = ((2.0, 0.1), (1.0, 0.1), (1.5, 0.5))
 def any_spacing(test: Callable[..., None]) -> Callable[..., None]:
     """Run a test with the shortest, the longest and one mixed spacing. Nightly, run it with all spacings."""
     spacings = pytest.mark.parametrize(("spacing", "urgent"), [*((each, None) for each in SPACINGS), *MIXED])
-    nightly = pytest.mark.nightly(besides=("0.1-None]", "2.0-None]", "2.0-0.1]"))
+    nightly = pytest.mark.nightly(except_for=("0.1-None]", "2.0-None]", "2.0-0.1]"))
     marked: Callable[..., None] = nightly(spacings(test))
     return marked
 
@@ -412,9 +412,9 @@ def test_baselines_outlive_their_connections_in_a_bounded_number() -> None:
     scene.connections = {2: [capped(connection=2), second]}
     scene.run(6)
     assert scene.relaxed(2)
-    for number in range(3 * UNUSED_LIMIT):
+    for number in range(3 * MAX_UNUSED):
         flows = [capped(connection=number), free(connection=number)]
         flows[1].four_tuple = four_tuple(2, number, 78 + number // 200)._replace(remote=number.to_bytes(4, "big"))
         scene.connections = {number: flows}
         scene.run(2)
-    assert len(scene.detector._paths.used) + len(scene.detector._paths.unused) <= UNUSED_LIMIT + 1
+    assert len(scene.detector._paths.used) + len(scene.detector._paths.unused) <= MAX_UNUSED + 1

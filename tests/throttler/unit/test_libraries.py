@@ -57,7 +57,7 @@ builtins.open = stub
 """
 
 
-@pytest.mark.nightly(besides=("with Wireshark",))
+@pytest.mark.nightly(except_for=("with Wireshark",))
 @pytest.mark.parametrize("host", ["", WIRESHARK], ids=["plain", "with Wireshark"])
 def test_scapy_keeps_no_names_of_manufacturers(host: str) -> None:
     loaded_by(host + DAEMON + "import scapy.data\nassert not scapy.data.MANUFDB.d")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_rate_transition import FULL_FLIGHT, IDLE
+from test_rate_transition import IDLE, MUCH_IN_FLIGHT
 from test_shaping_plan import NOW, rule, subflow, throttle, uncapped, verdict
 from test_transitions import Scene
 
@@ -40,7 +40,7 @@ def test_each_subflow_is_in_the_tables_of_its_state_until_it_ends(steps: list[tu
             case "gone":
                 scene.tcp.pop(each, None)
             case "busy" | "idle":
-                scene.tcp[each] = FULL_FLIGHT if step == "busy" else IDLE
+                scene.tcp[each] = MUCH_IN_FLIGHT if step == "busy" else IDLE
             case "again":
                 scene.cookies[each] = scene.cookies.get(each, number) + 100
             case "missed":

@@ -19,7 +19,7 @@ from mptcp_throttler.shaping.onset.rate_transition import (
 )
 from mptcp_throttler.shaping.onset.share import HEADROOM, max_min_level
 
-FULL_FLIGHT = TcpInfo(
+MUCH_IN_FLIGHT = TcpInfo(
     rtt=40_000,
     mss=1448,
     unacked=350,
@@ -29,7 +29,7 @@ FULL_FLIGHT = TcpInfo(
     delivery_rate=95_000_000,
     receive_window_limited=0,
 )
-IDLE = FULL_FLIGHT._replace(unacked=0, not_sent=0)
+IDLE = MUCH_IN_FLIGHT._replace(unacked=0, not_sent=0)
 
 rates = st.integers(64_000, 10_000_000_000)
 
@@ -41,7 +41,7 @@ def phase_of(transition: RateTransition) -> str:
 
 
 def test_transition_drains_ramps_and_ends() -> None:
-    transition = RateTransition.begin(FULL_FLIGHT, 5_000_000, 0.0)
+    transition = RateTransition.begin(MUCH_IN_FLIGHT, 5_000_000, 0.0)
     draining = transition.step(0.0, 2_000_000)
     assert phase_of(transition) == "drain"
     assert draining.rate is None, "queued data leave at full speed"
@@ -58,7 +58,7 @@ def test_transition_drains_ramps_and_ends() -> None:
 
 
 def test_long_drain_is_cut_short() -> None:
-    transition = RateTransition.begin(FULL_FLIGHT, 5_000_000, 0.0)
+    transition = RateTransition.begin(MUCH_IN_FLIGHT, 5_000_000, 0.0)
     transition.step(MAX_DRAIN_SECONDS - 0.01, 2_000_000)
     assert phase_of(transition) == "drain"
     transition.step(MAX_DRAIN_SECONDS, 2_000_000)
@@ -68,14 +68,14 @@ def test_long_drain_is_cut_short() -> None:
 def test_unsent_limit_lasts_less_time_at_a_lower_cap() -> None:
     ends = []
     for target in (1_000_000, 5_000_000):
-        transition = RateTransition.begin(FULL_FLIGHT, target, 0.0)
+        transition = RateTransition.begin(MUCH_IN_FLIGHT, target, 0.0)
         transition.step(0.0, 0)
         ends.append(8 * (transition.step(RAMP_SECONDS, 0).not_sent or 0) / target)
     assert ends[0] < 0.06 < 0.16 < ends[1], "the limit of unsent bytes, in seconds at the cap"
 
 
 def test_unsent_bytes_are_limited_until_the_scheduler_follows() -> None:
-    transition = RateTransition.begin(FULL_FLIGHT, 5_000_000, 0.0)
+    transition = RateTransition.begin(MUCH_IN_FLIGHT, 5_000_000, 0.0)
     transition.step(0.0, 0)
     settling = transition.step(RAMP_SECONDS, 0)
     assert phase_of(transition) == "settle"
@@ -90,7 +90,7 @@ def test_unsent_bytes_are_limited_until_the_scheduler_follows() -> None:
 def test_transition_only_descends_to_its_target_and_ends(
     start: int, target: int, samples: list[tuple[float, int]]
 ) -> None:
-    tcp = FULL_FLIGHT._replace(pacing_rate=start, delivery_rate=start)
+    tcp = MUCH_IN_FLIGHT._replace(pacing_rate=start, delivery_rate=start)
     transition = RateTransition.begin(tcp, target, 0.0)
     now, last = 0.0, float("inf")
     for pause, not_sent in [*samples, (MAX_DRAIN_SECONDS, 0), (RAMP_SECONDS + MAX_SETTLE_SECONDS + 0.001, 0)]:
@@ -105,8 +105,8 @@ def test_transition_only_descends_to_its_target_and_ends(
 
 
 def test_only_a_busy_socket_with_a_much_lower_cap_needs_a_transition() -> None:
-    assert needs_transition(FULL_FLIGHT, 5_000_000)
-    assert not needs_transition(FULL_FLIGHT, 80_000_000), "the rate changes little"
+    assert needs_transition(MUCH_IN_FLIGHT, 5_000_000)
+    assert not needs_transition(MUCH_IN_FLIGHT, 80_000_000), "the rate changes little"
     assert not needs_transition(IDLE, 5_000_000), "no data are in flight"
 
 

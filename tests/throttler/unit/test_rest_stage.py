@@ -13,10 +13,10 @@ from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.shaping.initial_options import MAX_REST_RATE
 from mptcp_throttler.stages.resting import (
     FIRST_REST_SECONDS,
+    MIN_SLOW_WINDOWS,
     RATIO,
     RECOVERY_SECONDS,
     SLOW_RATIO,
-    SLOW_WINDOWS,
     WAKE_WINDOWS,
     RestStage,
 )
@@ -142,10 +142,10 @@ def test_slow_uncapped_path_rests_and_is_tried_again() -> None:
     slow, other = scene.first
     slow.rate, slow.waiting = 0.9 * 48 * MBIT / SLOW_RATIO, 60_000
     assert not scene.apply()
-    assert scene.run(2 * (SLOW_WINDOWS + 1) * STEP)
+    assert scene.run(2 * (MIN_SLOW_WINDOWS + 1) * STEP)
     assert scene.run(FIRST_REST_SECONDS - 3)
     assert not scene.run(3.2), "the path is tried again"
-    assert scene.run(2 * (SLOW_WINDOWS + 1) * STEP)
+    assert scene.run(2 * (MIN_SLOW_WINDOWS + 1) * STEP)
     assert scene.run(2 * FIRST_REST_SECONDS - 3)
     other.rate = 1 * MBIT
     assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP), "the rest ends, because the other path is as slow now"

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from test_rate_transition import FULL_FLIGHT, IDLE
+from test_rate_transition import IDLE, MUCH_IN_FLIGHT
 from test_shaping_plan import NOW, rule, subflow, throttle, uncapped, verdict
 from test_transitions import Scene
 
@@ -68,7 +68,7 @@ def test_existing_buffer_gets_the_maximum_size_when_the_cap_rises() -> None:
     assert not buffers.grant(2, 50_000_000, backlogged=True), "a socket without a large buffer does not get one"
 
 
-@pytest.mark.parametrize("tcp", [FULL_FLIGHT, IDLE])
+@pytest.mark.parametrize("tcp", [MUCH_IN_FLIGHT, IDLE])
 def test_low_cap_sets_a_larger_buffer_at_once(tcp: TcpInfo) -> None:
     scene = scene_of(tcp)
     scene.run(0.01)
@@ -78,13 +78,13 @@ def test_low_cap_sets_a_larger_buffer_at_once(tcp: TcpInfo) -> None:
 
 
 def test_higher_cap_does_not_change_the_buffer() -> None:
-    scene = scene_of(FULL_FLIGHT, rule())
+    scene = scene_of(MUCH_IN_FLIGHT, rule())
     scene.run(5.0)
     assert scene.limits == {1: SocketLimit(5_000_000)}
 
 
 def test_socket_that_lost_its_cap_has_the_maximum_and_counts_until_closed() -> None:
-    scene = scene_of(FULL_FLIGHT)
+    scene = scene_of(MUCH_IN_FLIGHT)
     scene.run(5.0)
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     scene.run(2.0, start=5.0)
@@ -98,8 +98,8 @@ def test_socket_that_lost_its_cap_has_the_maximum_and_counts_until_closed() -> N
 
 def test_subflow_of_a_shared_cap_gets_its_buffer_when_it_is_backlogged() -> None:
     shared = rule(cap=throttle(4_000_000))
-    scene = scene_of(FULL_FLIGHT, shared)
-    scene.tcp[subflow(2)] = FULL_FLIGHT
+    scene = scene_of(MUCH_IN_FLIGHT, shared)
+    scene.tcp[subflow(2)] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(2, [verdict(2, shared)], NOW)
     scene.run(5.0)
     rate = scene.limits[1].rate

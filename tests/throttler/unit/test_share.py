@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from test_rate_transition import FULL_FLIGHT, IDLE
+from test_rate_transition import IDLE, MUCH_IN_FLIGHT
 from test_shaping_plan import NOW, rule, subflow, throttle, verdict
 from test_transitions import Scene
 
@@ -13,7 +13,7 @@ from mptcp_throttler.shaping.model import MTU
 from mptcp_throttler.shaping.onset.share import SHARE_SECONDS, SILENT_SECONDS, Demand
 
 CAP = 5_000_000
-BACKLOGGED = FULL_FLIGHT._replace(not_sent=50_000)
+BACKLOGGED = MUCH_IN_FLIGHT._replace(not_sent=50_000)
 
 
 def sample(acked: int, tcp: TcpInfo = BACKLOGGED) -> KernelSubflow:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 from policy_values import a_throttle, replace
-from test_rate_transition import FULL_FLIGHT, IDLE
+from test_rate_transition import IDLE, MUCH_IN_FLIGHT
 from test_shaping_plan import NOW, policy, rule, subflow, throttle, uncapped, verdict
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow, TcpInfo
@@ -163,7 +163,7 @@ class Scene:
 
 def test_subflow_in_full_flight_is_capped_within_a_second() -> None:
     scene = Scene(rule())
-    scene.tcp[subflow(1)] = FULL_FLIGHT
+    scene.tcp[subflow(1)] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(0.5)
     assert not scene.planner.entries.desired
@@ -235,7 +235,7 @@ def test_subflow_without_a_socket_is_capped_at_once() -> None:
 
 def test_socket_that_applies_no_limit_is_capped() -> None:
     scene = Scene(rule(), applies_limits=False)
-    scene.tcp[subflow(1)] = FULL_FLIGHT
+    scene.tcp[subflow(1)] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(1.0)
     assert set(scene.planner.entries.desired) == {subflow(1)}
@@ -245,7 +245,7 @@ def test_socket_that_applies_no_limit_is_capped() -> None:
 
 def test_subflow_that_loses_its_cap_loses_its_limit() -> None:
     scene = Scene(rule())
-    scene.tcp[subflow(1)] = FULL_FLIGHT
+    scene.tcp[subflow(1)] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(1.0)
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
@@ -288,7 +288,7 @@ def test_simultaneous_subflows_get_equal_shares() -> None:
     scene = Scene(rule())
     verdicts = [verdict(number, rule()) for number in range(1, 11)]
     for each in verdicts:
-        scene.tcp[each.four_tuple] = FULL_FLIGHT
+        scene.tcp[each.four_tuple] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(1, verdicts, NOW)
     scene.run(1.0)
     assert len(scene.planner.entries.desired) == 10
@@ -332,7 +332,7 @@ def test_subflow_without_samples_is_capped_after_the_timeout() -> None:
 def test_caps_begin_at_once_if_limits_are_refused() -> None:
     scene = Scene(rule())
     for number in (1, 2):
-        scene.tcp[subflow(number)] = FULL_FLIGHT
+        scene.tcp[subflow(number)] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule()), verdict(2, rule())], NOW)
     scene.run(0.1)
     assert not scene.planner.entries.desired
@@ -343,7 +343,7 @@ def test_caps_begin_at_once_if_limits_are_refused() -> None:
 def test_remaining_subflow_may_use_the_whole_cap() -> None:
     scene = Scene(rule())
     for number in (1, 2):
-        scene.tcp[subflow(number)] = FULL_FLIGHT
+        scene.tcp[subflow(number)] = MUCH_IN_FLIGHT
         scene.planner.set_verdicts(number, [verdict(number, rule())], NOW)
     scene.run(5.0)
     assert scene.limits[1].rate == round(2_500_000 * HEADROOM)
@@ -368,11 +368,11 @@ def test_lower_cap_does_not_wait_for_new_subflows() -> None:
 def test_subflow_in_a_transition_to_another_cap_keeps_the_old_one() -> None:
     first_rule, other_rule = rule("one"), rule("other", cap=throttle(1_000_000))
     scene = Scene(first_rule)
-    scene.tcp[subflow(1)] = FULL_FLIGHT
+    scene.tcp[subflow(1)] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, first_rule)], NOW)
     scene.run(2.0)
     (entry,) = scene.planner.entries.desired.values()
-    scene.tcp[subflow(1)] = FULL_FLIGHT
+    scene.tcp[subflow(1)] = MUCH_IN_FLIGHT
     scene.planner.set_policy(policy(other_rule))
     scene.planner.set_verdicts(1, [verdict(1, other_rule)], NOW)
     scene.planner.expire(NOW)
@@ -410,7 +410,7 @@ def test_subflow_that_regains_its_cap_between_slices_starts_again() -> None:
 
 def test_transition_does_not_use_samples_from_before_the_cap() -> None:
     scene = Scene(rule())
-    scene.tcp[subflow(1)] = FULL_FLIGHT
+    scene.tcp[subflow(1)] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.perform(scene.transitions.follow(10.0))
     scene.observe([subflow(1)], 10.01, read=9.0)

@@ -202,7 +202,7 @@ async def test_tunnel_is_shown_with_its_name(tmp_path: Path, monkeypatch: pytest
         (explained,) = scene.request(query="explain", token=tunnel["token"])["connections"]
         assert explained["tunnel"] == "home"
         reasons = {(each["direction"], each["path"]): each["reason"] for each in explained["subflows"]}
-        assert reasons["up", "a"] == "upload: counted, not capped: it is a tunnel's"
+        assert reasons["up", "a"] == "upload: counted but not capped: it belongs to a tunnel"
         tried = {(each["direction"], each["path"]): each["tried"][0]["failed"] for each in explained["subflows"]}
         assert (tried["down", "a"], f"upload: {tried['up', 'a']}") == (None, reasons["up", "a"]), (
             "explain gives the same reason"

@@ -14,7 +14,7 @@ from mptcp_throttler.policy.model import Direction, Guard, Share
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.stages.degradation import (
     LASTING_SECONDS,
-    OWED_BYTES,
+    MIN_OWED_BYTES,
     PROVEN_SECONDS,
     SILENT_SECONDS,
     Cap,
@@ -156,7 +156,7 @@ def test_client_that_sends_less_keeps_its_cap(cap: int) -> None:
     scene = Scene(upload)
     scene.run(8)
     upload.wifi = 9 * MBIT
-    for owed in (0, 60_000, OWED_BYTES - 10_000) * 20:
+    for owed in (0, 60_000, MIN_OWED_BYTES - 10_000) * 20:
         upload.owed = owed
         scene.run(0.5)
     assert not scene.changes

@@ -31,7 +31,7 @@ class Ends:
 
     def probe(self) -> Message:
         self.now += IDLE_PROBE_INTERVAL
-        ((_, message),) = self.relay.due(self.now)
+        ((_, message),) = self.relay.due_probes(self.now)
         return message
 
     def at_proxy(self, message: Message, source: End, after: int = 20 * MS) -> tuple[Message | None, bool]:
@@ -126,7 +126,7 @@ def test_path_is_not_silent_when_traffic_starts() -> None:
     now = ends.now + 900 * MS
     ends.relay.count([PathCounters(1, 100, 0, 0)], now)
     assert ends.relay.alive(now) == [True]
-    assert list(ends.relay.due(now + PROBE_INTERVAL)), "the path is probed soon"
+    assert list(ends.relay.due_probes(now + PROBE_INTERVAL)), "the path is probed soon"
     assert ends.relay.alive(now + 2 * SECOND) == [False]
 
 
@@ -142,7 +142,7 @@ class TwoPaths:
 
     def exchange(self) -> None:
         self.now += IDLE_PROBE_INTERVAL
-        for index, probe in self.relay.due(self.now):
+        for index, probe in self.relay.due_probes(self.now):
             to_proxy, to_relay = ((10, 20), (40, 90))[index]
             if index not in self.dead:
                 answer, _ = self.proxy.receive(
@@ -258,7 +258,7 @@ def test_size_search_does_not_change_the_delay_of_a_path() -> None:
         ends.exchange()
     for _ in range(300):
         ends.now += PROBE_INTERVAL
-        sent = [(message, SIZE, 0) for _, message in ends.relay.due(ends.now)]
+        sent = [(message, SIZE, 0) for _, message in ends.relay.due_probes(ends.now)]
         sent += [(message, size, 12) for _, message, size in ends.relay.size_probes(ends.now)]
         for message, size, longer in sent:
             if size + 28 <= 1440:

@@ -38,7 +38,7 @@ CLOSED_BATCH = 256  # closed sockets counted before yielding to the event loop: 
 MAX_WRITE_SECONDS = 5.0  # maximum pause between two writes while no socket has closed: the kernel keeps their counters
 COUNTERS_PER_SECOND = 4000  # maximum rate of writing socket counters: about 0.5 % of a processor
 PRUNE_SECONDS = 86_400.0
-CLOCK_STABLE_SECONDS = 6 * 3600.0  # the ledger is pruned only if the wall clock was not set for so long; below a day
+CLOCK_STABLE_SECONDS = 6 * 3600.0  # the ledger is pruned only if the clock was not set for so long; below a day
 RETENTION_SECONDS = 400 * 86_400  # how long usage is kept: more than a year of months
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Budgets(Component):
         if not policy.budgets:
             return
         now = self._clock()
-        # First: when a period begins, the stage forgets accounts that were read for budgets that it does not have yet.
+        # Do this first: a new period makes the stage forget accounts of budgets that it does not have yet.
         self._decide(self._stage.advance(now, time.monotonic()))
         periods = [(name, period(each, policy.time_zone, now)[0]) for name, each in policy.budgets.items()]
         if self._ledger is None:
@@ -81,12 +81,12 @@ class Budgets(Component):
         ledger = self._ledger
         if ledger is None:
             return
-        wall, sockets = self._clock(), self._stage.sockets
-        before, self._clock_offset = self._clock_offset, wall - now
+        wall_time, sockets = self._clock(), self._stage.sockets
+        before, self._clock_offset = self._clock_offset, wall_time - now
         if abs(self._clock_offset - before) > 1.0:
             # The clock was set. A clock that is years ahead until NTP corrects it must not cause pruning.
             self._next_prune = now + CLOCK_STABLE_SECONDS
-        self._decide(self._stage.advance(wall, now))
+        self._decide(self._stage.advance(wall_time, now))
         sockets.forget_unlisted(now, self._listed_cookies)
         pause = min(len(sockets.dirty) / COUNTERS_PER_SECOND, MAX_WRITE_SECONDS) - TICK_SECONDS / 2
         if now - self._last_write < pause and not sockets.closed:
@@ -95,7 +95,7 @@ class Budgets(Component):
             await self._write(ledger)
             self._last_write = now
             if now >= self._next_prune:
-                await self._run_in_thread(ledger.prune, int(wall - RETENTION_SECONDS))
+                await self._run_in_thread(ledger.prune, int(wall_time - RETENTION_SECONDS))
                 self._next_prune = now + PRUNE_SECONDS
             await self._read_changes(ledger)
             if self.write_error is not None:

@@ -28,9 +28,9 @@ from mptcp_throttler.telemetry.decision import Comparer, Decision, Verdicts, wit
 log = logging.getLogger(__name__)
 
 MAX_AT_ONCE = 64  # maximum number of connections that are decided without a yield to the event loop
-SLICE_SECONDS = 0.003  # a new join waits until a slice ends, three times as long after a fork for a status request
-NOT_CAPPED: Final = "counted, not capped: it is a tunnel's"
-NOT_STEERED: Final = "a tunnel's own daemon chooses its paths"
+SLICE_SECONDS = 0.003  # maximum delay of a new join; a slice takes three times as long after a fork for a status
+NOT_CAPPED: Final = "counted but not capped: it belongs to a tunnel"
+NOT_STEERED: Final = "the tunnel's daemon chooses the paths"
 YOUNG_SECONDS = 0.3  # up to this age, an observed subflow has so little in flight that its cap may begin at once
 
 
@@ -48,7 +48,7 @@ class Decisions:
         """*connections* is the tracker's live view by token. Rules act only on subflows of *listen_ports*.
         *handle_decision* is called before the planners are updated by a decision, *apply_plan* after they were updated
         for a batch of connections."""
-        self.policy = policy  # the policy in force, by which verdicts are decided and shown
+        self.policy = policy  # the policy in force, from which verdicts are made
         self.applied = policy.applied  # the part of the policy that is applied
         self.verdicts: dict[int, Verdicts] = {}  # by token of the connection: one per active subflow and direction
         self._connections = connections
@@ -79,7 +79,7 @@ class Decisions:
         return without_caps(verdicts) if self.is_dry else verdicts
 
     def decide(self, tokens: Collection[int]) -> None:
-        """Decide the verdicts of connections: of a few at once, of many in :meth:`run`."""
+        """Decide the verdicts of connections: a few at once, many later in :meth:`run`."""
         if len(tokens) > MAX_AT_ONCE:
             self._pending.update(dict.fromkeys(tokens))
             self._wake.set()
@@ -92,8 +92,7 @@ class Decisions:
 
     async def decide_all(self) -> None:
         """Decide the verdicts of every connection, in slices. This also works while :meth:`run` does not run."""
-        self._pending.update(dict.fromkeys(self._connections))
-        self._pending.update(dict.fromkeys(self.verdicts))
+        self._pending.update(dict.fromkeys((*self._connections, *self.verdicts)))
         await asyncio.sleep(0)  # setting the policy took some milliseconds
         await self._decide_pending()
 
@@ -142,25 +141,25 @@ class Decisions:
                 planner.set_verdicts(token, applied, now, young)
             except PlanError as error:
                 fields = log_fields(connection, token=token)
-                log.error("connection %08x lacks a cap (%s): %s", token, planner.direction.value, error, extra=fields)
+                log.error("cannot cap connection %08x (%s): %s", token, planner.direction.value, error, extra=fields)
 
     def verdict_steps(self, connection: Connection) -> Iterator[Verdicts]:
         """Yield the verdicts of the policy, then the verdicts after each stage."""
-        wall = time.time()
-        verdicts = evaluate(self.policy, connection, wall, self.expected_paths(connection))
-        verdicts = _without_other_ports(verdicts, self._listen_ports)
+        wall_time = time.time()
+        verdicts = evaluate(self.policy, connection, wall_time, self.expected_paths(connection))
+        verdicts = _restrict_to_ports(verdicts, self._listen_ports)
         if connection.is_tunnel:
-            verdicts = _for_tunnel(verdicts)
+            verdicts = _adapt_to_tunnel(verdicts)
         yield verdicts
         for stage in self._stages:
             if not connection.is_tunnel:
-                verdicts = stage.apply(connection, verdicts, wall)
+                verdicts = stage.apply(connection, verdicts, wall_time)
             elif not stage.needs_sockets:
-                verdicts = _for_tunnel(stage.apply(connection, verdicts, wall))
+                verdicts = _adapt_to_tunnel(stage.apply(connection, verdicts, wall_time))
             yield verdicts
 
     def expected_paths(self, connection: Connection) -> int:
-        """Return the number of paths that the connection is expected to get; caps are decided by it."""
+        """Return the number of paths that the connection will probably have; caps depend on it."""
         if connection.is_tunnel:
             return 0  # the tunnel daemon reports all paths of a tunnel together
         before = self.anticipation.next_window_end
@@ -170,7 +169,7 @@ class Decisions:
         return paths if self.policy.anticipate else 0
 
 
-def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection[int]) -> tuple[Verdict, ...]:
+def _restrict_to_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection[int]) -> tuple[Verdict, ...]:
     """Return *verdicts* without cap, budget and steering on subflows whose local port is not in *listen_ports*, because
     sets, rules, BPF programs and dumps cover only these. A client joins at another port if the proxy announced it
     (ADD_ADDR, RFC 8684, 3.4.1); a proxy may open a subflow from any port."""
@@ -185,9 +184,9 @@ def _without_other_ports(verdicts: tuple[Verdict, ...], listen_ports: Collection
     return tuple(map(restrict, verdicts))
 
 
-def _for_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
-    """Return *verdicts* on a tunnel's paths without upload caps and steering: its upload packets pass no queue of the
-    throttler, and the tunnel's own daemon chooses among the paths."""
+def _adapt_to_tunnel(verdicts: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
+    """Return *verdicts* on a tunnel's paths without upload caps and steering: its upload packets do not pass through
+    the throttler's queues, and the tunnel's daemon chooses the paths."""
     result = []
     for each in verdicts:
         verdict = each._replace(steer=None, steer_path=None)

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0  # interval of :meth:`Engine.tick`
 MAX_SLEEP_SECONDS = 1.0  # maximum wait for the next change of a rule's hours: no event reports that the clock was set
 CLOCK_SET_SECONDS = 0.01  # if the clocks diverge more, the wall clock was set: both are slewed alike, clock_gettime(2)
-MAX_LINES = 20  # maximum log lines per minute on refused joins, and on disagreements: any client can cause them
+MAX_LINES = 20  # maximum log lines per minute about refused joins, and on disagreements: any client can cause them
 
 
 class Engine:
@@ -81,9 +81,9 @@ class Engine:
         self.cap_latency = {each.direction: LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS) for each in self._planners}
         for planner in self._planners:
             planner.clock, planner.in_force = time.monotonic, self.cap_latency[planner.direction].count
-            planner.kernel_changed = partial(self._entries_changed, planner.direction)
+            planner.kernel_changed = partial(self._record_entries, planner.direction)
         self.rest = RestStage()
-        # The stages in their order: each gets the verdicts as the previous stage left them.
+        # The stages, in order: each gets the verdicts of the previous stage.
         self.grants = GrantStage()
         stages = self.budget_stage, self.grants, self.guard, self.steering, self.rest
         self.cap_log = CapLog(self.traffic.count_capped)
@@ -120,8 +120,8 @@ class Engine:
 
     async def enforce(self) -> None:
         """Adapt the plan to the policy: at the start, after a reload, and when a window opens or closes."""
-        now, wall = time.monotonic(), time.time()
-        self._open_rules = self.decisions.policy.open_rules(wall)
+        now = time.monotonic()
+        self._open_rules = self.decisions.policy.open_rules(time.time())
         await self.decisions.decide_all()
         for planner in self._planners:
             planner.expire(now)
@@ -137,10 +137,9 @@ class Engine:
     async def _set_initial_options(self) -> None:
         # Read the policy again: another one may be in force now, and other rules may be open.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
-        found = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
-        await self.socket_limiter.set_initial_options(
-            with_exceptions(found, [each.network for each in self.grants.in_force])
-        )
+        options = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
+        options = with_exceptions(options, [each.network for each in self.grants.in_force])
+        await self.socket_limiter.set_initial_options(options)
 
     async def apply_grants(self, tokens: Collection[int]) -> None:
         """Apply the grants in force to the connections of *tokens* and to the initial options of new connections."""
@@ -153,7 +152,7 @@ class Engine:
             self.tick()
 
     def tick(self) -> None:
-        """Expire ended connections, idle plan entries, and anticipated joins that did not come."""
+        """Expire ended connections, idle plan entries, and anticipated joins that did not arrive."""
         now = time.monotonic()
         if abs(time.time() - now - self.clock_offset) > CLOCK_SET_SECONDS:
             self.clock_offset = time.time() - now
@@ -203,8 +202,8 @@ class Engine:
             self.socket_limiter.follow()
             if planner.changed_subflows:
                 loop.call_soon(self.apply_plan)
-        if flips := self.decisions.anticipation.take_changed_clients():
-            self.socket_limiter.set_clients(flips)
+        if clients := self.decisions.anticipation.take_changed_clients():
+            self.socket_limiter.set_clients(clients)
         self.downloads.reconciler.wake()
         self.uploads.follow()
         # Subflows new to a cap or to steering are sampled at once, but after the kernel has their entries.
@@ -225,7 +224,7 @@ class Engine:
 
     @property
     def capped(self) -> int:
-        """Number of subflows with a cap. The kernel has more entries: also of ended and of some uncapped subflows."""
+        """Number of subflows with a cap. The kernel also has entries of ended and of some uncapped subflows."""
         return 0 if self.decisions.is_dry else self.traffic.capped
 
     def _record_decision(self, decision: Decision) -> None:
@@ -234,7 +233,7 @@ class Engine:
             self.cap_log.decided(decision)
             self.events.record_decision(decision)
 
-    def _entries_changed(self, direction: Direction, four_tuples: Collection[FourTuple], added: bool) -> None:
+    def _record_entries(self, direction: Direction, four_tuples: Collection[FourTuple], added: bool) -> None:
         now = time.monotonic()
         if added and direction is Direction.DOWN:
             self.join_latency.record_entries(four_tuples, now)

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 SUPERVISE_SECONDS = 1.0
 RESYNC_INTERVALS = 3  # interval of periodic resyncs, as a multiple of ``verify_interval``; by default 30 s
-_MAX_BATCH = 256  # Maximum frames read at once. Then the reconciler runs, so that no subflow waits for a whole burst.
+_MAX_BATCH = 256  # Maximum number of frames read at once. Then the reconciler runs, so that no subflow waits long.
 
 MAX_READING_SHARE: Final = 0.5  # long-term share of a processor that reading may take
 MAX_READING_BURST_SECONDS: Final = 0.5  # processor time that reading may take at once, for about 15,000 segments
@@ -39,14 +39,14 @@ class ReadingShare:
     read in time. All times are arguments, in seconds."""
 
     def __init__(self, now: float) -> None:
-        self._allowed, self._updated = MAX_READING_BURST_SECONDS, now
+        self._allowed_seconds, self._update_time = MAX_READING_BURST_SECONDS, now
 
     def pause(self, now: float, work_seconds: float) -> float:
         """Return how long to pause after reading that took *work_seconds* of processor time and ended at *now*."""
-        refilled = self._allowed + MAX_READING_SHARE * (now - self._updated)
-        self._allowed = min(MAX_READING_BURST_SECONDS, refilled) - work_seconds
-        self._updated = now
-        return max(0.0, -self._allowed / MAX_READING_SHARE)
+        allowed_seconds = self._allowed_seconds + MAX_READING_SHARE * (now - self._update_time)
+        self._allowed_seconds = min(MAX_READING_BURST_SECONDS, allowed_seconds) - work_seconds
+        self._update_time = now
+        return max(0.0, -self._allowed_seconds / MAX_READING_SHARE)
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Observers:
         self._engine, self._tracker = engine, engine.tracker
         self._on_interface_return = on_interface_return
         self._captures: dict[str, Capture] = {}
-        self._reading = ReadingShare(time.monotonic())
+        self._reading_share = ReadingShare(time.monotonic())
         self._events: PathManagerEvents | None = None
         self._routes: Routes | None = None
         self._last_resync = time.monotonic()
@@ -78,8 +78,8 @@ class Observers:
 
     async def open(self) -> None:
         """Open every observer, then list the existing sockets. Raises KernelError for a capture that fails."""
-        if (missing := self._kernel.mptcp_missing()) is not None:
-            log.warning("%s", missing)
+        if (problem := self._kernel.mptcp_missing()) is not None:
+            log.warning("%s", problem)
         self._routes = self._kernel.routes(self._settings)
         routes, tunnels = self._routes, self._engine.tunnels
         self._tracker.interface_of = lambda four_tuple: tunnels.interface(four_tuple) or routes.interface(four_tuple)
@@ -126,8 +126,8 @@ class Observers:
                 self.counters.reopened += len(returned)
                 log.info("capturing again on %s", ", ".join(returned))
                 await self._on_interface_return()
-            due = time.monotonic() - self._last_resync > RESYNC_INTERVALS * self._settings.verify_interval
-            if due or self._tracker.needs_resync:
+            is_due = time.monotonic() - self._last_resync > RESYNC_INTERVALS * self._settings.verify_interval
+            if is_due or self._tracker.needs_resync:
                 try:
                     await self.resync(gently=True)
                 except KernelError as error:  # the next resync may succeed
@@ -197,7 +197,7 @@ class Observers:
     def _read_capture(self, capture: Capture) -> None:
         start = time.thread_time()
         self._process_segments(capture)
-        pause = self._reading.pause(time.monotonic(), time.thread_time() - start)
+        pause = self._reading_share.pause(time.monotonic(), time.thread_time() - start)
         # Pause only this capture, and still read the others: a flood on one interface must not delay the others.
         if pause and self._captures.get(capture.interface) is capture:
             self._loop.remove_reader(capture.fileno())

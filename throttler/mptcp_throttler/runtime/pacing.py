@@ -32,7 +32,7 @@ from mptcp_throttler.stages.stage import Consumer, Samples
 
 log = logging.getLogger(__name__)
 
-STOP_TIMEOUT = 1.5  # maximum time, several round trips, that a stop waits for sockets to lift their limits
+STOP_TIMEOUT = 1.5  # maximum wait of a stop until sockets have lifted their limits: several round trips
 OPTIONS_BATCH = 128  # number of prefixes whose initial options are written without a pause: this takes a millisecond
 MIN_WAKE_PAUSE, WAKE_PAUSE_RATIO = 0.02, 20  # pause after limits were set at once: seconds; multiple of the duration
 
@@ -95,7 +95,7 @@ class SocketLimiter(Component, Consumer):
         """Set the initial options of subflows accepted from now on, by the client's prefix.
 
         Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. The event loop
-        runs in between, so other calls and :meth:`set_clients` may come, and subflows may begin with the settings of
+        runs in between, so other calls and :meth:`set_clients` may follow, and subflows may begin with the settings of
         the previous policy: the BPF program reverts them after the first segments, and the first sample ends a rest.
         """
         if not self.possible or not self._pacing.sets_births:
@@ -177,10 +177,10 @@ class SocketLimiter(Component, Consumer):
     async def run(self) -> None:
         while True:
             await self._wake.wait()
-            began = time.monotonic()
+            start = time.monotonic()
             await self.wake_sockets()
             # With ten thousand sockets a run takes 10 ms, and joining clients may request one all the time.
-            await asyncio.sleep(max(MIN_WAKE_PAUSE, WAKE_PAUSE_RATIO * (time.monotonic() - began)))
+            await asyncio.sleep(max(MIN_WAKE_PAUSE, WAKE_PAUSE_RATIO * (time.monotonic() - start)))
 
     async def wake_sockets(self) -> None:
         """Apply the limits that must be in force at once, if there are any."""

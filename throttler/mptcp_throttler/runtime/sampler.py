@@ -4,7 +4,7 @@
 A *sweep* lists all sockets in pieces; a *look-up* queries single sockets, many in one request. Each consumer names the
 subflows that it watches, if any, and the few that are urgent. The sampler sweeps as often as the most demanding
 consumer needs, or looks up the watched subflows if that is cheaper. In between it looks up urgent subflows. Sampling
-takes a fixed share of a processor: the longer a sample takes (a sweep may take seconds), the rarer samples are.
+takes a fixed share of a processor: the longer a sample takes (a sweep may take seconds), the less often it samples.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ SWEEP_COST = 300  # fixed cost of a sweep, in sockets: the kernel walks its whol
 IDLE_SECONDS = 0.5  # pause while no consumer watches a subflow, and after a failure
 BUSY_SECONDS = 0.01  # pause until a consumer that is busy with samples is queried again for its urgent subflows
 REST_RATIO = 1.5
-"""Pause after each slice of a sweep, as a multiple of its work. Without pauses, the process uses up its time on the
-processor, and then a join waits many milliseconds while other processes run."""
+"""Pause after each slice of a sweep, as a multiple of its work. Without pauses, the process would use up its time
+slice, and the scheduler would then run other processes while a join waits."""
 
 
 class _ConsumerState:
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.lock = asyncio.Lock()  # held while the consumer processes samples
-        self.awaits_sweep = False  # whether a sweep's samples must come next, so that it gets no look-ups
-        self.looked_up = set[FourTuple]()  # subflows of urgent look-ups since the sweep or its replacement began
+        self.awaits_sweep = False  # whether it gets no look-ups until it gets the samples of a sweep
+        self.looked_up = set[FourTuple]()  # subflows looked up as urgent since the current sweep began
         self.next_urgent = 0.0
         self.is_idle = True  # whether it had no urgent subflow at the last query; :meth:`Sampler.wake` causes a new one
 
 
 class Sampler:
-    """Samples sockets for its consumers. During a sweep, only those that are *by_request* get look-ups."""
+    """Samples sockets for its consumers. During a sweep, only consumers that are ``by_request`` get look-ups."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Sampler:
         handle_outcome: Callable[[Outcome], None],
     ) -> None:
         """*count_sockets* returns the expected number of sockets of a sweep; *handle_outcome* gets the outcomes."""
-        self.latest: dict[FourTuple, KernelSubflow] = {}  # of the last sweep; during the next, some are already newer
+        self.latest: dict[FourTuple, KernelSubflow] = {}  # samples of the last sweep; a running sweep has replaced some
         self.latest_time = float("-inf")  # when the last sweep ended, monotonic seconds
         self.sweeps = 0
         self.lookups = 0
@@ -66,7 +66,7 @@ class Sampler:
         self._states = [_ConsumerState(consumer) for consumer in consumers]
         self._count_sockets, self._handle_outcome = count_sockets, handle_outcome
         self._wake_sweeps, self._wake_urgent = asyncio.Event(), asyncio.Event()
-        self._sweeping = asyncio.Lock()
+        self._sweep_lock = asyncio.Lock()
         self._last_sweep = self._next_sweep = 0.0
 
     def as_json(self) -> dict[str, float | int]:
@@ -79,7 +79,7 @@ class Sampler:
     def cookies(self, since: float) -> set[int] | None:
         """Return the cookies of all sockets of the last sweep, or None if it ended before *since*, monotonic seconds.
         While few subflows are watched, only resyncs cause sweeps."""
-        # During a sweep, the result includes the sockets of the previous one. 20,000 sockets take 2 ms.
+        # During a sweep, the result includes the sockets of the previous one. Copying 20,000 cookies takes 2 ms.
         return None if self.latest_time < since else {each.cookie for each in self.latest.values()}
 
     def wake(self) -> None:
@@ -115,11 +115,11 @@ class Sampler:
             return
         self._last_sweep = time.monotonic()
         sets, limit = [each.watched() for each in watching], (self._count_sockets() + SWEEP_COST) / LOOKUP_COST
-        # Do not build the union of the sets of ten thousand connections, which is as large as the largest set.
+        # First test the largest set, because the union of the sets of ten thousand connections is slow to build.
         if max(map(len, sets)) > limit or len(watched := set().union(*sets)) > limit:
             await self.sweep(with_pauses=True)
             return
-        async with self._sweeping, self._stages_paused():
+        async with self._sweep_lock, self._without_look_ups():
             pace = _Pace()
             await self._deliver_all(await self._look_up(list(watched), pace), pace, looked_up=watched)
             pace.end()
@@ -128,9 +128,9 @@ class Sampler:
     async def sweep(
         self, handle_piece: Callable[[Sequence[KernelSubflow]], None] | None = None, with_pauses: bool = False
     ) -> None:
-        """List all sockets; pass each piece to *handle_piece*, and then all samples to the consumers. *with_pauses*: by
-        ``REST_RATIO``. Raises KernelError."""
-        async with self._sweeping, self._stages_paused():
+        """List all sockets; pass each piece to *handle_piece*, and then all samples to the consumers. *with_pauses*:
+        pause after each slice (``REST_RATIO``). Raises KernelError."""
+        async with self._sweep_lock, self._without_look_ups():
             pace = _Pace(REST_RATIO if with_pauses else 0.0)
             # ``latest`` is updated in place, so that old samples are freed one by one as new ones come.
             seen = set[FourTuple]()
@@ -167,7 +167,7 @@ class Sampler:
             async with state.lock:
                 pace = _Pace()
                 sockets = await self._look_up(urgent, pace)
-                if self._sweeping.locked():
+                if self._sweep_lock.locked():
                     state.looked_up.update(urgent)
                 await self._deliver(state.consumer, Samples(time.monotonic(), sockets, False, urgent), pace)
                 pace.end()
@@ -194,8 +194,8 @@ class Sampler:
         return sockets
 
     @asynccontextmanager
-    async def _stages_paused(self) -> AsyncIterator[None]:
-        """Wait for the look-ups of consumers that are not *by_request*; they get the next ones after the sweep."""
+    async def _without_look_ups(self) -> AsyncIterator[None]:
+        """Wait for the look-ups of consumers that are not ``by_request``, and give them none during the scope."""
         for state in self._states:
             state.looked_up.clear()
             state.awaits_sweep = not state.consumer.by_request
@@ -220,19 +220,19 @@ class Sampler:
             pace.end()
             async with state.lock:
                 pace.begin()
-                pace.rest_ratio = 0.0 if consumer.by_request else rest_ratio  # no pauses: its urgent look-ups wait
+                pace.rest_ratio = 0.0 if consumer.by_request else rest_ratio  # do not pause: its look-ups wait
                 urgent = consumer.urgent() if looked_up is None else ()
                 if urgent or consumer.watches_any():
                     watched = consumer.watched()
                     requested = list(watched)
-                    if urgent:  # otherwise do not build this set: for all sockets it takes long
+                    if urgent:  # build this set only if needed: with all sockets, it takes long
                         watched_set = watched if isinstance(watched, Set) else frozenset(watched)
                         requested += [each for each in urgent if each not in watched_set]
-                    requested = await _without(requested, state.looked_up, pace)
-                    # Look up missing subflows: one that joined after the dump passed its hash bucket is not closed.
-                    missing = await _without(requested, sockets, pace)
+                    requested = await _exclude(requested, state.looked_up, pace)
+                    # A missing subflow may be open: the kernel may have listed its hash bucket before it joined.
+                    missing = await _exclude(requested, sockets, pace)
                     if looked_up is not None:
-                        missing = await _without(missing, looked_up, pace)
+                        missing = await _exclude(missing, looked_up, pace)
                     if missing:
                         sockets.update(await self._look_up(missing, pace))
                     await self._deliver(consumer, Samples(now, sockets, True, requested), pace)
@@ -246,7 +246,7 @@ class Sampler:
         await pace.pause_if_due()
 
 
-async def _without(requested: list[FourTuple], excluded: Collection[FourTuple], pace: _Pace) -> list[FourTuple]:
+async def _exclude(requested: list[FourTuple], excluded: Collection[FourTuple], pace: _Pace) -> list[FourTuple]:
     """Return *requested* without *excluded*, in slices, because ten thousand subflows take milliseconds."""
     if not excluded:
         return requested

@@ -16,19 +16,19 @@ from typing import NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, compute_rate
 
-WINDOW = 0.8  # seconds over which rates are computed: BBR's pause of 0.2 s every ten seconds is not a degradation
-MIN_SPAN = 0.35  # minimum seconds over which a rate is computed; over a shorter time it may be a burst
-SLACK = 0.01  # tolerance, seconds: a sample may be this much older than the window
-PRESENT_SPAN = 0.3  # seconds over which the present rate is computed
+WINDOW_SECONDS = 0.8  # span of the rates: BBR's pause of 0.2 s every ten seconds is not a degradation
+MIN_SPAN_SECONDS = 0.35  # minimum seconds over which a rate is computed; over a shorter time it may be a burst
+SLACK_SECONDS = 0.01  # tolerance, seconds: a sample may be this much older than the window
+PRESENT_SECONDS = 0.3  # seconds over which the present rate is computed
 MAX_WINDOW_LIMITED = 0.1  # if the receive window stops the sender for more than this share of time, the client is slow
-MIN_BACKLOG_SECONDS = 0.05  # how long the unsent data must take at least; with less data, the application may be slow
-MAX_GAP = 10.0  # seconds; samples further apart are not compared
-DEGRADED_SHARE, HEALTHY_SHARE = 0.5, 0.8  # of the baseline: degraded up to the first, healthy from the second on
+MIN_BACKLOG_SECONDS = 0.05  # how long the unsent data must take at least; if less, the application may be slow
+MAX_GAP_SECONDS = 10.0  # seconds; samples further apart are not compared
+DEGRADED_SHARE, HEALTHY_SHARE = 0.5, 0.8  # of the baseline: degraded up to the former, healthy from the latter on
 DECAY_SECONDS = 120.0  # time in which a baseline falls to 1/e, so that a path that stays slower gets a lower one
 FORGET_SECONDS = 3 * DECAY_SECONDS  # time after which the baseline of a path without subflows is forgotten
 READ_TOGETHER_SECONDS = 0.1  # reads of different subflows count as simultaneous if they are at most this long apart
 MIN_RATE = 500_000  # Bits/s. A path that never had a higher rate has no baseline.
-UNUSED_LIMIT = 64  # limit of remembered paths without subflows, or the number of paths in use if that is larger
+MAX_UNUSED = 64  # maximum number of remembered paths without subflows; the number of paths in use, if larger
 
 
 class Sample(NamedTuple):
@@ -51,16 +51,16 @@ class History:
 
     def add(self, sample: Sample) -> None:
         """Add *sample*. The rate is computed over the longest span within the window. If this span is shorter than
-        ``MIN_SPAN``, the rate is computed over the shortest span of at least ``MIN_SPAN``."""
+        ``MIN_SPAN_SECONDS``, the rate is computed over the shortest span of at least ``MIN_SPAN_SECONDS``."""
         samples, now = self._samples, sample.time
-        if samples and now - samples[-1].time > MAX_GAP:
+        if samples and now - samples[-1].time > MAX_GAP_SECONDS:
             samples.clear()
         samples.append(sample)
         first = 0
         while (
             len(samples) - first > 2
-            and samples[first].time < now - WINDOW - SLACK
-            and now - samples[first + 1].time >= MIN_SPAN
+            and samples[first].time < now - WINDOW_SECONDS - SLACK_SECONDS
+            and now - samples[first + 1].time >= MIN_SPAN_SECONDS
         ):
             first += 1
         del samples[:first]
@@ -82,7 +82,8 @@ class History:
     def is_backlogged(self) -> bool:
         """Whether the subflow had data to send at every sample."""
         last, first = self._samples[-1], self._samples[0]
-        recent = next((each for each in reversed(self._samples) if last.time - each.time >= PRESENT_SPAN - 0.01), first)
+        span = PRESENT_SECONDS - 0.01
+        recent = next((each for each in reversed(self._samples) if last.time - each.time >= span), first)
         if last.window_limited - first.window_limited > MAX_WINDOW_LIMITED * 1e6 * self.span:
             return False
         rate = min(self._rate_since(first), self._rate_since(recent))
@@ -114,7 +115,7 @@ class Path:
     delivered: int = 0  # bytes of all subflows together
     _baseline_time: float = 0.0
     _history: History = field(default_factory=History)
-    _skewed: bool = False  # whether the subflows were read at different times, as in a sweep (always in the same order)
+    _is_skewed: bool = False  # whether the subflows were read at different times, as in a sweep (in constant order)
 
     @property
     def is_degraded(self) -> bool:
@@ -124,13 +125,13 @@ class Path:
         """Update the baseline when all samples of *now* have been recorded."""
         if self.read_times and len(self.read_times) >= self.present:
             self.last_complete = now
-            skewed = max(self.read_times) - min(self.read_times) > READ_TOGETHER_SECONDS
-            if skewed is not self._skewed:
+            is_skewed = max(self.read_times) - min(self.read_times) > READ_TOGETHER_SECONDS
+            if is_skewed is not self._is_skewed:
                 # Start again: bytes that arrived between two reads would otherwise count twice, or not at all.
-                self._history, self._skewed = History(), skewed
+                self._history, self._is_skewed = History(), is_skewed
             mean_time = sum(self.read_times) / len(self.read_times)
             self._history.add(Sample(mean_time, self.delivered))
-            rate = self._history.rate if self._history.span >= MIN_SPAN else 0.0
+            rate = self._history.rate if self._history.span >= MIN_SPAN_SECONDS else 0.0
             if rate >= MIN_RATE or self.baseline:
                 self.baseline = max(rate, self.baseline * exp((self._baseline_time - mean_time) / DECAY_SECONDS))
                 self._baseline_time = mean_time
@@ -167,15 +168,15 @@ class Flow:
             self.path.delivered += growth
             self._delivered = delivered
         span = now - self._start_time
-        if span >= MIN_SPAN:
+        if span >= MIN_SPAN_SECONDS:
             self._set_rate(compute_rate(self._start_bytes, self._delivered, span))
-            if span >= WINDOW:
+            if span >= WINDOW_SECONDS:
                 self._start_bytes, self._start_time = self._delivered, now
         return growth > 0
 
     def set_rate_from(self, history: History | None) -> None:
         """Set the rate to that of *history*, which is more precise because it has more samples."""
-        if history is not None and history.span >= MIN_SPAN:
+        if history is not None and history.span >= MIN_SPAN_SECONDS:
             self._set_rate(history.rate)
 
     def _set_rate(self, rate: float) -> None:
@@ -226,9 +227,8 @@ class Paths:
         for path in self._changed:
             path.last_change = now
         self._changed.clear()
-        limit = max(UNUSED_LIMIT, len(self.used))
         while self.unused:
             address, path = next(iter(self.unused.items()))
-            if len(self.unused) <= limit and now - path.last_sampled <= FORGET_SECONDS:
+            if len(self.unused) <= max(MAX_UNUSED, len(self.used)) and now - path.last_sampled <= FORGET_SECONDS:
                 break
             del self.unused[address]

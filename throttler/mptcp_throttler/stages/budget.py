@@ -240,12 +240,12 @@ class MeteredSockets:
         self.dirty: set[int] = set()  # sockets whose counters the ledger does not have yet
         self.closed: set[int] = set()  # sockets whose counters the ledger can forget
         self.now = 0.0
-        self._by_cookie: dict[int, MeteredSubflow] = {}
-        self._by_end: dict[End, MeteredSubflow] = {}
-        self._former: TimedTable[int, int] = TimedTable()
+        self._cookie_owners: dict[int, MeteredSubflow] = {}
+        self._end_owners: dict[End, MeteredSubflow] = {}
+        self._former_cookies: TimedTable[int, int] = TimedTable()
         """Cookies of sockets that closed or lost their four-tuple: samples of them that arrive later are ignored."""
         self._last_check: float | None = None
-        self._unmetered: set[int] = set()  # sockets with counters that were unmetered at the last check
+        self._unmetered_sockets: set[int] = set()  # sockets with counters that were unmetered at the last check
 
     def take_pending(self) -> Usage:
         """Return and reset the counts that must be written to the ledger."""
@@ -281,7 +281,7 @@ class MeteredSockets:
             self._remove(metered)
         if accounts:
             new = MeteredSubflow(four_tuple, token, () if is_known else accounts, accounts if is_known else None)
-            self.metered[four_tuple] = self._by_end[new.end] = new
+            self.metered[four_tuple] = self._end_owners[new.end] = new
 
     def release(self, four_tuple: FourTuple, token: int) -> None:
         """Note that the subflow has lost its verdict. Its socket may still carry data."""
@@ -318,9 +318,9 @@ class MeteredSockets:
 
     def socket_closed(self, cookie: int, end: End, acked: int, received: int) -> None:
         """Count the bytes that a closed socket carried. *end*: the client's address and port, and the proxy's port."""
-        metered = self._by_cookie.pop(cookie, None)
-        if metered is None and cookie not in self._former:
-            metered = self._by_end.get(end)  # the socket was never sampled; a newer subflow may have its port now
+        metered = self._cookie_owners.pop(cookie, None)
+        if metered is None and cookie not in self._former_cookies:
+            metered = self._end_owners.get(end)  # the socket was never sampled; a newer subflow may have its port now
         if metered is not None:
             self._count(metered, cookie, acked, received)
             if metered.cookie == cookie or (metered.cookie is None and not metered.is_active):
@@ -330,15 +330,15 @@ class MeteredSockets:
                 if not metered.is_active:
                     self._remove(metered)
         self._forget_counters(cookie)
-        self._former.put(cookie, cookie, self.now)
+        self._former_cookies.put(cookie, cookie, self.now)
 
     def forget_old(self, now: float) -> None:
         """Forget sockets that closed or lost their four-tuple more than ``FORGET_SECONDS`` ago."""
         self.now = now
-        for cookie in self._former.pop_until(now - FORGET_SECONDS):
-            metered = self._by_cookie.get(cookie)
+        for cookie in self._former_cookies.pop_until(now - FORGET_SECONDS):
+            metered = self._cookie_owners.get(cookie)
             if metered is not None and metered.cookie != cookie:
-                del self._by_cookie[cookie]
+                del self._cookie_owners[cookie]
                 self._forget_counters(cookie)
 
     def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
@@ -349,9 +349,9 @@ class MeteredSockets:
         if since is not None and now - since <= CHECK_SECONDS:
             return
         self._last_check = now
-        before, self._unmetered = self._unmetered, self.counters.keys() - self._by_cookie.keys()
+        before, self._unmetered_sockets = self._unmetered_sockets, self.counters.keys() - self._cookie_owners.keys()
         # Consider only sockets that existed at the previous check: a sweep misses sockets that began after it.
-        candidates = before & self._unmetered
+        candidates = before & self._unmetered_sockets
         existing = None if since is None or not candidates else listed(since)
         for cookie in () if existing is None else candidates - existing:
             self._forget_counters(cookie)
@@ -359,11 +359,11 @@ class MeteredSockets:
     def _sample(self, metered: MeteredSubflow, socket: KernelSubflow) -> None:
         cookie = socket.cookie
         if metered.cookie != cookie:
-            if cookie in self._former:
+            if cookie in self._former_cookies:
                 return
             self._detach(metered)
             metered.cookie, metered.is_reported = cookie, False
-            self._by_cookie[cookie] = metered
+            self._cookie_owners[cookie] = metered
         metered.missing_since = None
         self._count(metered, cookie, socket.bytes_acked, socket.bytes_received)
         if metered.next_accounts is not None:
@@ -393,16 +393,16 @@ class MeteredSockets:
     def _detach(self, metered: MeteredSubflow) -> None:
         """Note that the subflow's socket no longer has the four-tuple: only its cookie identifies the later report."""
         if metered.cookie is not None:
-            self._former.put(metered.cookie, metered.cookie, self.now)
+            self._former_cookies.put(metered.cookie, metered.cookie, self.now)
             metered.cookie = None
 
     def _remove(self, metered: MeteredSubflow) -> None:
         if self.metered.get(metered.four_tuple) is metered:
             del self.metered[metered.four_tuple]
-        if self._by_end.get(metered.end) is metered:
-            del self._by_end[metered.end]
+        if self._end_owners.get(metered.end) is metered:
+            del self._end_owners[metered.end]
         if metered.cookie is not None:
-            self._by_cookie.pop(metered.cookie, None)
+            self._cookie_owners.pop(metered.cookie, None)
 
     def _forget_counters(self, cookie: int | None) -> None:
         """Let the ledger forget an ended socket. Its bytes are in the same transaction or an earlier one."""
@@ -447,9 +447,9 @@ class BudgetStage(Stage):
             self._metering_since = self.sockets.now
         self._policy = policy
         self.accounts.set_policy(policy)
-        feeding = [rule for rule in policy.rules if rule.budget is not None]
-        self._rule_of = {rule.budget.name: rule.name for rule in reversed(feeding) if rule.budget is not None}
-        if not feeding:
+        budget_rules = [rule for rule in policy.rules if rule.budget is not None]
+        self._rule_of = {rule.budget.name: rule.name for rule in reversed(budget_rules) if rule.budget is not None}
+        if not budget_rules:
             self.sockets.end_all()
             self._metering.clear()
 
@@ -462,14 +462,14 @@ class BudgetStage(Stage):
         result = []
         for verdict in verdicts:
             rule = verdict.budget
-            counted = metering.setdefault(verdict.four_tuple, ())
+            accounts = metering.setdefault(verdict.four_tuple, ())
             if rule is None or rule.budget is None:
                 result.append(verdict)
                 continue
             account = self.accounts.account(rule.budget, verdict.four_tuple.remote)
-            if account not in counted:
-                metering[verdict.four_tuple] = (*counted, account)
-            result.append(self._with_cap(verdict, rule, account, connection.token))
+            if account not in accounts:
+                metering[verdict.four_tuple] = (*accounts, account)
+            result.append(self._add_cap(verdict, rule, account, connection.token))
         self._meter(connection, metering)
         return tuple(result)
 
@@ -532,7 +532,7 @@ class BudgetStage(Stage):
                 yield
         self._urgent = tuple(each.four_tuple for each in nlargest(MAX_URGENT, busiest, key=lambda each: each.new_bytes))
 
-    def _with_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
+    def _add_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, if the budget's cap is the tightest, with that cap."""
         direction, reason, sentence = verdict.direction, verdict.reason, self.accounts.describe(account)
         step, other = account.step, verdict.throttle
@@ -540,8 +540,8 @@ class BudgetStage(Stage):
         if step is None or cap is None:
             return verdict._replace(reason=add_sentence(reason, sentence, direction))
         if other is not None and (other.ceil, other.rate) < (cap.ceil, cap.rate):
-            beyond = f"{format_rate(cap.ceil)} beyond {approximate_size(step.after)}"
-            tighter = f"tighter than the {account.budget.title}, {beyond} {self.accounts.describe_end(account.budget)}"
+            excess = f"{format_rate(cap.ceil)} beyond {approximate_size(step.after)}"
+            tighter = f"tighter than the {account.budget.title}, {excess} {self.accounts.describe_end(account.budget)}"
             bound = None if rule.budget_guard else cap.ceil
             return verdict._replace(reason=add_sentence(reason, tighter, direction), bound=bound)
         if other is None or verdict.rule is None:

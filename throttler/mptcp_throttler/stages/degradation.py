@@ -35,9 +35,9 @@ from mptcp_throttler.shaping.onset.uploads import bytes_ahead
 from mptcp_throttler.stages.baseline import (
     HEALTHY_SHARE,
     MIN_RATE,
-    MIN_SPAN,
-    SLACK,
-    WINDOW,
+    MIN_SPAN_SECONDS,
+    SLACK_SECONDS,
+    WINDOW_SECONDS,
     Flow,
     History,
     Path,
@@ -54,9 +54,9 @@ MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many sam
 
 FULL_SHARE = 0.85  # a cap counts as full if the payload takes this part: headers add up to 8 % with small packets
 FAIR_SHARE = 0.5  # under a full shared cap, a subflow has demand if its rate is at least this part of an equal share
-OWED_SECONDS = 0.05  # minimum of the missing bytes that count as owed, as seconds of the best baseline
-COMPARABLE_SECONDS = OWED_SECONDS / 2  # received bytes are compared if all were read within this time, as in a look-up
-OWED_BYTES = 2 * ASSIGNMENT_BYTES
+MIN_OWED_SECONDS = 0.05  # minimum of the missing bytes that count as owed, as seconds of the best baseline
+MAX_READ_SECONDS = MIN_OWED_SECONDS / 2  # received bytes are compared if all were read in this time (a look-up)
+MIN_OWED_BYTES = 2 * ASSIGNMENT_BYTES
 """The same minimum in bytes. The known data sequence number of a subflow is imprecise: it is the start of a chunk of up
 to 64 KB."""
 LASTING_SECONDS, PROVEN_SECONDS = 1.0, 5.0
@@ -84,7 +84,7 @@ class Relaxation(NamedTuple):
     path: bytes  # the client's address on the path that has degraded
     rate: int  # rate that the connection got
     baseline: int  # rate that this path once had
-    lacking: int  # rate that the uncapped paths lack against the baseline: the allowance of the capped paths
+    lacking: int  # rate that the uncapped paths lack against the baseline: the rate that the capped paths may carry
     measured_at: float  # when ``lacking`` was last measured
 
 
@@ -141,7 +141,7 @@ class GuardedConnection:
 
     @property
     def span(self) -> float:
-        """Seconds over which the rates of all uncapped subflows are connection."""
+        """Seconds over which the rates of all uncapped subflows are known."""
         return min((each.span for each in self.histories), default=0.0)
 
     def compute_lacking(self, baseline: float) -> float:
@@ -165,11 +165,11 @@ class GuardedConnection:
 
     def is_backlogged(self, now: float) -> bool:
         uncapped = self.histories
-        return bool(uncapped) and all(each.span >= MIN_SPAN and each.is_backlogged for each in uncapped)
+        return bool(uncapped) and all(each.span >= MIN_SPAN_SECONDS and each.is_backlogged for each in uncapped)
 
     def demand_delay(self) -> float:
         """Return how many seconds after a degradation the demand may begin to show, as a backlog."""
-        return max(WINDOW, 2 * self.span) + SLACK
+        return max(WINDOW_SECONDS, 2 * self.span) + SLACK_SECONDS
 
     def is_proven(self, now: float) -> bool:
         """Return whether a path with a low rate certainly cannot carry more."""
@@ -192,8 +192,8 @@ class GuardedUpload(GuardedConnection):
     last_owed: float = -inf  # when an uncapped path last owed data
     last_progress: float = -inf  # when data last arrived over an uncapped path, or no cap was full
     uncapped_read: float = -inf  # when the first of the uncapped subflows was read for the last sample
-    _compared: list[FourTuple] = field(default_factory=list)
-    _first_sequence: int = 0  # data sequence number when ``_compared`` last changed
+    _compared_subflows: list[FourTuple] = field(default_factory=list)
+    _first_sequence: int = 0  # data sequence number when ``_compared_subflows`` last changed
     _min_missing: int = 0  # lowest number of missing bytes since then
 
     def update_caps(self) -> None:
@@ -251,18 +251,18 @@ class GuardedUpload(GuardedConnection):
         if len(present) < 2 or not paths:
             return
         times = [each.read for each in present]
-        if max(times) - min(times) > COMPARABLE_SECONDS:
+        if max(times) - min(times) > MAX_READ_SECONDS:
             return  # bytes that arrived between the reads are not missing
         first = present[0].data_sequence
         highest = max((each.data_sequence for each in present), key=lambda sequence: bytes_ahead(sequence, first))
         best = max(paths, key=lambda path: path.baseline)
         over_best = [each.data_sequence for each in present if each.four_tuple.remote == best.address]
         lag = min((bytes_ahead(highest, each) for each in over_best), default=0)
-        min_owed = max(OWED_BYTES, OWED_SECONDS * best.baseline / 8)
+        min_owed = max(MIN_OWED_BYTES, MIN_OWED_SECONDS * best.baseline / 8)
         compared, received = [each.four_tuple for each in present], sum([each.bytes_received for each in present])
-        if compared != self._compared:
+        if compared != self._compared_subflows:
             # Start again, because the bytes received on a subflow that has ended are no longer in the sum.
-            self._compared, self._first_sequence, self._min_missing = compared, highest, -received
+            self._compared_subflows, self._first_sequence, self._min_missing = compared, highest, -received
         missing = bytes_ahead(highest, self._first_sequence) - received
         self._min_missing = min(self._min_missing, missing)
         if missing - self._min_missing >= min_owed and lag >= min_owed:
@@ -272,8 +272,8 @@ class GuardedUpload(GuardedConnection):
         return Sample(socket.read, socket.bytes_received)
 
     def is_backlogged(self, now: float) -> bool:
-        has_lasted = self.demand_since is not None and now - self.demand_since >= MIN_SPAN
-        return has_lasted and any(each.span >= MIN_SPAN for each in self.histories)
+        has_lasted = self.demand_since is not None and now - self.demand_since >= MIN_SPAN_SECONDS
+        return has_lasted and any(each.span >= MIN_SPAN_SECONDS for each in self.histories)
 
     def demand_delay(self) -> float:
         return 0.0  # the demand of an upload itself shows only after a while
@@ -443,14 +443,14 @@ class DegradationDetector:
             return
         if now - candidate.last_restored > TRIAL_SECONDS:
             candidate.pause = 0.0
-        found = self._slow_path(connection, candidate, now)
-        if found is None or not connection.is_proven(now):
+        slow_path = self._slow_path(connection, candidate, now)
+        if slow_path is None or not connection.is_proven(now):
             candidate.degraded_since = candidate.suspected = None
             return
-        path, rate = found
+        path, rate = slow_path
         read = connection.known_until(now)
         if candidate.degraded_since is None or candidate.suspected is not path:
-            candidate.degraded_since = read - max(0.0, connection.span - WINDOW)
+            candidate.degraded_since = read - max(0.0, connection.span - WINDOW_SECONDS)
             candidate.suspected, candidate.suspected_since = path, now
         if read - candidate.degraded_since < self.guard.after or path.last_complete < candidate.suspected_since:
             return
@@ -473,12 +473,12 @@ class DegradationDetector:
         if path is None or path.rate < HEALTHY_SHARE * relaxation.baseline:
             candidate.healthy_since = None
         elif candidate.healthy_since is None:
-            candidate.healthy_since = read - max(0.0, connection.span - WINDOW)
+            candidate.healthy_since = read - max(0.0, connection.span - WINDOW_SECONDS)
         is_healthy = candidate.healthy_since is not None and read - candidate.healthy_since >= self.guard.after
         if not is_healthy and now < relaxation.next_trial:
             lacking = round(max(MIN_RATE, connection.compute_lacking(relaxation.baseline)))
             differs = not MIN_LACKING_RATIO * relaxation.lacking <= lacking <= MAX_LACKING_RATIO * relaxation.lacking
-            if differs and not 0 <= now - relaxation.measured_at < WINDOW:
+            if differs and not 0 <= now - relaxation.measured_at < WINDOW_SECONDS:
                 candidate.relaxation = relaxation._replace(lacking=lacking, measured_at=now)
         elif not is_healthy and path is not None and path.is_degraded and connection.is_backlogged(now):
             candidate.lengthen_pause(self.guard)
@@ -502,7 +502,8 @@ class DegradationDetector:
         best = max(present, key=lambda path: path.baseline)
         last_change = max(best.last_change, candidate.backlogged_since)
         was_healthy = best.last_healthy >= max(best.last_change, candidate.backlogged_since - connection.demand_delay())
-        if not was_healthy and now - max(connection.span, WINDOW) < last_change + GRACE_SECONDS - WINDOW:
+        grace_end = last_change + GRACE_SECONDS - WINDOW_SECONDS
+        if not was_healthy and now - max(connection.span, WINDOW_SECONDS) < grace_end:
             return None
         total = sum(each.rate for each in candidate.histories.values())
         has_enough = best.baseline < MIN_RATE or not best.is_degraded or total >= MAX_TOTAL_SHARE * best.baseline

@@ -63,9 +63,9 @@ class GrantStage(Stage):
             return verdicts
         until = datetime.fromtimestamp(grant.until, self._zone)
         sentence = f"cap lifted until {until:%Y-%m-%d %H:%M %Z}: granted{f' by {grant.by}' if grant.by else ''}"
-        return tuple([each if each.throttle is None else _lifted(each, sentence) for each in verdicts])
+        return tuple([each if each.throttle is None else _lift_cap(each, sentence) for each in verdicts])
 
 
-def _lifted(verdict: Verdict, sentence: str) -> Verdict:
+def _lift_cap(verdict: Verdict, sentence: str) -> Verdict:
     reason = add_sentence(verdict.reason, sentence, verdict.direction)
     return verdict._replace(scope=None, throttle=None, reason=reason, rests=False)

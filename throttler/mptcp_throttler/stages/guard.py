@@ -59,7 +59,7 @@ class GuardStage(Stage):
             detector.watch(token, uncapped, capped).rules = tuple(dict.fromkeys(rules))
             relaxation = detector.relaxation(token)
             if relaxation is not None:
-                verdicts = tuple([_relaxed(each, relaxation, direction, token) for each in verdicts])
+                verdicts = tuple([_relax_cap(each, relaxation, direction, token) for each in verdicts])
         return verdicts
 
     def forget(self, token: int) -> None:
@@ -112,7 +112,7 @@ def _reason(relaxation: Relaxation) -> str:
     return f"the connection got {got}; its uncapped path from {path} alone once carried {best} and now lacks {lacking}"
 
 
-def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, token: int) -> Verdict:
+def _relax_cap(verdict: Verdict, relaxation: Relaxation, direction: Direction, token: int) -> Verdict:
     rule, throttle = verdict.rule, verdict.throttle
     if verdict.direction is not direction or rule is None or throttle is None or not verdict.guarded:
         return verdict
@@ -120,5 +120,4 @@ def _relaxed(verdict: Verdict, relaxation: Relaxation, direction: Direction, tok
     rate = max(throttle.ceil, min(maximum, round(HEADROOM * relaxation.lacking)))
     reason = f"{PREFIX[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
     scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED_PATH), direction)
-    throttle = throttle.at(rate, burst=None, share=Share.CONNECTION)
-    return verdict._replace(scope=scope, throttle=throttle, reason=reason)
+    return verdict._replace(scope=scope, throttle=throttle.at(rate, burst=None, share=Share.CONNECTION), reason=reason)

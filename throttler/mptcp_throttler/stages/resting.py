@@ -27,9 +27,9 @@ from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 
 RATIO: Final = 32  # a subflow rests from this (rate of the others) / (rate left by its cap), and wakes below half of it
 RATIO_WITHOUT_BUFFERS: Final = 12  # ``RATIO`` if capped sockets cannot get larger send buffers
-MAX_CAP: Final = 5_000_000  # bits/s; under a higher cap a chunk is sent in 0.1 s, and send buffers bridge this time
-WAKE_WINDOWS: Final = 2  # consecutive windows with waiting data and slow others after which a resting subflow wakes
-MIN_WINDOW: Final = 0.35  # minimum seconds over which rates are computed: two samples
+MAX_CAP_RATE: Final = 5_000_000  # bits/s; under a higher cap a chunk takes 0.1 s, which send buffers bridge
+WAKE_WINDOWS: Final = 2  # number of consecutive windows with waiting data and slow others until a subflow wakes
+MIN_WINDOW_SECONDS: Final = 0.35  # minimum seconds over which rates are computed: two samples
 ACTIVE_RATE: Final = 100_000  # Bits/s. A connection with a higher rate counts as active under its caps.
 SLOW_RATIO: Final = 12  # like ``RATIO``, but for an uncapped subflow: the divisor is its own rate
 HELD_UP_RATIO: Final = 1.4
@@ -37,7 +37,7 @@ HELD_UP_RATIO: Final = 1.4
 RECOVERY_SECONDS: Final = 6.0  # seconds after a slow path began to rest during which its data may still be in flight
 MEAN_WEIGHT: Final = 0.4  # weight of the latest window in the mean rate
 BEST_RATE_DECAY: Final = 0.95  # factor by which the best rate decays in each window
-SLOW_WINDOWS: Final = 3  # number of slow windows after which a path rests: TCP slow start takes some round trips
+MIN_SLOW_WINDOWS: Final = 3  # number of slow windows after which a path rests: TCP slow start takes some round trips
 FIRST_REST_SECONDS, MAX_REST_SECONDS = 30.0, 600.0  # time until a slow path is tried again; doubles with each rest
 
 
@@ -116,8 +116,8 @@ class RestStage(Stage):
         capped = {each.four_tuple: low for each in down if (low := _low_cap(each)) is not None}
         others = tuple([each.four_tuple for each in down if each.four_tuple not in capped])
         uncapped = [each.four_tuple for each in down if each.throttle is None and each.steer is None]
-        free = uncapped if self._rest_slow_paths else []
-        if not others or not (capped or (free and len(others) > 1)):
+        may_rest = uncapped if self._rest_slow_paths else []
+        if not others or not (capped or (may_rest and len(others) > 1)):
             self.forget(token)
             return verdicts
         state = self._connections.get(token)
@@ -134,12 +134,12 @@ class RestStage(Stage):
         state.resting_capped = {
             each: rate for each, rate in state.resting_capped.items() if each in capped and capped[each][1] <= rate
         }
-        state.slow_candidates = {each: state.slow_candidates.get(each) or _SlowCandidate() for each in free}
+        state.slow_candidates = {each: state.slow_candidates.get(each) or _SlowCandidate() for each in may_rest}
         if state.resting_slow().issuperset(others):
             # If all of these rested, no subflow would carry the data.
             state.slow_candidates = {}
         resting = state.all_resting()
-        return tuple([_with_rest(each) if each.four_tuple in resting else each for each in verdicts])
+        return tuple([_add_rest(each) if each.four_tuple in resting else each for each in verdicts])
 
     def forget(self, token: int) -> None:
         state = self._connections.pop(token, None)
@@ -195,7 +195,7 @@ class RestStage(Stage):
         for each, slow in state.slow_candidates.items():
             slow.always_had_data &= _has_data(others.get(each))
         span = now - state.window_start
-        if span < MIN_WINDOW:
+        if span < MIN_WINDOW_SECONDS:
             return False
         delivered = {each: socket.delivered for each, socket in others.items()}
         rates = {each: compute_rate(state.delivered.get(each, new), new, span) for each, new in delivered.items()}
@@ -232,8 +232,8 @@ def _update_slow(state: _RestState, rates: Mapping[FourTuple, float], now: float
     for each, slow in state.slow_candidates.items():
         rate = rates.get(each, 0.0)
         if slow.next_trial is not None:
-            recovered = now >= slow.rest_began + RECOVERY_SECONDS
-            no_gain = recovered and total < SLOW_RATIO / 2 * slow.own_rate and total <= slow.mean_rate
+            has_recovered = now >= slow.rest_began + RECOVERY_SECONDS
+            no_gain = has_recovered and total < SLOW_RATIO / 2 * slow.own_rate and total <= slow.mean_rate
             slow.windows = slow.windows + 1 if state.always_had_data and no_gain else 0
             if now >= slow.next_trial or slow.windows >= WAKE_WINDOWS:
                 slow.next_trial, slow.windows = None, 0
@@ -245,7 +245,7 @@ def _update_slow(state: _RestState, rates: Mapping[FourTuple, float], now: float
         # A subflow that carries nothing does not count as slow.
         is_slow = slow.always_had_data and rate > 0 and (holds_up or total - rate >= SLOW_RATIO * rate)
         slow.windows = max(0, slow.windows + (1 if is_slow else -1))
-        if slow.windows >= SLOW_WINDOWS:
+        if slow.windows >= MIN_SLOW_WINDOWS:
             slow.rest_began, slow.own_rate, slow.mean_rate = now, rate, state.mean_rate
             slow.next_trial, slow.windows = now + slow.rest_seconds, 0
             slow.rest_seconds = min(MAX_REST_SECONDS, 2 * slow.rest_seconds)
@@ -261,10 +261,10 @@ def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
     # A steered path never rests: as a reserve or for the overflow, it may carry little.
     if throttle is None or scope is None or verdict.steer is not None:
         return None
-    return (scope, throttle.ceil) if throttle.landing is Onset.SOFT and throttle.ceil < MAX_CAP else None
+    return (scope, throttle.ceil) if throttle.landing is Onset.SOFT and throttle.ceil < MAX_CAP_RATE else None
 
 
-def _with_rest(verdict: Verdict) -> Verdict:
+def _add_rest(verdict: Verdict) -> Verdict:
     if verdict.direction is not Direction.DOWN:
         return verdict
     rate = "the subflow" if verdict.throttle is None else format_rate(verdict.throttle.ceil)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from test_rate_transition import FULL_FLIGHT, IDLE
+from test_rate_transition import IDLE, MUCH_IN_FLIGHT
 from test_shaping_plan import NOW, rule, subflow, throttle, uncapped, verdict
 from test_transitions import Scene
 
@@ -17,11 +17,11 @@ from mptcp_throttler.shaping.plan import UNCAPPED, Planner
 CAP = ScopeKey("cap", Share.PATH)
 
 
-def scene_of(*, into_class: bool = True) -> Scene:
+def scene_of(*, inherits_class: bool = True) -> Scene:
     scene = Scene(rule())
     handle = scene.planner.class_of(CAP)
     assert handle is not None
-    scene.planner.initial_classes = {handle} if into_class else ()
+    scene.planner.initial_classes = {handle} if inherits_class else ()
     scene.tcp[subflow(1)] = IDLE._replace(unacked=100)
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW, {subflow(1)})
     return scene
@@ -48,7 +48,7 @@ def test_subflow_that_loses_its_cap_bypasses_the_class_until_it_ends() -> None:
     assert entries(planner) == {}
 
 
-def test_subflow_without_a_class_for_its_next_cap_bypasses_the_old_one(
+def test_subflow_bypasses_its_old_class_if_the_new_cap_has_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Defect: the subflow's socket kept the class that it inherited, so the old cap applied again."""
@@ -63,15 +63,15 @@ def test_subflow_without_a_class_for_its_next_cap_bypasses_the_old_one(
 
 
 def test_subflow_accepted_outside_the_class_needs_no_entry() -> None:
-    planner = scene_of(into_class=False).planner
+    planner = scene_of(inherits_class=False).planner
     planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     assert entries(planner) == {}
 
 
-def test_subflow_that_gets_its_cap_back_in_full_flight_has_a_transition() -> None:
+def test_subflow_that_is_capped_again_with_much_data_in_flight_has_a_transition() -> None:
     scene = scene_of()
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)
-    scene.tcp[subflow(1)] = FULL_FLIGHT
+    scene.tcp[subflow(1)] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     assert subflow(1) in scene.planner.pending()
     assert entries(scene.planner) == {}
