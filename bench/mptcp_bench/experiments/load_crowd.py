@@ -146,7 +146,7 @@ class Crowd:
         """Return the whole state of the proxy's host, except Squid's processes, which change."""
         node = self.testbed["proxy"]
         return whole_state(
-            node, Path(services.throttler_mounts(node)["/run/mptcp-throttler"]), besides=(self.server.pid,)
+            node, Path(services.throttler_mounts(node)["/run/mptcp-throttler"]), except_for=(self.server.pid,)
         )
 
     def remnants(self, before: State, throttler: Throttler) -> tuple[str, ...]:

@@ -107,7 +107,7 @@ class Direction:
 
     @property
     def impaired(self) -> bool:
-        """Whether this direction delays or loses packets, besides limiting the rate."""
+        """Whether this direction delays or loses packets, in addition to the limit of its rate."""
         return bool(self.delay or self.loss is not None)
 
 

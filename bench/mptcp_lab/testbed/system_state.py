@@ -86,18 +86,20 @@ def kernel_state(node: LiveNode) -> State:
     return state
 
 
-def whole_state(node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES, besides: Sequence[int] = ()) -> State:
+def whole_state(
+    node: LiveNode, run: Path, *, more: Iterable[Path] = DIRECTORIES, except_for: Sequence[int] = ()
+) -> State:
     """Return :func:`kernel_state` with processes, the BPF objects that they hold, and files.
 
     *run* is the directory that *node*'s throttler sees as /run/mptcp-throttler, *more* are further directories. The
-    processes *besides* and their descendants are left out, because they start and end other processes themselves.
+    processes *except_for* and their descendants are left out, because they start and end other processes themselves.
     """
     state = kernel_state(node) | {FILES: _files((run, *more))}
     try:
         pids = set(map(int, node.run(["ip", "netns", "pids", node.namespace]).stdout.split()))
     except TestbedError as error:
         return state | dict.fromkeys((PROCESSES, BPF), f"{FAILED}{error}")
-    for pid in besides:
+    for pid in except_for:
         pids -= {pid, *descendants(pid)}
     commands = {pid: _command_line(pid) for pid in sorted(pids)}
     # Leave out the command that lists the processes, because it is one of these processes.

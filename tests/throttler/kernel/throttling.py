@@ -76,7 +76,7 @@ class ThrottledSite:
     def state(self) -> State:
         """Return the whole state of the proxy's host. Squid's processes are left out, because they come and go."""
         run = Path(throttler_mounts(self.node)["/run/mptcp-throttler"])
-        return whole_state(self.node, run, more=(), besides=(self.proxy.process.pid,))
+        return whole_state(self.node, run, more=(), except_for=(self.proxy.process.pid,))
 
     def start(self, policy: str) -> Throttler:
         """Start a throttler.
