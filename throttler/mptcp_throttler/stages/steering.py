@@ -119,7 +119,7 @@ class BackupFlags:
 
 
 @dataclass(slots=True, eq=False)
-class _Subflow:
+class _SteeredSubflow:
     """The last sample of one steered subflow."""
 
     four_tuple: FourTuple
@@ -135,7 +135,7 @@ class _SteeredConnection:
     rule: str
     steer: Steer
     mode: Mode
-    subflows: tuple[_Subflow, ...] = ()
+    subflows: tuple[_SteeredSubflow, ...] = ()
     treatments: dict[FourTuple, Treatment] = field(default_factory=dict)
     sample_count: int = 0  # number of samples since the subflows changed
     last_sampled: float = 0.0
@@ -148,7 +148,7 @@ class _SteeredConnection:
         if {each.four_tuple: each.path for each in self.subflows} == path_of:
             return False
         before = {(each.four_tuple, each.path): each for each in self.subflows}
-        self.subflows = tuple([before.get(each) or _Subflow(*each) for each in path_of.items()])
+        self.subflows = tuple([before.get(each) or _SteeredSubflow(*each) for each in path_of.items()])
         self.treatments = {each: treatment for each, treatment in self.treatments.items() if each in path_of}
         self.restart()
         return True
@@ -264,7 +264,7 @@ class SteeringStage(Stage):
             self._urgent.discard(token)
             self._stop_sampling(token, steered.subflows)
 
-    def _stop_sampling(self, token: int, subflows: Collection[_Subflow]) -> None:
+    def _stop_sampling(self, token: int, subflows: Collection[_SteeredSubflow]) -> None:
         self._sampled.remove(token, [each.four_tuple for each in subflows])
         for each in subflows:
             self.flags.stop_explaining(each.four_tuple)

@@ -85,7 +85,7 @@ class _CapState(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Subflow:
+class _SubflowTotal:
     token: int
     path_total: PathTotal
     down: _CapState
@@ -126,8 +126,8 @@ class Traffic(Consumer):
         self.clients: dict[int, bytes] = {}  # by token of the connection
         self.capped = 0  # subflows with a cap, as decided; counted once if both directions have one
         self.classes: dict[ScopeKey, CapClass] = {}
-        self._subflows: dict[FourTuple, _Subflow] = {}
-        self._closed: TimedTable[End, _Subflow] = TimedTable(MAX_CLOSED)  # subflows that the meter may still report
+        self._subflows: dict[FourTuple, _SubflowTotal] = {}
+        self._closed: TimedTable[End, _SubflowTotal] = TimedTable(MAX_CLOSED)  # the meter may still report these
         self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # unassigned: cookie, sent, received
         self.counted_at = clock()  # when all sockets were last counted, monotonic seconds
         self._next_sweep = float("inf")  # not before :meth:`begin`
@@ -187,7 +187,7 @@ class Traffic(Consumer):
                     self._close(four_tuple, subflow)
                 total, uncapped = self._path_total(key), _CapState(now)
                 total.subflows += 1
-                subflow = subflows[four_tuple] = _Subflow(token, total, uncapped, uncapped)
+                subflow = subflows[four_tuple] = _SubflowTotal(token, total, uncapped, uncapped)
             elif subflow.path_total.key != key:
                 subflow.path_total.subflows -= 1
                 subflow.path_total = self._path_total(key)
@@ -246,7 +246,7 @@ class Traffic(Consumer):
         yield
 
     @staticmethod
-    def _sample(subflow: _Subflow, socket: KernelSubflow) -> None:
+    def _sample(subflow: _SubflowTotal, socket: KernelSubflow) -> None:
         acked, received = socket.bytes_acked, socket.bytes_received
         if subflow.cookie != socket.cookie:
             subflow.cookie = socket.cookie
@@ -258,7 +258,7 @@ class Traffic(Consumer):
         subflow.sampled = socket.read
         subflow.count(acked, received)
 
-    def _update_cap(self, subflow: _Subflow, verdict: Verdict, decision: Decision) -> None:
+    def _update_cap(self, subflow: _SubflowTotal, verdict: Verdict, decision: Decision) -> None:
         cap = scope = limits = None
         if verdict.scope is not None and verdict.rule is not None and verdict.throttle is not None:
             cap, scope = self._cap_total(CapKey(verdict.rule.name, verdict.path, verdict.direction)), verdict.scope
@@ -270,7 +270,7 @@ class Traffic(Consumer):
         if is_changed or cap is not before.cap or scope != before.scope or limits != before.limits:
             self._set_cap(subflow, verdict.direction, _CapState(decision.now, cap, scope, limits))
 
-    def _set_cap(self, subflow: _Subflow, direction: Direction, state: _CapState) -> None:
+    def _set_cap(self, subflow: _SubflowTotal, direction: Direction, state: _CapState) -> None:
         before, was_capped = subflow.cap_state(direction), subflow.is_capped
         self._count(state, 1)
         self._count(before, -1)
@@ -293,7 +293,7 @@ class Traffic(Consumer):
         if not members:
             del self.classes[scope]
 
-    def _close(self, four_tuple: FourTuple, subflow: _Subflow) -> None:
+    def _close(self, four_tuple: FourTuple, subflow: _SubflowTotal) -> None:
         """End a subflow; the meter may still report its last bytes."""
         subflow.path_total.subflows -= 1
         for direction in Direction:
