@@ -99,14 +99,6 @@ def format_size(size: int) -> str:
     return f"{size} B"
 
 
-def approximate_rate(bits_per_second: float) -> str:
-    """Return a measured rate to three digits: ``28.4 Mbit/s``."""
-    for factor, unit in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
-        if bits_per_second >= factor * 0.9995:
-            return f"{_three_digits(bits_per_second / factor)} {unit}"
-    return f"{bits_per_second:.0f} bit/s"
-
-
 def approximate_size(size: float) -> str:
     """Return a measured number of bytes to three digits: ``12.7 MB``."""
     for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):

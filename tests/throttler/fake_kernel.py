@@ -130,19 +130,19 @@ class FakePacing(SocketPacing):
 
     def __init__(self, sockets: FakeSockets) -> None:
         self.limits: dict[int, SocketLimit] = {}
-        self.births: dict[Network, InitialOptions] = {}
+        self.initial_options: dict[Network, InitialOptions] = {}
         self.problems: list[str] = []
         """The problems that the next comparison finds."""
         self.closed = False
         self.has_buffers = self.sets_births = True
         self._sockets = sockets
 
-    def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> None:
+    def set_initial_options(self, changes: Mapping[Network, InitialOptions | None]) -> None:
         for network, birth in changes.items():
             if birth is None:
-                self.births.pop(network, None)
+                self.initial_options.pop(network, None)
             else:
-                self.births[network] = birth
+                self.initial_options[network] = birth
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         self.limits.update(limits)

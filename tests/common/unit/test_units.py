@@ -15,7 +15,6 @@ from mptcp_common.units import (
     MIN_RATE,
     RATE_PATTERN,
     SIZE_PATTERN,
-    approximate_rate,
     approximate_size,
     counted,
     format_rate,
@@ -135,24 +134,6 @@ def test_size_is_formatted_exactly(size: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rate", "text"),
-    [
-        (28_412_345.6, "28.4 Mbit/s"),
-        (4_800_000, "4.80 Mbit/s"),
-        (999_700, "1.00 Mbit/s"),
-        (999_400, "999 kbit/s"),
-        (94_960_000, "95.0 Mbit/s"),
-        (99_960_000, "100 Mbit/s"),
-        (2.4e9, "2.40 Gbit/s"),
-        (12.4, "12 bit/s"),
-        (0, "0 bit/s"),
-    ],
-)
-def test_measured_rate_is_rounded(rate: float, text: str) -> None:
-    assert approximate_rate(rate) == text
-
-
-@pytest.mark.parametrize(
     ("size", "text"), [(12_700_000, "12.7 MB"), (999, "999 B"), (1_500, "1.50 KB"), (3.2e9, "3.20 GB")]
 )
 def test_measured_size_is_rounded(size: float, text: str) -> None:
@@ -187,13 +168,6 @@ def test_any_value_is_refused_or_in_range(value: object) -> None:
             continue
         assert type(result) is int
         assert low <= result <= high
-
-
-@given(st.floats(0, 1e12))
-def test_rounded_rate_is_within_half_a_percent(rate: float) -> None:
-    number, unit = approximate_rate(rate).split()
-    factor = {"bit/s": 1, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}[unit]
-    assert abs(float(number) * factor - rate) <= max(0.5, 0.0051 * rate)
 
 
 @pytest.mark.parametrize(("number", "expected"), [(0, "0 rules"), (1, "1 rule"), (2, "2 rules")])

@@ -84,9 +84,9 @@ async def test_window_that_opens_during_a_reload_uses_the_new_rules(tmp_path: Pa
     """
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
-        assert kernel.pacing.births
+        assert kernel.pacing.initial_options
         enforcing = asyncio.create_task(scene.engine.enforce())
         await asyncio.sleep(0)  # The decisions of this enforcement have begun.
         await scene.engine.set_policy(load_policy(UNCAPPED, "p"))
         await enforcing
-        assert not kernel.pacing.births
+        assert not kernel.pacing.initial_options

@@ -56,19 +56,19 @@ async def test_connection_is_capped_from_its_first_subflow_on(tmp_path: Path) ->
 async def test_client_with_one_path_loses_its_cap_and_is_remembered(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
-        assert kernel.pacing.births[PREFIX] == under_cap(5_000_000, CLASS)
+        assert kernel.pacing.initial_options[PREFIX] == under_cap(5_000_000, CLASS)
         report_event(scene, KernelEventKind.CREATED, 1, A)
         # Its socket still sends into the class, so that an entry must direct it past the class.
         await until(lambda: kernel.netfilter.entries == UNCAPPED)
         assert reasons(scene) == ["rule cap-a does not apply: only 1 active subflow (needs 2)"]
-        assert kernel.pacing.births[CLIENT] == UNANTICIPATED
+        assert kernel.pacing.initial_options[CLIENT] == UNANTICIPATED
         report_event(scene, KernelEventKind.CLOSED, 1, A)
         await until(lambda: not kernel.netfilter.entries)
         report_event(scene, KernelEventKind.CREATED, 2, A)
         assert not kernel.netfilter.entries
         report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 2, B)
         assert set(kernel.netfilter.entries) == {four_tuple(A)}
-        assert CLIENT not in kernel.pacing.births
+        assert CLIENT not in kernel.pacing.initial_options
 
 
 def test_client_with_one_path_that_does_not_return_is_forgotten(
@@ -82,12 +82,12 @@ def test_client_with_one_path_that_does_not_return_is_forgotten(
         nonlocal ahead
         async with running(tmp_path, CAPPED, kernel) as scene:
             report_event(scene, KernelEventKind.CREATED, 1, A)
-            await until(lambda: kernel.pacing.births.get(CLIENT) == UNANTICIPATED)
+            await until(lambda: kernel.pacing.initial_options.get(CLIENT) == UNANTICIPATED)
             report_event(scene, KernelEventKind.CLOSED, 1, A)
             ahead = CLIENT_TIMEOUT
-            await until(lambda: CLIENT not in kernel.pacing.births)
+            await until(lambda: CLIENT not in kernel.pacing.initial_options)
             assert not scene.engine.decisions.anticipation.clients
-            assert kernel.pacing.births[PREFIX] == under_cap(5_000_000, CLASS)
+            assert kernel.pacing.initial_options[PREFIX] == under_cap(5_000_000, CLASS)
 
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + ahead)
     monkeypatch.setattr(engine, "time", clock)
@@ -119,11 +119,11 @@ async def test_policy_that_names_the_clients_address_keeps_its_socket_options(tm
     policy = CAPPED.replace("10.1.0.0/16", CLIENT.with_prefixlen)
     async with running(tmp_path, policy, kernel) as scene:
         report_event(scene, KernelEventKind.CREATED, 1, A)
-        await until(lambda: kernel.pacing.births[CLIENT] == UNANTICIPATED)
+        await until(lambda: kernel.pacing.initial_options[CLIENT] == UNANTICIPATED)
         await scene.reload(policy)
-        assert kernel.pacing.births[CLIENT] == UNANTICIPATED, "a reload does not forget clients with one path"
+        assert kernel.pacing.initial_options[CLIENT] == UNANTICIPATED, "a reload does not forget clients with one path"
         report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, B)
-        assert kernel.pacing.births[CLIENT] == under_cap(5_000_000, CLASS)
+        assert kernel.pacing.initial_options[CLIENT] == under_cap(5_000_000, CLASS)
 
 
 @scenario
@@ -132,9 +132,9 @@ async def test_sockets_are_not_changed_if_nothing_is_capped(tmp_path: Path) -> N
     async with running(tmp_path, CAPPED + "dry_run: true\n", kernel) as scene:
         report_event(scene, KernelEventKind.CREATED, 1, A)
         await until(lambda: "anticipated" not in reasons(scene)[0])
-        assert kernel.pacing.births == {}
+        assert kernel.pacing.initial_options == {}
         await scene.reload(CAPPED)
-        assert kernel.pacing.births[CLIENT] == UNANTICIPATED
+        assert kernel.pacing.initial_options[CLIENT] == UNANTICIPATED
 
 
 PREFIX_COUNT = 300
@@ -157,7 +157,7 @@ NEW_CLIENT = "10.1.255.1"
 def connect_between_changes(scene: Scene, entries_seen: list[dict[FourTuple, Target]]) -> None:
     """Open a connection after some of the prefixes were changed; append the current entries to *entries_seen*."""
     pacing = scene.kernel.pacing
-    set_births = pacing.set_births
+    set_initial_options = pacing.set_initial_options
 
     def begin() -> None:
         scene.kernel.sockets.connect(1, NEW_CLIENT)
@@ -167,9 +167,9 @@ def connect_between_changes(scene: Scene, entries_seen: list[dict[FourTuple, Tar
     def noted(changes: Mapping[Network, InitialOptions | None]) -> None:
         if len(changes) == OPTIONS_BATCH and not entries_seen:
             asyncio.get_running_loop().call_soon(begin)
-        set_births(changes)
+        set_initial_options(changes)
 
-    pacing.set_births = noted  # type: ignore[method-assign]
+    pacing.set_initial_options = noted  # type: ignore[method-assign]
 
 
 @scenario
@@ -191,13 +191,13 @@ async def test_class_is_created_before_its_initial_options_are_set(tmp_path: Pat
     """Defect: the class was created only after all initial options were set. Until then, connections bypassed it."""
     async with running(tmp_path, NO_RULES) as scene:
         pacing, classes = scene.kernel.pacing, scene.kernel.traffic_control.classes
-        set_births, class_exists = pacing.set_births, list[bool]()
+        set_initial_options, class_exists = pacing.set_initial_options, list[bool]()
 
         def noted(changes: Mapping[Network, InitialOptions | None]) -> None:
             class_exists.append(any(birth and (birth.class_id or 0) & 0xFFFF in classes for birth in changes.values()))
-            set_births(changes)
+            set_initial_options(changes)
 
-        pacing.set_births = noted  # type: ignore[method-assign]
+        pacing.set_initial_options = noted  # type: ignore[method-assign]
         networks = ", ".join(f"10.1.{number % 256}.{number // 256 * 8}/29" for number in range(4000))
         await scene.reload(
             PREFIXES_CAPPED.replace(PATHS_WITH_PREFIXES, f"version: 1\npaths: {{a: {{clients: [{networks}]}}}}\n")

@@ -41,11 +41,11 @@ async def test_grant_lifts_caps_and_ends_in_time(tmp_path: Path) -> None:
     change_grants(path, lambda _: [Grant("10.1.0.0/31", now, now + 3600, "alice", "a party")])
     async with running(tmp_path, CAPPED, kernel) as scene:
         await until(lambda: scene.engine.capped == 1)
-        births = kernel.pacing.births
-        assert births[ip_network("10.1.0.0/31")] == DEFAULT_OPTIONS, (
+        options = kernel.pacing.initial_options
+        assert options[ip_network("10.1.0.0/31")] == DEFAULT_OPTIONS, (
             "new connections of the granted clients begin without a cap"
         )
-        assert births[ip_network("10.1.0.0/16")] != DEFAULT_OPTIONS
+        assert options[ip_network("10.1.0.0/16")] != DEFAULT_OPTIONS
         explained = scene.request(query="explain", token="7")["connections"][0]["subflows"][0]
         assert [each["stage"] for each in explained["stages"]] == ["grants"]
         assert "alice" in explained["reason"]

@@ -52,9 +52,9 @@ class CountingPacing(FakePacing):
         super().__init__(FakeSockets())
         self.calls: list[Mapping[Network, InitialOptions | None]] = []
 
-    def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> None:
+    def set_initial_options(self, changes: Mapping[Network, InitialOptions | None]) -> None:
         self.calls.append(changes)
-        super().set_births(changes)
+        super().set_initial_options(changes)
         if self.refusal:
             raise KernelError(self.refusal)
 
@@ -93,7 +93,9 @@ def test_unchanged_initial_options_are_not_written_again(scene: Scene) -> None:
         scene.remember_clients(CLIENTS)
         assert scene.kernel.take_calls() == [], "no options are written while nothing is capped"
         await scene.paced.set_initial_options(prefixes(300))
-        assert scene.kernel.births == prefixes(300) | {client(number): UNANTICIPATED for number in range(CLIENTS)}
+        assert scene.kernel.initial_options == prefixes(300) | {
+            client(number): UNANTICIPATED for number in range(CLIENTS)
+        }
         scene.kernel.take_calls()
         await scene.paced.set_initial_options(prefixes(300))
         assert scene.kernel.take_calls() == []
@@ -124,7 +126,7 @@ def test_options_of_single_clients_are_written_while_the_loop_runs(scene: Scene)
             calls = scene.kernel.take_calls()
             assert max(map(len, calls)) == OPTIONS_BATCH
             assert iterations - before >= len(calls) - 1 > CLIENTS / OPTIONS_BATCH - 1
-            assert len(scene.kernel.births) == (CLIENTS + 1 if options else 0)
+            assert len(scene.kernel.initial_options) == (CLIENTS + 1 if options else 0)
         other_task.cancel()
 
     asyncio.run(reload_twice())
@@ -141,7 +143,7 @@ def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypa
         await asyncio.sleep(0)
         scene.paced.set_clients({address(1): False})
         await removal
-        assert scene.kernel.births == {}
+        assert scene.kernel.initial_options == {}
 
     asyncio.run(remove_options())
 
@@ -150,9 +152,9 @@ def test_options_of_the_policy_return_when_a_client_is_forgotten(scene: Scene) -
     async def reload() -> None:
         scene.remember_clients(1)
         await scene.paced.set_initial_options(prefixes(1) | {client(0): CAPPED})
-        assert scene.kernel.births[client(0)] == UNANTICIPATED
+        assert scene.kernel.initial_options[client(0)] == UNANTICIPATED
         scene.paced.set_clients({address(0): False})
-        assert scene.kernel.births[client(0)] == CAPPED
+        assert scene.kernel.initial_options[client(0)] == CAPPED
 
     asyncio.run(reload())
 
@@ -260,7 +262,7 @@ def test_last_options_of_each_network_apply_after_concurrent_changes(
                 tasks.append(asyncio.create_task(scene.paced.set_initial_options(options)))
                 await asyncio.sleep(0)
         await asyncio.gather(*tasks)
-        assert scene.kernel.births == ({**options, **single} if options else {})
+        assert scene.kernel.initial_options == ({**options, **single} if options else {})
         classes = {each.class_id for each in options.values()} - {None}
         assert set(scene.planner.initial_classes) == classes
 

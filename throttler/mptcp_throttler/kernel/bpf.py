@@ -177,8 +177,8 @@ class SocketPacing(Bpf):
         self._iterator: int | None = None
         try:
             self._limits = self.hash_map(LIMITS, _COOKIE.size, _LIMIT.size, MAX_ENTRIES)
-            self._births = self.prefix_map(BIRTHS, _PREFIX.size, _BIRTH.size, MAX_PREFIXES)
-            maps = {"limits": self._limits, "births": self._births}
+            self._initial_options = self.prefix_map(BIRTHS, _PREFIX.size, _BIRTH.size, MAX_PREFIXES)
+            maps = {"limits": self._limits, "births": self._initial_options}
             settings = ownership.listen_ports if for_accepted else (), user_timeout, ownership.htb_major
             self._constants, self.sets_births = program_constants(*settings), True
             try:
@@ -192,11 +192,11 @@ class SocketPacing(Bpf):
             self.close()
             raise
 
-    def set_births(self, changes: Mapping[Network, InitialOptions | None]) -> None:
+    def set_initial_options(self, changes: Mapping[Network, InitialOptions | None]) -> None:
         """Set initial options of future subflows by client prefix (longest match; None removes)."""
         values = {_prefix(each): _options(birth) for each, birth in changes.items() if birth is not None}
-        self.update_batch(self._births, b"".join(values), b"".join(values.values()))
-        self.delete_batch(self._births, b"".join(_prefix(each) for each in changes if changes[each] is None))
+        self.update_batch(self._initial_options, b"".join(values), b"".join(values.values()))
+        self.delete_batch(self._initial_options, b"".join(_prefix(each) for each in changes if changes[each] is None))
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         """Set limits, which apply about one round trip later. The map keeps them until :meth:`forget`."""

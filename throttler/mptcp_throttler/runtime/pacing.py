@@ -137,7 +137,7 @@ class SocketLimiter(Component, Consumer):
     def _write_options(self, networks: Collection[Network]) -> set[str]:
         """Write the options of *networks*; return the error if they are refused."""
         try:
-            self._pacing.set_births({each: self._options_of(each) for each in networks})
+            self._pacing.set_initial_options({each: self._options_of(each) for each in networks})
         except KernelError as error:
             self._outdated.extend(networks)
             return {str(error)}
