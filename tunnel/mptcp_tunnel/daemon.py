@@ -18,6 +18,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -455,8 +456,10 @@ class Daemon:
             # Before the rate is known, the queue may be shorter than estimated.
             known = all(path.estimator.full for path, is_alive in zip(session.paths, alive, strict=True) if is_alive)
             bounded = known and split.queue and split.mode is not Mode.WEIGHTS
-            queue = split.queue + max(session.delays(now)) if bounded else 0
-            self._programs.set_tunnel(running.number, inside, after, split, queue)
+            delay = max(session.delays(now))
+            queue = split.queue + delay if bounded else 0
+            spill = max(split.spill, round(split.spill_share * delay))
+            self._programs.set_tunnel(running.number, inside, after, replace(split, spill=spill), queue)
 
     def _class_and_cap(self, running: _Running, index: int) -> tuple[int, int]:
         """Return the HTB class and the rate cap of a path's packets; 0 for each means none."""

@@ -54,6 +54,9 @@ class Split:
     mode: Mode = Mode.SPILL
     spill: int = 10_000_000
     """Nanoseconds. For SPILL: the limit up to which a longer path's delay counts; for ORDER: the maximum queue."""
+    spill_share: float = 0.0
+    """For SPILL: if this share of the greatest difference between the paths' delays exceeds ``spill``, it is the
+    limit."""
     weights: tuple[int, ...] = ()
     """Weights for WEIGHTS, by path; a path without a weight has 1."""
     queue: int = 30_000_000

@@ -35,7 +35,7 @@ from mptcp_tunnel.model import MAX_PATHS, MAX_TUNNELS, End, Mode, Split
 
 DEFAULT_SETTINGS: Final = Path("/etc/mptcp-tunnel/tunnel.yaml")
 MODES: Final = {
-    "spill": Split(),
+    "spill": Split(spill_share=0.75),
     "rate": Split(spill=0),
     "earliest": Split(spill=3_600_000_000_000),
     "order": Split(Mode.ORDER, 30_000_000),  # with less, bursts leave a path before its rate is learned
@@ -80,8 +80,9 @@ class TunnelSection(Section):
     )
     spill_ms: Annotated[int, between(0, 1000)] | None = Field(
         default=None,
-        description="Milliseconds. Mode spill: up to which limit a path's additional delay counts (default 10); mode "
-        "order: how long a path's queue may be before the next path is used (default 30).",
+        description="Milliseconds. Mode spill: up to which limit a path's additional delay counts (default: three "
+        "quarters of the greatest one, at least 10); mode order: how long a path's queue may be before the next path "
+        "is used (default 30).",
     )
     queue_ms: Annotated[int, between(0, 1000)] = Field(
         default=30,
@@ -189,9 +190,10 @@ def load_settings(text: str, source: str) -> Settings:
 
 def _split(section: TunnelSection) -> Split:
     mode = MODES[section.mode]
-    spill = mode.spill if section.spill_ms is None else section.spill_ms * 1_000_000
+    if section.spill_ms is not None:
+        mode = replace(mode, spill=section.spill_ms * 1_000_000, spill_share=0.0)
     queue = section.queue_ms * 1_000_000
-    return replace(mode, spill=spill, queue=queue, weights=tuple(section.weights), duplicate=section.duplicate)
+    return replace(mode, queue=queue, weights=tuple(section.weights), duplicate=section.duplicate)
 
 
 def read_settings(path: Path) -> Settings:

@@ -34,7 +34,7 @@ def test_settings_of_a_relay_and_a_proxy_are_read() -> None:
     relay, proxy = load_settings(RELAY, "t"), load_settings(PROXY, "t")
     assert relay.uplinks == ("eth0", "wwan0")
     assert relay.tunnels[0].paths == (("dsl", "eth0"), ("lte", "wwan0"))
-    assert relay.tunnels[0].split == Split(Mode.SPILL, 10_000_000)
+    assert relay.tunnels[0].split == Split(Mode.SPILL, 10_000_000, spill_share=0.75)
     assert (proxy.uplinks, proxy.tunnels[0].peer) == (("eth0",), None)
 
 

@@ -23,6 +23,8 @@ from mptcp_tunnel.model import End
 log = logging.getLogger(__name__)
 PROGRAM: Final = Path(__file__).parents[1] / "resequencer/resequencer"
 QUEUE: Final = 7712
+_MARK, _PATH_MASK = 0x4D540000, 0xFFFFFFF8
+"""The mark of a joined packet with a number, and the mask without the path's number (``kernel/programs/tunnel.h``)."""
 _TABLE: Final = "mptcp_tunnel"
 _CHAIN: Final = "resequence"
 _NO_TABLE: Final = f"table inet {_TABLE}\ndelete table inet {_TABLE}\n"
@@ -30,7 +32,7 @@ _NFTABLES: Final = f"""\
 {_NO_TABLE}table inet {_TABLE} {{
   chain {_CHAIN} {{
     type filter hook prerouting priority raw - 100
-    iifname "{DEVICE}" meta l4proto udp queue flags bypass to {QUEUE}
+    iifname "{DEVICE}" meta mark & {_PATH_MASK:#x} == {_MARK:#x} queue flags bypass to {QUEUE}
   }}
 }}
 """
@@ -38,7 +40,9 @@ _IPTABLES: Final = {"iptables": ("ip", "raw"), "ip6tables": ("ip6", "raw")}
 """For each program, the nftables table that iptables-nft uses."""
 _IN_USE: Final = re.compile(r"chain (?!PREROUTING\b)|policy \w+;\n\t\t\S")
 """Matches if the table has another chain, or any rule."""
-_RULE: Final = f"-i {DEVICE} -p udp -j NFQUEUE --queue-num {QUEUE} --queue-bypass".split()
+_RULE: Final = (
+    f"-i {DEVICE} -m mark --mark {_MARK:#x}/{_PATH_MASK:#x} -j NFQUEUE --queue-num {QUEUE} --queue-bypass".split()
+)
 
 
 class Resequencer:

@@ -314,7 +314,8 @@ static inline __attribute__((always_inline)) int join(struct __sk_buff *packet, 
         (!headers->network && change_head(packet, ETH_HLEN, 0)) ||
         store_bytes(packet, 0, &ethernet, sizeof(ethernet), 0))
         return TC_ACT_SHOT;
-    packet->mark = MARK | chosen;
+    if (headers->id != UNORDERED)
+        packet->mark = MARK | chosen;
     return redirect(settings.device, BPF_F_INGRESS);
 }
 

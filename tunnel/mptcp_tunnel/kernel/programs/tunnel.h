@@ -21,7 +21,7 @@
 
 #define MAX_PATHS 8
 #define MAGIC 0xf4                /* first byte of probes and answers: neither WireGuard's nor OpenVPN's */
-#define MARK 0x4d540000           /* packet mark of joined packets; the path's number is in the lower bits */
+#define MARK 0x4d540000           /* mark of joined packets that are resequenced; the path is in the lower bits */
 #define COPY 0x4d540000           /* in cb[1] of a copied packet; the original's path is in the lower bits */
 #define BYTE_TIME_SHIFT 10        /* byte_time is in ns / 1024 */
 #define LIGHT 300                 /* bytes with the Ethernet header: a smaller packet is light */
