@@ -20,9 +20,9 @@ from .reloads import Outcome
 from .serving import ListenState
 
 _PLAIN = {
-    Role.PROXY: "by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
+    Role.PROXY: "over PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
     # A relay intentionally uses plain TCP towards clients, and Multipath TCP only towards its parents.
-    Role.RELAY: "by TCP",
+    Role.RELAY: "over TCP",
 }
 """Status text for a port whose listener is a TCP socket."""
 
@@ -41,7 +41,7 @@ class Reporter:
         watchdog_timeout = watchdog_seconds(os.environ)
         # Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises.
         self._interval = None if watchdog_timeout is None else watchdog_timeout / 2
-        self.due: float | None = None if watchdog_timeout is None else time.monotonic()
+        self.next_ping: float | None = None if watchdog_timeout is None else time.monotonic()
         """Monotonic time of the next watchdog ping; None if the unit has no watchdog."""
         self._is_ready = False
         self._serving = ""
@@ -51,8 +51,8 @@ class Reporter:
 
     def ping_watchdog(self) -> None:
         """Send a watchdog ping if it is due."""
-        if self.due is not None and self._interval is not None and time.monotonic() >= self.due:
-            self.due = time.monotonic() + self._interval
+        if self.next_ping is not None and self._interval is not None and time.monotonic() >= self.next_ping:
+            self.next_ping = time.monotonic() + self._interval
             _notify(WATCHDOG)
 
     def listeners(self, state: ListenState) -> None:
@@ -63,7 +63,7 @@ class Reporter:
         def named(ports: Collection[int]) -> str:
             return f"port{'s' * (len(ports) > 1)} {', '.join(too_few.get(port, str(port)) for port in ports)}"
 
-        served = [f"{named(mptcp)} by Multipath TCP"] if mptcp else []
+        served = [f"{named(mptcp)} over Multipath TCP"] if mptcp else []
         served += [f"{named(state.plain_tcp)} {self._plain}"] if state.plain_tcp else []
         texts = [f"serving: {'; '.join(served)}"] if served else []
         texts += [f"NOT LISTENING: {named(state.missing)}"] if state.missing else []

@@ -224,7 +224,8 @@ def test_start_timeout_is_longer_than_start_and_reload_take(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
 def test_unit_has_no_memory_limit(unit: Path) -> None:
-    """The kernel's memory accounting adds data received by Multipath TCP and never subtracts it (docs/operator.md)."""
+    """The kernel's memory accounting adds data received over Multipath TCP and never subtracts it
+    (docs/operator.md)."""
     assert not re.search(r"^Memory(Max|High|Limit|SwapMax)=", unit.read_text(), re.MULTILINE)
 
 

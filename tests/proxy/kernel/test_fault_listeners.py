@@ -158,7 +158,7 @@ def test_missing_worker_is_reported_while_the_other_serves(testbed: Testbed, sta
         timeout=LONG_LIMIT,
         process=proxy.process,
     )
-    shown = f"serving: port {PROXY_PORT} (1 of 2 workers) by Multipath TCP"
+    shown = f"serving: port {PROXY_PORT} (1 of 2 workers) over Multipath TCP"
     wait_until(lambda: status(proxy)[0] == shown, "the status reports it", timeout=LONG_LIMIT, process=proxy.process)
     assert fetch(testbed["client"], origin.url("file"), proxy.url()).status == 200
     assert proxy.process.output().count(message) == 1
@@ -179,7 +179,7 @@ def test_worker_that_returns_with_plain_tcp_is_reported(testbed: Testbed, start:
         timeout=LONG_LIMIT,
         process=proxy.process,
     )
-    shown = f"serving: port {PROXY_PORT} by PLAIN TCP"
+    shown = f"serving: port {PROXY_PORT} over PLAIN TCP"
     wait_until(
         lambda: status(proxy)[0].startswith(shown), "the status reports it", timeout=LONG_LIMIT, process=proxy.process
     )

@@ -15,7 +15,7 @@ from proxying import all_workers, configuration, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, python_command
-from mptcp_proxy.configuration.by_version import adapted
+from mptcp_proxy.configuration.by_version import adapt
 from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.squid import installed
 
@@ -122,7 +122,7 @@ def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
     assert squid is not None
     # Leave out lines that this version of Squid does not get, because it always behaves that way.
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(MUTANTS[name], 1)]
-    used_lines = {line.text for line in adapted(lines, list(statements(lines, "n")), squid.version).lines}
+    used_lines = {line.text for line in adapt(lines, list(statements(lines, "n")), squid.version).lines}
     mutants = {line: more for line, more in MUTANTS[name].items() if line in used_lines}
     with scene.serving(weaker(scene, {line: instead for line, (instead, _) in mutants.items()})):
         failed = set(scene.try_all(CORPORA[name], wait_for_all=False).failed)

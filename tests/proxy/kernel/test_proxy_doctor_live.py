@@ -164,7 +164,7 @@ def test_doctor_distinguishes_a_taken_port_from_the_proxys_own(testbed: Testbed)
     )
     assert answer.wait(120) == 0
     findings = {finding["check"]: finding for finding in json.loads(answer.output())}
-    assert findings["port 3128"]["text"] == "the running proxy listens on it by Multipath TCP"
+    assert findings["port 3128"]["text"] == "the running proxy listens on it over Multipath TCP"
     assert "fair-turns" in findings["library features"]["text"]
     assert "left out: may-write" in findings["library features"]["text"]
 

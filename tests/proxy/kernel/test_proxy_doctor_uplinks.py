@@ -140,9 +140,9 @@ def test_unanswered_subflow_does_not_count(make_testbed: Callable[..., Testbed])
         assert (finding["status"], finding["text"]) == ("fail", f"{parent}: Multipath TCP with 1 subflow")
 
 
-BY_ETH0 = "10.77.2.2 (wlan0) to 10.77.8.2: by eth0"
+BY_ETH0 = "10.77.2.2 (wlan0) to 10.77.8.2: through eth0"
 FAULTS: dict[str, tuple[bool, list[str], list[str], str]] = {
-    "no interface": (False, [], [], f"{BY_ETH0}; fd77:2::2 (wlan0) to fd77:8::2: by eth0"),
+    "no interface": (False, [], [], f"{BY_ETH0}; fd77:2::2 (wlan0) to fd77:8::2: through eth0"),
     "another interface": (
         True,
         ["ip mptcp endpoint delete id 2", "ip mptcp endpoint add 10.77.2.2 dev eth0 id 2 subflow"],

@@ -19,7 +19,7 @@ from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import Proxy, program, start_origin, start_proxy, wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("squid_with_patches")]
-LOG_LINE = "Multipath TCP by its own option mptcp"
+LOG_LINE = "Multipath TCP with its own option mptcp"
 
 
 def http_ports(proxy: Proxy) -> list[str]:
@@ -92,4 +92,4 @@ def test_doctor_reports_squids_own_option(testbed: Testbed) -> None:
     answer = node.run(argv, check=False, timeout=120)
     (finding,) = (each for each in json.loads(answer.stdout) if each["check"] == "listeners")
     assert finding["status"] == "ok"
-    assert "by its own option mptcp" in finding["text"]
+    assert "with its own option mptcp" in finding["text"]

@@ -359,7 +359,7 @@ def test_broken_library_or_list_causes_plain_tcp_and_is_reported(
     found = relayed.doctor()["the running relay"]
     assert found["status"] == ("ok" if state == "right" else "fail")
     texts = {
-        "right": "none by plain TCP",
+        "right": "none over plain TCP",
         "no library": "Squid runs without the preload library",
         "no list": "its list of parents lacks 10.77.8.2:3128",
     }
@@ -376,7 +376,7 @@ def test_doctor_counts_plain_tcp_connections_to_parents(make_testbed: Callable[.
         found = relayed.doctor()
         assert (found["the running relay"]["status"], found["the running relay"]["text"]) == (
             "fail",
-            "1 of 1 connection to parents by plain TCP",
+            "1 of 1 connection to parents over plain TCP",
         )
         assert found["parent 10.77.8.2:3128"]["text"] == "10.77.8.2:3128: plain TCP"
 

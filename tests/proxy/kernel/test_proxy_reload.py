@@ -174,7 +174,7 @@ def test_ready_notification_follows_when_squid_listens_by_mptcp(testbed: Testbed
             lines += manager.recv(4096).decode().split("\n")
             if "READY=1" in lines:
                 assert mptcp_listeners(node) == {"*:3128"}
-        assert "STATUS=serving: port 3128 by Multipath TCP" in lines
+        assert "STATUS=serving: port 3128 over Multipath TCP" in lines
         # Debian's Squid would report that it is ready before it listens.
         assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC"} & environment(squid(proxy.process)).keys()
         assert proxy.process.running

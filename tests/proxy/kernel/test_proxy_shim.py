@@ -241,7 +241,9 @@ def test_unreadable_list_is_reported_once(preloaded: Preloaded, tmp_path: Path) 
     )
     assert found == {"a": TCP, "b": TCP}
     assert preloaded.stderr.count("\n") == 1
-    assert f"no MPTCP on port 3128, clients are served by plain TCP: {tmp_path}/none: No such file" in preloaded.stderr
+    assert (
+        f"no MPTCP on port 3128, clients are served over plain TCP: {tmp_path}/none: No such file" in preloaded.stderr
+    )
 
 
 def test_listener_without_kernel_mptcp_stays_tcp_with_one_message(preloaded: Preloaded) -> None:

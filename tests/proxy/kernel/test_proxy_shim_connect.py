@@ -98,7 +98,7 @@ report(first=first, after_change=after_change, unreadable=[protocol_to(4000), pr
     # The library does not read the list of parents for a UDP socket.
     assert before == "before"
     assert (
-        f"the list of parents cannot be read, all are reached by plain TCP, over one path: {parents}: No such"
+        f"the list of parents cannot be read, all are reached over plain TCP, over one path: {parents}: No such"
         in message
     )
 

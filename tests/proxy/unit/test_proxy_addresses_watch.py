@@ -69,8 +69,8 @@ class Host:
     def until(self, end: float) -> int:
         """Advance the clock to *end*, and return the number of reconfigurations of Squid."""
         count = 0
-        while self.watch.due is not None and self.watch.due <= end:
-            self.now = max(self.now, self.watch.due)
+        while self.watch.next_check is not None and self.watch.next_check <= end:
+            self.now = max(self.now, self.watch.next_check)
             count += self.watch.check()
         self.now = end
         return count
@@ -159,7 +159,7 @@ def test_look_does_not_wait_for_a_trial(host: Host) -> None:
 def test_reload_ends_the_trial_of_the_old_configuration(host: Host) -> None:
     host.lasts = 50.0
     host.until(1010.0)
-    host.watch.installed(BEFORE)
+    host.watch.record_list(BEFORE)
     assert (host.is_running, host.ends) == (False, 1)
     assert host.until(1063.0) == 1
     assert host.trials == 2

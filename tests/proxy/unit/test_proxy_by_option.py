@@ -63,7 +63,7 @@ def test_only_a_patched_proxy_opens_listeners_by_option() -> None:
     ("squid", "words"),
     [
         (STOCK, "the preload library opens them for Multipath TCP: this Squid has no option"),
-        (PATCHED, "by its own option mptcp, which /s has"),
+        (PATCHED, "with its own option mptcp, which /s has"),
     ],
 )
 def test_doctor_reports_how_listeners_are_opened(squid: Squid, words: str) -> None:

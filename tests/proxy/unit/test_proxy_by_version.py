@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.configuration.by_version import Adapted, adapted, removed_directive_problems
+from mptcp_proxy.configuration.by_version import Adapted, adapt, removed_directive_problems
 from mptcp_proxy.configuration.source import PhysicalLine, read, statements
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
@@ -15,7 +15,7 @@ SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
 
 def suit(version: str, *texts: str) -> Adapted:
     lines = [PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1)]
-    return adapted(lines, list(statements(lines, "n")), version)
+    return adapt(lines, list(statements(lines, "n")), version)
 
 
 def texts(answer: Adapted) -> list[str]:
@@ -54,7 +54,7 @@ def test_impossible_value_for_a_version_is_a_mistake(text: str) -> None:
 def test_shipped_file_has_one_statement_to_leave_out() -> None:
     lines, _ = read(SHIPPED, "n")
     configuration = list(statements(lines, "n"))
-    answer = adapted(lines, configuration, "6.13")
+    answer = adapt(lines, configuration, "6.13")
     assert len(answer.lines) == len(lines)
     assert len(answer.notes) == 1
     assert not any("request_entities" in line.text for line in answer.lines if not line.text.startswith("#"))

@@ -370,7 +370,7 @@ def test_doctor_judges_the_congestion_control_of_mptcp(
     available: str, modules: str, status: Status, text: str, role: Role
 ) -> None:
     values = {"net.ipv4.tcp_available_congestion_control": available}
-    finding = kernel.congestion_control_by_multipath(values, modules, role)
+    finding = kernel.multipath_congestion_control(values, modules, role)
     assert ("parents" in finding.check) == (role is Role.RELAY)
     assert finding.status is status
     assert text in finding.text

@@ -59,10 +59,10 @@ def test_doctor_reports_the_counters_of_the_libraries() -> None:
 
 
 def test_doctor_accepts_available_kernel_features() -> None:
-    findings = list(features.of_throttler(dict.fromkeys((*NEEDED, *UPLOADS))))
+    findings = list(features.throttler_features(dict.fromkeys((*NEEDED, *UPLOADS))))
     assert [finding.status for finding in findings] == [OK] * 7
     # A relay has no throttler, so the doctor tries no feature for it.
-    assert list(features.of_throttler({"mptcp": None})) == []
+    assert list(features.throttler_features({"mptcp": None})) == []
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_doctor_accepts_available_kernel_features() -> None:
 def test_missing_kernel_feature_is_named(feature: str, line: str, option: str, module: str) -> None:
     """Defect: IFB, socket diagnostics and packet sockets had no finding."""
     results: dict[str, str | None] = {**dict.fromkeys((*NEEDED, *UPLOADS)), feature: "No such device"}
-    findings = {finding.check: finding for finding in features.of_throttler(results)}
+    findings = {finding.check: finding for finding in features.throttler_features(results)}
     found = findings.pop(line)
     assert found.status is (WARN if feature in UPLOADS else FAIL), "a policy may have no rule for uploads"
     assert f"(No such device), kernel option {option}" in found.text

@@ -128,13 +128,13 @@ def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
 @pytest.mark.parametrize(
     ("found", "status", "words"),
     [
-        ([(ETH, "192.0.2.1", "eth0"), (WLAN, "192.0.2.1", "wlan0")], OK, ["leave by that uplink"]),
+        ([(ETH, "192.0.2.1", "eth0"), (WLAN, "192.0.2.1", "wlan0")], OK, ["leave through that uplink"]),
         (
             [(ETH, "192.0.2.1", "eth0"), (WLAN, "192.0.2.1", "eth0")],
             FAIL,
             # Table 101 is already used for something else.
             [
-                "10.77.2.2 (wlan0) to 192.0.2.1: by eth0",
+                "10.77.2.2 (wlan0) to 192.0.2.1: through eth0",
                 "via 10.77.2.1 dev wlan0 table 102 && ip -4 rule add from 10.77.2.2",
             ],
         ),
@@ -144,7 +144,7 @@ def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
         (
             [(Uplink("10.77.2.2", "wlan0", id=3, bound="eth0"), "192.0.2.1", "eth0")],
             FAIL,
-            [": by eth0 ip mptcp endpoint delete id 3 && ip mptcp endpoint add 10.77.2.2 dev wlan0 subflow   #"],
+            [": through eth0 ip mptcp endpoint delete id 3 && ip mptcp endpoint add 10.77.2.2 dev wlan0 subflow   #"],
         ),
         ([], WARN, ["nothing to check"]),
     ],
@@ -168,7 +168,7 @@ def test_outgoing_addresses_of_squid_are_read() -> None:
         "tcp_outgoing_tos 0x20 by_eth0",
     )
     lines = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(texts, 1))
-    found = gather_relay._outgoing(Checked(lines, (), "proxy", Workers(), ()), Places("mptcprelay"))
+    found = gather_relay._outgoing_addresses(Checked(lines, (), "proxy", Workers(), ()), Places("mptcprelay"))
     assert {"10.77.1.2", "127.0.0.1", "fd77:1::2"} <= {*found} <= {"10.77.1.2", "127.0.0.1", "::1", "fd77:1::2"}
 
 
@@ -200,7 +200,7 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
 @pytest.mark.parametrize(
     ("listed", "unloaded", "towards", "status", "words"),
     [
-        (["a:1"], 0, ConnectionCounts(), OK, "0 connections to parents, none by plain TCP"),
+        (["a:1"], 0, ConnectionCounts(), OK, "0 connections to parents, none over plain TCP"),
         (
             ["a:1", "b:1"],
             0,
@@ -214,7 +214,7 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
             0,
             ConnectionCounts(multiple_subflows=9, plain_tcp=1),
             FAIL,
-            "1 of 10 connections to parents by plain TCP",
+            "1 of 10 connections to parents over plain TCP",
         ),
         ([], 0, ConnectionCounts(multiple_subflows=9), FAIL, "lacks a:1"),
         (["a:1"], 2, ConnectionCounts(), FAIL, "without the preload library (2 of its processes)"),

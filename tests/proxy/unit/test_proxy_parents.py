@@ -158,7 +158,7 @@ def test_shipped_configuration_lacks_only_a_parent_and_is_closed() -> None:
     assert list(parent_problems(configuration, "x")) == []
     assert list(open_proxy_problems(configuration)) == []
     assert list(exposure_problems(configuration, own, connects=False)) == []
-    assert list(listener_problems(listeners(configuration), "x", True, by_mptcp=False)) == []
+    assert list(listener_problems(listeners(configuration), "x", True, with_mptcp=False)) == []
     without_parents = [each for each in configuration if each.directive != "cache_peer"]
     assert "no cache_peer" in next(parent_problems(without_parents, "x")).text
 
@@ -185,7 +185,7 @@ def test_relay_ships_the_same_rules_as_the_proxy() -> None:
 def test_relay_may_have_an_intercepting_listener() -> None:
     """A relay's listener is a TCP socket, so Squid can read the original destination of a redirected connection."""
     configuration = parse("http_port 3128 intercept")
-    assert list(listener_problems(listeners(configuration), "x", True, by_mptcp=False)) == []
+    assert list(listener_problems(listeners(configuration), "x", True, with_mptcp=False)) == []
 
 
 @pytest.mark.parametrize(

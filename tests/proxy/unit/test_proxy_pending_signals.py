@@ -57,17 +57,17 @@ def test_reload_waits_until_each_kid_catches_the_signal() -> None:
     squid = FakeSquid()
     waiting = pending(squid, Workers(2).processes)
     waiting.add(signal.SIGHUP)
-    assert list(waiting.due(FIRST, 0.0)) == []
+    assert list(waiting.ready_signals(FIRST, 0.0)) == []
     for pid in (101, 102, 103):
         squid.fork(pid)
         # execve(2) removes the handlers that the kid inherited from its parent.
-        assert list(waiting.due(FIRST, 0.1)) == []
+        assert list(waiting.ready_signals(FIRST, 0.1)) == []
         squid.execute(pid)
-        assert list(waiting.due(FIRST, 0.2)) == []
+        assert list(waiting.ready_signals(FIRST, 0.2)) == []
         squid.execute(pid, ALL)
-        assert list(waiting.due(FIRST, 0.3)) == ([signal.SIGHUP] if pid == 103 else [])
+        assert list(waiting.ready_signals(FIRST, 0.3)) == ([signal.SIGHUP] if pid == 103 else [])
     assert not waiting
-    assert list(waiting.due(FIRST, 0.4)) == []
+    assert list(waiting.ready_signals(FIRST, 0.4)) == []
 
 
 def test_reload_waits_until_the_first_process_catches_the_signal() -> None:
@@ -75,9 +75,9 @@ def test_reload_waits_until_the_first_process_catches_the_signal() -> None:
     squid.execute(101, ALL)
     waiting = pending(squid, Workers(1).processes)
     waiting.add(signal.SIGHUP)
-    assert list(waiting.due(FIRST, 0.0)) == []
+    assert list(waiting.ready_signals(FIRST, 0.0)) == []
     squid.first = ALL
-    assert list(waiting.due(FIRST, 1000.0)) == [signal.SIGHUP]
+    assert list(waiting.ready_signals(FIRST, 1000.0)) == [signal.SIGHUP]
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1])
@@ -90,9 +90,9 @@ def test_signal_does_not_wait_forever_for_a_missing_kid(number: signal.Signals) 
         waiting.stop(number, 0.0)
     else:
         waiting.add(number)
-    assert list(waiting.due(FIRST, 0.0)) == []
-    assert list(waiting.due(FIRST, MAX_KIDS_DELAY)) == [number]
-    assert list(waiting.due(FIRST, MAX_KIDS_DELAY + 1)) == []
+    assert list(waiting.ready_signals(FIRST, 0.0)) == []
+    assert list(waiting.ready_signals(FIRST, MAX_KIDS_DELAY)) == [number]
+    assert list(waiting.ready_signals(FIRST, MAX_KIDS_DELAY + 1)) == []
 
 
 def test_reload_waits_until_all_workers_listen() -> None:
@@ -102,9 +102,9 @@ def test_reload_waits_until_all_workers_listen() -> None:
     waiting = pending(squid, 1)
     waiting.add(signal.SIGUSR1)
     waiting.add(signal.SIGHUP)
-    assert list(waiting.due(FIRST, 0.0)) == [signal.SIGUSR1]
+    assert list(waiting.ready_signals(FIRST, 0.0)) == [signal.SIGUSR1]
     squid.listens = True
-    assert list(waiting.due(FIRST, 0.1)) == [signal.SIGHUP]
+    assert list(waiting.ready_signals(FIRST, 0.1)) == [signal.SIGHUP]
     assert not waiting
 
 
@@ -114,10 +114,10 @@ def test_reload_does_not_wait_forever_for_a_port_that_stays_closed() -> None:
     waiting = pending(squid, 1)
     for start in (0.0, 100.0):
         waiting.add(signal.SIGHUP)
-        assert list(waiting.due(FIRST, start)) == []
-        assert list(waiting.due(FIRST, start + MAX_LISTENERS_DELAY - 0.1)) == []
-        assert list(waiting.due(FIRST, start + MAX_LISTENERS_DELAY)) == [signal.SIGHUP]
-        assert list(waiting.due(FIRST, start + MAX_LISTENERS_DELAY + 1)) == []
+        assert list(waiting.ready_signals(FIRST, start)) == []
+        assert list(waiting.ready_signals(FIRST, start + MAX_LISTENERS_DELAY - 0.1)) == []
+        assert list(waiting.ready_signals(FIRST, start + MAX_LISTENERS_DELAY)) == [signal.SIGHUP]
+        assert list(waiting.ready_signals(FIRST, start + MAX_LISTENERS_DELAY + 1)) == []
 
 
 def test_stop_replaces_a_pending_reload() -> None:
@@ -127,7 +127,7 @@ def test_stop_replaces_a_pending_reload() -> None:
     waiting = pending(squid, 1)
     waiting.add(signal.SIGHUP)
     waiting.stop(signal.SIGTERM, 0.0)
-    assert list(waiting.due(FIRST, 0.0)) == [signal.SIGTERM]
+    assert list(waiting.ready_signals(FIRST, 0.0)) == [signal.SIGTERM]
     assert not waiting
 
 
@@ -137,11 +137,11 @@ def test_stop_is_sent_late_and_repeated_if_it_was_lost() -> None:
     waiting = pending(squid, 1)
     waiting.stop(signal.SIGTERM, 0.0)
     assert waiting.stopping
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY - 0.1)) == []
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 1)) == []
+    assert list(waiting.ready_signals(FIRST, MAX_STOP_DELAY - 0.1)) == []
+    assert list(waiting.ready_signals(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
+    assert list(waiting.ready_signals(FIRST, MAX_STOP_DELAY + 1)) == []
     squid.execute(101, ALL)
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
+    assert list(waiting.ready_signals(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
     assert not waiting
 
 
@@ -151,11 +151,11 @@ def test_late_stop_between_fork_and_execve_counts_as_lost() -> None:
     squid.fork(101)
     waiting = pending(squid, 1)
     waiting.stop(signal.SIGTERM, 0.0)
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
+    assert list(waiting.ready_signals(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
     squid.execute(101)
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 1)) == []
+    assert list(waiting.ready_signals(FIRST, MAX_STOP_DELAY + 1)) == []
     squid.execute(101, ALL)
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
+    assert list(waiting.ready_signals(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
     assert not waiting
 
 
@@ -165,14 +165,14 @@ def test_stop_that_one_kid_lost_is_repeated_after_the_other_ended() -> None:
     squid.fork(102)
     waiting = pending(squid, 2)
     waiting.stop(signal.SIGTERM, 0.0)
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
+    assert list(waiting.ready_signals(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
     squid.execute(102, ALL)
     # A second signal would abort the transfers that the first signal lets finish.
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 1)) == []
+    assert list(waiting.ready_signals(FIRST, MAX_STOP_DELAY + 1)) == []
     del squid.kids[101]
     later = MAX_STOP_DELAY + 2
-    assert list(waiting.due(FIRST, later)) == []
-    assert list(waiting.due(FIRST, later + MAX_KIDS_DELAY)) == [signal.SIGTERM]
+    assert list(waiting.ready_signals(FIRST, later)) == []
+    assert list(waiting.ready_signals(FIRST, later + MAX_KIDS_DELAY)) == [signal.SIGTERM]
     assert not waiting
 
 
@@ -183,4 +183,4 @@ def test_immediate_stop_replaces_a_gentle_one() -> None:
     waiting.stop(signal.SIGTERM, 0.0)
     waiting.stop(signal.SIGINT, 0.0)
     assert signal.SIGTERM not in waiting
-    assert list(waiting.due(FIRST, 0.0)) == [signal.SIGINT]
+    assert list(waiting.ready_signals(FIRST, 0.0)) == [signal.SIGINT]

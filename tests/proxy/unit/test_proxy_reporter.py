@@ -60,11 +60,11 @@ def test_status_names_the_parents_that_do_not_answer(places: Places, manager: so
     reported.parents("all parents answer")
     assert notified(manager) == []
     reported.listeners(ListenState((3128,)))
-    assert notified(manager)[-1] == "STATUS=serving: port 3128 by Multipath TCP; all parents answer"
+    assert notified(manager)[-1] == "STATUS=serving: port 3128 over Multipath TCP; all parents answer"
     reported.parents("all parents answer")
     assert notified(manager) == []
     reported.parents("DOES NOT ANSWER: one")
-    assert notified(manager) == ["STATUS=serving: port 3128 by Multipath TCP; DOES NOT ANSWER: one"]
+    assert notified(manager) == ["STATUS=serving: port 3128 over Multipath TCP; DOES NOT ANSWER: one"]
 
 
 def test_service_is_ready_once_squid_listens(places: Places, manager: socket.socket) -> None:
@@ -74,13 +74,13 @@ def test_service_is_ready_once_squid_listens(places: Places, manager: socket.soc
     reported.listeners(ListenState((3128, 3129), plain_tcp=(3129,)))
     assert notified(manager) == [
         "READY=1",
-        "STATUS=serving: port 3128 by Multipath TCP; "
-        "port 3129 by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
+        "STATUS=serving: port 3128 over Multipath TCP; "
+        "port 3129 over PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
     ]
     reported.listeners(ListenState((3128, 3129)))
-    assert notified(manager) == ["STATUS=serving: ports 3128, 3129 by Multipath TCP"]
+    assert notified(manager) == ["STATUS=serving: ports 3128, 3129 over Multipath TCP"]
     reported.listeners(ListenState((3128, 3129), too_few=((3128, 1, 2),), missing=(3129,)))
-    served = "port 3128 (1 of 2 workers) by Multipath TCP; NOT LISTENING: port 3129"
+    served = "port 3128 (1 of 2 workers) over Multipath TCP; NOT LISTENING: port 3129"
     assert notified(manager) == [f"STATUS=serving: {served}"]
 
 
@@ -88,13 +88,13 @@ def test_problem_is_in_the_status_until_it_is_solved(places: Places, manager: so
     reported = Reporter(places)
     reported.listeners(ListenState((3128,)))
     notified(manager)
-    serving = "STATUS=serving: port 3128 by Multipath TCP"
+    serving = "STATUS=serving: port 3128 over Multipath TCP"
     assert reported.set_problem("logs", "the disk is full")
     assert not reported.set_problem("logs", "the disk is full")
     assert notified(manager) == [f"{serving}; the disk is full"]
     outcome = read_outcome(places.reloads)
     assert outcome is not None
-    assert (outcome.serving, outcome.problems) == ("serving: port 3128 by Multipath TCP", ("the disk is full",))
+    assert (outcome.serving, outcome.problems) == ("serving: port 3128 over Multipath TCP", ("the disk is full",))
     assert reported.set_problem("logs", "")
     assert not reported.set_problem("logs", "")
     assert notified(manager) == [serving]
@@ -110,7 +110,7 @@ def test_refused_reload_is_in_the_status_until_one_succeeds(places: Places, mana
     reported.reload_begins()
     assert notified(manager)[0] == "RELOADING=1"
     reported.reload_ends("squid.conf:3: wrong")
-    serving = "STATUS=serving: port 3128 by Multipath TCP"
+    serving = "STATUS=serving: port 3128 over Multipath TCP"
     assert notified(manager) == ["READY=1", f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
     reported.listeners(ListenState((3128,)))
     assert notified(manager) == [f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
@@ -130,14 +130,14 @@ def test_watchdog_message_is_sent_when_it_is_due(
         clock[0] = moment
         reported.ping_watchdog()
         assert notified(manager) == expected
-    assert reported.due == 1100.0
+    assert reported.next_ping == 1100.0
 
 
 def test_no_watchdog_message_is_due_without_a_watchdog(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
     reported = Reporter(places)
     reported.ping_watchdog()
-    assert reported.due is None
+    assert reported.next_ping is None
 
 
 def test_outcome_of_an_ended_supervisor_is_ignored(places: Places) -> None:

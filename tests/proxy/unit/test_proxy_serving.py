@@ -52,10 +52,10 @@ def test_expected_listeners_are_counted_by_port() -> None:
 def test_complete_start_is_reported_immediately_and_a_failed_start_later() -> None:
     judge = ListenJudge(100.0)
     assert not judge.process(NONE, True, 100.0)
-    assert judge.due == 100.0 + PROBLEM_INTERVAL
+    assert judge.next_check == 100.0 + PROBLEM_INTERVAL
     assert not judge.process(FEWER, True, 101.0)
     assert judge.process(GOOD, True, 102.0)
-    assert judge.due == 102.0 + INTERVAL
+    assert judge.next_check == 102.0 + INTERVAL
     assert not judge.process(GOOD, True, 112.0)
 
     judge = ListenJudge(100.0)
@@ -73,7 +73,7 @@ def test_lost_listeners_are_reported_once_at_any_time() -> None:
         if now >= due:
             if judge.process(NONE if now < 3640 else GOOD, True, now):
                 times.append(now)
-            due = judge.due
+            due = judge.next_check
         now += 0.5
     assert times == [3600.0 + TOLERATED_SECONDS, 3640.0]
 
@@ -82,7 +82,7 @@ def test_restart_of_a_worker_is_not_reported() -> None:
     judge = ListenJudge(0.0)
     judge.process(GOOD, True, 0.0)
     assert not judge.process(FEWER, True, 1000.0)
-    assert judge.due == 1000.0 + PROBLEM_INTERVAL
+    assert judge.next_check == 1000.0 + PROBLEM_INTERVAL
     assert not judge.process(GOOD, True, 1001.0)
     # The tolerated time begins again at the next failure.
     assert not judge.process(FEWER, True, 1010.0)
@@ -155,7 +155,7 @@ def test_time_without_a_check_does_not_count_as_deserted() -> None:
     """Defect: if ss was missing or failed, the supervisor ended a healthy Squid two minutes after its start."""
     judge = ListenJudge(0.0)
     assert not judge.process_unknown(0.0)
-    assert judge.due == INTERVAL
+    assert judge.next_check == INTERVAL
     assert not judge.must_restart(True, WITHOUT_LISTENERS_SECONDS)
     assert not judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
     # The last successful check was during a reload.

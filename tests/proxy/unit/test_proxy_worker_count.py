@@ -15,7 +15,7 @@ from mptcp_proxy.configuration.workers import (
     MAX_WORKERS,
     MIN_SHARED,
     Workers,
-    not_by_reload,
+    reload_obstacle,
     requested_workers,
     shared_cache,
     shared_memory_problems,
@@ -135,7 +135,7 @@ def test_setting_for_one_worker_is_refused_at_a_reload_of_several(
     text: str, running: int, refused: bool, stated: str
 ) -> None:
     requested = requested_workers(list(statements(lines("via on", text, stated), "n")), Role.PROXY, 4, ROOM)
-    problem = not_by_reload(requested, running)
+    problem = reload_obstacle(requested, running)
     if refused:
         words = f"{' '.join(text.split()[:2])}: each of the 2 workers would have its own; restart the proxy"
         assert str(problem) == f"squid.conf:2: {words}"
@@ -145,8 +145,8 @@ def test_setting_for_one_worker_is_refused_at_a_reload_of_several(
 
 def test_reload_accepts_the_setting_if_several_are_stated() -> None:
     configuration = list(statements(lines("delay_pools 1", "workers 2"), "n"))
-    assert not_by_reload(requested_workers(configuration, Role.PROXY, 4, ROOM), 3) is None
-    assert not_by_reload(Workers(4), 2) is None
+    assert reload_obstacle(requested_workers(configuration, Role.PROXY, 4, ROOM), 3) is None
+    assert reload_obstacle(Workers(4), 2) is None
 
 
 def test_stated_number_is_replaced_by_one_in_the_first_line() -> None:
@@ -198,7 +198,7 @@ def test_only_usable_processors_are_counted() -> None:
 
 def test_default_is_one_worker_without_room_for_shared_memory() -> None:
     found = requested_workers([], Role.PROXY, 4, MIN_SHARED - 1)
-    assert (found.count, found.reason) == (1, "/dev/shm has no space for the shared memory of several")
+    assert (found.count, found.reason) == (1, "/dev/shm has no space for the shared memory of several workers")
     assert requested_workers(list(statements(lines("workers 4"), "n")), Role.PROXY, 4, 0).count == 4
 
 
@@ -272,7 +272,7 @@ def test_size_of_the_shared_cache_follows_the_directives(texts: list[str], size:
     assert found.count == 4
     if size:
         found = requested_workers(configuration, Role.PROXY, 4, MIN_SHARED + size - 1)
-        assert (found.count, found.reason) == (1, "/dev/shm has no space for cache_mem, which several share")
+        assert (found.count, found.reason) == (1, "/dev/shm has no space for cache_mem, which several workers share")
 
 
 @pytest.mark.parametrize("file", ["squid.conf", "relay-squid.conf"])
