@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that Squid's writes of 4 KB to a client reach the kernel joined into larger ones (joined_writes.c).
+"""Tests that Squid's writes of 4 KB to a client are joined before they reach the kernel (joined_writes.c).
 
 test_proxy_shim_joined.py tests the details with a small program. This module tests that the real Squid writes as the
 library expects.
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kernel
 SIZE = 8_000_000
 
 
-def written(pid: int) -> int:
+def bytes_written(pid: int) -> int:
     """Return the bytes that *pid* has passed to write(2), not to send(2); see proc_pid_io(5)."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["wchar"])
@@ -41,10 +41,10 @@ def test_nearly_all_writes_of_a_download_are_joined(
     origin = start_origin(testbed["origin"], {"file": SIZE})
     proxy = start_proxy(host, configuration(host, "workers 1"), arguments=("--turns", turns))
     [worker] = workers(proxy.process)
-    before = written(worker)
+    before = bytes_written(worker)
     answer = fetch(testbed["client"], origin.url("file"), proxy.url(), mptcp=True)
     assert (answer.status, answer.size) == (200, SIZE)
-    assert min_share <= (written(worker) - before) / SIZE <= max_share
+    assert min_share <= (bytes_written(worker) - before) / SIZE <= max_share
     file = proxy.state / "counters"
     assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (0, 0o644)
     counted = library_counters.read(file)

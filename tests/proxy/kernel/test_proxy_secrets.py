@@ -78,7 +78,7 @@ def test_secrets_of_requests_are_in_no_log(testbed: Testbed, require: Callable[.
     log = proxy.logs / "access.log"
     wait_until(
         lambda: log.read_text().count(" 10.77.1.2 ") > len(REQUESTS),
-        "each request and the empty connection have a line",
+        "the log has a line for each request and for the empty connection",
     )
     proxy.process.stop(60)
     written = {path.name: path.read_text(errors="replace") for path in proxy.logs.iterdir()}
@@ -89,7 +89,7 @@ def test_secrets_of_requests_are_in_no_log(testbed: Testbed, require: Callable[.
         "the URL of a valid request is logged, without its secrets"
     )
     assert f" GET error:ERR_ACCESS_DENIED:{host} " in written["access.log"]
-    # The log line of a tunnel contains the target only if it is certainly a host.
+    # The log line of a tunnel contains the target only if the target is certainly a host.
     assert f" CONNECT {host}:443 " in written["access.log"]
     assert " CONNECT 127.0.0.1:443 " in written["access.log"]
     # Squid 6 considers two of the requests with a password invalid; their log lines have no method.
