@@ -14,7 +14,7 @@ from mptcp_proxy.doctor.advisories import ADVISORIES, Exposure, advisories, pack
 PAGE = Path(__file__).parents[3] / "docs" / "squid-versions.md"
 
 
-def open_in(version: str) -> set[str]:
+def open_advisories(version: str) -> set[str]:
     return {each.id for each in unfixed(version) if each.exposure is Exposure.OPEN}
 
 
@@ -35,7 +35,7 @@ def open_in(version: str) -> set[str]:
     ],
 )
 def test_advisories_open_in_a_version_are_listed(version: str, expected: set[str]) -> None:
-    assert open_in(version) == expected
+    assert open_advisories(version) == expected
     (finding,) = advisories(version)
     assert finding.status is (Status.WARN if expected else Status.OK)
     assert all(each in finding.text for each in expected)

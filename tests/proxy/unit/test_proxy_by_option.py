@@ -18,16 +18,16 @@ from mptcp_proxy.squid import Squid, installed
 from mptcp_proxy.supervisor import squid_opens_mptcp
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
-STOCK, PATCHED = Squid("/s", "5.7", "proxy"), Squid("/s", "5.7", "proxy", has_mptcp_option=True)
+DEBIANS_SQUID, PATCHED_SQUID = Squid("/s", "5.7", "proxy"), Squid("/s", "5.7", "proxy", has_mptcp_option=True)
 
 
-def configured(*texts: str) -> Checked:
+def checked_configuration(*texts: str) -> Checked:
     lines = tuple(PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1))
     return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
 
 
 @pytest.mark.parametrize(
-    ("texts", "read_by_squid"),
+    ("texts", "lines_for_squid"),
     [
         (["via on", "http_port 3128"], ["via on", "http_port 3128 mptcp"]),
         (["http_port 10.0.0.1:3128 tproxy  # why"], ["http_port 10.0.0.1:3128 mptcp tproxy  # why"]),
@@ -38,9 +38,9 @@ def configured(*texts: str) -> Checked:
         (["#http_port 3128", "http_port # x"], ["#http_port 3128", "http_port # x"]),
     ],
 )  # fmt: skip
-def test_option_is_added_once_without_changed_line_numbers(texts: list[str], read_by_squid: list[str]) -> None:
-    checked = configured(*texts)
-    assert checked.rendered(1, mptcp_option=True).decode().splitlines() == ["workers 1", *read_by_squid]
+def test_option_is_added_once_without_changed_line_numbers(texts: list[str], lines_for_squid: list[str]) -> None:
+    checked = checked_configuration(*texts)
+    assert checked.rendered(1, mptcp_option=True).decode().splitlines() == ["workers 1", *lines_for_squid]
     assert checked.rendered(1).decode().splitlines() == ["workers 1", *texts]
 
 
@@ -54,16 +54,16 @@ def test_option_changes_only_the_port_line_of_the_shipped_file() -> None:
 
 
 def test_only_a_patched_proxy_opens_listeners_by_option() -> None:
-    assert squid_opens_mptcp(PATCHED, Role.PROXY)
-    assert not squid_opens_mptcp(STOCK, Role.PROXY)
-    assert not squid_opens_mptcp(PATCHED, Role.RELAY), "the clients of a relay have only one path to it"
+    assert squid_opens_mptcp(PATCHED_SQUID, Role.PROXY)
+    assert not squid_opens_mptcp(DEBIANS_SQUID, Role.PROXY)
+    assert not squid_opens_mptcp(PATCHED_SQUID, Role.RELAY), "the clients of a relay have only one path to it"
 
 
 @pytest.mark.parametrize(
     ("squid", "words"),
     [
-        (STOCK, "the preload library opens them for Multipath TCP: this Squid has no option"),
-        (PATCHED, "with its own option mptcp, which /s has"),
+        (DEBIANS_SQUID, "the preload library opens them for Multipath TCP: this Squid has no option"),
+        (PATCHED_SQUID, "with its own option mptcp, which /s has"),
     ],
 )
 def test_doctor_reports_how_listeners_are_opened(squid: Squid, words: str) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the doctor's trials of kernel and netfilter features for the throttler, and of the preload library."""
+"""Tests for the doctor's findings about kernel and netfilter features for the throttler, and about the preload
+library."""
 
 from __future__ import annotations
 
@@ -160,15 +161,15 @@ def test_probe_returns_reasons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loaded", "nftables", "tried"),
+    ("loaded", "nftables", "tested"),
     [
         (True, None, [{"iptables", "nftables"}]),
         (False, None, [{"nftables"}]),
         (False, "No such file or directory", [{"nftables"}, {"iptables"}]),
     ],
 )
-def test_iptables_is_not_tried_if_nftables_works(
-    loaded: bool, nftables: str | None, tried: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_iptables_is_not_tested_if_nftables_works(
+    loaded: bool, nftables: str | None, tested: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the doctor loaded iptables modules, so that the daemon chose iptables at its next start."""
     trials: list[set[str]] = []
@@ -182,5 +183,5 @@ def test_iptables_is_not_tried_if_nftables_works(
     monkeypatch.setattr(throttler_needs, "Path", lambda name: tmp_path if loaded else tmp_path / "absent")
     assert backends_without_modules() == (BACKENDS if loaded else ("nftables",))
     results, refusal = reading.probe(Role.PROXY, "")
-    assert trials == tried
+    assert trials == tested
     assert (results["nftables"], refusal) == (nftables, "")

@@ -155,7 +155,7 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
         (Outcome(1, 1, 0), "", OK, "the relay has not reloaded since its start"),
         (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
         (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
-        (Outcome(1, 1, 3, "", 1795000000.5, unconfirmed="nobody listens"), "", WARN, ", but nobody listens"),
+        (Outcome(1, 1, 3, "", 1795000000.5, unconfirmed="no process listens"), "", WARN, ", but no process listens"),
         (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "not seen without root"),
     ],
 )

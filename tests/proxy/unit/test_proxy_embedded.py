@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that extract IPv4 addresses from IPv6 addresses, which the tests build as the RFCs describe."""
+"""Tests that IPv4 addresses are extracted from IPv6 addresses, which the tests build as the RFCs describe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def _all_forms(v4: int) -> list[tuple[int, IPv6Address]]:
         (0, IPv6Address(0x2002 << 112 | v4 << 80)),
         (1, IPv6Address(int(IPv6Address("64:ff9b::")) | v4)),
         (2, IPv6Address(int(IPv6Address("2001:0:102:304::")) | (v4 ^ 0xFFFFFFFF))),
-        # RFC 6052, 2.2: 16 bits before and 16 after the zero octet; 8 before and 24 after; 32 after; 32 at the end.
+        # RFC 6052, 2.2: 16 bits before and 16 bits after the zero octet; 8 before and 24 after; 32 after; 32 at the
+        # end.
         (3, IPv6Address(local | v4 >> 16 << 64 | (v4 & 0xFFFF) << 40)),
         (4, IPv6Address(local | 0xAB << 72 | v4 >> 24 << 64 | (v4 & 0xFFFFFF) << 32)),
         (5, IPv6Address(local | 0xABCD << 64 | v4 << 24)),

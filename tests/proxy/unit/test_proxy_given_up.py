@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the relay detects from the kernel's counters that the kernel gave up Multipath TCP, and reports it
+"""Tests that the relay detects from the kernel's counters that the kernel has given up Multipath TCP, and reports this
 once."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check that finds which clients may query Squid by SNMP, ICP and HTCP."""
+"""Tests for the check that finds which clients may query Squid over SNMP, ICP and HTCP."""
 
 from __future__ import annotations
 
