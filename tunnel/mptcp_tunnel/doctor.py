@@ -24,10 +24,10 @@ _DAEMON = "the daemon"
 
 def examine(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Yield all findings. *status*: the daemon's status; None if the daemon does not answer."""
-    lacking = missing()
-    for need, reason in lacking.items():
+    missing_features = missing()
+    for need, reason in missing_features.items():
         yield fail("kernel", f"{need.what}: {reason}", need.why, need.remedy)
-    if not lacking:
+    if not missing_features:
         yield ok("kernel", "it supports virtual devices, BPF programs at clsact and netfilter queues")
     with closing(Routes()) as routes:
         path_interfaces = {interface for each in settings.tunnels for _, interface in each.paths}

@@ -63,13 +63,13 @@ def test_malformed_answer_of_the_daemon_counts_as_no_answer(
     (tmp_path / "k").chmod(0o600)
     settings = tmp_path / "tunnel.yaml"
     settings.write_text(f"status_socket: {tmp_path}/s\n" + TEXT.replace("/k", str(tmp_path / "k")))
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / "s"))
-        listening.listen()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
 
         def serve() -> None:
             for _ in range(2):
-                client, _address = listening.accept()
+                client, _address = listener.accept()
                 with client:
                     client.recv(4096)
                     client.sendall(answer)

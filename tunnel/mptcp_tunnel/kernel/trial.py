@@ -56,10 +56,10 @@ def main() -> None:
         scope.callback(network.close)
 
         def device() -> None:
-            network.make()
+            network.create()
 
         def programs() -> None:
-            loaded = Programs(*network.make(), ports=())
+            loaded = Programs(*network.create(), ports=())
             scope.callback(loaded.close)
             loaded.attach_splitter()
             loaded.attach_joiner(index_of("lo"))
