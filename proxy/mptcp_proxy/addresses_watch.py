@@ -63,7 +63,7 @@ class AddressesWatch:
         self._failed = False
         self._frequent = False
 
-    def changed(self) -> None:
+    def schedule_check(self) -> None:
         """Schedule a check, because the kernel reported a change."""
         now = time.monotonic()
         earliest = max(now + _COLLECT_SECONDS, self._reload_spacing.earliest(now))
@@ -75,7 +75,7 @@ class AddressesWatch:
         if self._trial.is_running:
             # The running trial tests the previous configuration.
             self._trial.end()
-            self.changed()
+            self.schedule_check()
 
     def end(self) -> None:
         """End a running trial, because Squid gets no further updates."""

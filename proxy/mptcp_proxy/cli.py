@@ -186,9 +186,9 @@ def _reload(places: Places) -> int:
 
 def _check(configuration: Path, places: Places, role: Role, allow_open: bool) -> int:
     from .configuration.check import check_or_problem
-    from .squid import installed
+    from .squid import find_squid
 
-    checked = check_or_problem(configuration, places.service_name, installed(), role=role, allow_open=allow_open)
+    checked = check_or_problem(configuration, places.service_name, find_squid(), role=role, allow_open=allow_open)
     for problem in checked.problems:
         journal.say(problem, journal.WARNING if problem.warning else journal.ERROR)
     if checked.errors:

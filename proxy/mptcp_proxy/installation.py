@@ -68,7 +68,7 @@ def install(
     """
     ports = (",".join(map(str, checked.ports)) + "\n").encode()
     group = _group_of(checked.effective_user)
-    configuration = checked.rendered(workers, mptcp_option)
+    configuration = checked.render(workers, mptcp_option)
     before = _read_or_empty(places.configuration_in_force)
     write_all(
         # The lists come first: Squid must not read a configuration that names a missing list.

@@ -15,7 +15,7 @@ from mptcp_common.service_manager import READY, WATCHDOG, notify_or_warn, reload
 
 from .installation import write
 from .places import Places, Role
-from .process import started
+from .process import start_time
 from .reloads import Outcome
 from .serving import ListenState
 
@@ -37,7 +37,7 @@ class Reporter:
     def __init__(self, places: Places, role: Role = Role.PROXY) -> None:
         self._places = places
         self._plain = _PLAIN[role]
-        self._outcome = Outcome(os.getpid(), started(os.getpid()), 0)
+        self._outcome = Outcome(os.getpid(), start_time(os.getpid()), 0)
         watchdog_timeout = watchdog_seconds(os.environ)
         # Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises.
         self._interval = None if watchdog_timeout is None else watchdog_timeout / 2
@@ -60,13 +60,13 @@ class Reporter:
         too_few = {port: f"{port} ({actual} of {required} workers)" for port, actual, required in state.too_few}
         mptcp = [port for port in state.ports if port not in state.plain_tcp and port not in state.missing]
 
-        def named(ports: Collection[int]) -> str:
+        def port_names(ports: Collection[int]) -> str:
             return f"port{'s' * (len(ports) > 1)} {', '.join(too_few.get(port, str(port)) for port in ports)}"
 
-        served = [f"{named(mptcp)} over Multipath TCP"] if mptcp else []
-        served += [f"{named(state.plain_tcp)} {self._plain}"] if state.plain_tcp else []
+        served = [f"{port_names(mptcp)} over Multipath TCP"] if mptcp else []
+        served += [f"{port_names(state.plain_tcp)} {self._plain}"] if state.plain_tcp else []
         texts = [f"serving: {'; '.join(served)}"] if served else []
-        texts += [f"NOT LISTENING: {named(state.missing)}"] if state.missing else []
+        texts += [f"NOT LISTENING: {port_names(state.missing)}"] if state.missing else []
         self._serving = "; ".join(texts)
         becomes_ready = not self._is_ready and state.listens
         self._is_ready = self._is_ready or state.listens

@@ -51,7 +51,7 @@ from .problem import Problem
 from .process import pid_in
 from .recorded_signals import RecordedSignals, wakeup_socket
 from .reporter import Reporter, say
-from .squid import CheckCancelledError, Squid, installed
+from .squid import CheckCancelledError, Squid, find_squid
 from .trial import Trial
 
 _LOG_INTERVAL = 10.0
@@ -95,7 +95,7 @@ def run(
     host's own. *allow_open*: only warn if the configuration serves strangers. *turns*: "fair" or "kernel" (shim/turns).
     *without*: the features to switch off, a subset of ``shim.FEATURES``."""
     start_time = time.monotonic()
-    squid = installed()
+    squid = find_squid()
     if squid is not None and squid.continues_uploads:
         without |= {"zero-read"}
     # Record SIGTERM: by default it would end this process before a check removes its temporary files.
@@ -127,7 +127,7 @@ def run(
         make_directories(places, checked)
         # Files with these names, even of another user, would keep Squid from starting.
         remove_shared_files(places)
-        names = shim.needed(shim.switched_off(turns, without))
+        names = shim.needed_libraries(shim.switched_off(turns, without))
         libraries = [install_library(places, shim.library(name)) for name in names]
         prefixes = local_prefixes()
         mptcp_option = squid_opens_mptcp(squid, role)
@@ -274,7 +274,7 @@ class _Supervisor:
                         wakeup.recv(4096)
                     if addresses in ready:
                         _drain(addresses)
-                        self._addresses.changed()
+                        self._addresses.schedule_check()
                     self._reporter.ping_watchdog()
                     self._handle_signals(process)
                     self._run_due_checks(process)

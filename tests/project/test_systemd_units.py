@@ -129,7 +129,7 @@ def test_check_warns_of_files_that_the_unit_cannot_open(
 def warned(role: Role, lines: list[str]) -> set[str]:
     """Return the file names in *lines*, a configuration of *role*, that its unit cannot open."""
     numbered = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(lines, 1)]
-    found = sandbox.unit_problems(role.installed, numbered, (), role.service_name, role)
+    found = sandbox.unit_problems(role.installed_file, numbered, (), role.service_name, role)
     return {each.text.split(": ")[0].split()[-1].strip('"') for each in found if each.line}
 
 

@@ -76,10 +76,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from mptcp_tunnel.kernel.trial import missing
+    from mptcp_tunnel.kernel.trial import find_missing_features
 
     _checked_settings(options)
-    if os.geteuid() == 0 and (missing_features := missing()):
+    if os.geteuid() == 0 and (missing_features := find_missing_features()):
         for need, reason in missing_features.items():
             journal.say(f"mptcp-tunnel: {need.what}: {reason}; {need.why}; {need.remedy}", journal.ERROR)
         return FAILED

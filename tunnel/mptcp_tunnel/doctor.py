@@ -14,7 +14,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.units import counted
 from mptcp_tunnel.kernel.network import index_of
 from mptcp_tunnel.kernel.routes import Routes
-from mptcp_tunnel.kernel.trial import missing
+from mptcp_tunnel.kernel.trial import find_missing_features
 from mptcp_tunnel.settings import Settings, Tunnel
 
 _BOUND = re.compile(r"^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", re.M)
@@ -24,7 +24,7 @@ _DAEMON = "the daemon"
 
 def examine(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Yield all findings. *status*: the daemon's status; None if the daemon does not answer."""
-    missing_features = missing()
+    missing_features = find_missing_features()
     for need, reason in missing_features.items():
         yield fail("kernel", f"{need.what}: {reason}", need.why, need.remedy)
     if not missing_features:

@@ -53,7 +53,7 @@ class _Verdict:
 def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     """Yield a problem for each kind of rule that allows too many clients."""
     lists = AccessLists(statements)
-    served = _allowed(statements, "http_access", lists)
+    served = _find_allowed(statements, "http_access", lists)
     if served.rule is not None:
         why = (
             "for requests that no rule matches, Squid does the opposite of the last rule, which is this one"
@@ -84,7 +84,7 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         ),
         ("proxy_protocol_access", "the PROXY protocol", "your own load balancers", _proxy_header_matters),
     ):
-        believed = _allowed(statements, directive, lists)
+        believed = _find_allowed(statements, directive, lists)
         if believed.rule is not None and matters(statements, served.rule is not None):
             yield _open_proxy(
                 believed.rule,
@@ -102,14 +102,14 @@ def _forwarded_matters(statements: Sequence[Statement], are_allowed: bool) -> bo
     lists = AccessLists(
         statements, trust_as_numbers=not by_rules, trust_host_names=not by_rules, trust_helpers=not by_helpers
     )
-    served = _allowed(statements, "http_access", lists)
+    served = _find_allowed(statements, "http_access", lists)
     # With acl_uses_indirect_client off, only a helper that gets the forwarded address can allow strangers.
     return bool(served.allowed) if by_rules else served.rule is not None and not are_allowed
 
 
 def _proxy_header_matters(statements: Sequence[Statement], _: bool) -> bool:
     lists = AccessLists(statements, trust_as_numbers=False, trust_host_names=False, trust_helpers=False)
-    return accepts_proxy_protocol(statements) and bool(_allowed(statements, "http_access", lists).allowed)
+    return accepts_proxy_protocol(statements) and bool(_find_allowed(statements, "http_access", lists).allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             continue
         lists = AccessLists(statements)
         for directive, action in port.rules.items():
-            found = _allowed(statements, directive, lists)
+            found = _find_allowed(statements, directive, lists)
             if found.rule is not None:
                 yield Problem(
                     f"{' '.join(found.rule.words)}: {found.share} may {action}, over {port.protocol}"
@@ -191,9 +191,9 @@ def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     lists = AccessLists(statements)
     if not lists.have_names:
         return  # do not read long lists in files again
-    if _allowed(statements, "http_access", lists).rule is not None:
+    if _find_allowed(statements, "http_access", lists).rule is not None:
         return  # open_proxy_problems reports this
-    rule = _allowed(statements, "http_access", AccessLists(statements, trust_host_names=False)).rule
+    rule = _find_allowed(statements, "http_access", AccessLists(statements, trust_host_names=False)).rule
     if rule is not None:
         yield Problem(
             f"{' '.join(rule.words)}: only host names keep strangers out, and the owner of an address's reverse zone"
@@ -205,7 +205,7 @@ def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         )
 
 
-def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists) -> _Verdict:
+def _find_allowed(statements: Sequence[Statement], directive: str, lists: AccessLists) -> _Verdict:
     rules = list(access_rules(statements, directive))
     undecided, allowed = EVERYBODY, NOBODY
     for rule in rules:

@@ -69,7 +69,7 @@ def address_value(text: str) -> AddressValue:
     first, rest = _word(text)
     if "/" in text:
         return _unknown("Squid would not read this as an address and a length")
-    return _exactly(_single(first), _ignored(rest))
+    return _exactly(_single(first), _ignored_text_remark(rest))
 
 
 def _exactly(addresses: Addresses, remark: str = "") -> AddressValue:
@@ -85,7 +85,7 @@ def _word(text: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (text, "")
 
 
-def _ignored(rest: str) -> str:
+def _ignored_text_remark(rest: str) -> str:
     """Return the remark about the *rest* after a value; empty for punctuation, a comment and words."""
     words = rest.split()
     if rest[:1] in SPACE:
@@ -114,7 +114,7 @@ def _block(found: re.Match[str], parse: Callable[[str], int | None], bits: int) 
         length = stated
     if first is None or last is None:
         return _unknown("not an address")
-    return _between(first, last, length, bits, _ignored(rest))
+    return _between(first, last, length, bits, _ignored_text_remark(rest))
 
 
 def _between(first: int, last: int, length: int, bits: int, remark: str) -> AddressValue:

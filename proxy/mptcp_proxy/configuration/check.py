@@ -86,7 +86,7 @@ class Checked:
     def ports(self) -> tuple[int, ...]:
         return tuple(sorted({listener.port for listener in self.listeners}))
 
-    def rendered(self, workers: int, mptcp_option: bool = False) -> bytes:
+    def render(self, workers: int, mptcp_option: bool = False) -> bytes:
         """Return the content of the file that Squid reads. *workers*: the number of workers with which Squid was
         started. If it changed at a reload, a worker that Squid restarts would not find the other workers.
         *mptcp_option*: use Squid's own option mptcp."""

@@ -189,24 +189,24 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
     echo = statement.text if statement else "\0"
     informative = [d for d in details if not d.endswith(echo) and not d.startswith(("empty ACL", "not well formed"))]
     yield Problem(
-        f"{_shortened(statement)}{'; '.join(informative or details[:1])}",
+        f"{_shorten(statement)}{'; '.join(informative or details[:1])}",
         file,
         number,
         allowed=""
         if warning
-        else next((helps for remark, helps in _CAUSES if remark.search(whole)), _allowed(statement)),
+        else next((helps for remark, helps in _CAUSES if remark.search(whole)), _allowed_values(statement)),
         warning=warning,
     )
 
 
-def _shortened(statement: Statement | None) -> str:
+def _shorten(statement: Statement | None) -> str:
     if statement is None:
         return ""
     text = " ".join(statement.words)
     return f"{text if len(text) <= 100 else text[:97] + '...'}: "
 
 
-def _allowed(statement: Statement | None) -> str:
+def _allowed_values(statement: Statement | None) -> str:
     directive = statement.directive if statement else ""
     if directive.endswith(("_timeout", "_lifetime", "_ttl")):
         return _TIMES

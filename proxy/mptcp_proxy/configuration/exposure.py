@@ -105,7 +105,7 @@ class _Rules:
                 if not any(judge.holds(name) is False for name in names):
                     return rule
             elif rule.applies is True:
-                denied = Addresses.common(judge.denied(name) for name in names)
+                denied = Addresses.common(judge.denied_addresses(name) for name in names)
                 if request.to is None and denied:
                     return None
                 if request.to is not None and denied:
@@ -140,7 +140,7 @@ class _NameJudge:
         self._request = request
         self._results: dict[str, Holds] = {}
 
-    def denied(self, name: str) -> Addresses:
+    def denied_addresses(self, name: str) -> Addresses:
         """Return the destination addresses for which *name*, in a "deny" rule, always matches the request. For a
         request without a particular address, return EVERYBODY if *name* matches it, otherwise NOBODY."""
         if self.holds(name) is True:

@@ -40,7 +40,7 @@ def differences(output: Sequence[str], expected: Sequence[Statement], allowed: s
             return  # Squid stopped, and its output shows the reason
         place = ours or expected[index - 1] if expected else None
         yield Problem(
-            f"Squid reads {_quoted(theirs)} here, this check {_quoted(ours.text if ours else None)}: Squid would not"
+            f"Squid reads {_quote(theirs)} here, this check {_quote(ours.text if ours else None)}: Squid would not"
             " act on the statements that were checked",
             place.file if place else "",
             place.number if place else None,
@@ -55,7 +55,7 @@ def _as_printed(text: str) -> str:
     return text
 
 
-def _quoted(text: str | None) -> str:
+def _quote(text: str | None) -> str:
     if text is None:
         return "nothing"
     return f'"{text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 3] + "..."}"'

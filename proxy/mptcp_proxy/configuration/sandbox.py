@@ -101,29 +101,29 @@ class Sandbox:
     def of(cls, unit: str, properties: Mapping[str, str]) -> Sandbox:
         """Return the sandbox of a unit with these *properties*, as systemctl prints them."""
 
-        def listed(name: str) -> list[str]:
+        def paths_in(name: str) -> list[str]:
             return [each.lstrip("-+") for each in properties.get(name, "").split()]
 
-        def bound(name: str) -> list[str]:
+        def bind_targets(name: str) -> list[str]:
             # SOURCE, SOURCE:PLACE or SOURCE:PLACE:OPTIONS
-            return [each.split(":")[1 if ":" in each else 0] for each in listed(name)]
+            return [each.split(":")[1 if ":" in each else 0] for each in paths_in(name)]
 
         strict = properties.get("ProtectSystem") == "strict"
         homes = {"yes": _Access.HIDDEN, "tmpfs": _Access.OWN, "read-only": _Access.READ_ONLY}
         at_home = homes.get(properties.get("ProtectHome", ""), _Access.WRITABLE)
-        own = [each.split(":")[0] for each in listed("TemporaryFileSystem")]
+        own = [each.split(":")[0] for each in paths_in("TemporaryFileSystem")]
         if properties.get("PrivateTmp", "no") != "no":
             own.extend(_TEMPORARY)
-        named = listed("ReadWritePaths")
+        named = paths_in("ReadWritePaths")
         for directory, parent in _OWN_DIRECTORIES.items():
-            named.extend(os.path.join(parent, each.split(":")[0]) for each in listed(directory))
+            named.extend(os.path.join(parent, each.split(":")[0]) for each in paths_in(directory))
         found = {
             "/": _Access.READ_ONLY if strict else _Access.WRITABLE,
             **dict.fromkeys(_KERNEL_DIRECTORIES, _Access.WRITABLE),
             **dict.fromkeys(_HOMES, at_home),
             **dict.fromkeys(own, _Access.OWN),
-            **dict.fromkeys(bound("BindReadOnlyPaths"), _Access.READ_ONLY),
-            **dict.fromkeys(bound("BindPaths"), _Access.WRITABLE),
+            **dict.fromkeys(bind_targets("BindReadOnlyPaths"), _Access.READ_ONLY),
+            **dict.fromkeys(bind_targets("BindPaths"), _Access.WRITABLE),
             **dict.fromkeys(named, _Access.WRITABLE),
         }
         outermost = [each for each in named if not any(other != each and _below(each, other) for other in named)]
@@ -172,11 +172,11 @@ def unit_problems(
 ) -> Iterator[Problem]:
     """Yield the problems that *lines* have in the unit of *role*, if *path* is the file that the unit reads.
     *includes*: the includes of *path*."""
-    is_installed = os.path.realpath(path) == os.path.realpath(role.installed)
+    is_installed = os.path.realpath(path) == os.path.realpath(role.installed_file)
     if service_name != role.service_name or not is_installed:
         return
     sandbox = Sandbox.of(role.unit, properties_of_unit(role.unit, PROPERTIES))
-    files = [_File(str(role.installed), "the configuration itself", str(path), None)]
+    files = [_File(str(role.installed_file), "the configuration itself", str(path), None)]
     files.extend(_File(each.name, f"include {each.name}", each.file, each.number) for each in includes)
     files.extend(file for each in statements(lines, service_name) for file in _files(each))
     for file in files:

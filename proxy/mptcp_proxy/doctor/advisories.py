@@ -130,13 +130,13 @@ ADVISORIES = (
 )
 
 
-def packaged(printed: str) -> str:
+def package_version(printed: str) -> str:
     """Return the version of the installed package from the output of PACKAGES; empty if none is installed."""
     words = (line.split() for line in printed.splitlines())
     return next((each[1] for each in words if len(each) == 2 and each[0] == "installed"), "")
 
 
-def unfixed(version: str) -> tuple[Advisory, ...]:
+def unfixed_advisories(version: str) -> tuple[Advisory, ...]:
     """Return the weaknesses of *version*, the version of Debian's package or of Squid itself."""
     return tuple(each for each in ADVISORIES if not each.fixed_in(version))
 
@@ -146,7 +146,7 @@ def advisories(version: str) -> Iterator[Finding]:
     installed."""
     if not version:
         return
-    found = unfixed(version)
+    found = unfixed_advisories(version)
     usable = [each for each in found if each.exposure is Exposure.OPEN]
     others = ", ".join(each.id for each in found if each.exposure is not Exposure.OPEN) or "none"
     if usable:

@@ -23,7 +23,7 @@ from mptcp_common.throttler_needs import (
 )
 
 from ..places import Role
-from ..shim import FEATURES, LISTEN, needed, switched_off
+from ..shim import FEATURES, LISTEN, needed_libraries, switched_off
 
 Results = Mapping[str, str | None]
 """For each feature, None if it works, otherwise the reason why it does not (see ``probe``)."""
@@ -99,7 +99,7 @@ def library_features(
     start (``library_counters``)."""
     check = "library features"
     off = switched_off(environment.get("MPTCP_TURNS", ""), environment.get("MPTCP_WITHOUT", "").split(","))
-    missing = [name for name in needed(off) if name not in loaded]
+    missing = [name for name in needed_libraries(off) if name not in loaded]
     if missing:
         why = _WITHOUT[role] if LISTEN in missing else "clients do not take turns, and small writes are not joined"
         restart = f"systemctl restart mptcp-{role.value}"

@@ -30,9 +30,9 @@ from ..places import Places, Role
 from ..process import children, is_program, pid_in
 from ..reloads import Outcome, ReloadError, read_outcome
 from ..shim import LISTEN, TURNS
-from ..squid import installed
+from ..squid import find_squid
 from . import bounds, features, host, kernel, libraries, reading, throttler
-from .advisories import PACKAGES, advisories, packaged
+from .advisories import PACKAGES, advisories, package_version
 from .black_holes import SS_ARGUMENTS, SYSCTL, black_holes
 from .refused_paths import refused_paths
 
@@ -76,7 +76,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield libraries.pcap(loads)
     yield libraries.nftables(loads)
     yield throttler.bpf(throttler_status, loads, os.uname().release, Path(KERNEL_TYPES).exists())
-    squid = installed()
+    squid = find_squid()
     checked = check_or_problem(configuration, places.service_name, squid, allow_open=allow_open)
     unreadable = host.unreadable_file(checked, reading.is_hidden)
     ports = _ports_of_clients(checked)
@@ -91,7 +91,7 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     yield from black_holes(reading.sysctl(SYSCTL), ss.output(*SS_ARGUMENTS), ports, root)
 
     yield host.squid(squid)
-    yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
+    yield from advisories(package_version(reading.output(*PACKAGES)) or (squid.version if squid else ""))
     yield features.shim(results, library, build_error)
     if squid is not None:
         yield host.listeners(squid)

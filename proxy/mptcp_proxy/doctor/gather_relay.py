@@ -23,9 +23,9 @@ from ..connection_counts import counts_now, subflows_now
 from ..parents import targets
 from ..parents_alive import ADVICE, current_states
 from ..places import Places, Role
-from ..squid import installed
+from ..squid import find_squid
 from . import features, host, kernel, reading, relay
-from .advisories import PACKAGES, advisories, packaged
+from .advisories import PACKAGES, advisories, package_version
 from .gather import instance, own_processes
 from .relay import Attempt, Uplink
 
@@ -48,7 +48,7 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
     yield relay.limit(_subflow_limit())
     yield kernel.congestion_control(values)
     yield kernel.multipath_congestion_control(values, reading.modules(), Role.RELAY)
-    squid = installed()
+    squid = find_squid()
     checked = check_or_problem(configuration, places.service_name, squid, role=Role.RELAY, allow_open=allow_open)
     yield from _uplinks_and_parents(checked, places, host.unreadable_file(checked, reading.is_hidden))
 
@@ -58,7 +58,7 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
         yield features.not_probed(refusal, os.geteuid() == 0)
     yield features.shim(results, library, build_error, Role.RELAY)
     yield host.squid(squid)
-    yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
+    yield from advisories(package_version(reading.output(*PACKAGES)) or (squid.version if squid else ""))
     yield from instance(checked, str(configuration), places, Role.RELAY, library)
 
 

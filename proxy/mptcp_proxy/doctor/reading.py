@@ -93,7 +93,7 @@ def library() -> tuple[str, str]:
     for name in (shim.TURNS, shim.LISTEN):
         found = shim.DEFAULT_LIBRARY.with_name(name)
         try:
-            packaged = shim.packaged(name)
+            packaged = shim.packaged_library(name)
         except shim.ShimError as problem:
             error = str(problem)
             continue

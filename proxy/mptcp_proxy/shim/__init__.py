@@ -48,17 +48,17 @@ def switched_off(turns: str, without: Collection[str]) -> frozenset[str]:
     return frozenset(without) | (frozenset() if turns == "fair" else {"fair-turns", *_NEED_FAIR_TURNS})
 
 
-def needed(off: Collection[str]) -> tuple[str, ...]:
+def needed_libraries(off: Collection[str]) -> tuple[str, ...]:
     """Return the names of the libraries to load, in the order of LD_PRELOAD. *off*: features that are switched off."""
     return (LISTEN,) if {"fair-turns", "zero-read"} <= set(off) else (TURNS, LISTEN)
 
 
 def library(name: str = LISTEN) -> Path:
     """Return the library *name*. Build it if it is missing or older than its sources."""
-    return packaged(name) or build(DEFAULT_LIBRARY.with_name(name))
+    return packaged_library(name) or build(DEFAULT_LIBRARY.with_name(name))
 
 
-def packaged(name: str = LISTEN) -> Path | None:
+def packaged_library(name: str = LISTEN) -> Path | None:
     """Return the path of the library *name* next to the file in the environment variable PACKAGED; None if the variable
     is not set. Squid loads the library as root, so no other user may own the file. Raises ShimError."""
     configured = os.environ.get(PACKAGED)

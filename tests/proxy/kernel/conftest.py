@@ -15,7 +15,7 @@ from preloading import BUILDS, NAMES, Preloaded, build_parameter, preloaded_with
 
 from mptcp_lab.testbed.services import REPOSITORY
 from mptcp_proxy import shim
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def squid_with_patches(
 ) -> Iterator[None]:
     """Put a Squid that ``./run squid`` built first in PATH, unpacked from its package in dist."""
     require("squid", "apache2", "curl", "mptcpize", "gcc")
-    if (squid := installed()) is not None and squid.has_mptcp_option:
+    if (squid := find_squid()) is not None and squid.has_mptcp_option:
         yield
         return
     with (REPOSITORY / "run").open() as lock:

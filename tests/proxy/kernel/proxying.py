@@ -19,7 +19,7 @@ import pytest
 from mptcp_lab.testbed import LiveNode, Program
 from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, mptcp_command, wait_until
 from mptcp_proxy.process import children, command
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 LIBRARIES = ("squid_turns.so", "mptcp_listen.so")
 SYN_FILTER = "tcp[tcpflags] & tcp-syn != 0 or (ip6 and ip6[6] = 6 and ip6[53] & 2 != 0)"
@@ -48,7 +48,7 @@ def skip_in_private_checkout() -> None:
 
 def skip_without_library() -> None:
     """Skip the test if the first Squid in PATH opens Multipath TCP listeners without the project's library."""
-    found = installed()
+    found = find_squid()
     if found is not None and found.has_mptcp_option:
         pytest.skip("NOT TESTED: this Squid needs no library for its listeners, see test_proxy_own_option.py")
 

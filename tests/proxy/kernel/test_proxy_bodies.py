@@ -11,7 +11,7 @@ from proxying import all_workers, configuration, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_proxy, wait_until
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 pytestmark = pytest.mark.kernel
 TCP, MPTCP = 6, 262
@@ -162,7 +162,7 @@ def test_bodies_arrive_unchanged(site: tuple[Testbed, Proxy], protocol: int, num
     testbed, proxy = site
     address, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
     command = python_command(CLIENT, address, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), str(number))
-    squid = installed()
+    squid = find_squid()
     # With Debian's Squid, a client waits forever for the end of a range without a length (chunked-range.patch).
     range_framings = FRAMINGS if squid and squid.has_mptcp_option else ["length"]
     wanted = json.dumps([SIZES, FRAMINGS, SEND_MODES, range_framings])

@@ -17,7 +17,7 @@ from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, python_command
 from mptcp_proxy.configuration.by_version import adapt
 from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 pytestmark = pytest.mark.kernel
 QUICK = ("connect_timeout 2 seconds", "forward_timeout 3 seconds", "shutdown_lifetime 0 seconds")
@@ -119,7 +119,7 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
 @pytest.mark.nightly(except_for=("conformance",))
 @pytest.mark.parametrize("name", MUTANTS)
 def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
-    squid = installed()
+    squid = find_squid()
     assert squid is not None
     # Leave out lines that this version of Squid does not get, because it always behaves as they say.
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(MUTANTS[name], 1)]

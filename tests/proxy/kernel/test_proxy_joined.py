@@ -16,7 +16,7 @@ from proxying import configuration, fetch, workers
 from mptcp_common import library_counters
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import start_origin, start_proxy
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 pytestmark = pytest.mark.kernel
 SIZE = 8_000_000
@@ -34,7 +34,7 @@ def test_nearly_all_writes_of_a_download_are_joined(
     testbed: Testbed, require: Callable[..., None], turns: str, min_share: float, max_share: float
 ) -> None:
     require("squid", "apache2", "gcc")
-    squid = installed()
+    squid = find_squid()
     if squid and squid.has_mptcp_option:
         pytest.skip("this Squid itself writes large pieces")
     host = testbed["proxy"]

@@ -15,7 +15,7 @@ from proxying import skip_in_private_checkout
 from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_lab.testbed.services import program
 from mptcp_proxy.configuration.check import check
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 pytestmark = pytest.mark.kernel
 ROOT = Path(__file__).parents[3]
@@ -194,13 +194,13 @@ def test_shipped_configuration_is_good_without_a_warning() -> None:
 
 def test_statement_that_a_later_squid_refuses_is_left_out() -> None:
     """The installed Squid, which is described with another version number, checks the rest of the file."""
-    squid = installed()
+    squid = find_squid()
     assert squid is not None
     # An installed Squid 6 would refuse the statement for 5.7, so skip that case.
     for version, included in (("5.7", True), ("6.13", False))[squid.version.startswith("6") :]:
         checked = check(ROOT / "conf/squid.conf", "mptcpproxy", replace(squid, version=version))
         assert checked.errors == ()
-        assert (b"\nrequest_entities on\n" in checked.rendered(1)) is included
+        assert (b"\nrequest_entities on\n" in checked.render(1)) is included
         assert len(checked.notes) == (not included)
 
 

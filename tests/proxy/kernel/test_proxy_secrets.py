@@ -16,7 +16,7 @@ from relaying import chain
 
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, start_origin, start_proxy, wait_until
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 pytestmark = pytest.mark.kernel
 
@@ -93,7 +93,7 @@ def test_secrets_of_requests_are_in_no_log(testbed: Testbed, require: Callable[.
     assert f" CONNECT {host}:443 " in written["access.log"]
     assert " CONNECT 127.0.0.1:443 " in written["access.log"]
     # Squid 6 considers two of the requests with a password invalid; their log lines have no method.
-    squid = installed()
+    squid = find_squid()
     assert squid is not None
     assert written["access.log"].count(" CONNECT error:") == (4 if squid.version.startswith("6") else 6)
     found = [line for text in written.values() for line in text.splitlines() if any(each in line for each in SECRETS)]

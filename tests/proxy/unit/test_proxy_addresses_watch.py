@@ -109,7 +109,7 @@ def test_squid_is_reconfigured_only_if_it_can_read_its_configuration(host: Host)
 def test_further_changes_cause_no_additional_trials(host: Host) -> None:
     host.obstacle = "Bungled"
     for second in range(1001, 1301):
-        host.watch.changed()
+        host.watch.schedule_check()
         assert host.advance_to(float(second)) == 0
     assert host.trials <= 10
 
@@ -141,7 +141,7 @@ def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.Mo
     assert host.advance_to(1303.0) == 1
     monkeypatch.setattr(addresses_watch, "local_prefixes", lambda: BEFORE)
     trials = host.trials
-    host.watch.changed()
+    host.watch.schedule_check()
     host.advance_to(1330.0)
     assert host.trials == trials + 2, (
         "the trials are for the new address, and for the old one ten seconds later; the earlier outcome is obsolete"

@@ -14,7 +14,7 @@ from mptcp_proxy.configuration.source import PhysicalLine, read, statements
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import host
 from mptcp_proxy.places import Role
-from mptcp_proxy.squid import Squid, installed
+from mptcp_proxy.squid import Squid, find_squid
 from mptcp_proxy.supervisor import squid_opens_mptcp
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
@@ -40,14 +40,14 @@ def checked_configuration(*texts: str) -> Checked:
 )  # fmt: skip
 def test_option_is_added_once_without_changed_line_numbers(texts: list[str], lines_for_squid: list[str]) -> None:
     checked = checked_configuration(*texts)
-    assert checked.rendered(1, mptcp_option=True).decode().splitlines() == ["workers 1", *lines_for_squid]
-    assert checked.rendered(1).decode().splitlines() == ["workers 1", *texts]
+    assert checked.render(1, mptcp_option=True).decode().splitlines() == ["workers 1", *lines_for_squid]
+    assert checked.render(1).decode().splitlines() == ["workers 1", *texts]
 
 
 def test_option_changes_only_the_port_line_of_the_shipped_file() -> None:
     lines, _ = read(SHIPPED, "n")
     checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
-    pairs = zip(checked.rendered(2).splitlines(), checked.rendered(2, mptcp_option=True).splitlines(), strict=True)
+    pairs = zip(checked.render(2).splitlines(), checked.render(2, mptcp_option=True).splitlines(), strict=True)
     ((before, after),) = (pair for pair in pairs if pair[0] != pair[1])
     assert before.startswith(b"http_port 3128 ")
     assert after == before.replace(b"worker-queues", b"worker-queues mptcp", 1)
@@ -87,7 +87,7 @@ def test_option_is_tested_if_squid_contains_its_name(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert installed() == Squid(str(program), "5.7", "nobody", has_mptcp_option=known)
+    assert find_squid() == Squid(str(program), "5.7", "nobody", has_mptcp_option=known)
     if marker == "none":
         assert not call.exists()
     else:

@@ -15,7 +15,7 @@ import pytest
 
 from mptcp_proxy.cli import main
 from mptcp_proxy.places import Places
-from mptcp_proxy.process import started
+from mptcp_proxy.process import start_time
 from mptcp_proxy.reloads import Outcome, ReloadError, read_outcome, reload
 from mptcp_proxy.reporter import Reporter
 from mptcp_proxy.serving import ListenState
@@ -143,7 +143,7 @@ def test_no_watchdog_message_is_due_without_a_watchdog(places: Places, monkeypat
 def test_outcome_of_an_ended_supervisor_is_ignored(places: Places) -> None:
     Reporter(places)
     assert read_outcome(places.reloads) is not None
-    for outcome in (Outcome(os.getpid(), started(os.getpid()) + 1, 0), Outcome(2**22 + 1, 0, 0)):
+    for outcome in (Outcome(os.getpid(), start_time(os.getpid()) + 1, 0), Outcome(2**22 + 1, 0, 0)):
         places.reloads.write_text(outcome.text())
         assert read_outcome(places.reloads) is None
     for text in ("", "[]", "{}", '{"pid": "x"}', "\0"):

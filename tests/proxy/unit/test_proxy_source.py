@@ -376,7 +376,7 @@ def test_added_option_does_not_join_the_next_line(tmp_path: Path, port: str) -> 
     main = write(tmp_path, main=f"{port}\n{rules}")
     checked = check(main, "n", None)
     assert not [each for each in checked.problems if "open proxy" in each.text]
-    main.write_bytes(checked.rendered(2, mptcp_option=True))
+    main.write_bytes(checked.render(2, mptcp_option=True))
     lines, _ = read(main, "n")
     assert [each.text for each in all_statements(lines, "n")][-3:] == rules.splitlines()
 

@@ -160,7 +160,7 @@ def test_stop_during_the_check_of_a_start_ends_the_start(tmp_path: Path, monkeyp
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     squid = hanging_squid(tmp_path, "kill -TERM $PPID")
-    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: squid)
+    monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: squid)
     assert run(tmp_path / "squid.conf", Places("one"), RecordedSignals([]), None) == DONE
     assert not list((tmp_path / "temporary").iterdir())
 
@@ -199,7 +199,7 @@ def test_start_that_lacks_only_a_name_server_is_a_retryable_failure(
     """Defect: the start ended with the status for a mistake in the file, so that systemd did not restart the unit."""
     checked = Checked((), (), "proxy", Workers(), tuple(problems))
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.0)
-    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
+    monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
     signals = RecordedSignals([])
     if received is not None:
@@ -211,7 +211,7 @@ def test_start_that_lacks_only_a_name_server_is_a_retryable_failure(
 def no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each check fail because a name server does not answer."""
     checked = Checked((), (), "proxy", Workers(), (NO_ANSWER,))
-    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
+    monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
 
 
@@ -271,7 +271,7 @@ def test_congestion_control_is_loaded_before_squid_starts(tmp_path: Path, monkey
     loaded: list[str] = []
     good = Checked((), (), "proxy", Workers(), ())
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
-    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
+    monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: good)
     for each in ("make_directories", "install", "remove_shared_files"):
         monkeypatch.setattr(f"mptcp_proxy.supervisor.{each}", lambda *_: None)

@@ -190,7 +190,7 @@ def test_reload_keeps_the_number_of_running_workers(tmp_path: Path) -> None:
     checked = check(file, "n", None)
     assert checked.workers.count == 1
     first = "workers 3\nhopeless_kid_revival_delay 10 seconds\n"
-    assert checked.rendered(3).decode() == f"{first}\nhttp_port 3128 worker-queues\n"
+    assert checked.render(3).decode() == f"{first}\nhttp_port 3128 worker-queues\n"
 
 
 def test_only_usable_processors_are_counted() -> None:

@@ -58,7 +58,7 @@ def test_doctor_judges_the_port_of_the_program(tunnel: Tunnel) -> None:
 def test_malformed_answer_of_the_daemon_counts_as_no_answer(
     answer: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "missing", dict)
+    monkeypatch.setattr(doctor, "find_missing_features", dict)
     (tmp_path / "k").write_bytes(b"k" * 32)
     (tmp_path / "k").chmod(0o600)
     settings = tmp_path / "tunnel.yaml"

@@ -41,7 +41,7 @@ NEEDS: Final = {
 }
 
 
-def missing() -> dict[Need, str]:
+def find_missing_features() -> dict[Need, str]:
     """Return the features that this host lacks, each with the reason. Never raises an exception: a feature that cannot
     be tested counts as missing."""
     results, refusal = in_fresh_namespace(__name__, ())
