@@ -25,7 +25,7 @@ from .squid import PARSE_SECONDS
 from .trial import Trial
 
 _COLLECT_SECONDS: Final = 1.0
-"""Seconds from the first change to the reload, because changes come in groups, and IPv6 addresses take longer."""
+"""Seconds from the first change to the reload: several addresses often change together, the IPv6 addresses last."""
 _KEEP_SECONDS: Final = 10.0
 """Seconds for which requests for a removed address are still refused."""
 _RETRY_SECONDS: Final = 1.0
@@ -36,7 +36,7 @@ _MIN_INTERVAL, _MAX_INTERVAL, _QUIET_SECONDS = 2.0, 60.0, 60.0
 """Seconds between two reloads for new addresses. The interval begins at the minimum, and returns to it after
 _QUIET_SECONDS without a change."""
 _FREQUENT_INTERVAL: Final = 16.0
-"""Once the interval between reloads has this many seconds, a log message reports that addresses keep changing."""
+"""If reloads are at least this many seconds apart, a log message reports that addresses keep changing."""
 _CONSEQUENCE: Final = "for now, requests for new addresses of this host may pass"
 
 
@@ -58,24 +58,24 @@ class AddressesWatch:
         self._trial_valid_until = 0.0
         """Monotonic time until which the list may be written without another trial, after a failed write."""
         # Check once shortly after the start, because an address may have changed before the watch began.
-        self.due: float | None = time.monotonic() + _COLLECT_SECONDS
+        self.next_check: float | None = time.monotonic() + _COLLECT_SECONDS
         """Time of the next check; None if no check is due before the next change."""
         self._failed = False
         self._frequent = False
 
-    def changed(self) -> None:
+    def schedule_check(self) -> None:
         """Schedule a check, because the kernel reported a change."""
         now = time.monotonic()
         earliest = max(now + _COLLECT_SECONDS, self._reload_spacing.earliest(now))
-        self.due = earliest if self.due is None else min(self.due, earliest)
+        self.next_check = earliest if self.next_check is None else min(self.next_check, earliest)
 
-    def installed(self, prefixes: frozenset[Network]) -> None:
+    def record_list(self, prefixes: frozenset[Network]) -> None:
         """Record that a reload has given Squid a list with *prefixes*."""
         self._prefixes, self._trial_valid_until = prefixes, 0.0
         if self._trial.is_running:
             # The running trial tests the previous configuration.
             self._trial.end()
-            self.changed()
+            self.schedule_check()
 
     def end(self) -> None:
         """End a running trial, because Squid gets no further updates."""
@@ -84,24 +84,24 @@ class AddressesWatch:
     def check(self) -> bool:
         """Check the addresses if a check is due. Return whether Squid must reread the list."""
         now = time.monotonic()
-        if self.due is None or now < self.due:
+        if self.next_check is None or now < self.next_check:
             return False
-        tried, self.due = self._trial.is_running, None
-        problem = self._trial.outcome() if tried else ""
+        trial_was_running, self.next_check = self._trial.is_running, None
+        problem = self._trial.outcome() if trial_was_running else ""
         if problem is None:
-            self.due = now + _TRIAL_INTERVAL
+            self.next_check = now + _TRIAL_INTERVAL
             return False
         if problem:
             self._trial_spacing.done(now)
-        elif tried:
+        elif trial_was_running:
             self._trial_valid_until = now + _MAX_INTERVAL
         try:
-            prefixes, self.due = self._lingering.update(local_prefixes(), now)
+            prefixes, self.next_check = self._lingering.update(local_prefixes(), now)
             if reachable(prefixes) == reachable(self._prefixes):
                 self._trial_valid_until = 0.0
                 self._report_failure("")
                 return False
-            if not tried and now >= self._trial_valid_until:
+            if not trial_was_running and now >= self._trial_valid_until:
                 self._begin_trial_if_due(now)
                 return False
             if not problem:
@@ -110,7 +110,7 @@ class AddressesWatch:
             problem = reason(error)
         if problem:
             self._report_failure(f"{problem}; {_CONSEQUENCE}")
-            self.due = max(now + _RETRY_SECONDS, self._trial_spacing.earliest(now))
+            self.next_check = max(now + _RETRY_SECONDS, self._trial_spacing.earliest(now))
             return False
         self._report_failure("")
         self._prefixes, self._trial_valid_until = prefixes, 0.0
@@ -119,10 +119,10 @@ class AddressesWatch:
         return True
 
     def _begin_trial_if_due(self, now: float) -> None:
-        self.due = max(self._reload_spacing.earliest(now), self._trial_spacing.earliest(now))
-        if self.due <= now:
+        self.next_check = max(self._reload_spacing.earliest(now), self._trial_spacing.earliest(now))
+        if self.next_check <= now:
             self._trial.begin()
-            self.due = now + _TRIAL_INTERVAL
+            self.next_check = now + _TRIAL_INTERVAL
 
     def _log_change(self) -> None:
         frequent = self._reload_spacing.interval >= _FREQUENT_INTERVAL

@@ -136,8 +136,8 @@ def _parser() -> argparse.ArgumentParser:
         "--turns",
         choices=("fair", "kernel"),
         default="fair",
-        help="fair: clients take turns, so that none delays others by the number of its connections, and small writes"
-        " of Squid are joined; kernel: Squid serves clients in the kernel's order, and writes are not joined"
+        help="fair: clients take turns, so that a client with many connections does not delay others, and small writes"
+        " of Squid are joined; kernel: Squid serves clients in the kernel's order, and does not join writes"
         " (%(default)s)",
     )
     run.add_argument(
@@ -185,10 +185,10 @@ def _reload(places: Places) -> int:
 
 
 def _check(configuration: Path, places: Places, role: Role, allow_open: bool) -> int:
-    from .configuration.check import examined
-    from .squid import installed
+    from .configuration.check import check_or_problem
+    from .squid import find_squid
 
-    checked = examined(configuration, places.service_name, installed(), role=role, allow_open=allow_open)
+    checked = check_or_problem(configuration, places.service_name, find_squid(), role=role, allow_open=allow_open)
     for problem in checked.problems:
         journal.say(problem, journal.WARNING if problem.warning else journal.ERROR)
     if checked.errors:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Counts this host's connections to given addresses by Multipath TCP and by plain TCP, from
+"""Counts this host's connections to given addresses over Multipath TCP and over plain TCP, from
 ``ss -Htnpi state established`` (ss(8)).
 """
 
@@ -71,10 +71,10 @@ def _without_zone(text: str) -> str:
 
 def counts_now(targets: Collection[str], program: str = "squid") -> ConnectionCounts:
     """Count the current connections of *program* to *targets*; all counts are 0 if ss fails."""
-    return read_counts(ss.printed(*_ESTABLISHED) or "", targets, program)
+    return read_counts(ss.output(*_ESTABLISHED) or "", targets, program)
 
 
 def subflows_now(target: str, token: int) -> int | None:
     """Return how many subflows the connection with *token* currently has to *target*; None if ss fails."""
-    text = ss.printed(*_ESTABLISHED)
+    text = ss.output(*_ESTABLISHED)
     return None if text is None else read_subflows(text, target, token)

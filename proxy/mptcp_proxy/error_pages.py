@@ -49,10 +49,10 @@ _PAGE: Final = """\
 <main data-proxy-page="{kind}">
 <section>
 <h1>{title}</h1>
-{what}
+{event}
 <h2>What to do</h2>
 <ul>
-{todo}
+{advice}
 </ul>
 </section>
 {check}\
@@ -121,7 +121,7 @@ _PAGES: Final[dict[str, tuple[str, str, tuple[str, ...], str]]] = {
         "ERR_SHUTTING_DOWN ERR_SOCKET_FAILURE",
     ),
 }
-"""For each kind of error: the title, the event and its likely cause, advice, and Squid's names of these errors."""
+"""For each kind of error: the title, the event and its likely cause, the advice, and Squid's names of these errors."""
 _RELAY_PAGES: Final = {
     "no-proxy": (
         "The relay gets no answer from the proxy",
@@ -148,9 +148,9 @@ def error_pages(
 
 
 def _own_pages(check: str, relay: bool) -> Iterator[tuple[str, bytes]]:
-    for kind, (title, what, todo, names) in (*_PAGES.items(), *(_RELAY_PAGES.items() if relay else ())):
-        items = "\n".join(f"<li>{each}</li>" for each in todo)
-        body = _PAGE.format(kind=kind, title=title, what=what, todo=items, check=check)
+    for kind, (title, event, advice, names) in (*_PAGES.items(), *(_RELAY_PAGES.items() if relay else ())):
+        items = "\n".join(f"<li>{each}</li>" for each in advice)
+        body = _PAGE.format(kind=kind, title=title, event=event, advice=items, check=check)
         content = (HEAD.format(title=title) + body).encode()
         for name in names.split():
             yield name, content

@@ -2,7 +2,7 @@
 """Finds out whether the kernel has temporarily stopped using Multipath TCP for new connections (Linux 6.12 and later).
 
 If a peer answers the first packets of a connection only when they lack the option MP_CAPABLE, the kernel suspects that
-a firewall drops this option. It then opens all connections by plain TCP for net.mptcp.blackhole_timeout seconds, and
+a firewall drops this option. It then opens all connections over plain TCP for net.mptcp.blackhole_timeout seconds, and
 longer each time this happens again (Documentation/networking/mptcp-sysctl.rst; net/mptcp/ctrl.c). Only the kernel's
 counters show this state.
 """
@@ -25,7 +25,7 @@ class GivenUp:
 
     times: int = 0
     connections: int = 0
-    """Number of connections that the kernel opened by plain TCP for this reason."""
+    """Number of connections that the kernel opened over plain TCP for this reason."""
 
 
 def read_given_up(netstat: str) -> GivenUp:
@@ -36,7 +36,7 @@ def read_given_up(netstat: str) -> GivenUp:
     return GivenUp(times, connections)
 
 
-def given_up() -> GivenUp:
+def current_counts() -> GivenUp:
     """Return the current counts; zeros if the kernel has none."""
     try:
         return read_given_up(_NETSTAT.read_text())
@@ -47,12 +47,12 @@ def given_up() -> GivenUp:
 class Watch:
     """Detects whether the kernel has currently given up Multipath TCP."""
 
-    def __init__(self, read_counts: Callable[[], GivenUp] = given_up) -> None:
+    def __init__(self, read_counts: Callable[[], GivenUp] = current_counts) -> None:
         self._read_counts = read_counts
         self._last = read_counts().connections
 
     def in_force(self) -> GivenUp | None:
-        """Return the counts if, since the last call, the kernel has opened a connection by plain TCP for this reason;
+        """Return the counts if, since the last call, the kernel has opened a connection over plain TCP for this reason;
         otherwise None."""
         now = self._read_counts()
         before, self._last = self._last, now.connections

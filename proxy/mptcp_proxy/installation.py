@@ -33,12 +33,12 @@ def make_directories(places: Places, checked: Checked) -> None:
     _make(places.lists, 0o755)
     _make(places.error_pages, 0o755)
     _make(places.logs, 0o750)
-    _own(places.logs, checked.effective_user)
+    _set_owner(places.logs, checked.effective_user)
     if checked.workers.count > 1:
         # Create the directory as the distribution does. If it belongs to another Squid's user, do not change it.
         _make(WORKER_SOCKETS, 0o755)
         if WORKER_SOCKETS.stat().st_uid == 0:
-            _own(WORKER_SOCKETS, checked.effective_user)
+            _set_owner(WORKER_SOCKETS, checked.effective_user)
 
 
 def _make(directory: Path, mode: int) -> None:
@@ -67,9 +67,9 @@ def install(
     uses its own option ``mptcp``.
     """
     ports = (",".join(map(str, checked.ports)) + "\n").encode()
-    group = _group(checked.effective_user)
-    configuration = checked.rendered(workers, mptcp_option)
-    before = _content(places.configuration_in_force)
+    group = _group_of(checked.effective_user)
+    configuration = checked.render(workers, mptcp_option)
+    before = _read_or_empty(places.configuration_in_force)
     write_all(
         # The lists come first: Squid must not read a configuration that names a missing list.
         *(
@@ -101,7 +101,7 @@ def _is_installed(copied: CopiedList, group: int) -> bool:
     return stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o640 and group in (-1, found.st_gid)
 
 
-def _content(path: Path) -> bytes:
+def _read_or_empty(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError:
@@ -150,13 +150,13 @@ def _is_noexec(directory: Path) -> bool:
     return bool(os.statvfs(existing).f_flag & os.ST_NOEXEC)
 
 
-def _own(directory: Path, owner: str) -> None:
+def _set_owner(directory: Path, owner: str) -> None:
     if os.geteuid() == 0:
         entry = pwd.getpwnam(owner)
         os.chown(directory, entry.pw_uid, entry.pw_gid)
 
 
-def _group(user: str) -> int:
+def _group_of(user: str) -> int:
     """Return the group for files of *user*; -1 leaves the group unchanged (chown(2))."""
     return pwd.getpwnam(user).pw_gid if os.geteuid() == 0 else -1
 

@@ -51,15 +51,15 @@ class ListenersWatch:
         self._set_listeners(listeners)
         self._judge = ListenJudge(time.monotonic())
         self._stuck_processes = StuckProcesses()
-        self._processes_due = time.monotonic() + INTERVAL
+        self._next_process_check = time.monotonic() + INTERVAL
         self._identities: tuple[str, ...] | None = None
         """Identities of the sockets in ``_state``, which is valid as long as exactly these sockets exist."""
         self._state: ListenState | None = None
         self._logged: dict[str, int] = {}
 
     @property
-    def due(self) -> float:
-        return min(self._judge.due, self._processes_due)
+    def next_check(self) -> float:
+        return min(self._judge.next_check, self._next_process_check)
 
     @property
     def ever_listened(self) -> bool:
@@ -73,7 +73,7 @@ class ListenersWatch:
             self._hosts.setdefault(listener.port, set()).add(listener.host)
 
     def expect_change(self, listeners: Sequence[Listener]) -> None:
-        """Expect Squid to close its listeners and open these."""
+        """Expect Squid to close its listeners and open *listeners*."""
         self._set_listeners(listeners)
         self._identities = None
         self._judge.expect_change(time.monotonic())
@@ -83,19 +83,19 @@ class ListenersWatch:
         why Squid does not listen on all ports, or an empty string if it does; otherwise None. If ss fails, a start or
         reload ends when its maximum time has passed."""
         now = time.monotonic()
-        kids = children(squid)
-        if now >= self._processes_due:
-            self._processes_due = now + INTERVAL
-            self._check_processes(kids)
-        if now < self._judge.due:
+        child_pids = children(squid)
+        if now >= self._next_process_check:
+            self._next_process_check = now + INTERVAL
+            self._check_processes(child_pids)
+        if now < self._judge.next_check:
             return None
-        state = self._current_state({squid, *kids})
+        state = self._current_state({squid, *child_pids})
         if state is None:
             if not self._judge.process_unknown(now):
                 return None
             self._reporter.listeners_unknown()
             return NO_SOCKET_LIST
-        if not self._judge.process(state, self._has_all_processes(kids), now):
+        if not self._judge.process(state, self._has_all_processes(child_pids), now):
             return None
         self._log_changes(state)
         return "; ".join(self._missing_listeners(state))
@@ -114,8 +114,8 @@ class ListenersWatch:
         """Return whether Squid has not listened on any port for so long that it must be restarted."""
         return self._judge.must_restart(self._has_all_processes(children(squid)), time.monotonic())
 
-    def _has_all_processes(self, kids: Collection[int]) -> bool:
-        return len(kids) >= self._processes
+    def _has_all_processes(self, child_pids: Collection[int]) -> bool:
+        return len(child_pids) >= self._processes
 
     def _current_state(self, pids: set[int]) -> ListenState | None:
         """Return the state of the processes *pids*; None if ss fails."""
@@ -136,7 +136,7 @@ class ListenersWatch:
         for port, actual, required in state.too_few:
             text = f"port {port}: {actual} of {required} workers listen; the reason is in {self._log}"
             lines[text] = WARNING
-        # A relay may listen by plain TCP, because its clients have only one path to it (conf/relay-squid.conf).
+        # A relay may listen over plain TCP, because its clients have only one path to it (conf/relay-squid.conf).
         for port in state.plain_tcp if self._role is Role.PROXY else ():
             text = (
                 f"port {port} takes plain TCP, not Multipath TCP: clients have only one path; see: mptcp-proxy doctor"
@@ -153,8 +153,8 @@ class ListenersWatch:
     def _missing_listeners(self, state: ListenState) -> list[str]:
         return [f"Squid does not listen on port {port}; the reason is in {self._log}" for port in state.missing]
 
-    def _check_processes(self, kids: Iterable[int]) -> None:
-        run_times = {pid: run_time for pid in kids if (run_time := run_nanoseconds(pid)) is not None}
+    def _check_processes(self, child_pids: Iterable[int]) -> None:
+        run_times = {pid: run_time for pid in child_pids if (run_time := run_nanoseconds(pid)) is not None}
         stuck = sorted(self._stuck_processes.process(run_times))
         names = ", ".join(f"{_name(pid)} (process {pid})" for pid in stuck)
         problem = f"Squid's {names} does not run at all: clients that the kernel assigns to it wait" if stuck else ""

@@ -49,12 +49,12 @@ def read_listening(text: str) -> Iterator[Listening]:
 
 def listening_now() -> tuple[Listening, ...]:
     """Return the listening sockets; none if ss fails."""
-    return tuple(read_listening(ss.printed("-Hltnpi") or ""))
+    return tuple(read_listening(ss.output("-Hltnpi") or ""))
 
 
 def listening_or_none() -> tuple[Listening, ...] | None:
     """Return the listening sockets; None if ss fails, so that it is unknown which sockets exist."""
-    text = ss.printed("-Hltnpi")
+    text = ss.output("-Hltnpi")
     return None if text is None else tuple(read_listening(text))
 
 
@@ -64,7 +64,7 @@ def identities(ports: Collection[int]) -> tuple[str, ...] | None:
     With these options, ss lists only listening sockets and does not search /proc for their processes. With a process
     that has 20,000 sockets, ss took 1.5 to 2.4 s on a busy machine with that search, and 0.06 to 0.08 s without it.
     """
-    text = ss.printed("-HOltne")
+    text = ss.output("-HOltne")
     return None if text is None else tuple(sorted(read_identities(text, ports)))
 
 

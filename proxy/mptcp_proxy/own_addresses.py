@@ -4,7 +4,7 @@
 These are the addresses whose packets the kernel delivers locally: the "local" entries of the routing table "local"
 (ip-route(8)), which has the addresses of all interfaces and the prefixes that are routed to this host. The list also
 contains the IPv6 addresses of NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that embed an IPv4 address of this host,
-because a translator, on this host or nearby, would route them to this host.
+because a translator would forward packets to them to this host.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def render(prefixes: Collection[Network]) -> str:
     # Collapse the prefixes, because Squid warns of a prefix within another prefix.
     v4 = list(collapse_addresses(prefix for prefix in prefixes if isinstance(prefix, IPv4Network)))
     own = (prefix for prefix in prefixes if isinstance(prefix, IPv6Network))
-    v6 = collapse_addresses([*own, *(each for prefix in v4 for each in embedded(prefix))])
+    v6 = collapse_addresses([*own, *(each for prefix in v4 for each in embedding_prefixes(prefix))])
     return "".join(f"{prefix}\n" for prefix in (*v4, *v6)) or "127.0.0.0/8\n"
 
 
-def embedded(prefix: IPv4Network) -> Iterator[IPv6Network]:
+def embedding_prefixes(prefix: IPv4Network) -> Iterator[IPv6Network]:
     """Yield the IPv6 prefixes that embed *prefix*."""
     for outer, before in _EMBEDDING:
         address = int(outer.network_address) | int(prefix.network_address) << (128 - before - 32)

@@ -101,7 +101,7 @@ class Follower:
         self,
         places: Places,
         look_up: Callable[[str, int], frozenset[str]] = targets,
-        read_counts: Callable[[], given_up.GivenUp] = given_up.given_up,
+        read_counts: Callable[[], given_up.GivenUp] = given_up.current_counts,
     ) -> None:
         self._places = places
         self._look_up = look_up
@@ -153,7 +153,7 @@ class Follower:
             # The text contains the count, so it is logged again each time the kernel gives up.
             text = (
                 f"the kernel has given up Multipath TCP for now ({given_up.TIMES} {counts.times}): parents are reached"
-                f" by plain TCP, over one uplink; it tries again at once after: sysctl -w {given_up.SYSCTL}=0"
+                f" over plain TCP, over one uplink; it tries again at once after: sysctl -w {given_up.SYSCTL}=0"
             )
             self._say("", text, WARNING)
 
@@ -163,7 +163,7 @@ class Follower:
         try:
             write(self._places.parents, text.encode(), 0o644)
         except OSError as error:
-            say(f"{self._places.parents}: {reason(error)}; new addresses are reached by plain TCP", WARNING)
+            say(f"{self._places.parents}: {reason(error)}; new addresses are reached over plain TCP", WARNING)
             return
         self._written = text
 

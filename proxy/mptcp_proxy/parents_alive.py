@@ -5,8 +5,8 @@ Squid considers a parent dead when requests to it fail. Whenever the state of a 
 test connection to it, at most once a second (neighborUp and peerProbeConnect in src/neighbors.cc), and considers the
 parent alive if that succeeds. The state is needed for a client's request, which goes to another parent before the test
 has succeeded, and for the cache manager's page of parents. So this module requests that page every few seconds. While
-all parents are up, this sends no packet on any uplink. Squid opens a test connection in the same way as others: through
-the preload library, from the address that its rules choose.
+all parents are up, a query sends no packet on any uplink. Squid opens test connections like all others: through the
+preload library, from the address that its rules choose.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_BYTES = 1 << 20
 _UNSUITABLE_OPTIONS = ("accel", "intercept", "transparent", "tproxy", "require-proxy-header")
 """Options of http_port with which a port does not accept the query."""
 _PARENT = re.compile(r"^Parent +: (?P<name>\S+)$.*?^Status +: (?P<status>\w+)", re.MULTILINE | re.DOTALL)
-ADVICE = 'squid.conf needs "http_access allow localhost manager" first, and a port that is open on 127.0.0.1'
+ADVICE = 'put "http_access allow localhost manager" before other rules in squid.conf, and open a port on 127.0.0.1'
 NO_PORT = "none of its ports accepts the query"
 
 

@@ -105,7 +105,7 @@ class PendingSignals:
         if number == signal.SIGINT:
             self._pending.discard(signal.SIGTERM)
 
-    def due(self, squid: int, now: float) -> Iterator[signal.Signals]:
+    def ready_signals(self, squid: int, now: float) -> Iterator[signal.Signals]:
         """Yield the signals to send now to Squid's first process, whose PID is *squid*."""
         if not self._pending:
             self._kids_wait.restart()

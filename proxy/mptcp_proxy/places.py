@@ -50,7 +50,7 @@ class Role(enum.Enum):
         return "squid.conf" if self is Role.PROXY else "relay-squid.conf"
 
     @property
-    def installed(self) -> Path:
+    def installed_file(self) -> Path:
         """The squid.conf that the unit uses."""
         return CONFIGURATIONS / self.file
 
@@ -61,7 +61,7 @@ class Role(enum.Enum):
     def configuration(self) -> Path:
         """Return the installed squid.conf, or the checkout's if none is installed."""
         checkout = _CHECKOUT_CONFIGURATIONS / self.file
-        return checkout if not self.installed.exists() and checkout.exists() else self.installed
+        return checkout if not self.installed_file.exists() and checkout.exists() else self.installed_file
 
 
 @dataclass(frozen=True, slots=True)

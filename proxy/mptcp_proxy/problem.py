@@ -23,9 +23,9 @@ class Problem:
 
     def __str__(self) -> str:
         """Return the message as one line, in which control characters are escaped."""
-        return "".join(each if each.isprintable() else _escaped(each) for each in self._unescaped())
+        return "".join(each if each.isprintable() else _escape(each) for each in self._unescaped_text())
 
-    def _unescaped(self) -> str:
+    def _unescaped_text(self) -> str:
         place = f"{self.file}:{self.line}: " if self.file and self.line else f"{self.file}: " if self.file else ""
         return (
             f"{place}{'warning: ' if self.warning else ''}{without_secrets(self.text)}"
@@ -33,7 +33,7 @@ class Problem:
         )
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return ascii(character)[1:-1]
 
 

@@ -24,7 +24,7 @@ def is_program(pid: int, program: str) -> bool:
         return False
 
 
-def started(pid: int) -> int:
+def start_time(pid: int) -> int:
     """Return when process *pid* started, in clock ticks since boot; 0 if it has ended. A different value means that
     the PID was reused."""
     try:

@@ -20,7 +20,7 @@ from pathlib import Path
 from mptcp_common.reasons import reason
 
 from .places import Places
-from .process import started
+from .process import start_time
 
 MAX_WAIT_SECONDS = 120.0
 """Maximum seconds to wait for a reload: Squid may take a minute to read its file (``squid.Squid.parse``)."""
@@ -38,7 +38,7 @@ class Outcome:
 
     pid: int
     started: int
-    """When the supervisor started (``process.started``)."""
+    """When the supervisor started (``process.start_time``)."""
     count: int
     """Number of reloads that have ended, accepted or refused."""
     refused: str = ""
@@ -67,19 +67,19 @@ def read_outcome(file: Path) -> Outcome | None:
         raise ReloadError(f"{reason(error)}; only root can make a proxy reload") from error
     except (OSError, ValueError, TypeError):
         return None
-    return outcome if outcome.started == started(outcome.pid) != 0 else None
+    return outcome if outcome.started == start_time(outcome.pid) != 0 else None
 
 
 def reload(places: Places) -> None:
     """Make the supervisor of *places* reload its configuration. Raises ReloadError if the supervisor refuses."""
     if read_outcome(places.reloads) is None:
         raise ReloadError(f"no proxy with the name {places.service_name} runs")
-    with _locked(places.reload_lock):
+    with _hold_lock(places.reload_lock):
         _reload(places)
 
 
 @contextmanager
-def _locked(lock: Path) -> Iterator[None]:
+def _hold_lock(lock: Path) -> Iterator[None]:
     """Hold *lock*, so that no other command requests a reload and the next outcome belongs to this request. Raises
     ReloadError."""
     deadline = time.monotonic() + MAX_WAIT_SECONDS

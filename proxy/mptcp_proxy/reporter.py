@@ -15,14 +15,14 @@ from mptcp_common.service_manager import READY, WATCHDOG, notify_or_warn, reload
 
 from .installation import write
 from .places import Places, Role
-from .process import started
+from .process import start_time
 from .reloads import Outcome
 from .serving import ListenState
 
 _PLAIN = {
-    Role.PROXY: "by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
+    Role.PROXY: "over PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
     # A relay intentionally uses plain TCP towards clients, and Multipath TCP only towards its parents.
-    Role.RELAY: "by TCP",
+    Role.RELAY: "over TCP",
 }
 """Status text for a port whose listener is a TCP socket."""
 
@@ -37,11 +37,11 @@ class Reporter:
     def __init__(self, places: Places, role: Role = Role.PROXY) -> None:
         self._places = places
         self._plain = _PLAIN[role]
-        self._outcome = Outcome(os.getpid(), started(os.getpid()), 0)
+        self._outcome = Outcome(os.getpid(), start_time(os.getpid()), 0)
         watchdog_timeout = watchdog_seconds(os.environ)
         # Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises.
         self._interval = None if watchdog_timeout is None else watchdog_timeout / 2
-        self.due: float | None = None if watchdog_timeout is None else time.monotonic()
+        self.next_ping: float | None = None if watchdog_timeout is None else time.monotonic()
         """Monotonic time of the next watchdog ping; None if the unit has no watchdog."""
         self._is_ready = False
         self._serving = ""
@@ -51,8 +51,8 @@ class Reporter:
 
     def ping_watchdog(self) -> None:
         """Send a watchdog ping if it is due."""
-        if self.due is not None and self._interval is not None and time.monotonic() >= self.due:
-            self.due = time.monotonic() + self._interval
+        if self.next_ping is not None and self._interval is not None and time.monotonic() >= self.next_ping:
+            self.next_ping = time.monotonic() + self._interval
             _notify(WATCHDOG)
 
     def listeners(self, state: ListenState) -> None:
@@ -60,13 +60,13 @@ class Reporter:
         too_few = {port: f"{port} ({actual} of {required} workers)" for port, actual, required in state.too_few}
         mptcp = [port for port in state.ports if port not in state.plain_tcp and port not in state.missing]
 
-        def named(ports: Collection[int]) -> str:
+        def port_names(ports: Collection[int]) -> str:
             return f"port{'s' * (len(ports) > 1)} {', '.join(too_few.get(port, str(port)) for port in ports)}"
 
-        served = [f"{named(mptcp)} by Multipath TCP"] if mptcp else []
-        served += [f"{named(state.plain_tcp)} {self._plain}"] if state.plain_tcp else []
+        served = [f"{port_names(mptcp)} over Multipath TCP"] if mptcp else []
+        served += [f"{port_names(state.plain_tcp)} {self._plain}"] if state.plain_tcp else []
         texts = [f"serving: {'; '.join(served)}"] if served else []
-        texts += [f"NOT LISTENING: {named(state.missing)}"] if state.missing else []
+        texts += [f"NOT LISTENING: {port_names(state.missing)}"] if state.missing else []
         self._serving = "; ".join(texts)
         becomes_ready = not self._is_ready and state.listens
         self._is_ready = self._is_ready or state.listens

@@ -31,7 +31,7 @@ signal. Squid may need a minute to read its configuration."""
 
 @dataclass(frozen=True, slots=True)
 class ListenState:
-    """On which of its ports Squid listens at one moment."""
+    """The ports on which Squid listens at one moment."""
 
     ports: tuple[int, ...]
     """All ports on which Squid should listen."""
@@ -86,7 +86,7 @@ class ListenJudge:
     """Decides which states to report, when the next check is due, and when Squid must be restarted."""
 
     def __init__(self, now: float) -> None:
-        self.due = now
+        self.next_check = now
         self._reported: ListenState | None = None
         self._changing_until = now + CHANGE_SECONDS
         self._reloading_until = now
@@ -97,7 +97,7 @@ class ListenJudge:
 
     def expect_change(self, now: float) -> None:
         """Expect Squid to replace its listeners. The next state is reported even if it is unchanged."""
-        self.due = now + PROBLEM_INTERVAL
+        self.next_check = now + PROBLEM_INTERVAL
         self._reported = None
         self._problem_since, self._changing_until = now, now + CHANGE_SECONDS
         self._reloading_until = self._changing_until
@@ -109,7 +109,7 @@ class ListenJudge:
             self.ever_listened, self._no_listener_since = True, None
         elif self._no_listener_since is None:
             self._no_listener_since = now
-        self.due = now + (INTERVAL if state.listens else PROBLEM_INTERVAL)
+        self.next_check = now + (INTERVAL if state.listens else PROBLEM_INTERVAL)
         if state == self._reported:
             self._problem_since = None
             return False
@@ -117,7 +117,7 @@ class ListenJudge:
             if self._problem_since is None:
                 self._problem_since = now
             if now < self._tolerated_until(self._problem_since, has_all_processes):
-                self.due = now + PROBLEM_INTERVAL
+                self.next_check = now + PROBLEM_INTERVAL
                 return False
         self._problem_since = None
         self._reported = state
@@ -128,7 +128,7 @@ class ListenJudge:
         reload has passed. The time without listeners starts again, because a failure of ss must not end a healthy
         Squid."""
         self._no_listener_since = None
-        self.due = now + INTERVAL
+        self.next_check = now + INTERVAL
         return now >= self._changing_until
 
     def _tolerated_until(self, since: float, has_all_processes: bool) -> float:

@@ -81,7 +81,7 @@ def describe(path: str, text: str) -> Squid:
     return Squid(path, version[1] if version else "unknown", user[1] if user else "nobody")
 
 
-def installed() -> Squid | None:
+def find_squid() -> Squid | None:
     """Return the first executable Squid in PATH and the distributions' directories, or None."""
     path = shutil.which("squid", path=f"{os.environ.get('PATH', '')}:{_MORE_DIRECTORIES}")
     if path is None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 
 
-def printed(*arguments: str) -> str | None:
+def output(*arguments: str) -> str | None:
     """Return the output of ``ss`` with *arguments*; None if ss is missing, fails, or takes longer than 30 s."""
     try:
         # A process name may contain any bytes, and the kernel truncates it to 15 bytes, even within a character.

@@ -7,7 +7,7 @@ so a worker that Squid restarts never reads a file that the operator is editing.
 
 Signals: SIGTERM lets transfers finish (shutdown_lifetime), SIGINT does not wait, SIGHUP reloads.
 
-The exit status is Squid's, except in these cases. It is 0 if the stop signal arrived while Squid was starting or after
+The exit status is Squid's, with these exceptions. It is 0 if the stop signal arrived while Squid was starting or after
 Squid had ended. It is never 0 if Squid ended without a stop signal. For a bad configuration,
 ``mptcp_common.exit_status`` defines the status; if the only problem is that no name server answers, the status makes
 systemd try again.
@@ -37,7 +37,7 @@ from .addresses_watch import AddressesWatch
 from .child_processes import adopt_orphans, end_all_children, raise_descriptor_limit, reap
 from .configuration.check import Checked, check
 from .configuration.complaints import waits_for_names
-from .configuration.workers import not_by_reload
+from .configuration.workers import reload_obstacle
 from .installation import install, install_library, make_directories, remove_shared_files, write
 from .listeners_watch import ListenersWatch
 from .listening import listening_now, socket_in_the_way
@@ -51,7 +51,7 @@ from .problem import Problem
 from .process import pid_in
 from .recorded_signals import RecordedSignals, wakeup_socket
 from .reporter import Reporter, say
-from .squid import CheckCancelledError, Squid, installed
+from .squid import CheckCancelledError, Squid, find_squid
 from .trial import Trial
 
 _LOG_INTERVAL = 10.0
@@ -95,7 +95,7 @@ def run(
     host's own. *allow_open*: only warn if the configuration serves strangers. *turns*: "fair" or "kernel" (shim/turns).
     *without*: the features to switch off, a subset of ``shim.FEATURES``."""
     start_time = time.monotonic()
-    squid = installed()
+    squid = find_squid()
     if squid is not None and squid.continues_uploads:
         without |= {"zero-read"}
     # Record SIGTERM: by default it would end this process before a check removes its temporary files.
@@ -127,7 +127,7 @@ def run(
         make_directories(places, checked)
         # Files with these names, even of another user, would keep Squid from starting.
         remove_shared_files(places)
-        names = shim.needed(shim.left_out(turns, without))
+        names = shim.needed_libraries(shim.switched_off(turns, without))
         libraries = [install_library(places, shim.library(name)) for name in names]
         prefixes = local_prefixes()
         mptcp_option = squid_opens_mptcp(squid, role)
@@ -243,7 +243,7 @@ class _Supervisor:
         self._pending = PendingSignals(checked.workers.processes, all_listen=self._listeners.all_listen)
         self._must_restart = False
         self._logs = Logs(places.logs)
-        self._logs_due = time.monotonic() + _LOG_INTERVAL
+        self._next_log_check = time.monotonic() + _LOG_INTERVAL
 
     def serve(self, environment: dict[str, str]) -> int:
         with selectors.DefaultSelector() as selector, watch() as addresses, wakeup_socket() as wakeup:
@@ -260,7 +260,7 @@ class _Supervisor:
                 self._command(), env=environment, stdin=subprocess.DEVNULL, start_new_session=True
             )
             try:
-                protocol = ", Multipath TCP by its own option mptcp" if self._mptcp_option else ""
+                protocol = ", Multipath TCP with its own option mptcp" if self._mptcp_option else ""
                 say(
                     f"started Squid {self._squid.version} (process {process.pid}) with {self._configuration},"
                     f" {self._workers}{protocol}"
@@ -274,7 +274,7 @@ class _Supervisor:
                         wakeup.recv(4096)
                     if addresses in ready:
                         _drain(addresses)
-                        self._addresses.changed()
+                        self._addresses.schedule_check()
                     self._reporter.ping_watchdog()
                     self._handle_signals(process)
                     self._run_due_checks(process)
@@ -305,8 +305,8 @@ class _Supervisor:
         if self._pending:
             return _READY_INTERVAL
         # Do not check listeners while Squid stops, because it closes them first.
-        while_serving = [] if self._pending.stopping else [self._addresses.due, self._listeners.due]
-        due_times = [self._logs_due, self._reporter.due, *while_serving]
+        while_serving = [] if self._pending.stopping else [self._addresses.next_check, self._listeners.next_check]
+        due_times = [self._next_log_check, self._reporter.next_ping, *while_serving]
         return max(0.0, min(each for each in due_times if each is not None) - time.monotonic())
 
     def _handle_signals(self, process: subprocess.Popen[bytes]) -> None:
@@ -333,7 +333,7 @@ class _Supervisor:
                 hint = f" (and {others} more, see: mptcp-proxy check --config {self._configuration})" if others else ""
                 self._refuse_reload(f"{checked.errors[0]}{hint}")
                 return
-            if problem := not_by_reload(checked.workers, self._workers.count):
+            if problem := reload_obstacle(checked.workers, self._workers.count):
                 self._refuse_reload(str(problem))
                 return
             prefixes = local_prefixes()
@@ -347,7 +347,7 @@ class _Supervisor:
         except SYSTEM_ERRORS as error:
             self._refuse_reload(reason(error))
             return
-        self._addresses.installed(prefixes)
+        self._addresses.record_list(prefixes)
         self._configured_listeners = checked.listeners
         self._reload_unconfirmed = True
         if self._follower is not None:
@@ -380,20 +380,20 @@ class _Supervisor:
             self._check_listeners(process.pid)
         if self._parents_watch is not None:
             self._reporter.parents(self._parents_watch.summary)
-        if now >= self._logs_due:
-            self._logs_due = now + _LOG_INTERVAL
+        if now >= self._next_log_check:
+            self._next_log_check = now + _LOG_INTERVAL
             reap(process.pid)
             if self._logs.rotate_and_report():
                 self._pending.add(signal.SIGUSR1)
             self._reporter.set_problem("logs", f"the disk of {self._places.logs} is full" if self._logs.full else "")
 
     def _check_listeners(self, squid: int) -> None:
-        doubt = self._listeners.check(squid)
+        unconfirmed = self._listeners.check(squid)
         # The check takes some time. If another reload was requested during it, do not report the earlier outcome.
         is_outdated = self._signals.has((signal.SIGHUP,)) or signal.SIGHUP in self._pending
-        if doubt is not None and self._reload_unconfirmed and not is_outdated:
+        if unconfirmed is not None and self._reload_unconfirmed and not is_outdated:
             self._reload_unconfirmed = False
-            self._reporter.reload_ends(unconfirmed=doubt)
+            self._reporter.reload_ends(unconfirmed=unconfirmed)
         if self._listeners.must_restart(squid):
             self._must_restart = True
             say(
@@ -403,7 +403,7 @@ class _Supervisor:
     def _send_pending_signals(self, process: subprocess.Popen[bytes]) -> None:
         """Send Squid the pending signals for which its first process and all workers are ready."""
         now = time.monotonic()
-        for number in self._pending.due(process.pid, now):
+        for number in self._pending.ready_signals(process.pid, now):
             process.send_signal(number)
             if number == signal.SIGHUP:
                 self._listeners.expect_change(self._configured_listeners)

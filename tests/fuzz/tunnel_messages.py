@@ -86,8 +86,10 @@ class Tunnel:
         message = parse(payload, KEY)
         if message is None:
             return None
-        answer, moved = self.proxy.receive(message, source, self.now)
-        assert not moved or source in RELAYS, "the proxy moved a path to an address that the relay never had"
+        answer, address_changed = self.proxy.receive(message, source, self.now)
+        assert not address_changed or source in RELAYS, (
+            "the proxy changed a path's address to one that the relay never had"
+        )
         if answer is None:
             return None
         sent = pack(answer, KEY, len(payload))

@@ -129,7 +129,7 @@ def test_check_warns_of_files_that_the_unit_cannot_open(
 def warned(role: Role, lines: list[str]) -> set[str]:
     """Return the file names in *lines*, a configuration of *role*, that its unit cannot open."""
     numbered = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(lines, 1)]
-    found = sandbox.unit_problems(role.installed, numbered, (), role.service_name, role)
+    found = sandbox.unit_problems(role.installed_file, numbered, (), role.service_name, role)
     return {each.text.split(": ")[0].split()[-1].strip('"') for each in found if each.line}
 
 
@@ -224,7 +224,8 @@ def test_start_timeout_is_longer_than_start_and_reload_take(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
 def test_unit_has_no_memory_limit(unit: Path) -> None:
-    """The kernel's memory accounting adds data received by Multipath TCP and never subtracts it (docs/operator.md)."""
+    """The kernel's memory accounting adds data received over Multipath TCP and never subtracts it
+    (docs/operator.md)."""
     assert not re.search(r"^Memory(Max|High|Limit|SwapMax)=", unit.read_text(), re.MULTILINE)
 
 

@@ -43,15 +43,15 @@ def _parser() -> argparse.ArgumentParser:
         ("doctor", _doctor, "Find the problems that keep this host's tunnels from working; change nothing."),
         ("status", _status, "Print the state of the tunnels and their paths."),
     ):
-        added = commands.add_parser(name, help=text, description=text)
-        add_config(added, DEFAULT_SETTINGS)
-        added.set_defaults(command=command)
+        subparser = commands.add_parser(name, help=text, description=text)
+        add_config(subparser, DEFAULT_SETTINGS)
+        subparser.set_defaults(command=command)
         if command in (_doctor, _status):
-            added.add_argument("--json", action="store_true", help="as JSON")
+            subparser.add_argument("--json", action="store_true", help="as JSON")
     return parser
 
 
-def _checked(options: argparse.Namespace) -> Settings:
+def _checked_settings(options: argparse.Namespace) -> Settings:
     settings = read_settings(options.config)
     problems, names = list[Problem](), dict[bytes, str]()
     for each in settings.tunnels:
@@ -71,16 +71,16 @@ def _run(options: argparse.Namespace) -> int:
     from mptcp_tunnel.daemon import serve
 
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    serve(_checked(options))
+    serve(_checked_settings(options))
     return DONE
 
 
 def _check(options: argparse.Namespace) -> int:
-    from mptcp_tunnel.kernel.trial import missing
+    from mptcp_tunnel.kernel.trial import find_missing_features
 
-    _checked(options)
-    if os.geteuid() == 0 and (lacking := missing()):
-        for need, reason in lacking.items():
+    _checked_settings(options)
+    if os.geteuid() == 0 and (missing_features := find_missing_features()):
+        for need, reason in missing_features.items():
             journal.say(f"mptcp-tunnel: {need.what}: {reason}; {need.why}; {need.remedy}", journal.ERROR)
         return FAILED
     print(f"{options.config}: no errors")
@@ -90,7 +90,7 @@ def _check(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     from mptcp_tunnel.doctor import examine
 
-    settings = _checked(options)
+    settings = _checked_settings(options)
     try:
         status = ask(settings.status_socket, {})
     except OSError:

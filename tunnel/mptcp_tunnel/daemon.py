@@ -41,22 +41,22 @@ log = logging.getLogger(__name__)
 
 _NEVER: Final = 1 << 63
 _TUNNELS_INTERVAL: Final = 25_000_000
-"""Nanoseconds between two checks of a relay's tunnels for due work."""
+"""Nanoseconds between two checks whether a relay's tunnels need a probe or an update."""
 _UPDATE_INTERVAL: Final = 2_000_000_000
 """Nanoseconds between two updates of the programs. If they get no update for five seconds, they use every path."""
 _UPLINKS_INTERVAL: Final = 1_000_000_000
 """Nanoseconds between two checks of the uplinks, their addresses and gateways."""
-_PARTS: Final = 10
+_GATEWAY_CHECK_PARTS: Final = 10
 """A proxy checks the gateways of its tunnels in this many parts, one part each second, because a thousand route queries
-at once take too long."""
+in a row take too long."""
 _REPAIR_INTERVAL: Final = 10_000_000_000
 """Nanoseconds between two checks for objects that other programs may have removed."""
 _PAUSE_SECONDS: Final = 0.004
 """A proxy lets messages accumulate for this time, because reading them in batches takes half the processor time. The
 kernel's time stamp shows when each message arrived."""
 _STALE_AGE: Final = 200_000_000
-"""Nanoseconds. A message that waited longer does not show the current state of a path. It is skipped, so that the
-daemon soon catches up."""
+"""Nanoseconds. A message that waited longer does not show the current state of a path. The daemon skips it, so that it
+soon reads current messages again."""
 _BATCH: Final = 64
 _RATE_CHANGE: Final = 0.02
 """Relative change of a rate above which the programs get the new rate at once."""
@@ -65,7 +65,7 @@ _DELAY_CHANGE: Final = 1_000_000
 _QUEUE_CHANGE: Final = 5_000_000
 
 
-class _Running:
+class _RunningTunnel:
     def __init__(self, number: int, tunnel: Tunnel) -> None:
         self.number, self.tunnel, self.key = number, tunnel, Key(read_key(tunnel.key))
         self.is_relay = tunnel.peer is not None
@@ -88,9 +88,9 @@ class _Running:
         self.patience = 0
         """The patience that was last passed to the resequencer, nanoseconds."""
         self.mtu: int | None = None
-        """Size of the largest packet that all paths carry, as last logged."""
-        self.due = self.queued = _NEVER
-        """``due``: when to check this tunnel again; ``queued``: when its entry in the heap is due."""
+        """Size of the largest packet that all paths carry, as in the last log line about it."""
+        self.next_check = self.scheduled_check = _NEVER
+        """``next_check``: when to check this tunnel again; ``scheduled_check``: the time of its entry in the heap."""
 
     def add_paths(self, count: int) -> None:
         """Add paths until there are *count*. A proxy's tunnel has only the paths that its relay has used: most relays
@@ -109,39 +109,40 @@ class Daemon:
     def __init__(self, settings: Settings) -> None:
         """Raises OSError and ValueError if a key cannot be read."""
         self._settings = settings
-        self._running = [_Running(number, each) for number, each in enumerate(settings.tunnels)]
+        self._running = [_RunningTunnel(number, each) for number, each in enumerate(settings.tunnels)]
         self._relays = [each for each in self._running if each.is_relay]
         self._by_identifier = {each.key.identifier: each for each in self._running}
-        self._changed: dict[_Running, None] = {}
+        self._changed: dict[_RunningTunnel, None] = {}
         """A proxy's tunnels with changes that must be passed to the programs."""
         self._backlog = False
         self._routed_versions = set[int]()
         """IP versions for which the addresses that represent relays are routed to the device."""
         self._schedule: list[tuple[int, int]] = []
-        """A heap of due times and numbers of a proxy's tunnels, which must be checked then if no message comes."""
+        """A heap of times and numbers of a proxy's tunnels: when each of them must be checked if no message comes."""
         self._network = Network()
         self._selector = selectors.DefaultSelector()
         self._programs: Programs
         self._routes: Routes
         self._resequencer: Resequencer
         self._uplinks: Uplinks
-        self._answering: StatusSocket
+        self._status_socket: StatusSocket
         self._is_watched = watchdog_seconds(os.environ) is not None
         self._classes: dict[int, tuple[int, int]] = {}
         """From the throttler, by the path's ID: HTB class and rate cap, bits/s (0 means no cap)."""
-        self._device = self._part = 0
+        self._device = self._gateway_check_part = 0
         self._latest_id = 0
         self.refused = 0
         """Number of messages with a wrong code or an unknown sender."""
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Create device, programs and sockets, and remove them at the end, also after an error. Raises KernelError."""
+    def kernel_objects(self) -> Iterator[None]:
+        """Create the device, the programs and the sockets. Remove them when the block ends, also after an error. Raises
+        KernelError."""
         settings = self._settings
         with ExitStack() as scope:
             scope.callback(self._network.close)
             scope.callback(self._network.remove)
-            self._device, address = self._network.make()
+            self._device, address = self._network.create()
             self._routes = Routes()
             scope.callback(self._routes.close)
             self._programs = Programs(self._device, address, {each.tunnel.port for each in self._running})
@@ -151,8 +152,8 @@ class Daemon:
             scope.callback(self._uplinks.close)
             self._resequencer = Resequencer()
             scope.callback(self._resequencer.close)
-            self._answering = StatusSocket(settings.status_socket, self._selector, self._apply, self.status)
-            scope.callback(self._answering.close)
+            self._status_socket = StatusSocket(settings.status_socket, self._selector, self._apply, self.status)
+            scope.callback(self._status_socket.close)
             for each in self._running:
                 if each.tunnel.peer is not None:
                     each.inside = Ends(near_end(each.tunnel.port, each.tunnel.peer.address.version), each.tunnel.peer)
@@ -165,14 +166,14 @@ class Daemon:
         next_check = uplinks_checked = repaired = time.monotonic_ns()
         self._check_uplinks()
         while True:
-            due = min(
+            wake_up_at = min(
                 uplinks_checked + _UPLINKS_INTERVAL,
                 next_check if self._relays else _NEVER,
                 *(each for each, _ in self._schedule[:1]),
             )
-            if (answering := self._answering.due) is not None:
-                due = min(due, answering)
-            for key, _ in self._selector.select(max(0.0, (due - time.monotonic_ns()) / 1e9)):
+            if (deadline := self._status_socket.next_deadline) is not None:
+                wake_up_at = min(wake_up_at, deadline)
+            for key, _ in self._selector.select(max(0.0, (wake_up_at - time.monotonic_ns()) / 1e9)):
                 if key.data is None:
                     return
                 key.data()
@@ -186,11 +187,11 @@ class Daemon:
                     self._repair()
                 if self._is_watched:
                     notify_or_warn("mptcp-tunnel", WATCHDOG)
-            self._answering.answer_waiting()
+            self._status_socket.answer_waiting()
             if self._relays and now >= next_check:
                 next_check = now + _TUNNELS_INTERVAL
                 for each in self._relays:
-                    self._count(each, now)
+                    self._read_counters(each, now)
                     self._probe(each, now)
                     self._update_programs(each, now)
             self._update_due(now)
@@ -209,7 +210,7 @@ class Daemon:
                 self._changed[running] = None
 
     def _check_uplinks(self) -> None:
-        changed = self._uplinks.follow()
+        changed = self._uplinks.update()
         addresses = self._routes.addresses() if self._relays else {}
         for running in self._running:
             if running.tunnel.peer is not None:
@@ -222,18 +223,18 @@ class Daemon:
                         running.session.paths[index].remote = None  # until the address is proven again
 
     def _update_due(self, now: int) -> None:
-        """Update a proxy's tunnels that messages changed, and its tunnels that are due."""
+        """Update a proxy's tunnels that messages changed, and those whose scheduled check is due."""
         changed, self._changed = self._changed, {}
         while self._schedule and self._schedule[0][0] <= now:
             at, number = heappop(self._schedule)
             running = self._running[number]
-            if at == running.queued:
-                running.queued = _NEVER
-                if running.due <= now:
-                    self._count(running, now)
+            if at == running.scheduled_check:
+                running.scheduled_check = _NEVER
+                if running.next_check <= now:
+                    self._read_counters(running, now)
                     changed[running] = None
                 else:
-                    self._schedule_check(running, running.due)
+                    self._schedule_check(running, running.next_check)
         for each in changed:
             self._update_programs(each, now)
             if each.inside is not None:
@@ -243,23 +244,23 @@ class Daemon:
                 )
 
     def _check_gateways(self) -> None:
-        self._part = (self._part + 1) % _PARTS
-        for running in self._running[self._part :: _PARTS]:
+        self._gateway_check_part = (self._gateway_check_part + 1) % _GATEWAY_CHECK_PARTS
+        for running in self._running[self._gateway_check_part :: _GATEWAY_CHECK_PARTS]:
             for index, state in enumerate(running.states):
                 if running.is_relay or state is None:
                     continue
                 (local, remote), interface = state.outside, state.interface
-                with suppress(KernelError):  # the known route is missing now, but may return
+                with suppress(KernelError):  # the route is missing now, but may return
                     next_hop = self._routes.next_hop(remote.address, local.address, interface)
                     if next_hop != state.next_hop:
                         name = f"tunnel {running.tunnel.name}: path {index}"
                         log.info("%s: packets are sent to the next hop %s", name, next_hop)
                         self._set_path(running, index, state._replace(next_hop=next_hop))
 
-    def _schedule_check(self, running: _Running, at: int) -> None:
-        running.due = at
-        if at < running.queued:
-            running.queued = at
+    def _schedule_check(self, running: _RunningTunnel, at: int) -> None:
+        running.next_check = at
+        if at < running.scheduled_check:
+            running.scheduled_check = at
             heappush(self._schedule, (at, running.number))
 
     def _apply(self, request: dict[str, Any]) -> None:
@@ -277,11 +278,11 @@ class Daemon:
         now = time.monotonic_ns()
         for each in self._running:
             if not each.is_relay:
-                self._count(each, now)  # for a relay's tunnels, the loop reads the counters often enough
+                self._read_counters(each, now)  # for a relay's tunnels, the loop reads the counters often enough
         return {"refused": self.refused, "tunnels": [self._status_of(each, now) for each in self._running]}
 
     def _find_route(
-        self, running: _Running, index: int, interface: str, peer: End, addresses: Mapping[int, Sequence[Address]]
+        self, running: _RunningTunnel, index: int, interface: str, peer: End, addresses: Mapping[int, Sequence[Address]]
     ) -> None:
         """Find the current gateway and source address of a relay's path."""
         before, name = running.states[index], f"tunnel {running.tunnel.name}: path {self._name(running, index)}"
@@ -300,7 +301,7 @@ class Daemon:
             running.session.restart(index)
             self._set_path(running, index, after)
 
-    def _set_path(self, running: _Running, index: int, state: PathState | None) -> None:
+    def _set_path(self, running: _RunningTunnel, index: int, state: PathState | None) -> None:
         """Set a path's state; None means that the path no longer exists."""
         before = running.states[index]
         if before is not None and (state is None or before.outside != state.outside):
@@ -314,10 +315,10 @@ class Daemon:
         if not running.is_relay:
             self._changed[running] = None
 
-    def _count(self, running: _Running, now: int) -> None:
+    def _read_counters(self, running: _RunningTunnel, now: int) -> None:
         running.session.count(self._programs.counters(running.number), now)
 
-    def _probe(self, running: _Running, now: int) -> None:
+    def _probe(self, running: _RunningTunnel, now: int) -> None:
         session = running.session
         probes = [(index, message, SIZE) for index, message in session.due_probes(now)]
         for index, message, size in (*probes, *session.size_probes(now)):
@@ -342,7 +343,7 @@ class Daemon:
             log.warning("%s", error)
             return
         self._backlog = self._backlog or len(received) == _BATCH
-        counted = set[_Running]()
+        with_new_counters = set[_RunningTunnel]()
         for each in received:
             now = time.monotonic_ns()
             if now - each.received_at > _STALE_AGE:
@@ -355,22 +356,22 @@ class Daemon:
                 continue
             if not running.is_relay:
                 running.add_paths(message.path + 1)
-                if running not in counted:
-                    counted.add(running)
-                    self._count(running, now)
-            answer, moved = running.session.receive(message, each.ends.remote, now, each.received_at)
+                if running not in with_new_counters:
+                    with_new_counters.add(running)
+                    self._read_counters(running, now)
+            answer, address_changed = running.session.receive(message, each.ends.remote, now, each.received_at)
             if answer is not None:
                 payload = pack(answer, running.key, len(each.payload))
                 class_id, _ = self._class_and_cap(running, message.path)
                 self._uplinks.send(receiver.interface, each.ends, payload, class_id)
             if running.is_relay:
                 continue  # the loop updates a relay's tunnels
-            if moved:
+            if address_changed:
                 self._learn_address(running, message.path, each.ends, receiver.interface)
             if self._has_changed(running, message.path, now):
                 self._changed[running] = None
 
-    def _has_changed(self, running: _Running, index: int, now: int) -> bool:
+    def _has_changed(self, running: _RunningTunnel, index: int, now: int) -> bool:
         """Return whether a path's state differs enough from the state in the programs that they need an update."""
         state, estimator = running.states[index], running.session.paths[index].estimator
         if state is None:
@@ -388,7 +389,7 @@ class Daemon:
             or abs(estimator.standing - state.queue) > _QUEUE_CHANGE
         )
 
-    def _learn_address(self, running: _Running, index: int, ends: Ends, interface: str) -> None:
+    def _learn_address(self, running: _RunningTunnel, index: int, ends: Ends, interface: str) -> None:
         """Process a path's new remote address, from which a relay's message came."""
         name = f"tunnel {running.tunnel.name}: path {index}"
         version = ends.local.address.version
@@ -406,9 +407,9 @@ class Daemon:
                 log.warning("%s: %s", name, error)
             running.session.paths[index].remote = None  # the next probe tries again
 
-    def _begin_proxy(self, running: _Running, version: int) -> None:
-        """Route the packets that the tunnel program sends to a proxy's tunnel to the device. All paths of a tunnel have
-        the IP version of the newest path."""
+    def _begin_proxy(self, running: _RunningTunnel, version: int) -> None:
+        """Route packets from the tunnel program to a proxy's relay to the device. All paths of a tunnel have the IP
+        version of the newest path."""
         port = running.tunnel.port
         inside = Ends(near_end(port, version), far_end(running.number, port, version))
         if version not in self._routed_versions:
@@ -424,7 +425,7 @@ class Daemon:
         running.inside = inside
         running.patience = 0  # the resequencer does not know these ends yet
 
-    def _update_programs(self, running: _Running, now: int) -> None:
+    def _update_programs(self, running: _RunningTunnel, now: int) -> None:
         """Pass the changes of a tunnel to the programs."""
         session, inside = running.session, running.inside
         if inside is None:
@@ -436,13 +437,13 @@ class Daemon:
                     word = "is alive" if is_alive else "is silent"
                     log.info("tunnel %s: path %s %s", running.tunnel.name, self._name(running, index), word)
             running.logged_alive = alive
-        alive = session.used(now, [each is not None for each in running.states])
+        alive = session.usable(now, [each is not None for each in running.states])
         after: list[PathState | None] = [
             None if state is None else self._with_estimates(running, index, state, alive[index], costs[index])
             for index, state in enumerate(running.states)
         ]
-        due = now - running.updated > _UPDATE_INTERVAL
-        if due or any(map(_differ, running.states, after)):
+        is_due = now - running.updated > _UPDATE_INTERVAL
+        if is_due or any(map(_differ, running.states, after)):
             running.states, running.updated = after, now
             running.minimum_delays = [path.estimator.delays.minimum(now) for path in session.paths]
             patience = session.patience(now)
@@ -453,37 +454,41 @@ class Daemon:
                 except KernelError as error:
                     log.warning("%s; packets pass in the order of arrival", error)
             split = running.tunnel.split
-            # Before the rate is known, the queue may be shorter than estimated.
-            known = all(path.estimator.full for path, is_alive in zip(session.paths, alive, strict=True) if is_alive)
-            bounded = known and split.queue and split.mode is not Mode.WEIGHTS
+            # Before a path's rate is known, its queue may be shorter than estimated.
+            rates_are_known = all(
+                path.estimator.full for path, is_alive in zip(session.paths, alive, strict=True) if is_alive
+            )
+            has_limit = rates_are_known and split.queue and split.mode is not Mode.WEIGHTS
             delay = max(session.delays(now))
-            queue = split.queue + delay if bounded else 0
+            max_queue = split.queue + delay if has_limit else 0
             spill = max(split.spill, round(split.spill_share * delay))
-            self._programs.set_tunnel(running.number, inside, after, replace(split, spill=spill), queue)
+            self._programs.set_tunnel(running.number, inside, after, replace(split, spill=spill), max_queue)
 
-    def _class_and_cap(self, running: _Running, index: int) -> tuple[int, int]:
+    def _class_and_cap(self, running: _RunningTunnel, index: int) -> tuple[int, int]:
         """Return the HTB class and the rate cap of a path's packets; 0 for each means none."""
         return self._classes.get(running.origins[index][0], (0, 0))
 
-    def _with_estimates(self, running: _Running, index: int, path: PathState, alive: bool, cost: int) -> PathState:
-        """Return *path* with its present estimates and cap."""
+    def _with_estimates(
+        self, running: _RunningTunnel, index: int, path: PathState, alive: bool, cost: int
+    ) -> PathState:
+        """Return *path* with its current estimates and cap."""
         class_id, cap = self._class_and_cap(running, index)
         estimator = running.session.paths[index].estimator
         rate = min(estimator.rate, cap) if cap else estimator.rate
         return path._replace(alive=alive, rate=rate, delay=cost, queue=estimator.standing, class_id=class_id)
 
-    def _name(self, running: _Running, index: int) -> str:
+    def _name(self, running: _RunningTunnel, index: int) -> str:
         return running.tunnel.paths[index][0] if running.is_relay else str(index)
 
-    def _status_of(self, running: _Running, now: int) -> dict[str, Any]:
+    def _status_of(self, running: _RunningTunnel, now: int) -> dict[str, Any]:
         paths, alive = [], running.session.alive(now)
         for index, (path, state) in enumerate(zip(running.session.paths, running.states, strict=True)):
             if state is None and not running.is_relay:
                 continue
-            estimator, (path_id, before) = path.estimator, running.origins[index]
-            counted = PathCounters(*(map(int.__sub__, path.counters, before)))
+            estimator, (path_id, counters_at_start) = path.estimator, running.origins[index]
+            counters = PathCounters(*(map(int.__sub__, path.counters, counters_at_start)))
             ends = None if state is None else state.outside
-            heard = estimator.heard
+            last_heard = estimator.heard
             paths.append(
                 {
                     "path": self._name(running, index),
@@ -496,17 +501,17 @@ class Daemon:
                     "interface": None if state is None else _name_of(state.interface),
                     "class": 0 if state is None else state.class_id,
                     "alive": state is not None and alive[index],
-                    "silent_s": None if heard is None else round((now - heard) / 1e9, 3),
+                    "silent_s": None if last_heard is None else round((now - last_heard) / 1e9, 3),
                     "trouble": running.troubles.get(index, ""),
                     "rate": round(estimator.rate),
                     "delay_ms": round((0 if state is None else state.delay) / 1e6, 1),
                     "queue_ms": round(estimator.queue / 1e6, 1),
                     "loss": None if estimator.loss is None else round(estimator.loss, 4),
                     "mtu": path.sizes.largest,
-                    "packets_sent": counted.sent_packets,
-                    "bytes_sent": counted.sent_bytes,
-                    "packets_received": counted.received_packets,
-                    "bytes_received": counted.received_bytes,
+                    "packets_sent": counters.sent_packets,
+                    "bytes_sent": counters.sent_bytes,
+                    "packets_received": counters.received_packets,
+                    "bytes_received": counters.received_bytes,
                 }
             )
         return {"name": running.tunnel.name, "role": "relay" if running.is_relay else "proxy", "paths": paths}
@@ -538,11 +543,11 @@ def _differ(before: PathState | None, after: PathState | None) -> bool:
 def serve(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT. Raises KernelError, and OSError and ValueError if a key cannot be read."""
     daemon = Daemon(settings)
-    woken, wakes = socket.socketpair()
-    with woken, wakes, single_daemon("mptcp-tunnel"), daemon.opened():
+    stop, stop_writer = socket.socketpair()
+    with stop, stop_writer, single_daemon("mptcp-tunnel"), daemon.kernel_objects():
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: wakes.send(b"."))
+            signal.signal(number, lambda *_: stop_writer.send(b"."))
         gc.collect()
-        gc.freeze()  # the collector need not scan a thousand tunnels again
+        gc.freeze()  # so that the garbage collector does not scan a thousand tunnels again
         notify(READY)
-        daemon.run(woken)
+        daemon.run(stop)

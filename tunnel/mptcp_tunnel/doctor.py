@@ -14,7 +14,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.units import counted
 from mptcp_tunnel.kernel.network import index_of
 from mptcp_tunnel.kernel.routes import Routes
-from mptcp_tunnel.kernel.trial import missing
+from mptcp_tunnel.kernel.trial import find_missing_features
 from mptcp_tunnel.settings import Settings, Tunnel
 
 _BOUND = re.compile(r"^\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", re.M)
@@ -24,10 +24,10 @@ _DAEMON = "the daemon"
 
 def examine(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Yield all findings. *status*: the daemon's status; None if the daemon does not answer."""
-    lacking = missing()
-    for need, reason in lacking.items():
+    missing_features = find_missing_features()
+    for need, reason in missing_features.items():
         yield fail("kernel", f"{need.what}: {reason}", need.why, need.remedy)
-    if not lacking:
+    if not missing_features:
         yield ok("kernel", "it supports virtual devices, BPF programs at clsact and netfilter queues")
     with closing(Routes()) as routes:
         path_interfaces = {interface for each in settings.tunnels for _, interface in each.paths}

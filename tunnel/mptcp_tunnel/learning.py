@@ -35,10 +35,10 @@ MIN_QUEUE: Final = 5_000_000
 """If a message took longer than the fastest message by more than this and the jitter, nanoseconds, the path had a
 queue."""
 STANDING_TIME: Final = 4 * SECOND
-"""A queue that lasts longer is not the tunnel's own: that one drains in this time, because the tunnel sends less than
-the path delivers."""
+"""The tunnel's own queue drains in this time, because the tunnel sends less than the path delivers. So a queue that
+lasts longer is not the tunnel's own."""
 MAX_JITTER: Final = 50_000_000
-"""Upper limit of jitter, nanoseconds: with more, a path's real queue would not be detected."""
+"""Upper limit of jitter, nanoseconds. If it were higher, a path's real queue would not be detected."""
 IDLE_SHARE: Final = 0.02
 """Below this share of the assumed rate, the tunnel is idle and causes no queue."""
 IDLE_SAMPLES, MIN_IDLE_SAMPLES = 40, 4
@@ -63,7 +63,8 @@ FIRST_RATE: Final = 10e6
 MIN_RATE: Final = 64e3
 MAX_RATE: Final = 10e9
 MAX_DELAY: Final = 10 * SECOND
-"""Upper limit of delays and queues, nanoseconds. Longer ones are not plausible: the other end may report any value."""
+"""Upper limit of delays and queues, nanoseconds. Larger values are not plausible, and the other end may report any
+value."""
 
 
 LOSS_SECONDS: Final = 10.0
@@ -81,7 +82,7 @@ class Sample(NamedTuple):
     time: int
     """When the message arrived at this end, by the clock of this end."""
     sent: int
-    """When this end sent the message whose token the received message repeats."""
+    """When this end sent the message whose token the received message echoes."""
     arrived: int
     """When that message arrived at the other end, by the clock of the other end."""
     counted: int
@@ -127,16 +128,16 @@ class PathEstimator:
         """Rate that the path carried when it was last full, bits/s; 0 if it was never full."""
         self.delays = DelayEstimator()
         self.queue = 0
-        """Excess of the last message's time over the minimum, nanoseconds."""
+        """How much longer than the minimum the last message took, nanoseconds."""
         self.jitter = 0
-        """Queue that the tunnel does not cause, nanoseconds."""
+        """Queue that messages find although the tunnel does not cause it, nanoseconds."""
         self._idle: deque[int] = deque(maxlen=IDLE_SAMPLES)
         """The last queues found while the tunnel was idle."""
         self._standing: list[int] = []
         """All queues since the last queue that jitter explains."""
         self._standing_since = 0
         self.heard: int | None = None
-        """When the other end last reported a newer message."""
+        """When the last report of a newer message arrived."""
         self._latest = 0
         """When this end sent the newest message that the other end reported."""
         self._counts: deque[tuple[Sample, int]] = deque()
@@ -146,7 +147,7 @@ class PathEstimator:
 
     def observe(self, sample: Sample) -> None:
         """Learn from *sample*, which must be newer than the previous ones."""
-        if sample.sent > self._latest:  # a message that repeats an older one does not show that the path is alive
+        if sample.sent > self._latest:  # a message that echoes an older token does not show that the path is alive
             self._latest, self.heard = sample.sent, sample.time
         self.queue = min(self.delays.add(sample.time, sample.arrived - sample.sent), MAX_DELAY)
         counts = self._counts

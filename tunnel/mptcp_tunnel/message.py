@@ -2,10 +2,10 @@
 """Probes and answers: the messages between both ends of a tunnel on each path. Pure.
 
 A relay sends a probe on each path. The proxy answers with a message of the same size, so that the proxy cannot be used
-for an amplification attack. Both messages have the same fields, so that each end learns about both directions.
-A message is accepted only if its authentication code is right (BLAKE2s, RFC 7693, keyed with the relay's key). The
-receiver echoes the message's token and time in its next message, which proves that it receives at the address to which
-the message was sent (``session.py``). Times are nanoseconds of the sender's monotonic clock; the offset to the
+for an amplification attack. Both messages have the same fields, so that each end learns about both directions. A
+message is accepted only if its authentication code is right (BLAKE2s, RFC 7693, keyed with the relay's key). The
+receiver echoes the message's token and time in its next message. This proves that it receives packets at the address to
+which the message was sent (``session.py``). Times are nanoseconds of the sender's monotonic clock; the offset to the
 receiver's clock is the same on all paths.
 """
 
@@ -27,7 +27,7 @@ _FIELDS = struct.Struct(f"!BBBB{IDENTIFIER_BYTES}sQQQQQQ")
 SIZE: Final = _FIELDS.size + _MAC_BYTES
 """Bytes of an unpadded message."""
 MAX_SIZE: Final = 1472
-"""Maximum bytes of a padded message. Padded messages serve to find the largest packet that a path carries."""
+"""Maximum bytes of a padded message. With padded messages, the tunnel finds the largest packet that a path carries."""
 
 
 class Kind(enum.IntEnum):
@@ -41,19 +41,19 @@ _KINDS: Final = {each.value: each for each in Kind}
 
 
 class Message(NamedTuple):
-    """One message. ``heard``, ``heard_token`` and ``heard_at`` describe the last message that its sender received on
-    this path."""
+    """One message. ``echoed_sent``, ``echoed_token`` and ``echoed_received_at`` describe the last message that the
+    sender of this message received on this path."""
 
     kind: Kind
     path: int
     sent: int
     token: int
-    """Random number of 64 bits, which only a receiver of this message knows."""
-    heard: int
-    """``sent`` of the last received message."""
-    heard_token: int
-    heard_at: int
-    """When that message was received."""
+    """Random number of 64 bits, which only the sender and a receiver of this message know."""
+    echoed_sent: int
+    """``sent`` of that message."""
+    echoed_token: int
+    echoed_received_at: int
+    """When the sender of this message received that message."""
     received_bytes: int
     """Bytes received on this path, as counted by the joiner of the message's sender."""
 
@@ -91,5 +91,5 @@ def parse(payload: bytes, key: Key) -> Message | None:
     if not hmac.compare_digest(key.code(body), payload[-_MAC_BYTES:]):
         return None
     _, _, kind, path, _, *numbers = _FIELDS.unpack_from(body)
-    known = _KINDS.get(kind)
-    return None if known is None else Message(known, path, *numbers)
+    known_kind = _KINDS.get(kind)
+    return None if known_kind is None else Message(known_kind, path, *numbers)

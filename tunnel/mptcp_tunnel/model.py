@@ -38,7 +38,7 @@ class Mode(enum.IntEnum):
     """How to choose a path for a packet: ``enum mode`` of ``kernel/programs/tunnel.h``."""
 
     SPILL = 0
-    """The path on which the packet arrives first; a longer path's delay counts up to a limit."""
+    """The path on which the packet arrives first; a path's additional delay counts up to a limit."""
     ORDER = 1
     """The first path whose queue is short."""
     WEIGHTS = 2
@@ -60,7 +60,7 @@ class Split:
     weights: tuple[int, ...] = ()
     """Weights for WEIGHTS, by path; a path without a weight has 1."""
     queue: int = 30_000_000
-    """Maximum queue of a path, nanoseconds, beyond which packets are dropped; 0 means no maximum."""
+    """Maximum queue of a path, nanoseconds, above which packets are dropped; 0 means no maximum."""
     duplicate: bool = False
     """Whether small packets, and packets marked as expedited, are sent on two paths."""
 
@@ -78,7 +78,7 @@ class PathState(NamedTuple):
     interface: int
     """Index of the uplink."""
     next_hop: Address
-    """The gateway's address, or the remote end's if it is on the link."""
+    """The gateway's address, or the remote end's address if it is on the link."""
     alive: bool = True
     rate: float = 10e6
     """Bits/s."""

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One end of a tunnel: decides which messages it sends on its paths and when, and which received messages it trusts.
-Pure.
+"""One end of a tunnel: decides which messages this end sends on its paths and when, and which received messages it
+trusts. Pure.
 
-A path's address is proven by a message that repeats a token which was sent only to that address. An attacker who
-replays messages from another address, or forges a source address, cannot repeat that token. A token is computed from
-the time and the address with a secret of this end (like the cookies of RFC 6347, 4.2.1), so an unproven address needs
-no state. Times are nanoseconds of the monotonic clock.
+A path's address is proven by a message that echoes a token which was sent only to that address. An attacker who replays
+messages from another address, or forges a source address, cannot echo that token. A token is computed from the time and
+the address with a secret of this end (like the cookies of RFC 6347, 4.2.1), so an unproven address needs no state.
+Times are nanoseconds of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ IDLE_AFTER: Final = 5 * SECOND
 EXTRA_PATIENCE: Final = SECOND // 100
 """Nanoseconds added to the difference of the delays to get the patience of the resequencer."""
 MAX_DISPATCHES: Final = 64
-"""The splitter's counter is remembered for this many messages: those of 3 s, or a minute if idle."""
+"""The splitter's counter is stored for this many messages: those of the last 3 s, or of the last minute if the tunnel
+is idle."""
 MAX_UNPROVEN_ANSWERS: Final = 100
 """Maximum number of answers to unproven addresses in the time between two probes."""
 NO_COUNTERS: Final = PathCounters(0, 0, 0, 0)
@@ -64,12 +65,12 @@ class Session:
         self.kind = kind
         self.paths = [Path(remote=each) for each in remotes]
         self._secret = secret
-        self._unproven, self._unproven_since = 0, 0
-        self._last_packet = 0
+        self._unproven_answers, self._unproven_since = 0, 0
+        self._last_packet_at = 0
         """When the tunnel last carried a packet."""
-        self._resumed = 0
+        self._resumed_at = 0
         """When the tunnel last carried a packet after an idle time."""
-        self._last_interval = IDLE_PROBE_INTERVAL
+        self._last_expected_interval = IDLE_PROBE_INTERVAL
         """The expected interval of messages when the last message arrived."""
 
     def count(self, counters: Sequence[PathCounters], now: int) -> None:
@@ -77,10 +78,10 @@ class Session:
         idle = self.interval(now) == IDLE_PROBE_INTERVAL
         for path, current in zip(self.paths, counters, strict=False):
             if current != path.counters:
-                self._last_packet = now
+                self._last_packet_at = now
                 path.counters = current
-        if idle and self._last_packet == now:
-            self._resumed = now
+        if idle and self._last_packet_at == now:
+            self._resumed_at = now
             for path in self.paths:
                 path.next_probe = min(path.next_probe, now + PROBE_INTERVAL)
 
@@ -92,11 +93,11 @@ class Session:
                 yield index, self._message(index, path.remote, now)
 
     def size_probes(self, now: int) -> Iterator[tuple[int, Message, int]]:
-        """Yield probes that search for the largest packet: path, message, payload bytes. They may be lost because of
-        their size, so their loss must not make a path count as silent."""
+        """Yield the path, message and payload bytes of probes that search for the largest packet. They may be lost
+        because of their size, so their loss must not make a path count as silent."""
         for index, (path, alive) in enumerate(zip(self.paths, self.alive(now), strict=True)):
             sent = now + 1  # an ordinary probe may have *now* as its time
-            if alive and path.remote is not None and (size := path.sizes.next(sent)) is not None:
+            if alive and path.remote is not None and (size := path.sizes.next_size(sent)) is not None:
                 headers = 28 if path.remote.address.version == 4 else 48
                 yield index, self._message(index, path.remote, sent), size - headers
 
@@ -116,16 +117,16 @@ class Session:
             return None, False
         path = self.paths[message.path]
         answers = self.kind is Kind.ANSWER
-        if message.heard_token != self._token(message.path, source, message.heard):
-            # The source may be forged: answer it, but ignore the rest of the message.
+        if message.echoed_token != self._token(message.path, source, message.echoed_sent):
+            # The source address may be forged: answer, but ignore the rest of the message.
             answers = answers and self._may_answer(now)
             return (self._message(message.path, source, now, message, received_at) if answers else None), False
-        # A message that repeats a later token of this end is newer. ``sent`` is not enough, because the clock of a
+        # A message that echoes a later token of this end is newer. ``sent`` is not enough, because the clock of a
         # restarted host begins at 0 again.
-        if (message.heard, message.sent) <= (path.last_echoed, path.last_sent):
+        if (message.echoed_sent, message.sent) <= (path.last_echoed, path.last_sent):
             return None, False  # out of order, or a duplicate
-        path.last_echoed = message.heard
-        if path.sizes.answered(message.heard):
+        path.last_echoed = message.echoed_sent
+        if path.sizes.process_answer(message.echoed_sent):
             return None, False  # a large message takes longer because of its size, and must not look like a queue
         path.last_sent, path.last_token, path.last_received_at = message.sent, message.token, received_at
         duration = received_at - message.sent
@@ -134,51 +135,54 @@ class Session:
             for each in self.paths:  # all paths share the clock offset
                 each.incoming = DelayEstimator()
                 each.estimator.restart_clock()
-        moved = path.remote != source
-        if moved:
+        address_changed = path.remote != source
+        if address_changed:
             self.restart(message.path)
         path.incoming.add(now, duration)
-        self._last_interval = self._expected(now)
-        dispatched = path.dispatched.get(message.heard)
-        if moved:
+        self._last_expected_interval = self._expected_interval(now)
+        dispatched = path.dispatched.get(message.echoed_sent)
+        if address_changed:
             path.remote, dispatched = source, path.counters.sent_bytes
             path.dispatched.clear()
         if dispatched is not None:
-            arrived, counted, delivered = message.heard_at, message.sent, message.received_bytes
-            path.estimator.observe(Sample(now, message.heard, arrived, counted, delivered, dispatched))
-        return (self._message(message.path, source, now, message, received_at) if answers else None), moved
+            arrived, counted, delivered = message.echoed_received_at, message.sent, message.received_bytes
+            path.estimator.observe(Sample(now, message.echoed_sent, arrived, counted, delivered, dispatched))
+        return (self._message(message.path, source, now, message, received_at) if answers else None), address_changed
 
     def alive(self, now: int) -> list[bool]:
         """Return for each path whether it is alive."""
-        expected = self._expected(now)
+        expected = self._expected_interval(now)
         return [path.remote is not None and path.estimator.is_alive(now, expected) for path in self.paths]
 
-    def used(self, now: int, present: Sequence[bool]) -> list[bool]:
-        """Return for each path whether packets use it: by default, the paths that are *present* and alive.
+    def usable(self, now: int, present: Sequence[bool]) -> list[bool]:
+        """Return for each path whether packets may use it: usually the paths that are *present* and alive.
 
-        If no path is alive, use the paths that were alive when the last message came, because maybe only the other
-        end's daemon has ended. If no message ever came, use every path.
+        If no path is alive, these are the paths that were alive when the last message came, because maybe only the
+        other end's daemon has ended. If no message ever came, they are all paths.
         """
-        alive = [each and exists for each, exists in zip(self.alive(now), present, strict=True)]
+        alive = [is_alive and exists for is_alive, exists in zip(self.alive(now), present, strict=True)]
         if any(alive):
             return alive
         times = [path.estimator.heard for path, exists in zip(self.paths, present, strict=True) if exists]
         newest = max((each for each in times if each is not None), default=None)
         if newest is None:
             return [True] * len(alive)
-        return [path.remote is not None and path.estimator.is_alive(newest, self._last_interval) for path in self.paths]
+        return [
+            path.remote is not None and path.estimator.is_alive(newest, self._last_expected_interval)
+            for path in self.paths
+        ]
 
     def next_silence(self, now: int) -> int | None:
         """Return when the first live path becomes silent if no message comes; None if no path is alive."""
-        expected = self._expected(now)
+        expected = self._expected_interval(now)
         times = [path.estimator.silent_at(expected) for path in self.paths if path.remote is not None]
         minimum = min((each for each in times if each > now), default=None)
-        probing_often_from = self._resumed + 2 * IDLE_PROBE_INTERVAL
+        probing_often_from = self._resumed_at + 2 * IDLE_PROBE_INTERVAL
         return minimum if minimum is None or probing_often_from <= now else min(minimum, probing_often_from)
 
     def interval(self, now: int) -> int:
         """Return the time between two probes of a path."""
-        return PROBE_INTERVAL if now - self._last_packet < IDLE_AFTER else IDLE_PROBE_INTERVAL
+        return PROBE_INTERVAL if now - self._last_packet_at < IDLE_AFTER else IDLE_PROBE_INTERVAL
 
     def delays(self, now: int) -> list[int]:
         """Return each path's delay to the other end in excess of the minimum."""
@@ -192,32 +196,33 @@ class Session:
         """Return how long a received packet may wait for an earlier packet on another path."""
         return max(differences([path.incoming for path in self.paths], now)) + EXTRA_PATIENCE
 
-    def _expected(self, now: int) -> int:
+    def _expected_interval(self, now: int) -> int:
         """Return the expected interval of messages. After an idle time it stays long for a while, because the other end
         may not have noticed yet that it must probe often."""
-        return IDLE_PROBE_INTERVAL if now - self._resumed < 2 * IDLE_PROBE_INTERVAL else self.interval(now)
+        return IDLE_PROBE_INTERVAL if now - self._resumed_at < 2 * IDLE_PROBE_INTERVAL else self.interval(now)
 
     def _may_answer(self, now: int) -> bool:
         if now - self._unproven_since >= PROBE_INTERVAL:
-            self._unproven, self._unproven_since = 0, now
-        self._unproven += 1
-        return self._unproven <= MAX_UNPROVEN_ANSWERS
+            self._unproven_answers, self._unproven_since = 0, now
+        self._unproven_answers += 1
+        return self._unproven_answers <= MAX_UNPROVEN_ANSWERS
 
     def _token(self, index: int, to: End, sent: int) -> int:
         text = b"%d %d %d " % (index, to.port, sent) + to.address.packed
         return int.from_bytes(blake2s(text, key=self._secret, digest_size=8).digest(), "big")
 
     def _message(self, index: int, to: End, now: int, answered: Message | None = None, received_at: int = 0) -> Message:
-        """Return a message to *to*. An answer reports the message *answered*, which arrived at *received_at*."""
+        """Return a message to *to*. It echoes the message *answered*, which arrived at *received_at*, or by default the
+        newest received message of the path."""
         path = self.paths[index]
-        counted = path.counters
+        counters = path.counters
         if to == path.remote:
-            path.dispatched[now] = counted.sent_bytes
+            path.dispatched[now] = counters.sent_bytes
             if len(path.dispatched) > MAX_DISPATCHES:
                 del path.dispatched[next(iter(path.dispatched))]
-        heard = (
+        echoed = (
             (path.last_sent, path.last_token, path.last_received_at)
             if answered is None
             else (answered.sent, answered.token, received_at)
         )
-        return Message(self.kind, index, now, self._token(index, to, now), *heard, counted.received_bytes)
+        return Message(self.kind, index, now, self._token(index, to, now), *echoed, counters.received_bytes)

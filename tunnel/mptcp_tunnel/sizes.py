@@ -33,25 +33,26 @@ class SizeSearch:
         self._sizes_left: list[int] = []
         self._sent: dict[int, int] = {}
         """Sizes of the probes of this search, by the time at which they were sent."""
-        self._due = 0
+        self._next_time = 0
 
-    def next(self, now: int) -> int | None:
+    def next_size(self, now: int) -> int | None:
         """Return the size of the packet to send *now*; None if no probe is due."""
-        if now < self._due:
+        if now < self._next_time:
             return None
         if not self._sizes_left:
             if self._sent:  # the search is over
                 self.largest = self._found or self.largest
-                self._due = now + (SEARCH_INTERVAL if self._found else RETRY_INTERVAL)
+                self._next_time = now + (SEARCH_INTERVAL if self._found else RETRY_INTERVAL)
                 self._sent.clear()
                 return None
             self._found, self._sizes_left = 0, list(SIZES * TRIES)
         size = self._sent[now] = self._sizes_left.pop()
-        self._due = now + (PROBE_INTERVAL if self._sizes_left else ANSWER_TIMEOUT)
+        self._next_time = now + (PROBE_INTERVAL if self._sizes_left else ANSWER_TIMEOUT)
         return size
 
-    def answered(self, sent: int) -> bool:
-        """Process an answer to the probe that was *sent* at this time; return whether this search sent the probe."""
+    def process_answer(self, sent: int) -> bool:
+        """Process the answer to the probe that was sent at the time *sent*; return whether this search sent the
+        probe."""
         size = self._sent.get(sent)
         if size is None:
             return False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The socket on which the daemon sends its status. A client may first send a request, which is one line of JSON.
 
-The daemon waits for a request for :data:`PATIENCE_SECONDS`, or until the client closes its side.
+The daemon waits for each piece of a request for :data:`REQUEST_SECONDS`, or until the client closes its side.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from mptcp_common.trust import throttler_uid
 
 log = logging.getLogger(__name__)
 
-PATIENCE_SECONDS: Final = 0.1
+REQUEST_SECONDS: Final = 0.1
+"""Maximum time for a client to send a piece of its request."""
 MAX_REQUEST: Final = 1 << 20
 """Maximum size of a request, bytes."""
 ANSWER_SECONDS: Final = 5.0
@@ -39,22 +40,22 @@ class StatusSocket:
         self, path: Path, selector: selectors.BaseSelector, apply: Callable[[Request], None], status: Callable[[], Any]
     ) -> None:
         """Listen at *path*; create its directory if it is missing. *apply* is called with each request, and may raise
-        an exception if the JSON has an unexpected form. Raises KernelError."""
+        an exception if the JSON has an unexpected form; *status* returns the answer. Raises KernelError."""
         self._path, self._selector, self._apply, self._status = path, selector, apply, status
         self._created_directory = not path.parent.exists()
         self._waiting: dict[socket.socket, tuple[float, bytearray]] = {}
         """For each client: until when to wait for more of its request, and the bytes received so far."""
         self._answered: dict[socket.socket, tuple[float, memoryview]] = {}
         """For each client: until when it must read more, and the rest of its answer."""
-        self._listening = socket.socket(socket.AF_UNIX)
+        self._listener = socket.socket(socket.AF_UNIX)
         try:
             path.parent.mkdir(mode=0o755, exist_ok=True)
             path.unlink(missing_ok=True)
-            self._listening.bind(str(path))
+            self._listener.bind(str(path))
             path.chmod(0o600)
-            self._listening.listen(8)
+            self._listener.listen(8)
         except OSError as error:
-            self._listening.close()
+            self._listener.close()
             raise KernelError(f"listen at {path}: {error.strerror}") from error
         try:
             os.chown(path, throttler_uid(), -1)
@@ -62,25 +63,25 @@ class StatusSocket:
             log.warning(
                 "give %s to the throttler's user: %s; the policy does not apply to tunnels", path, error.strerror
             )
-        selector.register(self._listening, selectors.EVENT_READ, self._accept)
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
         for client in (*self._waiting, *self._answered):
             client.close()
-        self._listening.close()
+        self._listener.close()
         self._path.unlink(missing_ok=True)
         if self._created_directory:
             with suppress(OSError):
                 self._path.parent.rmdir()
 
     @property
-    def due(self) -> int | None:
+    def next_deadline(self) -> int | None:
         """When to call :meth:`answer_waiting`, nanoseconds; None means never."""
         times = (until for until, _ in (*self._waiting.values(), *self._answered.values()))
         return min((round(until * 1e9) for until in times), default=None)
 
     def answer_waiting(self) -> None:
-        """Answer clients that sent nothing more in time, and disconnect clients that do not read."""
+        """Answer clients that have sent nothing more in time, and disconnect clients that do not read."""
         now = time.monotonic()
         for client in [each for each, (until, _) in self._waiting.items() if until <= now]:
             self._read(client)  # the client may have sent more while the daemon was busy
@@ -89,9 +90,9 @@ class StatusSocket:
 
     def _accept(self) -> None:
         with suppress(OSError):
-            client, _ = self._listening.accept()
+            client, _ = self._listener.accept()
             client.setblocking(False)
-            self._waiting[client] = time.monotonic() + PATIENCE_SECONDS, bytearray()
+            self._waiting[client] = time.monotonic() + REQUEST_SECONDS, bytearray()
             self._selector.register(client, selectors.EVENT_READ, partial(self._read, client))
 
     def _read(self, client: socket.socket) -> None:
@@ -104,7 +105,7 @@ class StatusSocket:
         if not received or received.endswith(b"\n") or len(request) > MAX_REQUEST:
             self._answer(client)
         else:
-            self._waiting[client] = time.monotonic() + PATIENCE_SECONDS, request
+            self._waiting[client] = time.monotonic() + REQUEST_SECONDS, request
 
     def _answer(self, client: socket.socket) -> None:
         _, request = self._waiting.pop(client)
@@ -118,15 +119,15 @@ class StatusSocket:
         self._selector.modify(client, selectors.EVENT_WRITE, partial(self._write, client))
 
     def _write(self, client: socket.socket) -> None:
-        _, left = self._answered[client]
+        _, rest = self._answered[client]
         try:
-            left = left[client.send(left) :]
+            rest = rest[client.send(rest) :]
         except BlockingIOError:
             return
         except OSError:
-            left = left[:0]
-        if left:
-            self._answered[client] = time.monotonic() + ANSWER_SECONDS, left
+            rest = rest[:0]
+        if rest:
+            self._answered[client] = time.monotonic() + ANSWER_SECONDS, rest
         else:
             self._disconnect(client)
 

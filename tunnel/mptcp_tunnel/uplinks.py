@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The uplinks: the interfaces on which the tunnels' packets leave and arrive.
 
-An uplink may appear after the daemon's start, disappear, and come back as another device with the same name.
+An uplink may appear after the daemon's start, disappear, and return as another device with the same name.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Uplinks:
         """The interface indices of present uplinks."""
         return {each.index for each in self._present.values()}
 
-    def follow(self) -> bool:
+    def update(self) -> bool:
         """Start to use new uplinks, and stop using removed ones; return whether anything changed."""
         changed = False
         for name in self._names:

@@ -21,7 +21,7 @@ from .parts import ETHERNET, PATHS
 PICTURE, NUMBERS = "throughput.png", "demo.json"
 TITLE = "Downloads over an Ethernet link of 100 Mbit/s and a Wi-Fi link of 30 Mbit/s"
 SUBTITLE = (
-    "wget from Apache; Multipath TCP ends at the proxy, which goes on by plain TCP. "
+    "wget from Apache; Multipath TCP ends at the proxy, which goes on over plain TCP. "
     "Shown are bytes on the wire at the client, mean over 0.3 s."
 )
 

@@ -23,7 +23,7 @@ from .access_lists import AccessLists, access_rules, names_of
 from .address_values import address_value
 from .addresses import EVERYBODY, IPV4, IPV6, NOBODY, Addresses
 from .claimed_addresses import accepts_proxy_protocol, rule_trusting_others, uses_forwarded_address
-from .embedded import EMBEDDINGS, embedded
+from .embedded import EMBEDDINGS, embedded_ipv4
 from .list_values import list_values, without_flags
 from .listeners import is_loopback
 from .source import Statement, last
@@ -53,19 +53,18 @@ class _Verdict:
 def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     """Yield a problem for each kind of rule that allows too many clients."""
     lists = AccessLists(statements)
-    served = _allowed(statements, "http_access", lists)
+    served = _find_allowed(statements, "http_access", lists)
     if served.rule is not None:
         why = (
             "for requests that no rule matches, Squid does the opposite of the last rule, which is this one"
             if served.by_default
-            else 'no name in it, without "!", keeps strangers out'
+            else 'none of its lists (without "!") keeps strangers out'
         )
         if uninformed := sorted({each for name in names_of(served.rule) for each in lists.uninformed_helpers(name)}):
             names = ", ".join(uninformed)
-            why += f"; a user name from a helper does not identify the client as long as external_acl_type {names} gets"
-            why += ' no information that does (also require "external NAME" of a helper with such information in the'
-            why += " same rule)"
-        yield _open(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
+            why += f"; a user name from a helper does not identify the client, because external_acl_type {names} gets"
+            why += ' no information about it (in the same rule, also require "external NAME" of a helper that gets it)'
+        yield _open_proxy(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
     rules = list(access_rules(statements, "http_access"))
     decides_all = any([each.lower() for each in names_of(rule)] == ["all"] for rule in rules)
     if served.rule is None and rules and rules[-1].words[1] == "deny" and not decides_all:
@@ -85,9 +84,9 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         ),
         ("proxy_protocol_access", "the PROXY protocol", "your own load balancers", _proxy_header_matters),
     ):
-        believed = _allowed(statements, directive, lists)
+        believed = _find_allowed(statements, directive, lists)
         if believed.rule is not None and matters(statements, served.rule is not None):
-            yield _open(
+            yield _open_proxy(
                 believed.rule,
                 f"{believed.share} could claim any client address in {source}",
                 f"{directive} allow for {remedy}; to accept this: {OVERRIDE}",
@@ -103,14 +102,14 @@ def _forwarded_matters(statements: Sequence[Statement], are_allowed: bool) -> bo
     lists = AccessLists(
         statements, trust_as_numbers=not by_rules, trust_host_names=not by_rules, trust_helpers=not by_helpers
     )
-    served = _allowed(statements, "http_access", lists)
+    served = _find_allowed(statements, "http_access", lists)
     # With acl_uses_indirect_client off, only a helper that gets the forwarded address can allow strangers.
     return bool(served.allowed) if by_rules else served.rule is not None and not are_allowed
 
 
 def _proxy_header_matters(statements: Sequence[Statement], _: bool) -> bool:
     lists = AccessLists(statements, trust_as_numbers=False, trust_host_names=False, trust_helpers=False)
-    return accepts_proxy_protocol(statements) and bool(_allowed(statements, "http_access", lists).allowed)
+    return accepts_proxy_protocol(statements) and bool(_find_allowed(statements, "http_access", lists).allowed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ _PORTS = (
         ("snmp_port",),
         "snmp_incoming_address",
         "SNMP",
-        {"snmp_access": "read the addresses of clients, and how much each has loaded"},
+        {"snmp_access": "read the addresses of clients, and how many bytes each has downloaded"},
     ),
     _Port(
         ("icp_port", "udp_port"),
@@ -153,15 +152,15 @@ def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     """Yield a warning for each rule (snmp_access, icp_access, htcp_access) that allows too many clients to use SNMP,
     ICP or HTCP, if the port is open. Clients cannot fetch pages through these ports, so it is only a warning."""
     for port in _PORTS:
-        number = _number(statements, port.names)
+        number = _opening_statement(statements, port.names)
         if number is None or _on_loopback(statements, port.address):
             continue
         lists = AccessLists(statements)
-        for directive, what in port.rules.items():
-            found = _allowed(statements, directive, lists)
+        for directive, action in port.rules.items():
+            found = _find_allowed(statements, directive, lists)
             if found.rule is not None:
                 yield Problem(
-                    f"{' '.join(found.rule.words)}: {found.share} may {what}, by {port.protocol}"
+                    f"{' '.join(found.rule.words)}: {found.share} may {action}, over {port.protocol}"
                     f" ({' '.join(number.words)})",
                     found.rule.file,
                     found.rule.number,
@@ -170,7 +169,7 @@ def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
                 )
 
 
-def _number(statements: Sequence[Statement], names: Sequence[str]) -> Statement | None:
+def _opening_statement(statements: Sequence[Statement], names: Sequence[str]) -> Statement | None:
     """Return the statement that opens a port in some process; None if no process opens it."""
     for statement in reversed(statements):
         if statement.directive in names and len(statement.words) > 1:
@@ -192,9 +191,9 @@ def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     lists = AccessLists(statements)
     if not lists.have_names:
         return  # do not read long lists in files again
-    if _allowed(statements, "http_access", lists).rule is not None:
+    if _find_allowed(statements, "http_access", lists).rule is not None:
         return  # open_proxy_problems reports this
-    rule = _allowed(statements, "http_access", AccessLists(statements, trust_host_names=False)).rule
+    rule = _find_allowed(statements, "http_access", AccessLists(statements, trust_host_names=False)).rule
     if rule is not None:
         yield Problem(
             f"{' '.join(rule.words)}: only host names keep strangers out, and the owner of an address's reverse zone"
@@ -206,7 +205,7 @@ def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         )
 
 
-def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists) -> _Verdict:
+def _find_allowed(statements: Sequence[Statement], directive: str, lists: AccessLists) -> _Verdict:
     rules = list(access_rules(statements, directive))
     undecided, allowed = EVERYBODY, NOBODY
     for rule in rules:
@@ -230,7 +229,7 @@ def _allowed(statements: Sequence[Statement], directive: str, lists: AccessLists
 
 
 def possibly_allowed(statements: Sequence[Statement]) -> Addresses | None:
-    """Return the client addresses that some rule may allow, also if only with a password. None if unknown."""
+    """Return the client addresses that some rule may allow, possibly only with a password. None if unknown."""
     lists = AccessLists(statements, only_strangers=False)
     if rule_trusting_others(statements, lists) is not None or any(map(_names_a_host, statements)):
         return None
@@ -255,13 +254,13 @@ def _names_a_host(statement: Statement) -> bool:
     return False
 
 
-def _open(rule: Statement, why: str, remedy: str) -> Problem:
+def _open_proxy(rule: Statement, why: str, remedy: str) -> Problem:
     return Problem(f"{' '.join(rule.words)}: an open proxy, {why}", rule.file, rule.number, allowed=remedy)
 
 
 def _too_many(allowed: Addresses) -> str:
     """Return which share of an IP version's public addresses is *allowed*, as text; "" if not too many are."""
-    in_others = ((embedded(allowed, way), "IPv4", f", by {way.name}") for way in EMBEDDINGS)
+    in_others = ((embedded_ipv4(allowed, way), "IPv4", f", embedded as {way.name}") for way in EMBEDDINGS)
     for addresses, family, way in ((allowed, "IPv4", ""), (allowed, "IPv6", ""), *in_others):
         public, maximum = _MAX_ALLOWED[family]
         count = (addresses & public).count

@@ -2,7 +2,7 @@
 """Finds out which clients each ``acl`` may match (*possible*), and which it matches for every request (*certain*).
 
 Rules (Squid's directive reference, "acl"; src/acl): several lines with the same name are one list, which matches a
-client if any of its lines does. The case of ASCII letters does not matter in names, but in words. Squid 5 and 6 drop a
+client if any of its lines does. Names of lists ignore the case of ASCII letters, values do not. Squid 5 and 6 drop a
 value of a list that overlaps an earlier value, so only values that do not overlap are certain. A line under an "if"
 that differs from process to process is possible, not certain.
 """
@@ -23,7 +23,7 @@ from .patterns import matches_any
 from .source import Statement
 
 _IDENTIFYING_TYPES = frozenset(("arp", "eui64", "user_cert", "ca_cert"))
-"""Types of lists that identify the client by a property that no stranger has. The type ident is left out, because the
+"""Types of lists that identify the client by a property that no stranger has. The type ident is missing, because the
 client chooses its answer."""
 _HOST_NAME_TYPES = ("srcdomain", "srcdom_regex")
 _LOGIN_TYPES = frozenset(("proxy_auth", "proxy_auth_regex"))
@@ -104,7 +104,7 @@ class AccessLists:
     ) -> None:
         """Choose which properties identify a client: the AS number of its network (*trust_as_numbers*), its host name,
         which the owner of the reverse zone chooses (*trust_host_names*), a helper's answer (*trust_helpers*).
-        *only_strangers*: the possible clients of a list are only those that nothing but their address identifies."""
+        *only_strangers*: leave out of the possible clients those that anything other than their address identifies."""
         self._trust_as_numbers = trust_as_numbers
         self._trust_host_names = trust_host_names
         self._only_strangers = only_strangers
@@ -124,7 +124,7 @@ class AccessLists:
                 case ("acl", name, kind, *words):
                     line = Line(kind, tuple(words), statement.applies is True)
                     self._lines.setdefault(ascii_lower(name), []).append(line)
-        self._found: dict[str, Match] = {}
+        self._matches: dict[str, Match] = {}
         self._targets: dict[str, Match] = {}
 
     @property
@@ -146,16 +146,16 @@ class AccessLists:
             return Match(EVERYBODY - inner.certain, EVERYBODY - inner.possible)
         if name not in self._lines:
             return _NO_STRANGER
-        if name not in self._found:
-            self._found[name] = _NO_STRANGER  # ends the recursion if a list names itself
+        if name not in self._matches:
+            self._matches[name] = _NO_STRANGER  # ends the recursion if a list names itself
             lines = self._lines[name]
             by_address = addresses_of(line for line in lines if line.kind == "src")
             others = [(self._match_of(line), line.in_force) for line in lines if line.kind != "src"]
-            self._found[name] = Match(
+            self._matches[name] = Match(
                 Addresses.union([by_address.possible, *(match.possible for match, _ in others)]),
                 Addresses.union([by_address.certain, *(match.certain for match, in_force in others if in_force)]),
             )
-        return self._found[name]
+        return self._matches[name]
 
     def _match_of(self, line: Line) -> Match:
         if line.kind in ("any-of", "all-of"):
@@ -251,11 +251,11 @@ class _DisjointRanges:
         return Addresses.union([Addresses(tuple(zip(self._lows, self._highs, strict=True)))]).ranges
 
     def add(self, value: AddressValue, doubtful: Addresses) -> Addresses:
-        """Add the certain part of *value*. Return the part that Squid may have added, but not for certain."""
-        clear = not doubtful or not value.possible & doubtful
+        """Add the certain part of *value*. Return the part that Squid may, but need not, have added."""
+        is_clear = not doubtful or not value.possible & doubtful
         if self._overlaps(value.certain):
-            return NOBODY if clear and value.certain == value.possible else value.possible
-        if not clear:
+            return NOBODY if is_clear and value.certain == value.possible else value.possible
+        if not is_clear:
             return value.possible
         for low, high in value.certain.ranges:
             at = bisect_right(self._lows, low)

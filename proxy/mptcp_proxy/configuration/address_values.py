@@ -6,10 +6,10 @@ Rules (Squid 5.7 and 6.13, src/acl/Ip.cc, FactoryParse and DecodeMask; src/ip/Ad
 * Squid compares the beginning of a value with several forms, one after the other (sscanf(3)), and ignores the text
   after the first match: of ``10.0.0.0/8,192.168.0.0/16`` only the first half counts.
 * An IPv4 address may be short, octal or hexadecimal, as for inet_aton(3): ``0/1`` is half of the address space.
-* A mask is a length, or an address, of which only the ones before the first zero count.
+* A mask is a length, or an address whose number of leading one bits is the length.
 * With a length of 0, Squid uses a mask of all ones, which means one address. Only "all" and the other words in ``_ALL``
   mean all addresses.
-* In a value with a slash that has none of the forms, Squid masks the wrong end: ``::ffff:10.0.0.0/104`` means all
+* In a value with a slash that matches none of the forms, Squid masks the wrong bits: ``::ffff:10.0.0.0/104`` means all
   addresses.
 
 The *certain* addresses of a value are those that it matches in every version of Squid, and the *possible* addresses
@@ -62,14 +62,14 @@ def address_value(text: str) -> AddressValue:
         return AddressValue(IPV4.all, NOBODY)
     if text == "ipv6":
         return AddressValue(EVERYBODY - IPV4.all, _UNICAST)
-    for form, parse, longest in ((_V4_BLOCK, _ipv4, 32), (_V6_BLOCK, _ipv6, 128)):
+    for form, parse, bits in ((_V4_BLOCK, _ipv4, 32), (_V6_BLOCK, _ipv6, 128)):
         found = form.match(text)
         if found and (found[2] or found[3] or (found[4].startswith("/") and len(found[4]) > 1)):
-            return _block(found, parse, longest)
+            return _block(found, parse, bits)
     first, rest = _word(text)
     if "/" in text:
         return _unknown("Squid would not read this as an address and a length")
-    return _exactly(_single(first), _ignored(rest))
+    return _exactly(_single(first), _ignored_text_remark(rest))
 
 
 def _exactly(addresses: Addresses, remark: str = "") -> AddressValue:
@@ -85,7 +85,7 @@ def _word(text: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else (text, "")
 
 
-def _ignored(rest: str) -> str:
+def _ignored_text_remark(rest: str) -> str:
     """Return the remark about the *rest* after a value; empty for punctuation, a comment and words."""
     words = rest.split()
     if rest[:1] in SPACE:
@@ -95,33 +95,33 @@ def _ignored(rest: str) -> str:
     return f"Squid ignores {' '.join(words)!r}"
 
 
-def _block(found: re.Match[str], parse: Callable[[str], int | None], longest: int) -> AddressValue:
-    """Return the match of a prefix or range: first address, last address and mask, of *longest* bits."""
+def _block(found: re.Match[str], parse: Callable[[str], int | None], bits: int) -> AddressValue:
+    """Return the match of a prefix or range: first address, last address and mask, of *bits* bits."""
     if max(len(part or "") for part in found.groups()[:3]) > _MAX_PART_LENGTH:
         return _unknown("longer than Squid's buffer")
     first, last = parse(found[1]), parse(found[2]) if found[2] else 0
-    length, rest = longest, found[4]
+    length, rest = bits, found[4]
     if found[3] is None and rest.startswith("/"):
         # Squid ignores a mask of one letter. For IPv6, it then uses the mask of the previous value.
-        if longest == 128 and found[2] is None:
+        if bits == 128 and found[2] is None:
             return _unknown("no length after the slash")
     elif found[3] is not None:
-        stated = _length(found[3], longest)
+        stated = _length(found[3], bits)
         if isinstance(stated, str):
             return _unknown(stated)
-        if stated > longest:
+        if stated > bits:
             return _exactly(NOBODY)  # Squid exits with an error
         length = stated
     if first is None or last is None:
         return _unknown("not an address")
-    return _between(first, last, length, longest, _ignored(rest))
+    return _between(first, last, length, bits, _ignored_text_remark(rest))
 
 
-def _between(first: int, last: int, length: int, longest: int, remark: str) -> AddressValue:
-    offset = _UNSPECIFIED if longest == 32 else 0
-    whole = (1 << longest) - 1
+def _between(first: int, last: int, length: int, bits: int, remark: str) -> AddressValue:
+    offset = _UNSPECIFIED if bits == 32 else 0
+    whole = (1 << bits) - 1
     if length == 0:
-        return AddressValue(IPV4.all if longest == 32 else EVERYBODY, NOBODY, remark)
+        return AddressValue(IPV4.all if bits == 32 else EVERYBODY, NOBODY, remark)
     rest = whole >> length
     first, last = first & ~rest, last & ~rest
     only_first = Addresses(((offset + first, offset + (first | rest)),))
@@ -133,11 +133,11 @@ def _between(first: int, last: int, length: int, longest: int, remark: str) -> A
     return _exactly(Addresses(((offset + first, offset + (last | rest)),)), remark)
 
 
-def _length(text: str, longest: int) -> int | str:
+def _length(text: str, bits: int) -> int | str:
     """Return the length of a mask in bits, or a remark if Squid does not read the mask as intended."""
     if text.isdigit() and int(text) <= 128:
         return int(text)
-    if longest == 32 and _NETMASK.fullmatch(text) and all(int(part) <= 255 for part in text.split(".")):
+    if bits == 32 and _NETMASK.fullmatch(text) and all(int(part) <= 255 for part in text.split(".")):
         mask = int(IPv4Address(text))
         ones = f"{mask:032b}".partition("0")[0]
         if mask == int(ip_network(f"0.0.0.0/{len(ones)}").netmask):

@@ -23,7 +23,7 @@ class Addresses:
     def of(cls, *prefixes: str) -> Self:
         """Return the addresses of *prefixes*. Raises ValueError for an invalid prefix."""
         networks = [ip_network(prefix, strict=False) for prefix in prefixes]
-        return cls._joined((_number(each.network_address), _number(each.broadcast_address)) for each in networks)
+        return cls._join((_number(each.network_address), _number(each.broadcast_address)) for each in networks)
 
     @classmethod
     def between(cls, first: IPv4Address | IPv6Address, last: IPv4Address | IPv6Address) -> Self:
@@ -36,7 +36,7 @@ class Addresses:
     @classmethod
     def union(cls, sets: Iterable[Addresses]) -> Self:
         """Return the union of *sets*."""
-        return cls._joined(each for addresses in sets for each in addresses.ranges)
+        return cls._join(each for addresses in sets for each in addresses.ranges)
 
     @classmethod
     def common(cls, sets: Iterable[Addresses]) -> Addresses:
@@ -47,7 +47,7 @@ class Addresses:
         return found
 
     @classmethod
-    def _joined(cls, ranges: Iterable[tuple[int, int]]) -> Self:
+    def _join(cls, ranges: Iterable[tuple[int, int]]) -> Self:
         joined: list[tuple[int, int]] = []
         for low, high in sorted(ranges):
             if joined and low <= joined[-1][1] + 1:

@@ -36,10 +36,10 @@ class Adapted:
     notes: tuple[Problem, ...]
     """Directives that were left out without a change of behaviour."""
     problems: tuple[Problem, ...]
-    """Directives that were left out although this version cannot do what they say."""
+    """Directives that were left out, and whose effect this version cannot provide."""
 
 
-def adapted(lines: Sequence[PhysicalLine], directives: Sequence[Statement], version: str) -> Adapted:
+def adapt(lines: Sequence[PhysicalLine], directives: Sequence[Statement], version: str) -> Adapted:
     """Return *lines*, from which *directives* were read, without the directives that Squid *version* ("6.13") no longer
     has. If the version is not known ("unknown"), all directives stay."""
     major = _major(version)

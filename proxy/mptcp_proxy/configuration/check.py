@@ -24,13 +24,13 @@ from ..problem import Problem, errors
 from ..process import pid_in
 from ..squid import Squid
 from .access import OVERRIDE, as_warnings, claimed_name_problems, open_proxy_problems, port_problems
-from .by_version import adapted, removed_directive_problems
+from .by_version import adapt, removed_directive_problems
 from .check_header import check_header_problems
 from .complaints import complaints
 from .doubts import doubts, nested_branches
 from .exposure import exposure_problems
 from .listeners import MPTCP, Listener, listener_problems, listeners, states_a_port, with_option
-from .lists import CopiedList, WithLists, renamed, space_problems, with_copies
+from .lists import CopiedList, WithLists, replace_names, space_problems, with_copies
 from .parents import Parent, parent_problems, parents
 from .sandbox import unit_problems
 from .source import (
@@ -86,7 +86,7 @@ class Checked:
     def ports(self) -> tuple[int, ...]:
         return tuple(sorted({listener.port for listener in self.listeners}))
 
-    def rendered(self, workers: int, mptcp_option: bool = False) -> bytes:
+    def render(self, workers: int, mptcp_option: bool = False) -> bytes:
         """Return the content of the file that Squid reads. *workers*: the number of workers with which Squid was
         started. If it changed at a reload, a worker that Squid restarts would not find the other workers.
         *mptcp_option*: use Squid's own option mptcp."""
@@ -114,24 +114,24 @@ def check(
         nothing = unreadable or (Problem("the configuration is empty", str(path)),)
         return Checked((), (), "", Workers(), nothing)
     with_lists = with_copies(lines, service_name, places.lists, (str(places.own_addresses),))
-    everything = list(all_statements(with_lists.lines, service_name))
+    all_directives = list(all_statements(with_lists.lines, service_name))
     directives = list(statements(with_lists.lines, service_name))
     found = tuple(listeners(directives))
     stated_user = last(directives, "cache_effective_user")
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
     workers = requested_workers(directives, role, processors(), _usable_shared_memory(places, user))
     unit_warnings = tuple(unit_problems(path, lines, includes, service_name, role))
-    for_squid = adapted(with_lists.lines, everything, squid.version if squid else "")
+    for_squid = adapt(with_lists.lines, all_directives, squid.version if squid else "")
     with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
         trial = with_lists.write_copies(Path(directory))
-        on_trial = [replace(each, text=renamed(each.text, trial)) for each in directives]
+        directives_on_trial = [replace(each, text=replace_names(each.text, trial)) for each in directives]
         problems = [
             *unreadable,
             *unit_warnings,
             *with_lists.problems,
             *space_problems(with_lists.lists, places.lists),
-            *_own_problems(on_trial, found, str(path), places, user, workers, role, allow_open),
-            *nested_branches(everything),
+            *_own_problems(directives_on_trial, found, str(path), places, user, workers, role, allow_open),
+            *nested_branches(all_directives),
             *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),
             *for_squid.problems,
             *removed_directive_problems(directives, squid.version if squid else ""),
@@ -140,18 +140,19 @@ def check(
             problems.append(NO_SQUID)
         else:
             parse = _parser(squid, places, Path(directory), trial, is_cancelled)
-            without = _without_commands(for_squid.lines, everything)
-            in_time = _in_time(MAX_SEARCH_SECONDS)
+            without = _without_commands(for_squid.lines, all_directives)
+            in_time = _before_deadline(MAX_SEARCH_SECONDS)
             problems.extend(complaints(without, service_name, parse, allow_open=allow_open, in_time=in_time))
     problems = _with_names_of_lists(problems, with_lists, trial)
     relay_parents = tuple(parents(directives)) if role is Role.RELAY else ()
+    checked_lines = without_workers(for_squid.lines, all_directives)
     return Checked(
-        without_workers(for_squid.lines, everything), found, user, workers, _in_order(problems, lines), for_squid.notes,
-        relay_parents, with_lists.lists, unit_warnings,
+        checked_lines, found, user, workers, _in_order(problems, lines), for_squid.notes, relay_parents,
+        with_lists.lists, unit_warnings,
     )  # fmt: skip
 
 
-def examined(
+def check_or_problem(
     path: Path, service_name: str, squid: Squid | None, *, role: Role = Role.PROXY, allow_open: bool = False
 ) -> Checked:
     """Return the result of :func:`check`. An error during the check becomes a problem of the result."""
@@ -165,12 +166,14 @@ def _with_names_of_lists(problems: Iterable[Problem], with_lists: WithLists, tri
     """Return *problems* with the names of the operator's lists instead of the temporary files and the copies."""
     copies = {trial_path: copy for copy, trial_path in trial.items()}
     return [
-        with_lists.with_names(replace(each, text=renamed(each.text, copies), file=renamed(each.file, copies)))
+        with_lists.with_names(
+            replace(each, text=replace_names(each.text, copies), file=replace_names(each.file, copies))
+        )
         for each in problems
     ]
 
 
-def _in_time(seconds: float) -> Callable[[], bool]:
+def _before_deadline(seconds: float) -> Callable[[], bool]:
     until = time.monotonic() + seconds
     return lambda: time.monotonic() < until
 
@@ -235,14 +238,14 @@ def _parser(
             text = line.text
             for name, place in spellings.items():
                 text = text.replace(name, str(stand_ins[place]))
-            text = renamed(text, trial)
+            text = replace_names(text, trial)
             with_stand_ins.append(replace(line, text=text))
         configuration.write_bytes(render(with_stand_ins))
         output = squid.parse(configuration, places.service_name, is_cancelled)
         # Squid repeats the statements in its output. Restore the names that the operator wrote.
         for place, stand_in in stand_ins.items():
             output = output.replace(str(stand_in), str(place))
-        return renamed(output, {trial_path: copy for copy, trial_path in trial.items()})
+        return replace_names(output, {trial_path: copy for copy, trial_path in trial.items()})
 
     return parse
 
@@ -257,9 +260,9 @@ def _own_problems(
     role: Role,
     allow_open: bool,
 ) -> Iterator[Problem]:
-    by_mptcp = role is Role.PROXY
+    with_mptcp = role is Role.PROXY
     yield from listener_problems(
-        found, file, states_a_port(directives), by_mptcp=by_mptcp, several_workers=workers.count > 1
+        found, file, states_a_port(directives), with_mptcp=with_mptcp, several_workers=workers.count > 1
     )
     if role is Role.RELAY:
         yield from parent_problems(directives, file)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds the senders from which Squid accepts another client address, in X-Forwarded-For or by the PROXY protocol. Pure.
+"""Finds the senders from which Squid accepts another client address, in X-Forwarded-For or the PROXY protocol. Pure.
 
 Such a sender may claim any client address, including this host's. Squid then uses the claimed address in its rules.
 """
@@ -20,12 +20,12 @@ def rule_trusting_others(statements: Sequence[Statement], lists: AccessLists) ->
         ("follow_x_forwarded_for", uses_forwarded_address(statements)),
         ("proxy_protocol_access", accepts_proxy_protocol(statements)),
     ):
-        if matters and (rule := _first(statements, directive, lists)) is not None:
+        if matters and (rule := _first_trusting_rule(statements, directive, lists)) is not None:
             return rule
     return None
 
 
-def _first(statements: Sequence[Statement], directive: str, lists: AccessLists) -> Statement | None:
+def _first_trusting_rule(statements: Sequence[Statement], directive: str, lists: AccessLists) -> Statement | None:
     undecided = EVERYBODY - LOOPBACK
     rules = list(access_rules(statements, directive))
     for rule in rules:

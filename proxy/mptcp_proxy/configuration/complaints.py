@@ -40,7 +40,7 @@ _UNKNOWN = re.compile(r"unrecognized: '(?P<directive>\S+)")
 _MISSING_ACL = re.compile(r"ACL not found: (?P<name>\S+)")
 _SILENT = re.compile(
     r"\s*(?:Processing Configuration File|Startup: |(?:Starting|Disabling) Authentication"
-    # Addresses of an IP version that this host lacks match no client, which is right.
+    # Addresses of an IP version that this host lacks match no client, as they should.
     r"|aclIpParseIpData: IPv6 has not been enabled|Initializing |Using certificate|Finished\.|Took |CPU Usage|Maximum "
     r"|Page faults|Not currently OK|storeDirWriteCleanLogs|Squid Cache|exception location|Set Current|$)"
 )
@@ -75,7 +75,7 @@ _HINTS = {
     "max_filedescriptors": "a whole number",
     "visible_hostname": "a name",
 }
-_READ_ALIKE = f"text that both read in the same way; to accept this: {OVERRIDE}"
+_READ_ALIKE = f"text that Squid and this check read in the same way; to accept this: {OVERRIDE}"
 _TIMES = "a number and seconds, minutes, hours or days"
 _KNOWN = frozenset(
     """
@@ -86,7 +86,7 @@ strip_query_terms max_filedescriptors icp_port pinger_enable coredump_dir refres
 maximum_object_size_in_memory minimum_object_size quick_abort_min quick_abort_max tcp_outgoing_address
 tcp_outgoing_mark url_rewrite_program url_rewrite_children external_acl_type auth_param request_header_access
 reply_header_access httpd_suppress_version_string email_err_data cache_peer never_direct always_direct logformat
-""".split()  # noqa: SIM905  a hundred quotation marks less
+""".split()  # noqa: SIM905  saves a hundred quotation marks
 )
 
 
@@ -101,15 +101,15 @@ def complaints(
     """Yield the mistakes that Squid finds in *lines*, and the places that Squid reads differently from
     ``all_statements``. *allow_open*: only warn about such differences. *in_time*: return whether there is time for
     another run of Squid."""
-    left = list(lines)
+    remaining = list(lines)
     known: set[Problem] = set()
     removed_acls: set[str] = set()
     for _ in range(MAX_ROUNDS):
-        following = list(all_statements(left, service_name))
-        output = parse(left)
-        problems, fatal = interpret(output, following, removed_acls)
+        read_statements = list(all_statements(remaining, service_name))
+        output = parse(remaining)
+        problems, fatal = interpret(output, read_statements, removed_acls)
         if fatal is None:
-            found = differences([_STAMP.sub("", line) for line in output.split("\n")], following, _READ_ALIKE)
+            found = differences([_STAMP.sub("", line) for line in output.split("\n")], read_statements, _READ_ALIKE)
             problems.extend(as_warnings(found) if allow_open else found)
         yield from (problem for problem in problems if problem not in known)
         known.update(problems)
@@ -122,7 +122,7 @@ def complaints(
             case ("acl", name, *_):
                 removed_acls.add(name)
         for index in range(fatal.first, fatal.last + 1):
-            left[index] = PhysicalLine(left[index].file, left[index].number, "")
+            remaining[index] = PhysicalLine(remaining[index].file, remaining[index].number, "")
 
 
 def waits_for_names(problem: Problem) -> bool:
@@ -138,7 +138,7 @@ def fatal_remark(output: str) -> str:
 
 
 def interpret(
-    output: str, following: Sequence[Statement], removed_acls: set[str]
+    output: str, read_statements: Sequence[Statement], removed_acls: set[str]
 ) -> tuple[list[Problem], Statement | None]:
     """Return the problems that one run of Squid found, and the statement at which it stopped."""
     problems: list[Problem] = []
@@ -151,8 +151,10 @@ def interpret(
         if announced := _PROCESSING.match(text):
             problems.extend(_problems(current, remarks, removed_acls))
             remarks = []
-            found = next((i for i in range(position, len(following)) if following[i].text == announced["text"]), None)
-            current = None if found is None else following[found]
+            found = next(
+                (i for i in range(position, len(read_statements)) if read_statements[i].text == announced["text"]), None
+            )
+            current = None if found is None else read_statements[found]
             position = position if found is None else found + 1
         elif _BUNGLED.match(text):
             problems.extend(_problems(current, [*remarks, "FATAL: not well formed"], removed_acls))
@@ -162,7 +164,7 @@ def interpret(
     # A fatal remark after the last statement is not about a statement, but for example about an unknown user.
     about_all = [remark for remark in remarks if _FATAL.match(remark)]
     problems.extend(_problems(current, [r for r in remarks if r not in about_all], removed_acls))
-    file = following[0].file if following else ""
+    file = read_statements[0].file if read_statements else ""
     problems.extend(Problem(_PREFIX.sub("", r).strip(), file) for r in about_all if not _UNKNOWN_USER.search(r))
     return problems, None
 
@@ -183,28 +185,28 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
         yield Problem(f"{unknown['directive'].rstrip(chr(39))}: there is no such directive{hint}", file, number)
         return
     details = list(dict.fromkeys(_PREFIX.sub("", remark).strip() for remark in remarks))
-    # Leave out remarks that only repeat the statement or an earlier remark.
+    # Omit remarks that only repeat the statement or an earlier remark.
     echo = statement.text if statement else "\0"
     informative = [d for d in details if not d.endswith(echo) and not d.startswith(("empty ACL", "not well formed"))]
     yield Problem(
-        f"{_shortened(statement)}{'; '.join(informative or details[:1])}",
+        f"{_shorten(statement)}{'; '.join(informative or details[:1])}",
         file,
         number,
         allowed=""
         if warning
-        else next((helps for remark, helps in _CAUSES if remark.search(whole)), _allowed(statement)),
+        else next((helps for remark, helps in _CAUSES if remark.search(whole)), _allowed_values(statement)),
         warning=warning,
     )
 
 
-def _shortened(statement: Statement | None) -> str:
+def _shorten(statement: Statement | None) -> str:
     if statement is None:
         return ""
     text = " ".join(statement.words)
     return f"{text if len(text) <= 100 else text[:97] + '...'}: "
 
 
-def _allowed(statement: Statement | None) -> str:
+def _allowed_values(statement: Statement | None) -> str:
     directive = statement.directive if statement else ""
     if directive.endswith(("_timeout", "_lifetime", "_ttl")):
         return _TIMES

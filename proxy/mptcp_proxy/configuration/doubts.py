@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds parts of a configuration whose effect is uncertain, or which look like something else. They are refused unless
-the operator accepts them by an option.
+"""Finds parts of a configuration whose effect is uncertain, or which are easily misread. They are refused unless an
+option accepts them.
 
 access.py evaluates the rules for clients, on the condition that Squid reads them in the same way. This module finds the
 parts that differ from process to process, or that Squid may read differently. Pure, except for lists in files.
@@ -38,9 +38,10 @@ def doubts(statements: Sequence[Statement]) -> Iterator[Problem]:
                     yield from _addresses(statement, without_flags(words))
 
 
-def nested_branches(everything: Sequence[Statement]) -> Iterator[Problem]:
-    """Yield a warning for each ``if`` within another ``if``. *everything*: all statements, even if never in force."""
-    for statement in everything:
+def nested_branches(all_directives: Sequence[Statement]) -> Iterator[Problem]:
+    """Yield a warning for each ``if`` within another ``if``. *all_directives*: all statements, even if never in
+    force."""
+    for statement in all_directives:
         if statement.branch and statement.branch[0] == "if" and statement.applies is not True:
             text = f"{statement.text}: within another if: Squid evaluates only this one, and ignores the outer one"
             yield Problem(text, statement.file, statement.number, warning=True)
@@ -63,9 +64,9 @@ def _strange_characters(statement: Statement) -> Iterator[Problem]:
 
 
 def _macros(statement: Statement) -> Iterator[Problem]:
-    judged = statement.directive == "acl" or statement.directive in _RULES
+    is_access_rule = statement.directive == "acl" or statement.directive in _RULES
     macros = [word for word in statement.words if "${process_" in word]
-    if macros and (judged or macros[0] == statement.words[0]):
+    if macros and (is_access_rule or macros[0] == statement.words[0]):
         text = (
             f"{' '.join(statement.words)}: {macros[0]} differs from process to process, so the processes may allow"
             " different clients"
@@ -80,14 +81,16 @@ def _name(statement: Statement, name: str) -> Iterator[Problem]:
 
 
 def _addresses(statement: Statement, words: Sequence[str]) -> Iterator[Problem]:
-    what = " ".join(statement.words[:3])
+    beginning = " ".join(statement.words[:3])
     if ignored := ignored_words(words):
         yield _problem(
             statement,
-            f"{what}: Squid ignores {' '.join(ignored)!r} after a file",
+            f"{beginning}: Squid ignores {' '.join(ignored)!r} after a file",
             "a separate line for the file",
         )
     values = ((value, remark) for value in list_values(words) if (remark := address_value(value.text).remark))
     for value, remark in islice(values, _MAX_REMARKS):
         file, number = (value.file, value.number) if value.file else (statement.file, statement.number)
-        yield Problem(f"{what} {value.text}: {remark}", file, number, allowed=f"{FORMS}; to accept this: {OVERRIDE}")
+        yield Problem(
+            f"{beginning} {value.text}: {remark}", file, number, allowed=f"{FORMS}; to accept this: {OVERRIDE}"
+        )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Finds the IPv4 addresses that are embedded in IPv6 addresses. A client that has one of the two addresses also has the
-other, or Squid sees it with the other. Pure.
+other, or appears with the other at Squid. Pure.
 
 Each translator (NAT64 and similar) and tunnel embeds addresses in its own way. Two ways are left out, because their
 addresses look like ordinary ones: a network's own NAT64 prefix, and ISATAP (RFC 5214).
@@ -48,8 +48,8 @@ EMBEDDINGS = (
 """RFC 3056, 2; RFC 6052, 2.1; RFC 4380, 4; RFC 8215 and RFC 6052, 2.2; RFC 4291, 2.5.5.1; RFC 2765, 2.1."""
 
 
-def embedded(addresses: Addresses, embedding: Embedding) -> Addresses:
-    """Return the IPv4 addresses that *addresses* contain by this *embedding*."""
+def embedded_ipv4(addresses: Addresses, embedding: Embedding) -> Addresses:
+    """Return the IPv4 addresses that are embedded in *addresses* with this *embedding*."""
     return Addresses.union(_by_range(addresses & embedding.prefix, embedding))
 
 
@@ -60,7 +60,7 @@ def _by_range(addresses: Addresses, embedding: Embedding) -> Iterator[Addresses]
             yield IPV4.all
         elif low >> width == high >> width:
             yield _between(low, high, embedding, width)
-        else:  # the last *width* bits pass their maximum within the range
+        else:  # the last *width* bits wrap around within the range
             yield _between(low, (1 << width) - 1, embedding, width)
             yield _between(0, high, embedding, width)
 

@@ -4,8 +4,8 @@ and services other than the web.
 
 This module has a few sample requests that the rules should deny. For each of them, it evaluates the rules of
 "http_access" in order. A list in a rule matches the request always, never, or perhaps. A "deny" counts if all its lists
-always match, an "allow" unless one of its lists never matches. Clients on this host may make such requests. If Squid
-accepts this host's address as the client address from senders on other hosts, a rule for this host also allows them.
+always match, an "allow" unless one of its lists never matches. A rule for clients on this host may allow such requests,
+unless senders on other hosts may claim this host's address.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TRANSLATED = Addresses.of(
 """NAT64 addresses (RFC 6052, 2.1) of IPv4 loopback, link-local and metadata addresses."""
 _OTHER_SERVICES = (22, 25, 6379)
 """Sample ports of services other than the web: a remote shell, mail, and a database on a high port."""
-_NOT_BELIEVED = " instead of this one; or accept client addresses from no other host"
+_TRUST_REMEDY = " instead of this one; or accept client addresses from no other host"
 Holds = bool | None
 """Whether a list matches a request: True means always, False never, None perhaps."""
 
@@ -70,18 +70,20 @@ def exposure_problems(
         "Squid's own status pages (manager)": _Request(manager=True),
     }
     missing: dict[Statement, list[str]] = {}
-    for what, request in requests.items():
+    for description, request in requests.items():
         if (rule := rules.first_rule_allowing(request)) is not None:
-            missing.setdefault(rule, []).append(what)
+            missing.setdefault(rule, []).append(description)
     for rule, parts in missing.items():
-        believed = rules.believed if rules.matches_this_host(rule) else None
-        claim = f"; other hosts can claim this host's address ({' '.join(believed.words)})" if believed else ""
+        trusting_rule = rules.trusting_rule if rules.matches_this_host(rule) else None
+        claim = (
+            f"; other hosts can claim this host's address ({' '.join(trusting_rule.words)})" if trusting_rule else ""
+        )
         yield Problem(
             f"{' '.join(rule.words)}: no rule before this one denies {', '.join(parts)}: clients reach services"
             f" that are not meant for them{claim}",
             rule.file,
             rule.number,
-            allowed=f"the rules of the shipped conf/squid.conf{_NOT_BELIEVED if believed else ''}",
+            allowed=f"the rules of the shipped conf/squid.conf{_TRUST_REMEDY if trusting_rule else ''}",
             warning=True,
         )
 
@@ -89,7 +91,7 @@ def exposure_problems(
 class _Rules:
     def __init__(self, statements: Sequence[Statement], connects: bool) -> None:
         self._lists = AccessLists(statements, only_strangers=False)
-        self.believed = rule_trusting_others(statements, self._lists)
+        self.trusting_rule = rule_trusting_others(statements, self._lists)
         """The rule by which senders on other hosts may claim this host's address, if any."""
         self._rules = [(rule, names_of(rule)) for rule in access_rules(statements, "http_access")]
         self._never_direct_lists = _never_direct(statements)
@@ -103,7 +105,7 @@ class _Rules:
                 if not any(judge.holds(name) is False for name in names):
                     return rule
             elif rule.applies is True:
-                denied = Addresses.common(judge.denied(name) for name in names)
+                denied = Addresses.common(judge.denied_addresses(name) for name in names)
                 if request.to is None and denied:
                     return None
                 if request.to is not None and denied:
@@ -117,7 +119,7 @@ class _Rules:
         return any(_matches_only_this_host(self._lists, name) for name in names_of(rule))
 
     def _judge(self, request: _Request) -> _NameJudge:
-        return _NameJudge(self._lists, self._never_direct_lists, self._by_name, self.believed is not None, request)
+        return _NameJudge(self._lists, self._never_direct_lists, self._by_name, self.trusting_rule is not None, request)
 
 
 class _NameJudge:
@@ -136,27 +138,27 @@ class _NameJudge:
         self._by_name = by_name
         self._can_claim_this_host = can_claim_this_host
         self._request = request
-        self._found: dict[str, Holds] = {}
+        self._results: dict[str, Holds] = {}
 
-    def denied(self, name: str) -> Addresses:
+    def denied_addresses(self, name: str) -> Addresses:
         """Return the destination addresses for which *name*, in a "deny" rule, always matches the request. For a
         request without a particular address, return EVERYBODY if *name* matches it, otherwise NOBODY."""
         if self.holds(name) is True:
             return EVERYBODY
-        known = self._request.to is not None and not name.startswith("!")
-        return self._lists.destinations(name, self._by_name) if known else NOBODY
+        has_addresses = self._request.to is not None and not name.startswith("!")
+        return self._lists.destinations(name, self._by_name) if has_addresses else NOBODY
 
     def holds(self, name: str) -> Holds:
         if name.startswith("!"):
             inner = self.holds(name[1:])
             return None if inner is None else not inner
         name = ascii_lower(name)
-        if name not in self._found:
-            self._found[name] = None  # ends the recursion if a list names itself
-            self._found[name] = self._name(name)
-        return self._found[name]
+        if name not in self._results:
+            self._results[name] = None  # ends the recursion if a list names itself
+            self._results[name] = self._evaluate(name)
+        return self._results[name]
 
-    def _name(self, name: str) -> Holds:
+    def _evaluate(self, name: str) -> Holds:
         if name in self._never_direct_lists:
             return False
         if not self._can_claim_this_host and _matches_only_this_host(self._lists, name):
@@ -168,19 +170,19 @@ class _NameJudge:
         ):
             return True
         if all(line.kind == "dst" for line in lines):
-            return self._destinations(name, lines)
-        found = [self._line(line) for line in lines]
+            return self._evaluate_destinations(name, lines)
+        found = [self._evaluate_line(line) for line in lines]
         if any(holds is True and line.in_force for holds, line in zip(found, lines, strict=True)):
             return True
         return False if all(holds is False for holds in found) else None
 
-    def _destinations(self, name: str, lines: Sequence[Line]) -> Holds:
+    def _evaluate_destinations(self, name: str, lines: Sequence[Line]) -> Holds:
         to = self._request.to
         if not (EVERYBODY if to is None else to) - self._lists.destinations(name, self._by_name):
             return True
         return False if lines and to is not None and not self._lists.targets(name).possible & to else None
 
-    def _line(self, line: Line) -> Holds:
+    def _evaluate_line(self, line: Line) -> Holds:
         request, values = self._request, [value.text for value in line.values]
         match line.kind:
             case "manager":

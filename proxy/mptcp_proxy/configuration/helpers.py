@@ -45,7 +45,7 @@ claim any identity in them."""
 _ANSWER_CODES = frozenset(("EXT_USER", "EXT_LOG", "EXT_TAG", "TAG", "ue", "ea", "et"))
 """Codes for the answers of external helpers."""
 _LOGIN_CODES = frozenset(("LOGIN", "ul", "un", "credentials"))
-"""Codes for the user whose password was checked. %LOGIN and %ul make Squid ask for one."""
+"""Codes for the user whose password was checked. With %LOGIN and %ul, Squid requests a password."""
 _LOGIN_REQUESTS = frozenset(("LOGIN", "ul"))
 _ACCEPTS_ANY_PASSWORD = re.compile(r"""["']?(?:.*/)?(?:(?:basic|ntlm)_fake_auth|fakeauth_auth)(?:\.\w+)?["']?""")
 """Programs of auth_param that accept any name and password (basic_fake_auth, ntlm_fake_auth, and an old name)."""
@@ -75,13 +75,13 @@ class _Known:
     logins: bool
     answers: bool
     names: bool
-    """Whether %un does, which is the user name of a login, of a helper's answer or of an identd."""
+    """Whether %un identifies the client: the user name of a login, of a helper's answer or of an identd."""
     notes: bool
 
 
 def helpers(statements: Iterable[Statement], *, trust_addresses: bool = True, trust_host_names: bool = True) -> Helpers:
     """Return the information that the helper programs of *statements* have about clients. *trust_addresses*: whether a
-    client's address identifies it. It does not if X-Forwarded-For, which may contain any address, is believed.
+    client's address identifies it. It does not if Squid trusts X-Forwarded-For, which may contain any address.
     *trust_host_names*: whether a client's host name, which the owner of its reverse zone chooses, identifies it."""
     statements = list(statements)
     external = [(each.words[1], each.words[2:]) for each in statements if _is_external(each)]
@@ -90,14 +90,14 @@ def helpers(statements: Iterable[Statement], *, trust_addresses: bool = True, tr
     logins = bool(passwords) and not any_password
     no_identd, no_notes = not any(map(_uses_an_identd, statements)), not any(map(_creates_notes, statements))
 
-    def known(answers: bool, something: bool) -> _Known:
+    def known(answers: bool, any_source: bool) -> _Known:
         return _Known(
             trust_addresses,
             trust_host_names,
             not any_password,
             answers,
-            something and no_identd,
-            something and no_notes,
+            any_source and no_identd,
+            any_source and no_notes,
         )
 
     all_informed = all(_is_informed(words, known(True, True)) for _, words in external)

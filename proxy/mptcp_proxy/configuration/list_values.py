@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MAX_PIECE = 2047
-"""Size of a piece, bytes: CONFIG_LINE_LIMIT without the NUL."""
+"""Size of a piece in bytes: CONFIG_LINE_LIMIT without the NUL."""
 _BLANKS = " \t\n\r"
 _VALUE = re.compile(r"[^ \t\n\r]+(?:[ \t\n\r]+[^ \t\n\r#][^ \t\n\r]*)*")
 _MARKS = ('"', "'")
@@ -41,7 +41,7 @@ def list_values(words: Sequence[str]) -> Iterator[Value]:
             text = Path(file).read_bytes() if file else b""
         except (OSError, ValueError):
             return  # Squid reports an unreadable file
-        yield from _of_file(text, file)
+        yield from _values_in_file(text, file)
         return
 
 
@@ -66,7 +66,7 @@ def without_flags(words: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
-def _of_file(text: bytes, file: str) -> Iterator[Value]:
+def _values_in_file(text: bytes, file: str) -> Iterator[Value]:
     for number, line in enumerate(_lines(text), 1):
         for begin in range(0, len(line), _MAX_PIECE):
             piece = line[begin : begin + _MAX_PIECE].partition(b"\0")[0]

@@ -35,7 +35,7 @@ class Listener:
         """Return whether one process cannot bind both, because they have the same port and a common address."""
         if self.port != other.port:
             return False
-        return any(is_everywhere(each.host) for each in (self, other)) or _same(self.host, other.host)
+        return any(is_everywhere(each.host) for each in (self, other)) or _same_host(self.host, other.host)
 
     def __str__(self) -> str:
         return f"{f'{self.host}:' if self.host else ''}{self.port}"
@@ -49,7 +49,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _same(one: str, other: str) -> bool:
+def _same_host(one: str, other: str) -> bool:
     first, second = _address(one), _address(other)
     if first is None or second is None:
         return one.lower() == other.lower()
@@ -77,23 +77,28 @@ def listeners(statements: Iterable[Statement]) -> Iterator[Listener]:
 
 
 def listener_problems(
-    found: Iterable[Listener], file: str, any_stated: bool, *, by_mptcp: bool = True, several_workers: bool = False
+    found: Iterable[Listener],
+    file: str,
+    has_port_statement: bool,
+    *,
+    with_mptcp: bool = True,
+    several_workers: bool = False,
 ) -> Iterator[Problem]:
-    """Yield the problems of the listeners of the configuration *file*. *any_stated*: whether the file has any port
-    statement. *by_mptcp*: whether the listeners use MPTCP. *several_workers*: Squid will have several workers, and bind
-    with SO_REUSEPORT (socket(7)), which allows both "[::]" and an address."""
+    """Yield the problems of the listeners of the configuration *file*. *has_port_statement*: whether the file has any
+    port statement. *with_mptcp*: whether the listeners use MPTCP. *several_workers*: Squid will have several workers,
+    and bind with SO_REUSEPORT (socket(7)), which allows both "[::]" and an address."""
     checked: list[Listener] = []
     for listener in found:
         place = (listener.statement.file, listener.statement.number)
         for option in listener.options:
-            if option in _REDIRECTED and by_mptcp:
+            if option in _REDIRECTED and with_mptcp:
                 yield Problem(
                     f"{listener.statement.directive} {listener} {option}: an MPTCP socket does not know the"
                     " destination of a redirected connection (no SO_ORIGINAL_DST), so every request would fail",
                     *place,
-                    allowed="tproxy, or neither; then set the proxy in the browser",
+                    allowed="tproxy; or no option, with the proxy set in the browser",
                 )
-        if "tproxy" in listener.options and by_mptcp and listener.port not in _WEB:
+        if "tproxy" in listener.options and with_mptcp and listener.port not in _WEB:
             yield Problem(
                 f"{listener.statement.directive} {listener} tproxy: clients connect to another port, and keep one path,"
                 " because the kernel refuses joins to a port without a listener",
@@ -106,7 +111,7 @@ def listener_problems(
             if listener.overlaps(earlier) and not may_differ:
                 # With several workers, different hosts work. Equal hosts are a mistake with any number of workers.
                 both_given = bool(listener.host and earlier.host)
-                works = several_workers and both_given and not _same(listener.host, earlier.host)
+                works = several_workers and both_given and not _same_host(listener.host, earlier.host)
                 yield Problem(
                     f"{listener.statement.directive} {listener}: the port is already taken by"
                     f" {earlier.statement.directive} {earlier} in line {earlier.statement.number}"
@@ -117,7 +122,7 @@ def listener_problems(
                 )
                 break
         checked.append(listener)
-    if not checked and not any_stated:
+    if not checked and not has_port_statement:
         yield Problem(
             "no http_port: Squid would not listen for clients", file, allowed="at least one line like: http_port 3128"
         )

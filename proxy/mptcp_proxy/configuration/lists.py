@@ -76,9 +76,9 @@ class WithLists:
         names = {str(each.copy): each.name for each in self.lists}
         return replace(
             problem,
-            text=renamed(problem.text, names),
-            file=renamed(problem.file, names),
-            allowed=renamed(problem.allowed, names),
+            text=replace_names(problem.text, names),
+            file=replace_names(problem.file, names),
+            allowed=replace_names(problem.allowed, names),
         )
 
 
@@ -96,7 +96,7 @@ def space_problems(lists: Sequence[CopiedList], directory: Path) -> Iterator[Pro
         )
 
 
-def renamed(text: str, names: Mapping[str, str]) -> str:
+def replace_names(text: str, names: Mapping[str, str]) -> str:
     """Return *text* with each key of *names* replaced by its value."""
     for name, other in names.items():
         text = text.replace(name, other)
@@ -136,13 +136,13 @@ def with_copies(
             if found[name].content is None and statement.conditional:
                 # Squid's parse does not report this if the statement is in an ``if`` for another process.
                 problems.append(_problem(statement, f"{name} cannot be read"))
-            text = _replaced(text, word, f'"{found[name].copy}"')
+            text = _replace_word(text, word, f'"{found[name].copy}"')
         if text != statement.text:
             replace_statement(changed, statement, text)
     return WithLists(tuple(changed), tuple(found.values()), tuple(problems))
 
 
-def _replaced(text: str, word: str, new_word: str) -> str:
+def _replace_word(text: str, word: str, new_word: str) -> str:
     return re.sub(rf"(?<!\S){re.escape(word)}(?!\S)", lambda _: new_word, text)
 
 

@@ -3,7 +3,7 @@
 
 Squid evaluates "always_direct" first, and then "never_direct"; the first matching rule of each decides
 (src/peer_select.cc). So if "never_direct allow all" comes before any "never_direct deny all", requests bypass the
-parents only by rules for particular destinations, for example local names. Such rules count as intended.
+parents only because of rules for particular destinations, for example local names. Such rules count as intended.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Prob
 
 def _direct_problems(statements: Sequence[Statement], file: str) -> Iterator[Problem]:
     rules = [each for each in statements if len(each.words) > 2]
-    always = next((each for each in rules if each.words[0] == "always_direct" and _all(each)), None)
+    always = next((each for each in rules if each.words[0] == "always_direct" and _is_for_all(each)), None)
     if always is not None and always.words[1] == "allow":
         yield Problem(
             "always_direct allow all: every request bypasses the parents, over one path",
@@ -105,7 +105,7 @@ def _direct_problems(statements: Sequence[Statement], file: str) -> Iterator[Pro
             always.number,
             allowed="always_direct allow for some destinations, or none",
         )
-    never = next((each for each in rules if each.words[0] == "never_direct" and _all(each)), None)
+    never = next((each for each in rules if each.words[0] == "never_direct" and _is_for_all(each)), None)
     if never is None or never.words[1] != "allow" or never.conditional:
         yield Problem(
             "never_direct does not apply to all requests: if no parent answers, or if Squid considers a direct"
@@ -116,5 +116,5 @@ def _direct_problems(statements: Sequence[Statement], file: str) -> Iterator[Pro
         )
 
 
-def _all(rule: Statement) -> bool:
+def _is_for_all(rule: Statement) -> bool:
     return [word.lower() for word in rule.words[2:]] == ["all"]

@@ -2,8 +2,8 @@
 """Compares how ``squid -k parse`` and these modules read the same lines. Pure.
 
 Squid prints each statement after "Processing:", with its lines joined and its macros replaced, regardless of any ``if``
-(parse of 5.7 and 6.13, src/cache_cf.cc). It also prints the name of each file that it opens. If its reading differs
-from these modules', Squid would not act on the statements that were checked.
+(parse of 5.7 and 6.13, src/cache_cf.cc). It also prints the name of each file that it opens. If Squid reads other
+statements than these modules, it would not act on the statements that were checked.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _MACROS = {"${process_name}": "squid", "${process_number}": "0"}
 """The values of macros in the parsing process, which is not a worker."""
 
 
-def differences(output: Sequence[str], everything: Sequence[Statement], allowed: str = "") -> Iterator[Problem]:
-    """Yield the first difference between the statements in Squid's *output*, without timestamps, and *everything*, the
+def differences(output: Sequence[str], expected: Sequence[Statement], allowed: str = "") -> Iterator[Problem]:
+    """Yield the first difference between the statements in Squid's *output*, without timestamps, and *expected*, the
     statements as these modules read them."""
-    announced = [found["text"] for line in output if (found := _PROCESSING.match(line))]
+    printed = [found["text"] for line in output if (found := _PROCESSING.match(line))]
     for line in output:
         if (opened := _FILE.match(line)) and opened["depth"] != "0":
             text = f"Squid reads the file {opened['name']}, which this check has not read"
-            yield Problem(text, everything[0].file if everything else "", allowed=allowed)
+            yield Problem(text, expected[0].file if expected else "", allowed=allowed)
             return
-    for index, (theirs, ours) in enumerate(zip_longest(announced, everything)):
-        if ours is not None and theirs == _as_announced(ours.text):
+    for index, (theirs, ours) in enumerate(zip_longest(printed, expected)):
+        if ours is not None and theirs == _as_printed(ours.text):
             continue
         if theirs is None and any(_FATAL.match(line) for line in output):
             return  # Squid stopped, and its output shows the reason
-        place = ours or everything[index - 1] if everything else None
+        place = ours or expected[index - 1] if expected else None
         yield Problem(
-            f"Squid reads {_quoted(theirs)} here, this check {_quoted(ours.text if ours else None)}: Squid would not"
+            f"Squid reads {_quote(theirs)} here, this check {_quote(ours.text if ours else None)}: Squid would not"
             " act on the statements that were checked",
             place.file if place else "",
             place.number if place else None,
@@ -49,13 +49,13 @@ def differences(output: Sequence[str], everything: Sequence[Statement], allowed:
         return
 
 
-def _as_announced(text: str) -> str:
+def _as_printed(text: str) -> str:
     for macro, value in _MACROS.items():
         text = text.replace(macro, value)
     return text
 
 
-def _quoted(text: str | None) -> str:
+def _quote(text: str | None) -> str:
     if text is None:
         return "nothing"
     return f'"{text if len(text) <= _MAX_QUOTED else text[: _MAX_QUOTED - 3] + "..."}"'

@@ -2,7 +2,7 @@
 """Finds files that Squid cannot read, and directories to which it cannot write, when systemd's unit starts it.
 
 If a user starts Squid, it can read lists below /root and write its logs anywhere. In the unit, the same configuration
-fails, and systemd does not try again. So ``mptcp-proxy check`` warns about this, but only for the configuration file
+fails, and systemd does not restart it. So ``mptcp-proxy check`` warns about this, but only for the configuration file
 and the service name of the unit, and only if systemd knows the unit, because tests and demos use other files. The check
 gets the unit's properties from systemd, which include drop-ins.
 
@@ -55,16 +55,18 @@ PROPERTIES = (
     "ReadWritePaths",
     *_OWN_DIRECTORIES,
 )
-_READING = re.compile(
+_READ_DIRECTIVES = re.compile(
     r"""https?_port | cache_peer | tls_outgoing_options | sslcrtd_program | auth_param | external_acl_type
       | (?:storeurl|url)_rewrite_program | store_id_program | logfile_daemon | hosts_file | mime_table
       | error_directory | err_page_stylesheet""",
     re.VERBOSE,
 )
 """Directives whose words may name certificates, keys, helper programs and their files, or files of Squid's own."""
-_NAMED = re.compile(r"""(?:[^/"']*[=:])?["']?(?P<name>/(?!/)[^"']*)["']?""")
-"""A word that is a file name, or has one after "=" or ":", but not a URL."""
-_WRITING = re.compile(r"access_log|icap_log|tls_key_log|cache_log|cache_store_log|cache_swap_state|pid_filename")
+_FILE_NAME = re.compile(r"""(?:[^/"']*[=:])?["']?(?P<name>/(?!/)[^"']*)["']?""")
+"""A word that is a file name, or has one after "=" or ":", but is not a URL."""
+_WRITE_DIRECTIVES = re.compile(
+    r"access_log|icap_log|tls_key_log|cache_log|cache_store_log|cache_swap_state|pid_filename"
+)
 _MODULE = re.compile(r"(?:stdio|daemon):")
 
 
@@ -80,7 +82,7 @@ class _File(NamedTuple):
     """A file that Squid reads or writes, and the statement that names it."""
 
     name: str
-    what: str
+    description: str
     file: str
     number: int | None
     written: bool = False
@@ -99,29 +101,29 @@ class Sandbox:
     def of(cls, unit: str, properties: Mapping[str, str]) -> Sandbox:
         """Return the sandbox of a unit with these *properties*, as systemctl prints them."""
 
-        def listed(name: str) -> list[str]:
+        def paths_in(name: str) -> list[str]:
             return [each.lstrip("-+") for each in properties.get(name, "").split()]
 
-        def bound(name: str) -> list[str]:
+        def bind_targets(name: str) -> list[str]:
             # SOURCE, SOURCE:PLACE or SOURCE:PLACE:OPTIONS
-            return [each.split(":")[1 if ":" in each else 0] for each in listed(name)]
+            return [each.split(":")[1 if ":" in each else 0] for each in paths_in(name)]
 
         strict = properties.get("ProtectSystem") == "strict"
         homes = {"yes": _Access.HIDDEN, "tmpfs": _Access.OWN, "read-only": _Access.READ_ONLY}
         at_home = homes.get(properties.get("ProtectHome", ""), _Access.WRITABLE)
-        own = [each.split(":")[0] for each in listed("TemporaryFileSystem")]
+        own = [each.split(":")[0] for each in paths_in("TemporaryFileSystem")]
         if properties.get("PrivateTmp", "no") != "no":
             own.extend(_TEMPORARY)
-        named = listed("ReadWritePaths")
-        for directory, above in _OWN_DIRECTORIES.items():
-            named.extend(os.path.join(above, each.split(":")[0]) for each in listed(directory))
+        named = paths_in("ReadWritePaths")
+        for directory, parent in _OWN_DIRECTORIES.items():
+            named.extend(os.path.join(parent, each.split(":")[0]) for each in paths_in(directory))
         found = {
             "/": _Access.READ_ONLY if strict else _Access.WRITABLE,
             **dict.fromkeys(_KERNEL_DIRECTORIES, _Access.WRITABLE),
             **dict.fromkeys(_HOMES, at_home),
             **dict.fromkeys(own, _Access.OWN),
-            **dict.fromkeys(bound("BindReadOnlyPaths"), _Access.READ_ONLY),
-            **dict.fromkeys(bound("BindPaths"), _Access.WRITABLE),
+            **dict.fromkeys(bind_targets("BindReadOnlyPaths"), _Access.READ_ONLY),
+            **dict.fromkeys(bind_targets("BindPaths"), _Access.WRITABLE),
             **dict.fromkeys(named, _Access.WRITABLE),
         }
         outermost = [each for each in named if not any(other != each and _below(each, other) for other in named)]
@@ -133,8 +135,8 @@ class Sandbox:
         name = os.path.normpath(os.path.join("/", file.name))
         real = os.path.realpath(name)
         # Both a symbolic link and its target must be visible.
-        decided = [self._at(Path(each)) for each in (name, real)]
-        place, access = next((each for each in decided if each[1] in (_Access.HIDDEN, _Access.OWN)), decided[-1])
+        candidates = [self._innermost(Path(each)) for each in (name, real)]
+        place, access = next((each for each in candidates if each[1] in (_Access.HIDDEN, _Access.OWN)), candidates[-1])
         link = f" ({file.name} is {real})" if real != file.name else ""
         edit = f"in a drop-in of the unit (systemctl edit {self.unit.removesuffix('.service')})"
         if access is _Access.HIDDEN:
@@ -155,11 +157,13 @@ class Sandbox:
             allowed = f"below {', '.join(self.writable) or 'a directory to which the unit may write'}"
             if access is _Access.READ_ONLY:
                 allowed += f"; or {drop_in} {edit}"
-        return Problem(f"{file.what}: {self.unit} {why}{link}", file.file, file.number, allowed, warning=True)
+        return Problem(f"{file.description}: {self.unit} {why}{link}", file.file, file.number, allowed, warning=True)
 
-    def _at(self, path: Path) -> tuple[Path, _Access]:
-        around = sorted((each for each in self.places if path.is_relative_to(each)), key=lambda each: len(each.parts))
-        place = next((each for each in around if self.places[each] is _Access.HIDDEN), around[-1])
+    def _innermost(self, path: Path) -> tuple[Path, _Access]:
+        enclosing = sorted(
+            (each for each in self.places if path.is_relative_to(each)), key=lambda each: len(each.parts)
+        )
+        place = next((each for each in enclosing if self.places[each] is _Access.HIDDEN), enclosing[-1])
         return place, self.places[place]
 
 
@@ -168,11 +172,11 @@ def unit_problems(
 ) -> Iterator[Problem]:
     """Yield the problems that *lines* have in the unit of *role*, if *path* is the file that the unit reads.
     *includes*: the includes of *path*."""
-    is_installed = os.path.realpath(path) == os.path.realpath(role.installed)
+    is_installed = os.path.realpath(path) == os.path.realpath(role.installed_file)
     if service_name != role.service_name or not is_installed:
         return
     sandbox = Sandbox.of(role.unit, properties_of_unit(role.unit, PROPERTIES))
-    files = [_File(str(role.installed), "the configuration itself", str(path), None)]
+    files = [_File(str(role.installed_file), "the configuration itself", str(path), None)]
     files.extend(_File(each.name, f"include {each.name}", each.file, each.number) for each in includes)
     files.extend(file for each in statements(lines, service_name) for file in _files(each))
     for file in files:
@@ -190,13 +194,13 @@ def _files(statement: Statement) -> Iterator[_File]:
                     yield _File(name, f"{' '.join(words[:3])} {value}", *at)
         case ("cache_dir", _, name, *_) if name.startswith("/"):
             yield _File(name, " ".join(words[:3]), *at, written=True)
-        case (directive, value, *_) if _WRITING.fullmatch(directive):
+        case (directive, value, *_) if _WRITE_DIRECTIVES.fullmatch(directive):
             name = _MODULE.sub("", value, count=1)
             if name.startswith("/"):
                 yield _File(name, f"{directive} {value}", *at, written=True)
-        case (directive, *values) if _READING.fullmatch(directive):
+        case (directive, *values) if _READ_DIRECTIVES.fullmatch(directive):
             for value in values:
-                if found := _NAMED.fullmatch(value):
+                if found := _FILE_NAME.fullmatch(value):
                     yield _File(found["name"], f"{directive} {value}", *at)
 
 

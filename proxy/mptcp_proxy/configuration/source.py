@@ -11,9 +11,11 @@ Rules (as Squid reads a file, src/cache_cf.cc; directive reference, "include"):
   processes.
 * Of nested ``if`` statements, only the innermost decides.
 * Blanks and tabs separate words. Other white space of C (isspace(3)) is allowed only before the first word, after the
-  last one, and after ``if`` and ``include``. Further white space of Python is ordinary text.
+  last one, and after ``if`` and ``include``. All other characters, even if they are white space for Python, are
+  ordinary text.
 * Some directives have two names.
-* ``include`` has names and wildcards of files, whose lines replace it. It has no comment. Includes may be 16 deep.
+* ``include`` has names and wildcards of files, whose lines replace it. A '#' in it does not begin a comment. Includes
+  may be nested 16 deep.
 
 Squid gets a copy with the includes resolved. So it acts on the lines that were checked, even if the files change after
 the check, and a worker that Squid restarts reads the same lines.
@@ -78,7 +80,7 @@ class Statement:
 
     @property
     def conditional(self) -> bool:
-        """Whether an ``if`` leaves it out, at least in some processes."""
+        """Whether an ``if`` leaves the statement out, at least in some processes."""
         return self.applies is not True
 
     @property

@@ -24,8 +24,7 @@ default is an hour."""
 MAX_WORKERS = 128
 """Maximum number of workers. Each takes at least 20 MB, so a larger number is a mistake."""
 MIN_SHARED = 8_000_000
-"""Minimum shared memory for several workers, bytes. Two workers took 2 MB in a measurement. Squid exits if it gets
-none."""
+"""Minimum shared memory for several workers, bytes. Two workers took 2 MB in a measurement. Squid exits without it."""
 _CACHE_MEM = 256 << 20
 """Squid's default of cache_mem, bytes (from its documentation)."""
 _UNITS = {"bytes": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
@@ -43,7 +42,7 @@ class Workers:
 
     @property
     def processes(self) -> int:
-        """Number of Squid's processes without the first: the workers, and a coordinator if there are several."""
+        """Number of Squid's processes without the first: the workers, and with several workers a coordinator."""
         return self.count + (self.count > 1)
 
     def __str__(self) -> str:
@@ -53,7 +52,7 @@ class Workers:
 
 def separate_in_processes(directives: Sequence[Statement]) -> Statement | None:
     """Return the first statement whose meaning changes with several workers (Squid's documentation, "SMP")."""
-    own = _own_files(directives)
+    own = _exclusive_cache_dir(directives)
     if own is not None:
         return own
     for statement in directives:
@@ -67,7 +66,7 @@ def separate_in_processes(directives: Sequence[Statement]) -> Statement | None:
     return None
 
 
-def _own_files(directives: Sequence[Statement], shared: bool = False) -> Statement | None:
+def _exclusive_cache_dir(directives: Sequence[Statement], shared: bool = False) -> Statement | None:
     """Return the first cache_dir whose files only one process may use. *shared*: return only a cache_dir whose
     directory several workers would use."""
     for each in directives:
@@ -92,9 +91,9 @@ def requested_workers(directives: Sequence[Statement], role: Role, processors: i
     if separate is not None:
         return Workers(1, f"{' '.join(separate.words[:2])} is separate in each worker", separate)
     if shared_memory < MIN_SHARED:
-        return Workers(1, "/dev/shm has no space for the shared memory of several")
+        return Workers(1, "/dev/shm has no space for the shared memory of several workers")
     if shared_memory < MIN_SHARED + shared_cache(directives):
-        return Workers(1, "/dev/shm has no space for cache_mem, which several share")
+        return Workers(1, "/dev/shm has no space for cache_mem, which several workers share")
     return Workers(min(max(processors, 1), MAX_WORKERS), "one for each processor")
 
 
@@ -159,7 +158,7 @@ def _megabytes(octets: int) -> str:
     return f"{round(octets / 1e6)} MB"
 
 
-def not_by_reload(workers: Workers, running: int) -> Problem | None:
+def reload_obstacle(workers: Workers, running: int) -> Problem | None:
     """Return why a Squid with this number of *running* workers cannot reload a configuration with *workers*; None if it
     can."""
     if workers.separate is None or workers.count > 1 or running == 1:
@@ -173,7 +172,7 @@ def worker_problems(directives: Sequence[Statement], processors: int) -> Iterato
     """Yield the problems of a stated number of workers. Squid's own check reports text that is not a number."""
     stated = last(directives, DIRECTIVE)
     count = _number(stated) or 1 if stated else 1
-    if count > 1 and (shared := _own_files(directives, shared=True)):
+    if count > 1 and (shared := _exclusive_cache_dir(directives, shared=True)):
         # Squid 5.7 starts, and all workers write into the same files.
         yield Problem(
             f"{' '.join(shared.words[:2])}: {count} workers would overwrite each other's files",

@@ -69,7 +69,7 @@ _ONLY_WEB = "HTTP, HTTPS and CONNECT only"
 ADVISORIES = (
     Advisory(
         "CVE-2026-61642",
-        "Transfer-Encoding: identity beside a length: the body is taken for the client's next request",
+        "Transfer-Encoding: identity together with a length: the body is read as the client's next request",
         Exposure.OPEN,
         "no rule sees that header; harmless unless a proxy before this one shares connections among clients",
         None,
@@ -86,22 +86,30 @@ ADVISORIES = (
         4,
         None,
     ),
-    Advisory("SQUID-2026:8", "the same towards ICAP services", Exposure.OFF, "no ICAP service", None, 4, None),
+    Advisory(
+        "SQUID-2026:8",
+        "credentials for ICAP services overrun their encoding",
+        Exposure.OFF,
+        "no ICAP service",
+        None,
+        4,
+        None,
+    ),
     Advisory(
         "CVE-2026-32748", "an ICP answer ends Squid (use after free)", Exposure.OFF, _NO_PEERS, None, None, (7, 5)
     ),
     Advisory("CVE-2026-50012", "the cache digest of another cache", Exposure.OFF, _NO_PEERS, 6, 2, None),
     Advisory(
         "CVE-2026-47729",
-        "an FTP server's listing: memory with other clients' requests is given away",
+        "an FTP server's listing discloses memory with other clients' requests",
         Exposure.REFUSED,
         _ONLY_WEB,
         6,
         2,
         None,
     ),
-    Advisory("CVE-2026-33526", "an ICP question ends Squid (use after free)", Exposure.OFF, _NO_PEERS, 6, 2, (7, 5)),
-    Advisory("CVE-2026-33515", "an ICP question is answered with memory", Exposure.OFF, _NO_PEERS, 6, 3, (7, 5)),
+    Advisory("CVE-2026-33526", "an ICP query ends Squid (use after free)", Exposure.OFF, _NO_PEERS, 6, 2, (7, 5)),
+    Advisory("CVE-2026-33515", "an answer to an ICP query discloses memory", Exposure.OFF, _NO_PEERS, 6, 3, (7, 5)),
     Advisory(
         "CVE-2025-62168",
         "error pages show credentials to scripts",
@@ -122,13 +130,13 @@ ADVISORIES = (
 )
 
 
-def packaged(printed: str) -> str:
+def package_version(printed: str) -> str:
     """Return the version of the installed package from the output of PACKAGES; empty if none is installed."""
     words = (line.split() for line in printed.splitlines())
     return next((each[1] for each in words if len(each) == 2 and each[0] == "installed"), "")
 
 
-def lacking(version: str) -> tuple[Advisory, ...]:
+def unfixed_advisories(version: str) -> tuple[Advisory, ...]:
     """Return the weaknesses of *version*, the version of Debian's package or of Squid itself."""
     return tuple(each for each in ADVISORIES if not each.fixed_in(version))
 
@@ -138,7 +146,7 @@ def advisories(version: str) -> Iterator[Finding]:
     installed."""
     if not version:
         return
-    found = lacking(version)
+    found = unfixed_advisories(version)
     usable = [each for each in found if each.exposure is Exposure.OPEN]
     others = ", ".join(each.id for each in found if each.exposure is not Exposure.OPEN) or "none"
     if usable:

@@ -23,7 +23,7 @@ from mptcp_common.throttler_needs import (
 )
 
 from ..places import Role
-from ..shim import FEATURES, LISTEN, left_out, needed
+from ..shim import FEATURES, LISTEN, needed_libraries, switched_off
 
 Results = Mapping[str, str | None]
 """For each feature, None if it works, otherwise the reason why it does not (see ``probe``)."""
@@ -50,7 +50,7 @@ def not_probed(reason: str, root: bool) -> Finding:
     )
 
 
-def of_throttler(results: Results) -> Iterator[Finding]:
+def throttler_features(results: Results) -> Iterator[Finding]:
     """Check the kernel features that the throttler needs. Without those of UPLOAD_FEATURES, only uploads are not
     throttled."""
     lacks = dict(missing_kernel_features(results, _LINES))
@@ -98,8 +98,8 @@ def library_features(
     at its start. *loaded*: names of the libraries that it has loaded. *counters*: the libraries' counters since the
     start (``library_counters``)."""
     check = "library features"
-    off = left_out(environment.get("MPTCP_TURNS", ""), environment.get("MPTCP_WITHOUT", "").split(","))
-    missing = [name for name in needed(off) if name not in loaded]
+    off = switched_off(environment.get("MPTCP_TURNS", ""), environment.get("MPTCP_WITHOUT", "").split(","))
+    missing = [name for name in needed_libraries(off) if name not in loaded]
     if missing:
         why = _WITHOUT[role] if LISTEN in missing else "clients do not take turns, and small writes are not joined"
         restart = f"systemctl restart mptcp-{role.value}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Gathers the input for the checks of a proxy, and tests kernel features in another network namespace."""
+"""Gathers the input for the checks of a proxy, and tests kernel features in a separate network namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mptcp_common.throttler_needs import KERNEL_TYPES, loads
 from mptcp_common.yaml_document import parse_document
 
 from .. import ss
-from ..configuration.check import Checked, examined
+from ..configuration.check import Checked, check_or_problem
 from ..configuration.listeners import is_loopback
 from ..configuration.source import read_with_includes, statements
 from ..listening import listening_now
@@ -30,9 +30,9 @@ from ..places import Places, Role
 from ..process import children, is_program, pid_in
 from ..reloads import Outcome, ReloadError, read_outcome
 from ..shim import LISTEN, TURNS
-from ..squid import installed
+from ..squid import find_squid
 from . import bounds, features, host, kernel, libraries, reading, throttler
-from .advisories import PACKAGES, advisories, packaged
+from .advisories import PACKAGES, advisories, package_version
 from .black_holes import SS_ARGUMENTS, SYSCTL, black_holes
 from .refused_paths import refused_paths
 
@@ -59,44 +59,44 @@ def examine_host(configuration: Path, places: Places, allow_open: bool, throttle
     if throttler_status is not None:
         steers = throttler_status["path_manager"] != "kernel"
     else:
-        steers = None if answer.hidden else False
+        steers = None if answer.lacks_permission else False
     yield from kernel.mptcp_sysctls(values, steers)
     yield kernel.path_manager_limits(reading.output("ip", "mptcp", "limits", "show"))
     yield kernel.reverse_path_filter(_reverse_path_filters(), _interfaces())
     yield kernel.congestion_control(values)
-    yield kernel.congestion_control_by_multipath(values, reading.modules())
+    yield kernel.multipath_congestion_control(values, reading.modules())
 
     library, build_error = reading.library()
     results, refusal = reading.probe(Role.PROXY, library)
     if refusal:
         yield features.not_probed(refusal, root)
     else:
-        yield from features.of_throttler(results)
+        yield from features.throttler_features(results)
         yield from features.netfilter(results)
     yield libraries.pcap(loads)
     yield libraries.nftables(loads)
     yield throttler.bpf(throttler_status, loads, os.uname().release, Path(KERNEL_TYPES).exists())
-    squid = installed()
-    checked = examined(configuration, places.service_name, squid, allow_open=allow_open)
-    unread = host.hidden(checked, reading.is_hidden)
+    squid = find_squid()
+    checked = check_or_problem(configuration, places.service_name, squid, allow_open=allow_open)
+    unreadable = host.unreadable_file(checked, reading.is_hidden)
     ports = _ports_of_clients(checked)
-    endpoints = reading.listed("ip", "-j", "mptcp", "endpoint", "show")
-    listening = () if unread else listening_now()
+    endpoints = reading.json_list("ip", "-j", "mptcp", "endpoint", "show")
+    listening = () if unreadable else listening_now()
     yield kernel.endpoints(endpoints, {each.address for each in listening if each.port in ports})
     ports |= {each["port"] for each in endpoints if each.get("port") and each.get("signal")}
     yield from _throttler_findings(
-        throttler_settings, throttler_status, answer, () if unread else ports, str(configuration)
+        throttler_settings, throttler_status, answer, () if unreadable else ports, str(configuration)
     )
     yield from _refused_paths(throttler_settings, configuration, checked, places)
-    yield from black_holes(reading.sysctl(SYSCTL), ss.printed(*SS_ARGUMENTS), ports, root)
+    yield from black_holes(reading.sysctl(SYSCTL), ss.output(*SS_ARGUMENTS), ports, root)
 
     yield host.squid(squid)
-    yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
+    yield from advisories(package_version(reading.output(*PACKAGES)) or (squid.version if squid else ""))
     yield features.shim(results, library, build_error)
     if squid is not None:
         yield host.listeners(squid)
     yield from instance(checked, str(configuration), places, Role.PROXY, library)
-    yield from _bounds(checked, str(configuration), places, unread)
+    yield from _bounds(checked, str(configuration), places, unreadable)
 
 
 def _ports_of_clients(checked: Checked) -> set[int]:
@@ -127,10 +127,10 @@ def _refused_paths(settings: Path, configuration: Path, checked: Checked, places
         yield from refused_paths(reading.text(str(settings.parent / policy)), directives, str(configuration))
 
 
-def _bounds(checked: Checked, file: str, places: Places, unread: str) -> Iterator[Finding]:
+def _bounds(checked: Checked, file: str, places: Places, unreadable: str) -> Iterator[Finding]:
     connections = bounds.connections_of_one_client(list(statements(checked.lines, places.service_name)))
     sizes = (reading.sysctl("net.ipv4.tcp_rmem") or "").split()
-    if checked.lines and len(sizes) == 3 and not unread:
+    if checked.lines and len(sizes) == 3 and not unreadable:
         minimum, initial, maximum = map(int, sizes)
         page = os.sysconf("SC_PAGE_SIZE")
         memory, pages = os.sysconf("SC_PHYS_PAGES") * page, (reading.sysctl("net.ipv4.tcp_mem") or "").split()
@@ -151,7 +151,7 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
         library,
         places.service_name,
     )
-    yield host.configuration(checked, file, role, host.hidden(checked, reading.is_hidden))
+    yield host.configuration(checked, file, role, host.unreadable_file(checked, reading.is_hidden))
     outcome, unknown = _outcome(places)
     yield host.last_reload(outcome, unknown, file, places.service_name, role)
     yield from host.service(outcome, role)
@@ -174,7 +174,7 @@ def _redirection() -> tuple[str | None, bool]:
     """Return the packet filter rules (None if only root can see them), and whether a routing rule delivers marked
     packets for any address to this host."""
     rules = [("nft", "list", "ruleset"), *((each, "-t", "mangle") for each in ("iptables-save", "ip6tables-save"))]
-    marked = {str(each["table"]) for each in reading.listed("ip", "-j", "rule") if each.get("fwmark")}
+    marked = {str(each["table"]) for each in reading.json_list("ip", "-j", "rule") if each.get("fwmark")}
     local = any("local default dev lo" in reading.output("ip", "route", "show", "table", each) for each in marked)
     return "".join(reading.output(*each) for each in rules) if os.geteuid() == 0 else None, local
 
@@ -192,12 +192,12 @@ def _free_space(places: Places) -> Iterator[Finding]:
     """Report whether the directories to which the proxy writes have free space. The proxy creates them at its start."""
     lost = "requests are served without a line in the logs"
     refused = "reloads are refused, and requests for new addresses of this host may pass"
-    for directory, what in ((places.logs, lost), (places.runtime, refused)):
+    for directory, consequence in ((places.logs, lost), (places.runtime, refused)):
         try:
             full = is_full(directory)
         except OSError:
             continue
-        yield host.free_space(directory, full, what, f"df {directory}; du -xsh {directory.parent}/*")
+        yield host.free_space(directory, full, consequence, f"df {directory}; du -xsh {directory.parent}/*")
 
 
 def _ports_in_force(places: Places) -> frozenset[int]:
@@ -206,8 +206,8 @@ def _ports_in_force(places: Places) -> frozenset[int]:
 
 
 def own_processes(places: Places) -> frozenset[int]:
-    """Return the PIDs of an instance's Squid processes; none if it does not run. They are found by the pid file, or, if
-    the configuration has another pid_filename or none, among the supervisor's children."""
+    """Return the PIDs of an instance's Squid processes; none if it does not run. They are found through the pid file.
+    If the configuration has another pid_filename or none, they are found among the supervisor's children."""
     running = {pid_in(places.pid_file, "squid")} - {None}
     outcome = None if running else _outcome(places)[0]
     if outcome is not None:
@@ -225,10 +225,10 @@ def _interfaces() -> frozenset[str]:
     with IPRoute() as routes:
         addresses = routes.get_addr(family=socket.AF_INET)
         # Use the interface's name, not the label of the address, which may differ (eth0:1).
-        return frozenset(_name(address["index"]) for address in addresses) - {"lo", ""}
+        return frozenset(_interface_name(address["index"]) for address in addresses) - {"lo", ""}
 
 
-def _name(index: int) -> str:
+def _interface_name(index: int) -> str:
     try:
         return socket.if_indextoname(index)
     except OSError:

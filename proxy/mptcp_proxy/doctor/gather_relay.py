@@ -17,15 +17,15 @@ from mptcp_common.findings import Finding
 from mptcp_common.reasons import reason
 
 from .. import given_up, shim
-from ..configuration.check import Checked, examined
+from ..configuration.check import Checked, check_or_problem
 from ..configuration.source import statements
 from ..connection_counts import counts_now, subflows_now
 from ..parents import targets
 from ..parents_alive import ADVICE, current_states
 from ..places import Places, Role
-from ..squid import installed
+from ..squid import find_squid
 from . import features, host, kernel, reading, relay
-from .advisories import PACKAGES, advisories, packaged
+from .advisories import PACKAGES, advisories, package_version
 from .gather import instance, own_processes
 from .relay import Attempt, Uplink
 
@@ -45,12 +45,12 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
     values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}
     yield kernel.mptcp_socket(reading.mptcp_error(), os.uname().release, Role.RELAY)
     yield from (each for each in kernel.mptcp_sysctls(values) if each.check in _RELAY_CHECKS)
-    yield relay.limit(_limit())
+    yield relay.limit(_subflow_limit())
     yield kernel.congestion_control(values)
-    yield kernel.congestion_control_by_multipath(values, reading.modules(), Role.RELAY)
-    squid = installed()
-    checked = examined(configuration, places.service_name, squid, role=Role.RELAY, allow_open=allow_open)
-    yield from _uplinks_and_parents(checked, places, host.hidden(checked, reading.is_hidden))
+    yield kernel.multipath_congestion_control(values, reading.modules(), Role.RELAY)
+    squid = find_squid()
+    checked = check_or_problem(configuration, places.service_name, squid, role=Role.RELAY, allow_open=allow_open)
+    yield from _uplinks_and_parents(checked, places, host.unreadable_file(checked, reading.is_hidden))
 
     library, build_error = reading.library()
     results, refusal = reading.probe(Role.RELAY, library)
@@ -58,11 +58,11 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
         yield features.not_probed(refusal, os.geteuid() == 0)
     yield features.shim(results, library, build_error, Role.RELAY)
     yield host.squid(squid)
-    yield from advisories(packaged(reading.output(*PACKAGES)) or (squid.version if squid else ""))
+    yield from advisories(package_version(reading.output(*PACKAGES)) or (squid.version if squid else ""))
     yield from instance(checked, str(configuration), places, Role.RELAY, library)
 
 
-def _uplinks_and_parents(checked: Checked, places: Places, unread: str) -> Iterator[Finding]:
+def _uplinks_and_parents(checked: Checked, places: Places, unreadable: str) -> Iterator[Finding]:
     found: dict[str, Sequence[str]] = {}
     errors: dict[str, str] = {}
     for parent in checked.parents:
@@ -73,27 +73,27 @@ def _uplinks_and_parents(checked: Checked, places: Places, unread: str) -> Itera
     addresses = _addresses(target for each in found.values() for target in each)
     candidates, endpoints = _uplinks()
     yield relay.uplinks(endpoints, candidates)
-    outgoing = _outgoing(checked, places)
-    leaving = [
-        (uplink, address, _device(address, uplink, _bound(uplink, outgoing)))
+    outgoing = _outgoing_addresses(checked, places)
+    routes = [
+        (uplink, address, _outgoing_interface(address, uplink, _bound_interface(uplink, outgoing)))
         for uplink in endpoints
         for address in addresses
         if uplink.device and uplink.family == (6 if ":" in address else 4)
     ]
-    yield relay.routes(leaving, _used_tables())
+    yield relay.routes(routes, _used_tables())
     attempts = {name: [_attempt(target) for target in targets_of_parent] for name, targets_of_parent in found.items()}
     in_force = any(attempt.given_up for each in attempts.values() for attempt in each)
-    yield relay.blackhole(reading.sysctl(given_up.SYSCTL), given_up.given_up(), in_force)
+    yield relay.blackhole(reading.sysctl(given_up.SYSCTL), given_up.current_counts(), in_force)
     if not checked.parents:
-        yield relay.no_parent(unread)
+        yield relay.no_parent(unreadable)
     for parent in checked.parents:
         name = str(parent)
         yield relay.parent(name, attempts.get(name, []), errors.get(name, ""))
     if own := own_processes(places):
-        wanted = [target for each in found.values() for target in each]
+        all_targets = [target for each in found.values() for target in each]
         listed = reading.text(str(places.parents)).split()
-        counts = counts_now(wanted) if os.geteuid() == 0 else None
-        yield from relay.running(listed, wanted, _without_library(own), counts)
+        counts = counts_now(all_targets) if os.geteuid() == 0 else None
+        yield from relay.running(listed, all_targets, _without_library(own), counts)
         yield relay.alive(*current_states(checked.listeners), ADVICE)
 
 
@@ -101,7 +101,7 @@ def _addresses(targets: Iterable[str]) -> list[str]:
     return [target.rpartition(":")[0].strip("[]") for target in dict.fromkeys(targets)]
 
 
-def _outgoing(checked: Checked, places: Places) -> list[str]:
+def _outgoing_addresses(checked: Checked, places: Places) -> list[str]:
     found: list[str] = []
     for statement in statements(checked.lines, places.service_name):
         match statement.words:
@@ -112,7 +112,7 @@ def _outgoing(checked: Checked, places: Places) -> list[str]:
     return found
 
 
-def _limit() -> int | None:
+def _subflow_limit() -> int | None:
     match = re.search(r"subflows (\d+)", reading.output("ip", "mptcp", "limits", "show"))
     return int(match[1]) if match else None
 
@@ -122,40 +122,40 @@ def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
     subflows."""
     device_of = {
         str(address["local"]): str(link["ifname"])
-        for link in reading.listed("ip", "-j", "address", "show")
+        for link in reading.json_list("ip", "-j", "address", "show")
         for address in link.get("addr_info", ())
         if address.get("scope") == "global"
     }
     gateway_of = {}
     for family in (4, 6):
         for device, gateway in relay.gateways(
-            reading.listed("ip", "-j", f"-{family}", "route", "show", "default")
+            reading.json_list("ip", "-j", f"-{family}", "route", "show", "default")
         ).items():
             gateway_of[family, device] = gateway
-    every = [Uplink(address, device) for address, device in device_of.items()]
+    addresses_with_device = [Uplink(address, device) for address, device in device_of.items()]
     candidates = [
         Uplink(each.address, each.device, gateway_of[each.family, each.device])
-        for each in every
+        for each in addresses_with_device
         if (each.family, each.device) in gateway_of
     ]
-    known = {each.address: each for each in (*every, *candidates)}
+    known = {each.address: each for each in (*addresses_with_device, *candidates)}
     endpoints = [
         replace(
             known.get(str(each["address"]), Uplink(str(each["address"]), "")),
             id=int(each["id"]),
             bound=str(each.get("dev", "")),
         )
-        for each in reading.listed("ip", "-j", "mptcp", "endpoint", "show")
+        for each in reading.json_list("ip", "-j", "mptcp", "endpoint", "show")
         if each.get("subflow") or each.get("fullmesh")
     ]
     return candidates, endpoints
 
 
-def _bound(uplink: Uplink, outgoing: Collection[str]) -> str:
+def _bound_interface(uplink: Uplink, outgoing: Collection[str]) -> str:
     """Return the interface that all subflows from *uplink* use because they are bound to it; empty if routes decide.
     *outgoing*: addresses to which Squid binds its sockets; the first subflows from these addresses are not bound to an
-    interface. Routes also decide with rp_filter=1: the kernel drops an incoming packet if, by its routes, an answer
-    would leave by another interface."""
+    interface. Routes also decide with rp_filter=1: the kernel drops an incoming packet if, according to the routes, an
+    answer would leave through another interface."""
     if uplink.address in outgoing:
         return ""
     # The larger value applies (ip-sysctl.rst). Read the file, because an interface name may contain dots (VLANs).
@@ -163,23 +163,23 @@ def _bound(uplink: Uplink, outgoing: Collection[str]) -> str:
     return "" if uplink.family == 4 and max(values) == "1" else uplink.bound
 
 
-def _device(to: str, uplink: Uplink, bound: str) -> str:
-    """Return the interface by which packets of subflows from *uplink* leave; empty if there is no route. *bound*: the
-    interface to which the subflows are bound, or empty."""
-    found = reading.listed("ip", "-j", "route", "get", to, "from", uplink.address)
+def _outgoing_interface(to: str, uplink: Uplink, bound: str) -> str:
+    """Return the interface through which packets of subflows from *uplink* leave; empty if there is no route. *bound*:
+    the interface to which the subflows are bound, or empty."""
+    found = reading.json_list("ip", "-j", "route", "get", to, "from", uplink.address)
     device = str(found[0].get("dev", "")) if found else ""
     if bound in ("", device):
         return device
     # With "fibmatch", only a real route counts: otherwise IPv4 treats every address as a neighbour on that interface.
     # For IPv6 with a source, the interface would only be a preference, and the command above finds routes by source.
     source = ("from", uplink.address) if uplink.family == 4 else ()
-    return bound if reading.listed("ip", "-j", "route", "get", "fibmatch", to, *source, "oif", bound) else ""
+    return bound if reading.json_list("ip", "-j", "route", "get", "fibmatch", to, *source, "oif", bound) else ""
 
 
 def _used_tables() -> frozenset[int]:
     """Return the numbers of the routing tables that are not empty, except the tables with names, such as "main"."""
     routes = [
-        each for family in "46" for each in reading.listed("ip", "-j", f"-{family}", "route", "show", "table", "all")
+        each for family in "46" for each in reading.json_list("ip", "-j", f"-{family}", "route", "show", "table", "all")
     ]
     tables = {str(each.get("table", "")) for each in routes}
     return frozenset(int(table) for table in tables if table.isdigit())

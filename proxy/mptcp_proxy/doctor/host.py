@@ -41,23 +41,23 @@ def squid(found: Squid | None) -> Finding:
 
 
 def listeners(found: Squid) -> Finding:
-    """Report how Squid's listeners are opened for Multipath TCP: by the preload library or by Squid's own option."""
+    """Report how Squid's listeners are opened for Multipath TCP: by the preload library or with Squid's own option."""
     if found.has_mptcp_option:
-        return ok("listeners", f"Squid opens them for Multipath TCP by its own option mptcp, which {found.path} has")
+        return ok("listeners", f"Squid opens them for Multipath TCP with its own option mptcp, which {found.path} has")
     return ok("listeners", "the preload library opens them for Multipath TCP: this Squid has no option for that")
 
 
-def hidden(checked: Checked, is_hidden: Callable[[str], bool]) -> str:
+def unreadable_file(checked: Checked, is_hidden: Callable[[str], bool]) -> str:
     """Return the name of a file of the configuration that this user may not read, or an empty string. *is_hidden*:
     return whether this user may not read a file."""
     named = (name for each in checked.errors for name in (each.file, *_PATH.findall(each.text)))
     return next((name for name in named if is_hidden(name)), "")
 
 
-def configuration(checked: Checked, file: str, role: Role, unread: str = "") -> Finding:
-    """Check the configuration. *unread*: a file of it that this user may not read, or empty."""
-    if unread:
-        return unseen("configuration", f"whether {file} is good, because you may not read {unread}")
+def configuration(checked: Checked, file: str, role: Role, unreadable: str = "") -> Finding:
+    """Check the configuration. *unreadable*: a file of it that this user may not read, or empty."""
+    if unreadable:
+        return unseen("configuration", f"whether {file} is good, because you may not read {unreadable}")
     # Another finding already reports a missing Squid.
     errors = [problem for problem in checked.errors if problem != NO_SQUID]
     if not errors and checked.unit_warnings:
@@ -162,19 +162,19 @@ def ports(
         name = f"port {listener.port}"
         owner = socket_in_the_way(listener.host, listener.port, known)
         if owner and own.intersection(owner.pids) and owner.mptcp:
-            yield ok(name, "the running proxy listens on it by Multipath TCP")
+            yield ok(name, "the running proxy listens on it over Multipath TCP")
         elif owner and own.intersection(owner.pids) and role is Role.RELAY:
             yield ok(name, "the running relay listens on it")
         elif owner and own.intersection(owner.pids):
             yield fail(
                 name,
-                "the running proxy listens on it by plain TCP",
+                "the running proxy listens on it over plain TCP",
                 "every client has only one path",
                 "journalctl -u mptcp-proxy --grep mptcp_listen   # shows the reason; then: systemctl restart"
                 " mptcp-proxy",
             )
         elif owner and not owner.pids and not root:
-            yield unseen(name, f"which process listens on it{', by Multipath TCP' if owner.mptcp else ''}")
+            yield unseen(name, f"which process listens on it{', over Multipath TCP' if owner.mptcp else ''}")
         elif owner:
             command = f"kill {owner.pids[0]}" if owner.pids else f"ss -ltnp 'sport = :{listener.port}'"
             yield fail(

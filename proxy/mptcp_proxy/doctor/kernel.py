@@ -31,7 +31,7 @@ SEND_BUFFER = 2 << 20
 """Minimum of net.core.wmem_max, bytes: half of the largest send buffer that the throttler sets (socket(7))."""
 _SOCKET = "kernel MPTCP"
 _LIMITS, _ENDPOINTS = "path manager", "endpoints"
-_BY_MULTIPATH = {
+_MULTIPATH_CONGESTION_CONTROL = {
     Role.PROXY: "congestion control towards clients",
     Role.RELAY: "congestion control towards parents",
 }
@@ -45,7 +45,7 @@ _GOOD_CONGESTION_CONTROLS = ("cubic", "bbr", "bbr2", "bbr3")
 
 _WITHOUT = {
     Role.PROXY: "clients get plain TCP, over only one path",
-    Role.RELAY: "parents are reached by plain TCP, over only one uplink",
+    Role.RELAY: "parents are reached over plain TCP, over only one uplink",
 }
 
 
@@ -111,7 +111,7 @@ def mptcp_sysctls(values: Mapping[str, str], steers: bool | None = False) -> Ite
         values.get("net.mptcp.pm_type", "0"), "unknown"
     )
     if manager == "userspace" and steers:
-        yield ok("sysctl path manager", "in user space: the throttler's, whose policy steers by order")
+        yield ok("sysctl path manager", "in user space: the throttler's, because its policy steers by order")
     elif manager == "userspace" and steers is None:
         yield unseen("sysctl path manager", "whether the throttler needs a path manager in user space")
     elif manager != "kernel":
@@ -201,7 +201,7 @@ def reverse_path_filter(values: Mapping[str, int], interfaces: frozenset[str]) -
     return warn(
         "rp_filter",
         f"strict reverse-path filtering on {', '.join(strict)}",
-        "the kernel silently drops a subflow that arrives on another interface than its answers would leave by",
+        "the kernel silently drops a subflow that arrives on an interface other than the one of the route back",
         " && ".join(commands),
     )
 
@@ -221,16 +221,16 @@ def congestion_control(values: Mapping[str, str]) -> Finding:
     )
 
 
-def congestion_control_by_multipath(values: Mapping[str, str], modules: str, role: Role = Role.PROXY) -> Finding:
+def multipath_congestion_control(values: Mapping[str, str], modules: str, role: Role = Role.PROXY) -> Finding:
     """Check for bbr, the default of "mptcp-proxy run". *modules*: modules.dep of this kernel (depmod(8))."""
     if "bbr" in values.get("net.ipv4.tcp_available_congestion_control", "").split():
-        return ok(_BY_MULTIPATH[role], "bbr is available")
+        return ok(_MULTIPATH_CONGESTION_CONTROL[role], "bbr is available")
     if re.search(r"(?:^|/)tcp_bbr\.ko", modules, re.MULTILINE):
         text, remedy = "bbr is not loaded", "modprobe tcp_bbr && echo tcp_bbr > /etc/modules-load.d/mptcp-proxy.conf"
     else:
         text = "this kernel has no bbr"
         remedy = "modprobe tcp_bbr || (apt install linux-image-$(dpkg --print-architecture) && reboot)"
-    return warn(_BY_MULTIPATH[role], text, _WITHOUT_BBR[role], remedy)
+    return warn(_MULTIPATH_CONGESTION_CONTROL[role], text, _WITHOUT_BBR[role], remedy)
 
 
 def lasting_sysctl(key: str, value: str) -> str:

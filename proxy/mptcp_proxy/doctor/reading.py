@@ -69,8 +69,8 @@ def output(*command: str) -> str:
     return answer.stdout
 
 
-def listed(*command: str) -> list[dict[str, Any]]:
-    """Return the JSON list that a command prints; an empty one if it prints none."""
+def json_list(*command: str) -> list[dict[str, Any]]:
+    """Return the JSON list that a command prints; an empty list if it prints none."""
     try:
         answer: list[dict[str, Any]] = json.loads(output(*command) or "[]")
     except json.JSONDecodeError:
@@ -93,7 +93,7 @@ def library() -> tuple[str, str]:
     for name in (shim.TURNS, shim.LISTEN):
         found = shim.DEFAULT_LIBRARY.with_name(name)
         try:
-            packaged = shim.packaged(name)
+            packaged = shim.packaged_library(name)
         except shim.ShimError as problem:
             error = str(problem)
             continue
@@ -111,8 +111,8 @@ def probe(role: Role, library: str) -> tuple[Results, str]:
     built = [library] if Path(library).is_file() else []
     results, refusal = in_fresh_namespace("mptcp_proxy.doctor.probe", [role.value, *built])
     if role is Role.PROXY and not refusal:
-        of_throttler, refusal = _probe_throttler()
-        results |= of_throttler
+        throttler_results, refusal = _probe_throttler()
+        results |= throttler_results
     return results, refusal
 
 

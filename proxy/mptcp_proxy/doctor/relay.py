@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Checks the requirements of a relay: each uplink is an MPTCP endpoint and has a route to the parents, and the parents
-answer by Multipath TCP."""
+answer over Multipath TCP."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Attempt:
     subflows: int | None = 1
     """Number of answered subflows; None if only root may see it."""
     given_up: bool = False
-    """Whether the kernel opened the connection by plain TCP because it has given up Multipath TCP
+    """Whether the kernel opened the connection over plain TCP because it has given up Multipath TCP
     (``mptcp_proxy.given_up``)."""
 
     @property
@@ -107,7 +107,7 @@ def blackhole(seconds: str | None, counts: given_up.GivenUp, in_force: bool) -> 
         _BLACKHOLE,
         f"{key} is {seconds}; not in force now" + (f": {counted_text}" if counts.times else ""),
         "if an uplink recovers just as the kernel tries without Multipath TCP, it suspects a firewall, and"
-        f" reaches the parents by plain TCP for {seconds} s, longer the next time",
+        f" reaches the parents over plain TCP for {seconds} s, longer the next time",
         lasting_sysctl(key, "0"),
     )
 
@@ -144,9 +144,9 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
 
 
 def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> Finding:
-    """Check the routes from uplinks to parents. *found*: tuples of an uplink, a parent's address, and the interface by
-    which packets between them leave, which is empty if there is no route. *used*: numbers of the routing tables that
-    are not empty."""
+    """Check the routes from uplinks to parents. *found*: tuples of an uplink, a parent's address, and the interface
+    through which packets between them leave, which is empty if there is no route. *used*: numbers of the routing tables
+    that are not empty."""
     all_routes = tuple(found)
     wrong = {uplink: (to, device) for uplink, to, device in all_routes if device != uplink.device}
     if not all_routes:
@@ -154,11 +154,11 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
             _ROUTES, "nothing to check", "see the lines about uplinks and parents", "mptcp-proxy doctor --role relay"
         )
     if not wrong:
-        return ok(_ROUTES, "from each uplink's address to the parents, packets leave by that uplink")
+        return ok(_ROUTES, "from each uplink's address to the parents, packets leave through that uplink")
     texts, commands = [], []
     free = (number for number in range(101, 252) if number not in used)
     for number, (uplink, (to, device)) in zip(free, wrong.items(), strict=False):
-        texts.append(f"{uplink.address} ({uplink.device}) to {to}: {f'by {device}' if device else 'no route'}")
+        texts.append(f"{uplink.address} ({uplink.device}) to {to}: {f'through {device}' if device else 'no route'}")
         if uplink.bound not in ("", uplink.device):
             # The endpoint binds its subflows to another interface, and routes do not matter.
             commands.append(f"ip mptcp endpoint delete id {uplink.id}")
@@ -171,8 +171,8 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
     return fail(
         _ROUTES,
         "; ".join(texts),
-        "packets of one uplink leave by another uplink, where they are dropped or share its rate; or rp_filter=1 drops"
-        " incoming packets",
+        "packets of one uplink leave through another uplink, where they are dropped or share its rate; or rp_filter=1"
+        " drops incoming packets",
         f"{' && '.join(commands)}   # {_LASTING}",
     )
 
@@ -220,10 +220,11 @@ def parent(name: str, attempts: Sequence[Attempt], error: str = "") -> Finding:
     )
 
 
-def no_parent(unread: str) -> Finding:
-    """Report a relay without a parent. *unread*: a file of the configuration that this user may not read, or empty."""
-    if unread:
-        return unseen("parents", f"those in {unread}")
+def no_parent(unreadable: str) -> Finding:
+    """Report a relay without a parent. *unreadable*: a file of the configuration that this user may not read, or
+    empty."""
+    if unreadable:
+        return unseen("parents", f"those in {unreadable}")
     return fail("parents", "no parent", "a relay sends every request to a parent", f"add, for instance: {EXAMPLE}")
 
 
@@ -252,7 +253,7 @@ def running(
     elif counts.plain_tcp:
         yield fail(
             check,
-            f"{counts.plain_tcp} of {counted(counts.total, 'connection')} to parents by plain TCP",
+            f"{counts.plain_tcp} of {counted(counts.total, 'connection')} to parents over plain TCP",
             _ONE_PATH,
             restart,
         )
@@ -265,7 +266,7 @@ def running(
         )
     else:
         several = f", {counts.multiple_subflows} with two subflows or more" if counts.total else ""
-        yield ok(check, f"{counted(counts.total, 'connection')} to parents{several}, none by plain TCP")
+        yield ok(check, f"{counted(counts.total, 'connection')} to parents{several}, none over plain TCP")
 
 
 def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:

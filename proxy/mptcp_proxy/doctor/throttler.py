@@ -30,7 +30,7 @@ class Answer:
     root: bool = True
 
     @property
-    def hidden(self) -> bool:
+    def lacks_permission(self) -> bool:
         """Whether the command failed for lack of permissions."""
         return not self.root and self.status != 0 and any(each in self.errors for each in _HIDDEN)
 
@@ -47,7 +47,7 @@ def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) ->
             "the proxy runs without the throttler: nothing is capped",
             f"{' && '.join(copies)}   # then edit both",
         )
-    if checked.hidden:
+    if checked.lacks_permission:
         return unseen(_SETTINGS, checked.errors.splitlines()[0])
     if checked.status == 0:
         return ok(_SETTINGS, f"{file} and its policy are good for this host")
@@ -66,7 +66,7 @@ def daemon(status: Mapping[str, Any] | None, answer: Answer) -> Finding:
     answer, for the reason in *answer*."""
     if status is None:
         why_not = answer.errors.strip().removeprefix("mptcp-throttler: ")
-        if answer.hidden:
+        if answer.lacks_permission:
             return unseen(_DAEMON, why_not)
         return warn(_DAEMON, why_not or "it does not answer", "nothing is capped while it does not run", _START)
     refused = status["reloads"]["last_refused"]
@@ -105,12 +105,12 @@ def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str
         yield ok(_PORTS, f"the throttler covers every port of {squid_conf}")
         return
     sets = (uncovered, throttled, {*of_proxy, *throttled})
-    missing, covered, together = (", ".join(map(str, sorted(each))) for each in sets)
+    missing, covered, all_ports = (", ".join(map(str, sorted(each))) for each in sets)
     yield warn(
         _PORTS,
         f"{squid_conf} or an announced address has {missing}, but the throttler covers only {covered}",
         f"no client of {missing} is capped",
-        f"add {missing} to listen_ports of {settings}, as in listen_ports: [{together}]; "
+        f"add {missing} to listen_ports of {settings}, as in listen_ports: [{all_ports}]; "
         "systemctl restart mptcp-throttler",
     )
 

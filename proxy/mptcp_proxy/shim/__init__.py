@@ -43,36 +43,36 @@ def sources(name: str) -> list[Path]:
     return sorted(path for directory in _DIRECTORIES[name] for path in (_HERE / directory).glob("*.c"))
 
 
-def left_out(turns: str, without: Collection[str]) -> frozenset[str]:
+def switched_off(turns: str, without: Collection[str]) -> frozenset[str]:
     """Return the features that the options *turns* and *without* switch off; one of them may be "fair-turns"."""
     return frozenset(without) | (frozenset() if turns == "fair" else {"fair-turns", *_NEED_FAIR_TURNS})
 
 
-def needed(off: Collection[str]) -> tuple[str, ...]:
+def needed_libraries(off: Collection[str]) -> tuple[str, ...]:
     """Return the names of the libraries to load, in the order of LD_PRELOAD. *off*: features that are switched off."""
     return (LISTEN,) if {"fair-turns", "zero-read"} <= set(off) else (TURNS, LISTEN)
 
 
 def library(name: str = LISTEN) -> Path:
     """Return the library *name*. Build it if it is missing or older than its sources."""
-    return packaged(name) or build(DEFAULT_LIBRARY.with_name(name))
+    return packaged_library(name) or build(DEFAULT_LIBRARY.with_name(name))
 
 
-def packaged(name: str = LISTEN) -> Path | None:
+def packaged_library(name: str = LISTEN) -> Path | None:
     """Return the path of the library *name* next to the file in the environment variable PACKAGED; None if the variable
     is not set. Squid loads the library as root, so no other user may own the file. Raises ShimError."""
-    named = os.environ.get(PACKAGED)
-    if not named:
+    configured = os.environ.get(PACKAGED)
+    if not configured:
         return None
-    path = Path(named) if name == LISTEN else Path(named).with_name(name)
+    path = Path(configured) if name == LISTEN else Path(configured).with_name(name)
     if not path.is_file():
-        raise ShimError(f"{PACKAGED}={named}: there is no such file{'' if name == LISTEN else f' as {path}'}")
-    if why := _distrust(path):
-        raise ShimError(f"{PACKAGED}={named}: {why}")
+        raise ShimError(f"{PACKAGED}={configured}: there is no such file{'' if name == LISTEN else f' as {path}'}")
+    if why := _trust_problem(path):
+        raise ShimError(f"{PACKAGED}={configured}: {why}")
     return path
 
 
-def _distrust(file: Path) -> str:
+def _trust_problem(file: Path) -> str:
     """Return why root must not run *file*; empty if only root, or this process's user, can replace it."""
     if not file.is_absolute():
         return "not an absolute name: in another directory, it would mean another file"
@@ -90,11 +90,11 @@ def _distrust(file: Path) -> str:
 
 def _compiler() -> str:
     """Return the compiler's absolute path. Raises ShimError."""
-    named = os.environ.get("CC", "cc")
-    found = shutil.which(named)
+    configured = os.environ.get("CC", "cc")
+    found = shutil.which(configured)
     if found is None:
-        raise ShimError(f"there is no C compiler {named}: apt install gcc libc6-dev")
-    if why := _distrust(Path(found)):
+        raise ShimError(f"there is no C compiler {configured}: apt install gcc libc6-dev")
+    if why := _trust_problem(Path(found)):
         raise ShimError(f"the C compiler {found}: {why}")
     return found
 
@@ -121,16 +121,16 @@ def build(target: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         # Build the library in a temporary directory and then rename it, so that a starting Squid never loads a part.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".shim-") as directory:
-            fresh = Path(directory) / target.name
+            new_library = Path(directory) / target.name
             answer = subprocess.run(
-                [compiler, *_FLAGS, "-o", str(fresh), *map(str, sources(target.name)), "-ldl"],
+                [compiler, *_FLAGS, "-o", str(new_library), *map(str, sources(target.name)), "-ldl"],
                 capture_output=True,
                 text=True,
                 check=False,
             )
             if answer.returncode != 0:
                 raise ShimError(f"{compiler} cannot compile the library in {_HERE}:\n{answer.stderr.strip()}")
-            fresh.replace(target)
+            new_library.replace(target)
     except OSError as error:
         raise ShimError(
             f"cannot build {target}: {error.strerror}; run once, as root: mptcp-proxy build-shim"

@@ -23,7 +23,7 @@ from examples import examples
 from mptcp_proxy.configuration.address_values import address_value
 from mptcp_proxy.configuration.parse_differences import differences
 from mptcp_proxy.configuration.source import Statement, all_statements, read, render
-from mptcp_proxy.squid import Squid, installed
+from mptcp_proxy.squid import Squid, find_squid
 
 SEED = 8684
 CONFIGURATIONS = examples(150)
@@ -36,7 +36,7 @@ _STAMP = re.compile(r"^\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: kid\d+)?\| ?"
 
 @pytest.fixture(scope="module")
 def squid() -> Squid:
-    found = installed()
+    found = find_squid()
     if found is None:
         pytest.skip("Squid is not installed")
     return found

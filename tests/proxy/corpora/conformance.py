@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Requests for what a proxy must forward, remove and add (RFC 9110, RFC 9112), and malformed answers of an origin."""
+"""Requests that show which fields and bodies a proxy forwards, removes and adds (RFC 9110, RFC 9112), and malformed
+answers of an origin."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ _CHUNKED = "Transfer-Encoding: chunked"
 _TOO_LONG = _URL.replace("{id}", "too-long-url?").ljust(8200, "a")
 
 
-def _forwarded(
+def _forwarded_row(
     name: str, sent: bytes, *, has: bytes = b"", lacks: bytes = b"", got: bytes = b"", status: int = 200
 ) -> Row:
     """Return a row whose request arrives at the origin once.
@@ -25,14 +26,17 @@ def _ok(text: str, *, status: str = "200 OK", body: bytes = b"ok") -> bytes:
 
 
 _METHODS = [
-    *(_forwarded(f"method-{name.lower()}", get(_URL, method=name)) for name in ("GET", "HEAD", "DELETE", "OPTIONS")),
     *(
-        _forwarded(f"method-{name.lower()}", get(_URL, "Content-Length: 2", method=name, body=b"ab"), has=b"ab")
+        _forwarded_row(f"method-{name.lower()}", get(_URL, method=name))
+        for name in ("GET", "HEAD", "DELETE", "OPTIONS")
+    ),
+    *(
+        _forwarded_row(f"method-{name.lower()}", get(_URL, "Content-Length: 2", method=name, body=b"ab"), has=b"ab")
         for name in ("POST", "PUT", "PATCH", "PROPFIND", "REPORT", "LOCK", "X-OWN")
     ),
-    _forwarded("method-post-without-body", get(_URL, "Content-Length: 0", method="POST"), has=b"Content-Length: 0"),
-    _forwarded("get-with-body", get(_URL, "Content-Length: 2", body=b"ab"), has=b"ab"),
-    _forwarded("delete-with-body", get(_URL, "Content-Length: 2", method="DELETE", body=b"ab"), has=b"ab"),
+    _forwarded_row("method-post-without-body", get(_URL, "Content-Length: 0", method="POST"), has=b"Content-Length: 0"),
+    _forwarded_row("get-with-body", get(_URL, "Content-Length: 2", body=b"ab"), has=b"ab"),
+    _forwarded_row("delete-with-body", get(_URL, "Content-Length: 2", method="DELETE", body=b"ab"), has=b"ab"),
 ]
 _HOP_BY_HOP = {
     "connection-names-it": ("Connection: X-Hop\r\nX-Hop: y", b"X-Hop"),
@@ -63,28 +67,28 @@ _END_TO_END = {
     "origin-field": "Origin: https://a.example",
 }
 _FIELDS = [
-    *(_forwarded(f"ends-{name}", get(_URL, text), lacks=lacks) for name, (text, lacks) in _HOP_BY_HOP.items()),
+    *(_forwarded_row(f"ends-{name}", get(_URL, text), lacks=lacks) for name, (text, lacks) in _HOP_BY_HOP.items()),
     *(
-        _forwarded(f"passes-{name}", get(_URL, text), has=text.split(":", 1)[1].strip().encode("latin-1"))
+        _forwarded_row(f"passes-{name}", get(_URL, text), has=text.split(":", 1)[1].strip().encode("latin-1"))
         for name, text in _END_TO_END.items()
     ),
-    _forwarded("via-is-added", get(_URL), has=b"Via: 1.1 mptcpproxy"),
-    _forwarded("via-is-kept", get(_URL, "Via: 1.0 before"), has=b"1.0 before, 1.1 mptcpproxy"),
-    _forwarded("upgrade-websocket", get(_URL, "Connection: Upgrade", "Upgrade: websocket"), has=b"websocket"),
-    _forwarded(
+    _forwarded_row("via-is-added", get(_URL), has=b"Via: 1.1 mptcpproxy"),
+    _forwarded_row("via-is-kept", get(_URL, "Via: 1.0 before"), has=b"1.0 before, 1.1 mptcpproxy"),
+    _forwarded_row("upgrade-websocket", get(_URL, "Connection: Upgrade", "Upgrade: websocket"), has=b"websocket"),
+    _forwarded_row(
         "host-is-that-of-the-url",
         head(f"GET {_URL} HTTP/1.1", "Host: other.example"),
         has=f"Host: {ORIGIN}:{WEB}".encode(),
         lacks=b"other.example",
     ),
-    _forwarded("without-host-in-1.0", head(f"GET {_URL} HTTP/1.0"), has=f"Host: {ORIGIN}:{WEB}".encode()),
-    _forwarded("version-becomes-1.1", head(f"GET {_URL} HTTP/1.0"), has=b" HTTP/1.1\r\n"),
-    _forwarded("query", get(_URL + "?a=b&c=%20d"), has=b"?a=b&c=%20d"),
-    _forwarded("escapes-stay", get(_URL + "/%2e%2e/%2F%41"), has=b"/%2e%2e/%2F%41"),
-    _forwarded("dots-stay", get(_URL + "/../x/./y"), has=b"/../x/./y"),
-    _forwarded("fragment-is-dropped-or-kept-whole", get(_URL + "?q")),
-    _forwarded("no-path", get(f"http://{ORIGIN}:{WEB}?{{id}}"), has=b"?{id}"),
-    _forwarded("long-url", get(_URL + "?" + "a" * 6000), has=b"a" * 6000),
+    _forwarded_row("without-host-in-1.0", head(f"GET {_URL} HTTP/1.0"), has=f"Host: {ORIGIN}:{WEB}".encode()),
+    _forwarded_row("version-becomes-1.1", head(f"GET {_URL} HTTP/1.0"), has=b" HTTP/1.1\r\n"),
+    _forwarded_row("query", get(_URL + "?a=b&c=%20d"), has=b"?a=b&c=%20d"),
+    _forwarded_row("escapes-stay", get(_URL + "/%2e%2e/%2F%41"), has=b"/%2e%2e/%2F%41"),
+    _forwarded_row("dots-stay", get(_URL + "/../x/./y"), has=b"/../x/./y"),
+    _forwarded_row("fragment-is-dropped-or-kept-whole", get(_URL + "?q")),
+    _forwarded_row("no-path", get(f"http://{ORIGIN}:{WEB}?{{id}}"), has=b"?{id}"),
+    _forwarded_row("long-url", get(_URL + "?" + "a" * 6000), has=b"a" * 6000),
     # Squid limits a URL to 8,192 bytes.
     Row("too-long-url", get(_TOO_LONG), statuses(400, 414)),
     # Browsers request a tunnel, or send http:// with an upgrade (RFC 6455, 4.1).
@@ -93,20 +97,20 @@ _FIELDS = [
         get(_URL.replace("http:", "ws:"), "Connection: Upgrade", "Upgrade: websocket"),
         statuses(426, 501),
     ),
-    _forwarded("ipv6", get(f"http://[{ORIGIN6}]:{WEB}/{{id}}"), has=f"Host: [{ORIGIN6}]:{WEB}".encode()),
-    _forwarded("name", get(f"http://public.example:{WEB}/{{id}}"), has=f"Host: public.example:{WEB}".encode()),
-    _forwarded("name-upper-case", get(f"http://PUBLIC.Example:{WEB}/{{id}}")),
-    _forwarded("scheme-upper-case", get(f"HTTP://{ORIGIN}:{WEB}/{{id}}")),
+    _forwarded_row("ipv6", get(f"http://[{ORIGIN6}]:{WEB}/{{id}}"), has=f"Host: [{ORIGIN6}]:{WEB}".encode()),
+    _forwarded_row("name", get(f"http://public.example:{WEB}/{{id}}"), has=f"Host: public.example:{WEB}".encode()),
+    _forwarded_row("name-upper-case", get(f"http://PUBLIC.Example:{WEB}/{{id}}")),
+    _forwarded_row("scheme-upper-case", get(f"HTTP://{ORIGIN}:{WEB}/{{id}}")),
 ]
 _BODIES = [
-    _forwarded("chunked", get(_URL, _CHUNKED, method="POST", body=b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), has=b"abc"),
-    _forwarded("chunked-empty", get(_URL, _CHUNKED, method="POST", body=b"0\r\n\r\n")),
-    _forwarded(
+    _forwarded_row("chunked", get(_URL, _CHUNKED, method="POST", body=b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"), has=b"abc"),
+    _forwarded_row("chunked-empty", get(_URL, _CHUNKED, method="POST", body=b"0\r\n\r\n")),
+    _forwarded_row(
         "chunked-upper-case-size",
         get(_URL, _CHUNKED, method="POST", body=b"A\r\n0123456789\r\n0\r\n\r\n"),
         has=b"0123456789",
     ),
-    _forwarded(
+    _forwarded_row(
         "expect-continue", get(_URL, "Expect: 100-continue", "Content-Length: 2", method="PUT", body=b"ab"), has=b"ab"
     ),
     Row("max-forwards-0", get(_URL, "Max-Forwards: 0", method="OPTIONS"), statuses(200, 403, 501), reaches=None),
@@ -120,7 +124,7 @@ _BODIES = [
     ),
     Row("closed-on-request", get(_URL, "Connection: close") + get(_URL), statuses(200), reaches=1),
     Row("closed-in-1.0", head(f"GET {_URL} HTTP/1.0") + get(_URL), statuses(200), reaches=1),
-    # Squid treats this as the client's end (half_closed_clients off). With "on" a client can crash Squid.
+    # Squid treats this as the end of the client (half_closed_clients off). With "on", a client can crash Squid.
     Row("half-closed", get(_URL), statuses(200, CLOSED), reaches=None, ends=True),
     Row("connect", head(f"CONNECT {ORIGIN}:443 HTTP/1.1", f"Host: {ORIGIN}:443"), statuses(200), reaches=None),
     Row(
@@ -193,9 +197,10 @@ ANSWERS: dict[str, bytes] = {
     **{f"answer-{name}": answer for name, (_, answer) in _VALID_ANSWERS.items()},
     **{f"odd-{name}": answer for name, answer in _MALFORMED_ANSWERS.items()},
 }
-"""Answers of the origin to requests whose path begins with the name; then it closes the connection."""
+"""The origin's answers by name. The path of the request begins with the name, and the origin closes the connection
+after the answer."""
 _ANSWER_ROWS = [
-    *(_forwarded(f"answer-{name}", get(_URL), status=status) for name, (status, _) in _VALID_ANSWERS.items()),
+    *(_forwarded_row(f"answer-{name}", get(_URL), status=status) for name, (status, _) in _VALID_ANSWERS.items()),
     Row("answer-200-chunked-to-1.0", head(f"GET {_URL} HTTP/1.0"), statuses(200), reaches=1, lacks=b"chunked"),
     Row("answer-200-chunked-to-head", get(_URL, method="HEAD"), statuses(200), reaches=1, lacks=b"\r\n\r\n2"),
     Row("answer-204-announces-close", get(_URL), statuses(204), reaches=1, has=b"Connection: close"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Malformed and ambiguous requests, which two servers on a request's way may read differently (RFC 9112, 11.2).
+"""Malformed and ambiguous requests, which two servers on the way of a request may read differently (RFC 9112, 11.2).
 
-Whatever the status, the test parses everything that the origin gets strictly (``strict.py``): no request may have two
+Whatever the status, a strict parser (``strict.py``) reads everything that the origin gets: no request may have two
 meanings or begin within the body of another request. ``/inner`` is the request that an attacker tries to smuggle.
 ``/next`` begins where the body ends according to the RFC: it is the same client's next request and gets the second
 answer, although a proxy in front of this proxy may read it differently.
@@ -83,7 +83,7 @@ _CODINGS = {
     "coding-no-break-space": _post("Transfer-Encoding: \xa0chunked", body=_LAST_CHUNK + _INNER),
     "coding-in-a-get": get(_URL, "Transfer-Encoding: x", body=_INNER),
 }
-_CODINGS_EITHER = {
+_TOLERATED_CODINGS = {
     "length-then-chunked": _post("Content-Length: 5", _CHUNKED, body=_LAST_CHUNK + _NEXT),
     "chunked-then-length": _post(_CHUNKED, "Content-Length: 5", body=_LAST_CHUNK + _NEXT),
     # Squid treats these characters as blanks.
@@ -132,7 +132,7 @@ _CHUNKS = {
     "chunk-ends-with-other-bytes": b"5\r\nhelloXX0\r\n\r\n",
     "chunk-size-after-blank": b" 5\r\nhello\r\n" + _LAST_CHUNK,
 }
-_CHUNKS_EITHER = {
+_TOLERATED_CHUNKS = {
     "chunk-newline-without-return": b"5\nhello\n0\n\n",
     "chunk-newline-without-return-after-size": b"5\nhello\r\n" + _LAST_CHUNK,
     "chunk-return-without-newline": b"5\rhello\r0\r\r",
@@ -243,8 +243,8 @@ ROWS = (
     *_refused({name: _post(_CHUNKED, body=body) for name, body in _CHUNKS.items()}),
     *_refused(_SIZES),
     *_refused_or_forwarded(_SAME_LENGTHS),
-    *_refused_or_forwarded(_CODINGS_EITHER),
-    *_refused_or_forwarded({name: _post(_CHUNKED, body=body) for name, body in _CHUNKS_EITHER.items()}),
+    *_refused_or_forwarded(_TOLERATED_CODINGS),
+    *_refused_or_forwarded({name: _post(_CHUNKED, body=body) for name, body in _TOLERATED_CHUNKS.items()}),
     *_refused_or_forwarded(_LINES),
     *_refused_or_forwarded({name: _raw(f"{line}\r\nHost: {ORIGIN}\r\n\r\n") for name, line in _FIRST_LINES.items()}),
 )

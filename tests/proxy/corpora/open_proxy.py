@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Requests that try to reach forbidden targets through a proxy: its own host, neighbours, other services.
 
-None may reach the proxy host's own services (``INNER``), or ports of the origin that are not allowed.
+No request may reach the proxy host's own services (``INNER``), or ports of the origin that are not allowed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ NAMES: dict[str, list[list[str]]] = {
     "both-reversed.example": [["127.0.0.1", ORIGIN]],
     "both6.example": [[ORIGIN, "::1"]],
     "many.example": [[ORIGIN, *(f"10.77.9.{n}" for n in range(100, 110)), PROXY]],
-    # The answer for these names changes: Squid's rules use the first one, and the connection would use a later one.
+    # The answer for these names changes: Squid's rules use the first answer, and the connection would use a later one.
     # Each row has its own name, because the workers do not share the answers that they got.
     "rebind-get.example": [[ORIGIN], ["127.0.0.1"]],
     "rebind-get-port.example": [[ORIGIN], ["127.0.0.1"]],

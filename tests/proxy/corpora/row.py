@@ -18,14 +18,14 @@ class Row:
 
     id: str
     sent: bytes
-    """Bytes to send. The test replaces ``{id}`` by the row's id, by which it finds the request in the origin's
-    record."""
+    """Bytes to send. The test replaces ``{id}`` with the row's id, and finds the request in the origin's record by this
+    id."""
     status: frozenset[int]
     """Allowed statuses of the first final answer."""
     reaches: int | None = 0
     """Number of requests with this id that the origin must get; None if both none and one are acceptable."""
     answers: int = 1
-    """Number of final answers that must come."""
+    """Number of final answers that must arrive."""
     has: bytes = b""
     """Bytes that the client must receive."""
     lacks: bytes = b""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_PARALLEL = 40
-PATIENCE, LINGER = 60.0, 0.1
+ANSWER_SECONDS, EXTRA_SECONDS = 60.0, 0.1
 """Seconds to wait for an answer, and then for additional bytes."""
 SILENCE_SECONDS = 8.0
 """Seconds to wait if there may be no answer, because Squid rightly waits for the rest of an unfinished request."""
@@ -25,7 +25,7 @@ SILENCE_SECONDS = 8.0
 def name_server(table: str) -> None:
     """Answer A and AAAA queries from a table. If a name has several lists of addresses, each query gets the next
     list."""
-    known = read(table)
+    by_name = read(table)
     queries: dict[tuple[str, int], int] = {}
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("", 53))
@@ -36,7 +36,7 @@ def name_server(table: str) -> None:
             labels.append(query[at + 1 : at + 1 + query[at]].decode("latin-1").lower())
             at += query[at] + 1
         name, kind = ".".join(labels), struct.unpack("!H", query[at + 1 : at + 3])[0]
-        lists = known.get(name)
+        lists = by_name.get(name)
         found: list[bytes] = []
         if lists is not None:
             earlier = queries.get((name, kind), 0)
@@ -90,7 +90,7 @@ async def echo(record: str, *ports: str) -> None:
 
 async def web(answers: str, record: str, port: str) -> None:
     """Record and answer each request. If its path has a special answer, send that and close the connection."""
-    known = {name: base64.b64decode(each) for name, each in read(answers).items()}
+    by_name = {name: base64.b64decode(each) for name, each in read(answers).items()}
     record_file, numbers = Record(record), itertools.count()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,12 +106,13 @@ async def web(answers: str, record: str, port: str) -> None:
             target = data.split(b" ", 2)[1].decode("latin-1").lstrip("/").partition("?")[0].partition("/")[0]
             data = data[size:]
             candidates = (target, target.rpartition("-to-")[0], "-".join(target.split("-")[:2]))
-            special = next((each for each in candidates if each in known), "")
+            special = next((each for each in candidates if each in by_name), "")
             if target.startswith(("answer-", "odd-")):
-                writer.write(known[special])
+                writer.write(by_name[special])
                 await writer.drain()
-                # Half-close, then read on: Squid may already have sent the next request. A closed connection would
-                # answer it by RST, and Squid would send 502 (docs/squid-versions.md).
+                # Half-close, then continue to read: Squid may already have sent the next request. If the connection
+                # were closed, the kernel would answer that request with RST, and Squid would send 502
+                # (docs/squid-versions.md).
                 writer.write_eof()
                 while await reader.read(65536):
                     pass
@@ -123,7 +124,7 @@ async def web(answers: str, record: str, port: str) -> None:
 
 
 async def relay(port: str, origin: str, origin_port: str) -> None:
-    """Forward all bytes unparsed and unrepaired; only remove the origin's name from URLs."""
+    """Forward all bytes without parsing or repairing them; only remove the origin's name from URLs."""
     name = f"http://{origin}:{origin_port}/".encode()
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -195,7 +196,7 @@ async def send_row(
 ) -> tuple[str, dict[str, Any]]:
     sent = base64.b64decode(row["data"])
     tunnel, heads = sent.startswith(b"CONNECT"), [sent.startswith(b"HEAD")]
-    wanted, data, closed = base64.b64decode(row["has"]), b"", False
+    expected, data, closed = base64.b64decode(row["has"]), b"", False
     async with limit:
         reader, writer = await asyncio.open_connection(address, int(port))
         try:
@@ -203,15 +204,15 @@ async def send_row(
             if row["ends"]:
                 writer.write_eof()
             loop = asyncio.get_running_loop()
-            end = loop.time() + PATIENCE
+            end = loop.time() + ANSWER_SECONDS
             while not closed and loop.time() < end:
-                enough = len(answers_in(data, heads, False)) >= row["answers"] or (
-                    tunnel and b"\r\n\r\n" in data and data.startswith(b"HTTP/1.1 200") and wanted in data
+                has_all_answers = len(answers_in(data, heads, False)) >= row["answers"] or (
+                    tunnel and b"\r\n\r\n" in data and data.startswith(b"HTTP/1.1 200") and expected in data
                 )
                 wait = (
-                    LINGER
-                    if enough
-                    else min(end - loop.time(), SILENCE_SECONDS if row["silent"] and not data else PATIENCE)
+                    EXTRA_SECONDS
+                    if has_all_answers
+                    else min(end - loop.time(), SILENCE_SECONDS if row["silent"] and not data else ANSWER_SECONDS)
                 )
                 try:
                     piece = await asyncio.wait_for(reader.read(262144), max(wait, 0.01))

@@ -46,15 +46,15 @@ class Outcome:
 
     failed: dict[str, str]
     """For each row with a wrong result: the reason."""
-    trespassed: tuple[str, ...]
+    forbidden_connections: tuple[str, ...]
     """Connections to services that no client may reach."""
     ambiguous: tuple[str, ...]
     """Requests at the origin that have more than one meaning."""
     statuses: dict[str, int]
     """Status of the first final answer of each row."""
 
-    def assert_sound(self) -> None:
-        assert self.trespassed == ()
+    def assert_no_fault(self) -> None:
+        assert self.forbidden_connections == ()
         assert not self.ambiguous, "\n".join(self.ambiguous)
         assert not self.failed, "\n".join(f"{row}: {reason}" for row, reason in self.failed.items())
 
@@ -76,7 +76,7 @@ class Scene:
         (scene.directory / "answers.json").write_text(json.dumps(encoded))
         origin, files = scene.origin, (scene.directory / "answers.json", scene.directory / "origin.record")
         web = origin.popen(program("web", *files, WEB), name="web")
-        tunnel = origin.popen(program("echo", scene.directory / "tunnel.record", TUNNEL), name="goal")
+        tunnel = origin.popen(program("echo", scene.directory / "tunnel.record", TUNNEL), name="tunnel")
         others = origin.popen(program("echo", scene.directory / "others.record", *OTHER_PORTS), name="others")
         inner = scene.proxy.popen(program("echo", scene.directory / "inner.record", INNER, TUNNEL, 80), name="inner")
         for node, port, process in (
@@ -141,10 +141,10 @@ class Scene:
         }
 
     def try_all(self, rows: Sequence[Row], wait_for_all: bool = True) -> Outcome:
-        """Send all rows and judge the answers. *wait_for_all* is False if some rows are known to get no answer."""
+        """Send all rows and check the answers. *wait_for_all* is False if some rows are known to get no answer."""
         records = [self.directory / f"{name}.record" for name in ("origin", "inner", "others", "tunnel")]
         before = [len(path.read_bytes()) if path.exists() else 0 for path in records]
-        got = self.send(rows, wait_for_all)
+        answers = self.send(rows, wait_for_all)
         new = [
             path.read_bytes()[start:].decode() if path.exists() else ""
             for path, start in zip(records, before, strict=True)
@@ -163,10 +163,10 @@ class Scene:
         ambiguous += [str(each.target) for each in arrived if each.target.startswith(b"/inner")]
         failed = {}
         for row in rows:
-            if reason := fault_of(row, got[row.id], arrived):
+            if reason := failure_reason(row, answers[row.id], arrived):
                 failed[row.id] = reason
-        trespassed = tuple(line for text in new[1:3] for line in text.splitlines())
-        return Outcome(failed, trespassed, tuple(ambiguous), {row.id: got[row.id].first for row in rows})
+        forbidden_connections = tuple(line for text in new[1:3] for line in text.splitlines())
+        return Outcome(failed, forbidden_connections, tuple(ambiguous), {row.id: answers[row.id].first for row in rows})
 
 
 def _listens(node: LiveNode, port: int) -> bool:
@@ -177,7 +177,7 @@ def program(name: str, *arguments: object) -> list[str]:
     return [sys.executable, "-I", str(PROGRAMS), name, *map(str, arguments)]
 
 
-def fault_of(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
+def failure_reason(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
     """Return the reason why an answer is wrong, or "" if it is right."""
     name = row.id.encode()
     own_requests = [each for each in arrived if name in each.target.replace(b"/", b" ").replace(b"?", b" ").split()]

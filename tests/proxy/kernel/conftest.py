@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import EMBEDDINGS, NAMES, Preloaded, marked, preloaded_as, scene_runner
+from preloading import BUILDS, NAMES, Preloaded, build_parameter, preloaded_with, scene_runner
 
 from mptcp_lab.testbed.services import REPOSITORY
 from mptcp_proxy import shim
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 
 @pytest.fixture(scope="module")
 def squid_with_patches(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]
 ) -> Iterator[None]:
-    """Put a Squid that ``./run squid`` built in the first place of PATH, unpacked from its package in dist."""
+    """Put a Squid that ``./run squid`` built first in PATH, unpacked from its package in dist."""
     require("squid", "apache2", "curl", "mptcpize", "gcc")
-    if (squid := installed()) is not None and squid.has_mptcp_option:
+    if (squid := find_squid()) is not None and squid.has_mptcp_option:
         yield
         return
     with (REPOSITORY / "run").open() as lock:
@@ -59,14 +59,14 @@ def preloaded(libraries: list[Path]) -> Preloaded:
     return Preloaded(libraries)
 
 
-@pytest.fixture(scope="module", params=map(marked, EMBEDDINGS))
-def preloaded_each_way(request: pytest.FixtureRequest, require: Callable[..., None]) -> Preloaded:
+@pytest.fixture(scope="module", params=map(build_parameter, BUILDS))
+def preloaded_with_each_build(request: pytest.FixtureRequest, require: Callable[..., None]) -> Preloaded:
     """Return the libraries as shipped, or built with a sanitizer."""
     require("root", "namespaces", "mptcp", "gcc")
-    return preloaded_as(request.param)
+    return preloaded_with(request.param)
 
 
 @pytest.fixture
-def run_scene(request: pytest.FixtureRequest, preloaded_each_way: Preloaded) -> Callable[..., Any]:
+def run_scene(request: pytest.FixtureRequest, preloaded_with_each_build: Preloaded) -> Callable[..., Any]:
     """Return a function that runs code after the ``SCENE`` of the test's module."""
-    return scene_runner(preloaded_each_way, request.module.SCENE)
+    return scene_runner(preloaded_with_each_build, request.module.SCENE)

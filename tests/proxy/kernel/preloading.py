@@ -36,7 +36,7 @@ REPORT = (
 )
 
 
-BUILT = Path(sys.prefix) / "built"
+BUILD_DIRECTORY = Path(sys.prefix) / "built"
 """Directory in the virtual environment for libraries whose build takes long."""
 SANITIZERS = {"address,undefined": ("libasan.so", "libubsan.so"), "thread": ("libtsan.so",)}
 """Values of gcc's -fsanitize, and the runtime libraries that must be loaded first."""
@@ -56,14 +56,14 @@ def _sanitized(sanitizer: str, name: str) -> str:
         *(f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"),
     )
     sources = [path.read_bytes() for path in sorted(Path(shim.__file__).parent.glob("*/*.[ch]"))]
-    target = BUILT / hashlib.sha256(b"\0".join([*sources, *map(str.encode, flags)])).hexdigest()[:16] / name
+    target = BUILD_DIRECTORY / hashlib.sha256(b"\0".join([*sources, *map(str.encode, flags)])).hexdigest()[:16] / name
     target.parent.mkdir(parents=True, exist_ok=True)
     with (target.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
-            fresh = target.with_suffix(".new")
-            subprocess.run(["gcc", *flags, *map(str, shim.sources(name)), "-ldl", "-o", str(fresh)], check=True)
-            fresh.rename(target)
+            new_library = target.with_suffix(".new")
+            subprocess.run(["gcc", *flags, *map(str, shim.sources(name)), "-ldl", "-o", str(new_library)], check=True)
+            new_library.rename(target)
     return str(target)
 
 
@@ -95,17 +95,17 @@ class Preloaded:
         **variables: str,
     ) -> Any:
         # env(1) sets the variables only for the program: unshare and the shell must not be preloaded.
-        own = [f"LD_PRELOAD={self.preload}"]
+        variable_settings = [f"LD_PRELOAD={self.preload}"]
         if ports is not None:
-            own.append(f"MPTCP_LISTEN_PORTS={ports}")
+            variable_settings.append(f"MPTCP_LISTEN_PORTS={ports}")
         if congestion is not None:
-            own.append(f"MPTCP_CONGESTION={congestion}")
+            variable_settings.append(f"MPTCP_CONGESTION={congestion}")
         if parents is not None:
-            own.append(f"MPTCP_PARENTS={parents}")
+            variable_settings.append(f"MPTCP_PARENTS={parents}")
         if turns is not None:
-            own.append(f"MPTCP_TURNS={turns}")
+            variable_settings.append(f"MPTCP_TURNS={turns}")
         # Python 3.12 and later warn of fork(2) in programs with threads; this does not matter here.
-        program = [*self.start, *own, interpreter, "-W", "ignore::DeprecationWarning", "-c"]
+        program = [*self.start, *variable_settings, interpreter, "-W", "ignore::DeprecationWarning", "-c"]
         answer = subprocess.run(
             [
                 "unshare",
@@ -129,15 +129,16 @@ class Preloaded:
 
 
 DESCRIPTORS = "ulimit -Sn 4096; ulimit -Hn 8192"
-"""Limits as mptcp-proxy sets them: the library's own descriptors fit above the program's soft limit."""
-EMBEDDINGS = ("plain", "address,undefined", "thread")
+"""Sets the same limits as mptcp-proxy: there is room for the library's own descriptors above the program's soft
+limit."""
+BUILDS = ("plain", "address,undefined", "thread")
 """The libraries as shipped, and built with each sanitizer. Only nightly tests use the last one."""
 
 
-def marked(way: str, *more: str) -> Any:
-    """Return *way* and *more* as a pytest parameter, which is marked as nightly for the last of ``EMBEDDINGS``."""
-    value = (way, *more) if more else way
-    return pytest.param(value, id="-".join((way, *more)), marks=[pytest.mark.nightly] if way == EMBEDDINGS[-1] else [])
+def build_parameter(build: str, *more: str) -> Any:
+    """Return *build* and *more* as a pytest parameter, which is marked as nightly for the last of ``BUILDS``."""
+    value = (build, *more) if more else build
+    return pytest.param(value, id="-".join((build, *more)), marks=[pytest.mark.nightly] if build == BUILDS[-1] else [])
 
 
 def scene_runner(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
@@ -151,9 +152,9 @@ def scene_runner(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
     return run
 
 
-def preloaded_as(way: str) -> Preloaded:
-    """Return the libraries built in one of ``EMBEDDINGS``."""
-    if way == "plain":
+def preloaded_with(build: str) -> Preloaded:
+    """Return the libraries built in one of ``BUILDS``."""
+    if build == "plain":
         return Preloaded([shim.library(name) for name in NAMES])
-    *before, turns, listen = sanitized(way)
+    *before, turns, listen = sanitized(build)
     return Preloaded([Path(turns), Path(listen)], before)

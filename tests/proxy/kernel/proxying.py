@@ -19,14 +19,15 @@ import pytest
 from mptcp_lab.testbed import LiveNode, Program
 from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, mptcp_command, wait_until
 from mptcp_proxy.process import children, command
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 LIBRARIES = ("squid_turns.so", "mptcp_listen.so")
-BOTH_FAMILIES = "tcp[tcpflags] & tcp-syn != 0 or (ip6 and ip6[6] = 6 and ip6[53] & 2 != 0)"
+SYN_FILTER = "tcp[tcpflags] & tcp-syn != 0 or (ip6 and ip6[6] = 6 and ip6[53] & 2 != 0)"
 MPTCP_OPTION = 30
 """TCP option kind of MPTCP (RFC 8684, 3)."""
 WITH_RETRIES = ("--retry", "9", "--retry-all-errors", "--retry-delay", "1")
-"""Options of curl: while Squid reloads, the kernel refuses new connections and resets those not yet accepted."""
+"""Options of curl: while Squid reloads, the kernel refuses new connections and resets those that are not yet
+accepted."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,15 @@ class Fetched:
     size: int
 
 
-def needs_open_checkout() -> None:
+def skip_in_private_checkout() -> None:
     """Skip the test if other users cannot enter the checkout, for example in a private home directory."""
     if not all(directory.stat().st_mode & 0o001 for directory in Path(sys.executable).absolute().parents):
         pytest.skip(f"NOT TESTED: other users may not enter {Path(sys.executable).parent}")
 
 
-def needs_library() -> None:
+def skip_without_library() -> None:
     """Skip the test if the first Squid in PATH opens Multipath TCP listeners without the project's library."""
-    found = installed()
+    found = find_squid()
     if found is not None and found.has_mptcp_option:
         pytest.skip("NOT TESTED: this Squid needs no library for its listeners, see test_proxy_own_option.py")
 
@@ -109,7 +110,7 @@ def all_workers(proxy: Proxy) -> tuple[int, ...]:
     return workers(proxy.process)
 
 
-def kids(process: Program) -> dict[str, int]:
+def worker_pids_by_name(process: Program) -> dict[str, int]:
     """Return the PIDs of the workers by process name, without those that have just ended."""
     return {name.decode(): pid for pid in workers(process) if (name := command(pid).partition(b"\0")[0])}
 
@@ -152,8 +153,8 @@ def connections(node: LiveNode, port: int) -> int:
 
 
 @contextmanager
-def captured_syns(node: LiveNode, device: str, at_least: int) -> Iterator[list[tuple[int, set[int]]]]:
-    """Capture segments with SYN; when the block ends, wait until at least *at_least* were captured.
+def captured_syns(node: LiveNode, device: str, min_count: int) -> Iterator[list[tuple[int, set[int]]]]:
+    """Capture segments with SYN; when the block ends, wait until at least *min_count* were captured.
 
     Then fill the list with (destination port, kinds of TCP options) of each SYN without ACK.
     """
@@ -163,10 +164,10 @@ def captured_syns(node: LiveNode, device: str, at_least: int) -> Iterator[list[t
     path = node.directory / f"{node.name}-{device}.pcap"
     found: list[tuple[int, set[int]]] = []
     options = ["-Z", "root", "--immediate-mode", "-U", "-n", "-i", device, "-w", str(path)]
-    tcpdump = node.popen(["tcpdump", *options, BOTH_FAMILIES])
+    tcpdump = node.popen(["tcpdump", *options, SYN_FILTER])
     wait_until(lambda: "listening on" in tcpdump.output(), "tcpdump listens", process=tcpdump)
     yield found
-    wait_until(lambda: len(rdpcap(str(path))) >= at_least, f"{at_least} segments captured", process=tcpdump)
+    wait_until(lambda: len(rdpcap(str(path))) >= min_count, f"{min_count} segments captured", process=tcpdump)
     tcpdump.signal(signal.SIGINT)
     tcpdump.wait(60)
     for packet in rdpcap(str(path)):

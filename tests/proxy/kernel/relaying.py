@@ -92,8 +92,8 @@ class Chain:
         return self.testbed["relay"]
 
     @contextmanager
-    def carried(self, *, sent: bool = False) -> Iterator[dict[str, int]]:
-        """Yield a dict; when the block ends, fill in the bytes that each uplink received, or sent."""
+    def count_uplink_bytes(self, *, sent: bool = False) -> Iterator[dict[str, int]]:
+        """Yield a dict; when the block ends, fill it with the number of bytes that each uplink received, or sent."""
         found: dict[str, int] = {}
         before = self.uplink_bytes(sent=sent)
         yield found
@@ -103,18 +103,19 @@ class Chain:
         counters = self.node.counters()
         return {device: counters[device].sent if sent else counters[device].received for device in UPLINKS}
 
-    def served(self, number: int) -> int:
-        """Return the number of requests that parent *number* has logged. Squid's probe connections carry no request."""
+    def logged_requests(self, number: int) -> int:
+        """Return the number of requests that parent *number* has logged. Squid's probe connections contain no
+        request."""
         log = self.parents[number].logs / "access.log"
         return len(re.findall(r" (?:GET|CONNECT) ", log.read_text())) if log.exists() else 0
 
-    def wait_for_served(self, *requests: int) -> None:
+    def wait_for_requests(self, *requests: int) -> None:
         """Wait until each parent has logged this many requests.
 
         Squid logs a request when the connections to client and server are closed.
         """
         numbers = range(len(requests))
-        wait_until(lambda: tuple(map(self.served, numbers)) == requests, f"the parents have served {requests}")
+        wait_until(lambda: tuple(map(self.logged_requests, numbers)) == requests, f"the parents have served {requests}")
 
     def doctor(self, user: Sequence[str] = ()) -> dict[str, dict[str, str]]:
         """Return the findings of ``mptcp-proxy doctor`` on the relay. The command prefix *user* changes the user."""
@@ -136,7 +137,7 @@ def chain(
 ) -> Chain:
     """Start an origin with HTTP and HTTPS, a proxy on each of *parents*, and a relay that has these as parents.
 
-    *peers* replace the statements that name the parents. *statements* follow them; *more* is the end of the file.
+    *peers* replace the statements that name the parents. *statements* follow them. *more* is appended to the file.
     """
     origin = start_origin(testbed["origin"], FILES, ports=(80,), tls_port=443)
     proxies = tuple(start_proxy(testbed[name]) for name in parents)

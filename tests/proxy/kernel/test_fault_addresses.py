@@ -24,12 +24,12 @@ def test_flapping_address_reconfigures_squid_once(testbed: Testbed) -> None:
     for _ in range(3):
         node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
         time.sleep(1.2)  # the supervisor combines changes within a shorter time
-        fetched = testbed["client"].run(
+        answer = testbed["client"].run(
             ["curl", "-sf", "-m", "60", *WITH_RETRIES, "-o", "/dev/null", "-x", proxy.url(), origin.url("file")],
             check=False,
             timeout=90,
         )
-        succeeded += fetched.returncode == 0
+        succeeded += answer.returncode == 0
         # The address returns long before the ten seconds after which the removal would reconfigure Squid.
         node.run(["ip", "addr", "del", "192.0.2.77/32", "dev", "lo"])
         time.sleep(1.2)
@@ -52,7 +52,7 @@ def test_frequent_address_changes_reconfigure_squid_less_often(testbed: Testbed)
         node.run(["ip", "addr", "del", address, "dev", "lo"])
         return warning in proxy.process.output()
 
-    wait_until(changes_again, "the supervisor logs it", timeout=240, process=proxy.process)
+    wait_until(changes_again, "the supervisor logs the warning", timeout=240, process=proxy.process)
     for _ in range(5):
         changes_again()
     output = proxy.process.output()

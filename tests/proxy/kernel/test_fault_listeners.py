@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 
 import pytest
-from proxying import configuration, fetch, kids, mptcp_listeners, needs_library, squid
+from proxying import configuration, fetch, mptcp_listeners, skip_without_library, squid, worker_pids_by_name
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.ownership import namespace_processes
@@ -55,7 +55,7 @@ def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
 
     def given_up() -> bool:
         nonlocal absent_since
-        for name, pid in kids(proxy.process).items():
+        for name, pid in worker_pids_by_name(proxy.process).items():
             if name in names and pid not in dead:
                 os.kill(pid, signal.SIGKILL)
                 dead.add(pid)
@@ -82,20 +82,21 @@ def doctor(node: LiveNode, proxy: Proxy) -> dict[str, dict[str, str]]:
 
 
 def test_supervisor_restores_workers_that_squid_gave_up(testbed: Testbed, start: Callable[..., Proxy]) -> None:
-    """Defect: Squid restarted the workers only after an hour, but each status display reported that the proxy
-    serves."""
+    """Defect: Squid restarted the workers only after an hour, but each status display reported that the proxy was
+    serving."""
     node, proxy = testbed["proxy"], start()
-    first = squid(proxy.process)
+    first_pid = squid(proxy.process)
     end_until_given_up(proxy, WORKERS)
-    assert kids(proxy.process).keys().isdisjoint(WORKERS)
+    assert worker_pids_by_name(proxy.process).keys().isdisjoint(WORKERS)
     wait_until(lambda: listening(node) == 2, "both listen again", timeout=LONG_LIMIT, process=proxy.process)
-    assert squid(proxy.process) == first
+    assert squid(proxy.process) == first_pid
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
 
 @pytest.mark.nightly
 def test_supervisor_ends_with_an_error_if_no_worker_listens(testbed: Testbed, start: Callable[..., Proxy]) -> None:
-    """Defect: only the coordinator still ran, but the service stayed "active" and reported that it serves port 3128."""
+    """Defect: only the coordinator still ran, but the service stayed "active" and reported that it was serving port
+    3128."""
     node, proxy = testbed["proxy"], start(LATE_REVIVAL)
     end_until_given_up(proxy, WORKERS)
     message = f"Squid does not listen on port {PROXY_PORT}; the reason is in"
@@ -132,7 +133,7 @@ def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed
     def ended() -> bool:
         reported.add(status(proxy)[0])
         with suppress(ValueError):  # Squid has just ended
-            for name, pid in kids(proxy.process).items():
+            for name, pid in worker_pids_by_name(proxy.process).items():
                 if name in WORKERS and pid not in dead:
                     os.kill(pid, signal.SIGKILL)
                     dead.add(pid)
@@ -158,8 +159,10 @@ def test_missing_worker_is_reported_while_the_other_serves(testbed: Testbed, sta
         timeout=LONG_LIMIT,
         process=proxy.process,
     )
-    shown = f"serving: port {PROXY_PORT} (1 of 2 workers) by Multipath TCP"
-    wait_until(lambda: status(proxy)[0] == shown, "the status reports it", timeout=LONG_LIMIT, process=proxy.process)
+    expected_status = f"serving: port {PROXY_PORT} (1 of 2 workers) over Multipath TCP"
+    wait_until(
+        lambda: status(proxy)[0] == expected_status, "the status reports it", timeout=LONG_LIMIT, process=proxy.process
+    )
     assert fetch(testbed["client"], origin.url("file"), proxy.url()).status == 200
     assert proxy.process.output().count(message) == 1
 
@@ -167,11 +170,11 @@ def test_missing_worker_is_reported_while_the_other_serves(testbed: Testbed, sta
 @pytest.mark.nightly
 def test_worker_that_returns_with_plain_tcp_is_reported(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     """Defect: the supervisor checked the listeners only after a start and a reload."""
-    needs_library()
+    skip_without_library()
     node, proxy = testbed["proxy"], start()
     # Simulate a preload library that no longer works: with this list it converts no listener to Multipath TCP.
     (proxy.state / "listen-ports").write_text("9\n")
-    os.kill(kids(proxy.process)["(squid-2)"], signal.SIGKILL)
+    os.kill(worker_pids_by_name(proxy.process)["(squid-2)"], signal.SIGKILL)
     message = f"port {PROXY_PORT} takes plain TCP, not Multipath TCP"
     wait_until(
         lambda: message in proxy.process.output(),
@@ -179,9 +182,12 @@ def test_worker_that_returns_with_plain_tcp_is_reported(testbed: Testbed, start:
         timeout=LONG_LIMIT,
         process=proxy.process,
     )
-    shown = f"serving: port {PROXY_PORT} by PLAIN TCP"
+    expected_status = f"serving: port {PROXY_PORT} over PLAIN TCP"
     wait_until(
-        lambda: status(proxy)[0].startswith(shown), "the status reports it", timeout=LONG_LIMIT, process=proxy.process
+        lambda: status(proxy)[0].startswith(expected_status),
+        "the status reports it",
+        timeout=LONG_LIMIT,
+        process=proxy.process,
     )
     assert listening(node) == 2
 
@@ -189,7 +195,7 @@ def test_worker_that_returns_with_plain_tcp_is_reported(testbed: Testbed, start:
 @pytest.mark.nightly
 def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy]) -> None:
     node, proxy = testbed["proxy"], start()
-    victim = kids(proxy.process)["(squid-2)"]
+    victim = worker_pids_by_name(proxy.process)["(squid-2)"]
     os.kill(victim, signal.SIGSTOP)
     message = f"Squid's squid-2 (process {victim}) does not run at all"
     wait_until(

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from proxying import configuration, kids, mptcp_listeners, squid
+from proxying import configuration, mptcp_listeners, squid, worker_pids_by_name
 from small_disk import fill, small_disk
 from time_limit import slowness
 
@@ -28,10 +28,10 @@ from mptcp_proxy import log_files
 pytestmark = pytest.mark.kernel
 LONG_LIMIT = 60.0
 """Time limit in seconds for steps of one or two seconds, which take longer on a busy machine."""
-THREADS, PAUSE = 4, 0.05
+CLIENT_COUNT, PAUSE_SECONDS = 4, 0.05
 """Number of concurrent clients, and seconds between two requests of one client."""
 MAX_RETRY_SECONDS = 5.0
-"""Maximum seconds until the supervisor tries again; normally it does so after one second."""
+"""Maximum seconds until the supervisor tries again. Normally it tries again after one second."""
 COORDINATOR = "(squid-coord-3)"
 # A client program. It sends each request with a unique name on a new connection, and records name, outcome, time and
 # duration. It ends when the file named by its last argument exists.
@@ -95,10 +95,10 @@ class Traffic:
         """Return the number of served requests that began after *moment*."""
         return sum(each.outcome == SERVED and each.ended_at - each.seconds > moment for each in self.ended())
 
-    def until_served(self) -> float:
+    def wait_until_served(self) -> float:
         """Wait until requests are served again. Return the longest time in seconds between two served requests."""
         start = time.time()
-        wait_until(lambda: self.served_since(start) >= 5 * THREADS, "requests are served", timeout=LONG_LIMIT)
+        wait_until(lambda: self.served_since(start) >= 5 * CLIENT_COUNT, "requests are served", timeout=LONG_LIMIT)
         served = sorted(each.ended_at for each in self.ended() if each.outcome == SERVED)
         return max(later - earlier for earlier, later in itertools.pairwise(served))
 
@@ -110,11 +110,11 @@ def traffic(testbed: Testbed) -> Iterator[Traffic]:
     record.write_text("")
     end_file.unlink(missing_ok=True)
     proxy, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
-    arguments = (proxy, str(PROXY_PORT), origin, str(THREADS), str(PAUSE), str(record), str(end_file))
+    arguments = (proxy, str(PROXY_PORT), origin, str(CLIENT_COUNT), str(PAUSE_SECONDS), str(record), str(end_file))
     process = testbed["client"].popen(python_command(CLIENTS, *arguments), name="traffic")
     running = Traffic(record)
     try:
-        running.until_served()
+        running.wait_until_served()
         yield running
     finally:
         end_file.write_text("")
@@ -130,8 +130,10 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[[int], Pro
 
     def start(count: int) -> Proxy:
         proxy = start_proxy(node, configuration(node, f"workers {count}"))
-        wanted = {f"(squid-{number + 1})" for number in range(count)}
-        wait_until(lambda: listeners(node, proxy) == wanted, "all listen", timeout=LONG_LIMIT, process=proxy.process)
+        expected_names = {f"(squid-{number + 1})" for number in range(count)}
+        wait_until(
+            lambda: listeners(node, proxy) == expected_names, "all listen", timeout=LONG_LIMIT, process=proxy.process
+        )
         return proxy
 
     return start
@@ -139,8 +141,8 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[[int], Pro
 
 def listeners(node: LiveNode, proxy: Proxy) -> set[str]:
     """Return the names of the Squid processes that hold a listener."""
-    held = node.run(["ss", "-HtlnpO", "sport", "=", f":{PROXY_PORT}"]).stdout
-    return {name for name, pid in kids(proxy.process).items() if f"pid={pid}," in held}
+    sockets = node.run(["ss", "-HtlnpO", "sport", "=", f":{PROXY_PORT}"]).stdout
+    return {name for name, pid in worker_pids_by_name(proxy.process).items() if f"pid={pid}," in sockets}
 
 
 def test_killed_squid_process_is_replaced_while_others_serve(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
@@ -148,11 +150,14 @@ def test_killed_squid_process_is_replaced_while_others_serve(testbed: Testbed, s
     node, proxy = testbed["proxy"], start(2)
 
     def is_served_without(name: str, victim: int) -> bool:
-        return kids(proxy.process).get(name, victim) != victim and listeners(node, proxy) >= {"(squid-1)", "(squid-2)"}
+        return worker_pids_by_name(proxy.process).get(name, victim) != victim and listeners(node, proxy) >= {
+            "(squid-1)",
+            "(squid-2)",
+        }
 
     with traffic(testbed) as clients:
         for name in (COORDINATOR, "(squid-1)", "(squid-2)", "(squid-1)"):
-            victim, moment, before = kids(proxy.process)[name], time.time(), len(clients.failed())
+            victim, moment, before = worker_pids_by_name(proxy.process)[name], time.time(), len(clients.failed())
             os.kill(victim, signal.SIGKILL)
             wait_until(
                 partial(is_served_without, name, victim),
@@ -161,10 +166,10 @@ def test_killed_squid_process_is_replaced_while_others_serve(testbed: Testbed, s
                 process=proxy.process,
             )
             print(f"{name}: {time.time() - moment:.1f} s")
-            clients.until_served()
+            clients.wait_until_served()
             lost = [each.outcome for each in clients.failed()[before:]]
             # Requests that the killed process had accepted are lost; no connection is refused.
-            assert len(lost) <= 2 * THREADS, lost
+            assert len(lost) <= 2 * CLIENT_COUNT, lost
             assert set(lost) <= LOST, lost
             assert lost == [] or name != COORDINATOR
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
@@ -174,16 +179,16 @@ def test_killed_squid_process_is_replaced_while_others_serve(testbed: Testbed, s
 @pytest.mark.parametrize("count", [1, 2])
 def test_reload_refuses_connections_only_briefly(testbed: Testbed, start: Callable[[int], Proxy], count: int) -> None:
     node, proxy = testbed["proxy"], start(count)
-    before = kids(proxy.process)
+    before = worker_pids_by_name(proxy.process)
     with traffic(testbed) as clients:
         for number in range(4):
             proxy.process.signal(signal.SIGHUP)
             wait_until(partial(has_reloaded, proxy, number + 1), "the reload", timeout=LONG_LIMIT)
             time.sleep(2)  # The supervisor checks the listeners one second after the reload.
-            print(f"no request served for {clients.until_served():.2f} s")
+            print(f"no request served for {clients.wait_until_served():.2f} s")
     # Squid closes its listener and opens another one; the kernel resets connections that were not yet accepted.
     assert {each.outcome for each in clients.failed()} <= {REFUSED, "ConnectionResetError"}
-    assert kids(proxy.process) == before
+    assert worker_pids_by_name(proxy.process) == before
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
 
@@ -203,7 +208,7 @@ def test_restart_refuses_connections_immediately(testbed: Testbed, start: Callab
         wait_until(lambda: any(each.outcome == REFUSED for each in clients.failed()), "refused", timeout=LONG_LIMIT)
         start(2)
         restarted = time.time()
-        clients.until_served()
+        clients.wait_until_served()
     # Clients get a reset immediately; no client waits for a proxy that does not run.
     assert {each.outcome for each in clients.failed()} <= LOST | {REFUSED}
     assert [
@@ -221,7 +226,7 @@ def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: C
     def log_descriptors() -> list[str]:
         """Return the current names of all open log files, once for each descriptor."""
         found = []
-        for pid in kids(proxy.process).values():
+        for pid in worker_pids_by_name(proxy.process).values():
             for each in Path(f"/proc/{pid}/fd").iterdir():
                 with suppress(OSError):
                     found.append(os.readlink(each))
@@ -231,11 +236,11 @@ def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: C
         before = log_descriptors()
         assert before
         for _ in range(rotations):
-            clients.until_served()
+            clients.wait_until_served()
             assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2 * rotations)
             os.kill(squid(proxy.process), signal.SIGUSR1)
             wait_until((proxy.logs / "access.log").exists, "a new log", timeout=LONG_LIMIT)
-        clients.until_served()
+        clients.wait_until_served()
         assert clients.failed() == []
 
     def logged() -> str:
@@ -281,12 +286,12 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
 
     with small_disk(node.directory / f"{node.name}-proxy-log") as disk:
         proxy = start(2)
-        before = kids(proxy.process)
+        before = worker_pids_by_name(proxy.process)
         with traffic(testbed) as clients:
             filling = fill(disk)
             # The log's last memory page still has room for lines.
             wait_until(lambda: lost(clients) > 100, "requests are not logged", timeout=LONG_LIMIT)
-            assert (kids(proxy.process), clients.failed()) == (before, [])
+            assert (worker_pids_by_name(proxy.process), clients.failed()) == (before, [])
             wait_until(
                 lambda: "requests are served without a line" in proxy.process.output(),
                 "the supervisor logs it",
@@ -296,8 +301,8 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
             assert log_files.rotate(proxy.logs, max_bytes=10, old_files=2)
             os.kill(squid(proxy.process), signal.SIGUSR1)
             wait_until((disk / "access.log").exists, "a new log", timeout=LONG_LIMIT)
-            clients.until_served()
-            assert kids(proxy.process) == before
+            clients.wait_until_served()
+            assert worker_pids_by_name(proxy.process) == before
             full = ["the disk of /var/log/mptcpproxy is full"]
             wait_until(
                 lambda: json.loads((proxy.state / "reloads.json").read_text())["problems"] == full,
@@ -311,7 +316,7 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
                 lambda: "requests are logged" in proxy.process.output(), "the supervisor logs it", timeout=LONG_LIMIT
             )
         assert clients.failed() == []
-        assert kids(proxy.process) == before
+        assert worker_pids_by_name(proxy.process) == before
         assert proxy.process.output().count("the disk of the logs is full") == 1
 
 
@@ -337,16 +342,16 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
         wait_until(lambda: b"serving: " in outcome_file.read_bytes(), "the outcome is written", timeout=LONG_LIMIT)
         # The file of the preload libraries' counters still changes, because its space was allocated at the start.
         files = {path: path.read_bytes() for path in disk.iterdir() if path.is_file() and path.name != "counters"}
-        before = kids(proxy.process)
+        before = worker_pids_by_name(proxy.process)
         with traffic(testbed) as clients:
             filling = fill(disk)
             node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
             wait_until(lambda: "; for now, " in proxy.process.output(), "the supervisor logs it", timeout=LONG_LIMIT)
             proxy.process.signal(signal.SIGHUP)
             wait_until(lambda: "reload refused" in proxy.process.output(), "refused", timeout=LONG_LIMIT)
-            clients.until_served()
+            clients.wait_until_served()
             assert {path: path.read_bytes() for path in files} == files
-            assert kids(proxy.process) == before
+            assert worker_pids_by_name(proxy.process) == before
             assert clients.failed() == []
             attempts = Attempts(disk)
             wait_until(lambda: attempts.number() >= 2, "the attempt fails several times", timeout=LONG_LIMIT)
@@ -359,11 +364,11 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
             print(f"the addresses were written {seconds:.2f} s after the disk had room")
             waiting = processors.usage(before_freed, processors.read()).waiting
             assert seconds < MAX_RETRY_SECONDS * slowness(waiting), (
-                "the next attempt must write them, not one half a minute later"
+                "the next attempt must write them, not an attempt half a minute later"
             )
             proxy.process.signal(signal.SIGHUP)
             wait_until(lambda: reloads(proxy) == 1, "the reload", timeout=LONG_LIMIT)
-            clients.until_served()
-        assert kids(proxy.process) == before
+            clients.wait_until_served()
+        assert worker_pids_by_name(proxy.process) == before
         assert b"192.0.2.77" in (disk / "own-addresses").read_bytes()
         assert "Traceback" not in proxy.process.output()

@@ -61,8 +61,8 @@ for number in range(count):
         time.sleep(0.01)
 """
 """Sends SYNs with both MP_JOIN and MP_CAPABLE, to which the kernel replies in plain TCP."""
-JOINED = "MPTcpExtMPJoinAckRx"
-CAPABLE = "MPTcpExtMPCapableSYNRX"
+JOIN_COUNTER = "MPTcpExtMPJoinAckRx"
+CAPABLE_COUNTER = "MPTcpExtMPCapableSYNRX"
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def proxy(testbed: Testbed, require: Callable[..., None]) -> Proxy:
 def load_table(
     testbed: Testbed, tmp_path: Path, without: str = "", rate: str = f"{PER_SECOND}/second", instead: str = ""
 ) -> None:
-    """Load the table; replace the line *without* by *instead*, and the rate of new connections by *rate*."""
+    """Load the table; replace the line *without* with *instead*, and the rate of new connections with *rate*."""
     text = TABLE.read_text()
     assert without in text
     text = text.replace(without, instead).replace(f" {PER_SECOND}/second", f" {rate}")
@@ -83,8 +83,9 @@ def load_table(
     testbed["proxy"].run(["nft", "-f", str(tmp_path / "limit.nft")])
 
 
-def opened(testbed: Testbed, address: str, proxy: str) -> tuple[int, int, float]:
-    """Let a client open connections as fast as it can. Return the accepted and refused ones, and the seconds."""
+def open_connections(testbed: Testbed, address: str, proxy: str) -> tuple[int, int, float]:
+    """Let a client open connections as fast as it can. Return the numbers of accepted and refused connections, and the
+    duration in seconds."""
     accepted, refused, seconds = json.loads(
         testbed["client"].run(python_command(OPEN_CONNECTIONS, address, proxy, str(OPEN_COUNT)), timeout=300).stdout
     )
@@ -105,16 +106,16 @@ def test_new_connections_of_one_client_are_limited(
     testbed: Testbed, proxy: Proxy, tmp_path: Path, address: str, server: str
 ) -> None:
     load_table(testbed, tmp_path)
-    accepted, refused, seconds = opened(testbed, address, server)
+    accepted, refused, seconds = open_connections(testbed, address, server)
     assert BURST <= accepted <= BURST + PER_SECOND * seconds + 1
     assert refused == OPEN_COUNT - accepted
-    # Each connection takes 0.2 ms. A machine that needed twenty seconds for all of them may have exceeded no limit.
+    # Each connection takes 0.2 ms. A machine that needs twenty seconds for all of them may stay below the limit.
     assert refused or seconds > (OPEN_COUNT - BURST) / PER_SECOND
     assert status(testbed, "10.77.2.2", proxy.url()) == "200", "another client is limited"
 
 
 CONCURRENT_LIMIT = "ct count over 2000"
-HOLD = """
+HOLD_CONNECTIONS = """
 import json, socket, sys
 proxy, count, addresses = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 held, refused = [], 0
@@ -128,9 +129,11 @@ sys.stdin.read()
 """
 
 
-def held(testbed: Testbed, *addresses: str) -> tuple[int, int]:
-    """Let a client open 60 connections and keep them open. Return the numbers of accepted and refused ones."""
-    accepted, refused = json.loads(testbed["client"].run(python_command(HOLD, "fd77:8::2", "60", *addresses)).stdout)
+def hold_connections(testbed: Testbed, *addresses: str) -> tuple[int, int]:
+    """Let a client open 60 connections and keep them open. Return how many were accepted and refused."""
+    accepted, refused = json.loads(
+        testbed["client"].run(python_command(HOLD_CONNECTIONS, "fd77:8::2", "60", *addresses)).stdout
+    )
     return accepted, refused
 
 
@@ -144,14 +147,14 @@ def test_open_connections_of_an_ipv6_network_are_limited(
     for address in addresses:
         testbed["client"].run(["ip", "address", "add", f"{address}/64", "dev", "eth0", "nodad"])
     load_table(testbed, tmp_path, CONCURRENT_LIMIT, instead=instead)
-    wanted = (60, 0) if "4000" in instead else (40, 20)
-    assert held(testbed, *addresses) == wanted
-    assert held(testbed, "fd77:2::2") == wanted, "another client is limited"
-    wait_until(lambda: held(testbed, *addresses) == wanted, "closed connections no longer count")
+    expected = (60, 0) if "4000" in instead else (40, 20)
+    assert hold_connections(testbed, *addresses) == expected
+    assert hold_connections(testbed, "fd77:2::2") == expected, "another client is limited"
+    wait_until(lambda: hold_connections(testbed, *addresses) == expected, "closed connections no longer count")
 
 
 def test_all_connections_are_accepted_without_the_table(testbed: Testbed, proxy: Proxy) -> None:
-    assert opened(testbed, "10.77.1.2", "10.77.8.2")[0] == OPEN_COUNT
+    assert open_connections(testbed, "10.77.1.2", "10.77.8.2")[0] == OPEN_COUNT
 
 
 @pytest.mark.nightly(except_for=("as shipped",))
@@ -159,15 +162,15 @@ def test_all_connections_are_accepted_without_the_table(testbed: Testbed, proxy:
 def test_join_does_not_count_as_a_new_connection(testbed: Testbed, proxy: Proxy, tmp_path: Path, without: str) -> None:
     # With this rate, the second address cannot regain its used share.
     load_table(testbed, tmp_path, without, rate="1/hour")
-    before = testbed["proxy"].mib().get(JOINED, 0)
-    assert opened(testbed, "10.77.2.2", "10.77.8.2")[0] == BURST
+    before = testbed["proxy"].mib().get(JOIN_COUNTER, 0)
+    assert open_connections(testbed, "10.77.2.2", "10.77.8.2")[0] == BURST
     # The download takes ten seconds, because the second subflow joins late on a busy machine.
     assert status(testbed, "10.77.1.2", proxy.url(), "--limit-rate", "300K", file="large") == "200"
-    joined = testbed["proxy"].mib().get(JOINED, 0) - before
+    joined = testbed["proxy"].mib().get(JOIN_COUNTER, 0) - before
     assert joined == (0 if without else 1)
 
 
-def refused(testbed: Testbed) -> int:
+def refused_count(testbed: Testbed) -> int:
     """Return the number of SYNs that the table has refused."""
     listed = json.loads(testbed["proxy"].run(["nft", "-j", "list", "ruleset"]).stdout)["nftables"]
     rules = [expression for each in listed for expression in each.get("rule", {}).get("expr", ())]
@@ -183,16 +186,18 @@ def test_syn_with_mp_join_and_mp_capable_is_limited(
 ) -> None:
     """Defect: a SYN with MP_JOIN and MP_CAPABLE opens a plain TCP connection, but the table did not count it."""
     load_table(testbed, tmp_path, JOIN_PASSES, instead=instead)
-    before, begun = testbed["proxy"].mib()[CAPABLE], time.monotonic()
+    before, begun = testbed["proxy"].mib()[CAPABLE_COUNTER], time.monotonic()
     testbed["client"].run(python_command(SEND_JOINS, "10.77.2.2", "10.77.8.2", str(JOIN_COUNT)), timeout=300)
-    took = time.monotonic() - begun
+    duration = time.monotonic() - begun
     if instead != JOIN_PASSES:
-        assert refused(testbed) == 0
-        assert testbed["proxy"].mib()[CAPABLE] - before == JOIN_COUNT
+        assert refused_count(testbed) == 0
+        assert testbed["proxy"].mib()[CAPABLE_COUNTER] - before == JOIN_COUNT
         return
-    assert JOIN_COUNT - JOIN_BURST - JOINS_PER_SECOND * took - 1 <= refused(testbed) <= JOIN_COUNT - JOIN_BURST
-    assert refused(testbed) + testbed["proxy"].mib()[CAPABLE] - before == JOIN_COUNT
-    assert refused(testbed) or took > (JOIN_COUNT - JOIN_BURST) / JOINS_PER_SECOND
+    assert (
+        JOIN_COUNT - JOIN_BURST - JOINS_PER_SECOND * duration - 1 <= refused_count(testbed) <= JOIN_COUNT - JOIN_BURST
+    )
+    assert refused_count(testbed) + testbed["proxy"].mib()[CAPABLE_COUNTER] - before == JOIN_COUNT
+    assert refused_count(testbed) or duration > (JOIN_COUNT - JOIN_BURST) / JOINS_PER_SECOND
 
 
 def test_table_can_be_loaded_twice_and_removed_as_documented(testbed: Testbed) -> None:

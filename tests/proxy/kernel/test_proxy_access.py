@@ -118,14 +118,14 @@ def test_clients_with_public_addresses_are_refused(
         ),
         core.changed([*ip, "route", "add", *return_route], [*ip, "route", "del", *return_route]),
     ):
-        url, through = origin.url("file.bin", family=family), proxy.url(family)
-        assert fetch(client, url, through, options=["--interface", address]).status == REFUSED
+        url, proxy_url = origin.url("file.bin", family=family), proxy.url(family)
+        assert fetch(client, url, proxy_url, options=["--interface", address]).status == REFUSED
         own = client.address("eth0", family)
-        assert fetch(client, url, through, options=["--interface", own]).status == 200
+        assert fetch(client, url, proxy_url, options=["--interface", own]).status == 200
 
 
 def test_address_added_later_is_refused(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
-    """The address belongs to the origin, so that requests for it would succeed before and after."""
+    """The address belongs to the origin, so requests for it succeed before it is added and after it is removed."""
     client, node = module_testbed["client"], module_testbed["proxy"]
     address = [f"{origin.host.address('eth0')}/32", "dev", "lo"]
 

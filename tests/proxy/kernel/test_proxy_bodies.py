@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that bodies of many sizes and framings arrive unchanged through any Squid, sent whole or in pieces."""
+"""Tests that bodies of many sizes and framings, sent whole or in pieces, arrive unchanged through any Squid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proxying import all_workers, configuration, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, python_command, start_proxy, wait_until
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 pytestmark = pytest.mark.kernel
 TCP, MPTCP = 6, 262
@@ -19,7 +19,7 @@ PORT = 8000
 # Sizes around those of Squid's buffers, which are 4, 16 and 64 KB.
 SIZES = (0, 1, 1000, 3500, 4095, 4096, 4097, 5000, 16_384, 65_535, 65_536, 70_001, 300_000)
 FRAMINGS = ("length", "chunked", "close")
-MANNERS = ("whole", "separate", "pieces")
+SEND_MODES = ("whole", "separate", "pieces")
 BODY = """
 import random
 def body_of(size):
@@ -78,7 +78,7 @@ CLIENT = (
     + """
 import contextlib, http.client, io, itertools, json, socket, sys, time
 proxy, port, origin, protocol, number = sys.argv[1:]
-sizes, framings, manners, of_ranges = json.load(sys.stdin)
+sizes, framings, manners, range_framings = json.load(sys.stdin)
 class KeptOpen(io.BufferedReader):
     "A reader that stays open when http.client closes it after an answer, because more answers follow."
     def close(self):
@@ -92,7 +92,7 @@ for size, framing, manner in itertools.product(sizes, framings, manners):
     wanted.append(("GET", place, "", 200, body))
     if manner == "whole":
         wanted.append(("HEAD", place, "", 200, b""))
-    if manner == "whole" and framing in of_ranges and size > 2:
+    if manner == "whole" and framing in range_framings and size > 2:
         wanted.append(("GET", f"{place}?unrequested", "", 206, body[1:]))
         for first in (0, 1, size // 3):
             last = first + size // 2
@@ -162,10 +162,10 @@ def test_bodies_arrive_unchanged(site: tuple[Testbed, Proxy], protocol: int, num
     testbed, proxy = site
     address, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
     command = python_command(CLIENT, address, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), str(number))
-    squid = installed()
-    # With Debian's Squid a client waits forever for the end of a range without length (chunked-range.patch).
-    of_ranges = FRAMINGS if squid and squid.has_mptcp_option else ["length"]
-    wanted = json.dumps([SIZES, FRAMINGS, MANNERS, of_ranges])
+    squid = find_squid()
+    # With Debian's Squid, a client waits forever for the end of a range without a length (chunked-range.patch).
+    range_framings = FRAMINGS if squid and squid.has_mptcp_option else ["length"]
+    wanted = json.dumps([SIZES, FRAMINGS, SEND_MODES, range_framings])
     before = all_workers(proxy)
     wrong = json.loads(testbed["client"].run(command, timeout=240, input=wanted).stdout)
     assert wrong == [], "\n".join(map(str, wrong))

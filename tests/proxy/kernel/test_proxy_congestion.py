@@ -44,25 +44,25 @@ def downloading(testbed: Testbed, origin: Origin, proxy: Proxy) -> Iterator[None
 
 
 @pytest.mark.nightly(except_for=("default-two", "reno-one"))
-@pytest.mark.parametrize("several", ["workers 1", "workers 2"], ids=["one worker", "two workers"])
+@pytest.mark.parametrize("worker_statement", ["workers 1", "workers 2"], ids=["one worker", "two workers"])
 @pytest.mark.parametrize(
     ("arguments", "towards_clients"),
     [((), "bbr"), (("--congestion-control", "reno"), "reno"), (("--congestion-control", "keep"), None)],
     ids=["default", "reno", "keep"],
 )
 def test_congestion_control_applies_only_to_subflows_of_clients(
-    testbed: Testbed, origin: Origin, arguments: Sequence[str], towards_clients: str | None, several: str
+    testbed: Testbed, origin: Origin, arguments: Sequence[str], towards_clients: str | None, worker_statement: str
 ) -> None:
     node = testbed["proxy"]
     default = node.run(["sysctl", "-n", DEFAULT_SYSCTL]).stdout.strip()
-    wanted = towards_clients or default
-    if towards_clients and (default == wanted or wanted not in AVAILABLE.read_text().split()):
-        pytest.skip(f"NOT TESTED: this kernel has no {wanted} in addition to {default}")
-    proxy = start_proxy(node, configuration(node, several), arguments=arguments)
+    expected = towards_clients or default
+    if towards_clients and (default == expected or expected not in AVAILABLE.read_text().split()):
+        pytest.skip(f"NOT TESTED: this kernel has no {expected} in addition to {default}")
+    proxy = start_proxy(node, configuration(node, worker_statement), arguments=arguments)
     with downloading(testbed, origin, proxy):
         initial_and_joined = congestion_controls(node, ["sport", "=", f":{PROXY_PORT}"])
         assert len(initial_and_joined) >= 2
-        assert set(initial_and_joined) == {wanted}
+        assert set(initial_and_joined) == {expected}
         assert congestion_controls(node, ["dport", "=", ":80"]) == [default]
     assert "mptcp_listen" not in proxy.process.output()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from attacking import Answer, Scene, fault_of
+from attacking import Answer, Scene, failure_reason
 from corpora import conformance, malformed, open_proxy
 from corpora.all_corpora import CORPORA
 from corpora.row import ORIGIN, WEB, Row, statuses
@@ -15,9 +15,9 @@ from proxying import all_workers, configuration, workers
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import SQUID_CONFIG, Proxy, python_command
-from mptcp_proxy.configuration.by_version import adapted
+from mptcp_proxy.configuration.by_version import adapt
 from mptcp_proxy.configuration.source import PhysicalLine, statements
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 pytestmark = pytest.mark.kernel
 QUICK = ("connect_timeout 2 seconds", "forward_timeout 3 seconds", "shutdown_lifetime 0 seconds")
@@ -49,7 +49,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as or
 """
 
 
-def test_test_origin_resets_no_connection_with_a_late_request(scene: Scene) -> None:
+def test_origin_of_the_tests_does_not_reset_a_connection_with_a_late_request(scene: Scene) -> None:
     """If the test's origin reset a connection, Squid would answer 502."""
     command = python_command(LATE_REQUEST, ORIGIN, str(WEB))
     assert scene.client.run(command, check=False, timeout=90).stderr == ""
@@ -59,7 +59,7 @@ def test_test_origin_resets_no_connection_with_a_late_request(scene: Scene) -> N
 class TestAsShipped:
     def test_corpus_gets_the_expected_answers(self, scene: Scene, proxy: Proxy, name: str) -> None:
         before = all_workers(proxy)
-        scene.try_all(CORPORA[name]).assert_sound()
+        scene.try_all(CORPORA[name]).assert_no_fault()
         assert workers(proxy.process) == before, "a request ended Squid"
 
     def test_corpus_has_enough_rows(self, name: str) -> None:
@@ -71,15 +71,16 @@ class TestAsShipped:
     ("sent", "answers", "max_answers"),
     [(b"{id}", 1, 1), (b"{id} GET http://x/next HTTP/1.1", 1, 2), (b"{id}{id}", 2, 2)],
 )
-def test_unrequested_answers_count_as_a_fault(sent: bytes, answers: int, max_answers: int) -> None:
+def test_answers_without_a_request_count_as_a_fault(sent: bytes, answers: int, max_answers: int) -> None:
     row = Row("row", sent, statuses(200), reaches=None, answers=answers)
-    faults = [fault_of(row, Answer((200,) * count, b""), []) for count in range(1, 5)]
+    faults = [failure_reason(row, Answer((200,) * count, b""), []) for count in range(1, 5)]
     assert [count for count, fault in enumerate(faults, 1) if not fault] == list(range(answers, max_answers + 1))
 
 
 @pytest.mark.nightly
 def test_corpus_detects_a_relay_that_forwards_everything(scene: Scene) -> None:
-    """The relay forwards all bytes. Nearly all rows are ambiguous, so the requests at the origin must be so, too."""
+    """The relay forwards all bytes. Nearly all rows are ambiguous, so the requests at the origin must also be
+    ambiguous."""
     with scene.relaying():
         outcome = scene.try_all(malformed.ROWS, wait_for_all=False)
     assert len(outcome.ambiguous) > 0.75 * len(malformed.ROWS)
@@ -118,13 +119,13 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
 @pytest.mark.nightly(except_for=("conformance",))
 @pytest.mark.parametrize("name", MUTANTS)
 def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
-    squid = installed()
+    squid = find_squid()
     assert squid is not None
-    # Leave out lines that this version of Squid does not get, because it always behaves that way.
+    # Leave out lines that this version of Squid does not get, because it always behaves as they say.
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(MUTANTS[name], 1)]
-    used_lines = {line.text for line in adapted(lines, list(statements(lines, "n")), squid.version).lines}
+    used_lines = {line.text for line in adapt(lines, list(statements(lines, "n")), squid.version).lines}
     mutants = {line: more for line, more in MUTANTS[name].items() if line in used_lines}
-    with scene.serving(weaker(scene, {line: instead for line, (instead, _) in mutants.items()})):
+    with scene.serving(weaker_configuration(scene, {line: replacement for line, (replacement, _) in mutants.items()})):
         failed = set(scene.try_all(CORPORA[name], wait_for_all=False).failed)
     not_needed = {"no-such-name"} if squid.version.startswith("6") else set()
     for line, (_, rows) in mutants.items():
@@ -133,17 +134,17 @@ def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
 
 def test_rows_detect_a_missing_status_in_the_rule_for_empty_answers(scene: Scene) -> None:
     rows = [row for row in conformance.ROWS if row.id.endswith("-announces-close")]
-    with scene.serving(weaker(scene, {"acl no_body http_status 204 304": "acl no_body http_status 204"})):
+    with scene.serving(weaker_configuration(scene, {"acl no_body http_status 204 304": "acl no_body http_status 204"})):
         assert scene.try_all(rows).failed.keys() == {"answer-304-announces-close"}
 
 
-def weaker(scene: Scene, instead: Mapping[str, str]) -> Path:
-    """Write the shipped configuration with some lines replaced by *instead*."""
+def weaker_configuration(scene: Scene, replacement: Mapping[str, str]) -> Path:
+    """Write the shipped configuration with some lines replaced by *replacement*."""
     shipped = SQUID_CONFIG.read_text().splitlines()
-    assert all(shipped.count(line) == 1 for line in instead)
+    assert all(shipped.count(line) == 1 for line in replacement)
     config = scene.proxy.directory / "weaker.conf"
     config.write_text(
-        "\n".join([*(instead.get(each, each) for each in shipped), f"dns_nameservers {ORIGIN}", *QUICK, ""])
+        "\n".join([*(replacement.get(each, each) for each in shipped), f"dns_nameservers {ORIGIN}", *QUICK, ""])
     )
     return config
 
@@ -160,4 +161,4 @@ def test_corpus_detects_the_weaker_configuration_of_debian(scene: Scene) -> None
     with scene.serving(config):
         outcome = scene.try_all(open_proxy.ROWS, wait_for_all=False)
     assert len(outcome.failed) > 50
-    assert outcome.trespassed
+    assert outcome.forbidden_connections

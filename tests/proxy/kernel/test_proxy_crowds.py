@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with many idle connections and one active client: no client gets more than its share, and the active client is
+"""Tests with many idle connections and an active client: no client gets more than its share, and the active client is
 served.
 
 The experiment ``crowds`` measures the client's response times, compared with the times without other clients.
@@ -20,7 +20,7 @@ from mptcp_lab.testbed.services import Origin, Proxy, start_origin, start_proxy,
 pytestmark = pytest.mark.kernel
 MAX_OPEN, MAX_SERVED = 1000, 800
 """Limits for one client address: client_ip_max_connections and the ACL too_many in conf/squid.conf."""
-TURN_ACCEPTS = 8
+ACCEPTS_PER_TURN = 8
 """Number of connections accepted in one turn (shim/turns/fair_turns.c). Squid checks its limit only after the turn."""
 MAX_MEMORY = 500_000
 """Maximum resident kB of Squid's worker with 7,500 connections. Measurements gave 200,000 to 260,000."""
@@ -29,8 +29,8 @@ MAX_DESCRIPTORS = 9000
 
 Measurements gave 8,013, because a tunnel needs two. LimitNOFILE of mptcp-proxy.service is 65,536.
 """
-PAUSE = 3.0
-"""Seconds without a closed connection after which the number is final: on a busy machine Squid may pause."""
+SETTLE_SECONDS = 3.0
+"""Seconds without a closed connection after which the number counts as final: on a busy machine Squid may pause."""
 REQUESTS = 40
 LONG_TIMEOUTS = [
     f"{name} 20 minutes" for name in ("request_start_timeout", "request_timeout", "client_idle_pconn_timeout")
@@ -78,9 +78,11 @@ def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: 
     [other] = add_addresses(client, "eth0", [9])
     with crowd(client, proxy, origin, "slow-headers", 2500, [other]) as slow:
         wait_until(
-            lambda: slow.standing() <= MAX_OPEN + TURN_ACCEPTS, "connections above the limit are closed", timeout=300
+            lambda: slow.standing() <= MAX_OPEN + ACCEPTS_PER_TURN,
+            "connections above the limit are closed",
+            timeout=300,
         )
-        open_connections = slow.settled(PAUSE)
+        open_connections = slow.settled(SETTLE_SECONDS)
         assert open_connections >= MAX_OPEN - 1, "Squid closed connections below the limit"
         assert descriptors(proxy) < MAX_OPEN + 200
         assert all_are_served(timed_requests(client, proxy, origin, REQUESTS))

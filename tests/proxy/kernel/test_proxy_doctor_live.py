@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the doctor reports a fault of its namespace, and that its remedies correct the fault."""
+"""Tests that the doctor reports a fault in its network namespace, and that its remedies correct the fault."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from proxying import curl, fetch, needs_open_checkout
+from proxying import curl, fetch, skip_in_private_checkout
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, LiveNode, Testbed
 from mptcp_lab.testbed.services import (
@@ -145,7 +145,7 @@ def test_subflow_limit_of_0_prevents_joins_as_the_doctor_reports(
 
 
 @pytest.mark.nightly
-def test_doctor_distinguishes_a_taken_port_from_the_proxys_own(testbed: Testbed) -> None:
+def test_doctor_distinguishes_another_programs_port_from_the_proxys_own(testbed: Testbed) -> None:
     node = testbed["proxy"]
     with node.entered():
         import socket
@@ -164,7 +164,7 @@ def test_doctor_distinguishes_a_taken_port_from_the_proxys_own(testbed: Testbed)
     )
     assert answer.wait(120) == 0
     findings = {finding["check"]: finding for finding in json.loads(answer.output())}
-    assert findings["port 3128"]["text"] == "the running proxy listens on it by Multipath TCP"
+    assert findings["port 3128"]["text"] == "the running proxy listens on it over Multipath TCP"
     assert "fair-turns" in findings["library features"]["text"]
     assert "left out: may-write" in findings["library features"]["text"]
 
@@ -268,7 +268,7 @@ NEEDS_ROOT = {"kernel features", "throttler", "sysctl path manager", "last reloa
 def test_doctor_without_root_lists_checks_that_need_root(testbed: Testbed, require: Callable[..., None]) -> None:
     """Defect: without root, the doctor reported that another process has the port and that nothing is capped."""
     require("htb", "nftables")
-    needs_open_checkout()
+    skip_in_private_checkout()
     node = testbed["proxy"]
     policy = testbed.directory / "policy.yaml"
     policy.write_text(STEERING_POLICY)

@@ -79,7 +79,7 @@ def parents(testbed: Testbed) -> list[str]:
     return [PEER.format(address=node.service_address(each), limit=2, name=f"by-{each}") for each in (4, 6)]
 
 
-def failing(found: Findings) -> set[str]:
+def failed_checks(found: Findings) -> set[str]:
     return {name for name, each in found.items() if each["status"] == "fail"}
 
 
@@ -96,7 +96,7 @@ time.sleep(600)
 """A client program that connects to a parent from a given source address, or from any address."""
 
 
-def connected(testbed: Testbed, *, family: int = 4, source: str = "") -> AbstractContextManager[Process]:
+def connection_to_parent(testbed: Testbed, *, family: int = 4, source: str = "") -> AbstractContextManager[Process]:
     parent = testbed["proxy"].service_address(family)
     return testbed["relay"].running(python_command(HOLD_CONNECTION, parent, *([source] if source else [])), name="held")
 
@@ -105,8 +105,8 @@ def join(testbed: Testbed, family: int) -> None:
     """Open a connection to the parent and wait for its second subflow."""
     node = testbed["proxy"]
     before = node.mib()["MPTcpExtMPJoinAckRx"]
-    with connected(testbed, family=family):
-        wait_until(lambda: node.mib()["MPTcpExtMPJoinAckRx"] > before, f"a second subflow by IPv{family}")
+    with connection_to_parent(testbed, family=family):
+        wait_until(lambda: node.mib()["MPTcpExtMPJoinAckRx"] > before, f"a second subflow over IPv{family}")
 
 
 @pytest.mark.nightly(except_for=("NetworkManager",))
@@ -114,15 +114,15 @@ def join(testbed: Testbed, family: int) -> None:
 def test_route_metrics_suffice_for_endpoints_with_an_interface(
     make_testbed: Callable[..., Testbed], setting: str
 ) -> None:
-    """Defect: the doctor demanded rules, although subflows of such endpoints leave by their own uplinks anyway."""
+    """Defect: the doctor demanded rules, although subflows of such endpoints leave through their own uplinks anyway."""
     testbed = make_testbed(RELAY)
     route_by_metric(testbed, dev=True)
-    # Packets from this address leave by its uplink in both cases.
+    # Packets from this address leave through its uplink in both cases.
     own = ["tcp_outgoing_address 10.77.1.2"] if setting.startswith("another") else []
     statements = [*parents(testbed), *own]
     for family in (4, 6):
         join(testbed, family)
-    assert failing(doctor(testbed, *statements)) == set()
+    assert failed_checks(doctor(testbed, *statements)) == set()
 
 
 @pytest.mark.nightly
@@ -140,17 +140,17 @@ def test_unanswered_subflow_does_not_count(make_testbed: Callable[..., Testbed])
         assert (finding["status"], finding["text"]) == ("fail", f"{parent}: Multipath TCP with 1 subflow")
 
 
-BY_ETH0 = "10.77.2.2 (wlan0) to 10.77.8.2: by eth0"
+THROUGH_ETH0 = "10.77.2.2 (wlan0) to 10.77.8.2: through eth0"
 FAULTS: dict[str, tuple[bool, list[str], list[str], str]] = {
-    "no interface": (False, [], [], f"{BY_ETH0}; fd77:2::2 (wlan0) to fd77:8::2: by eth0"),
+    "no interface": (False, [], [], f"{THROUGH_ETH0}; fd77:2::2 (wlan0) to fd77:8::2: through eth0"),
     "another interface": (
         True,
         ["ip mptcp endpoint delete id 2", "ip mptcp endpoint add 10.77.2.2 dev eth0 id 2 subflow"],
         [],
-        BY_ETH0,
+        THROUGH_ETH0,
     ),
-    "Squid's own": (True, [], ["tcp_outgoing_address 10.77.2.2"], BY_ETH0),
-    "rp_filter": (True, ["sysctl -qw net.ipv4.conf.wlan0.rp_filter=1"], [], BY_ETH0),
+    "Squid's own": (True, [], ["tcp_outgoing_address 10.77.2.2"], THROUGH_ETH0),
+    "rp_filter": (True, ["sysctl -qw net.ipv4.conf.wlan0.rp_filter=1"], [], THROUGH_ETH0),
     "no route": (
         True,
         ["ip -4 route delete default dev wlan0", "ip -6 route delete default dev wlan0"],
@@ -181,7 +181,7 @@ def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testb
         neighbours = node.run(["ip", "neighbour", "show", "dev", "wlan0"]).stdout
         return "10.77.8.2 " in neighbours or node.mib()["TcpExtTCPSynRetrans"] > before
 
-    with connected(testbed, source="10.77.2.2" if more else ""):
+    with connection_to_parent(testbed, source="10.77.2.2" if more else ""):
         wait_until(unanswered, "a subflow gets no answer")
 
     # Only the operator knows the gateway of a missing route.
@@ -190,4 +190,4 @@ def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testb
         node.run(["sh", "-c", command])
     for family in (4, 6):
         join(testbed, family)
-    assert failing(doctor(testbed, *statements)) == set()
+    assert failed_checks(doctor(testbed, *statements)) == set()

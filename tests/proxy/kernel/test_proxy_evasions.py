@@ -19,7 +19,7 @@ REFUSED = 403
 NOT_REGISTERED = 404
 """HTTP status of Squid's status pages, for an allowed client, until Squid's workers have registered."""
 STRANGER = "203.0.113.5"
-"""A public address that nobody uses (RFC 5737)."""
+"""A documentation address, which no host uses (RFC 5737)."""
 ACCEPTS_ALL = "/usr/bin/sed -u s/.*/OK\\x20user=somebody\\x20tag=somewhere/"
 """A helper that accepts any input."""
 ACCEPTS_KNOWN = "/usr/bin/sed -u s/.*somebody.*/OK/;s/.*somewhere.*/OK/;t;s/.*/ERR/"
@@ -77,7 +77,7 @@ def origin(module_testbed: Testbed) -> Origin:
 
 
 @contextmanager
-def served(testbed: Testbed, *before: str, after: str = "") -> Iterator[tuple[Proxy, list[str]]]:
+def serving_with(testbed: Testbed, *before: str, after: str = "") -> Iterator[tuple[Proxy, list[str]]]:
     """Serve with statements *before* and *after* the shipped configuration. Also yield the problems that check
     reports."""
     node = testbed["proxy"]
@@ -111,7 +111,7 @@ def with_address(testbed: Testbed, address: str) -> Iterator[None]:
 def test_rules_with_a_helper_serve_strangers(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
     """Defect: the check accepted these rules."""
     options = ["--interface", STRANGER, "-A", "somebody"]
-    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, complaints):
+    with with_address(module_testbed, STRANGER), serving_with(module_testbed, *rules) as (proxy, complaints):
         assert [text for text in complaints if "an open proxy, it would serve" in text]
         assert fetch(module_testbed["client"], origin.url("file.bin"), proxy.url(), options=options).status == 200
 
@@ -130,7 +130,7 @@ def test_rules_that_trust_a_claimed_address_serve_strangers(
         "http_access allow known",
     ]
     options = ["--interface", STRANGER, "-H", "X-Forwarded-For: 10.1.2.3"]
-    with with_address(module_testbed, STRANGER), served(module_testbed, *rules) as (proxy, complaints):
+    with with_address(module_testbed, STRANGER), serving_with(module_testbed, *rules) as (proxy, complaints):
         assert [text for text in complaints if "could claim any client address in X-Forwarded-For" in text]
         client, url = module_testbed["client"], origin.url("file.bin")
         assert fetch(client, url, proxy.url(), options=options[:2]).status == REFUSED
@@ -144,8 +144,8 @@ def test_rules_with_an_embedded_ipv4_prefix_serve_strangers(
     """Defect: the check accepted these prefixes."""
     address = EMBEDDED[prefix]
     rules = [f"acl translated src {prefix}", "http_access allow translated"]
-    with with_address(module_testbed, address), served(module_testbed, *rules) as (proxy, complaints):
-        assert [text for text in complaints if "100 % of the Internet's IPv4 addresses, by " in text]
+    with with_address(module_testbed, address), serving_with(module_testbed, *rules) as (proxy, complaints):
+        assert [text for text in complaints if "100 % of the Internet's IPv4 addresses, embedded as " in text]
         options = ["--interface", address]
         got = fetch(module_testbed["client"], origin.url("file.bin", family=6), proxy.url(6), options=options)
         assert got.status == 200
@@ -155,7 +155,7 @@ def test_rules_with_an_embedded_ipv4_prefix_serve_strangers(
 def test_claimed_loopback_address_opens_the_status_pages(module_testbed: Testbed, after: str) -> None:
     """Defect: the check accepted this configuration."""
     claimed = ["-H", "X-Forwarded-For: 127.0.0.1"]
-    with served(module_testbed, after=after) as (proxy, complaints):
+    with serving_with(module_testbed, after=after) as (proxy, complaints):
         assert bool([text for text in complaints if "other hosts can claim this host's address" in text]) == bool(after)
         client = module_testbed["client"]
         assert fetch(client, STATUS, proxy.url()).status == REFUSED

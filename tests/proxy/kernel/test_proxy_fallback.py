@@ -14,7 +14,7 @@ from proxying import (
     fetch,
     libraries_of,
     mptcp_listeners,
-    needs_library,
+    skip_without_library,
     tcp_listeners,
     workers,
 )
@@ -27,15 +27,15 @@ pytestmark = pytest.mark.kernel
 
 
 @pytest.mark.nightly(except_for=("two workers",))
-@pytest.mark.parametrize("several", ["workers 1", "workers 2"], ids=["one worker", "two workers"])
+@pytest.mark.parametrize("worker_statement", ["workers 1", "workers 2"], ids=["one worker", "two workers"])
 def test_kernel_without_mptcp_is_logged_and_tcp_works(
-    testbed: Testbed, require: Callable[..., None], several: str
+    testbed: Testbed, require: Callable[..., None], worker_statement: str
 ) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
     with node.sysctl("net.mptcp.enabled", "0"):
-        proxy = start_proxy(node, configuration(node, several, "http_port 3129"))
+        proxy = start_proxy(node, configuration(node, worker_statement, "http_port 3129"))
         wait_until(lambda: tcp_listeners(node) == {"*:3128", "*:3129"}, "both ports listen")
         assert mptcp_listeners(node) == set()
         for mptcp in (False, True):
@@ -49,7 +49,7 @@ def test_kernel_without_mptcp_is_logged_and_tcp_works(
 
         # Each worker logs the line once, for the port that it opens first.
         lines = [line for line in proxy.process.output().splitlines() if "mptcp_listen" in line]
-        assert len(lines) == int(several.split()[1])
+        assert len(lines) == int(worker_statement.split()[1])
         assert "no MPTCP on port 312" in lines[0]
         assert "net.mptcp.enabled" in lines[0]
         for line in (f"port {port} takes plain TCP, not Multipath TCP" for port in (3128, 3129)):
@@ -72,24 +72,26 @@ def test_turns_library_is_not_loaded_if_all_its_features_are_off(
 
 
 @pytest.mark.nightly(except_for=("no library",))
-@pytest.mark.parametrize("loads", [True, False], ids=["library", "no library"])
-def test_library_that_was_not_loaded_is_reported(testbed: Testbed, require: Callable[..., None], loads: bool) -> None:
+@pytest.mark.parametrize("library_loads", [True, False], ids=["library", "no library"])
+def test_library_that_was_not_loaded_is_reported(
+    testbed: Testbed, require: Callable[..., None], library_loads: bool
+) -> None:
     """The loader reports an error, but Squid still starts."""
     require("squid", "gcc")
-    if not loads:
-        needs_library()
+    if not library_loads:
+        skip_without_library()
     node = testbed["proxy"]
     broken = node.directory / "mptcp_listen.so"
     broken.write_bytes(b"no library")
     broken.with_name("squid_turns.so").write_bytes(b"no library")
     config = configuration(node)
-    proxy = start_proxy(node, config, env=None if loads else {"MPTCP_LISTEN_SHIM": str(broken)})
+    proxy = start_proxy(node, config, env=None if library_loads else {"MPTCP_LISTEN_SHIM": str(broken)})
     message = "port 3128 takes plain TCP, not Multipath TCP: clients have only one path"
-    if not loads:
+    if not library_loads:
         wait_until(lambda: message in proxy.process.output(), "the supervisor reports it", process=proxy.process)
     argv = [program("mptcp-proxy"), "doctor", "--json", "--config", str(config)]
     doctor = node.run(with_mounts(argv, {"/run/mptcpproxy": str(proxy.state)}), check=False, timeout=120)
     found = {finding["check"]: finding["status"] for finding in json.loads(doctor.stdout)}
-    assert found["port 3128"] == ("ok" if loads else "fail")
-    assert (message in proxy.process.output()) == (not loads)
+    assert found["port 3128"] == ("ok" if library_loads else "fail")
+    assert (message in proxy.process.output()) == (not library_loads)
     assert proxy.process.stop(60) == 0

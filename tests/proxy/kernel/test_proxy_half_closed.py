@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for clients that close their half of a connection (FIN) and wait: Squid then also closes the other half.
+"""Tests for clients that close their half of a connection (FIN) and wait for the answer: Squid then closes the other
+half, too.
 
 This is known and accepted (docs/squid-versions.md): ``half_closed_clients on`` would prevent it, but lets clients crash
 Squid. If a later Squid keeps the other half open, this test fails, and the page must be corrected.
@@ -89,10 +90,10 @@ def test_only_a_client_that_half_closes_loses_its_answer(
     origin, node = module_testbed["origin"].service_address(), module_testbed["proxy"].service_address()
     before = all_workers(proxy)
 
-    def answered(half: str) -> bool:
+    def gets_answer(half: str) -> bool:
         command = python_command(CLIENT, node, str(PROXY_PORT), f"{origin}:{PORT}", str(protocol), method, half)
         return module_testbed["client"].run(command, timeout=120).stdout.strip() == "True"
 
-    assert answered("whole")
-    assert not answered("half")
+    assert gets_answer("whole")
+    assert not gets_answer("half")
     assert workers(proxy.process) == before

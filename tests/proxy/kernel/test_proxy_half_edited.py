@@ -27,7 +27,7 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
 
 
 @pytest.fixture
-def listed(testbed: Testbed) -> Path:
+def list_file(testbed: Testbed) -> Path:
     """Return the file with the addresses that are forbidden as destinations."""
     path = testbed.directory / "forbidden.txt"
     path.write_text(UNUSED)
@@ -35,10 +35,10 @@ def listed(testbed: Testbed) -> Path:
 
 
 @pytest.fixture
-def proxy(testbed: Testbed, origin: Origin, listed: Path) -> Proxy:
+def proxy(testbed: Testbed, origin: Origin, list_file: Path) -> Proxy:
     node = testbed["proxy"]
     path = node.directory / "lists.conf"
-    rules = f'acl not_there dst "{listed}"\nhttp_access deny not_there\n'
+    rules = f'acl not_there dst "{list_file}"\nhttp_access deny not_there\n'
     path.write_text(f"{rules}include {SQUID_CONFIG}\nworkers 2\nshutdown_lifetime 0 seconds\n")
     return start_proxy(node, path)
 
@@ -46,25 +46,25 @@ def proxy(testbed: Testbed, origin: Origin, listed: Path) -> Proxy:
 @pytest.mark.nightly(except_for=("33",))
 @pytest.mark.parametrize("edit", ["10.77.9.0/24", "10.77.9.0/33", "half-an-edi"])
 def test_unfinished_edit_of_a_list_has_no_effect(
-    testbed: Testbed, proxy: Proxy, origin: Origin, listed: Path, edit: str
+    testbed: Testbed, proxy: Proxy, origin: Origin, list_file: Path, edit: str
 ) -> None:
-    """Defect: after a new address of the host or a worker's restart, Squid read the edited file and ended at a bad
+    """Defect: after a new address of the host or a worker's restart, Squid read the edited file and ended at an invalid
     word."""
     node, client = testbed["proxy"], testbed["client"]
 
-    def served() -> int:
+    def request_status() -> int:
         return fetch(client, origin.url("file"), proxy.url(), options=WITH_RETRIES).status
 
-    assert served() == 200
+    assert request_status() == 200
     before = all_workers(proxy)
-    listed.write_text(f"{edit}\n")
+    list_file.write_text(f"{edit}\n")
     first = squid(proxy.process)
     node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
     message = "this host's addresses have changed"
     wait_until(lambda: message in proxy.process.output(), "Squid reads it", process=proxy.process)
     log = proxy.logs / "cache.log"
     wait_until(lambda: "Reconfiguring Squid Cache" in log.read_text(), "Squid reads it", process=proxy.process)
-    assert served() == 200
+    assert request_status() == 200
     assert workers(proxy.process) == before, "a worker ended"
     for pid in before:
         os.kill(pid, signal.SIGKILL)
@@ -74,27 +74,27 @@ def test_unfinished_edit_of_a_list_has_no_effect(
         process=proxy.process,
     )
     wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}"}, "the workers listen", process=proxy.process)
-    assert served() == 200
+    assert request_status() == 200
     assert squid(proxy.process) == first
 
 
-def test_reload_reads_the_list_again_or_names_the_wrong_file(
-    testbed: Testbed, proxy: Proxy, origin: Origin, listed: Path
+def test_reload_rereads_the_list_or_names_the_file_with_the_mistake(
+    testbed: Testbed, proxy: Proxy, origin: Origin, list_file: Path
 ) -> None:
     client = testbed["client"]
     (copy,) = (proxy.state / "lists").iterdir()
     found = copy.stat()
     assert (copy.read_text(), stat.S_IMODE(found.st_mode), found.st_uid) == (UNUSED, 0o640, 0)
     assert found.st_gid == (proxy.state / "squid.conf").stat().st_gid
-    listed.write_text("10.77.9.0/33\n")
+    list_file.write_text("10.77.9.0/33\n")
     proxy.process.signal(signal.SIGHUP)
     wait_until(lambda: "reload refused" in proxy.process.output(), "the refusal", process=proxy.process)
     (refusal,) = [line for line in proxy.process.output().splitlines() if "refused" in line]
-    assert f'lists.conf:1: acl not_there dst "{listed}": ' in refusal
+    assert f'lists.conf:1: acl not_there dst "{list_file}": ' in refusal
     assert "/lists/" not in refusal
     assert fetch(client, origin.url("file"), proxy.url()).status == 200
     assert list((proxy.state / "lists").iterdir()) == [copy]
-    listed.write_text("10.77.9.0/24\n")
+    list_file.write_text("10.77.9.0/24\n")
     proxy.process.signal(signal.SIGHUP)
     wait_until(
         lambda: fetch(client, origin.url("file"), proxy.url()).status == 403,

@@ -12,7 +12,7 @@ from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import python_command, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
-# An origin that answers the first request of a connection, and replies to the second request by FIN or RST.
+# An origin that answers the first request of a connection, and sends FIN or RST in reply to the second request.
 ORIGIN = """
 import socket, struct, sys, threading
 listener = socket.create_server(("", int(sys.argv[1])))
@@ -27,7 +27,7 @@ while True:
     connection, _ = listener.accept()
     threading.Thread(target=serve, args=(connection,)).start()
 """
-# A client that sends one request, a second request after the first answer, and prints both statuses.
+# A client that sends a request, waits for the answer, sends a second request, and prints both statuses.
 CLIENT = """
 import socket, sys
 def send(request):

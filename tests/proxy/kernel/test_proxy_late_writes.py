@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that a client that still writes after the proxy closed its connection gets an error soon, with MPTCP and
+"""Tests that a client that still writes after the proxy has closed its connection soon gets an error, with MPTCP and
 TCP."""
 
 from __future__ import annotations
@@ -56,5 +56,9 @@ def test_late_write_fails_soon(module_testbed: Testbed, proxy: Proxy, protocol: 
     assert size > 100_000
     assert failure in ("BrokenPipeError", "ConnectionResetError")
     assert seconds < MAX_SECONDS
-    held = ["ss", "-HMtan", "state", "fin-wait-2", "sport", "=", f":{PROXY_PORT}"]
-    wait_until(lambda: not module_testbed["proxy"].run(held).stdout, "the connection is closed", timeout=MAX_SECONDS)
+    closing_connections = ["ss", "-HMtan", "state", "fin-wait-2", "sport", "=", f":{PROXY_PORT}"]
+    wait_until(
+        lambda: not module_testbed["proxy"].run(closing_connections).stdout,
+        "the connection is closed",
+        timeout=MAX_SECONDS,
+    )

@@ -19,7 +19,7 @@ from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import Proxy, program, start_origin, start_proxy, wait_until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("squid_with_patches")]
-LOG_LINE = "Multipath TCP by its own option mptcp"
+LOG_LINE = "Multipath TCP with its own option mptcp"
 
 
 def http_ports(proxy: Proxy) -> list[str]:
@@ -38,10 +38,10 @@ def reload(proxy: Proxy, times: int) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_own_listeners_accept_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed, count: int) -> None:
-    several = f"workers {count}"
+    worker_statement = f"workers {count}"
     node, client = testbed["proxy"], testbed["client"]
     origin = start_origin(testbed["origin"], {"file.bin": 5_000_000})
-    proxy = start_proxy(node, configuration(node, several))
+    proxy = start_proxy(node, configuration(node, worker_statement))
     assert LOG_LINE in proxy.process.output()
     (port,) = http_ports(proxy)
     assert port.split().count("mptcp") == 1
@@ -50,15 +50,15 @@ def test_own_listeners_accept_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed
     for mptcp in (True, False):
         got = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=mptcp)
         assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
-    assert _accepted_by_mptcp(node) == 1
+    assert _accepted_mptcp_connections(node) == 1
     before = (proxy.logs / "cache.log").read_text().count("Accepting HTTP")
-    configuration(node, several, "http_port 3129")
+    configuration(node, worker_statement, "http_port 3129")
     reload(proxy, before + 2)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "both ports", process=proxy.process)
     assert "mptcp_listen" not in proxy.process.output()
 
 
-def _accepted_by_mptcp(node: LiveNode) -> int:
+def _accepted_mptcp_connections(node: LiveNode) -> int:
     """Return the number of MPTCP connections that this host has accepted."""
     text = node.run(["nstat", "-asz", "MPTcpExtMPCapableACKRX"]).stdout
     return int(float(text.split("MPTcpExtMPCapableACKRX")[1].split()[0]))
@@ -92,4 +92,4 @@ def test_doctor_reports_squids_own_option(testbed: Testbed) -> None:
     answer = node.run(argv, check=False, timeout=120)
     (finding,) = (each for each in json.loads(answer.stdout) if each["check"] == "listeners")
     assert finding["status"] == "ok"
-    assert "by its own option mptcp" in finding["text"]
+    assert "with its own option mptcp" in finding["text"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that a client that reads late gets all pipelined answers, although Squid closes the connection after the
-last."""
+"""Tests that a client that reads late gets all pipelined answers, although Squid closes the connection after the last
+answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, start_origin, start_proxy
 
 pytestmark = pytest.mark.kernel
 SIZES = {"small": 300, "piece": 3000, "pieces": 9000}
-CONNECTIONS = int(os.environ.get("MPTCP_PIPELINED", "3000"))
+CONNECTION_COUNT = int(os.environ.get("MPTCP_PIPELINED", "3000"))
 """Number of connections. With the defect, about three of 3,000 lost answers."""
 CLIENT = dedent("""
     import json, random, selectors, socket, sys, time
@@ -71,6 +71,6 @@ def test_client_that_reads_late_gets_all_pipelined_answers(
     origin = start_origin(testbed["origin"], SIZES)
     start_proxy(host, configuration(host, "workers 1"))
     address = (host.service_address(4), PROXY_PORT)
-    task = json.dumps([origin.url("")[:-1], address, list(SIZES), CONNECTIONS, kind])
+    task = json.dumps([origin.url("")[:-1], address, list(SIZES), CONNECTION_COUNT, kind])
     answer = testbed["client"].run([sys.executable, "-c", CLIENT, task], timeout=3600)
     assert json.loads(answer.stdout) == []

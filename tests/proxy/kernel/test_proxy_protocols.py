@@ -31,9 +31,9 @@ OK, BANNER, STRAY, WEBSOCKET = 2001, 2002, 2003, 2004
 OK sends a valid answer; BANNER sends the greeting of a mail server; STRAY sends an answer without a body and then more
 bytes; WEBSOCKET accepts an upgrade.
 """
-DEAD = "10.77.9.66"
-"""An address from which no answer comes, not even an ICMP error."""
-# A name server for two names. The first address of the second name is DEAD.
+SILENT_ADDRESS = "10.77.9.66"
+"""An address that sends no answer, not even an ICMP error."""
+# A name server for two names. The first address of the second name is SILENT_ADDRESS.
 NAMES = """
 import socket, struct
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -69,7 +69,7 @@ def serve(port, answer):
 for port, answer in %r.items():
     threading.Thread(target=serve, args=(port, answer)).start()
 """
-# A server that accepts an upgrade, immediately sends ten bytes, and returns all received bytes in capitals.
+# A server that accepts an upgrade, immediately sends ten bytes, and returns all received bytes in upper case.
 UPGRADE_SERVER = """
 import socket, sys
 listener = socket.create_server(("", int(sys.argv[1])))
@@ -84,7 +84,7 @@ while True:
         connection.sendall(data.upper())
     connection.close()
 """
-# A client that sends ten bytes twice, each time after all earlier bytes were returned.
+# A client that twice sends ten bytes, each time after the server has returned all earlier bytes.
 UPGRADE_CLIENT = """
 import json, socket, sys
 with socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(sys.argv[3])) as proxy:
@@ -189,10 +189,10 @@ def test_plain_requests_are_answered(scene: Scene) -> None:
 
 
 def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testbed: Testbed) -> None:
-    """Without the setting Squid waits a minute for such an address."""
+    """Without connect_timeout, Squid waits a minute for such an address."""
     core = module_testbed["core"]
     (device,) = (link["dev"] for link in json.loads(core.run(["ip", "-j", "route", "get", ORIGIN]).stdout))
-    unused = [DEAD, "lladdr", "02:00:00:00:00:66", "dev", device]
+    unused = [SILENT_ADDRESS, "lladdr", "02:00:00:00:00:66", "dev", device]
     numbers = count()
 
     def duration() -> float:
@@ -208,7 +208,7 @@ def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testb
 
 @pytest.mark.nightly
 def test_unfinished_request_ends_after_the_timeout(scene: Scene) -> None:
-    """Without the settings Squid waits five minutes for each such client, which occupies a descriptor."""
+    """Without the timeouts, Squid waits five minutes for each such client, which occupies a descriptor."""
     beginnings = ("", "GET http://", f"GET http://{ORIGIN}:{OK}/ HTTP/1.1\r\nHost: x\r\nX: ")
 
     def longest() -> float:
@@ -223,7 +223,7 @@ def test_unfinished_request_ends_after_the_timeout(scene: Scene) -> None:
 
 
 def test_name_without_an_address_gives_503(scene: Scene) -> None:
-    """Without the rule the status is 502, and 500 for CONNECT."""
+    """Without the rule, the status is 502, and 500 for CONNECT."""
     answer = scene.send(get(f"http://nowhere.example:{OK}/"))
     assert int(answer.split()[1]) == 503
     assert "ERR_DNS_FAIL" in answer
@@ -257,7 +257,7 @@ def test_answer_without_a_body_closes_the_connection(scene: Scene) -> None:
 
 
 def test_get_with_a_body_is_accepted(scene: Scene) -> None:
-    """Without the setting the status is 411."""
+    """Without request_entities, the status is 411."""
     assert scene.status(get(f"http://{ORIGIN}:{OK}/", "Content-Length: 3") + "abc") == 200
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the proxy's DNS queries are for the addresses of requested names, never for names of addresses."""
+"""Tests that the proxy looks up only the addresses of requested names in the DNS, never the names of addresses."""
 
 from __future__ import annotations
 

@@ -10,23 +10,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from proxying import needs_open_checkout
+from proxying import skip_in_private_checkout
 
 from mptcp_common.exit_status import CONFIGURATION, FAILED
 from mptcp_lab.testbed.services import program
 from mptcp_proxy.configuration.check import check
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 pytestmark = pytest.mark.kernel
 ROOT = Path(__file__).parents[3]
 SHIPPED = (ROOT / "conf/squid.conf").read_text()
-GOOD = """\
+BASE = """\
 http_port 3128
 acl clients src 10.0.0.0/8
 http_access allow clients
 http_access deny all
 """
-# A sandbox that leaves no trace on the host, and lists the files that the command created.
+# A sandbox that leaves nothing on the host, and lists the files that the command has created.
 SANDBOX = """
 ip link set lo up
 for directory in /var/log /dev/shm /run; do mount -t tmpfs tmpfs $directory || exit 99; done
@@ -38,53 +38,53 @@ exit $code
 """
 
 BROKEN = {
-    "unknown directive": (GOOD + "http_acess deny all\n", ":5: http_acess: there is no such directive; did you mean"),
-    "no port": (GOOD.replace("http_port 3128\n", ""), ": no http_port: Squid would not listen"),
-    "port out of range": (GOOD.replace("3128", "70000"), ":1: http_port 70000: The value '70000' is larger"),
-    "port is not a number": (GOOD.replace("3128", "proxy"), ":1: http_port proxy: "),
-    "port twice": (GOOD + "http_port 10.0.0.1:3128\n", ":5: http_port 10.0.0.1:3128: the port is already taken by"),
-    "intercept": (GOOD.replace("3128", "3128 intercept"), ":1: http_port 3128 intercept: an MPTCP socket does not"),
-    "unknown port option": (GOOD.replace("3128", "3128 mpt"), ":1: http_port 3128 mpt: Unknown http_port option"),
-    "open proxy": (GOOD.replace("allow clients", "allow all"), ":3: http_access allow all: an open proxy"),
-    "open proxy with a named list": (GOOD.replace("10.0.0.0/8", "all"), ":3: http_access allow clients: an open proxy"),
+    "unknown directive": (BASE + "http_acess deny all\n", ":5: http_acess: there is no such directive; did you mean"),
+    "no port": (BASE.replace("http_port 3128\n", ""), ": no http_port: Squid would not listen"),
+    "port out of range": (BASE.replace("3128", "70000"), ":1: http_port 70000: The value '70000' is larger"),
+    "port is not a number": (BASE.replace("3128", "proxy"), ":1: http_port proxy: "),
+    "port twice": (BASE + "http_port 10.0.0.1:3128\n", ":5: http_port 10.0.0.1:3128: the port is already taken by"),
+    "intercept": (BASE.replace("3128", "3128 intercept"), ":1: http_port 3128 intercept: an MPTCP socket does not"),
+    "unknown port option": (BASE.replace("3128", "3128 mpt"), ":1: http_port 3128 mpt: Unknown http_port option"),
+    "open proxy": (BASE.replace("allow clients", "allow all"), ":3: http_access allow all: an open proxy"),
+    "open proxy with a named list": (BASE.replace("10.0.0.0/8", "all"), ":3: http_access allow clients: an open proxy"),
     "open proxy without a last rule": (
-        GOOD.replace("allow clients\nhttp_access deny all", "deny to_localhost"),
+        BASE.replace("allow clients\nhttp_access deny all", "deny to_localhost"),
         ":3: http_access deny to_localhost: an open proxy",
     ),
     "open proxy for a port": (
-        GOOD.replace("acl clients src 10.0.0.0/8", "acl clients port 80 443"),
+        BASE.replace("acl clients src 10.0.0.0/8", "acl clients port 80 443"),
         ":3: http_access allow clients: an open proxy",
     ),
     "open proxy in two halves": (
-        GOOD.replace("10.0.0.0/8", "0.0.0.0/1 128.0.0.0/1"),
+        BASE.replace("10.0.0.0/8", "0.0.0.0/1 128.0.0.0/1"),
         ":3: http_access allow clients: an open proxy",
     ),
-    "open proxy by !acl": (GOOD.replace("allow clients", "allow !clients"), ":3: http_access allow !clients: an open"),
-    "open proxy in upper case": (GOOD.replace("allow clients", "allow ALL"), ":3: http_access allow ALL: an open"),
+    "open proxy by !acl": (BASE.replace("allow clients", "allow !clients"), ":3: http_access allow !clients: an open"),
+    "open proxy in upper case": (BASE.replace("allow clients", "allow ALL"), ":3: http_access allow ALL: an open"),
     "open proxy in an if": (
-        GOOD.replace("http_access allow clients", "if 1 = 1\nhttp_access allow all\nendif"),
+        BASE.replace("http_access allow clients", "if 1 = 1\nhttp_access allow all\nendif"),
         ":4: http_access allow all: an open proxy",
     ),
     "open proxy for a range": (
-        GOOD.replace("10.0.0.0/8", "1.0.0.0-223.255.255.255"),
+        BASE.replace("10.0.0.0/8", "1.0.0.0-223.255.255.255"),
         ":3: http_access allow clients: an open proxy",
     ),
     "rules from a program": (
-        GOOD.replace("http_access allow", "if 1 = 1\ninclude |/bin/true\nendif\nhttp_access allow"),
+        BASE.replace("http_access allow", "if 1 = 1\ninclude |/bin/true\nendif\nhttp_access allow"),
         ":4: include |/bin/true: the output of a program cannot be checked",
     ),
-    "wrong netmask": (GOOD.replace("/8", "/33"), ":2: acl clients src 10.0.0.0/33: unknown netmask '33'"),
-    "unknown access list": (GOOD.replace("allow clients", "allow client"), ":3: http_access allow client: ACL not"),
-    "neither allow nor deny": (GOOD.replace("deny all", "refuse all"), ":4: http_access refuse all: expecting 'allow'"),
-    "include no file": (GOOD + "include /nonexistent/*.conf\n", ":5: include /nonexistent/*.conf: there is no such"),
-    "list from a missing file": (GOOD + 'acl x dst "/nonexistent"\n', ':5: acl x dst "/nonexistent": Can not open'),
-    "unknown user": (GOOD + "cache_effective_user nobodyhere\n", ":5: cache_effective_user nobodyhere: there is"),
-    "root": (GOOD + "cache_effective_user root\n", ":5: cache_effective_user root: Squid refuses to serve as root"),
-    "no directory for the log": (GOOD + "access_log stdio:/none/a.log\n", ":5: access_log stdio:/none/a.log: there"),
-    "not on or off": (GOOD + "via maybe\n", ":5: via maybe: Invalid option: Boolean options"),
-    "no unit of time": (GOOD + "dns_timeout soon\n", ":5: dns_timeout soon: "),
-    "if without endif": (GOOD + "if 1 = 1\n", "if-statement without 'endif'"),
-    "unfinished line": (GOOD + "acl x \\\n", ":5: the file ends in the middle of a continued line"),
+    "wrong netmask": (BASE.replace("/8", "/33"), ":2: acl clients src 10.0.0.0/33: unknown netmask '33'"),
+    "unknown access list": (BASE.replace("allow clients", "allow client"), ":3: http_access allow client: ACL not"),
+    "neither allow nor deny": (BASE.replace("deny all", "refuse all"), ":4: http_access refuse all: expecting 'allow'"),
+    "include no file": (BASE + "include /nonexistent/*.conf\n", ":5: include /nonexistent/*.conf: there is no such"),
+    "list from a missing file": (BASE + 'acl x dst "/nonexistent"\n', ':5: acl x dst "/nonexistent": Can not open'),
+    "unknown user": (BASE + "cache_effective_user nobodyhere\n", ":5: cache_effective_user nobodyhere: there is"),
+    "root": (BASE + "cache_effective_user root\n", ":5: cache_effective_user root: Squid refuses to serve as root"),
+    "no directory for the log": (BASE + "access_log stdio:/none/a.log\n", ":5: access_log stdio:/none/a.log: there"),
+    "not on or off": (BASE + "via maybe\n", ":5: via maybe: Invalid option: Boolean options"),
+    "no unit of time": (BASE + "dns_timeout soon\n", ":5: dns_timeout soon: "),
+    "if without endif": (BASE + "if 1 = 1\n", "if-statement without 'endif'"),
+    "unfinished line": (BASE + "acl x \\\n", ":5: the file ends in the middle of a continued line"),
     "empty": ("", ": the configuration is empty"),
 }  # fmt: skip
 
@@ -94,7 +94,7 @@ def _needs(require: Callable[..., None]) -> None:
     require("root", "namespaces", "squid")
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["unshare", "--mount", "--net", "sh", "-c", SANDBOX, "sh", program("mptcp-proxy"), *arguments],
         capture_output=True,
@@ -122,7 +122,7 @@ def test_mistake_gives_one_message_and_starts_nothing(tmp_path: Path, mistake: s
     config = tmp_path / "squid.conf"
     config.write_text(text)
     for subcommand in ("check", "run"):
-        answer = command(subcommand, "--config", str(config))
+        answer = run_command(subcommand, "--config", str(config))
         assert answer.returncode == (CONFIGURATION if subcommand == "run" else FAILED)
         assert answer.stdout == ""
         errors = [line for line in answer.stderr.splitlines() if "warning: " not in line]
@@ -134,7 +134,7 @@ def test_mistake_gives_one_message_and_starts_nothing(tmp_path: Path, mistake: s
 @pytest.mark.parametrize("name", ["my-proxy", "", "squid", "a" * 33, "x/y"])
 def test_bad_service_name_is_refused(name: str) -> None:
     for subcommand in ("check", "run", "doctor"):
-        answer = command(subcommand, "--service-name", name)
+        answer = run_command(subcommand, "--service-name", name)
         assert answer.returncode == 1
         assert answer.stdout == ""
         assert answer.stderr.startswith(f"mptcp-proxy: --service-name {name}: ")
@@ -143,15 +143,15 @@ def test_bad_service_name_is_refused(name: str) -> None:
 
 def test_missing_file_or_directory_is_refused(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "none.conf", "No such file or directory"), (tmp_path, "Is a directory")):
-        answer = command("run", "--config", str(path))
+        answer = run_command("run", "--config", str(path))
         assert (answer.returncode, answer.stdout) == (CONFIGURATION, "")
         assert answer.stderr == f"mptcp-proxy: {path}: cannot read the configuration: {reason}\n"
 
 
 def test_unreadable_file_is_refused(tmp_path: Path) -> None:
-    needs_open_checkout()
+    skip_in_private_checkout()
     secret = tmp_path / "squid.conf"
-    secret.write_text(GOOD)
+    secret.write_text(BASE)
     secret.chmod(0)
     for directory in (tmp_path, *tmp_path.parents):
         if directory.is_relative_to("/tmp") and directory != Path("/tmp"):
@@ -172,7 +172,7 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(tmp_path: Path) -> Non
     config = tmp_path / "squid.conf"
     config.write_text(f"http_prot 1\nhttp_port 3128 intercept\nacl a src 10.0.0.0/33\ninclude {tmp_path}/m*.conf\n"
                       "http_access allow a\nhttp_access allow all\nworkers \\\n  two\n")  # fmt: skip
-    answer = command("check", "--config", str(config))
+    answer = run_command("check", "--config", str(config))
     places = [line.split(": ")[0] for line in answer.stderr.splitlines() if "warning" not in line]
     assert places == [
         f"{config}:1",
@@ -186,27 +186,27 @@ def test_all_mistakes_are_listed_in_the_order_of_the_file(tmp_path: Path) -> Non
 
 
 def test_shipped_configuration_is_good_without_a_warning() -> None:
-    answer = command("check", "--config", str(ROOT / "conf/squid.conf"))
+    answer = run_command("check", "--config", str(ROOT / "conf/squid.conf"))
     assert (answer.returncode, answer.stderr) == (0, "")
     line = answer.stdout.splitlines()[-1]
     assert re.search(r"conf/squid\.conf: good; MPTCP listeners on port 3128; \d+ workers? \(.+\)$", line)
 
 
 def test_statement_that_a_later_squid_refuses_is_left_out() -> None:
-    """The installed Squid, under another version number, checks the rest of the file."""
-    squid = installed()
+    """The installed Squid, which is described with another version number, checks the rest of the file."""
+    squid = find_squid()
     assert squid is not None
     # An installed Squid 6 would refuse the statement for 5.7, so skip that case.
     for version, included in (("5.7", True), ("6.13", False))[squid.version.startswith("6") :]:
         checked = check(ROOT / "conf/squid.conf", "mptcpproxy", replace(squid, version=version))
         assert checked.errors == ()
-        assert (b"\nrequest_entities on\n" in checked.rendered(1)) is included
+        assert (b"\nrequest_entities on\n" in checked.render(1)) is included
         assert len(checked.notes) == (not included)
 
 
 def test_missing_squid_is_reported(tmp_path: Path) -> None:
     config = tmp_path / "squid.conf"
-    config.write_text(GOOD)
+    config.write_text(BASE)
     loop = "for each in $(which -a squid | xargs -n 1 realpath | sort -u)"
     hidden = ["sh", "-ec", f'{loop}; do mount --bind /dev/null "$each"; done; exec "$@"', "sh"]
     answer = subprocess.run(
@@ -222,8 +222,8 @@ def test_missing_squid_is_reported(tmp_path: Path) -> None:
 
 def test_open_proxy_is_allowed_by_the_option(tmp_path: Path) -> None:
     config = tmp_path / "squid.conf"
-    config.write_text(GOOD.replace("allow clients", "allow all").replace("deny all", "deny ALL"))
-    refused, allowed = (command("check", "--config", str(config), *more) for more in ((), ("--allow-open-proxy",)))
+    config.write_text(BASE.replace("allow clients", "allow all").replace("deny all", "deny ALL"))
+    refused, allowed = (run_command("check", "--config", str(config), *more) for more in ((), ("--allow-open-proxy",)))
     assert (refused.returncode, allowed.returncode) == (1, 0)
     assert ":3: http_access allow all: an open proxy" in refused.stderr
     assert ":3: warning: http_access allow all: an open proxy" in allowed.stderr
@@ -233,4 +233,4 @@ def test_removal_of_one_line_enables_caching(tmp_path: Path) -> None:
     assert SHIPPED.count("\ncache deny all\n") == 1
     config = tmp_path / "squid.conf"
     config.write_text(SHIPPED.replace("\ncache deny all\n", "\n#cache deny all\n"))
-    assert command("check", "--config", str(config)).returncode == 0
+    assert run_command("check", "--config", str(config)).returncode == 0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
-from proxying import MPTCP_OPTION, captured_syns, curl, fetch, mptcp_listeners, needs_open_checkout, tcp_listeners
+from proxying import MPTCP_OPTION, captured_syns, curl, fetch, mptcp_listeners, skip_in_private_checkout, tcp_listeners
 from relaying import (
     FILES,
     MAX_DOWNLOAD_SECONDS,
@@ -93,12 +93,12 @@ def download_starter(relayed: Chain) -> Callable[[bool], Download]:
 def assert_uses_both_uplinks(relayed: Chain, *, https: bool = False) -> None:
     """Repeat a download until one uses both uplinks: on a busy machine it may end before the second subflow joins."""
 
-    def both() -> bool:
-        with relayed.carried() as sizes:
+    def uses_both_uplinks() -> bool:
+        with relayed.count_uplink_bytes() as sizes:
             assert get(relayed, "large.bin", https=https) == (200, True)
         return min(sizes.values()) > FILES["large.bin"] / 10
 
-    wait_until(both, "a download uses both uplinks", timeout=MAX_DOWNLOAD_SECONDS)
+    wait_until(uses_both_uplinks, "a download uses both uplinks", timeout=MAX_DOWNLOAD_SECONDS)
 
 
 @pytest.mark.parametrize("https", [False, True], ids=["HTTP", "HTTPS"])
@@ -122,26 +122,26 @@ def test_large_upload_uses_both_uplinks(relayed: Chain) -> None:
     options = ["-m", str(MAX_DOWNLOAD_SECONDS), "-H", "Expect:", "-T", str(body)]
     command = curl("http://10.77.9.2:8081/x", relayed.relay.url(), mptcp=False, tunnel=False, options=options)
 
-    def both() -> bool:
-        with relayed.carried(sent=True) as sizes:
+    def uses_both_uplinks() -> bool:
+        with relayed.count_uplink_bytes(sent=True) as sizes:
             answer = client.run(command, timeout=MAX_DOWNLOAD_SECONDS + 10)
         assert answer.stdout == hashlib.sha256(body.read_bytes()).hexdigest()
         return min(sizes.values()) > 1_600_000
 
-    wait_until(both, "an upload uses both uplinks", timeout=MAX_DOWNLOAD_SECONDS)
+    wait_until(uses_both_uplinks, "an upload uses both uplinks", timeout=MAX_DOWNLOAD_SECONDS)
 
 
 @pytest.mark.nightly(except_for=("HTTP-eth0-silent", "HTTPS-wlan0-down"))
-@pytest.mark.parametrize("silently", [False, True], ids=["down", "silent"])
+@pytest.mark.parametrize("is_silent", [False, True], ids=["down", "silent"])
 @pytest.mark.parametrize("device", UPLINKS)
 @pytest.mark.parametrize("https", [False, True], ids=["HTTP", "HTTPS"])
-def test_download_survives_the_loss_of_an_uplink(relayed: Chain, https: bool, device: str, silently: bool) -> None:
+def test_download_survives_the_loss_of_an_uplink(relayed: Chain, https: bool, device: str, is_silent: bool) -> None:
     # In an earlier test, Squid may have lost the parent with an uplink. It finds the parent again within seconds.
     wait_until(lambda: get(relayed) == (200, True), "the parent is alive", timeout=120)
     before = relayed.uplink_bytes()
     download = download_starter(relayed)(https)
 
-    def both() -> bool:
+    def uses_both_uplinks() -> bool:
         nonlocal before, download
         if not download.process.running:
             # On a busy machine the download may have ended before the second subflow had joined.
@@ -149,8 +149,8 @@ def test_download_survives_the_loss_of_an_uplink(relayed: Chain, https: bool, de
             download = download_starter(relayed)(https)
         return all(sizes - before[uplink] > 500_000 for uplink, sizes in relayed.uplink_bytes().items())
 
-    wait_until(both, "both uplinks carry the download", timeout=60)
-    with silent(relayed.testbed["core"], device) if silently else relayed.node.link_down(device):
+    wait_until(uses_both_uplinks, "both uplinks carry the download", timeout=60)
+    with silent(relayed.testbed["core"], device) if is_silent else relayed.node.link_down(device):
         assert hashlib.sha256(download.end()).hexdigest() == relayed.origin.digests["large.bin"]
     relayed.client.run(["rm", str(download.file)])
 
@@ -159,7 +159,7 @@ def test_download_survives_the_loss_of_an_uplink(relayed: Chain, https: bool, de
 def test_new_connections_work_while_an_uplink_is_down(relayed: Chain, device: str) -> None:
     """Connections normally begin on the first of the two uplinks."""
     wait_until(lambda: get(relayed) == (200, True), "the parent is alive", timeout=120)
-    with relayed.node.link_down(device), relayed.carried() as sizes:
+    with relayed.node.link_down(device), relayed.count_uplink_bytes() as sizes:
         # The relay has one parent: if the first connection had failed, the answer would be 503.
         assert get(relayed) == (200, True)
         assert get(relayed, https=True) == (200, True)
@@ -169,7 +169,7 @@ def test_new_connections_work_while_an_uplink_is_down(relayed: Chain, device: st
 
 
 def test_only_connections_to_parents_use_multipath_tcp(make_testbed: Callable[..., Testbed]) -> None:
-    """The operator has exempted one destination: the relay connects to it directly, with plain TCP."""
+    """The operator has exempted a destination: the relay connects to it directly, with plain TCP."""
     near = ("acl near dst -n 10.77.9.2/32", "acl small urlpath_regex small", "always_direct allow near small")
     relayed = chain(make_testbed(RELAY), statements=near)
     with ExitStack() as captures:
@@ -186,7 +186,7 @@ def test_only_connections_to_parents_use_multipath_tcp(make_testbed: Callable[..
 
 @pytest.mark.nightly(except_for=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_parent_is_reached_by_either_ip_version(make_testbed: Callable[..., Testbed], family: int) -> None:
+def test_relay_reaches_a_parent_over_each_ip_version(make_testbed: Callable[..., Testbed], family: int) -> None:
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, peers=[peer(testbed["proxy"], family)])
     assert_uses_both_uplinks(relayed)
@@ -196,7 +196,7 @@ def test_parent_is_reached_by_either_ip_version(make_testbed: Callable[..., Test
 def test_doctor_without_root_lists_checks_of_a_relay_that_need_root(relayed: Chain) -> None:
     """Defect: without root, the doctor reported that connections to parents use plain TCP, and that no parent
     exists."""
-    needs_open_checkout()
+    skip_in_private_checkout()
     as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     root_statuses, found = (
         {name: finding["status"] for name, finding in relayed.doctor(user).items()} for user in ([], as_nobody)
@@ -222,13 +222,13 @@ def test_dead_parent_is_skipped_and_used_again_when_it_returns(
     relayed = chain(testbed, ("proxy", "proxy2"))
     origin = testbed["origin"]
     assert get(relayed) == (200, True)
-    relayed.wait_for_served(1, 0)
+    relayed.wait_for_requests(1, 0)
 
     relayed.parents[0].process.kill_tree()
     # A parent that is dying can break a request, which Squid rightly answers with 502.
     wait_until(lambda: not tcp_listeners(testbed["proxy"]), "no process listens", timeout=60)
     assert [get(relayed, https=https) for https in (False, True)] == [(200, True)] * 2
-    relayed.wait_for_served(1, 2)
+    relayed.wait_for_requests(1, 2)
 
     relayed.parents[1].process.kill_tree()
     wait_until(lambda: not tcp_listeners(testbed["proxy2"]), "no process listens", timeout=60)
@@ -254,7 +254,7 @@ def test_silent_parents_delay_requests_only_until_they_count_as_dead(make_testbe
     assert get(relayed) == (200, True)
     with silent(testbed["core"], "proxy"):
         assert get(relayed) == (200, True)
-        relayed.wait_for_served(1, 1)
+        relayed.wait_for_requests(1, 1)
         with silent(testbed["core"], "proxy2"):
             statuses = [get(relayed, https=https)[0] for https in (False, True) * 2]
             assert {*statuses[::2]} == {503}
@@ -276,19 +276,19 @@ def test_requests_use_the_other_uplink_while_the_first_is_silent(make_testbed: C
     )
     assert get(relayed) == (200, True)
     assert_uses_both_uplinks(relayed)
-    with silent(testbed["core"], "eth0"), relayed.carried() as sizes:
+    with silent(testbed["core"], "eth0"), relayed.count_uplink_bytes() as sizes:
         assert get(relayed, "large.bin") == (200, True)
         assert get(relayed, https=True) == (200, True)
     assert sizes["wlan0"] > FILES["large.bin"]
     with silent(testbed["core"], "wlan0"):
-        # Squid detects within seconds, or by a refused request, that the first uplink works again.
+        # Squid detects within seconds, or when a request is refused, that the first uplink works again.
         wait_until(lambda: get(relayed) == (200, True), "the other uplink is used again", timeout=120)
 
 
 def test_relay_follows_the_addresses_of_a_parents_name(make_testbed: Callable[..., Testbed]) -> None:
     testbed = make_testbed(RELAY)
     first, second = testbed["proxy"], testbed["proxy2"]
-    # The name is in no hosts file: the machine itself may be called proxy.
+    # Use a name that no hosts file contains, because the machine itself may have the name "proxy".
     name = "parents.example.net"
     addresses = [first.service_address(family) for family in (4, 6)]
     known, mounts = name_server(testbed["core"], "10.77.1.1", {name: addresses})
@@ -300,19 +300,21 @@ def test_relay_follows_the_addresses_of_a_parents_name(make_testbed: Callable[..
         more="negative_dns_ttl 1 second\n",
         mounts=mounts,
     )
-    listed = relayed.relay.state / "parents"
-    assert listed.read_text().split() == ["10.77.8.2:3128", "[fd77:8::2]:3128"]
+    list_file = relayed.relay.state / "parents"
+    assert list_file.read_text().split() == ["10.77.8.2:3128", "[fd77:8::2]:3128"]
     before = [parent.mib() for parent in (first, second)]
     assert get(relayed) == (200, True)
 
     known.write_text(f'{{"{name}": ["{second.service_address()}"]}}')
     relayed.relay.process.signal(signal.SIGHUP)
-    wait_until(lambda: "10.77.11.2:3128" in listed.read_text(), "the new address is listed")
+    wait_until(lambda: "10.77.11.2:3128" in list_file.read_text(), "the new address is listed")
     # Addresses that Squid may still have in its cache stay listed.
-    assert listed.read_text().split()[1:] == ["10.77.8.2:3128", "[fd77:8::2]:3128"]
-    wait_until(lambda: get(relayed) == (200, True) and relayed.served(1) > 0, "the new address is used", timeout=120)
+    assert list_file.read_text().split()[1:] == ["10.77.8.2:3128", "[fd77:8::2]:3128"]
+    wait_until(
+        lambda: get(relayed) == (200, True) and relayed.logged_requests(1) > 0, "the new address is used", timeout=120
+    )
 
-    def opened(*names: str) -> int:
+    def counted(*names: str) -> int:
         """Return the increase of these counters, added for both parents."""
         pairs = zip((first, second), before, strict=True)
         return sum(parent.mib()[name] - old[name] for parent, old in pairs for name in names)
@@ -322,7 +324,7 @@ def test_relay_follows_the_addresses_of_a_parents_name(make_testbed: Callable[..
     accepted = ("MPTcpExtMPCapableACKRX", "MPTcpExtMPJoinAckRx")
     rejected = ("MPTcpExtMPJoinRejected", "MPTcpExtMPJoinAckHMacFailure")
     wait_until(
-        lambda: 0 < opened("TcpPassiveOpens") <= opened(*accepted, *rejected),
+        lambda: 0 < counted("TcpPassiveOpens") <= counted(*accepted, *rejected),
         "all connections of the relay use Multipath TCP",
     )
 
@@ -354,12 +356,12 @@ def test_broken_library_or_list_causes_plain_tcp_and_is_reported(
         (relayed.relay.state / "parents").write_text("")
     before = testbed["proxy"].mib()["MPTcpExtMPCapableSYNRX"]
     assert get(relayed, "large.bin") == (200, True)
-    by_mptcp = testbed["proxy"].mib()["MPTcpExtMPCapableSYNRX"] - before
-    assert bool(by_mptcp) == (state == "right")
+    mptcp_count = testbed["proxy"].mib()["MPTcpExtMPCapableSYNRX"] - before
+    assert bool(mptcp_count) == (state == "right")
     found = relayed.doctor()["the running relay"]
     assert found["status"] == ("ok" if state == "right" else "fail")
     texts = {
-        "right": "none by plain TCP",
+        "right": "none over plain TCP",
         "no library": "Squid runs without the preload library",
         "no list": "its list of parents lacks 10.77.8.2:3128",
     }
@@ -376,7 +378,7 @@ def test_doctor_counts_plain_tcp_connections_to_parents(make_testbed: Callable[.
         found = relayed.doctor()
         assert (found["the running relay"]["status"], found["the running relay"]["text"]) == (
             "fail",
-            "1 of 1 connection to parents by plain TCP",
+            "1 of 1 connection to parents over plain TCP",
         )
         assert found["parent 10.77.8.2:3128"]["text"] == "10.77.8.2:3128: plain TCP"
 
@@ -435,7 +437,8 @@ s.connect((sys.argv[1], 3128))
 def test_doctor_detects_that_the_kernel_gave_up_multipath_tcp(
     make_testbed: Callable[..., Testbed],
 ) -> None:
-    """For a while, the network drops packets with the MPTCP option (30), like an uplink that is silent for seconds."""
+    """For a few seconds, the network drops packets with the MPTCP option (30). An uplink that is silent has the same
+    effect."""
     relayed = chain(make_testbed(RELAY))
     core, node = relayed.testbed["core"], relayed.node
     if not node.run(["sysctl", "-n", "net.mptcp.blackhole_timeout"], check=False).stdout:
@@ -464,7 +467,9 @@ def test_reload_uses_new_parents(make_testbed: Callable[..., Testbed]) -> None:
     configuration(relayed.node, peer(testbed["proxy2"]))
     relayed.relay.process.signal(signal.SIGHUP)
     wait_until(
-        lambda: get(relayed) == (200, True) and relayed.served(1) > 0, "the relay uses the new parent", timeout=120
+        lambda: get(relayed) == (200, True) and relayed.logged_requests(1) > 0,
+        "the relay uses the new parent",
+        timeout=120,
     )
     assert "reload accepted" in relayed.relay.process.output()
     before = testbed["proxy2"].mib()["MPTcpExtMPJoinAckRx"]

@@ -17,7 +17,7 @@ from mptcp_lab.testbed.services import start_proxy, wait_until
 from mptcp_proxy.process import pid_in
 
 pytestmark = pytest.mark.kernel
-DIED, RETURNED = "parent {} does not answer", "parent {} answers again"
+DEAD_MESSAGE, ALIVE_MESSAGE = "parent {} does not answer", "parent {} answers again"
 
 
 @pytest.fixture(autouse=True)
@@ -29,14 +29,14 @@ def wait_for_message(relayed: Chain, text: str, parent: str) -> None:
     wait_until(lambda: text.format(parent) in relayed.relay.process.output(), text.format(parent), timeout=90)
 
 
-def refused(relayed: Chain) -> bool:
+def requests_fail(relayed: Chain) -> bool:
     return get(relayed)[0] == 503 and get(relayed, https=True)[0] in (503, NO_PARENT)
 
 
 @pytest.mark.nightly(except_for=("[2]",))
 @pytest.mark.parametrize("workers", [1, 2])
 def test_first_request_uses_a_parent_that_returned(make_testbed: Callable[..., Testbed], workers: int) -> None:
-    """Defect: Squid tried a returned parent with a client's request, which was refused."""
+    """Defect: Squid detected that a parent had returned only by sending it a client's request, which was refused."""
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, more=f"workers {workers}\n")
     proxy = testbed["proxy"]
@@ -44,7 +44,7 @@ def test_first_request_uses_a_parent_that_returned(make_testbed: Callable[..., T
     relayed.parents[0].process.kill_tree()
     # Each worker must detect the dead parent itself.
     wait_until(
-        lambda: refused(relayed) and DIED.format("proxy") in relayed.relay.process.output(),
+        lambda: requests_fail(relayed) and DEAD_MESSAGE.format("proxy") in relayed.relay.process.output(),
         "the parent counts as dead",
         timeout=120,
     )
@@ -56,7 +56,7 @@ def test_first_request_uses_a_parent_that_returned(make_testbed: Callable[..., T
     )
     before = proxy.mib()["MPTcpExtMPCapableSYNRX"]
     start_proxy(proxy)
-    wait_for_message(relayed, RETURNED, "proxy")
+    wait_for_message(relayed, ALIVE_MESSAGE, "proxy")
     assert proxy.mib()["MPTcpExtMPCapableSYNRX"] > before, "the relay tests the parent without Multipath TCP"
     for https in (False, True) * workers:
         assert get(relayed, https=https) == (200, True)
@@ -66,18 +66,18 @@ def test_first_request_uses_a_parent_that_returned(make_testbed: Callable[..., T
 
 @pytest.mark.nightly
 def test_silent_parent_is_preferred_again_once_it_answers(make_testbed: Callable[..., Testbed]) -> None:
-    """Defect: the request that made Squid try the parent was still sent to the other parent."""
+    """Defect: the request that made Squid test the parent was still sent to the other parent."""
     testbed = make_testbed(RELAY)
     relayed = chain(testbed, ("proxy", "proxy2"))
     assert get(relayed) == (200, True)
     with silent(testbed["core"], "proxy"):
         # Two requests wait for the parent; then it counts as dead.
         assert [get(relayed) for _ in range(2)] == [(200, True)] * 2
-        wait_for_message(relayed, DIED, "proxy")
-    wait_for_message(relayed, RETURNED, "proxy")
-    relayed.wait_for_served(1, 2)
+        wait_for_message(relayed, DEAD_MESSAGE, "proxy")
+    wait_for_message(relayed, ALIVE_MESSAGE, "proxy")
+    relayed.wait_for_requests(1, 2)
     assert get(relayed) == (200, True)
-    relayed.wait_for_served(2, 2)
+    relayed.wait_for_requests(2, 2)
 
 
 @pytest.mark.nightly
@@ -87,14 +87,14 @@ def test_only_one_request_waits_for_a_silent_parent(make_testbed: Callable[..., 
     names = ("proxy", "proxy2")
     relayed = chain(testbed, names, peers=[peer(testbed[name], limit=1) for name in names])
     assert get(relayed) == (200, True)
-    relayed.wait_for_served(1, 0)
+    relayed.wait_for_requests(1, 0)
     with silent(testbed["core"], "proxy"):
         assert get(relayed) == (200, True)
-        wait_for_message(relayed, DIED, "proxy")
-        relayed.wait_for_served(1, 1)
-    wait_for_message(relayed, RETURNED, "proxy")
+        wait_for_message(relayed, DEAD_MESSAGE, "proxy")
+        relayed.wait_for_requests(1, 1)
+    wait_for_message(relayed, ALIVE_MESSAGE, "proxy")
     assert get(relayed) == (200, True)
-    relayed.wait_for_served(2, 1)
+    relayed.wait_for_requests(2, 1)
 
 
 @pytest.mark.nightly

@@ -42,18 +42,18 @@ def test_requests_succeed_while_the_first_uplink_is_silent(make_testbed: Callabl
     """Defect: with one parent, each request failed until the end of the outage."""
     relayed = chain(make_testbed(RELAY))
 
-    def served() -> bool:
+    def succeeds() -> bool:
         url, proxy = relayed.origin.url("small.bin"), relayed.relay.url()
         return fetch(relayed.client, url, proxy).sha256 == relayed.origin.digests["small.bin"]
 
     with gateway(relayed) as verdicts:
         with silent(relayed.testbed["core"], "eth0"):
-            wait_until(served, "requests use the other uplink")
+            wait_until(succeeds, "requests use the other uplink")
             wait_until(
                 lambda: verdicts() == {"eth0": "no answer", "wlan0": "good"}, "the gateway detects the silent uplink"
             )
         wait_until(lambda: verdicts() == dict.fromkeys(UPLINKS, "good"), "the uplink is good again")
-        assert served()
-        with relayed.carried() as sizes:
-            assert served()
+        assert succeeds()
+        with relayed.count_uplink_bytes() as sizes:
+            assert succeeds()
         assert sizes["eth0"] > FILES["small.bin"] / 2, "connections do not begin on the first uplink"

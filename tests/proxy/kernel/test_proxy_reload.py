@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for valid and invalid reloads during a download, for the end and exit status of Squid, and for logs."""
+"""Tests for valid and invalid reloads during a download, for the end and exit status of Squid, and for the rotation of
+logs."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
     return start_origin(testbed["origin"], {FILE: 4_000_000, BIG_FILE: 60_000_000})
 
 
-class HeldDownload:
+class PausedDownload:
     """A running download over MPTCP, which cannot end before :meth:`finish` because nothing reads the client's output.
 
     The file is larger than all buffers between origin and client, so that the proxy still holds a part of it.
@@ -54,10 +55,10 @@ class HeldDownload:
         self._client = client.popen(
             curl(origin.url(BIG_FILE), proxy.url(), mptcp=True, tunnel=False, options=options), name="curl"
         )
-        self._wanted = origin.digests[BIG_FILE]
-        wait_until(self._begun, "the download has begun", process=self._client)
+        self._expected_digest = origin.digests[BIG_FILE]
+        wait_until(self._has_begun, "the download has begun", process=self._client)
 
-    def _begun(self) -> bool:
+    def _has_begun(self) -> bool:
         # If no writer has opened the pipe yet, poll(2) reports nothing; if the writer has closed it, only POLLHUP.
         waiting = select.poll()
         waiting.register(self._output, select.POLLIN)
@@ -71,7 +72,7 @@ class HeldDownload:
             while piece := output.read(1 << 20):
                 digest.update(piece)
         assert self._client.wait(60) == 0, self._client.output()
-        assert digest.hexdigest() == self._wanted
+        assert digest.hexdigest() == self._expected_digest
 
 
 def test_accepted_reload_lets_a_download_finish(testbed: Testbed, origin: Origin) -> None:
@@ -79,7 +80,7 @@ def test_accepted_reload_lets_a_download_finish(testbed: Testbed, origin: Origin
     config = configuration(node)
     proxy = start_proxy(node, config)
     before = (squid(proxy.process), *all_workers(proxy))
-    download = HeldDownload(client, origin, proxy)
+    download = PausedDownload(client, origin, proxy)
 
     configuration(node, "http_port 3129", "acl more port 80", f"tcp_outgoing_address {node.address('wan0')}")
     proxy.process.signal(signal.SIGHUP)
@@ -102,7 +103,7 @@ def test_refused_reload_keeps_the_old_settings(testbed: Testbed, origin: Origin)
     config = configuration(node)
     proxy = start_proxy(node, config)
     before = (squid(proxy.process), *all_workers(proxy))
-    download = HeldDownload(client, origin, proxy)
+    download = PausedDownload(client, origin, proxy)
 
     configuration(node, "http_port 3129", "http_acess deny all")
     proxy.process.signal(signal.SIGHUP)
@@ -161,7 +162,9 @@ def test_reload_command_waits_for_the_result(testbed: Testbed, require: Callable
     assert mptcp_listeners(node) == {"*:3128", "*:3129"}
 
 
-def test_ready_notification_follows_when_squid_listens_by_mptcp(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_ready_notification_is_sent_when_squid_listens_with_mptcp(
+    testbed: Testbed, require: Callable[..., None]
+) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -174,7 +177,7 @@ def test_ready_notification_follows_when_squid_listens_by_mptcp(testbed: Testbed
             lines += manager.recv(4096).decode().split("\n")
             if "READY=1" in lines:
                 assert mptcp_listeners(node) == {"*:3128"}
-        assert "STATUS=serving: port 3128 by Multipath TCP" in lines
+        assert "STATUS=serving: port 3128 over Multipath TCP" in lines
         # Debian's Squid would report that it is ready before it listens.
         assert not {"NOTIFY_SOCKET", "WATCHDOG_USEC"} & environment(squid(proxy.process)).keys()
         assert proxy.process.running
@@ -214,7 +217,8 @@ sys.exit(main(sys.argv[1:]))
 def test_stop_kills_a_squid_that_does_not_handle_signals_yet(
     testbed: Testbed, require: Callable[..., None], number: int
 ) -> None:
-    """On a very busy machine, Squid may not handle signals before the stop's time limit. Then the signal kills it."""
+    """On a very busy machine, Squid may not handle signals before the time limit of the stop. Then the signal kills
+    it."""
     require("squid", "gcc")
     process = start(testbed["proxy"], python_command(IMPATIENT_SUPERVISION))
     wait_until(lambda: "started Squid" in process.output(), "Squid is started", process=process)
@@ -238,7 +242,7 @@ def test_reloads_right_after_the_start_reach_squid_when_ready(testbed: Testbed, 
     assert process.stop(60) == 0
 
 
-EARLY_RELOAD = """
+RELOAD_DURING_CHECK = """
 import os, signal, sys
 from mptcp_proxy import supervisor
 from mptcp_proxy.cli import main
@@ -256,7 +260,7 @@ def test_reload_during_the_first_check_follows_the_start(testbed: Testbed, requi
     """After a SIGHUP during the first check of the configuration, the reload follows as soon as Squid runs."""
     require("squid", "gcc")
     node = testbed["proxy"]
-    process = start(node, python_command(EARLY_RELOAD))
+    process = start(node, python_command(RELOAD_DURING_CHECK))
     wait_until(lambda: "reload accepted" in process.output(), "the reload", process=process)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "Squid listens", process=process)
     assert process.stop(60) == 0
@@ -294,7 +298,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def test_crashing_supervisor_leaves_no_squid_behind(testbed: Testbed, require: Callable[..., None]) -> None:
+def test_crashing_supervisor_ends_squid(testbed: Testbed, require: Callable[..., None]) -> None:
     require("squid", "gcc")
     node = testbed["proxy"]
     process = start(node, python_command(FAILING_SUPERVISION))
@@ -358,7 +362,7 @@ def test_second_proxy_with_another_name_needs_a_free_port(testbed: Testbed, requ
     places = {f"/{kind}/second": node.directory / f"second-{kind[:3]}" for kind in ("run", "var/log")}
     for directory in places.values():
         directory.mkdir()
-    # Squid names shared memory after the service: the proxy of another test run would share it.
+    # The service name is part of the names of Squid's shared memory, so the proxy of another test run would share it.
     mounts: dict[str, str | Path] = {**places, "/dev/shm": TMPFS, "/run/squid": TMPFS}
 
     def start_second(config: Path) -> Process:

@@ -16,7 +16,7 @@ from relaying import chain
 
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, Proxy, start_origin, start_proxy, wait_until
-from mptcp_proxy.squid import installed
+from mptcp_proxy.squid import find_squid
 
 pytestmark = pytest.mark.kernel
 
@@ -78,7 +78,7 @@ def test_secrets_of_requests_are_in_no_log(testbed: Testbed, require: Callable[.
     log = proxy.logs / "access.log"
     wait_until(
         lambda: log.read_text().count(" 10.77.1.2 ") > len(REQUESTS),
-        "each request and the empty connection have a line",
+        "the log has a line for each request and for the empty connection",
     )
     proxy.process.stop(60)
     written = {path.name: path.read_text(errors="replace") for path in proxy.logs.iterdir()}
@@ -89,11 +89,11 @@ def test_secrets_of_requests_are_in_no_log(testbed: Testbed, require: Callable[.
         "the URL of a valid request is logged, without its secrets"
     )
     assert f" GET error:ERR_ACCESS_DENIED:{host} " in written["access.log"]
-    # The log line of a tunnel contains the target only if it is certainly a host.
+    # The log line of a tunnel contains the target only if the target is certainly a host.
     assert f" CONNECT {host}:443 " in written["access.log"]
     assert " CONNECT 127.0.0.1:443 " in written["access.log"]
     # Squid 6 considers two of the requests with a password invalid; their log lines have no method.
-    squid = installed()
+    squid = find_squid()
     assert squid is not None
     assert written["access.log"].count(" CONNECT error:") == (4 if squid.version.startswith("6") else 6)
     found = [line for text in written.values() for line in text.splitlines() if any(each in line for each in SECRETS)]

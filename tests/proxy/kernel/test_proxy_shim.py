@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from preloading import DESCRIPTORS, MPTCP, PREAMBLE, TCP, Preloaded
-from proxying import needs_open_checkout
+from proxying import skip_in_private_checkout
 
 from mptcp_common import library_counters
 
@@ -241,7 +241,9 @@ def test_unreadable_list_is_reported_once(preloaded: Preloaded, tmp_path: Path) 
     )
     assert found == {"a": TCP, "b": TCP}
     assert preloaded.stderr.count("\n") == 1
-    assert f"no MPTCP on port 3128, clients are served by plain TCP: {tmp_path}/none: No such file" in preloaded.stderr
+    assert (
+        f"no MPTCP on port 3128, clients are served over plain TCP: {tmp_path}/none: No such file" in preloaded.stderr
+    )
 
 
 def test_listener_without_kernel_mptcp_stays_tcp_with_one_message(preloaded: Preloaded) -> None:
@@ -259,7 +261,7 @@ report(a=protocol(a), b=protocol(b), mark=a.getsockopt(SOL_SOCKET, SO_MARK), wor
     assert "net.mptcp.enabled" in preloaded.stderr
 
 
-STARTS = {
+CHILD_STARTS = {
     "fork and exec": "subprocess.run(ARGV, close_fds=True)",
     "vfork": "subprocess.run(ARGV, close_fds=False)",
     "posix_spawn": "os.waitpid(os.posix_spawn(ARGV[0], ARGV, os.environ), 0)",
@@ -281,19 +283,19 @@ def loaded(request: pytest.FixtureRequest, libraries: list[Path]) -> Preloaded:
     return Preloaded(choices.get(request.param, [listen, turns]))
 
 
-@pytest.mark.parametrize("call", STARTS)
+@pytest.mark.parametrize("call", CHILD_STARTS)
 def test_other_programs_start_without_the_libraries(loaded: Preloaded, call: str) -> None:
     found = loaded(f"""
 import ctypes
 C = ctypes.CDLL(None)
 SCRIPT = os.environ["PRINT_VARIABLES"]; ARGV = ["/bin/sh", "-c", SCRIPT]
 assert has_library()
-{STARTS[call]}
+{CHILD_STARTS[call]}
 """, PRINT_VARIABLES=PRINT_VARIABLES, OWN="mptcp_listen|squid_turns")  # fmt: skip
     assert found == ["", "", 0]
 
 
-OWN_STARTS = {
+OWN_PROGRAM_STARTS = {
     "execv": "os.execv(sys.executable, ARGV)",
     "execve": "os.execve(sys.executable, ARGV, {'REPORT': os.environ['REPORT'], 'LD_PRELOAD': '/wrong.so'})",
     "C execvp": "C('execvp', sys.executable)",
@@ -302,11 +304,11 @@ OWN_STARTS = {
 }
 
 
-@pytest.mark.parametrize("call", OWN_STARTS)
+@pytest.mark.parametrize("call", OWN_PROGRAM_STARTS)
 def test_own_program_starts_with_the_libraries(loaded: Preloaded, call: str) -> None:
     """Squid executes its workers from its own binary, while effective and real user ids differ."""
     if "ids differ" in call:
-        needs_open_checkout()
+        skip_in_private_checkout()
     found = loaded(f"""
 import ctypes
 ARGV = ["(squid-1)", "-c", os.environ["REPORT"]]
@@ -315,7 +317,7 @@ def C(function, program):
     getattr(ctypes.CDLL(None), function)(program.encode(), arguments)
 assert has_library() and "LD_PRELOAD" not in os.environ and "MPTCP_LISTEN_PORTS" not in os.environ
 if os.fork() == 0:
-    {OWN_STARTS[call]}
+    {OWN_PROGRAM_STARTS[call]}
     os._exit(1)
 os.wait()
 """)
@@ -483,7 +485,8 @@ os.wait()
 
 
 def test_children_keep_a_foreign_preload_entry(libraries: list[Path], tmp_path: Path) -> None:
-    """If LD_PRELOAD also contains a foreign library, a child that runs another program keeps only this library."""
+    """If LD_PRELOAD also contains a foreign library, a child that runs another program keeps only the foreign
+    library."""
     second = tmp_path / "second.so"
     subprocess.run(["gcc", "-shared", "-o", str(second), "-x", "c", "/dev/null"], check=True)
     turns, listen = libraries

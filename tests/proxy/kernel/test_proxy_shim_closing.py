@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload library at the end of connections: late writers get an error soon, and no answer is lost."""
+"""Tests for the preload library at the end of connections: late writers soon get an error, and no answer is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from preloading import DESCRIPTORS, MPTCP, TCP, Preloaded
 
 pytestmark = pytest.mark.kernel
-MAX_HELD = 512
+MAX_HELD_CONNECTIONS = 512
 """Maximum number of held connections."""
 SCENE = """
 import select, struct, threading, time
@@ -47,11 +47,11 @@ def until(condition):
 
 
 @pytest.fixture
-def run_scene(preloaded_each_way: Preloaded) -> Callable[..., Any]:
+def run_scene(preloaded_with_each_build: Preloaded) -> Callable[..., Any]:
     def run(code: str, **variables: str) -> Any:
         # The interpreter frees little memory when it exits.
-        found = preloaded_each_way(SCENE + code, setup=DESCRIPTORS, ASAN_OPTIONS="detect_leaks=0", **variables)
-        assert preloaded_each_way.stderr == ""
+        found = preloaded_with_each_build(SCENE + code, setup=DESCRIPTORS, ASAN_OPTIONS="detect_leaks=0", **variables)
+        assert preloaded_with_each_build.stderr == ""
         return found
 
     return run
@@ -175,19 +175,19 @@ alive = all(server.send(b"!") == 1 for _, server in pairs)
 for _, server in pairs: server.close()
 report(alive=alive, held=sockets() - before + 600, threads=len(tasks()) - threads)
 """)
-    assert found == {"alive": True, "held": MAX_HELD, "threads": 1}
+    assert found == {"alive": True, "held": MAX_HELD_CONNECTIONS, "threads": 1}
 
 
-@pytest.mark.parametrize(("beyond", "held"), [(0, 0), (40, 40)])
+@pytest.mark.parametrize(("extra", "held"), [(0, 0), (40, 40)])
 def test_held_connections_use_none_of_the_programs_descriptors(
-    run_scene: Callable[..., Any], beyond: int, held: int
+    run_scene: Callable[..., Any], extra: int, held: int
 ) -> None:
     """Defect: Squid counted on descriptors that the library held, and accepted no connection when none was free."""
     found = run_scene(f"""
 import resource
 pairs = [connect() for _ in range(100)]
 soft = 2 * len(pairs) + 50
-resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft + {beyond}))
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, soft + {extra}))
 for _, server in pairs: server.close()
 held = [int(each) for each in os.listdir("/proc/self/fd") if int(each) >= soft]
 report(held=len(held), left=sockets() - len(held) - len(pairs) - 1)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for connections with the preload library: those to parents use Multipath TCP; all others are unchanged."""
+"""Tests for connections with the preload library: connections to parents use Multipath TCP, all others are
+unchanged."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ def test_no_connection_is_mptcp_without_parents(preloaded: Preloaded) -> None:
     assert preloaded.stderr == ""
 
 
-def test_parents_file_may_change_and_an_unreadable_one_is_reported(preloaded: Preloaded, tmp_path: Path) -> None:
+def test_parents_file_may_change_and_an_unreadable_file_is_reported(preloaded: Preloaded, tmp_path: Path) -> None:
     parents = tmp_path / "parents"
     parents.write_text("127.0.0.1:4001\n")
     found = preloaded(
@@ -98,7 +99,7 @@ report(first=first, after_change=after_change, unreadable=[protocol_to(4000), pr
     # The library does not read the list of parents for a UDP socket.
     assert before == "before"
     assert (
-        f"the list of parents cannot be read, all are reached by plain TCP, over one path: {parents}: No such"
+        f"the list of parents cannot be read, all are reached over plain TCP, over one path: {parents}: No such"
         in message
     )
 
@@ -276,7 +277,7 @@ def refuse_mptcp(number):
 
 
 @pytest.mark.parametrize("error", ["EPROTONOSUPPORT", "EINVAL", "EPERM", "EAFNOSUPPORT"])
-def test_connection_is_tcp_for_any_error_of_mptcp(preloaded: Preloaded, error: str) -> None:
+def test_connection_is_tcp_after_any_error_of_mptcp(preloaded: Preloaded, error: str) -> None:
     """The errors come from a kernel without MPTCP, a kernel without it for IPv6, and a container's seccomp filter."""
     found = preloaded(
         SERVERS.replace("protocol=262", "protocol=0")
@@ -352,7 +353,7 @@ report(first=first, second=second, protocol=protocol(s))
     assert found == {"first": "ECONNREFUSED", "second": None, "protocol": MPTCP}
 
 
-def test_parent_without_mptcp_is_reached_by_tcp(preloaded: Preloaded) -> None:
+def test_parent_without_mptcp_is_reached_over_tcp(preloaded: Preloaded) -> None:
     """The kernel itself falls back to TCP (RFC 8684, 3.7)."""
     found = preloaded(
         SERVERS.replace("protocol=262", "protocol=0")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload library and write(2): small writes reach a client joined, soon and completely."""
+"""Tests for the preload library and write(2): small writes are joined, and reach a client soon and completely."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from preloading import EMBEDDINGS, Preloaded, marked, preloaded_as, scene_runner
+from preloading import BUILDS, Preloaded, build_parameter, preloaded_with, scene_runner
 
 from mptcp_proxy import shim
 
 pytestmark = pytest.mark.kernel
-TURN = 4
+MAX_EVENTS_PER_TURN = 4
 """Maximum number of events of clients in a turn (shim/turns/turns.h)."""
 SCENE = """
 import random, select, struct, time
@@ -59,11 +59,13 @@ def write(server, data):
 """
 
 
-@pytest.fixture(scope="module", params=[marked("plain", "TCP"), *(marked(way, "MPTCP") for way in EMBEDDINGS)])
+@pytest.fixture(
+    scope="module", params=[build_parameter("plain", "TCP"), *(build_parameter(build, "MPTCP") for build in BUILDS)]
+)
 def run_scene(request: pytest.FixtureRequest, require: Any) -> Callable[..., Any]:
     require("root", "namespaces", "mptcp", "gcc")
-    way, protocol = request.param
-    preloaded = preloaded_as(way)
+    build, protocol = request.param
+    preloaded = preloaded_with(build)
     # The library converts the listener on port 3128 to MPTCP, and does not change the listener on port 3130.
     port = 3130 if protocol == "TCP" else 3128
     return scene_runner(preloaded, f"PORT = {port}\n{SCENE}")
@@ -98,7 +100,7 @@ turn(); write(server, HEADER); report(sent=unread(client) == len(HEADER))
 
 
 def test_pieces_are_sent_together_once_the_buffer_is_full(run_scene: Callable[..., Any]) -> None:
-    """The library calls the kernel's epoll once per turn of events."""
+    """The library calls the kernel's epoll once per turn."""
     found = run_scene("""
 server, client = connect()
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
@@ -182,7 +184,7 @@ report(arrived=arrived)
 
 
 def test_request_waits_at_most_a_turn_of_running_downloads(run_scene: Callable[..., Any]) -> None:
-    """One client has many downloads that can always continue; another client sends a request."""
+    """A client has many downloads that can always continue; another client sends a request."""
     found = run_scene("""
 many = connect_many(40)
 server, client = connect("127.0.0.3", IN)
@@ -202,7 +204,7 @@ for _ in range(20):
 report(largest=max(waited), smallest=min(waited))
 """)
     # The limit is one turn of earlier events of the kernel, and four turns without a call of the kernel's epoll.
-    assert 0 <= found["smallest"] <= found["largest"] <= 5 * TURN
+    assert 0 <= found["smallest"] <= found["largest"] <= 5 * MAX_EVENTS_PER_TURN
 
 
 @pytest.mark.nightly(except_for=("plain",))
@@ -237,7 +239,8 @@ report(reported=len(reported), arrived=sum(unread(many[fd][1]) == 4096 for fd in
 
 
 def test_write_into_a_nearly_full_buffer_must_wait(run_scene: Callable[..., Any]) -> None:
-    """The kernel reports a socket as writable if a third of its buffer is free, so pieces would be sent separately."""
+    """The kernel reports a socket as writable if a third of its buffer is free. Without waiting, pieces would be sent
+    separately."""
     found = run_scene("""
 server, client = connect()
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
@@ -266,7 +269,7 @@ report(right=got == HEADER + PIECE)
     assert found == {"right": True}
 
 
-NO_ROOM = """
+FULL_KERNEL_BUFFER = """
 server, client = connect()
 fd = server.fileno()
 client.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
@@ -286,7 +289,7 @@ server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1)
 
 
 def test_rest_is_sent_when_the_kernel_has_room_again(run_scene: Callable[..., Any]) -> None:
-    found = run_scene(f"""{NO_ROOM}
+    found = run_scene(f"""{FULL_KERNEL_BUFFER}
 loop.modify(server, IN)
 events = [turn().get(fd) for _ in range(5)]
 held = unread(client) < len(sent[0])
@@ -308,7 +311,7 @@ report(events=set(events) == {{None}}, held=held, result=result, right=got == b"
 
 
 def test_write_must_wait_until_the_rest_is_sent(run_scene: Callable[..., Any]) -> None:
-    found = run_scene(f"""{NO_ROOM}
+    found = run_scene(f"""{FULL_KERNEL_BUFFER}
 # The program does not write again after its turn, so the rest must wait.
 turn(); turn()
 reported, result = turn().get(fd), write(server, b"x")
@@ -370,7 +373,7 @@ report(lost=[answers for answers in range(10, 25) if not answered(answers)])
 @pytest.mark.parametrize("action", ["", "os.dup(0)", "server, client_too = connect()"])
 def test_rest_of_a_closed_connection_is_sent_later(run_scene: Callable[..., Any], action: str) -> None:
     """Defect: the connection was reset, which lost data that was already in the kernel."""
-    found = run_scene(f"""{NO_ROOM}
+    found = run_scene(f"""{FULL_KERNEL_BUFFER}
 os.close(server.detach())
 {action}
 got, result, until = b"", None, time.monotonic() + 20
@@ -387,7 +390,8 @@ report(all=got == b"".join(sent), result=result)
 
 
 def test_closed_connection_is_reset_if_its_client_does_not_read(tmp_path: Path, require: Any) -> None:
-    """After a minute (in this test a second), the library resets the connection, so that the client detects lost data.
+    """After a minute (in this test, after a second), the library resets the connection, so that the client detects lost
+    data.
 
     The library also closes the epoll.
     """
@@ -395,7 +399,7 @@ def test_closed_connection_is_reset_if_its_client_does_not_read(tmp_path: Path, 
     fast_library = tmp_path / shim.TURNS
     flags = ("-std=gnu11", "-shared", "-fPIC", "-DREST_SECONDS=1", "-fvisibility=hidden", "-o", str(fast_library))
     subprocess.run(["gcc", *flags, *map(str, shim.sources(shim.TURNS))], check=True)
-    found = scene_runner(Preloaded([fast_library, shim.library()]), f"PORT = 3128\n{SCENE}")(f"""{NO_ROOM}
+    found = scene_runner(Preloaded([fast_library, shim.library()]), f"PORT = 3128\n{SCENE}")(f"""{FULL_KERNEL_BUFFER}
 os.close(server.detach())
 before = len(os.listdir("/proc/self/fd"))
 for _ in range(30): turn(0.1)
@@ -449,7 +453,7 @@ report(right=right, left=len(ends))
     assert found == {"right": 400, "left": 0}
 
 
-def test_vanished_client_is_reported_as_without_the_library(run_scene: Callable[..., Any]) -> None:
+def test_error_of_a_vanished_client_is_the_same_as_without_the_library(run_scene: Callable[..., Any]) -> None:
     found = run_scene("""
 server, client = connect()
 turn(); write(server, PIECE)

@@ -121,7 +121,7 @@ report(steps=steps)
     assert found["steps"] == [None, 5, 4]
 
 
-def test_socket_used_with_send_is_reported_by_the_kernel(run_scene: Callable[..., Any]) -> None:
+def test_kernel_reports_a_socket_that_is_used_with_send(run_scene: Callable[..., Any]) -> None:
     """Defect: GnuTLS, which calls send(2), found no room in the socket, and the download was truncated."""
     found = run_scene("""
 server, client = connect(IN)
@@ -204,7 +204,7 @@ report(steps=steps)
 
 
 def test_kernels_events_follow_after_four_turns_of_reports(run_scene: Callable[..., Any]) -> None:
-    """While the library has more sockets to report, it calls the kernel's epoll without waiting."""
+    """While the library has more sockets to report, it calls the kernel's epoll with a timeout of 0."""
     found = run_scene("""
 many = {}
 for _ in range(100):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the preload library and epoll(7): each client gets its share of a turn, with any number of connections."""
+"""Tests for the preload library and epoll(7): each client gets its share of a turn, however many connections it has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from preloading import Preloaded
 
 pytestmark = pytest.mark.kernel
-TURN = 4
+MAX_EVENTS_PER_TURN = 4
 """Maximum number of events of clients in a turn (shim/turns/turns.h)."""
 SCENE = """
 import collections, select, struct, threading, time
@@ -52,19 +52,19 @@ report(all=len(got), once=len(set(got)) == len(got), many=len(set(got) & set(man
 
 def test_client_with_many_connections_gets_an_equal_share(run_scene: Callable[..., Any]) -> None:
     found = run_scene(ONE_AND_MANY)
-    share = TURN // 2
+    share = MAX_EVENTS_PER_TURN // 2
     assert found == {"all": share + 2, "once": True, "many": share, "one": True, "near": True, "hidden": None}
 
 
 @pytest.mark.parametrize("turns", [None, "kernel"])
-def test_all_events_come_in_one_turn_without_fair_turns(run_scene: Callable[..., Any], turns: str | None) -> None:
+def test_one_turn_has_all_events_without_fair_turns(run_scene: Callable[..., Any], turns: str | None) -> None:
     assert run_scene(ONE_AND_MANY, turns=turns)["all"] == 102
 
 
 def test_each_connection_of_a_client_gets_its_turn(run_scene: Callable[..., Any]) -> None:
     """Each connection is served once before any connection is served twice. Unread data keep a socket ready."""
     found = run_scene(f"""
-many = connect("127.0.0.2", {6 * TURN})
+many = connect("127.0.0.2", {6 * MAX_EVENTS_PER_TURN})
 served = collections.Counter()
 spreads = []
 for _ in range(18):
@@ -73,10 +73,12 @@ for _ in range(18):
     spreads.append([len(got), max(served.values()) - min(served[fd] for fd in many)])
 report(spreads=spreads)
 """)
-    assert all(spread == [TURN, 1 if (number + 1) % 6 else 0] for number, spread in enumerate(found["spreads"]))
+    assert all(
+        spread == [MAX_EVENTS_PER_TURN, 1 if (number + 1) % 6 else 0] for number, spread in enumerate(found["spreads"])
+    )
 
 
-def test_few_events_come_unchanged(run_scene: Callable[..., Any]) -> None:
+def test_few_events_are_not_changed(run_scene: Callable[..., Any]) -> None:
     code = "many = connect('127.0.0.2', 2) + connect('127.0.0.3', 2)\nreport(got=sorted(turn()), all=sorted(many))"
     found = run_scene(code)
     assert found["got"] == found["all"]
@@ -161,10 +163,10 @@ def test_turn_has_at_most_the_requested_number_of_events(run_scene: Callable[...
     found = run_scene(
         "connect('127.0.0.2', 30); connect('127.0.0.3', 30)\nreport(got=[len(turn(limit)) for limit in (2, 3, 99)])"
     )
-    assert found["got"] == [2, 2, TURN]
+    assert found["got"] == [2, 2, MAX_EVENTS_PER_TURN]
 
 
-ACCEPTING = """
+ACCEPT_SCENE = """
 connect("127.0.0.2", 1)
 listener = listeners[3130]; listener.setblocking(False); loop.register(listener, select.EPOLLIN)
 def open_clients(number):
@@ -183,7 +185,7 @@ waiting, accepted = [], []
 
 def test_turn_accepts_more_connections_if_many_wait(run_scene: Callable[..., Any]) -> None:
     """Defect: each turn accepted one connection, so that a client waited for all connections of an earlier client."""
-    found = run_scene(f"""{ACCEPTING}
+    found = run_scene(f"""{ACCEPT_SCENE}
 open_clients(42)
 events = [accept() for _ in range(10)]
 open_clients(1)
@@ -194,7 +196,7 @@ report(events=events, then=[accept(), accept(), accept()], accepted=len(accepted
 
 
 def test_listener_without_waiting_connections_gets_one_event_again(run_scene: Callable[..., Any]) -> None:
-    found = run_scene(f"""{ACCEPTING}
+    found = run_scene(f"""{ACCEPT_SCENE}
 events = []
 for _ in range(4):
     open_clients(4); events.append([accept(), accept(), accept()])
@@ -204,7 +206,7 @@ report(events=events, accepted=len(accepted))
 
 
 def test_listener_events_fit_into_the_requested_number(run_scene: Callable[..., Any]) -> None:
-    found = run_scene(f"""{ACCEPTING}
+    found = run_scene(f"""{ACCEPT_SCENE}
 connect("127.0.0.3", 5)
 open_clients(40)
 for _ in range(4): accept(0)
@@ -214,7 +216,7 @@ report(got=[len(turn(limit)) for limit in (9, 12, 3, 2, 1)])
 
 
 def test_number_of_a_closed_listener_may_be_reused(run_scene: Callable[..., Any]) -> None:
-    found = run_scene(f"""{ACCEPTING}
+    found = run_scene(f"""{ACCEPT_SCENE}
 open_clients(20)
 for _ in range(3): accept()
 number = listener.fileno(); listener.close()
@@ -227,7 +229,9 @@ report(got=[turn().count(number) for _ in range(5)])
 @pytest.mark.parametrize("turns", [None, "kernel"])
 def test_listener_gets_one_event_without_fair_turns(run_scene: Callable[..., Any], turns: str | None) -> None:
     assert (
-        run_scene(f"{ACCEPTING}\nopen_clients(9)\nreport(events=[accept() for _ in range(9)])", turns=turns)["events"]
+        run_scene(f"{ACCEPT_SCENE}\nopen_clients(9)\nreport(events=[accept() for _ in range(9)])", turns=turns)[
+            "events"
+        ]
         == [1] * 9
     )
 
@@ -299,7 +303,7 @@ before = epolls()
 for each in addresses: connect(each, 20, 3131, AF_INET6)
 report(clients=epolls() - before, got=len(turn()))
 """)
-    assert found == {"clients": clients, "got": TURN}
+    assert found == {"clients": clients, "got": MAX_EVENTS_PER_TURN}
 
 
 def test_ipv4_client_is_the_same_at_a_dual_stack_listener(run_scene: Callable[..., Any]) -> None:
@@ -312,7 +316,7 @@ same = epolls() - before
 connect("127.1.0.2", 20, 3131)
 report(clients=[same, epolls() - before], got=len(turn()))
 """)
-    assert found == {"clients": [1, 2], "got": TURN}
+    assert found == {"clients": [1, 2], "got": MAX_EVENTS_PER_TURN}
 
 
 def test_forked_child_does_not_change_the_parents_turns(run_scene: Callable[..., Any]) -> None:
@@ -325,4 +329,4 @@ if (child := os.fork()) == 0:
 os.waitpid(child, 0)
 report(got=len(turn()), clients=epolls())
 """)
-    assert found == {"got": TURN, "clients": 2}
+    assert found == {"got": MAX_EVENTS_PER_TURN, "clients": 2}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Test of the time that a client waits for Squid's answer if the name server is silent."""
+"""Tests how long a client waits for Squid's answer if the name server is silent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mptcp_lab.testbed.services import start_proxy
 pytestmark = pytest.mark.kernel
 SERVERS = ("127.0.0.8", "127.0.0.9")
 MAX_SECONDS = 14.0
-"""Maximum seconds until the answer: dns_timeout is 8, but Squid checks it only when it would repeat its query."""
+"""Maximum seconds until the answer. dns_timeout is 8, but Squid checks it only when it is about to repeat its query."""
 
 
 @pytest.mark.nightly(except_for=("fair-1",))

@@ -45,7 +45,7 @@ def test_clients_of_a_tls_port_get_mptcp_and_complete_answers(testbed: Testbed, 
         url = origin.url("file", port=443 if tunnel else 80)
         answer = fetch(client, url, proxy_url, mptcp=True, tunnel=tunnel, options=insecure)
         assert (answer.status, answer.sha256) == (200, origin.digests["file"])
-    # These clients abort their transfer; the last one completes it.
+    # These clients abort their transfers; the client after them completes its transfer.
     for _ in range(3):
         options = ("-m", "1", "--limit-rate", "500k", "-o", "/dev/null", *insecure)
         ended = client.run(curl(origin.url("file"), proxy_url, mptcp=True, tunnel=False, options=options), check=False)
@@ -54,7 +54,7 @@ def test_clients_of_a_tls_port_get_mptcp_and_complete_answers(testbed: Testbed, 
     assert workers(proxy.process) == before, "a client ended a worker"
 
 
-def test_relay_reaches_its_parent_by_tls(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
+def test_relay_reaches_its_parent_over_tls(make_testbed: Callable[..., Testbed], require: Callable[..., None]) -> None:
     require("squid", "apache2", "curl", "gcc")
     testbed = make_testbed(RELAY)
     host, node = testbed["proxy"], testbed["relay"]

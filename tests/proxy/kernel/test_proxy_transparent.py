@@ -27,7 +27,7 @@ from mptcp_lab.testbed.services import (
 )
 
 pytestmark = pytest.mark.kernel
-SITE = "203.0.113.9"
+SITE_ADDRESS = "203.0.113.9"
 FILES = {"large.bin": 20_000_000}
 INTERCEPT = """
 table ip intercept {
@@ -39,7 +39,7 @@ table ip intercept {
   }
 }
 """
-CAP = 5_000_000
+CAP_BITS_PER_SECOND = 5_000_000
 POLICY = """
 version: 1
 paths:
@@ -95,12 +95,18 @@ def test_workers_have_the_same_capabilities_as_without_the_library(
 
 
 def intercept(testbed: Testbed) -> None:
-    """Route packets between client and site through the proxy, both ways, and redirect ports 80 and 443 to it."""
+    """Route packets between client and site through the proxy, in both directions, and redirect ports 80 and 443 to
+    it."""
     core, proxy, origin = testbed["core"], testbed["proxy"], testbed["origin"]
-    origin.run(["ip", "addr", "add", f"{SITE}/32", "dev", "lo"])
-    core.run(["ip", "route", "add", f"{SITE}/32", "via", origin.service_address()])
+    origin.run(["ip", "addr", "add", f"{SITE_ADDRESS}/32", "dev", "lo"])
+    core.run(["ip", "route", "add", f"{SITE_ADDRESS}/32", "via", origin.service_address()])
     core.run(["ip", "route", "add", "default", "via", proxy.service_address(), "table", "300"])
-    paths = [("to-eth0", SITE), ("to-wlan0", SITE), ("to-origin", "10.77.1.0/24"), ("to-origin", "10.77.2.0/24")]
+    paths = [
+        ("to-eth0", SITE_ADDRESS),
+        ("to-wlan0", SITE_ADDRESS),
+        ("to-origin", "10.77.1.0/24"),
+        ("to-origin", "10.77.2.0/24"),
+    ]
     for device, to in paths:
         core.run(["ip", "rule", "add", "iif", device, "to", to, "lookup", "300"])
     for key in ("ip_forward=1", "conf.all.rp_filter=0", "conf.wan0.rp_filter=0"):
@@ -132,22 +138,22 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
     def received(scheme: str) -> dict[str, int]:
         before = client.counters()
         output = ["-w", "%{http_code} %{size_download}", "-o", "/dev/null"]
-        command = mptcp_command(["curl", "-sSk", "-m", "50", *output, f"{scheme}://{SITE}/large.bin"])
+        command = mptcp_command(["curl", "-sSk", "-m", "50", *output, f"{scheme}://{SITE_ADDRESS}/large.bin"])
         assert client.run(command, timeout=60).stdout == f"200 {FILES['large.bin']}"
         after = client.counters()
         return {device: after[device].received - before[device].received for device in ("eth0", "wlan0")}
 
-    def on_both_paths(scheme: str) -> bool:
+    def uses_both_paths(scheme: str) -> bool:
         return min(received(scheme).values()) > FILES["large.bin"] / 10
 
     for scheme in ("http", "https"):
-        wait_until(partial(on_both_paths, scheme), "the connection uses both paths")
+        wait_until(partial(uses_both_paths, scheme), "the connection uses both paths")
     settings = write_throttler_config(node, node.write("policy.yaml", POLICY), settings={"listen_ports": [80, 443]})
     throttler = start_throttler(node, settings)
     for scheme in ("http", "https"):
         begun = time.monotonic()
         sizes = received(scheme)
-        assert sizes["eth0"] * 8 < 1.2 * CAP * (time.monotonic() - begun), "the cap is exceeded"
+        assert sizes["eth0"] * 8 < 1.2 * CAP_BITS_PER_SECOND * (time.monotonic() - begun), "the cap is exceeded"
         assert sizes["wlan0"] > sizes["eth0"]
     throttler.process.stop()
     answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)

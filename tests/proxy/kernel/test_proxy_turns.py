@@ -60,7 +60,7 @@ while True:
 WAITING_CONNECTIONS = 300
 """Number of a client's connections that Squid has not accepted yet."""
 # A client that sends one request on each connection, and prints the times of the answers.
-ONE_REQUEST = """
+SINGLE_REQUESTS = """
 import json, selectors, socket, sys, time
 proxy, port, origin, count = sys.argv[1:]
 request = f"GET http://{origin}/file HTTP/1.1\\r\\nHost: {origin}\\r\\n\\r\\n".encode()
@@ -102,27 +102,28 @@ def serving(host: LiveNode, turns: str) -> Iterator[Proxy]:
 
 
 def time_with_busy_client(hosts: Testbed, proxy: Proxy, origin: Origin) -> float:
-    """Return the median seconds of the other client's requests while Squid serves all busy connections repeatedly."""
+    """Return the median duration of the other client's requests, in seconds, while Squid repeatedly serves all busy
+    connections."""
     addresses = proxy.host.service_address(), str(PROXY_PORT), origin.host.service_address(), str(BUSY_CONNECTIONS)
     busy = hosts["others"].popen(python_command(CLIENT, *addresses), name="busy")
 
-    def answered(times: int) -> None:
+    def wait_for_answers(times: int) -> None:
         wait_until(
             lambda: f"{times}\n" in busy.output(), f"each connection gets {times} answers", timeout=120, process=busy
         )
 
     try:
-        answered(1)
+        wait_for_answers(1)
         timed = timed_requests(hosts["client"], proxy, origin, REQUESTS)
         assert (len(timed.seconds), timed.failed) == (REQUESTS, 0)
-        answered(3)
+        wait_for_answers(3)
         return statistics.median(timed.seconds)
     finally:
         busy.kill()
 
 
-def answered_before(hosts: Testbed, proxy: Proxy, origin: Origin) -> int:
-    """Return the number of a client's waiting requests that are answered before another client's later request.
+def requests_answered_before(hosts: Testbed, proxy: Proxy, origin: Origin) -> int:
+    """Return how many waiting requests of a client Squid answers before another client's later request.
 
     The requests wait on connections that the stopped worker has not accepted yet.
     """
@@ -132,7 +133,7 @@ def answered_before(hosts: Testbed, proxy: Proxy, origin: Origin) -> int:
     os.kill(worker, signal.SIGSTOP)
     try:
         for name, count in (("others", WAITING_CONNECTIONS), ("client", 1)):
-            process = hosts[name].popen(python_command(ONE_REQUEST, *addresses, str(count)), name="once")
+            process = hosts[name].popen(python_command(SINGLE_REQUESTS, *addresses, str(count)), name="once")
             processes.append(process)
             wait_until(partial(has_output, process, "sent"), f"{name} sends requests", timeout=60, process=process)
     finally:
@@ -141,8 +142,8 @@ def answered_before(hosts: Testbed, proxy: Proxy, origin: Origin) -> int:
     for process in processes:
         process.wait(120)
         times.append(json.loads(process.output().splitlines()[-1]))
-    others, [own] = times
-    return sum(each < own for each in others)
+    others, [own_time] = times
+    return sum(each < own_time for each in others)
 
 
 def has_output(process: Process, text: str) -> bool:
@@ -161,8 +162,9 @@ def in_both_orders(hosts: Testbed, measure: Callable[[Testbed, Proxy, Origin], f
 
 
 def test_new_client_does_not_wait_for_all_earlier_connections(hosts: Testbed) -> None:
-    """Defect: the library accepted one connection per turn, so all earlier ones were served before a new client."""
-    fair, kernel = in_both_orders(hosts, answered_before)
+    """Defect: the library accepted one connection per turn, so all earlier connections were served before a new
+    client."""
+    fair, kernel = in_both_orders(hosts, requests_answered_before)
     print(f"of {WAITING_CONNECTIONS} requests, {fair} are answered first; in the kernel's order {kernel}")
     assert fair < 0.75 * kernel
 

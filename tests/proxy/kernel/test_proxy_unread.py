@@ -20,8 +20,8 @@ from mptcp_lab.testbed.topologies import UNSHAPED
 
 pytestmark = pytest.mark.kernel
 UPLOADS, PORT = 60, 8081
-RECOMMENDED, SMALL = 2 << 20, 512 << 10
-"""Maximum receive buffers in bytes: the recommendation of docs/operator.md, and a smaller one, to show the effect."""
+RECOMMENDED_BUFFER, SMALL_BUFFER = 2 << 20, 512 << 10
+"""Maximum receive buffers in bytes: the recommendation of docs/operator.md, and a smaller buffer to show the effect."""
 MAX_RECEIVED, MAX_WITH_SMALL = 2_500_000, 800_000
 """Maximum bytes per upload with each buffer: the buffer, and the data in flight until the client learns the window."""
 MAX_SETTLING_SECONDS = 180.0
@@ -32,7 +32,7 @@ MAX_CLOSING_SECONDS = 120.0
 Without a reset, this includes the minute for a vanished client (docs/operator.md) and retransmissions.
 """
 # A server that accepts connections but reads nothing.
-SILENT = """
+SILENT_SERVER = """
 import socket, sys, time
 listener = socket.create_server(("", int(sys.argv[1])), backlog=200)
 time.sleep(3600)
@@ -59,7 +59,7 @@ while True:
 """
 
 
-def held(node: LiveNode) -> int:
+def received_bytes(node: LiveNode) -> int:
     """Return the bytes of kernel memory that received data occupies on the proxy's client connections."""
     listing = (
         node.run(["ss", kind, "state", "connected", "sport", "=", f":{PROXY_PORT}"]).stdout
@@ -68,11 +68,11 @@ def held(node: LiveNode) -> int:
     return sum(int(size) for text in listing for size in re.findall(r"skmem:\(r(\d+)", text))
 
 
-def settled(node: LiveNode, unchanged: float) -> int:
-    """Return the result of :func:`held` when it has not grown for *unchanged* seconds."""
+def wait_until_settled(node: LiveNode, unchanged: float) -> int:
+    """Return the result of :func:`received_bytes` when it has not grown for *unchanged* seconds."""
     largest_size, since, deadline = 0, time.monotonic(), time.monotonic() + MAX_SETTLING_SECONDS
     while time.monotonic() < min(since + unchanged, deadline):
-        if (now := held(node)) > 1.01 * largest_size:
+        if (now := received_bytes(node)) > 1.01 * largest_size:
             largest_size, since = now, time.monotonic()
         time.sleep(0.3)
     assert time.monotonic() < deadline, "the received data still grow"
@@ -85,7 +85,7 @@ def hosts(make_testbed: Callable[..., Testbed], require: Callable[..., None]) ->
     require("squid", "gcc")
     testbed = make_testbed(UNSHAPED)
     client, proxy, origin = (testbed[name] for name in ("client", "proxy", "origin"))
-    silent = origin.popen(python_command(SILENT, str(PORT)), name="silent")
+    silent = origin.popen(python_command(SILENT_SERVER, str(PORT)), name="silent")
     wait_until(
         lambda: bool(origin.run(["ss", "-Htln", "sport", "=", f":{PORT}"]).stdout), "the origin listens", process=silent
     )
@@ -97,23 +97,23 @@ def test_largest_receive_buffer_bounds_the_memory_of_unread_uploads(hosts: Seque
     client, proxy, origin = hosts
     arguments = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", str(UPLOADS))
     found = {}
-    for buffer in (SMALL, RECOMMENDED):
+    for buffer in (SMALL_BUFFER, RECOMMENDED_BUFFER):
         with uploading(client, proxy, buffer, arguments):
             # On a busy machine the sender may pause.
-            found[buffer] = settled(proxy, 15.0)
+            found[buffer] = wait_until_settled(proxy, 15.0)
     print({buffer: f"{size / UPLOADS / 1e6:.2f} MB each" for buffer, size in found.items()})
-    assert found[SMALL] < UPLOADS * MAX_WITH_SMALL
-    assert found[RECOMMENDED] < UPLOADS * MAX_RECEIVED
+    assert found[SMALL_BUFFER] < UPLOADS * MAX_WITH_SMALL
+    assert found[RECOMMENDED_BUFFER] < UPLOADS * MAX_RECEIVED
     # The buffer size is the limit: with a larger buffer, the proxy accepts more data.
-    assert found[RECOMMENDED] > 1.15 * found[SMALL]
+    assert found[RECOMMENDED_BUFFER] > 1.15 * found[SMALL_BUFFER]
 
 
 def test_write_timeout_ends_uploads_of_vanished_clients(hosts: Sequence[LiveNode]) -> None:
     """The shipped value is 5 minutes. No other timeout ends these uploads earlier."""
     client, proxy, origin = hosts
     arguments = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", "5")
-    with uploading(client, proxy, RECOMMENDED, arguments, "write_timeout 5 seconds") as uploads:
-        settled(proxy, 3.0)
+    with uploading(client, proxy, RECOMMENDED_BUFFER, arguments, "write_timeout 5 seconds") as uploads:
+        wait_until_settled(proxy, 3.0)
         uploads.stop(60)
         wait_until(
             lambda: connections_to_origin(proxy) == 0,
@@ -141,4 +141,4 @@ def uploading(
             uploads.stop(60)
             # Squid no longer reads, so it would not detect that the clients have disconnected.
             serving.process.stop(60)
-        wait_until(lambda: held(proxy) == 0, "the kernel has dropped all data", timeout=MAX_CLOSING_SECONDS)
+        wait_until(lambda: received_bytes(proxy) == 0, "the kernel has dropped all data", timeout=MAX_CLOSING_SECONDS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the proxy detects vanished clients with an idle tunnel, or with a download that has unsent data."""
+"""Tests that the proxy detects vanished clients, both of an idle tunnel and of a download with unsent data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILE, SIZE = "file.bin", 200_000_000
 PORT = 3129
 WRITE_TIMEOUT = 30
 """Seconds after which Squid closes the connection of a client that accepts no byte."""
-PROBES_SENT = "TcpExtTCPKeepAlive"
+PROBE_COUNTER = "TcpExtTCPKeepAlive"
 """Counter of the keepalive probes that the kernel has sent."""
 SHORT_TIMEOUTS = (f"http_port {PORT} tcpkeepalive=2,1,2", f"write_timeout {WRITE_TIMEOUT} seconds")
 TUNNEL = """
@@ -57,7 +57,7 @@ def keepalive_times(require: Callable[..., None]) -> None:
 @pytest.fixture
 def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
     require("squid", "apache2", "curl", "mptcpize", "gcc", "nftables")
-    # A connection without subflows waits for a new subflow for this number of seconds; the default is 60.
+    # Number of seconds for which a connection without subflows waits for a new subflow; the default is 60.
     testbed["proxy"].run(["sysctl", "-qw", "net.mptcp.close_timeout=1"])
     start_proxy(testbed["proxy"], configuration(testbed["proxy"], *SHORT_TIMEOUTS))
     return start_origin(testbed["origin"], {FILE: SIZE})
@@ -93,16 +93,16 @@ def test_shipped_configuration_probes_each_subflow_after_a_minute(testbed: Testb
     start(testbed, tunnel(testbed, PROXY_PORT), PROXY_PORT)
     timers: list[int] = []
 
-    def are_two() -> bool:
+    def both_have_timers() -> bool:
         nonlocal timers
         expression = ["state", "established", "sport", "=", f":{PROXY_PORT}"]
         listing = testbed["proxy"].run(["ss", "-Htno", *expression]).stdout
         timers = [int(seconds) for seconds in re.findall(r"timer:\(keepalive,(\d+)sec", listing)]
         return len(timers) == 2
 
-    wait_until(are_two, "both subflows have the timer")
-    passed = time.monotonic() - began
-    assert all(60 - passed - 2 <= seconds <= 60 for seconds in timers), (timers, passed)
+    wait_until(both_have_timers, "both subflows have the timer")
+    elapsed = time.monotonic() - began
+    assert all(60 - elapsed - 2 <= seconds <= 60 for seconds in timers), (timers, elapsed)
 
 
 def download(testbed: Testbed, origin: Origin) -> list[str]:
@@ -113,10 +113,10 @@ def download(testbed: Testbed, origin: Origin) -> list[str]:
 def test_idle_tunnel_is_closed_only_if_its_client_vanished(testbed: Testbed, origin: Origin) -> None:
     proxy = testbed["proxy"]
     client = start(testbed, tunnel(testbed))
-    before = proxy.mib()[PROBES_SENT]
+    before = proxy.mib()[PROBE_COUNTER]
     # The kernel gives up a subflow after two unanswered probes.
     wait_until(
-        lambda: proxy.mib()[PROBES_SENT] >= before + 8, "the kernel probes both subflows repeatedly", process=client
+        lambda: proxy.mib()[PROBE_COUNTER] >= before + 8, "the kernel probes both subflows repeatedly", process=client
     )
     assert sockets(proxy, "dport", "=", ":443") == 1, "the proxy closed the tunnel of an idle client that answers"
     assert sockets(proxy, "sport", "=", f":{PORT}") == 2

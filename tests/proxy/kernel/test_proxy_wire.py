@@ -23,7 +23,7 @@ class Scene:
     origin: Origin
     proxy: Proxy
 
-    def fetch_counted(self, family: int, *, mptcp: bool, tunnel: bool) -> dict[str, int]:
+    def fetch_and_count(self, family: int, *, mptcp: bool, tunnel: bool) -> dict[str, int]:
         """Download, check the bytes, and return the increase of the proxy's and the origin's MPTCP counters."""
         nodes = ("proxy", "origin")
         before = {name: self.testbed[name].mib() for name in nodes}
@@ -52,7 +52,7 @@ def scene(module_testbed: Testbed, require: Callable[..., None]) -> Scene:
 @pytest.mark.parametrize("tunnel", [False, True], ids=["GET", "CONNECT"])
 @pytest.mark.parametrize("family", [4, 6])
 def test_proxy_uses_mptcp_to_clients_and_plain_tcp_to_origins(scene: Scene, family: int, tunnel: bool) -> None:
-    counted = scene.fetch_counted(family, mptcp=True, tunnel=tunnel)
+    counted = scene.fetch_and_count(family, mptcp=True, tunnel=tunnel)
 
     assert counted["proxy.MPCapableSYNRX"] == 1
     assert counted["proxy.MPJoinAckRx"] >= 1
@@ -62,8 +62,8 @@ def test_proxy_uses_mptcp_to_clients_and_plain_tcp_to_origins(scene: Scene, fami
 
 @pytest.mark.parametrize("tunnel", [False, True], ids=["GET", "CONNECT"])
 @pytest.mark.parametrize("family", [4, 6])
-def test_client_without_mptcp_is_served_by_tcp(scene: Scene, family: int, tunnel: bool) -> None:
-    assert set(scene.fetch_counted(family, mptcp=False, tunnel=tunnel).values()) == {0}
+def test_client_without_mptcp_is_served_over_tcp(scene: Scene, family: int, tunnel: bool) -> None:
+    assert set(scene.fetch_and_count(family, mptcp=False, tunnel=tunnel).values()) == {0}
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -90,11 +90,11 @@ def test_one_listener_accepts_both_families(scene: Scene) -> None:
 def test_syns_to_the_origin_have_no_mptcp_option(scene: Scene) -> None:
     testbed = scene.testbed
     origin, proxy = testbed["origin"], testbed["proxy"]
-    # Four connections come from the clients; four go to the origin, through the same device.
+    # The clients open four connections, and the proxy opens four to the origin, through the same device.
     with captured_syns(origin, "eth0", 8) as to_origin, captured_syns(proxy, "wan0", 16) as at_proxy:
         for family in (4, 6):
-            scene.fetch_counted(family, mptcp=True, tunnel=False)
-            scene.fetch_counted(family, mptcp=True, tunnel=True)
+            scene.fetch_and_count(family, mptcp=True, tunnel=False)
+            scene.fetch_and_count(family, mptcp=True, tunnel=True)
 
     assert sorted(port for port, _ in to_origin) == [80, 80, 443, 443]
     assert not any(MPTCP_OPTION in kinds for _, kinds in to_origin)

@@ -105,7 +105,7 @@ def test_helper_children_have_neither_the_libraries_nor_their_variables(proxy: P
         return [pid for worker in workers(proxy.process) for pid in children(worker)]
 
     def all_run() -> bool:
-        # Between fork(2) and execve(2) a helper still looks like its worker.
+        # Between fork(2) and execve(2), a helper still has the command line of its worker.
         return len(helpers()) >= 2 * WORKERS and all(b"helper" in command(pid) for pid in helpers())
 
     wait_until(all_run, "the helpers of all workers run")
@@ -126,8 +126,8 @@ def test_shipped_configuration_starts_a_worker_for_each_processor(
         started = start_proxy(node)
     finally:
         os.sched_setaffinity(0, allowed)
-    kids = count + (count > 1)  # the coordinator exists if there are several workers
-    wait_until(lambda: len(workers(started.process)) == kids, "all processes run", process=started.process)
+    process_count = count + (count > 1)  # the coordinator exists if there are several workers
+    wait_until(lambda: len(workers(started.process)) == process_count, "all processes run", process=started.process)
     wait_until(lambda: len(listening(node)) == count, "each worker listens", process=started.process)
     assert f"{count} worker{'s' * (count > 1)} (one for each processor)" in started.process.output()
     # Keep the directories for shared memory and sockets open: only Squid's namespace has them, and they must be
@@ -149,7 +149,7 @@ def test_only_foreign_files_stay_after_a_killed_squid(testbed: Testbed, require:
     """Squid itself removes its shared memory only at a regular end."""
     require("squid", "gcc")
     node = testbed["proxy"]
-    started = with_two_workers(node)
+    started = start_two_workers(node)
     first = squid(started.process)
     directories = [os.open(f"/proc/{first}/root{name}", os.O_RDONLY) for name in ("/dev/shm", "/run/squid")]
     others = ["mptcpproxy2-cf__metadata.shm", "squid-coordinator.ipc"]
@@ -185,7 +185,7 @@ def test_files_of_another_user_do_not_prevent_the_start(testbed: Testbed, requir
     assert process.stop(60) == 0
 
 
-def with_two_workers(node: LiveNode) -> Proxy:
+def start_two_workers(node: LiveNode) -> Proxy:
     """Return a proxy whose two workers both listen."""
     started = start_proxy(node, configuration(node, "workers 2"))
     wait_until(lambda: len(listening(node)) == 2, "both listen", process=started.process)
@@ -197,7 +197,8 @@ def listening(node: LiveNode) -> list[str]:
 
 
 def test_port_removed_by_a_reload_is_closed(testbed: Testbed, require: Callable[..., None]) -> None:
-    """Defect in Squid: the coordinator kept its socket open, so the kernel accepted clients that no worker served."""
+    """Defect in Squid: the coordinator kept its socket open, so the kernel accepted connections that no worker
+    served."""
     require("squid", "gcc")
     node = testbed["proxy"]
     started = start_proxy(node, configuration(node, "workers 2", "http_port 3129"))
@@ -215,7 +216,7 @@ def test_reload_does_not_change_the_number_of_workers(testbed: Testbed, require:
     """A restarted worker reads the file. With another number of workers, it could not join the other processes."""
     require("squid", "gcc")
     node = testbed["proxy"]
-    started = with_two_workers(node)
+    started = start_two_workers(node)
     configuration(node, "workers 1")
     started.process.signal(signal.SIGHUP)
     message = "workers 1: not before the next start; until then 2"
@@ -233,7 +234,7 @@ def test_reload_refuses_features_that_workers_cannot_share(testbed: Testbed, req
     """Defect: each worker had the full rate, and a restarted worker overwrote the other worker's cache."""
     require("squid", "gcc")
     node = testbed["proxy"]
-    started = with_two_workers(node)
+    started = start_two_workers(node)
     before = (started.state / "squid.conf").read_bytes()
     configuration(node, "delay_pools 1", "workers 1")
     started.process.signal(signal.SIGHUP)

@@ -14,7 +14,7 @@ from mptcp_proxy.configuration.addresses import EVERYBODY, IPV4, IPV6, NOBODY, A
 _SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=6)
 
 
-def both_forms(spans: list[tuple[int, int]]) -> tuple[Addresses, set[int]]:
+def as_addresses_and_set(spans: list[tuple[int, int]]) -> tuple[Addresses, set[int]]:
     """Return the same addresses as an Addresses object and as a Python set."""
     plain = {number for first, more in spans for number in range(first, first + more + 1)}
     parts = [Addresses(((first, first + more),)) for first, more in spans]
@@ -27,7 +27,7 @@ def numbers(addresses: Addresses) -> set[int]:
 
 @given(_SPANS, _SPANS)
 def test_arithmetic_agrees_with_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
-    (a, plain_a), (b, plain_b) = both_forms(left), both_forms(right)
+    (a, plain_a), (b, plain_b) = as_addresses_and_set(left), as_addresses_and_set(right)
     assert numbers(a | b) == plain_a | plain_b
     assert numbers(a & b) == plain_a & plain_b
     assert numbers(a - b) == plain_a - plain_b

@@ -28,13 +28,13 @@ class RecordedProblem:
 
 
 class Host:
-    """A fake host: its addresses, its clock, and an obstacle because of which Squid cannot read its configuration."""
+    """A fake host: its addresses, its clock, and *obstacle*, the reason why Squid cannot read its configuration."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.trials, self.ends, self.obstacle = 1000.0, 0, 0, ""
-        self.lasts = 0.0
+        self.trial_seconds = 0.0
         """Seconds that a trial takes."""
-        self.ready: float | None = None
+        self.trial_end: float | None = None
         """Time when the running trial ends, or None."""
         self.installed: list[frozenset[Network]] = []
         self.problems = RecordedProblem()
@@ -48,29 +48,29 @@ class Host:
 
     @property
     def is_running(self) -> bool:
-        return self.ready is not None
+        return self.trial_end is not None
 
     def begin(self) -> None:
-        assert self.ready is None
+        assert self.trial_end is None
         self.trials += 1
-        self.ready = self.now + self.lasts
+        self.trial_end = self.now + self.trial_seconds
 
     def outcome(self) -> str | None:
-        assert self.ready is not None
-        if self.now < self.ready:
+        assert self.trial_end is not None
+        if self.now < self.trial_end:
             return None
-        self.ready = None
+        self.trial_end = None
         return self.obstacle
 
     def end(self) -> None:
-        self.ends += self.ready is not None
-        self.ready = None
+        self.ends += self.trial_end is not None
+        self.trial_end = None
 
-    def until(self, end: float) -> int:
+    def advance_to(self, end: float) -> int:
         """Advance the clock to *end*, and return the number of reconfigurations of Squid."""
         count = 0
-        while self.watch.due is not None and self.watch.due <= end:
-            self.now = max(self.now, self.watch.due)
+        while self.watch.next_check is not None and self.watch.next_check <= end:
+            self.now = max(self.now, self.watch.next_check)
             count += self.watch.check()
         self.now = end
         return count
@@ -82,7 +82,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
 
 
 def test_new_address_reconfigures_squid(host: Host) -> None:
-    assert host.until(1005.0) == 1
+    assert host.advance_to(1005.0) == 1
     assert host.installed == [BEFORE | AFTER]
     assert host.problems.text == ""
 
@@ -93,15 +93,15 @@ def test_squid_is_reconfigured_only_if_it_can_read_its_configuration(host: Host)
     For the same reason, the next start was refused.
     """
     host.obstacle = "Squid would end at Bungled squid.conf line 3: acl own src office.example"
-    assert host.until(1300.0) == 0
+    assert host.advance_to(1300.0) == 0
     assert host.installed == []
     assert host.problems.text.startswith(
         "Squid would end at Bungled squid.conf line 3: acl own src office.example; for now"
     )
-    # Trials come after 1, 3, 7, 15, 31 and 63 seconds, then once a minute.
+    # Trials begin after 1, 3, 7, 15, 31 and 63 seconds, then once a minute.
     assert host.trials == 9
     host.obstacle = ""
-    assert host.until(1361.0) == 1
+    assert host.advance_to(1361.0) == 1
     assert len(host.installed) == 1
     assert host.problems.text == ""
 
@@ -109,22 +109,23 @@ def test_squid_is_reconfigured_only_if_it_can_read_its_configuration(host: Host)
 def test_further_changes_cause_no_additional_trials(host: Host) -> None:
     host.obstacle = "Bungled"
     for second in range(1001, 1301):
-        host.watch.changed()
-        assert host.until(float(second)) == 0
+        host.watch.schedule_check()
+        assert host.advance_to(float(second)) == 0
     assert host.trials <= 10
 
 
 def test_slow_trials_are_repeated_less_often(host: Host) -> None:
     """Defect: a trial that took the maximum time was repeated without a pause, forever."""
-    host.obstacle, host.lasts = "Squid does not read it within 60 s", 60.0
-    host.until(2000.0)
+    host.obstacle, host.trial_seconds = "Squid does not read it within 60 s", 60.0
+    host.advance_to(2000.0)
     # The pauses are 2, 4, 8, 16, 32, 60, 60 … seconds.
     assert host.trials == 11
     assert host.problems.text.startswith("Squid does not read it within 60 s; for now")
 
 
 def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the watch tried to write after 2, 4, 8 … s, and succeeded up to a minute after the disk had room."""
+    """Defect: the watch tried to write after 2, 4, 8 … s, and succeeded up to a minute after the disk had space
+    again."""
     attempts = 0
 
     def full(*_: object) -> None:
@@ -133,40 +134,40 @@ def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(addresses_watch, "install_own_addresses", full)
-    assert host.until(1300.0) == 0
+    assert host.advance_to(1300.0) == 0
     assert attempts > 250
     assert host.trials == 5
     monkeypatch.setattr(addresses_watch, "install_own_addresses", host.install)
-    assert host.until(1303.0) == 1
+    assert host.advance_to(1303.0) == 1
     monkeypatch.setattr(addresses_watch, "local_prefixes", lambda: BEFORE)
     trials = host.trials
-    host.watch.changed()
-    host.until(1330.0)
+    host.watch.schedule_check()
+    host.advance_to(1330.0)
     assert host.trials == trials + 2, (
         "the trials are for the new address, and for the old one ten seconds later; the earlier outcome is obsolete"
     )
 
 
-def test_look_does_not_wait_for_a_trial(host: Host) -> None:
+def test_check_does_not_wait_for_a_trial(host: Host) -> None:
     """Defect: while name servers did not answer, the supervisor handled no signals."""
-    host.lasts = 50.0
-    assert host.until(1050.0) == 0
+    host.trial_seconds = 50.0
+    assert host.advance_to(1050.0) == 0
     assert host.is_running
-    assert host.until(1052.0) == 1
+    assert host.advance_to(1052.0) == 1
     assert (host.trials, host.installed) == (1, [AFTER])
 
 
 def test_reload_ends_the_trial_of_the_old_configuration(host: Host) -> None:
-    host.lasts = 50.0
-    host.until(1010.0)
-    host.watch.installed(BEFORE)
+    host.trial_seconds = 50.0
+    host.advance_to(1010.0)
+    host.watch.record_list(BEFORE)
     assert (host.is_running, host.ends) == (False, 1)
-    assert host.until(1063.0) == 1
+    assert host.advance_to(1063.0) == 1
     assert host.trials == 2
 
 
 def test_end_stops_a_running_trial(host: Host) -> None:
-    host.lasts = 50.0
-    host.until(1010.0)
+    host.trial_seconds = 50.0
+    host.advance_to(1010.0)
     host.watch.end()
     assert (host.is_running, host.ends) == (False, 1)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from mptcp_common.findings import Status
-from mptcp_proxy.doctor.advisories import ADVISORIES, Exposure, advisories, lacking, packaged
+from mptcp_proxy.doctor.advisories import ADVISORIES, Exposure, advisories, package_version, unfixed_advisories
 
 PAGE = Path(__file__).parents[3] / "docs" / "squid-versions.md"
 
 
-def open_in(version: str) -> set[str]:
-    return {each.id for each in lacking(version) if each.exposure is Exposure.OPEN}
+def open_advisories(version: str) -> set[str]:
+    return {each.id for each in unfixed_advisories(version) if each.exposure is Exposure.OPEN}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def open_in(version: str) -> set[str]:
     ],
 )
 def test_advisories_open_in_a_version_are_listed(version: str, expected: set[str]) -> None:
-    assert open_in(version) == expected
+    assert open_advisories(version) == expected
     (finding,) = advisories(version)
     assert finding.status is (Status.WARN if expected else Status.OK)
     assert all(each in finding.text for each in expected)
@@ -52,14 +52,14 @@ def test_mitigated_advisories_are_named() -> None:
 
 
 def test_fixes_in_squids_own_releases_are_known() -> None:
-    assert "CVE-2026-32748" not in {each.id for each in lacking("7.5")}
-    assert "CVE-2026-32748" in {each.id for each in lacking("7.4")}
+    assert "CVE-2026-32748" not in {each.id for each in unfixed_advisories("7.5")}
+    assert "CVE-2026-32748" in {each.id for each in unfixed_advisories("7.4")}
 
 
 def test_installed_package_is_read_from_dpkg() -> None:
-    assert packaged("config-files 6.13-2\ninstalled 6.13-2+deb13u4\n") == "6.13-2+deb13u4"
-    assert packaged("installed 5.7-2+deb12u6\n") == "5.7-2+deb12u6"
-    assert packaged("not-installed\n") == packaged("") == ""
+    assert package_version("config-files 6.13-2\ninstalled 6.13-2+deb13u4\n") == "6.13-2+deb13u4"
+    assert package_version("installed 5.7-2+deb12u6\n") == "5.7-2+deb12u6"
+    assert package_version("not-installed\n") == package_version("") == ""
 
 
 def test_missing_squid_gives_no_finding() -> None:

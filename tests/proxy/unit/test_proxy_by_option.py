@@ -14,20 +14,20 @@ from mptcp_proxy.configuration.source import PhysicalLine, read, statements
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.doctor import host
 from mptcp_proxy.places import Role
-from mptcp_proxy.squid import Squid, installed
+from mptcp_proxy.squid import Squid, find_squid
 from mptcp_proxy.supervisor import squid_opens_mptcp
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
-STOCK, PATCHED = Squid("/s", "5.7", "proxy"), Squid("/s", "5.7", "proxy", has_mptcp_option=True)
+DEBIANS_SQUID, PATCHED_SQUID = Squid("/s", "5.7", "proxy"), Squid("/s", "5.7", "proxy", has_mptcp_option=True)
 
 
-def configured(*texts: str) -> Checked:
+def checked_configuration(*texts: str) -> Checked:
     lines = tuple(PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1))
     return Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
 
 
 @pytest.mark.parametrize(
-    ("texts", "read_by_squid"),
+    ("texts", "lines_for_squid"),
     [
         (["via on", "http_port 3128"], ["via on", "http_port 3128 mptcp"]),
         (["http_port 10.0.0.1:3128 tproxy  # why"], ["http_port 10.0.0.1:3128 mptcp tproxy  # why"]),
@@ -38,32 +38,32 @@ def configured(*texts: str) -> Checked:
         (["#http_port 3128", "http_port # x"], ["#http_port 3128", "http_port # x"]),
     ],
 )  # fmt: skip
-def test_option_is_added_once_without_changed_line_numbers(texts: list[str], read_by_squid: list[str]) -> None:
-    checked = configured(*texts)
-    assert checked.rendered(1, mptcp_option=True).decode().splitlines() == ["workers 1", *read_by_squid]
-    assert checked.rendered(1).decode().splitlines() == ["workers 1", *texts]
+def test_option_is_added_once_without_changed_line_numbers(texts: list[str], lines_for_squid: list[str]) -> None:
+    checked = checked_configuration(*texts)
+    assert checked.render(1, mptcp_option=True).decode().splitlines() == ["workers 1", *lines_for_squid]
+    assert checked.render(1).decode().splitlines() == ["workers 1", *texts]
 
 
 def test_option_changes_only_the_port_line_of_the_shipped_file() -> None:
     lines, _ = read(SHIPPED, "n")
     checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
-    pairs = zip(checked.rendered(2).splitlines(), checked.rendered(2, mptcp_option=True).splitlines(), strict=True)
+    pairs = zip(checked.render(2).splitlines(), checked.render(2, mptcp_option=True).splitlines(), strict=True)
     ((before, after),) = (pair for pair in pairs if pair[0] != pair[1])
     assert before.startswith(b"http_port 3128 ")
     assert after == before.replace(b"worker-queues", b"worker-queues mptcp", 1)
 
 
 def test_only_a_patched_proxy_opens_listeners_by_option() -> None:
-    assert squid_opens_mptcp(PATCHED, Role.PROXY)
-    assert not squid_opens_mptcp(STOCK, Role.PROXY)
-    assert not squid_opens_mptcp(PATCHED, Role.RELAY), "the clients of a relay have only one path to it"
+    assert squid_opens_mptcp(PATCHED_SQUID, Role.PROXY)
+    assert not squid_opens_mptcp(DEBIANS_SQUID, Role.PROXY)
+    assert not squid_opens_mptcp(PATCHED_SQUID, Role.RELAY), "the clients of a relay have only one path to it"
 
 
 @pytest.mark.parametrize(
     ("squid", "words"),
     [
-        (STOCK, "the preload library opens them for Multipath TCP: this Squid has no option"),
-        (PATCHED, "by its own option mptcp, which /s has"),
+        (DEBIANS_SQUID, "the preload library opens them for Multipath TCP: this Squid has no option"),
+        (PATCHED_SQUID, "with its own option mptcp, which /s has"),
     ],
 )
 def test_doctor_reports_how_listeners_are_opened(squid: Squid, words: str) -> None:
@@ -87,7 +87,7 @@ def test_option_is_tested_if_squid_contains_its_name(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert installed() == Squid(str(program), "5.7", "nobody", has_mptcp_option=known)
+    assert find_squid() == Squid(str(program), "5.7", "nobody", has_mptcp_option=known)
     if marker == "none":
         assert not call.exists()
     else:

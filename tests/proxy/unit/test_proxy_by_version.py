@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from mptcp_proxy.configuration.by_version import Adapted, adapted, removed_directive_problems
+from mptcp_proxy.configuration.by_version import Adapted, adapt, removed_directive_problems
 from mptcp_proxy.configuration.source import PhysicalLine, read, statements
 
 SHIPPED = Path(__file__).parents[3] / "conf/squid.conf"
 
 
-def suit(version: str, *texts: str) -> Adapted:
+def adapt_lines(version: str, *texts: str) -> Adapted:
     lines = [PhysicalLine("squid.conf", n, text) for n, text in enumerate(texts, 1)]
-    return adapted(lines, list(statements(lines, "n")), version)
+    return adapt(lines, list(statements(lines, "n")), version)
 
 
 def texts(answer: Adapted) -> list[str]:
@@ -25,13 +25,13 @@ def texts(answer: Adapted) -> list[str]:
 @pytest.mark.parametrize("version", ["5.7", "4.13", "unknown", ""])
 def test_version_with_the_directive_gets_it(version: str) -> None:
     lines = ("via on", "request_entities on", "request_entities off")
-    answer = suit(version, *lines)
+    answer = adapt_lines(version, *lines)
     assert (texts(answer), answer.notes, answer.problems) == (list(lines), (), ())
 
 
 @pytest.mark.parametrize("version", ["6.13", "6.0.1", "7.1", "10.2"])
-def test_version_that_always_does_so_does_not_get_the_directive(version: str) -> None:
-    answer = suit(version, "via on", "request_entities \\", "", "  on # why", "cache deny all")
+def test_version_with_a_fixed_value_does_not_get_the_directive(version: str) -> None:
+    answer = adapt_lines(version, "via on", "request_entities \\", "", "  on # why", "cache deny all")
     assert texts(answer) == ["via on", "", "", "", "cache deny all"]
     assert [str(note) for note in answer.notes] == [
         f"squid.conf:4: request_entities on: left out, Squid {version} always does this"
@@ -41,8 +41,8 @@ def test_version_that_always_does_so_does_not_get_the_directive(version: str) ->
 
 @pytest.mark.parametrize("text", ["request_entities off", "request_entities", "request_entities on off"])
 def test_impossible_value_for_a_version_is_a_mistake(text: str) -> None:
-    answer = suit("6.13", text)
-    assert texts(answer) == [""], "Squid would complain a second time"
+    answer = adapt_lines("6.13", text)
+    assert texts(answer) == [""], "Squid would report it a second time"
     (problem,) = answer.problems
     assert str(problem) == (
         f"squid.conf:1: {text}: Squid 6.13 cannot do this; it always behaves as with request_entities on"
@@ -54,7 +54,7 @@ def test_impossible_value_for_a_version_is_a_mistake(text: str) -> None:
 def test_shipped_file_has_one_statement_to_leave_out() -> None:
     lines, _ = read(SHIPPED, "n")
     configuration = list(statements(lines, "n"))
-    answer = adapted(lines, configuration, "6.13")
+    answer = adapt(lines, configuration, "6.13")
     assert len(answer.lines) == len(lines)
     assert len(answer.notes) == 1
     assert not any("request_entities" in line.text for line in answer.lines if not line.text.startswith("#"))

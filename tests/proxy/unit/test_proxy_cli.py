@@ -70,7 +70,7 @@ def test_failed_check_is_reported_in_one_line(
 def test_unwritable_output_is_reported_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the command had succeeded, but the interpreter printed an error at its end."""
+    """Defect: the command succeeded, but the interpreter printed an error when it exited."""
     monkeypatch.setattr(shim, "library", lambda name: Path("/usr/lib", name))
     with open("/dev/full", "w") as full:
         monkeypatch.setattr("sys.stdout", full)

@@ -16,7 +16,8 @@ Squid = Callable[[Sequence[PhysicalLine]], str]
 
 
 def squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Squid:
-    """Return a fake Squid that prints *remarks* by the beginning of a statement, and stops after "FATAL: Bungled"."""
+    """Return a fake Squid that prints the *remarks* of each statement that begins with their key, and stops after
+    "FATAL: Bungled"."""
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
         printed = ["Startup: Initialized Authentication.", "Processing Configuration File: /tmp/x (depth 0)"]
@@ -32,7 +33,7 @@ def squid(remarks: dict[str, list[str]], *, end: Sequence[str] = ()) -> Squid:
     return parse
 
 
-def found(parse: Squid, *texts: str) -> list[Problem]:
+def problems_of(parse: Squid, *texts: str) -> list[Problem]:
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
     return list(complaints(lines, "n", parse))
 
@@ -117,24 +118,24 @@ BUNGLED = "FATAL: Bungled /tmp/x line 1: whatever"
     ],
 )  # fmt: skip
 def test_remark_of_squid_becomes_a_problem(text: str, remarks: list[str], expected: str) -> None:
-    (problem,) = found(squid({text.split(maxsplit=1)[0]: remarks}), text, "workers 2")
+    (problem,) = problems_of(squid({text.split(maxsplit=1)[0]: remarks}), text, "workers 2")
     assert str(problem).startswith(expected)
 
 
 def test_all_fatal_mistakes_are_found_with_their_places() -> None:
     parse = squid({"via maybe": ["ERROR: bad", BUNGLED], "workers two": ["ERROR: worse", BUNGLED]})
-    problems = found(parse, "via maybe", "icp_port 0", "workers \\", "  two", "cache deny all")
+    problems = problems_of(parse, "via maybe", "icp_port 0", "workers \\", "  two", "cache deny all")
     assert [(problem.line, problem.text) for problem in problems] == [(1, "via maybe: bad"), (4, "workers two: worse")]
 
 
 def test_remark_is_reported_once_although_squid_runs_again() -> None:
     parse = squid({"a": ["WARNING: odd"], "b": ["ERROR: bad", BUNGLED], "c": ["ERROR: bad", BUNGLED]})
-    assert [problem.line for problem in found(parse, "a", "b", "c")] == [1, 2, 3]
+    assert [problem.line for problem in problems_of(parse, "a", "b", "c")] == [1, 2, 3]
 
 
 def test_equal_statements_are_distinguished() -> None:
     parse = squid({"via maybe": ["ERROR: bad", BUNGLED]})
-    assert [problem.line for problem in found(parse, "via maybe", "via maybe")] == [1, 2]
+    assert [problem.line for problem in problems_of(parse, "via maybe", "via maybe")] == [1, 2]
 
 
 def test_use_of_a_wrongly_defined_name_is_not_a_second_mistake() -> None:
@@ -145,28 +146,28 @@ def test_use_of_a_wrongly_defined_name_is_not_a_second_mistake() -> None:
             "http_access allow b": ["ACL not found: b", BUNGLED],
         }
     )
-    problems = found(parse, "acl a src 1/99", "http_access allow a", "http_access allow b")
+    problems = problems_of(parse, "acl a src 1/99", "http_access allow a", "http_access allow b")
     assert [problem.line for problem in problems] == [1, 3]
 
 
 def test_fatal_remark_after_the_last_line_concerns_the_file() -> None:
-    (problem,) = found(squid({}, end=["FATAL: No valid signing certificate configured for HTTPS_port"]), "via on")
+    (problem,) = problems_of(squid({}, end=["FATAL: No valid signing certificate configured for HTTPS_port"]), "via on")
     assert str(problem) == "squid.conf: No valid signing certificate configured for HTTPS_port"
 
 
 def test_usual_output_of_squid_gives_no_problem() -> None:
     end = ["Initializing https:// proxy context", "  Finished.  Wrote 0 entries.", "CPU Usage: 0.017 seconds", ""]
-    assert found(squid({}, end=end), "via on") == []
+    assert problems_of(squid({}, end=end), "via on") == []
 
 
 def test_skipped_branches_do_not_shift_the_places() -> None:
     parse = squid({"via maybe": ["ERROR: bad", BUNGLED]})
-    problems = found(parse, "if false", "workers 2", "endif", "workers 2", "via maybe")
+    problems = problems_of(parse, "if false", "workers 2", "endif", "workers 2", "via maybe")
     assert [(problem.line, problem.text) for problem in problems] == [(5, "via maybe: bad")]
 
 
-def added(text: str, at: int = -1) -> Squid:
-    """Return a fake Squid that prints each statement that it reads, and *text* before the output line *at*."""
+def squid_with_line(text: str, at: int = -1) -> Squid:
+    """Return a fake Squid that prints each statement that it reads, and inserts *text* before the output line *at*."""
 
     def parse(lines: Sequence[PhysicalLine]) -> str:
         printed = squid({})(lines).split("\n")
@@ -179,7 +180,7 @@ def added(text: str, at: int = -1) -> Squid:
     ("parse", "texts", "expected"),
     [
         (
-            added("Processing: http_access allow all"),
+            squid_with_line("Processing: http_access allow all"),
             ["via on", "http_access deny all"],
             'squid.conf:2: Squid reads "http_access allow all" here, this check "http_access deny all": Squid would',
         ),
@@ -194,7 +195,7 @@ def added(text: str, at: int = -1) -> Squid:
             'squid.conf:2: Squid reads nothing here, this check "http_access deny all": Squid would not act',
         ),
         (
-            added("Processing Configuration File: /etc/other.conf (depth 1)"),
+            squid_with_line("Processing Configuration File: /etc/other.conf (depth 1)"),
             ["via on"],
             "squid.conf: Squid reads the file /etc/other.conf, which this check has not read",
         ),
@@ -202,7 +203,7 @@ def added(text: str, at: int = -1) -> Squid:
     ],
 )
 def test_difference_between_squid_and_the_check_is_refused(parse: Squid, texts: list[str], expected: str) -> None:
-    (problem,) = found(parse, *texts)
+    (problem,) = problems_of(parse, *texts)
     assert str(problem).startswith(expected)
     assert "--allow-open-proxy" in problem.allowed
     assert not problem.warning
@@ -214,14 +215,14 @@ def test_parsing_process_is_not_a_worker() -> None:
     def parse(lines: Sequence[PhysicalLine]) -> str:
         return squid({})(lines).replace("${process_number}", "0").replace("${process_name}", "squid")
 
-    assert found(parse, "cache_dir rock /x/${process_number} 100", "if ${process_number} = 1", "endif") == []
+    assert problems_of(parse, "cache_dir rock /x/${process_number} 100", "if ${process_number} = 1", "endif") == []
 
 
 def test_fatal_remark_without_a_line_is_reported_once() -> None:
     def parse(lines: Sequence[PhysicalLine]) -> str:
         return squid({}, end=["FATAL: String is not a integer number: 'x'"])(lines[:2])
 
-    (problem,) = found(parse, "via on", "if x = 1", "endif")
+    (problem,) = problems_of(parse, "via on", "if x = 1", "endif")
     assert problem.text == "String is not a integer number: 'x'"
 
 
@@ -233,7 +234,7 @@ def test_number_of_runs_of_squid_is_bounded() -> None:
         calls += 1
         return f"{STAMP}{BUNGLED}"
 
-    found(parse, "via on")
+    problems_of(parse, "via on")
     assert calls <= MAX_ROUNDS
 
 

@@ -15,7 +15,7 @@ TARGETS = ("10.77.8.2:3128", "[fd77:8::2]:3128")
 SQUID = ' users:(("squid",pid=25078,fd=12))'
 INITIAL = "tcp-ulp-mptcp flags:Mmec token:0000(id:0)/ffb60628(id:0) seq:24c44fae8ec8fdc3 sfseq:7a2423 maplen:81e"
 JOINED = "tcp-ulp-mptcp flags:Jjec token:7c95cfd4(id:0)/ffb60628(id:4) seq:24c44fae8ec7fdc3 sfseq:3ce011 maplen:1000"
-FALLEN_BACK = "tcp-ulp-mptcp flags:mf token:0000(id:0)/0(id:0)"
+FALLBACK = "tcp-ulp-mptcp flags:mf token:0000(id:0)/0(id:0)"
 
 
 def line(remote: str = TARGETS[0], inner: str = "", users: str = SQUID, local: str = "10.77.1.2:58012") -> str:
@@ -33,7 +33,7 @@ def line(remote: str = TARGETS[0], inner: str = "", users: str = SQUID, local: s
         ([line(inner=INITIAL)], ConnectionCounts(single_subflow=1)),
         ([line(inner=INITIAL), line(inner=INITIAL.replace("ffb60628", "1"))], ConnectionCounts(single_subflow=2)),
         ([line()], ConnectionCounts(plain_tcp=1)),
-        ([line(inner=FALLEN_BACK)], ConnectionCounts(plain_tcp=1)),
+        ([line(inner=FALLBACK)], ConnectionCounts(plain_tcp=1)),
         ([line(users=' users:(("curl",pid=7,fd=3))')], ConnectionCounts()),
         ([line(users="")], ConnectionCounts(plain_tcp=1)),
         ([line(remote="10.77.8.2:80"), line(remote="10.77.8.20:3128")], ConnectionCounts()),
@@ -61,7 +61,8 @@ def test_subflows_are_counted_for_one_connection() -> None:
 def test_process_with_an_undecodable_name_has_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: bytes
 ) -> None:
-    """Defect: because of a process name that is not UTF-8, for example a truncated one, the doctor printed nothing."""
+    """Defect: because of a process name that is not UTF-8, for example because it was truncated, the doctor printed
+    nothing."""
     other = line(remote="192.0.2.7:443", users=' users:(("NAME",pid=9,fd=3))')
     printed = f"{other}\n{line(inner=INITIAL)}\n".encode().replace(b"NAME", name)
     ss = tmp_path / "ss"

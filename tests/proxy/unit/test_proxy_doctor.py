@@ -28,21 +28,21 @@ OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 
 
 ANNOUNCED = {"address": "192.0.2.1", "id": 1, "signal": True}
-ON_A_PORT = {"address": "192.0.2.9", "port": 4000, "id": 2, "signal": True}
-OPENING = {"address": "192.0.2.1", "id": 3, "subflow": True}
+ANNOUNCED_PORT = {"address": "192.0.2.9", "port": 4000, "id": 2, "signal": True}
+SUBFLOW_ENDPOINT = {"address": "192.0.2.1", "id": 3, "subflow": True}
 
 
 @pytest.mark.parametrize(
     ("endpoints", "listening", "status", "words"),
     [
         ([], {"*"}, OK, "no other address"),
-        ([ANNOUNCED, ON_A_PORT], {"192.0.2.1"}, OK, "192.0.2.1, 192.0.2.9 port 4000"),
+        ([ANNOUNCED, ANNOUNCED_PORT], {"192.0.2.1"}, OK, "192.0.2.1, 192.0.2.9 port 4000"),
         ([ANNOUNCED], {"*"}, OK, "192.0.2.1"),
         ([ANNOUNCED], {"192.0.2.7", "[2001:db8::1]"}, WARN, "192.0.2.1 is announced to clients"),
         ([{**ANNOUNCED, "address": "2001:db8::1"}], {"[2001:db8::1]"}, OK, "2001:db8::1"),
         # The proxy does not run, so no listener is known.
         ([ANNOUNCED], set(), OK, "192.0.2.1"),
-        ([ANNOUNCED, OPENING], {"*"}, WARN, "opens subflows to its clients from 192.0.2.1"),
+        ([ANNOUNCED, SUBFLOW_ENDPOINT], {"*"}, WARN, "opens subflows to its clients from 192.0.2.1"),
     ],
 )
 def test_doctor_judges_the_endpoints(
@@ -370,7 +370,7 @@ def test_doctor_judges_the_congestion_control_of_mptcp(
     available: str, modules: str, status: Status, text: str, role: Role
 ) -> None:
     values = {"net.ipv4.tcp_available_congestion_control": available}
-    finding = kernel.congestion_control_by_multipath(values, modules, role)
+    finding = kernel.multipath_congestion_control(values, modules, role)
     assert ("parents" in finding.check) == (role is Role.RELAY)
     assert finding.status is status
     assert text in finding.text
@@ -380,7 +380,8 @@ def test_doctor_judges_the_congestion_control_of_mptcp(
 
 
 def test_interfaces_are_named_without_address_labels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: eth0:1 counted as a second interface, and strict filtering on an interface with only a label did not."""
+    """Defect: eth0:1 counted as a second interface, and strict filtering on an interface whose only address has a label
+    was ignored."""
 
     class Routes:
         def get_addr(self, family: int) -> list[dict[str, int]]:

@@ -41,7 +41,7 @@ def test_memory_of_one_client_is_compared_with_the_hosts(
 
 
 def test_memory_of_one_client_is_compared_with_tcp_mem() -> None:
-    """Defect: the doctor accepted 4.2 GB on a host with 24 GB, whose kernel reduces all buffers beyond 1.6 GB."""
+    """Defect: the doctor accepted 4.2 GB on a host with 24 GB, whose kernel reduces all buffers above 1.6 GB."""
     sizes = (4096, 131072, 2097152)
     assert bounds.unread_uploads(1000, 2, sizes, 24 * GB, 5 * GB, "f").status is OK
     finding = bounds.unread_uploads(1000, 2, sizes, 24 * GB, 1_600_000_000, "f")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the doctor's trials of kernel and netfilter features for the throttler, and of the preload library."""
+"""Tests for the doctor's findings about kernel and netfilter features for the throttler, and about the preload
+library."""
 
 from __future__ import annotations
 
@@ -59,10 +60,10 @@ def test_doctor_reports_the_counters_of_the_libraries() -> None:
 
 
 def test_doctor_accepts_available_kernel_features() -> None:
-    findings = list(features.of_throttler(dict.fromkeys((*NEEDED, *UPLOADS))))
+    findings = list(features.throttler_features(dict.fromkeys((*NEEDED, *UPLOADS))))
     assert [finding.status for finding in findings] == [OK] * 7
     # A relay has no throttler, so the doctor tries no feature for it.
-    assert list(features.of_throttler({"mptcp": None})) == []
+    assert list(features.throttler_features({"mptcp": None})) == []
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_doctor_accepts_available_kernel_features() -> None:
 def test_missing_kernel_feature_is_named(feature: str, line: str, option: str, module: str) -> None:
     """Defect: IFB, socket diagnostics and packet sockets had no finding."""
     results: dict[str, str | None] = {**dict.fromkeys((*NEEDED, *UPLOADS)), feature: "No such device"}
-    findings = {finding.check: finding for finding in features.of_throttler(results)}
+    findings = {finding.check: finding for finding in features.throttler_features(results)}
     found = findings.pop(line)
     assert found.status is (WARN if feature in UPLOADS else FAIL), "a policy may have no rule for uploads"
     assert f"(No such device), kernel option {option}" in found.text
@@ -160,15 +161,15 @@ def test_probe_returns_reasons() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loaded", "nftables", "tried"),
+    ("loaded", "nftables", "tested"),
     [
         (True, None, [{"iptables", "nftables"}]),
         (False, None, [{"nftables"}]),
         (False, "No such file or directory", [{"nftables"}, {"iptables"}]),
     ],
 )
-def test_iptables_is_not_tried_if_nftables_works(
-    loaded: bool, nftables: str | None, tried: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_iptables_is_not_tested_if_nftables_works(
+    loaded: bool, nftables: str | None, tested: list[set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the doctor loaded iptables modules, so that the daemon chose iptables at its next start."""
     trials: list[set[str]] = []
@@ -182,5 +183,5 @@ def test_iptables_is_not_tried_if_nftables_works(
     monkeypatch.setattr(throttler_needs, "Path", lambda name: tmp_path if loaded else tmp_path / "absent")
     assert backends_without_modules() == (BACKENDS if loaded else ("nftables",))
     results, refusal = reading.probe(Role.PROXY, "")
-    assert trials == tried
+    assert trials == tested
     assert (results["nftables"], refusal) == (nftables, "")

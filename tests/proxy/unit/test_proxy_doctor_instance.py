@@ -32,8 +32,8 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
     ("texts", "own", "root", "expected"),
     [
         (["http_port 3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
-        (["http_port 3128"], frozenset({6, 7}), True, [(OK, "the running proxy listens on it by Multipath TCP")]),
-        (["http_port 8081"], frozenset({8}), True, [(FAIL, "the running proxy listens on it by plain TCP")]),
+        (["http_port 3128"], frozenset({6, 7}), True, [(OK, "the running proxy listens on it over Multipath TCP")]),
+        (["http_port 8081"], frozenset({8}), True, [(FAIL, "the running proxy listens on it over plain TCP")]),
         (["http_port 3130"], frozenset(), True, [(OK, "free")]),
         (["http_port 10.0.0.9:3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
         (["http_port 8080"], frozenset(), True, [(FAIL, "another process listens on it")]),
@@ -93,9 +93,9 @@ def test_port_without_a_listener_of_a_running_proxy_is_a_failure(role: Role) -> 
 
 def test_doctor_reports_the_status_of_the_running_service() -> None:
     assert list(host.service(None, Role.PROXY)) == []
-    serving = Outcome(1, 1, 0, serving="serving: port 3128 by Multipath TCP")
+    serving = Outcome(1, 1, 0, serving="serving: port 3128 over Multipath TCP")
     (finding,) = host.service(serving, Role.PROXY)
-    assert (finding.status, finding.text) == (OK, "serving: port 3128 by Multipath TCP")
+    assert (finding.status, finding.text) == (OK, "serving: port 3128 over Multipath TCP")
     (finding,) = host.service(replace(serving, problems=("the disk is full", "x")), Role.RELAY)
     assert (finding.status, finding.text) == (WARN, "the disk is full; x")
     assert "mptcp-relay" in finding.remedy
@@ -127,9 +127,9 @@ def test_included_file_that_only_root_may_read_is_not_a_fault() -> None:
     """Defect: for an ordinary user, the doctor reported that the proxy refuses to start."""
     denied = Problem('acl a src "/etc/list": Can not open file /etc/list for reading', "squid.conf", 3)
     good = checked("via on", problems=(denied,))
-    assert host.hidden(good, lambda name: name == "/etc/list") == "/etc/list"
-    assert host.hidden(good, lambda name: name == "squid.conf") == "squid.conf"
-    assert host.hidden(good, lambda _: False) == ""
+    assert host.unreadable_file(good, lambda name: name == "/etc/list") == "/etc/list"
+    assert host.unreadable_file(good, lambda name: name == "squid.conf") == "squid.conf"
+    assert host.unreadable_file(good, lambda _: False) == ""
     assert host.configuration(good, "squid.conf", Role.PROXY, "/etc/list").status is UNSEEN
 
 
@@ -155,7 +155,7 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
         (Outcome(1, 1, 0), "", OK, "the relay has not reloaded since its start"),
         (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
         (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
-        (Outcome(1, 1, 3, "", 1795000000.5, unconfirmed="nobody listens"), "", WARN, ", but nobody listens"),
+        (Outcome(1, 1, 3, "", 1795000000.5, unconfirmed="no process listens"), "", WARN, ", but no process listens"),
         (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "not seen without root"),
     ],
 )

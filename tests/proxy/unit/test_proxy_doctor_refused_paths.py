@@ -24,7 +24,7 @@ CLIENTS = "acl clients src 192.168.0.0/16 fd00::/8"
 ALLOW, DENY = "http_access allow clients", "http_access deny all"
 
 
-def refused(*lines: str, policy: str = POLICY) -> list[tuple[Status, str]]:
+def findings_for(*lines: str, policy: str = POLICY) -> list[tuple[Status, str]]:
     configuration = statements([PhysicalLine("squid.conf", at, line) for at, line in enumerate(lines, 1)], "mptcpproxy")
     findings = list(refused_paths(policy, list(configuration), "squid.conf"))
     assert all(map(is_complete, findings))
@@ -33,13 +33,13 @@ def refused(*lines: str, policy: str = POLICY) -> list[tuple[Status, str]]:
 
 def test_path_clients_that_the_shipped_rules_deny_are_reported() -> None:
     """Defect: clients of the example on the policy page got 403 without an explanation."""
-    ((status, text),) = refused(*SHIPPED.read_text().splitlines())
+    ((status, text),) = findings_for(*SHIPPED.read_text().splitlines())
     assert status is Status.WARN
     assert "100.64.0.0/10 (path lte), 2001:db8:1::/48 (path lte)" in text
     assert "acl clients src 100.64.0.0/10 2001:db8:1::/48;" in text
     # The advised lines solve the problem.
     more = "acl clients src 100.64.0.0/10 2001:db8:1::/48"
-    ((status, _),) = refused(
+    ((status, _),) = findings_for(
         *SHIPPED.read_text().replace("acl clients src fc00", f"{more}\nacl clients src fc00").splitlines()
     )
     assert status is Status.OK
@@ -58,7 +58,7 @@ def test_path_clients_that_the_shipped_rules_deny_are_reported() -> None:
     ],
 )
 def test_path_clients_that_a_rule_may_allow_are_not_reported(lines: list[str]) -> None:
-    assert [status for status, _ in refused(*lines)] == [Status.OK]
+    assert [status for status, _ in findings_for(*lines)] == [Status.OK]
 
 
 @pytest.mark.parametrize(
@@ -69,18 +69,18 @@ def test_path_clients_that_a_rule_may_allow_are_not_reported(lines: list[str]) -
     ],
 )
 def test_no_finding_if_the_clients_of_a_rule_are_unknown(lines: list[str]) -> None:
-    assert refused(*lines) == []
+    assert findings_for(*lines) == []
 
 
 def test_policy_without_clients_or_with_mistakes_has_no_warning() -> None:
     for policy in ("version: 1\nrules: []\n", "paths: {a: {interface: eth0}}", "paths: [x]", "{", ""):
-        assert refused(CLIENTS, ALLOW, DENY, policy=policy) == []
-    ((status, _),) = refused(CLIENTS, ALLOW, DENY, policy="paths: {a: {clients: [nonsense, 192.168.1.0/24]}}")
+        assert findings_for(CLIENTS, ALLOW, DENY, policy=policy) == []
+    ((status, _),) = findings_for(CLIENTS, ALLOW, DENY, policy="paths: {a: {clients: [nonsense, 192.168.1.0/24]}}")
     assert status is Status.OK
 
 
 def test_path_clients_that_are_denied_first_are_reported() -> None:
-    ((status, text),) = refused(
+    ((status, text),) = findings_for(
         "acl lte src 100.64.0.0/10 2001:db8::/32", "http_access deny lte", "http_access allow all"
     )
     assert status is Status.WARN

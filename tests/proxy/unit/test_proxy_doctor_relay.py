@@ -22,9 +22,9 @@ OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 ETH, WLAN = Uplink("10.77.1.2", "eth0", "10.77.1.1"), Uplink("10.77.2.2", "wlan0", "10.77.2.1")
 ETH6 = Uplink("fd77:1::2", "eth0", "fd77:1::1")
 GOOD = Attempt("192.0.2.1:3128", multipath=True, subflows=2)
-ONE = Attempt("192.0.2.1:3128", multipath=True)
+ONE_SUBFLOW = Attempt("192.0.2.1:3128", multipath=True)
 PLAIN = Attempt("192.0.2.1:3128")
-UNCOUNTED = Attempt("192.0.2.1:3128", multipath=True, subflows=None)
+UNKNOWN_SUBFLOWS = Attempt("192.0.2.1:3128", multipath=True, subflows=None)
 DEAD = Attempt("[2001:db8::1]:3128", "Network is unreachable")
 
 
@@ -81,7 +81,7 @@ def test_doctor_reports_that_the_kernel_gave_up_multipath_tcp(
     assert_finding(relay.blackhole(seconds, GivenUp(*counts), active), status, *words)
 
 
-def test_plain_tcp_is_explained_by_the_kernel_if_it_gave_up() -> None:
+def test_finding_explains_plain_tcp_if_the_kernel_gave_up_multipath_tcp() -> None:
     plain = Attempt("192.0.2.1:3128", given_up=True)
     found = relay.parent("p:3128", [plain])
     assert_finding(found, FAIL, "plain TCP", "blackhole_timeout=0")
@@ -128,13 +128,13 @@ def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
 @pytest.mark.parametrize(
     ("found", "status", "words"),
     [
-        ([(ETH, "192.0.2.1", "eth0"), (WLAN, "192.0.2.1", "wlan0")], OK, ["leave by that uplink"]),
+        ([(ETH, "192.0.2.1", "eth0"), (WLAN, "192.0.2.1", "wlan0")], OK, ["leave through that uplink"]),
         (
             [(ETH, "192.0.2.1", "eth0"), (WLAN, "192.0.2.1", "eth0")],
             FAIL,
-            # Table 101 is already used for something else.
+            # Table 101 is already in use.
             [
-                "10.77.2.2 (wlan0) to 192.0.2.1: by eth0",
+                "10.77.2.2 (wlan0) to 192.0.2.1: through eth0",
                 "via 10.77.2.1 dev wlan0 table 102 && ip -4 rule add from 10.77.2.2",
             ],
         ),
@@ -144,7 +144,7 @@ def test_remedy_removes_a_lost_endpoint_by_its_id() -> None:
         (
             [(Uplink("10.77.2.2", "wlan0", id=3, bound="eth0"), "192.0.2.1", "eth0")],
             FAIL,
-            [": by eth0 ip mptcp endpoint delete id 3 && ip mptcp endpoint add 10.77.2.2 dev wlan0 subflow   #"],
+            [": through eth0 ip mptcp endpoint delete id 3 && ip mptcp endpoint add 10.77.2.2 dev wlan0 subflow   #"],
         ),
         ([], WARN, ["nothing to check"]),
     ],
@@ -168,7 +168,7 @@ def test_outgoing_addresses_of_squid_are_read() -> None:
         "tcp_outgoing_tos 0x20 by_eth0",
     )
     lines = tuple(PhysicalLine("relay.conf", number, text) for number, text in enumerate(texts, 1))
-    found = gather_relay._outgoing(Checked(lines, (), "proxy", Workers(), ()), Places("mptcprelay"))
+    found = gather_relay._outgoing_addresses(Checked(lines, (), "proxy", Workers(), ()), Places("mptcprelay"))
     assert {"10.77.1.2", "127.0.0.1", "fd77:1::2"} <= {*found} <= {"10.77.1.2", "127.0.0.1", "::1", "fd77:1::2"}
 
 
@@ -177,11 +177,11 @@ def test_outgoing_addresses_of_squid_are_read() -> None:
     [
         ([GOOD], "", OK, "192.0.2.1:3128: Multipath TCP with 2 subflows"),
         ([GOOD, DEAD], "", WARN, "[2001:db8::1]:3128: Network is unreachable"),
-        ([ONE], "", FAIL, "1 subflow"),
-        ([ONE, PLAIN], "", FAIL, "MPTcpExtMPJoin"),
+        ([ONE_SUBFLOW], "", FAIL, "1 subflow"),
+        ([ONE_SUBFLOW, PLAIN], "", FAIL, "MPTcpExtMPJoin"),
         ([PLAIN], "", FAIL, "plain TCP"),
-        ([UNCOUNTED], "", Status.UNSEEN, "a second subflow"),
-        ([UNCOUNTED, DEAD], "", WARN, "Network is unreachable"),
+        ([UNKNOWN_SUBFLOWS], "", Status.UNSEEN, "a second subflow"),
+        ([UNKNOWN_SUBFLOWS, DEAD], "", WARN, "Network is unreachable"),
         ([PLAIN, DEAD], "", FAIL, "on the parent: mptcp-proxy doctor   # and check"),
         ([DEAD], "", FAIL, "Network is unreachable"),
         ([], "Name or service not known", FAIL, "Name or service not known"),
@@ -198,9 +198,9 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "unloaded", "towards", "status", "words"),
+    ("listed", "unloaded", "counts", "status", "words"),
     [
-        (["a:1"], 0, ConnectionCounts(), OK, "0 connections to parents, none by plain TCP"),
+        (["a:1"], 0, ConnectionCounts(), OK, "0 connections to parents, none over plain TCP"),
         (
             ["a:1", "b:1"],
             0,
@@ -214,16 +214,16 @@ def test_remedy_names_an_ipv6_parent_without_brackets() -> None:
             0,
             ConnectionCounts(multiple_subflows=9, plain_tcp=1),
             FAIL,
-            "1 of 10 connections to parents by plain TCP",
+            "1 of 10 connections to parents over plain TCP",
         ),
         ([], 0, ConnectionCounts(multiple_subflows=9), FAIL, "lacks a:1"),
         (["a:1"], 2, ConnectionCounts(), FAIL, "without the preload library (2 of its processes)"),
     ],
 )
 def test_doctor_judges_a_running_relay(
-    listed: list[str], unloaded: int, towards: ConnectionCounts, status: Status, words: str
+    listed: list[str], unloaded: int, counts: ConnectionCounts, status: Status, words: str
 ) -> None:
-    (finding,) = relay.running(listed, ["a:1"], unloaded, towards)
+    (finding,) = relay.running(listed, ["a:1"], unloaded, counts)
     assert_finding(finding, status, words)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that extract IPv4 addresses from IPv6 addresses, which the tests build as the RFCs describe."""
+"""Tests that IPv4 addresses are extracted from IPv6 addresses, which the tests build as the RFCs describe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_proxy.configuration.addresses import IPV4, Addresses
-from mptcp_proxy.configuration.embedded import EMBEDDINGS, Embedding, embedded
+from mptcp_proxy.configuration.embedded import EMBEDDINGS, Embedding, embedded_ipv4
 
 _V4 = st.integers(0, (1 << 32) - 1)
 
@@ -22,7 +22,8 @@ def _all_forms(v4: int) -> list[tuple[int, IPv6Address]]:
         (0, IPv6Address(0x2002 << 112 | v4 << 80)),
         (1, IPv6Address(int(IPv6Address("64:ff9b::")) | v4)),
         (2, IPv6Address(int(IPv6Address("2001:0:102:304::")) | (v4 ^ 0xFFFFFFFF))),
-        # RFC 6052, 2.2: 16 bits before and 16 after the zero octet; 8 before and 24 after; 32 after; 32 at the end.
+        # RFC 6052, 2.2: 16 bits before and 16 bits after the zero octet; 8 before and 24 after; 32 after; 32 at the
+        # end.
         (3, IPv6Address(local | v4 >> 16 << 64 | (v4 & 0xFFFF) << 40)),
         (4, IPv6Address(local | 0xAB << 72 | v4 >> 24 << 64 | (v4 & 0xFFFFFF) << 32)),
         (5, IPv6Address(local | 0xABCD << 64 | v4 << 24)),
@@ -35,7 +36,9 @@ def _all_forms(v4: int) -> list[tuple[int, IPv6Address]]:
 @given(_V4)
 def test_address_that_was_embedded_is_extracted(v4: int) -> None:
     for number, written in _all_forms(v4):
-        assert embedded(Addresses.of(str(written)), EMBEDDINGS[number]) == Addresses.of(str(IPv4Address(v4))), written
+        assert embedded_ipv4(Addresses.of(str(written)), EMBEDDINGS[number]) == Addresses.of(str(IPv4Address(v4))), (
+            written
+        )
 
 
 @given(_V4, _V4)
@@ -43,21 +46,21 @@ def test_range_of_addresses_is_extracted(first_v4: int, second_v4: int) -> None:
     low, high = sorted((first_v4, second_v4))
     for (number, first), (_, last) in zip(_all_forms(low), _all_forms(high), strict=True):
         ends = sorted((first, last))
-        found = embedded(Addresses.between(*ends), EMBEDDINGS[number])
+        found = embedded_ipv4(Addresses.between(*ends), EMBEDDINGS[number])
         assert found == Addresses.between(IPv4Address(low), IPv4Address(high)), ends
 
 
 @pytest.mark.parametrize("way", EMBEDDINGS, ids=lambda way: f"{way.name}-{way.bits_after}")
 def test_whole_prefix_contains_all_of_ipv4(way: Embedding) -> None:
-    assert embedded(way.prefix, way) == IPV4.all
+    assert embedded_ipv4(way.prefix, way) == IPV4.all
 
 
 def test_range_across_two_prefixes_has_the_end_and_the_start() -> None:
     v4 = "128.0.0.0/1", "0.0.0.0/2"
     first, last = IPv6Address("64:ff9b:1:1::8000:0"), IPv6Address("64:ff9b:1:1:0:1:3fff:ffff")
-    assert embedded(Addresses.between(first, last), EMBEDDINGS[6]) == Addresses.of(*v4)
+    assert embedded_ipv4(Addresses.between(first, last), EMBEDDINGS[6]) == Addresses.of(*v4)
 
 
 def test_address_with_a_nonzero_reserved_octet_contains_no_ipv4_address() -> None:
     between = Addresses.between(IPv6Address("64:ff9b:1:4000:100::"), IPv6Address("64:ff9b:1:4000:ffff::"))
-    assert embedded(between, EMBEDDINGS[3]) == Addresses()
+    assert embedded_ipv4(between, EMBEDDINGS[3]) == Addresses()

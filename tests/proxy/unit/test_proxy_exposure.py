@@ -42,30 +42,30 @@ PARTS = {
 ALLOW_CLIENTS = ["http_access allow clients", "http_access deny all"]
 
 
-def exposed(*texts: str) -> list[str]:
+def exposure_texts(*texts: str) -> list[str]:
     problems = list(exposure_problems(parse(*texts), "/run/x/own-addresses"))
     assert all(problem.warning for problem in problems)
     return [problem.text for problem in problems]
 
 
 def test_configuration_with_all_protections_has_no_warning() -> None:
-    assert exposed(*SHIPPED, *(line for part in PARTS.values() for line in part), *ALLOW_CLIENTS) == []
-    assert exposed("http_access allow localhost", "http_access deny all") == []
+    assert exposure_texts(*SHIPPED, *(line for part in PARTS.values() for line in part), *ALLOW_CLIENTS) == []
+    assert exposure_texts("http_access allow localhost", "http_access deny all") == []
     squids_lists = ["http_access deny to_localhost", "http_access deny to_linklocal"]
-    assert exposed(*SHIPPED, *squids_lists, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *ALLOW_CLIENTS) == []
+    assert exposure_texts(*SHIPPED, *squids_lists, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *ALLOW_CLIENTS) == []
 
 
 @pytest.mark.parametrize("missing", PARTS)
 def test_each_missing_protection_is_a_warning(missing: str) -> None:
     others = [line for name, part in PARTS.items() if name != missing for line in part]
-    (text,) = exposed(*SHIPPED, *others, *ALLOW_CLIENTS)
+    (text,) = exposure_texts(*SHIPPED, *others, *ALLOW_CLIENTS)
     assert missing in text
     # A deny rule after the rule that allows clients has no effect.
-    (text,) = exposed(*SHIPPED, *others, *ALLOW_CLIENTS, *PARTS[missing])
+    (text,) = exposure_texts(*SHIPPED, *others, *ALLOW_CLIENTS, *PARTS[missing])
     assert missing in text
     # A rule that applies only in some processes has no effect either.
     conditional = ["if ${process_number} = 1", *PARTS[missing], "endif"]
-    (text,) = exposed(*SHIPPED, *others, *conditional, *ALLOW_CLIENTS)
+    (text,) = exposure_texts(*SHIPPED, *others, *conditional, *ALLOW_CLIENTS)
     assert missing in text
     assert not any(other in text for other in PARTS if other != missing)
 
@@ -76,8 +76,8 @@ TO_A_PEER = ["acl page dstdomain page.internal", "http_access allow page clients
 def test_requests_that_only_a_peer_serves_expose_no_service() -> None:
     protected = [line for part in PARTS.values() for line in part]
     configuration = [*SHIPPED, *TO_A_PEER, *protected, *ALLOW_CLIENTS]
-    assert exposed(*configuration, "never_direct allow page") == []
-    assert exposed(*configuration, "never_direct allow PAGE") == []
+    assert exposure_texts(*configuration, "never_direct allow page") == []
+    assert exposure_texts(*configuration, "never_direct allow PAGE") == []
     for more in (
         [],
         ["never_direct allow other"],
@@ -86,7 +86,7 @@ def test_requests_that_only_a_peer_serves_expose_no_service() -> None:
         ["never_direct allow page", "always_direct allow clients"],
         ["if ${process_number} = 1", "never_direct allow page", "endif"],
     ):
-        (text,) = exposed(*configuration, *more)
+        (text,) = exposure_texts(*configuration, *more)
         assert "loopback" in text, more
 
 
@@ -123,7 +123,9 @@ def test_shipped_rules_need_each_metadata_address(name: str, missing: str) -> No
 
 def test_denying_half_of_the_loopback_addresses_is_a_warning() -> None:
     half = ["acl lo dst 127.0.0.0/9 ::1/128", "http_access deny lo"]
-    (text,) = exposed(*SHIPPED, *half, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *ALLOW_CLIENTS)
+    (text,) = exposure_texts(
+        *SHIPPED, *half, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *ALLOW_CLIENTS
+    )
     assert "loopback" in text
 
 
@@ -144,7 +146,7 @@ PROTECTED = [line for part in PARTS.values() for line in part]
 )
 def test_denying_only_some_tunnels_is_a_warning(rules: list[str]) -> None:
     bad = "acl bad dstdomain .example"
-    texts = exposed(bad, *SHIPPED, *TO_LOOPBACK, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *rules)
+    texts = exposure_texts(bad, *SHIPPED, *TO_LOOPBACK, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *rules)
     assert [text for text in texts if "CONNECT to ports such as" in text]
 
 
@@ -158,9 +160,10 @@ def test_denying_only_some_tunnels_is_a_warning(rules: list[str]) -> None:
         ["acl tls port 443", "http_access deny CONNECT all !tls"],
     ],
 )
-def test_each_way_to_deny_tunnels_is_accepted(rules: list[str]) -> None:
+def test_each_kind_of_rule_that_denies_tunnels_is_accepted(rules: list[str]) -> None:
     assert (
-        exposed(*SHIPPED, *TO_LOOPBACK, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *rules, *ALLOW_CLIENTS) == []
+        exposure_texts(*SHIPPED, *TO_LOOPBACK, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *rules, *ALLOW_CLIENTS)
+        == []
     )
 
 
@@ -174,24 +177,28 @@ def test_each_way_to_deny_tunnels_is_accepted(rules: list[str]) -> None:
     ],
 )
 def test_rule_that_opens_the_status_pages_to_clients_is_a_warning(rules: list[str], first: str) -> None:
-    (text,) = exposed("acl clients src 10.0.0.0/8", *rules, *PROTECTED, *ALLOW_CLIENTS)
+    (text,) = exposure_texts("acl clients src 10.0.0.0/8", *rules, *PROTECTED, *ALLOW_CLIENTS)
     assert text.startswith(f"{first}: no rule before this one denies Squid's own status pages (manager)")
 
 
 def test_rule_for_the_status_pages_opens_no_other_service() -> None:
-    (text,) = exposed("acl clients src 10.0.0.0/8", "http_access allow manager clients", *PROTECTED, *ALLOW_CLIENTS)
+    (text,) = exposure_texts(
+        "acl clients src 10.0.0.0/8", "http_access allow manager clients", *PROTECTED, *ALLOW_CLIENTS
+    )
     assert "loopback" not in text
     assert "CONNECT" not in text
 
 
 def test_rule_with_negated_manager_allows_clients() -> None:
-    (text,) = exposed(*SHIPPED, "http_access allow !manager clients", *PROTECTED, *ALLOW_CLIENTS)
+    (text,) = exposure_texts(*SHIPPED, "http_access allow !manager clients", *PROTECTED, *ALLOW_CLIENTS)
     assert text.startswith("http_access allow !manager clients")
     assert "loopback" in text
 
 
 def test_rule_for_users_with_a_password_allows_clients() -> None:
-    (text,) = exposed(*SHIPPED, "acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all")
+    (text,) = exposure_texts(
+        *SHIPPED, "acl users proxy_auth REQUIRED", "http_access allow users", "http_access deny all"
+    )
     assert "loopback" in text
 
 
@@ -199,17 +206,19 @@ def test_addresses_that_several_rules_deny_are_protected() -> None:
     parts = ["acl a dst 127.0.0.0/9", "acl b dst 127.128.0.0/9", "acl c dst ::1", "acl any_c any-of c"]
     rules = ["http_access deny a", "http_access deny all b", "http_access deny any_c"]
     assert (
-        exposed(*SHIPPED, *parts, *rules, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *ALLOW_CLIENTS)
+        exposure_texts(
+            *SHIPPED, *parts, *rules, *TO_LINK_LOCAL, *TO_METADATA, *TO_NAT64, *TO_OWN, *TUNNELS, *ALLOW_CLIENTS
+        )
         == []
     )
 
 
 def test_nested_lists_are_evaluated_once_each() -> None:
     lists = ["acl l0 port 80", *(f"acl l{n} any-of l{n - 1} l{n - 1}" for n in range(1, 41))]
-    assert exposed(*SHIPPED, *lists, *PROTECTED, "http_access deny l40", *ALLOW_CLIENTS) == []
+    assert exposure_texts(*SHIPPED, *lists, *PROTECTED, "http_access deny l40", *ALLOW_CLIENTS) == []
 
 
-ALL = [*SHIPPED, *PROTECTED, "http_access allow localhost", *ALLOW_CLIENTS]
+COMPLETE = [*SHIPPED, *PROTECTED, "http_access allow localhost", *ALLOW_CLIENTS]
 PROXY_PROTOCOL_PORT = "http_port 3129 require-proxy-header"
 
 
@@ -230,13 +239,13 @@ PROXY_PROTOCOL_PORT = "http_port 3129 require-proxy-header"
 def test_client_that_may_claim_a_local_address_is_a_warning(before: list[str], rule: str) -> None:
     """Defect: a client that sent 127.0.0.1 in a header could read the status pages, and the check gave no warning."""
     trusting = [*before, rule, *(["endif"] if before and before[0].startswith("if ") else [])]
-    (text,) = exposed(*ALL, *trusting)
+    (text,) = exposure_texts(*COMPLETE, *trusting)
     assert text == (
         "http_access allow localhost manager: no rule before this one denies Squid's own status pages (manager):"
         f" clients reach services that are not meant for them; other hosts can claim this host's address"
         f" ({rule})"
     )
-    assert exposed("acl clients src 10.0.0.0/8", "http_access deny manager", *ALL[3:], *trusting) == []
+    assert exposure_texts("acl clients src 10.0.0.0/8", "http_access deny manager", *COMPLETE[3:], *trusting) == []
 
 
 @pytest.mark.parametrize(
@@ -253,14 +262,14 @@ def test_client_that_may_claim_a_local_address_is_a_warning(before: list[str], r
     ],
 )
 def test_client_whose_claim_is_not_trusted_gives_no_warning(trusting: list[str]) -> None:
-    assert exposed(*ALL, *trusting) == []
+    assert exposure_texts(*COMPLETE, *trusting) == []
 
 
 def test_client_that_may_claim_a_local_address_reaches_local_services() -> None:
     first = ["acl clients src 10.0.0.0/8", "http_access deny manager", "http_access allow localhost"]
-    (text,) = exposed(*first, *PROTECTED, *ALLOW_CLIENTS, "follow_x_forwarded_for allow clients")
+    (text,) = exposure_texts(*first, *PROTECTED, *ALLOW_CLIENTS, "follow_x_forwarded_for allow clients")
     assert text.startswith("http_access allow localhost: no rule before this one denies loopback addresses, link-local")
-    assert exposed(*first, *PROTECTED, *ALLOW_CLIENTS) == []
+    assert exposure_texts(*first, *PROTECTED, *ALLOW_CLIENTS) == []
 
 
 @pytest.mark.parametrize(
@@ -274,5 +283,5 @@ def test_client_that_may_claim_a_local_address_reaches_local_services() -> None:
 )
 def test_list_with_other_clients_is_not_only_for_this_host(known: list[str]) -> None:
     """Defect: the check treated such a list as a list of only this host, and did not report the exposed services."""
-    (text,) = exposed(*known, "acl us any-of localhost known", "http_access allow us", "http_access deny all")
+    (text,) = exposure_texts(*known, "acl us any-of localhost known", "http_access allow us", "http_access deny all")
     assert text.startswith("http_access allow us: no rule before this one denies loopback addresses")

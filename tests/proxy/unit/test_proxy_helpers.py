@@ -10,9 +10,10 @@ from in_squid_conf import parse
 
 from mptcp_proxy.configuration.access import open_proxy_problems
 
-OWN_AND_US = ["acl own src 10.0.0.0/8", "acl ok all-of own us"]
+OWN_NETWORK_AND_HELPER = ["acl own src 10.0.0.0/8", "acl ok all-of own us"]
 OPEN = [
-    # A client can claim an address. The rules then allow it by this address's AS number or name, or by a helper.
+    # A client can claim an address. The rules then allow it because of this address's AS number or name, or because of
+    # a helper.
     *(
         [*trusting, *known, "http_access allow ok", "http_access deny all"]
         for trusting in (
@@ -84,7 +85,7 @@ OPEN = [
                     "Remote-Addr",
                 )
             ),
-            # These codes stand for the result of another helper, or are empty.
+            # The value of these codes is the result of another helper, or empty.
             "%EXT_USER /bin/helper",
             "%EXT_TAG %ea /bin/helper",
             "%un /bin/helper",
@@ -214,7 +215,7 @@ CLOSED = [
         "http_access allow ok",
         "http_access deny all",
     ],
-    # This helper gets the login, so Squid asks for a password first.
+    # This helper gets the login, so Squid first requests a password.
     [
         "external_acl_type session concurrency=200 %LOGIN /usr/lib/squid/ext_session_acl -t 7200",
         "acl session external session",
@@ -295,7 +296,7 @@ CLOSED = [
             ([], ["external_acl_type who %SRC %>ha{Authorization} /bin/helper", "acl ok external who"]),
             (
                 ["acl_uses_indirect_client off"],
-                ["external_acl_type who %SRC /bin/helper", "acl us external who", *OWN_AND_US],
+                ["external_acl_type who %SRC /bin/helper", "acl us external who", *OWN_NETWORK_AND_HELPER],
             ),
         )
     ),
@@ -335,5 +336,5 @@ def test_helper_that_gets_no_client_is_named_in_the_problem() -> None:
         "http_access deny u !all",
     ]
     (found,) = open_proxy_problems(parse(*texts, "http_access allow alice", "http_access deny all"))
-    assert "external_acl_type cat gets no information that does" in str(found)
+    assert "external_acl_type cat gets no information about it" in str(found)
     assert list(open_proxy_problems(parse(*texts, "http_access allow u alice", "http_access deny all"))) == []

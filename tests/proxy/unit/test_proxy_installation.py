@@ -19,7 +19,7 @@ from mptcp_proxy.error_pages import CHECK_PAGE, error_pages
 from mptcp_proxy.places import Places
 
 
-class Here(Places):
+class TemporaryPlaces(Places):
     """Places below a directory of the test."""
 
     directory: Path
@@ -39,8 +39,8 @@ class Here(Places):
 
 def test_files_are_installed_with_their_content_and_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    Here.directory = tmp_path
-    places = Here("n")
+    TemporaryPlaces.directory = tmp_path
+    places = TemporaryPlaces("n")
     lines = tuple(PhysicalLine("f", n, t) for n, t in enumerate(["http_port 3129", "http_port 3128", "via on"], 1))
     checked = Checked(lines, tuple(listeners(statements(lines, "n"))), "proxy", Workers(), ())
     before = os.umask(0o077)
@@ -87,20 +87,21 @@ def test_error_pages_of_squid_are_installed_with_the_projects_pages(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["a b", "a:b", "a\tb"])
 def test_library_whose_path_ld_preload_cannot_contain_is_copied(tmp_path: Path, name: str) -> None:
-    Here.directory = tmp_path
+    TemporaryPlaces.directory = tmp_path
     tmp_path.chmod(0o755)
-    places = Here("n")
+    places = TemporaryPlaces("n")
     library = tmp_path / name / "mptcp_listen.so"
     library.parent.mkdir()
     library.write_bytes(b"library")
-    used = installation.install_library(places, library)
-    assert used == places.runtime / "mptcp_listen.so"
-    assert used.read_bytes() == b"library"
-    assert shim.can_be_preloaded(used)
+    installed_library = installation.install_library(places, library)
+    assert installed_library == places.runtime / "mptcp_listen.so"
+    assert installed_library.read_bytes() == b"library"
+    assert shim.can_be_preloaded(installed_library)
 
 
 def test_no_file_is_replaced_if_one_cannot_be_written(tmp_path: Path) -> None:
-    """Defect: if a reload was refused because the last file had no room, the first file was already replaced."""
+    """Defect: if a reload was refused because there was no space for the last file, the first file was already
+    replaced."""
     first = tmp_path / "squid.conf"
     first.write_text("active")
     with pytest.raises(OSError, match="No such file"):

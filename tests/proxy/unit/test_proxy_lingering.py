@@ -24,7 +24,7 @@ def test_squid_gets_a_flapping_address_once() -> None:
     assert lists == [{HOME}, {HOME, GUEST}]
 
 
-def test_new_address_is_denied_immediately_and_a_deleted_one_lingers() -> None:
+def test_new_address_is_denied_immediately_and_a_deleted_address_lingers() -> None:
     lingering = Lingering[Network](10.0)
     assert lingering.update({HOME, GUEST}, 0.0) == (BOTH, None)
     assert lingering.update({HOME}, 1.0) == (BOTH, 11.0)
@@ -32,18 +32,18 @@ def test_new_address_is_denied_immediately_and_a_deleted_one_lingers() -> None:
     assert lingering.update({HOME}, 11.0) == (frozenset({HOME}), None)
 
 
-def test_long_lived_address_lingers_as_long_as_a_short_lived_one() -> None:
+def test_long_lived_address_lingers_as_long_as_a_short_lived_address() -> None:
     lingering = Lingering[Network](10.0)
     lingering.update({HOME, GUEST}, 0.0)
     assert lingering.update({HOME}, 3600.0) == (BOTH, 3610.0)
     assert lingering.update({HOME, GUEST}, 3605.0) == (BOTH, None)
 
 
-def reloads(every: float, until: float) -> list[float]:
-    """Return the times at which Squid reloads if a new address appears every *every* seconds."""
+def reloads(interval: float, until: float) -> list[float]:
+    """Return the times at which Squid reloads, until *until*, if a new address appears every *interval* seconds."""
     spacing, times, wanted, now = Spacing(2.0, 60.0, 60.0), list[float](), -1.0, 0.0
     while now < until:
-        if now % every == 0:
+        if now % interval == 0:
             wanted = max(wanted, now)
         if wanted >= 0 and spacing.earliest(now) <= now:
             spacing.done(now)
@@ -53,10 +53,10 @@ def reloads(every: float, until: float) -> list[float]:
     return times
 
 
-@pytest.mark.parametrize(("every", "max_reloads"), [(1.0, 65), (5.0, 65), (20.0, 65), (50.0, 75)])
-def test_reloads_for_many_new_addresses_become_rarer(every: float, max_reloads: int) -> None:
+@pytest.mark.parametrize(("interval", "max_reloads"), [(1.0, 65), (5.0, 65), (20.0, 65), (50.0, 75)])
+def test_reloads_for_many_new_addresses_become_rarer(interval: float, max_reloads: int) -> None:
     """Defect: Squid reloaded for each new address, up to once a second, and refused clients during each reload."""
-    times = reloads(every, 3600.0)
+    times = reloads(interval, 3600.0)
     assert times[0] == 0.0
     assert len(times) <= max_reloads
     assert min(later - earlier for earlier, later in itertools.pairwise(times[10:])) >= 60.0

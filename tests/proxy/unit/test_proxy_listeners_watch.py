@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the supervisor if it cannot list the listeners."""
+"""Tests for a supervisor that cannot list the listeners."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_start_and_reload_end_if_ss_does_not_answer(
     with subprocess.Popen(["sleep", "60"]) as squid:
         for _ in range(2):
             start = now
-            blind_times = []
+            unknown_times = []
             while now < start + 2 * WITHOUT_LISTENERS_SECONDS:
                 if watch.check(squid.pid) == NO_SOCKET_LIST:
-                    blind_times.append(now)
+                    unknown_times.append(now)
                 assert not watch.must_restart(squid.pid)
                 now += 1
-            assert start + CHANGE_SECONDS <= blind_times[0] <= start + CHANGE_SECONDS + INTERVAL + PROBLEM_INTERVAL
+            assert start + CHANGE_SECONDS <= unknown_times[0] <= start + CHANGE_SECONDS + INTERVAL + PROBLEM_INTERVAL
             watch.expect_change(found)
         squid.kill()
     assert notified.count("READY=1") == 1

@@ -103,7 +103,7 @@ def test_port_counts_as_taken_if_its_address_overlaps(host: str, port: int, take
 @pytest.mark.parametrize(
     ("bound", "host", "taken"),
     [
-        # ss prints 0.0.0.0 for only IPv4, [::] for only IPv6, and * for both.
+        # ss prints 0.0.0.0 for IPv4 only, [::] for IPv6 only, and * for both.
         ("0.0.0.0", "10.0.0.1", True),
         ("0.0.0.0", "[fd00::1]", False),
         ("0.0.0.0", "", True),

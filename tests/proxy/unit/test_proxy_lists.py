@@ -25,7 +25,7 @@ def lines(*texts: str) -> list[PhysicalLine]:
     return [PhysicalLine("squid.conf", number, text) for number, text in enumerate(texts, 1)]
 
 
-def copied(*texts: str) -> WithLists:
+def copy_lists(*texts: str) -> WithLists:
     return with_copies(lines(*texts), "n", COPIES, (OWN,))
 
 
@@ -49,7 +49,7 @@ def clients(tmp_path: Path) -> Path:
 
 
 def test_names_of_files_are_replaced_by_those_of_copies(clients: Path) -> None:
-    found = copied(
+    found = copy_lists(
         f'acl a src "{clients}" 192.168.0.0/16 # "{clients}"',
         f"acl b src '{clients}'",
         f'acl own dst -n "{OWN}"',
@@ -71,17 +71,18 @@ def test_names_of_files_are_replaced_by_those_of_copies(clients: Path) -> None:
     assert found.problems == ()
 
 
-def test_name_on_several_lines_is_replaced_and_an_unused_one_is_not(clients: Path) -> None:
+def test_name_on_several_lines_is_replaced_and_an_unused_name_is_not(clients: Path) -> None:
     first, rest = str(clients)[:5], str(clients)[5:]
-    found = copied("acl a \\", f'   src "{first}\\', f'{rest}"', "if false", f'acl b src "{clients}"', "endif")
+    found = copy_lists("acl a \\", f'   src "{first}\\', f'{rest}"', "if false", f'acl b src "{clients}"', "endif")
     (list_copy,) = found.lists
     assert texts(found) == ["", "", f'acl a src "{list_copy.copy}"', "if false", f'acl b src "{clients}"', "endif"]
 
 
 def test_long_statement_with_a_list_is_accepted(clients: Path) -> None:
-    """Defect: Squid reads a statement of any length, but the check refused this one as a line that is too long."""
+    """Defect: Squid reads a statement of any length, but the check refused this statement as a line that is too
+    long."""
     values = [f"10.{second}.{third}.0/24" for second in range(4) for third in range(256)]
-    found = copied("acl a src \\", *(f"{value} \\" for value in values), f'"{clients}"', "via on")
+    found = copy_lists("acl a src \\", *(f"{value} \\" for value in values), f'"{clients}"', "via on")
     assert found.problems == ()
     assert len(found.lines) == len(values) + 3
     assert max(map(len, texts(found))) <= 8190
@@ -93,10 +94,10 @@ def test_long_statement_with_a_list_is_accepted(clients: Path) -> None:
 def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
     other = clients.with_name("other")
     other.write_bytes(clients.read_bytes())
-    before = copied(f'acl a src "{clients}" "{other}"').lists
+    before = copy_lists(f'acl a src "{clients}" "{other}"').lists
     assert len({each.copy for each in before}) == 2
     clients.write_text("0.0.0.0/1\n")
-    after = copied(f'acl a src "{clients}" "{other}"').lists
+    after = copy_lists(f'acl a src "{clients}" "{other}"').lists
     assert [old.copy == new.copy for old, new in zip(before, after, strict=True)] == [False, True]
 
 
@@ -123,7 +124,7 @@ def test_each_name_and_each_content_has_its_own_copy(clients: Path) -> None:
     ],
 )
 def test_file_that_squid_would_read_unchecked_is_refused(text: str, reason: str) -> None:
-    (problem, *_) = copied(text).problems
+    (problem, *_) = copy_lists(text).problems
     assert reason in str(problem)
     assert not problem.warning
 
@@ -138,13 +139,13 @@ def test_file_that_squid_would_read_unchecked_is_refused(text: str, reason: str)
     ],
 )
 def test_statement_that_reads_no_file_is_unchanged(text: str) -> None:
-    found = copied(text)
+    found = copy_lists(text)
     assert (texts(found), found.lists, found.problems) == ([text], (), ())
 
 
 def test_missing_list_never_becomes_active_later(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    found = copied(f'acl a src "{missing}"', "if ${process_number} = 1", f'acl b src "{missing}"', "endif")
+    found = copy_lists(f'acl a src "{missing}"', "if ${process_number} = 1", f'acl b src "{missing}"', "endif")
     (list_copy,) = found.lists
     assert list_copy.content is None
     assert not [text for text in texts(found) if str(missing) in text]
@@ -156,9 +157,9 @@ def test_missing_list_never_becomes_active_later(tmp_path: Path) -> None:
 def test_list_that_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    (problem,) = copied(f'acl a src "{pipe}"').problems
+    (problem,) = copy_lists(f'acl a src "{pipe}"').problems
     assert f"{pipe}: not a regular file" in str(problem)
-    assert copied('acl a src "/dev/null"').lists[0].content == b""
+    assert copy_lists('acl a src "/dev/null"').lists[0].content == b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ def test_list_that_changes_during_the_check_is_judged_as_copied(
     assert checked.lists[0].content == b"0.0.0.0/1\n"
 
 
-class Here(Places):
+class TemporaryPlaces(Places):
     """Places below a directory of the test."""
 
     directory: Path
@@ -230,9 +231,9 @@ def test_copies_are_installed_and_unused_copies_are_removed(
     tmp_path: Path, clients: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(Here, "directory", tmp_path, raising=False)
-    monkeypatch.setattr("mptcp_proxy.configuration.check.Places", Here)
-    places = Here("n")
+    monkeypatch.setattr(TemporaryPlaces, "directory", tmp_path, raising=False)
+    monkeypatch.setattr("mptcp_proxy.configuration.check.Places", TemporaryPlaces)
+    places = TemporaryPlaces("n")
     file = tmp_path / "squid.conf"
     file.write_text(f'http_port 3128\nacl a src "{clients}"\nhttp_access allow a\nhttp_access deny all\n')
     generations = []
@@ -252,7 +253,7 @@ def test_copies_are_installed_and_unused_copies_are_removed(
         assert set(places.lists.iterdir()) == set(generations[-2:])
 
 
-def test_copies_without_room_are_refused_before_any_is_written(
+def test_copies_without_space_are_refused_before_any_is_written(
     clients: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A list of tens of megabytes may take half of the memory that a small host has for /run."""

@@ -48,8 +48,8 @@ def test_full_disk_of_the_logs_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs = log_files.Logs(tmp_path)
-    for room in (1 << 20, 0, 0, 1 << 20, 1 << 20):
-        found = SimpleNamespace(f_bavail=room // 4096, f_frsize=4096)
+    for free_bytes in (1 << 20, 0, 0, 1 << 20, 1 << 20):
+        found = SimpleNamespace(f_bavail=free_bytes // 4096, f_frsize=4096)
         monkeypatch.setattr(os, "statvfs", lambda _, found=found: found)
         assert not logs.rotate_and_report()
     assert capsys.readouterr().err.splitlines() == [

@@ -32,7 +32,7 @@ OPEN = [
     ["acl inner localport 3128", "http_access allow inner", "http_access deny all"],
     ["acl own src 10.0.0.0/8", "acl web port 80", "acl any any-of own web", "http_access allow any"],
     ["acl web port 80", "acl site dstdomain .example", "acl both all-of web site", "http_access allow both"],
-    # The deny rule refuses only IPv4 clients.
+    # This deny rule refuses only IPv4 clients.
     ["acl halves src 0.0.0.0/1 128.0.0.0/1", "http_access deny halves", "http_access allow all"],
     ["acl bad dstdomain .example", "http_access deny !bad", "http_access allow all"],
     # Names of ACLs are not case-sensitive.
@@ -66,8 +66,8 @@ OPEN = [
     ["acl odd src 10.0.0.0/255.0.255.0", "http_access allow odd", "http_access deny all"],
     # These rules allow all addresses except a few.
     ["acl few src 203.0.113.0/24", "http_access deny few", "http_access allow all"],
-    # If a mask has zeros before ones, Squid uses only the ones before the zeros; without such ones, it uses a mask of
-    # all ones.
+    # If a mask has zero bits before one bits, Squid uses only the one bits before the zero bits. Without such bits, it
+    # uses a mask of only one bits.
     ["acl odd src 10.0.0.0/0.255.255.255", "http_access allow odd", "http_access deny all"],
     # Squid ignores any text after a valid address.
     ["acl odd src 0.0.0.0/1,128.0.0.0/1", "http_access allow odd", "http_access deny all"],
@@ -78,7 +78,7 @@ OPEN = [
     ["acl odd src 001.0.0.0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src 0x0/1", "http_access allow odd", "http_access deny all"],
     ["acl odd src localhost/1", "http_access allow odd", "http_access deny all"],
-    # Squid applies the mask from the wrong end, so that it matches all clients.
+    # Squid masks the wrong bits, so this value matches all clients.
     ["acl odd src ::ffff:10.0.0.0/104", "http_access allow odd", "http_access deny all"],
     # The first mask overflows to 128.0.0.0; the second is not a number, so that the earlier mask applies (/3); the
     # third value is an IPv4 address within IPv6.
@@ -112,7 +112,7 @@ OPEN = [
     ["http_access allow all\r!all", "http_access deny all"],
     # For Squid, a Unicode blank is not white space: the first of these two ACLs matches all clients.
     ["acl a\u00a0b src all", "acl a src 10.0.0.0/8", "http_access allow a\u00a0b"],
-    # Squid drops a value that overlaps an earlier one: the value "all", or the ranges with all other addresses.
+    # Squid drops a value that overlaps an earlier value: here the value "all", or the ranges with all other addresses.
     ["acl few src 192.0.2.1 all", "http_access deny few", "http_access allow all"],
     ["acl few src 192.0.2.1 0.0.0.0/1 128.0.0.0/1 ::/1 8000::/1", "http_access deny few", "http_access allow all"],
     # Python converts these letters to the same case, but C does not. Values are case-sensitive.
@@ -319,7 +319,7 @@ def test_nested_lists_are_evaluated_once_each() -> None:
 
 
 def test_long_lists_are_judged_in_less_than_quadratic_time(tmp_path: Path) -> None:
-    """Each of two lists has 20,000 addresses, of which none are adjacent. One by one, a merged set would take
+    """Each of two lists has 20,000 addresses, none of which are adjacent. Merging them address by address would take
     minutes."""
     for name, last in (("one", 1), ("other", 3)):
         (tmp_path / name).write_text("".join(f"11.{n // 250}.{n % 250}.{last}\n" for n in range(20_000)))

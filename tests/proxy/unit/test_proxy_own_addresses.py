@@ -33,7 +33,7 @@ def test_addresses_within_others_are_not_written() -> None:
 def test_own_ipv4_address_is_included_as_embedded_in_ipv6(length: int, own: int, other: int, rest: int) -> None:
     """In NAT64, the IPv4 address is at the end; in 6to4, it follows the first 16 bits."""
     prefix = IPv4Network((own, length), strict=False)
-    nat64, six_to_four = own_addresses.embedded(prefix)
+    nat64, six_to_four = own_addresses.embedding_prefixes(prefix)
     for each in (own, other):
         is_own = IPv4Address(each) in prefix
         assert (IPv6Address((0x64FF9B << 96) | each) in nat64) is is_own

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a relay's parents: found in statements, resolved by name, and listed for the preload library."""
+"""Tests for a relay's parents, which are read from statements, resolved by name, and listed for the preload library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_proxy import parents as followed
+from mptcp_proxy import parents as parents_module
 from mptcp_proxy import shim
 from mptcp_proxy.configuration.access import open_proxy_problems
 from mptcp_proxy.configuration.exposure import exposure_problems
@@ -158,7 +158,7 @@ def test_shipped_configuration_lacks_only_a_parent_and_is_closed() -> None:
     assert list(parent_problems(configuration, "x")) == []
     assert list(open_proxy_problems(configuration)) == []
     assert list(exposure_problems(configuration, own, connects=False)) == []
-    assert list(listener_problems(listeners(configuration), "x", True, by_mptcp=False)) == []
+    assert list(listener_problems(listeners(configuration), "x", True, with_mptcp=False)) == []
     without_parents = [each for each in configuration if each.directive != "cache_peer"]
     assert "no cache_peer" in next(parent_problems(without_parents, "x")).text
 
@@ -185,7 +185,7 @@ def test_relay_ships_the_same_rules_as_the_proxy() -> None:
 def test_relay_may_have_an_intercepting_listener() -> None:
     """A relay's listener is a TCP socket, so Squid can read the original destination of a redirected connection."""
     configuration = parse("http_port 3128 intercept")
-    assert list(listener_problems(listeners(configuration), "x", True, by_mptcp=False)) == []
+    assert list(listener_problems(listeners(configuration), "x", True, with_mptcp=False)) == []
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_list_begins_with_current_addresses_and_fits_the_buffer(present: set[int
     text = render(current, old)
     listed = text.split()
     assert set(listed) <= current | old
-    assert len(listed) == min(followed.MAX_ENTRIES, len(current | old))
+    assert len(listed) == min(parents_module.MAX_ENTRIES, len(current | old))
     assert set(listed[: len(current)]) <= current
     size = re.search(r"#define LIST_SIZE (\d+)", (Path(shim.__file__).parent / "listen/listen.h").read_text())
     assert size
@@ -242,18 +242,18 @@ def test_removed_parent_lingers_and_others_keep_their_addresses() -> None:
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
-    monkeypatch.setattr(followed, "_RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(parents_module, "_RETRY_SECONDS", 0.01)
     return Places("mptcprelay")
 
 
-def until(ready: Callable[[], bool]) -> None:
+def wait_until_true(ready: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not ready():
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-def test_names_are_followed_and_a_silent_name_server_loses_none(
+def test_changed_addresses_are_listed_and_a_silent_name_server_removes_none(
     places: Places, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answers: dict[str, frozenset[str] | OSError] = {"p": socket.gaierror(-3, "Temporary failure in name resolution")}
@@ -273,13 +273,13 @@ def test_names_are_followed_and_a_silent_name_server_loses_none(
     follower.start([parent("p")])
     assert places.parents.read_text() == ""
     # While the parent has no address, the relay looks up the name frequently.
-    until(lambda: len(looked_up) > 3)
+    wait_until_true(lambda: len(looked_up) > 3)
     answers["p"] = frozenset({"192.0.2.1"})
-    until(lambda: places.parents.read_text() == "192.0.2.1:3128\n")
+    wait_until_true(lambda: places.parents.read_text() == "192.0.2.1:3128\n")
     answers["p"] = socket.gaierror(-3, "Temporary failure in name resolution")
     answers["q"] = frozenset({"192.0.2.2"})
     follower.set_parents([parent("p"), parent("q")])
-    until(lambda: places.parents.read_text() == "192.0.2.1:3128\n192.0.2.2:3128\n")
+    wait_until_true(lambda: places.parents.read_text() == "192.0.2.1:3128\n192.0.2.2:3128\n")
     printed = capsys.readouterr().err
     assert printed.count("no address of parent p: Temporary failure in name resolution\n") == 2
     assert printed.count("parent p is 192.0.2.1:3128\n") == 1
@@ -314,8 +314,8 @@ def test_start_and_end_of_each_name_server_failure_are_reported(
 
 
 def test_addresses_need_no_name_server() -> None:
-    assert followed.targets("192.0.2.1", 3128) == {"192.0.2.1:3128"}
-    assert followed.targets("2001:db8::1", 3128) == {"[2001:db8::1]:3128"}
+    assert parents_module.targets("192.0.2.1", 3128) == {"192.0.2.1:3128"}
+    assert parents_module.targets("2001:db8::1", 3128) == {"[2001:db8::1]:3128"}
 
 
 @given(st.binary(min_size=16, max_size=16))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the states of parents: Squid's page about them, reports of changes, and the address of the page."""
+"""Tests for the states of parents: Squid's page about parents, reports of changes, and the address of the page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Last failed connect() at: 24/Nov/2026:06:00:00 +0000
 keep-alive ratio: 0%
 """
 """The page of Squid 5.7."""
-UP_AGAIN = PAGE.replace("Down", "Up")
+PAGE_ALL_UP = PAGE.replace("Down", "Up")
 UP, DOWN = {"by-dsl": True, "by-lte": True}, {"by-dsl": True, "by-lte": False}
 
 
@@ -197,7 +197,7 @@ def test_long_dead_parent_is_queried_less_often() -> None:
     watch = ParentsWatch(lambda _: page, lambda: now)
     watch.set_listeners(listeners(statements(lines(3128), "x")))
     pauses = []
-    for seconds, text in ((0, PAGE), (299, PAGE), (1, PAGE), (5, PAGE.replace("Up", "Down")), (400, UP_AGAIN)):
+    for seconds, text in ((0, PAGE), (299, PAGE), (1, PAGE), (5, PAGE.replace("Up", "Down")), (400, PAGE_ALL_UP)):
         now, page = now + seconds, text
         watch.query_once()
         pauses.append(watch.pause)

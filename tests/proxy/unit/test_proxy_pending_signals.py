@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that Squid gets a signal only when all its processes exist, and none would die of it."""
+"""Tests that Squid gets a signal only when all its processes exist and none would die of the signal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ ALL = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 
 @dataclass
 class FakeSquid:
-    """Fake processes with the signals that each handles. A kid runs its parent's program until it is in *begun*."""
+    """Fake processes with the signals that each handles. A kid runs its parent's program until it is in *executed*."""
 
     kids: dict[int, frozenset[signal.Signals]] = field(default_factory=dict)
-    begun: set[int] = field(default_factory=set)
+    executed: set[int] = field(default_factory=set)
     first: frozenset[signal.Signals] = ALL
     listens: bool = True
 
@@ -29,7 +29,7 @@ class FakeSquid:
 
     def execute(self, pid: int, catches: frozenset[signal.Signals] = frozenset()) -> None:
         self.kids[pid] = catches
-        self.begun.add(pid)
+        self.executed.add(pid)
 
     def children(self, pid: int) -> tuple[int, ...]:
         assert pid == FIRST
@@ -39,10 +39,10 @@ class FakeSquid:
         return number in (self.first if pid == FIRST else self.kids[pid])
 
     def command(self, pid: int) -> bytes:
-        return f"(squid-{pid})\0".encode() if pid in self.begun else b"squid\0--foreground\0"
+        return f"(squid-{pid})\0".encode() if pid in self.executed else b"squid\0--foreground\0"
 
 
-def pending(squid: FakeSquid, kids: int) -> PendingSignals:
+def pending_signals(squid: FakeSquid, kids: int) -> PendingSignals:
     return PendingSignals(
         kids,
         all_listen=lambda _: squid.listens,
@@ -55,29 +55,29 @@ def pending(squid: FakeSquid, kids: int) -> PendingSignals:
 def test_reload_waits_until_each_kid_catches_the_signal() -> None:
     """Defect: a reload killed a worker that did not exist yet or was being restarted."""
     squid = FakeSquid()
-    waiting = pending(squid, Workers(2).processes)
-    waiting.add(signal.SIGHUP)
-    assert list(waiting.due(FIRST, 0.0)) == []
+    pending = pending_signals(squid, Workers(2).processes)
+    pending.add(signal.SIGHUP)
+    assert list(pending.ready_signals(FIRST, 0.0)) == []
     for pid in (101, 102, 103):
         squid.fork(pid)
         # execve(2) removes the handlers that the kid inherited from its parent.
-        assert list(waiting.due(FIRST, 0.1)) == []
+        assert list(pending.ready_signals(FIRST, 0.1)) == []
         squid.execute(pid)
-        assert list(waiting.due(FIRST, 0.2)) == []
+        assert list(pending.ready_signals(FIRST, 0.2)) == []
         squid.execute(pid, ALL)
-        assert list(waiting.due(FIRST, 0.3)) == ([signal.SIGHUP] if pid == 103 else [])
-    assert not waiting
-    assert list(waiting.due(FIRST, 0.4)) == []
+        assert list(pending.ready_signals(FIRST, 0.3)) == ([signal.SIGHUP] if pid == 103 else [])
+    assert not pending
+    assert list(pending.ready_signals(FIRST, 0.4)) == []
 
 
 def test_reload_waits_until_the_first_process_catches_the_signal() -> None:
     squid = FakeSquid(first=frozenset())
     squid.execute(101, ALL)
-    waiting = pending(squid, Workers(1).processes)
-    waiting.add(signal.SIGHUP)
-    assert list(waiting.due(FIRST, 0.0)) == []
+    pending = pending_signals(squid, Workers(1).processes)
+    pending.add(signal.SIGHUP)
+    assert list(pending.ready_signals(FIRST, 0.0)) == []
     squid.first = ALL
-    assert list(waiting.due(FIRST, 1000.0)) == [signal.SIGHUP]
+    assert list(pending.ready_signals(FIRST, 1000.0)) == [signal.SIGHUP]
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1])
@@ -85,102 +85,102 @@ def test_signal_does_not_wait_forever_for_a_missing_kid(number: signal.Signals) 
     squid = FakeSquid()
     for pid in (101, 102):
         squid.execute(pid, ALL)
-    waiting = pending(squid, 3)
+    pending = pending_signals(squid, 3)
     if number == signal.SIGTERM:
-        waiting.stop(number, 0.0)
+        pending.stop(number, 0.0)
     else:
-        waiting.add(number)
-    assert list(waiting.due(FIRST, 0.0)) == []
-    assert list(waiting.due(FIRST, MAX_KIDS_DELAY)) == [number]
-    assert list(waiting.due(FIRST, MAX_KIDS_DELAY + 1)) == []
+        pending.add(number)
+    assert list(pending.ready_signals(FIRST, 0.0)) == []
+    assert list(pending.ready_signals(FIRST, MAX_KIDS_DELAY)) == [number]
+    assert list(pending.ready_signals(FIRST, MAX_KIDS_DELAY + 1)) == []
 
 
 def test_reload_waits_until_all_workers_listen() -> None:
     """Defect: a worker that got the signal before its main loop died of it."""
     squid = FakeSquid(listens=False)
     squid.execute(101, ALL)
-    waiting = pending(squid, 1)
-    waiting.add(signal.SIGUSR1)
-    waiting.add(signal.SIGHUP)
-    assert list(waiting.due(FIRST, 0.0)) == [signal.SIGUSR1]
+    pending = pending_signals(squid, 1)
+    pending.add(signal.SIGUSR1)
+    pending.add(signal.SIGHUP)
+    assert list(pending.ready_signals(FIRST, 0.0)) == [signal.SIGUSR1]
     squid.listens = True
-    assert list(waiting.due(FIRST, 0.1)) == [signal.SIGHUP]
-    assert not waiting
+    assert list(pending.ready_signals(FIRST, 0.1)) == [signal.SIGHUP]
+    assert not pending
 
 
 def test_reload_does_not_wait_forever_for_a_port_that_stays_closed() -> None:
     squid = FakeSquid(listens=False)
     squid.execute(101, ALL)
-    waiting = pending(squid, 1)
+    pending = pending_signals(squid, 1)
     for start in (0.0, 100.0):
-        waiting.add(signal.SIGHUP)
-        assert list(waiting.due(FIRST, start)) == []
-        assert list(waiting.due(FIRST, start + MAX_LISTENERS_DELAY - 0.1)) == []
-        assert list(waiting.due(FIRST, start + MAX_LISTENERS_DELAY)) == [signal.SIGHUP]
-        assert list(waiting.due(FIRST, start + MAX_LISTENERS_DELAY + 1)) == []
+        pending.add(signal.SIGHUP)
+        assert list(pending.ready_signals(FIRST, start)) == []
+        assert list(pending.ready_signals(FIRST, start + MAX_LISTENERS_DELAY - 0.1)) == []
+        assert list(pending.ready_signals(FIRST, start + MAX_LISTENERS_DELAY)) == [signal.SIGHUP]
+        assert list(pending.ready_signals(FIRST, start + MAX_LISTENERS_DELAY + 1)) == []
 
 
 def test_stop_replaces_a_pending_reload() -> None:
     """Defect: Squid got the stop 10 s later, and then had less time in which it lets transfers finish."""
     squid = FakeSquid(listens=False)
     squid.execute(101, ALL)
-    waiting = pending(squid, 1)
-    waiting.add(signal.SIGHUP)
-    waiting.stop(signal.SIGTERM, 0.0)
-    assert list(waiting.due(FIRST, 0.0)) == [signal.SIGTERM]
-    assert not waiting
+    pending = pending_signals(squid, 1)
+    pending.add(signal.SIGHUP)
+    pending.stop(signal.SIGTERM, 0.0)
+    assert list(pending.ready_signals(FIRST, 0.0)) == [signal.SIGTERM]
+    assert not pending
 
 
 def test_stop_is_sent_late_and_repeated_if_it_was_lost() -> None:
     squid = FakeSquid()
     squid.execute(101)
-    waiting = pending(squid, 1)
-    waiting.stop(signal.SIGTERM, 0.0)
-    assert waiting.stopping
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY - 0.1)) == []
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 1)) == []
+    pending = pending_signals(squid, 1)
+    pending.stop(signal.SIGTERM, 0.0)
+    assert pending.stopping
+    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY - 0.1)) == []
+    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
+    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY + 1)) == []
     squid.execute(101, ALL)
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
-    assert not waiting
+    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
+    assert not pending
 
 
 def test_late_stop_between_fork_and_execve_counts_as_lost() -> None:
     """Defect: a kid with its parent's handlers lost the stop at execve(2), and Squid never ended."""
     squid = FakeSquid()
     squid.fork(101)
-    waiting = pending(squid, 1)
-    waiting.stop(signal.SIGTERM, 0.0)
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
+    pending = pending_signals(squid, 1)
+    pending.stop(signal.SIGTERM, 0.0)
+    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
     squid.execute(101)
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 1)) == []
+    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY + 1)) == []
     squid.execute(101, ALL)
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
-    assert not waiting
+    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
+    assert not pending
 
 
 def test_stop_that_one_kid_lost_is_repeated_after_the_other_ended() -> None:
     squid = FakeSquid()
     squid.execute(101, ALL)
     squid.fork(102)
-    waiting = pending(squid, 2)
-    waiting.stop(signal.SIGTERM, 0.0)
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
+    pending = pending_signals(squid, 2)
+    pending.stop(signal.SIGTERM, 0.0)
+    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
     squid.execute(102, ALL)
     # A second signal would abort the transfers that the first signal lets finish.
-    assert list(waiting.due(FIRST, MAX_STOP_DELAY + 1)) == []
+    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY + 1)) == []
     del squid.kids[101]
     later = MAX_STOP_DELAY + 2
-    assert list(waiting.due(FIRST, later)) == []
-    assert list(waiting.due(FIRST, later + MAX_KIDS_DELAY)) == [signal.SIGTERM]
-    assert not waiting
+    assert list(pending.ready_signals(FIRST, later)) == []
+    assert list(pending.ready_signals(FIRST, later + MAX_KIDS_DELAY)) == [signal.SIGTERM]
+    assert not pending
 
 
-def test_immediate_stop_replaces_a_gentle_one() -> None:
+def test_immediate_stop_replaces_a_gentle_stop() -> None:
     squid = FakeSquid()
     squid.execute(101, ALL)
-    waiting = pending(squid, 1)
-    waiting.stop(signal.SIGTERM, 0.0)
-    waiting.stop(signal.SIGINT, 0.0)
-    assert signal.SIGTERM not in waiting
-    assert list(waiting.due(FIRST, 0.0)) == [signal.SIGINT]
+    pending = pending_signals(squid, 1)
+    pending.stop(signal.SIGTERM, 0.0)
+    pending.stop(signal.SIGINT, 0.0)
+    assert signal.SIGTERM not in pending
+    assert list(pending.ready_signals(FIRST, 0.0)) == [signal.SIGINT]

@@ -41,7 +41,7 @@ def test_statement_without_a_valid_port_is_not_a_listener(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "overlap"),
+    ("first_port", "second_port", "overlap"),
     [
         ("3128", "3128", True),
         ("3128", "3129", False),
@@ -63,16 +63,16 @@ def test_statement_without_a_valid_port_is_not_a_listener(text: str) -> None:
         ("[::ffff:10.0.0.1]:3128", "10.0.0.1:3128", True),
     ],
 )
-def test_overlapping_ports_are_refused(one: str, other: str, overlap: bool) -> None:
-    problems = port_problems(f"http_port {one}", f"http_port {other}")
+def test_overlapping_ports_are_refused(first_port: str, second_port: str, overlap: bool) -> None:
+    problems = port_problems(f"http_port {first_port}", f"http_port {second_port}")
     assert len(problems) == overlap
     if overlap:
         assert (problems[0].line, problems[0].warning) == (2, False)
-        assert f"already taken by http_port {one} in line 1" in problems[0].text
+        assert f"already taken by http_port {first_port} in line 1" in problems[0].text
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "workers", "warning"),
+    ("first_port", "second_port", "workers", "warning"),
     [
         ("[::]:3128", "10.0.0.1:3128", 2, True),
         ("0.0.0.0:3128", "[::]:3128", 2, True),
@@ -83,11 +83,11 @@ def test_overlapping_ports_are_refused(one: str, other: str, overlap: bool) -> N
     ],
 )
 def test_overlapping_addresses_are_only_a_warning_with_several_workers(
-    tmp_path: Path, one: str, other: str, workers: int, warning: bool
+    tmp_path: Path, first_port: str, second_port: str, workers: int, warning: bool
 ) -> None:
     """With SO_REUSEPORT, several workers can open both listeners, so check must accept this configuration."""
     file = tmp_path / "squid.conf"
-    file.write_text(f"http_port {one}\nhttp_port {other}\nworkers {workers}\n")
+    file.write_text(f"http_port {first_port}\nhttp_port {second_port}\nworkers {workers}\n")
     (problem,) = (each for each in check(file, "n", None).problems if "already taken" in each.text)
     assert (problem.line, problem.warning) == (2, warning)
     assert problem.text.endswith("this works only with several workers") == warning

@@ -15,13 +15,13 @@ import pytest
 
 from mptcp_proxy.cli import main
 from mptcp_proxy.places import Places
-from mptcp_proxy.process import started
+from mptcp_proxy.process import start_time
 from mptcp_proxy.reloads import Outcome, ReloadError, read_outcome, reload
 from mptcp_proxy.reporter import Reporter
 from mptcp_proxy.serving import ListenState
 
 
-class Here(Places):
+class TemporaryPlaces(Places):
     """Places below a directory of the test."""
 
     directory = Path("/nowhere")
@@ -33,8 +33,8 @@ class Here(Places):
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
-    monkeypatch.setattr(Here, "directory", tmp_path)
-    return Here()
+    monkeypatch.setattr(TemporaryPlaces, "directory", tmp_path)
+    return TemporaryPlaces()
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
         yield listener
 
 
-def notified(manager: socket.socket) -> list[str]:
+def received_lines(manager: socket.socket) -> list[str]:
     lines: list[str] = []
     while True:
         try:
@@ -56,66 +56,66 @@ def notified(manager: socket.socket) -> list[str]:
 
 
 def test_status_names_the_parents_that_do_not_answer(places: Places, manager: socket.socket) -> None:
-    reported = Reporter(places)
-    reported.parents("all parents answer")
-    assert notified(manager) == []
-    reported.listeners(ListenState((3128,)))
-    assert notified(manager)[-1] == "STATUS=serving: port 3128 by Multipath TCP; all parents answer"
-    reported.parents("all parents answer")
-    assert notified(manager) == []
-    reported.parents("DOES NOT ANSWER: one")
-    assert notified(manager) == ["STATUS=serving: port 3128 by Multipath TCP; DOES NOT ANSWER: one"]
+    reporter = Reporter(places)
+    reporter.parents("all parents answer")
+    assert received_lines(manager) == []
+    reporter.listeners(ListenState((3128,)))
+    assert received_lines(manager)[-1] == "STATUS=serving: port 3128 over Multipath TCP; all parents answer"
+    reporter.parents("all parents answer")
+    assert received_lines(manager) == []
+    reporter.parents("DOES NOT ANSWER: one")
+    assert received_lines(manager) == ["STATUS=serving: port 3128 over Multipath TCP; DOES NOT ANSWER: one"]
 
 
 def test_service_is_ready_once_squid_listens(places: Places, manager: socket.socket) -> None:
-    reported = Reporter(places)
-    reported.listeners(ListenState((3128,), missing=(3128,)))
-    assert notified(manager) == ["STATUS=NOT LISTENING: port 3128"]
-    reported.listeners(ListenState((3128, 3129), plain_tcp=(3129,)))
-    assert notified(manager) == [
+    reporter = Reporter(places)
+    reporter.listeners(ListenState((3128,), missing=(3128,)))
+    assert received_lines(manager) == ["STATUS=NOT LISTENING: port 3128"]
+    reporter.listeners(ListenState((3128, 3129), plain_tcp=(3129,)))
+    assert received_lines(manager) == [
         "READY=1",
-        "STATUS=serving: port 3128 by Multipath TCP; "
-        "port 3129 by PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
+        "STATUS=serving: port 3128 over Multipath TCP; "
+        "port 3129 over PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
     ]
-    reported.listeners(ListenState((3128, 3129)))
-    assert notified(manager) == ["STATUS=serving: ports 3128, 3129 by Multipath TCP"]
-    reported.listeners(ListenState((3128, 3129), too_few=((3128, 1, 2),), missing=(3129,)))
-    served = "port 3128 (1 of 2 workers) by Multipath TCP; NOT LISTENING: port 3129"
-    assert notified(manager) == [f"STATUS=serving: {served}"]
+    reporter.listeners(ListenState((3128, 3129)))
+    assert received_lines(manager) == ["STATUS=serving: ports 3128, 3129 over Multipath TCP"]
+    reporter.listeners(ListenState((3128, 3129), too_few=((3128, 1, 2),), missing=(3129,)))
+    served = "port 3128 (1 of 2 workers) over Multipath TCP; NOT LISTENING: port 3129"
+    assert received_lines(manager) == [f"STATUS=serving: {served}"]
 
 
 def test_problem_is_in_the_status_until_it_is_solved(places: Places, manager: socket.socket) -> None:
-    reported = Reporter(places)
-    reported.listeners(ListenState((3128,)))
-    notified(manager)
-    serving = "STATUS=serving: port 3128 by Multipath TCP"
-    assert reported.set_problem("logs", "the disk is full")
-    assert not reported.set_problem("logs", "the disk is full")
-    assert notified(manager) == [f"{serving}; the disk is full"]
+    reporter = Reporter(places)
+    reporter.listeners(ListenState((3128,)))
+    received_lines(manager)
+    serving = "STATUS=serving: port 3128 over Multipath TCP"
+    assert reporter.set_problem("logs", "the disk is full")
+    assert not reporter.set_problem("logs", "the disk is full")
+    assert received_lines(manager) == [f"{serving}; the disk is full"]
     outcome = read_outcome(places.reloads)
     assert outcome is not None
-    assert (outcome.serving, outcome.problems) == ("serving: port 3128 by Multipath TCP", ("the disk is full",))
-    assert reported.set_problem("logs", "")
-    assert not reported.set_problem("logs", "")
-    assert notified(manager) == [serving]
+    assert (outcome.serving, outcome.problems) == ("serving: port 3128 over Multipath TCP", ("the disk is full",))
+    assert reporter.set_problem("logs", "")
+    assert not reporter.set_problem("logs", "")
+    assert received_lines(manager) == [serving]
     outcome = read_outcome(places.reloads)
     assert outcome is not None
     assert outcome.problems == ()
 
 
-def test_refused_reload_is_in_the_status_until_one_succeeds(places: Places, manager: socket.socket) -> None:
-    reported = Reporter(places)
-    reported.listeners(ListenState((3128,)))
-    notified(manager)
-    reported.reload_begins()
-    assert notified(manager)[0] == "RELOADING=1"
-    reported.reload_ends("squid.conf:3: wrong")
-    serving = "STATUS=serving: port 3128 by Multipath TCP"
-    assert notified(manager) == ["READY=1", f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
-    reported.listeners(ListenState((3128,)))
-    assert notified(manager) == [f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
-    reported.reload_ends()
-    assert notified(manager) == ["READY=1", serving]
+def test_refused_reload_is_in_the_status_until_a_reload_succeeds(places: Places, manager: socket.socket) -> None:
+    reporter = Reporter(places)
+    reporter.listeners(ListenState((3128,)))
+    received_lines(manager)
+    reporter.reload_begins()
+    assert received_lines(manager)[0] == "RELOADING=1"
+    reporter.reload_ends("squid.conf:3: wrong")
+    serving = "STATUS=serving: port 3128 over Multipath TCP"
+    assert received_lines(manager) == ["READY=1", f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
+    reporter.listeners(ListenState((3128,)))
+    assert received_lines(manager) == [f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
+    reporter.reload_ends()
+    assert received_lines(manager) == ["READY=1", serving]
 
 
 def test_watchdog_message_is_sent_when_it_is_due(
@@ -125,25 +125,25 @@ def test_watchdog_message_is_sent_when_it_is_due(
     monkeypatch.delenv("WATCHDOG_PID", raising=False)
     clock = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    reported = Reporter(places)
+    reporter = Reporter(places)
     for moment, expected in ((1000.0, ["WATCHDOG=1"]), (1049.0, []), (1050.0, ["WATCHDOG=1"]), (1051.0, [])):
         clock[0] = moment
-        reported.ping_watchdog()
-        assert notified(manager) == expected
-    assert reported.due == 1100.0
+        reporter.ping_watchdog()
+        assert received_lines(manager) == expected
+    assert reporter.next_ping == 1100.0
 
 
 def test_no_watchdog_message_is_due_without_a_watchdog(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WATCHDOG_USEC", raising=False)
-    reported = Reporter(places)
-    reported.ping_watchdog()
-    assert reported.due is None
+    reporter = Reporter(places)
+    reporter.ping_watchdog()
+    assert reporter.next_ping is None
 
 
 def test_outcome_of_an_ended_supervisor_is_ignored(places: Places) -> None:
     Reporter(places)
     assert read_outcome(places.reloads) is not None
-    for outcome in (Outcome(os.getpid(), started(os.getpid()) + 1, 0), Outcome(2**22 + 1, 0, 0)):
+    for outcome in (Outcome(os.getpid(), start_time(os.getpid()) + 1, 0), Outcome(2**22 + 1, 0, 0)):
         places.reloads.write_text(outcome.text())
         assert read_outcome(places.reloads) is None
     for text in ("", "[]", "{}", '{"pid": "x"}', "\0"):
@@ -157,17 +157,17 @@ def test_outcome_of_an_ended_supervisor_is_ignored(places: Places) -> None:
         ("", "", ""),
         ("squid.conf:3: wrong", "", "reload refused, the old settings stay in force: squid.conf:3: wrong"),
         # Defect: the command also reported this as a refusal.
-        ("", "cannot see who listens", "the new settings are in force, but cannot see who listens"),
+        ("", "ss does not answer", "the new settings are in force, but ss does not answer"),
     ],
 )
 def test_reload_command_prints_the_outcome(places: Places, refused: str, unconfirmed: str, printed: str) -> None:
-    reported = Reporter(places)
+    reporter = Reporter(places)
     signalled = threading.Event()
     before = signal.signal(signal.SIGHUP, lambda *_: signalled.set())
 
     def supervisor() -> None:
         assert signalled.wait(60)
-        reported.reload_ends(refused, unconfirmed)
+        reporter.reload_ends(refused, unconfirmed)
 
     thread = threading.Thread(target=supervisor)
     thread.start()
@@ -183,8 +183,8 @@ def test_reload_command_prints_the_outcome(places: Places, refused: str, unconfi
 
 
 def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> None:
-    """Defect: the second reload was reported as refused, like the first one, although its settings were active."""
-    reported = Reporter(places)
+    """Defect: the second reload was reported as refused, like the first reload, although its settings were active."""
+    reporter = Reporter(places)
     signalled = threading.Semaphore(0)
     before = signal.signal(signal.SIGHUP, lambda *_: signalled.release())
     outcomes: dict[str, str] = {}
@@ -204,9 +204,9 @@ def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> Non
         assert signalled.acquire(timeout=60)
         others[1].start()
         assert waits.wait(60)
-        reported.reload_ends("squid.conf:3: wrong")
+        reporter.reload_ends("squid.conf:3: wrong")
         assert signalled.acquire(timeout=60)
-        reported.reload_ends()
+        reporter.reload_ends()
 
     others = [threading.Thread(target=each) for each in (first, second)]
     try:

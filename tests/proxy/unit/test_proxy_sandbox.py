@@ -31,11 +31,11 @@ UNIT = "mptcp-proxy.service"
 EDIT = "in a drop-in of the unit (systemctl edit mptcp-proxy)"
 TO_READ = "a directory that the unit sees, such as /etc/mptcp-proxy; or"
 TO_WRITE = "below /run/mptcpproxy, /var/log, /run/squid"
-NO_HOMES = ("does not see the content of", f"{TO_READ} ProtectHome=read-only {EDIT}")
-OWN_PLACES = ("without the host's files", f"{TO_READ} BindReadOnlyPaths= {EDIT}")
+HOME_HIDDEN = ("does not see the content of", f"{TO_READ} ProtectHome=read-only {EDIT}")
+PRIVATE_DIRECTORY = ("without the host's files", f"{TO_READ} BindReadOnlyPaths= {EDIT}")
 READ_ONLY = ("may not write there", f"{TO_WRITE}; or ReadWritePaths= {EDIT}")
-LOST = ("which no other program sees and which is removed when the unit stops", TO_WRITE)
-UNSEEN = ("does not see the content of", TO_WRITE)
+WRITTEN_TO_PRIVATE_DIRECTORY = ("which no other program sees and which is removed when the unit stops", TO_WRITE)
+WRITTEN_TO_HIDDEN_HOME = ("does not see the content of", TO_WRITE)
 
 
 class Service:
@@ -82,17 +82,21 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
 @pytest.mark.parametrize(
     ("line", "statement", "reason"),
     [
-        ('acl clients src "/root/clients.txt"', "", NO_HOMES),
-        ("acl clients src -n 10.0.0.1 '/home/me/clients.txt'", "acl clients src '/home/me/clients.txt'", NO_HOMES),
-        ('acl clients src "/run/user/1000/clients"', "", NO_HOMES),
-        ('acl clients src "/tmp/clients"', "", OWN_PLACES),
-        ('acl clients src "/etc/../var/tmp/clients"', "", OWN_PLACES),
-        ('acl clients src "/dev/shm/clients"', "", OWN_PLACES),
-        ("include /root/more.conf", "", NO_HOMES),
-        ("include /tmp/no-such-directory/*.conf", "", OWN_PLACES),
-        ("https_port 3129 tls-cert=/root/c.pem tls-key=/etc/k.pem", "https_port tls-cert=/root/c.pem", NO_HOMES),
-        ("auth_param basic program /usr/lib/squid/basic_ncsa_auth /home/passwd", "auth_param /home/passwd", NO_HOMES),
-        ('url_rewrite_program "/root/rewrite"', "", NO_HOMES),
+        ('acl clients src "/root/clients.txt"', "", HOME_HIDDEN),
+        ("acl clients src -n 10.0.0.1 '/home/me/clients.txt'", "acl clients src '/home/me/clients.txt'", HOME_HIDDEN),
+        ('acl clients src "/run/user/1000/clients"', "", HOME_HIDDEN),
+        ('acl clients src "/tmp/clients"', "", PRIVATE_DIRECTORY),
+        ('acl clients src "/etc/../var/tmp/clients"', "", PRIVATE_DIRECTORY),
+        ('acl clients src "/dev/shm/clients"', "", PRIVATE_DIRECTORY),
+        ("include /root/more.conf", "", HOME_HIDDEN),
+        ("include /tmp/no-such-directory/*.conf", "", PRIVATE_DIRECTORY),
+        ("https_port 3129 tls-cert=/root/c.pem tls-key=/etc/k.pem", "https_port tls-cert=/root/c.pem", HOME_HIDDEN),
+        (
+            "auth_param basic program /usr/lib/squid/basic_ncsa_auth /home/passwd",
+            "auth_param /home/passwd",
+            HOME_HIDDEN,
+        ),
+        ('url_rewrite_program "/root/rewrite"', "", HOME_HIDDEN),
         ("access_log stdio:/srv/access.log on-error=drop", "access_log stdio:/srv/access.log", READ_ONLY),
         ("access_log daemon:/opt/access.log squid", "access_log daemon:/opt/access.log", READ_ONLY),
         ("cache_access_log /etc/mptcp-proxy/access.log", "access_log /etc/mptcp-proxy/access.log", READ_ONLY),
@@ -100,8 +104,8 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
         ("cache_store_log stdio:/var/lib/store.log", "", READ_ONLY),
         ("pid_filename /run/squid.pid", "", READ_ONLY),
         ("cache_dir rock /var/spool/squid 100", "cache_dir rock /var/spool/squid", READ_ONLY),
-        ("cache_log /var/tmp/cache.log", "", LOST),
-        ("cache_log /root/cache.log", "", UNSEEN),
+        ("cache_log /var/tmp/cache.log", "", WRITTEN_TO_PRIVATE_DIRECTORY),
+        ("cache_log /root/cache.log", "", WRITTEN_TO_HIDDEN_HOME),
     ],
 )
 def test_file_that_the_unit_cannot_use_is_a_warning(

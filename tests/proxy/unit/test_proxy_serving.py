@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the judgement whether Squid listens correctly, and for the reports of changes."""
+"""Tests that decide whether Squid listens correctly, and which changes are reported."""
 
 from __future__ import annotations
 
@@ -21,16 +21,23 @@ from mptcp_proxy.serving import (
 )
 
 GOOD = ListenState((3128,))
-FEWER = ListenState((3128,), too_few=((3128, 1, 2),))
+TOO_FEW = ListenState((3128,), too_few=((3128, 1, 2),))
 NONE = ListenState((3128,), missing=(3128,))
 
 
-def squids(port: int, pid: int = 5, *, mptcp: bool = True) -> Listening:
+def squid_listener(port: int, pid: int = 5, *, mptcp: bool = True) -> Listening:
     return Listening("*", port, "squid", (pid,), mptcp=mptcp)
 
 
 def test_state_lists_plain_missing_and_incomplete_ports() -> None:
-    sockets = [squids(3128), squids(3128, 6), squids(3129, mptcp=False), squids(3129, 6), squids(3130), squids(3131, 7)]
+    sockets = [
+        squid_listener(3128),
+        squid_listener(3128, 6),
+        squid_listener(3129, mptcp=False),
+        squid_listener(3129, 6),
+        squid_listener(3130),
+        squid_listener(3131, 7),
+    ]
     found = serving.listen_state(dict.fromkeys(range(3128, 3133), 2), {5, 6}, sockets, {})
     assert found == ListenState((3128, 3129, 3130, 3131, 3132), (3129,), (3131, 3132), ((3130, 1, 2),))
     assert found.listens
@@ -52,15 +59,15 @@ def test_expected_listeners_are_counted_by_port() -> None:
 def test_complete_start_is_reported_immediately_and_a_failed_start_later() -> None:
     judge = ListenJudge(100.0)
     assert not judge.process(NONE, True, 100.0)
-    assert judge.due == 100.0 + PROBLEM_INTERVAL
-    assert not judge.process(FEWER, True, 101.0)
+    assert judge.next_check == 100.0 + PROBLEM_INTERVAL
+    assert not judge.process(TOO_FEW, True, 101.0)
     assert judge.process(GOOD, True, 102.0)
-    assert judge.due == 102.0 + INTERVAL
+    assert judge.next_check == 102.0 + INTERVAL
     assert not judge.process(GOOD, True, 112.0)
 
     judge = ListenJudge(100.0)
-    assert not judge.process(FEWER, True, 100.0 + CHANGE_SECONDS - 0.1)
-    assert judge.process(FEWER, True, 100.0 + CHANGE_SECONDS)
+    assert not judge.process(TOO_FEW, True, 100.0 + CHANGE_SECONDS - 0.1)
+    assert judge.process(TOO_FEW, True, 100.0 + CHANGE_SECONDS)
 
 
 def test_lost_listeners_are_reported_once_at_any_time() -> None:
@@ -73,7 +80,7 @@ def test_lost_listeners_are_reported_once_at_any_time() -> None:
         if now >= due:
             if judge.process(NONE if now < 3640 else GOOD, True, now):
                 times.append(now)
-            due = judge.due
+            due = judge.next_check
         now += 0.5
     assert times == [3600.0 + TOLERATED_SECONDS, 3640.0]
 
@@ -81,13 +88,13 @@ def test_lost_listeners_are_reported_once_at_any_time() -> None:
 def test_restart_of_a_worker_is_not_reported() -> None:
     judge = ListenJudge(0.0)
     judge.process(GOOD, True, 0.0)
-    assert not judge.process(FEWER, True, 1000.0)
-    assert judge.due == 1000.0 + PROBLEM_INTERVAL
+    assert not judge.process(TOO_FEW, True, 1000.0)
+    assert judge.next_check == 1000.0 + PROBLEM_INTERVAL
     assert not judge.process(GOOD, True, 1001.0)
     # The tolerated time begins again at the next failure.
-    assert not judge.process(FEWER, True, 1010.0)
-    assert not judge.process(FEWER, True, 1010.0 + TOLERATED_SECONDS - 0.1)
-    assert judge.process(FEWER, True, 1010.0 + TOLERATED_SECONDS)
+    assert not judge.process(TOO_FEW, True, 1010.0)
+    assert not judge.process(TOO_FEW, True, 1010.0 + TOLERATED_SECONDS - 0.1)
+    assert judge.process(TOO_FEW, True, 1010.0 + TOLERATED_SECONDS)
 
 
 def test_end_of_a_reload_is_reported_even_without_a_change() -> None:
@@ -125,7 +132,7 @@ def test_squid_must_restart_after_long_without_listeners() -> None:
     # If all processes of Squid run, Squid may be reading a long configuration.
     assert not judge.must_restart(True, 10 + WITHOUT_PROCESSES_SECONDS)
     assert judge.must_restart(True, 10 + WITHOUT_LISTENERS_SECONDS)
-    judge.process(FEWER, True, 10 + WITHOUT_PROCESSES_SECONDS)
+    judge.process(TOO_FEW, True, 10 + WITHOUT_PROCESSES_SECONDS)
     assert not judge.must_restart(False, 10 + WITHOUT_PROCESSES_SECONDS)
 
 
@@ -151,11 +158,11 @@ def test_start_has_time_to_read_a_long_file() -> None:
     assert judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
 
 
-def test_time_without_a_check_does_not_count_as_deserted() -> None:
+def test_time_without_a_check_does_not_count_as_time_without_listeners() -> None:
     """Defect: if ss was missing or failed, the supervisor ended a healthy Squid two minutes after its start."""
     judge = ListenJudge(0.0)
     assert not judge.process_unknown(0.0)
-    assert judge.due == INTERVAL
+    assert judge.next_check == INTERVAL
     assert not judge.must_restart(True, WITHOUT_LISTENERS_SECONDS)
     assert not judge.must_restart(False, WITHOUT_LISTENERS_SECONDS)
     # The last successful check was during a reload.
@@ -188,14 +195,14 @@ def test_hopeless_workers_are_revived_before_squid_is_restarted() -> None:
 
 
 def test_processes_without_any_cpu_time_are_found() -> None:
-    standstill = StuckProcesses()
+    stuck = StuckProcesses()
     for number in range(StuckProcesses.MAX_CHECKS):
-        assert standstill.process({5: 100, 6: number}) == frozenset()
-    assert standstill.process({5: 100, 6: 10}) == {5}
-    assert standstill.process({5: 100, 6: 11, 7: 0}) == {5}
-    # Process 5 runs again, and a new process has the number of an ended one.
-    assert standstill.process({5: 101, 6: 12}) == frozenset()
-    assert standstill.process({5: 101, 7: 0}) == frozenset()
+        assert stuck.process({5: 100, 6: number}) == frozenset()
+    assert stuck.process({5: 100, 6: 10}) == {5}
+    assert stuck.process({5: 100, 6: 11, 7: 0}) == {5}
+    # Process 5 runs again, and a new process has the PID of an ended process.
+    assert stuck.process({5: 101, 6: 12}) == frozenset()
+    assert stuck.process({5: 101, 7: 0}) == frozenset()
 
 
 def test_listener_of_unknown_owner_counts_only_at_the_configured_address() -> None:

@@ -110,4 +110,4 @@ def test_library_or_compiler_that_others_can_write_is_refused(
 def test_event_loop_library_is_not_loaded_if_all_its_features_are_disabled(
     turns: str, without: set[str], names: list[str]
 ) -> None:
-    assert list(shim.needed(shim.left_out(turns, without))) == names
+    assert list(shim.needed_libraries(shim.switched_off(turns, without))) == names

@@ -81,7 +81,7 @@ def test_condition_decides_which_branch_applies(condition: str, then: bool | Non
     assert [statement.conditional for statement in found] == [False, then is not True, otherwise is not True, False]
 
 
-def test_nested_condition_overrides_the_outer_one() -> None:
+def test_nested_condition_overrides_the_outer_condition() -> None:
     texts = [
         "if 1 = 1",
         "if ${process_number} = 1",
@@ -334,14 +334,14 @@ def test_advice_on_a_full_disk_keeps_the_format_and_the_acls(tmp_path: Path, tex
     assert [each.allowed for each in checked.problems if "disk is full" in each.text] == [advised]
 
 
-def test_port_statement_without_room_for_added_options_is_refused(tmp_path: Path) -> None:
+def test_port_statement_without_space_for_added_options_is_refused(tmp_path: Path) -> None:
     """The proxy adds options to the statement."""
     for length, problems in ((8150, 0), (8170, 1)):
         checked = check(write(tmp_path, main=f"http_port 3128 {'x' * length}\n"), "n", None)
         assert len([each for each in checked.problems if "Squid splits it" in each.text]) == problems
     checked = check(write(tmp_path, main=f"http_port \\\n3128 {'x' * 8000} \\\n{'y' * 8170}\n"), "n", None)
     assert not [each for each in checked.problems if "Squid splits it" in each.text], (
-        "a statement on several lines has room"
+        "a statement on several lines has space"
     )
 
 
@@ -376,7 +376,7 @@ def test_added_option_does_not_join_the_next_line(tmp_path: Path, port: str) -> 
     main = write(tmp_path, main=f"{port}\n{rules}")
     checked = check(main, "n", None)
     assert not [each for each in checked.problems if "open proxy" in each.text]
-    main.write_bytes(checked.rendered(2, mptcp_option=True))
+    main.write_bytes(checked.render(2, mptcp_option=True))
     lines, _ = read(main, "n")
     assert [each.text for each in all_statements(lines, "n")][-3:] == rules.splitlines()
 

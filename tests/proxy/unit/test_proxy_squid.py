@@ -69,7 +69,7 @@ def test_squid_that_does_not_end_is_an_error(tmp_path: Path, monkeypatch: pytest
         Squid(str(program), "5.7", "nobody").parse(tmp_path / "squid.conf", "one")
 
 
-def test_squid_is_ended_if_its_answer_is_unwanted(tmp_path: Path) -> None:
+def test_squid_is_ended_if_the_check_is_cancelled(tmp_path: Path) -> None:
     program = tmp_path / "squid"
     program.write_text("#!/bin/sh\nexec sleep 3600\n")
     program.chmod(0o755)

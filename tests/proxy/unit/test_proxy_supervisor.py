@@ -83,12 +83,13 @@ def test_pending_reloads_are_merged_and_a_stop_skips_them(
     received: list[signal.Signals],
     checks: int,
 ) -> None:
-    """Defect: the checks of all pending reloads came before the next watchdog message, which was then too late."""
+    """Defect: the supervisor checked the configuration once for each pending reload before the next watchdog message,
+    which was then too late."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     checked = Checked((), (), "proxy", Workers(), (NO_NAME,))
     done: list[Checked] = []
 
-    def look(_is_check_cancelled: Callable[[], bool]) -> Checked:
+    def check_file(_is_check_cancelled: Callable[[], bool]) -> Checked:
         done.append(checked)
         signals._add(signal.SIGHUP, None)  # this signal is for the next round
         return checked
@@ -96,7 +97,7 @@ def test_pending_reloads_are_merged_and_a_stop_skips_them(
     signals = RecordedSignals([])
     squid = Squid("squid", "5.7", "proxy")
     supervisor = _Supervisor(
-        tmp_path / "squid.conf", Places(), squid, look, checked, frozenset(), signals, Role.PROXY, False
+        tmp_path / "squid.conf", Places(), squid, check_file, checked, frozenset(), signals, Role.PROXY, False
     )
     for number in received:
         signals._add(number, None)
@@ -121,7 +122,7 @@ def running() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-@pytest.mark.usefixtures("actions")
+@pytest.mark.usefixtures("signal_handlers")
 @pytest.mark.parametrize("cause", ["a stop", "the end of Squid"])
 def test_reload_is_aborted_by_a_stop_or_the_end_of_squid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: subprocess.Popen[bytes], cause: str
@@ -137,12 +138,12 @@ def test_reload_is_aborted_by_a_stop_or_the_end_of_squid(
     squid = hanging_squid(tmp_path, "kill -TERM $PPID" if cause == "a stop" else f"kill -KILL {running.pid}")
     signals = RecordedSignals(STOP)
 
-    def look(is_cancelled: Callable[[], bool]) -> Checked:
+    def check_file(is_cancelled: Callable[[], bool]) -> Checked:
         return check(tmp_path / "squid.conf", "one", squid, is_cancelled=is_cancelled)
 
     places = Places("one")
     supervisor = _Supervisor(
-        tmp_path / "squid.conf", places, squid, look, checked, frozenset(), signals, Role.PROXY, False
+        tmp_path / "squid.conf", places, squid, check_file, checked, frozenset(), signals, Role.PROXY, False
     )
     signals._add(signal.SIGHUP, None)
     supervisor._handle_signals(running)
@@ -153,13 +154,13 @@ def test_reload_is_aborted_by_a_stop_or_the_end_of_squid(
     assert alive
 
 
-@pytest.mark.usefixtures("actions")
-def test_stop_during_the_check_of_a_start_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("signal_handlers")
+def test_stop_during_the_check_of_a_start_ends_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: SIGTERM ended the command immediately, and the temporary files of the check stayed in /tmp."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     squid = hanging_squid(tmp_path, "kill -TERM $PPID")
-    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: squid)
+    monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: squid)
     assert run(tmp_path / "squid.conf", Places("one"), RecordedSignals([]), None) == DONE
     assert not list((tmp_path / "temporary").iterdir())
 
@@ -169,11 +170,12 @@ NO_NAME = Problem("acl pc src pc.invalid: Bad host/IP: 'pc.invalid' (-2) Name or
 
 
 @pytest.fixture
-def actions() -> Iterator[None]:
-    """Fail if a stop signal comes before the supervisor has installed its handlers. Restore the handlers at the end."""
+def signal_handlers() -> Iterator[None]:
+    """Fail if a stop signal arrives before the supervisor has installed its handlers. Restore the handlers at the
+    end."""
 
     def unexpected(number: int, _frame: FrameType | None) -> None:
-        raise AssertionError(f"signal {number} came before its handler was installed")
+        raise AssertionError(f"signal {number} arrived before its handler was installed")
 
     before = {number: signal.signal(number, unexpected) for number in STOP}
     yield
@@ -181,7 +183,7 @@ def actions() -> Iterator[None]:
         signal.signal(number, action)
 
 
-@pytest.mark.usefixtures("actions")
+@pytest.mark.usefixtures("signal_handlers")
 @pytest.mark.parametrize(
     ("problems", "received", "expected"),
     [
@@ -197,7 +199,7 @@ def test_start_that_lacks_only_a_name_server_is_a_retryable_failure(
     """Defect: the start ended with the status for a mistake in the file, so that systemd did not restart the unit."""
     checked = Checked((), (), "proxy", Workers(), tuple(problems))
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.0)
-    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
+    monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
     signals = RecordedSignals([])
     if received is not None:
@@ -206,16 +208,16 @@ def test_start_that_lacks_only_a_name_server_is_a_retryable_failure(
 
 
 @pytest.fixture
-def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each check fail because a name server does not answer."""
     checked = Checked((), (), "proxy", Workers(), (NO_ANSWER,))
-    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
+    monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: checked)
 
 
-@pytest.mark.usefixtures("actions", "unnamed")
+@pytest.mark.usefixtures("signal_handlers", "no_name_server")
 @pytest.mark.parametrize("number", STOP)
-def test_stop_during_the_delay_of_a_refused_start_is_obeyed(
+def test_stop_during_the_delay_of_a_refused_start_ends_the_delay(
     monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     """Defect: Ctrl-C during these 15 seconds printed a traceback."""
@@ -229,7 +231,7 @@ def test_stop_during_the_delay_of_a_refused_start_is_obeyed(
     assert run(Path("squid.conf"), Places(), RecordedSignals([]), None) == 0
 
 
-@pytest.mark.usefixtures("actions", "unnamed")
+@pytest.mark.usefixtures("signal_handlers", "no_name_server")
 def test_reload_during_the_delay_of_a_refused_start_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: a reload ended the delay, so that failing starts reached systemd's start limit."""
     monkeypatch.setattr("mptcp_proxy.supervisor._PAUSE_BEFORE_EXIT", 0.05)
@@ -240,7 +242,7 @@ def test_reload_during_the_delay_of_a_refused_start_is_ignored(monkeypatch: pyte
     assert time.monotonic() >= began + 0.05
 
 
-def test_refused_reload_stays_refused_if_an_earlier_one_succeeds(
+def test_refused_reload_stays_refused_if_an_earlier_reload_succeeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, running: subprocess.Popen[bytes]
 ) -> None:
     """Defect: the refusal was overwritten, and "mptcp-proxy reload" reported that the configuration was reloaded."""
@@ -265,11 +267,11 @@ def test_refused_reload_stays_refused_if_an_earlier_one_succeeds(
 
 
 def test_congestion_control_is_loaded_before_squid_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: for a relay's user, the kernel loads no module, so the relay used cubic."""
+    """Defect: the kernel does not load modules for the user of a relay, so the relay used cubic."""
     loaded: list[str] = []
     good = Checked((), (), "proxy", Workers(), ())
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
-    monkeypatch.setattr("mptcp_proxy.supervisor.installed", lambda: Squid("squid", "5.7", "proxy"))
+    monkeypatch.setattr("mptcp_proxy.supervisor.find_squid", lambda: Squid("squid", "5.7", "proxy"))
     monkeypatch.setattr("mptcp_proxy.supervisor.check", lambda *_, **__: good)
     for each in ("make_directories", "install", "remove_shared_files"):
         monkeypatch.setattr(f"mptcp_proxy.supervisor.{each}", lambda *_: None)
@@ -308,6 +310,6 @@ def test_environment_for_the_library_replaces_earlier_values(role: Role, monkeyp
     assert _environment([Path("a.so")], Places("one"), role, None, "fair")["LD_PRELOAD"] == "a.so:/c.so d.so"
 
 
-@pytest.mark.parametrize(("version", "whole"), [("5.7", False), ("6.13", True), ("10.1", True), ("unknown", False)])
-def test_squid_versions_with_working_uploads_are_known(version: str, whole: bool) -> None:
-    assert Squid("squid", version, "proxy").continues_uploads is whole
+@pytest.mark.parametrize(("version", "works"), [("5.7", False), ("6.13", True), ("10.1", True), ("unknown", False)])
+def test_squid_versions_with_working_uploads_are_known(version: str, works: bool) -> None:
+    assert Squid("squid", version, "proxy").continues_uploads is works

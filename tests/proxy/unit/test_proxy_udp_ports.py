@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the check that finds which clients may query Squid by SNMP, ICP and HTCP."""
+"""Tests for the check that finds which clients may query Squid over SNMP, ICP and HTCP."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SECRET = "acl secret snmp_community 8sjdk2"
 KNOWN = "acl known snmp_community public"
 PORTS = {
     "snmp_access": ("snmp_port 3401", "the addresses of clients"),
-    "icp_access": ("icp_port 3130", "which pages are in the cache, by ICP (icp_port 3130)"),
-    "htcp_access": ("htcp_port 4827", "which pages are in the cache, and since when, by HTCP"),
+    "icp_access": ("icp_port 3130", "which pages are in the cache, over ICP (icp_port 3130)"),
+    "htcp_access": ("htcp_port 4827", "which pages are in the cache, and since when, over HTCP"),
     "htcp_clr_access": ("htcp_port 4827", "remove pages from the cache"),
 }
 

@@ -15,7 +15,7 @@ from mptcp_proxy.configuration.workers import (
     MAX_WORKERS,
     MIN_SHARED,
     Workers,
-    not_by_reload,
+    reload_obstacle,
     requested_workers,
     shared_cache,
     shared_memory_problems,
@@ -27,7 +27,7 @@ from mptcp_proxy.places import Places, Role
 
 CACHE_MEM = 256 << 20
 """Squid's default for cache_mem in bytes."""
-ROOM = MIN_SHARED + CACHE_MEM
+ENOUGH_SHARED_MEMORY = MIN_SHARED + CACHE_MEM
 
 
 def lines(*texts: str) -> list[PhysicalLine]:
@@ -40,22 +40,24 @@ def texts(found: Sequence[PhysicalLine]) -> list[str]:
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_default_is_one_worker_for_each_processor(count: int) -> None:
-    found = requested_workers(list(statements(lines("via on", "# workers 3"), "n")), Role.PROXY, count, ROOM)
+    found = requested_workers(
+        list(statements(lines("via on", "# workers 3"), "n")), Role.PROXY, count, ENOUGH_SHARED_MEMORY
+    )
     assert (found.count, found.reason) == (count, "one for each processor")
 
 
 def test_default_is_limited_to_the_maximum() -> None:
-    assert requested_workers([], Role.PROXY, 1000, ROOM).count == MAX_WORKERS
+    assert requested_workers([], Role.PROXY, 1000, ENOUGH_SHARED_MEMORY).count == MAX_WORKERS
 
 
 def test_last_stated_number_that_applies_is_used() -> None:
     configuration = statements(lines("workers 3", "workers 5", "if false", "workers 7", "endif"), "n")
-    assert requested_workers(list(configuration), Role.PROXY, 2, ROOM).count == 5
-    assert requested_workers(list(statements(lines("workers 3"), "n")), Role.RELAY, 2, ROOM).count == 3
+    assert requested_workers(list(configuration), Role.PROXY, 2, ENOUGH_SHARED_MEMORY).count == 5
+    assert requested_workers(list(statements(lines("workers 3"), "n")), Role.RELAY, 2, ENOUGH_SHARED_MEMORY).count == 3
 
 
 def test_default_of_a_relay_is_one_worker() -> None:
-    assert requested_workers([], Role.RELAY, 4, ROOM).count == 1
+    assert requested_workers([], Role.RELAY, 4, ENOUGH_SHARED_MEMORY).count == 1
 
 
 @pytest.mark.parametrize(
@@ -71,11 +73,14 @@ def test_default_of_a_relay_is_one_worker() -> None:
     ],
 )
 def test_default_is_one_worker_if_a_setting_needs_it(text: str, count: int) -> None:
-    found = requested_workers(list(statements(lines("via on", text), "n")), Role.PROXY, 4, ROOM)
+    found = requested_workers(list(statements(lines("via on", text), "n")), Role.PROXY, 4, ENOUGH_SHARED_MEMORY)
     assert found.count == count
     assert (" ".join(text.split()[:2]) in found.reason) == (count == 1)
     # An explicit number of the operator takes precedence.
-    assert requested_workers(list(statements(lines(text, "workers 4"), "n")), Role.PROXY, 4, ROOM).count == 4
+    assert (
+        requested_workers(list(statements(lines(text, "workers 4"), "n")), Role.PROXY, 4, ENOUGH_SHARED_MEMORY).count
+        == 4
+    )
 
 
 def test_invalid_number_is_reported_with_its_line() -> None:
@@ -134,8 +139,10 @@ def test_cache_that_several_workers_would_overwrite_is_refused(texts: list[str],
 def test_setting_for_one_worker_is_refused_at_a_reload_of_several(
     text: str, running: int, refused: bool, stated: str
 ) -> None:
-    requested = requested_workers(list(statements(lines("via on", text, stated), "n")), Role.PROXY, 4, ROOM)
-    problem = not_by_reload(requested, running)
+    requested = requested_workers(
+        list(statements(lines("via on", text, stated), "n")), Role.PROXY, 4, ENOUGH_SHARED_MEMORY
+    )
+    problem = reload_obstacle(requested, running)
     if refused:
         words = f"{' '.join(text.split()[:2])}: each of the 2 workers would have its own; restart the proxy"
         assert str(problem) == f"squid.conf:2: {words}"
@@ -143,13 +150,13 @@ def test_setting_for_one_worker_is_refused_at_a_reload_of_several(
         assert problem is None
 
 
-def test_reload_accepts_the_setting_if_several_are_stated() -> None:
+def test_reload_accepts_the_setting_if_several_workers_are_stated() -> None:
     configuration = list(statements(lines("delay_pools 1", "workers 2"), "n"))
-    assert not_by_reload(requested_workers(configuration, Role.PROXY, 4, ROOM), 3) is None
-    assert not_by_reload(Workers(4), 2) is None
+    assert reload_obstacle(requested_workers(configuration, Role.PROXY, 4, ENOUGH_SHARED_MEMORY), 3) is None
+    assert reload_obstacle(Workers(4), 2) is None
 
 
-def test_stated_number_is_replaced_by_one_in_the_first_line() -> None:
+def test_stated_number_is_replaced_with_a_number_in_the_first_line() -> None:
     given = lines("via on", "workers \\", "  2", "http_port 3128 \\")
     bare = without_workers(given, list(statements(given, "n")))
     assert texts(bare) == ["via on", "", "", "http_port 3128 \\"]
@@ -157,7 +164,7 @@ def test_stated_number_is_replaced_by_one_in_the_first_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted_lines"),
+    ("given", "expected_lines"),
     [
         (["http_port 3128"], ["http_port 3128 worker-queues"]),
         (["  http_port ${service_name}:1 a # b"], ["http_port ${service_name}:1 worker-queues a # b"]),
@@ -167,12 +174,12 @@ def test_stated_number_is_replaced_by_one_in_the_first_line() -> None:
         (["#http_port 1", "icp_port 0"], ["#http_port 1", "icp_port 0"]),
     ],
 )
-def test_ports_of_several_workers_get_the_option_worker_queues(given: list[str], wanted_lines: list[str]) -> None:
+def test_ports_of_several_workers_get_the_option_worker_queues(given: list[str], expected_lines: list[str]) -> None:
     # By default, Squid restarts a worker that it has given up only after an hour.
     assert texts(with_workers(lines(*given), 2)) == [
         "workers 2",
         "hopeless_kid_revival_delay 10 seconds",
-        *wanted_lines,
+        *expected_lines,
     ]
     assert texts(with_workers(lines(*given), 1)) == ["workers 1", *given]
 
@@ -183,7 +190,7 @@ def test_reload_keeps_the_number_of_running_workers(tmp_path: Path) -> None:
     checked = check(file, "n", None)
     assert checked.workers.count == 1
     first = "workers 3\nhopeless_kid_revival_delay 10 seconds\n"
-    assert checked.rendered(3).decode() == f"{first}\nhttp_port 3128 worker-queues\n"
+    assert checked.render(3).decode() == f"{first}\nhttp_port 3128 worker-queues\n"
 
 
 def test_only_usable_processors_are_counted() -> None:
@@ -196,9 +203,9 @@ def test_only_usable_processors_are_counted() -> None:
     assert processors() == len(before)
 
 
-def test_default_is_one_worker_without_room_for_shared_memory() -> None:
+def test_default_is_one_worker_without_space_for_shared_memory() -> None:
     found = requested_workers([], Role.PROXY, 4, MIN_SHARED - 1)
-    assert (found.count, found.reason) == (1, "/dev/shm has no space for the shared memory of several")
+    assert (found.count, found.reason) == (1, "/dev/shm has no space for the shared memory of several workers")
     assert requested_workers(list(statements(lines("workers 4"), "n")), Role.PROXY, 4, 0).count == 4
 
 
@@ -210,7 +217,7 @@ def test_free_shared_memory_is_measured(tmp_path: Path) -> None:
     assert shared_memory("n") > MIN_SHARED
 
 
-def test_own_segments_of_an_instance_count_as_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_own_segments_of_an_instance_count_as_free_space(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     status = os.statvfs(tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda _: status)
     free = shared_memory("n", tmp_path)
@@ -220,7 +227,9 @@ def test_own_segments_of_an_instance_count_as_room(monkeypatch: pytest.MonkeyPat
     assert shared_memory("other", tmp_path) == free
 
 
-def test_files_of_others_with_its_names_do_not_count_as_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_files_of_other_users_with_its_names_do_not_count_as_free_space(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Defect: links to large files and other users' files counted as free space, and workers ended on a full disk."""
     status = os.statvfs(tmp_path)
     monkeypatch.setattr(os, "statvfs", lambda _: status)
@@ -272,7 +281,7 @@ def test_size_of_the_shared_cache_follows_the_directives(texts: list[str], size:
     assert found.count == 4
     if size:
         found = requested_workers(configuration, Role.PROXY, 4, MIN_SHARED + size - 1)
-        assert (found.count, found.reason) == (1, "/dev/shm has no space for cache_mem, which several share")
+        assert (found.count, found.reason) == (1, "/dev/shm has no space for cache_mem, which several workers share")
 
 
 @pytest.mark.parametrize("file", ["squid.conf", "relay-squid.conf"])
@@ -310,7 +319,7 @@ def test_too_little_shared_memory_is_a_warning(tmp_path: Path, monkeypatch: pyte
     assert any("their shared memory and cache_mem" in each.text for each in check(file, "n", None).problems)
 
 
-def test_read_only_shared_memory_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_shared_memory_has_no_free_space(monkeypatch: pytest.MonkeyPatch) -> None:
     status = os.statvfs("/dev/shm")
     read_only = os.statvfs_result((*status[:8], status.f_flag | os.ST_RDONLY, status.f_namemax))
     monkeypatch.setattr(os, "statvfs", lambda _: read_only)

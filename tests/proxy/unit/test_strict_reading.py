@@ -69,7 +69,7 @@ AMBIGUOUS = {
     "an incomplete header": _get()[:-4],
     "a second request that is ambiguous": _get() + b"GET /y HTTP/1.1\r\n\r\n",
 }
-SOUND: dict[str, tuple[bytes, list[tuple[bytes, bytes]]]] = {
+UNAMBIGUOUS: dict[str, tuple[bytes, list[tuple[bytes, bytes]]]] = {
     "no data": (b"", []),
     "one": (_get(), [(b"/x", b"")]),
     "two on one connection": (_get() + _INNER, [(b"/x", b""), (b"/inner", b"")]),
@@ -98,9 +98,9 @@ def test_ambiguous_request_is_recognized(name: str) -> None:
         requests(AMBIGUOUS[name])
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", UNAMBIGUOUS)
 def test_unambiguous_requests_are_split(name: str) -> None:
-    data, parts = SOUND[name]
+    data, parts = UNAMBIGUOUS[name]
     found = requests(data)
     assert [(each.target, each.body) for each in found] == parts
     assert b"".join(each.raw for each in found) == data

@@ -33,7 +33,7 @@ REDIRECTED, DROPPED = 7, 2
 ETHERNET: Final = {4: bytes(12) + b"\x08\x00", 6: bytes(12) + b"\x86\xdd"}
 ADDRESSES: Final = {4: "10.0.0.{}", 6: "fd00::{}"}
 LIGHT, EXPEDITED, NO_ROOM = 300, 46, 1 << 62
-SUMMED = 4
+CHECKSUM_COMPLETE = 4
 """BPF_F_TEST_SKB_CHECKSUM_COMPLETE (linux/bpf.h), since Linux 6.17."""
 CB, COPY = 48, 0x4D540000
 """Offset of cb in struct __sk_buff (linux/bpf.h), and the tag that marks a copied packet."""
@@ -85,18 +85,18 @@ class Kernel:
         sequence, clock = STATE_HEAD.unpack_from(value)
         return Queues(sequence, clock, [each[0] for each in paths])
 
-    def run(self, program: str, frame: bytes, tag: int = 0, is_summed: bool = False) -> tuple[int, bytes]:
+    def run(self, program: str, frame: bytes, tag: int = 0, has_checksum: bool = False) -> tuple[int, bytes]:
         """Run a program on a frame, with *tag* in cb[1]. Return its result and the changed frame.
 
-        *is_summed*: the frame comes from a device that has computed its checksum. If the program makes the checksum
-        wrong, the kernel refuses the frame.
+        *has_checksum*: the frame comes from a device that has computed the sum of all its bytes. If this sum is wrong
+        after the program, the kernel refuses the frame.
         """
         out, context = ctypes.create_string_buffer(2048), bytes(CB + 4) + struct.pack("=I", tag) + bytes(12)
         run = RunOptions(ctypes.sizeof(RunOptions), frame, ctypes.addressof(out), len(frame), len(out), context)
         run.context_bytes_in, run.repeat = len(context), 1
-        run.flags = SUMMED if is_summed else 0
+        run.flags = CHECKSUM_COMPLETE if has_checksum else 0
         code = self.bpf.library.bpf_prog_test_run_opts(self.programs.descriptors[program], ctypes.byref(run))
-        if is_summed and code == -errno.EINVAL:
+        if has_checksum and code == -errno.EINVAL:
             pytest.skip("the kernel is too old to test this")
         assert code == 0
         return run.result, out.raw[: run.bytes_out]
@@ -144,7 +144,9 @@ class Frame(NamedTuple):
         return ETHERNET[version] + bytes(packet)
 
 
-def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int, measured: int) -> int | None:
+def choose_path(
+    split: Split, paths: list[PathState], queues: Queues, frame: Frame, now: int, measured: int
+) -> int | None:
     """Return the path for a frame at *now*, or None if it is dropped.
 
     *measured*: when the queue lengths of *paths* were valid.
@@ -174,12 +176,12 @@ def chosen(split: Split, paths: list[PathState], queues: Queues, frame: Frame, n
 
 
 def growth(split: Split, index: int, path: PathState, size: int) -> int:
-    """Return how much longer a frame makes the path's queue: ns, or bytes / share for weights."""
+    """Return by how much a frame lengthens the path's queue: ns, or bytes / share for weights."""
     share = split.share(index)
     return size * round((8e9 / path.rate if share is None else 1 / share) * 1024) >> 10
 
 
-def drawn_path(random: Random, version: int, number: int) -> PathState:
+def random_path(random: Random, version: int, number: int) -> PathState:
     return PathState(
         ends(version, number + 1, 4500 + number),
         interface=100 + number,
@@ -195,7 +197,7 @@ def drawn_path(random: Random, version: int, number: int) -> PathState:
 def test_splitter_chooses_the_path_of_the_model(kernel: Kernel, seed: int) -> None:
     random = Random(seed)
     split, version = MODES[random.choice(sorted(MODES))], random.choice([4, 6])
-    paths = [drawn_path(random, version, number) for number in range(random.randint(1, MAX_PATHS))]
+    paths = [random_path(random, version, number) for number in range(random.randint(1, MAX_PATHS))]
     queue = 0 if split.mode is Mode.WEIGHTS else random.choice([0, 10, 100]) * MS
     weights, duplicate = tuple(random.choices(range(1, 1001), k=4)), random.random() < 0.5
     split = replace(split, weights=weights, duplicate=duplicate, queue=queue)
@@ -210,10 +212,10 @@ def test_splitter_chooses_the_path_of_the_model(kernel: Kernel, seed: int) -> No
         size, service = random.choice([80, 299, 300, random.randint(80, 1500)]), random.choice([0, 3, 0x88, 0xB8, 0xBB])
         copied = random.randrange(MAX_PATHS) if random.random() < 0.25 else None
         frame = Frame(size, service, copied, random.random() < 0.5)
-        one_packet(kernel, inside, split, paths, frame, random, measured)
+        check_one_packet(kernel, inside, split, paths, frame, random, measured)
 
 
-def one_packet(
+def check_one_packet(
     kernel: Kernel, inside: Ends, split: Split, paths: list[PathState], frame: Frame, random: Random, measured: int
 ) -> None:
     now, wait = time.monotonic_ns(), random.choice([12, 200]) * MS
@@ -225,7 +227,7 @@ def one_packet(
     end = time.monotonic_ns()
     after = kernel.read_queues()
     times = [start + (end - start) * part // 16 for part in range(17)]
-    possible = {chosen(split, paths, before, frame, each, measured) for each in times}
+    possible = {choose_path(split, paths, before, frame, each, measured) for each in times}
     if possible == {None} or (None in possible and result == DROPPED):
         assert result == DROPPED
         assert after == before
@@ -233,8 +235,8 @@ def one_packet(
     packet = parsed_packet(out[14:])
     assert result == REDIRECTED
     assert packet is not None
-    taken = Ends(packet.ends.remote, packet.ends.local)  # The packet was parsed as its receiver sees it
-    path = [each.outside for each in paths].index(taken)
+    outside = Ends(packet.ends.remote, packet.ends.local)  # parsed_packet returns the receiver's view
+    path = [each.outside for each in paths].index(outside)
     assert path in possible
     queued, has_weights = growth(split, path, paths[path], frame.size), split.mode is Mode.WEIGHTS
     start_of_frame = max(before.clock if has_weights else start, next_free[path])
@@ -246,8 +248,8 @@ def one_packet(
     assert after.clock == (start_of_frame if has_weights else before.clock)
     assert [*after.next_free[:path], next_free[path], *after.next_free[path + 1 :]] == next_free
     number = 0 if frame.is_light else (before.sequence + 1) & 0xFFFF or 1
-    whole = frame._replace(may_be_fragmented=False)
-    assert out == whole.packed(taken, number), "other ends, another number, not to be fragmented, right checksums"
+    unfragmented = frame._replace(may_be_fragmented=False)
+    assert out == unfragmented.packed(outside, number), "ends, number, don't-fragment bit and checksums are right"
 
 
 @given(weights=st.lists(st.integers(1, 100), min_size=2, max_size=4), dead=st.integers(0, 3), seed=st.integers(0, 99))
@@ -271,10 +273,10 @@ def test_bytes_follow_the_weights_after_a_path_was_dead(
             assert kernel.run(SPLITTER, Frame(size).packed(inside))[0] == REDIRECTED
             total += size
             sent = [each.sent_bytes - old for each, old in zip(kernel.programs.counters(0), before, strict=True)]
-            whole = sum(weights[index] for index in alive)
+            weight_of_alive = sum(weights[index] for index in alive)
             for index in range(len(weights)):
-                wanted = total * weights[index] / whole if index in alive else 0
-                assert abs(sent[index] - wanted) <= 2 * 1500 * len(weights)
+                expected = total * weights[index] / weight_of_alive if index in alive else 0
+                assert abs(sent[index] - expected) <= 2 * 1500 * len(weights)
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -299,11 +301,12 @@ def test_programs_keep_a_device_checksum_correct(kernel: Kernel, version: int) -
     kernel.set_queues(Queues(0, 0, [0] * MAX_PATHS))
     arriving = Ends(outside.remote, outside.local)
     for program, frame in ((SPLITTER, Frame(1000).packed(inside)), (JOINER, Frame(1000).packed(arriving, 7))):
-        assert kernel.run(program, frame, is_summed=True)[0] == REDIRECTED
+        assert kernel.run(program, frame, has_checksum=True)[0] == REDIRECTED
 
 
 def test_paths_that_swap_addresses_keep_both_entries(kernel: Kernel) -> None:
-    """Defect: forgetting the second path's old address deleted the entry that the first path had just got."""
+    """Defect: when the second path's old address was removed, the entry that the first path had just got was
+    deleted."""
     tunnel = 9
     first, second = (ends(4, number, 4590) for number in (11, 12))
     kernel.programs.set_tunnel(tunnel, ends(4, 13, 51820), [], Split())

@@ -97,7 +97,7 @@ class Site:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
 
-    def queued(self, node: LiveNode) -> int:
+    def queued_packets(self, node: LiveNode) -> int:
         """Return how many packets the resequencer on *node* has received."""
         return int(node.run(["cat", QUEUES]).stdout.split()[7])
 
@@ -124,7 +124,8 @@ class Site:
         return [each["alive"] for each in self.paths(node)]
 
     def exchange(self, count: int) -> int:
-        """Send *count* packets from the relay's program, twenty at once. Return how many different packets returned."""
+        """Send *count* packets from the relay's program, in groups of twenty. Return how many different packets
+        returned."""
         arrived = set()
         family = socket.AF_INET if self.version == 4 else socket.AF_INET6
         with self.relay.entered(), socket.socket(family, socket.SOCK_DGRAM) as client:
@@ -139,7 +140,7 @@ class Site:
         return len(arrived)
 
 
-def sides(number: int, host: int = 1) -> tuple[tuple[str, str, int], tuple[str, str, int]]:
+def link_addresses(number: int, host: int = 1) -> tuple[tuple[str, str, int], tuple[str, str, int]]:
     """Return, for each IP version, the relay's address on link *number*, which ends in *host*, the proxy's address,
     and the prefix length."""
     return (
@@ -154,15 +155,15 @@ def link(relay: LiveNode, proxy: LiveNode, number: int, host: int = 1) -> None:
     for node, side in ((relay, 0), (proxy, 1)):
         # Without addrgenmode none, the kernel would add a link-local address later.
         node.run(["ip", "link", "set", f"u{number}", "up", "addrgenmode", "none"])
-        for each in sides(number, host):
+        for each in link_addresses(number, host):
             node.run(["ip", "addr", "add", f"{each[side]}/{each[2]}", "dev", f"u{number}", "nodad"])
-    for family, peer, (near, far, _) in zip(FAMILIES, PEERS.values(), sides(number, host), strict=True):
+    for family, peer, (near, far, _) in zip(FAMILIES, PEERS.values(), link_addresses(number, host), strict=True):
         relay.run(["ip", "route", "add", peer, "via", far, "dev", f"u{number}", "table", str(100 + number)])
         relay.run(["ip", family, "rule", "add", "from", near, "lookup", str(100 + number)])
 
 
 def unlink(relay: LiveNode, number: int, host: int = 1) -> None:
-    for family, (near, _, _) in zip(FAMILIES, sides(number, host), strict=True):
+    for family, (near, _, _) in zip(FAMILIES, link_addresses(number, host), strict=True):
         relay.run(["ip", family, "rule", "del", "from", near, "lookup", str(100 + number)])
     relay.run(["ip", "link", "del", f"u{number}"])
 
@@ -223,7 +224,7 @@ def test_packet_size_of_each_path_is_found(site: Site) -> None:
         node.run(["ip", "link", "set", "u1", "mtu", "1500"])
 
 
-def test_tunnel_survives_killed_daemons_and_new_ones_clean_up(site: Site) -> None:
+def test_tunnel_survives_killed_daemons_and_new_daemons_clean_up(site: Site) -> None:
     before = [kernel_state(node) for node in (site.relay, site.proxy)]
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site) as (relay, proxy):
         site.exchange(20)
@@ -238,7 +239,7 @@ def test_tunnel_survives_killed_daemons_and_new_ones_clean_up(site: Site) -> Non
 
 
 def test_second_daemon_changes_nothing(site: Site) -> None:
-    """Defect: the second daemon removed the first one's device, and took its status socket."""
+    """Defect: the second daemon removed the first daemon's device, and took its status socket."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         before = kernel_state(site.relay)
         settings = site.settings(site.relay)
@@ -270,7 +271,7 @@ def test_daemon_restores_rules_routes_and_filters(site: Site) -> None:
         wait_until(lambda: differences(before, kernel_state(site.relay)) == [], "all objects exist again", timeout=30)
         wait_until(lambda: "7712" in site.relay.run(["cat", QUEUES]).stdout, "the resequencer runs again", timeout=30)
         assert site.exchange(200) >= 195
-        assert site.queued(site.relay) > 0
+        assert site.queued_packets(site.relay) > 0
     for node, state in zip((site.relay, site.proxy), states, strict=True):
         assert differences(state, kernel_state(node)) == []
 
@@ -306,7 +307,7 @@ def test_dead_path_stays_unused_when_the_other_becomes_silent(site: Site) -> Non
 
 
 def test_uplink_is_used_again_after_it_returns_as_a_new_device(site: Site) -> None:
-    """The relay's address on the uplink changes, and the proxy's device is also a new one."""
+    """The relay's address on the uplink changes, and the proxy's device is also new."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         site.exchange(20)
         unlink(site.relay, 1)
@@ -331,7 +332,7 @@ def test_uplink_is_used_again_after_it_returns_as_a_new_device(site: Site) -> No
 def test_proxy_follows_a_changed_gateway(site: Site) -> None:
     """Defect: the proxy's daemon looked up the route to a relay only when the relay's address changed."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
-        # The ARP entries are permanent, because a node that asks by ARP would reveal its own address.
+        # The ARP entries are permanent, because a node that sends an ARP request would reveal its own address.
         for node, other, neighbour in ((site.proxy, site.relay, "10.93.1.9"), (site.relay, site.proxy, "10.93.1.2")):
             address = other.run(["cat", "/sys/class/net/u1/address"]).stdout.strip()
             node.run(["ip", "neigh", "replace", neighbour, "dev", "u1", "nud", "permanent", "lladdr", address])
@@ -414,10 +415,10 @@ def test_proxy_follows_a_relay_to_the_other_ip_version(site: Site) -> None:
                 )
                 wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
                 before = [each["packets_sent"] for each in site.paths(site.proxy)]
-                queued = site.queued(site.proxy)
+                queued = site.queued_packets(site.proxy)
                 with site.numbers(site.proxy) as numbers:
                     assert site.exchange(200) >= 195
-                assert site.queued(site.proxy) >= queued + 195, "the resequencer received them"
+                assert site.queued_packets(site.proxy) >= queued + 195, "the resequencer received them"
                 assert len(numbers) >= 150
                 assert max(numbers) - min(numbers) < 250, "the numbers of the packets are consecutive"
                 wait_until(
@@ -483,7 +484,7 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
         with site.relay.entered():
             copier, victim_socket = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
             spoofer = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-        sent, answered, sockets = Counter[socket.socket](), Counter[socket.socket](), (copier, victim_socket)
+        sent, received, sockets = Counter[socket.socket](), Counter[socket.socket](), (copier, victim_socket)
         with closing(tap), copier, victim_socket, spoofer:
             copier.bind(attacker)
             victim_socket.bind((str(victim.address), victim.port))
@@ -493,7 +494,7 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                 waited = tap.read(64)
                 stamps = [each.received_at for each in waited]
                 assert stamps == sorted(set(stamps)), (
-                    "the stamps show when the messages arrived, not when they were read"
+                    "the time stamps show when the messages arrived, not when they were read"
                 )
                 for _, payload, _ in waited:
                     copied += 1
@@ -511,17 +512,17 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
                 each.setblocking(False)
                 with suppress(BlockingIOError):
                     while True:
-                        answered[each] += len(each.recv(2048))
-                assert answered[each] <= sent[each], "no address gets more bytes than were sent with it as the source"
-        assert answered[victim_socket] > 0, "the copied messages were valid"
+                        received[each] += len(each.recv(2048))
+                assert received[each] <= sent[each], "no address gets more bytes than were sent with it as the source"
+        assert received[victim_socket] > 0, "the copied messages were valid"
         assert [each["remote"] for each in site.paths(site.proxy)] == before
         assert site.alive(site.relay) == site.alive(site.proxy) == [True, True]
 
 
-def wireguard(node: LiveNode, private: str, public: str, address: str, more: str = "") -> Any:
+def wireguard(node: LiveNode, private: str, public: str, address: str, endpoint: str = "") -> Any:
     """Run WireGuard as the program that uses the tunnel."""
     text = f"[Interface]\nPrivateKey = {private}\nListenPort = {PORT}\n"
-    text += f"[Peer]\nPublicKey = {public}\nAllowedIPs = 10.99.0.0/24\n{more}"
+    text += f"[Peer]\nPublicKey = {public}\nAllowedIPs = 10.99.0.0/24\n{endpoint}"
     settings = node.write(f"{node.name}-wireguard.conf", text)
     steps = (
         f"until wg setconf wg0 {settings}; do sleep 0.05; done",
@@ -537,29 +538,29 @@ def wireguard(node: LiveNode, private: str, public: str, address: str, more: str
 def test_wireguard_download_survives_the_loss_of_a_path(site: Site) -> None:
     """WireGuard is not modified. The client must receive exactly the bytes that were sent."""
     keys = [subprocess.run(["wg", "genkey"], text=True, capture_output=True, check=True).stdout for _ in range(2)]
-    public = [
+    public_keys = [
         subprocess.run(["wg", "pubkey"], input=key, text=True, capture_output=True, check=True).stdout for key in keys
     ]
     sent = random.Random(1).randbytes(24 << 20)
     with ExitStack() as scope:
         scope.enter_context(daemons(site))
-        far = f"Endpoint = {PEER}:{PORT}\n"
-        scope.enter_context(wireguard(site.relay, keys[0], public[1], "10.99.0.1", far))
-        scope.enter_context(wireguard(site.proxy, keys[1], public[0], "10.99.0.2"))
+        endpoint = f"Endpoint = {PEER}:{PORT}\n"
+        scope.enter_context(wireguard(site.relay, keys[0], public_keys[1], "10.99.0.1", endpoint))
+        scope.enter_context(wireguard(site.proxy, keys[1], public_keys[0], "10.99.0.2"))
         for node in (site.relay, site.proxy):
             wait_until(lambda: "10.99.0" in node.run(["ip", "addr"]).stdout, "WireGuard is up")  # noqa: B023
         with site.proxy.entered():
-            listening = scope.enter_context(socket.create_server(("10.99.0.2", 5000)))
+            listener = scope.enter_context(socket.create_server(("10.99.0.2", 5000)))
         with site.relay.entered():
             client = scope.enter_context(socket.create_connection(("10.99.0.2", 5000), timeout=60))
-        served = scope.enter_context(listening.accept()[0])
-        serving = threading.Thread(target=served.sendall, args=[sent])
-        serving.start()
+        server = scope.enter_context(listener.accept()[0])
+        server_thread = threading.Thread(target=server.sendall, args=[sent])
+        server_thread.start()
         received = read(client, len(sent) // 3)
         with site.proxy.link_down("u1"):
             received += read(client, len(sent) // 3)
         received += read(client, len(sent) - len(received))
-        serving.join()
+        server_thread.join()
         assert received == sent
         assert min(each["packets_sent"] for each in site.paths(site.proxy)) > 100
 
@@ -581,8 +582,8 @@ def program(node: LiveNode) -> Iterator[socket.socket]:
         yield bound
 
 
-def received(program: socket.socket, count: int) -> list[bytes]:
-    """Return the packets that arrive, up to *count*."""
+def receive_packets(program: socket.socket, count: int) -> list[bytes]:
+    """Return the packets that arrive until none arrives for a second, at most *count*."""
     found = list[bytes]()
     with suppress(TimeoutError):
         while len(found) < count:
@@ -590,7 +591,7 @@ def received(program: socket.socket, count: int) -> list[bytes]:
     return found
 
 
-def sent(site: Site) -> list[int]:
+def sent_packets(site: Site) -> list[int]:
     """Return the number of packets that the relay has sent on each path, according to its daemon."""
     return [each["packets_sent"] for each in site.paths(site.relay)]
 
@@ -604,12 +605,12 @@ def split(site: Site, line: str) -> Iterator[tuple[socket.socket, socket.socket]
     site.split = line
     with daemons(site), program(site.relay) as here, program(site.proxy) as there:
 
-        def reaches() -> bool:
+        def reached() -> bool:
             here.sendto(b"?", (PEER, PORT))
-            return bool(received(there, 1))
+            return bool(receive_packets(there, 1))
 
-        wait_until(reaches, "the programs reach each other")
-        received(there, 100)  # Discard copies
+        wait_until(reached, "the programs reach each other")
+        receive_packets(there, 100)  # discard copies
         yield here, there
 
 
@@ -619,24 +620,24 @@ def test_gso_bundles_are_split_over_both_paths(site: Site) -> None:
         site.relay.run(["ethtool", "-K", f"u{number}", "tx", "off"])
     packets = [number.to_bytes(4, "big") * 250 for number in range(400)]
     with split(site, "mode: rate") as (here, there):
-        before = sent(site)
+        before = sent_packets(site)
         here.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, len(packets[0]))
         for start in range(0, len(packets), 40):
             here.sendto(b"".join(packets[start : start + 40]), (PEER, PORT))
-            assert received(there, 40) == packets[start : start + 40], "all packets arrive in order"
-        wait_until(lambda: min(map(sub, sent(site), before)) > 100, "both paths carry packets, not bundles")
+            assert receive_packets(there, 40) == packets[start : start + 40], "all packets arrive in order"
+        wait_until(lambda: min(map(sub, sent_packets(site), before)) > 100, "both paths carry packets, not bundles")
         here.sendto(b"light", (PEER, PORT))
-        assert received(there, 2) == [b"light"], "the packet arrives once"
+        assert receive_packets(there, 2) == [b"light"], "the packet arrives once"
 
 
 def test_small_and_expedited_packets_are_duplicated(site: Site) -> None:
     with split(site, "duplicate: true") as (here, there):
         for size, service, copies in ((100, 0, 2), (1000, 0, 1), (1000, 0xB8, 2)):
-            before = sent(site)
+            before = sent_packets(site)
             here.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, service)
             packets = [number.to_bytes(4, "big") * (size // 4) for number in range(50)]
             for packet in packets:
                 here.sendto(packet, (PEER, PORT))
-            assert sorted(received(there, 50 * copies)) == sorted(packets * copies)
+            assert sorted(receive_packets(there, 50 * copies)) == sorted(packets * copies)
             if copies == 2:
-                wait_until(lambda: min(map(sub, sent(site), before)) >= 50, "each path carries a copy")  # noqa: B023
+                wait_until(lambda: min(map(sub, sent_packets(site), before)) >= 50, "each path carries a copy")  # noqa: B023

@@ -29,17 +29,17 @@ from mptcp_lab.testbed.system_state import differences, kernel_state
 
 pytestmark = pytest.mark.kernel
 site = live.site
-CAP = 2_000_000
+CAP_BITS_PER_SECOND = 2_000_000
 UDP_SERVER = f"""\
 import socket, threading, time
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("0.0.0.0", {live.PORT}))
 
 def flood(to):
-    due = time.monotonic()
+    next_time = time.monotonic()
     while True:
-        due += 0.001
-        time.sleep(max(0.0, due - time.monotonic()))
+        next_time += 0.001
+        time.sleep(max(0.0, next_time - time.monotonic()))
         server.sendto(bytes(972), to)
 
 while True:
@@ -48,7 +48,7 @@ while True:
     if data == b"flood":
         threading.Thread(target=flood, args=(address,), daemon=True).start()
 """
-"""Returns each packet to its sender. After a packet "flood", it also sends 8 Mbit/s to that sender."""
+"""Returns each packet to its sender. After a packet "flood", it also sends 8 Mbit/s to this sender."""
 POLICY = """\
 version: 1
 paths:
@@ -72,21 +72,21 @@ def config(node: LiveNode, tunnels: Path, backend: str) -> Path:
     return write_throttler_config(node, policy, interfaces=("u0", "u1"), settings=settings)
 
 
-def passed(node: LiveNode, interface: str) -> dict[str, int]:
-    """Return the bytes that passed each class of an interface."""
+def class_bytes(node: LiveNode, interface: str) -> dict[str, int]:
+    """Return for each class of an interface the bytes that have passed through it."""
     shown = node.run(["tc", "-s", "class", "show", "dev", interface]).stdout
     return {each: int(octets) for each, octets in re.findall(r"class htb (\S+).*\n Sent (\d+)", shown)}
 
 
-def rate(counted: Callable[[], int], minimum: int) -> float:
+def rate(counter: Callable[[], int], minimum: int) -> float:
     """Return the rate of a byte counter in bit/s, measured over at least *minimum* bytes."""
-    began, first = time.monotonic(), counted()
-    wait_until(lambda: counted() - first >= minimum, f"{minimum} bytes pass", timeout=60)
-    return 8 * (counted() - first) / (time.monotonic() - began)
+    began, first = time.monotonic(), counter()
+    wait_until(lambda: counter() - first >= minimum, f"{minimum} bytes pass", timeout=60)
+    return 8 * (counter() - first) / (time.monotonic() - began)
 
 
 @contextmanager
-def flooded(tunnel: live.Site) -> Iterator[None]:
+def flooding(tunnel: live.Site) -> Iterator[None]:
     """Make the program at the proxy send data until the block ends."""
     with tunnel.relay.entered():
         client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -111,20 +111,22 @@ def test_cap_holds_on_one_path_and_ends_with_the_throttler(
     def classes() -> list[int]:
         return [each["class"] for each in site.paths(proxy)]
 
-    with proxy.running([sys.executable, "-I", "-c", UDP_SERVER]), live.connected_daemons(site), flooded(site):
+    with proxy.running([sys.executable, "-I", "-c", UDP_SERVER]), live.connected_daemons(site), flooding(site):
         before = kernel_state(proxy)
         throttler = start_throttler(proxy, config(proxy, tunnels, backend))
         wait_until(lambda: all(classes()), "the paths are in classes", process=throttler.process)
-        of_other, of_cap = (f"4d50:{each & 0xFFFF:x}" for each in classes())
-        free, dear = passed(proxy, "u0"), passed(proxy, "u1")
-        assert rate(lambda: passed(proxy, "u1").get(of_cap, 0), 1_000_000) <= 1.15 * CAP
-        growth = {key: value - dear.get(key, 0) for key, value in passed(proxy, "u1").items()}
-        assert growth["4d50:ffff"] < 0.05 * growth[of_cap], "all packets of the path are in the class"
-        assert passed(proxy, "u0")[of_other] - free.get(of_other, 0) > 2 * growth[of_cap], "the other path carries more"
+        other_class, capped_class = (f"4d50:{each & 0xFFFF:x}" for each in classes())
+        other_before, capped_before = class_bytes(proxy, "u0"), class_bytes(proxy, "u1")
+        assert rate(lambda: class_bytes(proxy, "u1").get(capped_class, 0), 1_000_000) <= 1.15 * CAP_BITS_PER_SECOND
+        growth = {key: value - capped_before.get(key, 0) for key, value in class_bytes(proxy, "u1").items()}
+        assert growth["4d50:ffff"] < 0.05 * growth[capped_class], "all packets of the path are in the class"
+        assert class_bytes(proxy, "u0")[other_class] - other_before.get(other_class, 0) > 2 * growth[capped_class], (
+            "the other path carries more"
+        )
         throttler.process.kill()
         throttler = start_throttler(proxy, config(proxy, tunnels, backend))
-        assert [f"4d50:{each & 0xFFFF:x}" for each in classes()] == [of_other, of_cap], (
-            "the new daemon uses the objects of the killed one"
+        assert [f"4d50:{each & 0xFFFF:x}" for each in classes()] == [other_class, capped_class], (
+            "the new daemon uses the objects of the killed daemon"
         )
         (shown,) = connections(throttler)
         assert [each["path"] for each in shown["subflows"]] == ["cheap", "dear"]
@@ -143,6 +145,6 @@ def test_cap_holds_on_one_path_and_ends_with_the_throttler(
         assert differences(before, kernel_state(proxy)) == []
         with proxy.link_down("u0"):
             wait_until(lambda: site.alive(proxy) == [False, True], "the other path is silent")
-            assert rate(lambda: int(site.paths(proxy)[1]["bytes_sent"]), 1_000_000) > 1.15 * CAP, (
+            assert rate(lambda: int(site.paths(proxy)[1]["bytes_sent"]), 1_000_000) > 1.15 * CAP_BITS_PER_SECOND, (
                 "the path is no longer capped"
             )

@@ -21,17 +21,17 @@ class Link:
         self.estimator = PathEstimator()
         self.now, self.queued, self.delivered, self.dispatched = SECOND, 0.0, 0.0, 0.0
         self.lost = 0.0
-        """Share of the sent bytes that are lost before the queue."""
+        """Share of the sent bytes that are lost before they reach the queue."""
         self.others = 0.0
         """Load of other senders on the path, bits/s."""
         self.jitter = jitter
         """Maximum additional delay of a message, nanoseconds. The path keeps the order of its packets."""
         self._draw = random.Random(1)
-        self.run(0.5, load=0.0)  # The first probes find the path idle
+        self.run(0.5, load=0.0)  # the path is idle at the first probes
 
     def run(self, seconds: float, load: float = 1.0) -> float:
         """Send *load* times the estimated rate for *seconds*. Return the mean of that rate in the last half."""
-        seen = []
+        rates = []
         for _ in range(round(seconds * SECOND / STEP)):
             self.now += STEP
             self.dispatched += load * self.estimator.rate * STEP / SECOND / 8
@@ -44,8 +44,8 @@ class Link:
                 arrived + self.delay, self.now, arrived, arrived, round(self.delivered), round(self.dispatched)
             )
             self.estimator.observe(sample)
-            seen.append(self.estimator.rate)
-        half = seen[len(seen) // 2 :]
+            rates.append(self.estimator.rate)
+        half = rates[len(rates) // 2 :]
         return sum(half) / len(half)
 
     def _jitter(self, load: float) -> float:

@@ -17,9 +17,9 @@ MESSAGES = st.builds(
     path=st.integers(0, 255),
     sent=_64,
     token=_64,
-    heard=_64,
-    heard_token=_64,
-    heard_at=_64,
+    echoed_sent=_64,
+    echoed_token=_64,
+    echoed_received_at=_64,
     received_bytes=_64,
 )
 
@@ -37,8 +37,8 @@ def test_packed_message_is_parsed_again(message: Message, size: int) -> None:
 @given(MESSAGES, st.data())
 def test_message_with_a_changed_byte_is_rejected(message: Message, data: st.DataObject) -> None:
     payload = bytearray(pack(message, KEY))
-    place = data.draw(st.integers(0, len(payload) - 1))
-    payload[place] ^= data.draw(st.integers(1, 255))
+    at = data.draw(st.integers(0, len(payload) - 1))
+    payload[at] ^= data.draw(st.integers(1, 255))
     changed = bytes(payload)
     assert sender_of(changed) is None or parse(changed, KEY) is None
 
@@ -59,8 +59,8 @@ def test_arbitrary_bytes_are_parsed_or_rejected(payload: bytes) -> None:
     assert (sender is not None) == (SIZE <= len(payload) <= MAX_SIZE and payload[:2] == bytes([MAGIC, VERSION]))
     if sender is not None:
         message = parse(payload, KEY)
-        right = payload[-16:] == KEY.code(payload[:-16])
-        assert (message is not None) == (right and payload[2] in set(Kind))
+        has_right_code = payload[-16:] == KEY.code(payload[:-16])
+        assert (message is not None) == (has_right_code and payload[2] in set(Kind))
         if message is not None:
             assert pack(message, KEY, len(payload))[:4] == payload[:4]
 

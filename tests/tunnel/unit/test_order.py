@@ -20,7 +20,7 @@ PATIENCE = 50 * MS
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    built = tmp_path_factory.mktemp("order") / "order.so"
+    file = tmp_path_factory.mktemp("order") / "order.so"
     flags = [
         "-O1",
         "-g",
@@ -32,14 +32,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         "-shared",
         "-fPIC",
     ]
-    subprocess.run(["gcc", *flags, "-o", built, SOURCE / "order.c"], check=True)
-    loaded = ctypes.CDLL(str(built))
+    subprocess.run(["gcc", *flags, "-o", file, SOURCE / "order.c"], check=True)
+    loaded = ctypes.CDLL(str(file))
     loaded.order_expire.restype = ctypes.c_uint64
     return loaded
 
 
 class Order:
-    """A resequencer's order, and the packets that it has released."""
+    """The resequencer's order of one flow, and the packets that it has released."""
 
     def __init__(self, library: ctypes.CDLL, patience: int = PATIENCE) -> None:
         self._library = library
@@ -89,13 +89,13 @@ def test_packets_wait_until_a_gap_is_filled(order: Order) -> None:
     assert order.released == [1, 2, 3, 4, 5, 6]
 
 
-def test_gap_counts_as_lost_when_each_path_is_past_it(order: Order) -> None:
+def test_gap_counts_as_lost_when_each_path_has_delivered_a_later_packet(order: Order) -> None:
     order.accept(1, 0, MS)
     order.accept(2, 1, MS)
     order.accept(4, 0, 2 * MS)
     assert order.released == [1, 2]
     order.accept(5, 1, 2 * MS)
-    assert order.released == [1, 2, 4, 5], "both paths are past packet 3"
+    assert order.released == [1, 2, 4, 5], "both paths have delivered a packet after packet 3"
     order.accept(3, 1, 3 * MS)
     assert order.released[-1] == 3, "a late packet is released"
 
@@ -132,16 +132,17 @@ def test_number_far_ahead_restarts_the_order(order: Order) -> None:
 
 @st.composite
 def arrivals(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], bool]:
-    """Draw packets on 2 or 3 paths as number, path and time. Each path has its own delay and keeps the order."""
+    """Draw the number, path and arrival time of packets on 2 or 3 paths, and whether packets may be lost. Each path has
+    its own delay and keeps the order."""
     delays = draw(st.lists(st.integers(0, 40), min_size=2, max_size=3))
     lossy = draw(st.booleans())
     begin = draw(st.sampled_from([0, 65_500]))
-    found = []
+    packets = []
     for number in range(draw(st.integers(1, 80))):
         path = draw(st.integers(0, len(delays) - 1))
         if not (lossy and draw(st.integers(0, 5)) == 0):
-            found.append((begin + number, path, (10 + number + delays[path]) * MS))
-    return sorted(found, key=lambda each: each[2]), lossy
+            packets.append((begin + number, path, (10 + number + delays[path]) * MS))
+    return sorted(packets, key=lambda each: each[2]), lossy
 
 
 @given(arrivals())

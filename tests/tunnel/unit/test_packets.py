@@ -24,7 +24,7 @@ ENDS = st.one_of(
 def test_built_packet_is_parsed_by_its_receiver(ends: Ends, payload: bytes) -> None:
     packet = bytearray(packet_of(ends, payload))
     if packet[0] >> 4 == 4:
-        packet[2:4] = len(packet).to_bytes(2, "big")  # The kernel fills in this field
+        packet[2:4] = len(packet).to_bytes(2, "big")  # the kernel fills in this field
     received = parsed_packet(bytes(packet))
     assert received is not None
     assert received.payload == payload
@@ -47,13 +47,13 @@ def test_checksum_agrees_with_scapy(version: int, size: int) -> None:
     assert computed[UDP].chksum == given_checksum
 
 
-def damaged() -> Iterator[bytes]:
+def damaged_packets() -> Iterator[bytes]:
     """Yield packets with one changed byte in their headers, and packets that are truncated or too long."""
     for addresses in (("192.0.2.1", "203.0.113.5"), ("2001:db8::1", "2001:db8::5")):
         packet = bytearray(packet_of(Ends(*(End(ip_address(each), 4000) for each in addresses)), bytes(30)))
         if packet[0] >> 4 == 4:
             packet[2:4] = packet[4:6] = len(packet).to_bytes(2, "big")
-            yield b"\x40" + bytes(packet[1:])  # A header length that is too short
+            yield b"\x40" + bytes(packet[1:])  # a header length that is too short
         for at in range(48):
             for value in (0, 1, 0x20, 0x41, 0x46, 0x50, 0x60, 0xFF):
                 yield bytes(packet[:at] + bytes([value]) + packet[at + 1 :])
@@ -65,8 +65,8 @@ def test_damaged_packet_is_rejected_or_read_as_by_scapy() -> None:
     from scapy.layers.inet import IP, UDP
     from scapy.layers.inet6 import IPv6
 
-    read = 0
-    for data in damaged():
+    read_count = 0
+    for data in damaged_packets():
         received = parsed_packet(data)
         if received is None:
             continue
@@ -80,5 +80,5 @@ def test_damaged_packet_is_rejected_or_read_as_by_scapy() -> None:
         assert received.ends.remote == End(ip_address(found.src), found[UDP].sport)
         assert received.ends.local == End(ip_address(found.dst), found[UDP].dport)
         assert not is_ipv4 or (found.frag == 0 and "MF" not in found.flags)
-        read += 1
-    assert read > 400
+        read_count += 1
+    assert read_count > 400

@@ -39,10 +39,10 @@ class Ends:
 
     def exchange(self, source: End = RELAY) -> bool:
         """Send a probe and its answer. Return whether the proxy changed its address for the path."""
-        answer, moved = self.at_proxy(self.probe(), source)
+        answer, address_changed = self.at_proxy(self.probe(), source)
         assert answer is not None
         assert self.relay.receive(answer, PROXY, self.now + 50 * MS) == (None, False)
-        return moved
+        return address_changed
 
 
 def test_second_probe_proves_the_address() -> None:
@@ -73,11 +73,11 @@ def test_replayed_probes_change_no_address() -> None:
     for _ in range(20):
         probe = ends.probe()
         for source in (ATTACKER, VICTIM):
-            answer, moved = ends.at_proxy(probe, source, 10 * MS)  # before the original
-            assert not moved
+            answer, address_changed = ends.at_proxy(probe, source, 10 * MS)  # before the original
+            assert not address_changed
             assert answer is not None  # the answer is no larger than the probe, and useless without the key
-        answer, moved = ends.at_proxy(probe, RELAY)
-        assert not moved
+        answer, address_changed = ends.at_proxy(probe, RELAY)
+        assert not address_changed
         assert answer is not None
         ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
         assert ends.at_proxy(probe, RELAY) == (None, False), "a second copy is ignored"
@@ -99,7 +99,7 @@ def test_restarted_proxy_rejects_old_probes() -> None:
     assert [ends.exchange() for _ in range(2)] == [False, True]
 
 
-def test_messages_of_the_own_kind_or_unknown_paths_are_ignored() -> None:
+def test_messages_of_its_own_kind_or_on_unknown_paths_are_ignored() -> None:
     ends = Ends()
     probe = ends.probe()
     assert ends.relay.receive(probe, PROXY, ends.now) == (None, False)
@@ -152,7 +152,7 @@ class TwoPaths:
                 self.relay.receive(answer, PROXY, self.now + (to_proxy + to_relay) * MS)
 
     def differences(self) -> list[int]:
-        """Return the differences of delay in both directions, and the patience at both ends, in ms."""
+        """Return the differences between the paths' delays in both directions, and the patience at both ends, in ms."""
         relay_time, proxy_time = self.now + 200 * MS, self.now + self.ahead + 200 * MS
         found = [*self.relay.delays(relay_time), *self.proxy.delays(proxy_time), self.relay.patience(relay_time)]
         return [each // MS for each in (*found, self.proxy.patience(proxy_time))]
@@ -161,18 +161,18 @@ class TwoPaths:
 def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
     """Defect: if every path was silent, because the other daemon paused, packets were also sent on the dead path."""
     paths, present = TwoPaths(), [True, True]
-    assert paths.relay.used(paths.now, present) == [True, True], "no path has ever answered"
+    assert paths.relay.usable(paths.now, present) == [True, True], "no path has ever answered"
     for _ in range(4):
         paths.exchange()
-    assert paths.relay.used(paths.now + 60 * SECOND, present) == [True, True], "both became silent at the same time"
+    assert paths.relay.usable(paths.now + 60 * SECOND, present) == [True, True], "both became silent at the same time"
     paths.dead = {1}
     for _ in range(4):
         paths.exchange()
     for later in (200 * MS, 60 * SECOND):
-        assert paths.relay.used(paths.now + later, present) == [True, False]
-        assert paths.relay.used(paths.now + later, [False, True])[1], "no other path is left"
+        assert paths.relay.usable(paths.now + later, present) == [True, False]
+        assert paths.relay.usable(paths.now + later, [False, True])[1], "no other path is present"
     paths.relay.count([PathCounters(1, 100, 0, 0)], paths.now + 60 * SECOND)
-    assert paths.relay.used(paths.now + 61 * SECOND, present) == [True, False], (
+    assert paths.relay.usable(paths.now + 61 * SECOND, present) == [True, False], (
         "the dead path is also unused when the tunnel resumes"
     )
     paths = TwoPaths()
@@ -183,12 +183,12 @@ def test_path_that_was_dead_first_is_unused_when_all_are_silent() -> None:
     paths.now -= IDLE_PROBE_INTERVAL // 2
     paths.exchange()
     paths.relay.count([PathCounters(2, 100, 0, 0)], paths.now + 60 * SECOND)
-    assert paths.relay.used(paths.now + 60 * SECOND, present) == [True, False], (
+    assert paths.relay.usable(paths.now + 60 * SECOND, present) == [True, False], (
         "messages were expected often at that time"
     )
     paths.dead = set()
     paths.exchange()
-    assert paths.relay.used(paths.now + 200 * MS, present) == [True, True]
+    assert paths.relay.usable(paths.now + 200 * MS, present) == [True, True]
 
 
 def test_delay_differences_are_found_with_different_clocks() -> None:
@@ -238,14 +238,16 @@ def test_true_address_is_proven_despite_copied_probes() -> None:
     ends = Ends()
     for _ in range(3):
         ends.exchange()
-    for other, proves in ((RELAY._replace(port=port), proves) for port in (40002, 40003) for proves in (False, True)):
+    for other, is_second in (
+        (RELAY._replace(port=port), is_second) for port in (40002, 40003) for is_second in (False, True)
+    ):
         probe = ends.probe()
-        answer, moved = ends.at_proxy(probe, other)
+        answer, address_changed = ends.at_proxy(probe, other)
         assert answer is not None
-        assert moved is proves
+        assert address_changed is is_second, "the second probe proves the new address"
         ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
         copies = [ends.at_proxy(probe, ATTACKER._replace(port=port), 25 * MS) for port in range(1, 1000)]
-        assert not any(redirected for _, redirected in copies)
+        assert not any(changed for _, changed in copies)
         assert sum(copied is not None for copied, _ in copies) <= MAX_UNPROVEN_ANSWERS, (
             "a victim gets at most this number of answers"
         )
@@ -265,7 +267,9 @@ def test_size_search_does_not_change_the_delay_of_a_path() -> None:
                 answer, _ = ends.at_proxy(message, RELAY, (20 + longer) * MS)
                 assert answer is not None
                 ends.relay.receive(answer, PROXY, ends.now + (50 + 2 * longer) * MS)
-        assert ends.proxy.paths[0].estimator.queue == 0, "the queue of the reverse direction does not count either"
+        assert ends.proxy.paths[0].estimator.queue == 0, (
+            "the large messages do not count as a queue in the reverse direction either"
+        )
     assert ends.relay.paths[0].sizes.largest == 1440
     assert ends.relay.paths[0].estimator.queue == 0
 
@@ -305,8 +309,8 @@ def test_next_silence_predicts_when_a_path_is_silent() -> None:
     assert ends.relay.next_silence(ends.now) is None
     for _ in range(3):
         ends.exchange()
-    for wakes in (False, True):
-        if wakes:
+    for resumes in (False, True):
+        if resumes:
             ends.relay.count([PathCounters(1, 100, 0, 0)], ends.now + 60 * MS)
         now, checks = ends.now + 60 * MS, 0
         while ends.relay.alive(now) == [True]:
@@ -325,10 +329,10 @@ def test_no_replay_changes_the_address_of_the_path(copies: list[tuple[int, End, 
     ends, sent = Ends(), list[Message]()
     ends.exchange()
     ends.exchange()
-    for which, source, after in copies:
+    for index, source, after in copies:
         probe = ends.probe()
         sent = [*sent[-9:], probe]
-        ends.at_proxy(sent[min(which, len(sent) - 1)], source, after * MS // 4)
+        ends.at_proxy(sent[min(index, len(sent) - 1)], source, after * MS // 4)
         answer, _ = ends.at_proxy(probe, RELAY)
         if answer is not None:
             ends.relay.receive(answer, PROXY, ends.now + 50 * MS)

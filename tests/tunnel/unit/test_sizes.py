@@ -14,13 +14,13 @@ STEP = SECOND // 20
 
 
 def search(sizes: SizeSearch, limit: int, now: int, lost: float = 0.0) -> int:
-    """Search once over a path that carries packets of up to *limit* bytes. Return how many bytes were sent."""
+    """Search once on a path that carries packets of up to *limit* bytes. Return how many bytes were sent."""
     rng, sent, waiting = random.Random(1), 0, list[int]()
     for _ in range(200):
         now += STEP
         for each in waiting:
-            assert sizes.answered(each)
-        size = sizes.next(now)
+            assert sizes.process_answer(each)
+        size = sizes.next_size(now)
         sent += size or 0
         waiting = [now] if size is not None and size <= limit and rng.random() >= lost else []
     return sent
@@ -33,7 +33,7 @@ def test_search_finds_the_largest_size_that_passes(limit: int) -> None:
     assert sizes.largest == max(each for each in SIZES if each <= limit)
 
 
-def test_search_notices_a_narrower_path_and_ignores_a_dead_one() -> None:
+def test_search_finds_a_reduced_size_and_ignores_a_dead_path() -> None:
     sizes = SizeSearch()
     search(sizes, 1500, SECOND)
     assert search(sizes, 1400, 20 * SECOND) == 0, "the size is searched again only later"
@@ -51,5 +51,5 @@ def test_search_finds_the_size_despite_loss() -> None:
 
 def test_answers_to_other_messages_are_ignored() -> None:
     sizes = SizeSearch()
-    assert sizes.next(SECOND) is not None
-    assert not sizes.answered(SECOND + 1)
+    assert sizes.next_size(SECOND) is not None
+    assert not sizes.process_answer(SECOND + 1)

@@ -58,18 +58,18 @@ def test_doctor_judges_the_port_of_the_program(tunnel: Tunnel) -> None:
 def test_malformed_answer_of_the_daemon_counts_as_no_answer(
     answer: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctor, "missing", dict)
+    monkeypatch.setattr(doctor, "find_missing_features", dict)
     (tmp_path / "k").write_bytes(b"k" * 32)
     (tmp_path / "k").chmod(0o600)
     settings = tmp_path / "tunnel.yaml"
     settings.write_text(f"status_socket: {tmp_path}/s\n" + TEXT.replace("/k", str(tmp_path / "k")))
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / "s"))
-        listening.listen()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
 
         def serve() -> None:
             for _ in range(2):
-                client, _address = listening.accept()
+                client, _address = listener.accept()
                 with client:
                     client.recv(4096)
                     client.sendall(answer)

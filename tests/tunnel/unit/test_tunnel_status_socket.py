@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from mptcp_tunnel.status_socket import ANSWER_SECONDS, PATIENCE_SECONDS, StatusSocket
+from mptcp_tunnel.status_socket import ANSWER_SECONDS, REQUEST_SECONDS, StatusSocket
 
 
 class Daemon:
@@ -115,7 +115,7 @@ def test_client_that_does_not_read_is_dropped_without_delay(tmp_path: Path, monk
         later = time.monotonic() + ANSWER_SECONDS
         monkeypatch.setattr(time, "monotonic", lambda: later)
         daemon.run_once()
-        assert daemon.socket.due is None
+        assert daemon.socket.next_deadline is None
     assert len(daemon.selector.get_map()) == 1
     daemon.socket.close()
 
@@ -129,6 +129,6 @@ def test_slow_request_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             client.send(piece)
             for _ in range(3):
                 daemon.run_once()
-            now += 0.9 * PATIENCE_SECONDS
+            now += 0.9 * REQUEST_SECONDS
         assert answer(daemon, client)["applied"] == 1
     daemon.socket.close()

@@ -62,22 +62,22 @@ class Network:
     def close(self) -> None:
         self._route.close()
 
-    def make(self) -> tuple[int, bytes]:
+    def create(self) -> tuple[int, bytes]:
         """Remove the objects that a killed daemon left, create the device, and return its index and MAC address. Raises
         KernelError."""
         self.remove()
         try:
             self._route.link("add", ifname=DEVICE, kind="veth", peer={"ifname": _PEER_DEVICE}, mtu=MTU)
-            index, other = index_of(DEVICE), index_of(_PEER_DEVICE)
+            index, peer_index = index_of(DEVICE), index_of(_PEER_DEVICE)
             # ARP is not needed: packets are redirected before they need a link-layer address.
             self._route.link("set", index=index, flags=_IFF_NOARP, change=_IFF_NOARP)
             # With this, the kernel splits bundles of packets (UDP GSO) before they reach the device's other end.
             self._route.link("set", index=index, gso_max_segs=1)
-            self._set_addresses(index, other)
+            self._set_addresses(index, peer_index)
         except NetlinkError as error:
-            raise KernelError(f"make the device {DEVICE}: {reason(error)}") from error
-        # The joiner redirects packets from other devices to this one, so any reverse path to their senders must suffice
-        # (RFC 3704).
+            raise KernelError(f"create the device {DEVICE}: {reason(error)}") from error
+        # The joiner redirects packets from other devices to this device, so packets must be accepted if any route leads
+        # to their sender (RFC 3704, loose reverse path).
         with suppress(OSError):
             Path(f"/proc/sys/net/ipv4/conf/{DEVICE}/rp_filter").write_text("2", encoding="ascii")
         return index, bytes.fromhex(self._attribute(index, "IFLA_ADDRESS").replace(":", ""))
@@ -104,7 +104,8 @@ class Network:
                 self._route.link("del", index=found[0])
 
     def route_far_ends(self, version: int) -> None:
-        """Route the packets to all addresses that represent relays to the device, with one rule. Raises KernelError."""
+        """Route packets to the addresses that represent relays to the device. One rule suffices for all of them. Raises
+        KernelError."""
         base, length = (_FAR_4, 22) if version == 4 else (_FAR_6, 118)
         family = socket.AF_INET if version == 4 else socket.AF_INET6
         self._rules[version] = {"family": family, "dst": str(base), "dst_len": length}
@@ -121,9 +122,9 @@ class Network:
         for rule in self._rules.values():
             self._add(rule)
 
-    def _set_addresses(self, index: int, other: int) -> None:
-        """Set addresses and routes. Raises NetlinkError."""
-        for each in (index, other):
+    def _set_addresses(self, index: int, peer_index: int) -> None:
+        """Set both devices up, and set addresses and routes. Raises NetlinkError."""
+        for each in (index, peer_index):
             self._route.link("set", index=each, state="up")
         for address in ADDRESSES:
             length = 32 if address.version == 4 else 128

@@ -39,7 +39,7 @@ _IPV4, _IPV6 = struct.Struct("!BBHHHBBH"), struct.Struct("!IHBB")
 _PSEUDO, _UDP_REST = struct.Struct("!HH"), struct.Struct("!HH")
 """Protocol and length of the pseudo header; length and checksum of the UDP header."""
 _FILTER: Final = (
-    # The data begin with the IP header, because the socket has the type SOCK_DGRAM (packet(7)).
+    # The data begins with the IP header, because the socket has the type SOCK_DGRAM (packet(7)).
     (0x30, 0, 0, 0),  # ldb [0]
     (0x74, 0, 0, 4),  # rsh 4
     (0x15, 0, 5, 4),  # jeq 4, otherwise IPv6
@@ -113,8 +113,8 @@ class Receiver:
 
 
 def _time_of(ancillary: Sequence[tuple[int, int, bytes]], ahead: int, now: int) -> int:
-    """Return the kernel's time stamp in the monotonic clock; *now* without a plausible stamp. *ahead*: wall clock minus
-    monotonic clock, nanoseconds."""
+    """Return the kernel's time stamp in the monotonic clock, or *now* if there is no plausible time stamp. *ahead*:
+    wall clock minus monotonic clock, nanoseconds."""
     for _, kind, data in ancillary:
         if kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack(data)
@@ -176,7 +176,7 @@ class Sender:
             each.close()
 
     def send(self, ends: Ends, payload: bytes, class_id: int) -> None:
-        """Send *payload* in an HTB class. A packet that cannot leave counts as lost."""
+        """Send *payload* in an HTB class. A packet that cannot be sent counts as lost."""
         fixed = _fixed_parts(ends)
         opened = self._sockets[fixed.version]
         with suppress(OSError):
@@ -188,14 +188,15 @@ class Sender:
 
 
 class _FixedParts(NamedTuple):
-    """What all messages between two ends have in common. A proxy sends thousands per second."""
+    """The parts that all messages between two ends have in common. They are cached, because a proxy sends thousands of
+    messages per second."""
 
     version: int
     addresses: bytes
     ports: bytes
     to: str
     ancillary: tuple[int, int, bytes]
-    """The source address: the kernel routes by this one, and ignores the one in the header."""
+    """The source address. The kernel uses this address to find the route, and ignores the address in the header."""
 
 
 @lru_cache(4096)

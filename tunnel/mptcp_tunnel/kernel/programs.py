@@ -85,7 +85,7 @@ class Programs:
         self._route = IPRoute()
         self._device = device
         self._attached: dict[tuple[int, int], str] = {}
-        self._counted: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
+        self._last_counters: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
         """For each tunnel, the last value read from the map, and the counters in it."""
         self._places: dict[Ends, tuple[int, int]] = {}
         self._hooks: set[int] = set()
@@ -115,12 +115,12 @@ class Programs:
             raise
 
     def close(self) -> None:
-        """Detach the programs; the kernel frees everything."""
+        """Detach the programs; the kernel frees them and their maps."""
         for interface, parent in self._attached:
             self._command("del-filter", interface, parent)
         self._attached.clear()
         for interface in self._hooks:
-            if not self._names(interface, _INGRESS) + self._names(interface, _EGRESS):
+            if not self._program_names(interface, _INGRESS) + self._program_names(interface, _EGRESS):
                 with suppress(NetlinkError):
                     self._route.tc("del", "clsact", interface)
         self._route.close()
@@ -130,7 +130,7 @@ class Programs:
         """Attach the splitter to the virtual device. Raises KernelError."""
         (device,) = self._route.get_links(self._device)
         self._attach(self._device, _EGRESS, SPLITTER)
-        self._attach(device.get("link"), _INGRESS, SPLITTER)  # the other end gets the packets of bundles
+        self._attach(device.get("link"), _INGRESS, SPLITTER)  # the device's other end gets the packets of bundles
 
     def attach_joiner(self, uplink: int) -> None:
         """Attach the joiner to the uplink with this interface index. Raises KernelError."""
@@ -149,7 +149,7 @@ class Programs:
             except OSError:
                 del self._attached[interface, parent]
                 continue
-            if program not in self._names(interface, parent):
+            if program not in self._program_names(interface, parent):
                 log.warning("the program %s was detached from interface %s; it is attached again", program, interface)
                 self._attach(interface, parent, program)
 
@@ -170,7 +170,7 @@ class Programs:
         self._bpf.update_batch(self._inside, packed_ends(inside), _NUMBER.pack(number))
 
     def set_outside(self, places: Mapping[Ends, tuple[int, int]]) -> None:
-        """Tell the joiner to which tunnel and path packets with these ends belong. Raises KernelError."""
+        """Set the tunnel and path to which packets with these ends belong. Raises KernelError."""
         keys = b"".join(map(packed_ends, places))
         self._bpf.update_batch(self._outside, keys, b"".join(_PLACE.pack(*place) for place in places.values()))
         self._places |= places
@@ -182,22 +182,22 @@ class Programs:
             self._bpf.delete_batch(self._outside, packed_ends(ends))
 
     def forget_inside(self, ends: Ends) -> None:
-        """Raises KernelError."""
+        """Remove the inside ends of a tunnel. Raises KernelError."""
         self._bpf.delete_batch(self._inside, packed_ends(ends))
 
     def counters(self, number: int) -> tuple[PathCounters, ...]:
         """Return the counters of each path of a tunnel. Raises KernelError."""
         value = self._bpf.lookup(self.states, _NUMBER.pack(number))
-        before = self._counted.get(number)
+        before = self._last_counters.get(number)
         if before is not None and before[0] == value:
             return before[1]  # the usual case with a thousand tunnels
-        counted = PATH_STATE.iter_unpack(value[STATE_HEAD.size :])
-        found = tuple(PathCounters(*each[1:]) for each in counted)
-        self._counted[number] = value, found
+        paths = PATH_STATE.iter_unpack(value[STATE_HEAD.size :])
+        found = tuple(PathCounters(*each[1:]) for each in paths)
+        self._last_counters[number] = value, found
         return found
 
     def _attach(self, interface: int, parent: int, program: str) -> None:
-        was_attached = program in self._names(interface, parent)  # by a daemon that was killed
+        was_attached = program in self._program_names(interface, parent)  # by a daemon that was killed
         try:
             self._route.tc("add", "clsact", interface)
             self._hooks.add(interface)
@@ -212,7 +212,7 @@ class Programs:
         )
         self._attached[interface, parent] = program
 
-    def _names(self, interface: int, parent: int) -> list[str]:
+    def _program_names(self, interface: int, parent: int) -> list[str]:
         found = []
         with suppress(NetlinkError):
             for each in self._route.get_filters(interface, 0, parent):

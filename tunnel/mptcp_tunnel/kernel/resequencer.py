@@ -51,7 +51,7 @@ class Resequencer:
     def __init__(self) -> None:
         """Raises KernelError."""
         self._process = _start()
-        self._undo: list[tuple[Sequence[str], str]] = []
+        self._undo_commands: list[tuple[Sequence[str], str]] = []
         self._rules: list[tuple[Sequence[str], Sequence[str], str]] = []
         """For each rule: the command that tests whether it exists, the command that adds it, and that command's
         input."""
@@ -66,11 +66,11 @@ class Resequencer:
     def close(self) -> None:
         """End the program and remove the rule."""
         self._end()
-        for command, text in self._undo:
+        for command, text in self._undo_commands:
             with suppress(KernelError):
                 run(*command, text=text)
         for table in self._created_tables:
-            if not _IN_USE.search(_listed(table)):
+            if not _IN_USE.search(_table_listing(table)):
                 with suppress(KernelError):
                     run("nft", "delete", "table", *table)
 
@@ -104,7 +104,7 @@ class Resequencer:
         """Queue packets with a rule of nftables, or of iptables if this kernel's nftables has no queues."""
         try:
             run("nft", "-f", "-", text=_NFTABLES)
-            self._undo.append((["nft", "-f", "-"], _NO_TABLE))
+            self._undo_commands.append((["nft", "-f", "-"], _NO_TABLE))
             exists = ["nft", "list", "chain", "inet", _TABLE, _CHAIN]
             self._rules.append((exists, ["nft", "-f", "-"], _NFTABLES))
         except KernelError as refused:
@@ -117,16 +117,16 @@ class Resequencer:
 
     def _add_iptables_rule(self, name: str, table: tuple[str, str]) -> bool:
         chain = ["-t", "raw", "-w"]
-        before = _listed(table)
+        before = _table_listing(table)
         for program in (name, f"{name}-legacy"):
             remove = [program, *chain, "-D", "PREROUTING", *_RULE]
             with suppress(KernelError):
                 run(*remove)  # a killed daemon may have left the rule
-                before = before if _IN_USE.search(_listed(table)) else ""
+                before = before if _IN_USE.search(_table_listing(table)) else ""
             with suppress(KernelError):
                 add, exists = ([program, *chain, each, "PREROUTING", *_RULE] for each in ("-A", "-C"))
                 run(*add)
-                self._undo.append((remove, ""))
+                self._undo_commands.append((remove, ""))
                 self._rules.append((exists, add, ""))
                 if not before:
                     self._created_tables.append(table)
@@ -151,7 +151,7 @@ def _start() -> subprocess.Popen[str]:
         raise KernelError(f"start {PROGRAM}, which ./run builds: {error.strerror}") from error
 
 
-def _listed(table: tuple[str, str]) -> str:
+def _table_listing(table: tuple[str, str]) -> str:
     with suppress(KernelError):
         return run("nft", "list", "table", *table)
     return ""

@@ -37,7 +37,7 @@ class Routes:
         self._netlink.close()
 
     def next_hop(self, to: Address, source: Address, interface: int) -> Address:
-        """Return the gateway from *source* to *to* by an interface, or *to* itself if it is on the link. Raises
+        """Return the gateway from *source* to *to* through an interface, or *to* itself if it is on the link. Raises
         KernelError."""
         family = socket.AF_INET if to.version == 4 else socket.AF_INET6
         bits = to.max_prefixlen
@@ -55,14 +55,14 @@ class Routes:
         request = _INTERFACE_ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
         for each in self._netlink.dump(_GET_ADDRESS, request, "list the addresses"):
             *_, interface = _INTERFACE_ADDRESS.unpack_from(each)
-            has = dict(attributes(each, _INTERFACE_ADDRESS.size))
-            packed = has.get(_LOCAL) or has.get(_ADDRESS)
+            values = dict(attributes(each, _INTERFACE_ADDRESS.size))
+            packed = values.get(_LOCAL) or values.get(_ADDRESS)
             if packed:
                 found.setdefault(interface, []).append(ip_address(packed))
         return found
 
     def route(self, to: Address, interface: str, addresses: Mapping[int, Sequence[Address]]) -> tuple[Address, Address]:
-        """Return the next hop as in :meth:`next_hop`, and the source address. *addresses*: the result of
+        """Return the next hop as :meth:`next_hop` does, and the source address. *addresses*: the result of
         :meth:`addresses`. Raises KernelError."""
         index = index_of(interface)
         usable = [each for each in addresses.get(index, ()) if each.version == to.version and not each.is_link_local]

@@ -41,7 +41,7 @@ NEEDS: Final = {
 }
 
 
-def missing() -> dict[Need, str]:
+def find_missing_features() -> dict[Need, str]:
     """Return the features that this host lacks, each with the reason. Never raises an exception: a feature that cannot
     be tested counts as missing."""
     results, refusal = in_fresh_namespace(__name__, ())
@@ -56,10 +56,10 @@ def main() -> None:
         scope.callback(network.close)
 
         def device() -> None:
-            network.make()
+            network.create()
 
         def programs() -> None:
-            loaded = Programs(*network.make(), ports=())
+            loaded = Programs(*network.create(), ports=())
             scope.callback(loaded.close)
             loaded.attach_splitter()
             loaded.attach_joiner(index_of("lo"))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /* resequencer QUEUE: releases packets of a netfilter queue in the order of their numbers (IPv4's identification, or the
  * lower 16 bits of IPv6's flow label). Each UDP flow has its own order. A line "ADDRESS PORT MICROSECONDS" on stdin
- * names a tunnel's far end, and how long its packets may be held. The program ends with stdin. The kernel's side is
- * nfnetlink_queue (linux/netfilter/nfnetlink_queue.h). */
+ * names a tunnel's far end, and how long its packets may be held. The program ends when stdin ends. The kernel's side
+ * is nfnetlink_queue (linux/netfilter/nfnetlink_queue.h). */
 #include "order.h"
 
 #include <arpa/inet.h>
@@ -117,7 +117,7 @@ static void release_packet(void *context, uint32_t packet)
     verdict_bytes += NLMSG_ALIGN(message->nlmsg_len);
 }
 
-/* Return the flow with that far end; NULL if there is no room for it. */
+/* Return the flow with that far end; NULL if it is new and the table is full. */
 static struct flow *flow_of(const struct end *end)
 {
     uint32_t hash = end->port;

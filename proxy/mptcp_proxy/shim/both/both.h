@@ -24,11 +24,11 @@
 #include <unistd.h>
 
 #define EXPORTED __attribute__((visibility("default")))
-/* Both libraries export these functions, and the linker gives all callers the first library's. "weak" keeps the
- * compiler from binding calls to the functions of the same library. */
+/* Both libraries export these functions, and all callers get those of the first library. "weak" keeps the compiler from
+ * binding calls to the functions of the same library. */
 #define EXPORTED_ONCE __attribute__((visibility("default"), weak))
 
-/* Limit of descriptor numbers, above those that Debian's Squid and the libraries use. Higher numbers are ignored. */
+/* Limit of descriptor numbers. Debian's Squid and the libraries use only lower numbers; higher numbers are ignored. */
 #define DESCRIPTORS 65536
 
 /* The constructor of each library, in its hooks.c. It initializes the library at its first call. Every hook calls it,
@@ -53,7 +53,7 @@ EXPORTED_ONCE void mptcp_hide(const void *object);
 EXPORTED_ONCE int mptcp_copy(int fd);
 
 /* Return whether *feature* is in the list MPTCP_WITHOUT. */
-bool is_left_out(const char *feature);
+bool is_switched_off(const char *feature);
 
 /* Counters, which all processes of a Squid share in the file MPTCP_COUNTERS. mptcp_common/library_counters.py has the
  * same names in the same order. Without that file, each process has its own counters. */
@@ -62,9 +62,9 @@ enum counter {
 };
 extern _Atomic uint64_t *counters;
 
-static inline void count_up(enum counter which, uint64_t more)
+static inline void count_up(enum counter counter, uint64_t amount)
 {
-	atomic_fetch_add_explicit(&counters[which], more, memory_order_relaxed);
+	atomic_fetch_add_explicit(&counters[counter], amount, memory_order_relaxed);
 }
 
 /* Return the port of an IPv4 or IPv6 address; 0 for any other address. */
@@ -89,7 +89,7 @@ static inline time_t now(void)
 }
 
 /* Write a line to stderr, at most once in each process. */
-#define SAY_ONCE(...)                                                      \
+#define LOG_ONCE(...)                                                      \
 	do {                                                               \
 		static atomic_flag logged = ATOMIC_FLAG_INIT;                \
                                                                            \

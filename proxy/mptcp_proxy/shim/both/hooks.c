@@ -84,7 +84,8 @@ void mptcp_hide(const void *object)
 		hide_from_children(library.dli_fname);
 }
 
-/* Raise the limit of descriptors for the libraries. Squid has read the limit at its start, so it does not use these. */
+/* Raise the limit of descriptors for the libraries. Squid has read the limit at its start, so it does not use these
+ * descriptors. */
 static void raise_descriptor_limit(void)
 {
 	struct rlimit limit;

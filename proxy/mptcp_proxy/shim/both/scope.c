@@ -105,7 +105,7 @@ void add_own_entries(char *const environment[], char **copy)
  * workers with Squid's user as the real id and root as the effective id. A worker then drops the capabilities that it
  * does not need; with "tproxy" it keeps CAP_NET_ADMIN (capabilities(7)). So if root is the effective user, this
  * function makes it also the real user, and the worker starts with the same capabilities as without this library.
- * Otherwise it makes the real ids the effective ids. Neither grants new rights, because a process may always exchange
+ * Otherwise it sets the effective ids to the real ids. Neither grants new rights, because a process may always exchange
  * these ids. System calls are used, because the C library's functions may wait for other threads, which a forked child
  * lacks. */
 #ifdef SYS_setresuid32 /* 32-bit ports, on which the plain numbers are the 16-bit calls */
@@ -128,7 +128,7 @@ struct ids match_ids(void)
 	return before;
 }
 
-/* Restore the ids after a failed exec. The group comes first, as long as the user may change it. */
+/* Restore the ids after a failed exec. The group comes first, while the user may still change it. */
 void restore_ids(struct ids before)
 {
 	int saved = errno;
@@ -205,7 +205,7 @@ char *own_value(const char *name)
 	return NULL;
 }
 
-bool is_left_out(const char *feature)
+bool is_switched_off(const char *feature)
 {
 	const char *list = mptcp_setting("MPTCP_WITHOUT");
 

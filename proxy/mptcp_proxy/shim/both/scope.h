@@ -32,7 +32,7 @@ bool finds_own_program(const char *file);
 
 size_t count_entries(char *const environment[]);
 
-/* Copy *environment* with our entries added. *copy* has room for count_entries() + OWN_ENTRIES + 1. */
+/* Copy *environment* with our entries added. *copy* has room for count_entries() + OWN_ENTRIES + 1 pointers. */
 void add_own_entries(char *const environment[], char **copy);
 
 /* Make real and effective ids equal before an exec, and restore them if the exec failed. */

@@ -70,14 +70,14 @@ int connect(int fd, const struct sockaddr *address, socklen_t length)
 }
 
 /* If accept fails for lack of descriptors, Squid considers the listener unusable (TcpAcceptor.cc). So return EAGAIN
- * instead, which makes Squid try again. Squid tries at once, so pause before that. */
-static int or_try_again(int fd)
+ * instead, which makes Squid try again. Squid does so at once, so pause first. */
+static int hide_lack_of_descriptors(int fd)
 {
 	const struct timespec pause = { .tv_nsec = 1000000 };
 
 	if (fd >= 0 || (errno != EMFILE && errno != ENFILE))
 		return fd;
-	SAY_ONCE("new clients have to wait, no descriptor is free: %s (logged once)\n", strerror(errno));
+	LOG_ONCE("new clients have to wait, no descriptor is free: %s (logged once)\n", strerror(errno));
 	count_up(POSTPONED_ACCEPTS, 1);
 	nanosleep(&pause, NULL);
 	errno = EAGAIN;
@@ -92,7 +92,7 @@ int accept(int fd, struct sockaddr *address, socklen_t *length)
 int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
 {
 	start();
-	return or_try_again(next_accept4(fd, address, length, flags));
+	return hide_lack_of_descriptors(next_accept4(fd, address, length, flags));
 }
 
 EXPORTED int close(int fd)

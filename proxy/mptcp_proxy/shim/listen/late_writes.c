@@ -5,14 +5,14 @@
  * TCP answers data for a closed socket with a reset. MPTCP drops the data and keeps the closed connection for 60
  * seconds (TCP_TIMEWAIT_LEN, regardless of net.mptcp.close_timeout: mptcp_close_timeout() of net/mptcp/protocol.h),
  * while the client fills its window and waits. So when the program closes a connection, the library shuts it down for
- * writing, which sends the same packets, and holds it by a second descriptor until the client also closes. If the
+ * writing, which sends the same packets, and holds it with a second descriptor until the client also closes. If the
  * client sends data instead, the library closes the descriptor without reading the data, so that the kernel resets the
  * connection (MP_FASTCLOSE). But first it waits until all unsent data is sent, as long as the client accepts data.
  *
  * The library holds at most MAX_HELD_CONNECTIONS connections, each for HOLD_SECONDS, if the hard limit of descriptors
- * is higher than the soft limit (mptcp-proxy sets the limits so). All other connections are closed as usual. These are
- * connections that the client has already closed, which are most; connections with unread data, which the kernel
- * resets; and connections that will be reset (SO_LINGER with 0). A forked child does not hold connections.
+ * is higher than the soft limit (mptcp-proxy sets the limits so). All other connections are closed as usual. Most of
+ * these are connections that the client has already closed. The others have unread data, so the kernel resets them, or
+ * will be reset (SO_LINGER with 0). A forked child does not hold connections.
  */
 
 #define _GNU_SOURCE
@@ -47,13 +47,13 @@ static struct held {
 } held[MAX_HELD_CONNECTIONS];
 static int held_count; /* number of used entries of held[] */
 static int held_epoll = -1; /* epoll(7) of the held connections; the data are indices of held[] */
-static bool failed;	 /* the thread could not be started, and is not tried again */
+static bool failed;	 /* the thread could not be started, and will not be started again */
 static bool late_writes;
 
 void start_late_writes(void)
 {
 	owner = getpid();
-	late_writes = listen_ports != NULL && !is_left_out("late-writes");
+	late_writes = listen_ports != NULL && !is_switched_off("late-writes");
 }
 
 /* Return whether *fd* is an MPTCP connection whose client may still write. */
@@ -111,9 +111,9 @@ static void check_held(struct held *each)
 
 static void *watch(void *unused)
 {
-	const struct timespec between = { .tv_nsec = CHECK_PAUSE_NS };
+	const struct timespec pause = { .tv_nsec = CHECK_PAUSE_NS };
 	time_t last = now();
-	bool few;
+	bool few_are_held;
 
 	(void)unused;
 	for (;;) {
@@ -127,11 +127,11 @@ static void *watch(void *unused)
 		for (int i = 0; i < MAX_HELD_CONNECTIONS && time > last; i++)
 			if (held[i].fd > 0 && time >= held[i].deadline)
 				close_held(&held[i]);
-		few = held_count < FEW_CONNECTIONS;
+		few_are_held = held_count < FEW_CONNECTIONS;
 		pthread_mutex_unlock(&lock);
 		last = time;
-		if (few)
-			nanosleep(&between, NULL);
+		if (few_are_held)
+			nanosleep(&pause, NULL);
 	}
 	return NULL;
 }
@@ -157,7 +157,7 @@ static bool is_watching(void)
 
 static void hold(int fd)
 {
-	struct epoll_event wanted = { .events = EPOLLIN | EPOLLRDHUP };
+	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP };
 	int copy = -1, i = 0;
 
 	pthread_mutex_lock(&lock);
@@ -166,8 +166,8 @@ static void hold(int fd)
 	if (i < MAX_HELD_CONNECTIONS && is_watching())
 		copy = mptcp_copy(fd);
 	if (copy > 0) {
-		wanted.data.u32 = i;
-		if (shutdown(copy, SHUT_WR) == 0 && epoll_ctl(held_epoll, EPOLL_CTL_ADD, copy, &wanted) == 0) {
+		event.data.u32 = i;
+		if (shutdown(copy, SHUT_WR) == 0 && epoll_ctl(held_epoll, EPOLL_CTL_ADD, copy, &event) == 0) {
 			held[i] = (struct held){ .fd = copy, .deadline = now() + HOLD_SECONDS };
 			held_count++;
 			count_up(LATE_WRITERS, 1);

@@ -2,7 +2,7 @@
  *
  * mptcp_listen.so makes the listeners of an unchanged server, or its connections to listed parents, use MPTCP. Other
  * sockets do not change. hooks.c calls listeners.c, parents.c and late_writes.c. The first two call swap.c, which
- * replaces a TCP socket by an MPTCP socket.
+ * replaces a TCP socket with an MPTCP socket.
  */
 
 #ifndef LISTEN_H
@@ -15,7 +15,7 @@ extern char *listen_ports, *congestion, *parents;
 
 extern int (*next_bind)(int, const struct sockaddr *, socklen_t);
 
-/* listeners.c and parents.c: called before *fd* is bound or connected. Replace it by an MPTCP socket if necessary. */
+/* listeners.c and parents.c: called before *fd* is bound or connected. Replace it with an MPTCP socket if necessary. */
 void before_bind(int fd, const struct sockaddr *address, socklen_t length);
 void before_connect(int fd, const struct sockaddr *address, socklen_t length);
 
@@ -32,7 +32,7 @@ bool is_mptcp(int fd);
 /* Set the congestion control MPTCP_CONGESTION, if any, on the unbound socket *mptcp*. */
 void choose_congestion(int mptcp);
 
-/* Replace the TCP socket *fd* by an MPTCP socket and return NULL. If this fails, *fd* is unchanged, and the reason is
+/* Replace the TCP socket *fd* with an MPTCP socket and return NULL. If this fails, *fd* is unchanged, and the reason is
  * returned, with errno set. */
 const char *swap(int fd);
 

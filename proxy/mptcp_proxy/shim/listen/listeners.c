@@ -3,10 +3,10 @@
  * MPTCP listeners, for a proxy.
  *
  * Debian's Squid does not use MPTCP. When it binds a TCP socket to a port in MPTCP_LISTEN_PORTS, the library replaces
- * the socket, at the same descriptor number, by an MPTCP socket (RFC 8684; socket(2) with IPPROTO_MPTCP) with the same
- * options. Other sockets do not change: Squid binds sockets towards origin servers to port 0 or not at all, so origins
- * see plain TCP. If Squid itself opens an MPTCP socket for such a port, by an option of its http_port, the library only
- * sets the congestion control of that socket.
+ * the socket, at the same descriptor number, with an MPTCP socket (RFC 8684; socket(2) with IPPROTO_MPTCP) with the
+ * same options. Other sockets do not change: Squid binds sockets towards origin servers to port 0 or not at all, so
+ * origins see plain TCP. If an option of http_port makes Squid itself open an MPTCP socket, the library only sets the
+ * congestion control of that socket.
  *
  * The library replaces the socket at bind and not at listen, because a process may pass a bound socket to another
  * process (SCM_RIGHTS), as Squid does if its workers share a listener. At bind, the socket is not registered with epoll
@@ -15,7 +15,7 @@
  * MPTCP_LISTEN_PORTS is a list ("3128,3129") or, if it begins with '/', the name of a file with such a list. The file
  * is read at each bind, so a reload may add a port.
  *
- * If the kernel refuses MPTCP, the TCP socket stays. If it refuses the congestion control, the socket has the host's.
+ * If the kernel refuses MPTCP, the TCP socket stays. If it refuses the congestion control, the host's default applies.
  * Each process logs such a failure once, on stderr.
  */
 
@@ -27,11 +27,11 @@
 
 #include "listen.h"
 
-static void report_once(int port, const char *what, int reason)
+static void report_once(int port, const char *subject, int reason)
 {
-	SAY_ONCE("no MPTCP on port %d, clients are served by plain TCP: %s: %s"
+	LOG_ONCE("no MPTCP on port %d, clients are served over plain TCP: %s: %s"
 		 " (logged once, other ports may have the same problem)\n",
-		 port, what, strerror(reason));
+		 port, subject, strerror(reason));
 }
 
 static bool contains_port(const char *list, int port)
@@ -74,12 +74,12 @@ static bool is_unbound(int fd)
 void before_bind(int fd, const struct sockaddr *address, socklen_t length)
 {
 	int port = port_of(address, length);
-	const char *trouble;
+	const char *problem;
 
 	if (!is_listed_port(port) || !is_unbound(fd))
 		return;
 	if (is_mptcp(fd))
 		choose_congestion(fd);
-	else if (is_tcp(fd) && (trouble = swap(fd)) != NULL)
-		report_once(port, trouble, errno);
+	else if (is_tcp(fd) && (problem = swap(fd)) != NULL)
+		report_once(port, problem, errno);
 }

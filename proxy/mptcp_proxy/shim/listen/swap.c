@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Replaces a TCP socket by an MPTCP socket, at the same descriptor number.
+ * Replaces a TCP socket with an MPTCP socket, at the same descriptor number.
  *
  * The MPTCP socket gets the options, the bound address, and the descriptor's flags of the program's TCP socket. It does
  * not get a registration with epoll(7), which belongs to the old socket, so swap() must be called before the program
@@ -8,7 +8,8 @@
  * (Comm::ConnOpener::doConnect; 5.7 and 6.13).
  *
  * MPTCP_CONGESTION, if set, names the congestion control (tcp(7), TCP_CONGESTION) of the MPTCP sockets. Accepted
- * connections inherit it from their listener, and joined subflows from their connection. Other sockets use the host's.
+ * connections inherit it from their listener, and joined subflows from their connection. Other sockets use the host's
+ * default.
  */
 
 #define _GNU_SOURCE
@@ -31,7 +32,7 @@
 #define SO_BINDTOIFINDEX 62
 #endif
 
-/* ------------------------------------------------------------------------------------- socket options to carry */
+/* ------------------------------------------------------------------------------------- socket options to copy */
 
 union value {
 	int number;
@@ -43,11 +44,11 @@ union value {
 
 /* ESSENTIAL: without this option, the listener would accept other connections, or none. If the MPTCP socket refuses it,
  * the TCP socket stays. TUNING: without this option, the socket is only slower or less convenient. */
-enum weight { ESSENTIAL, TUNING };
+enum importance { ESSENTIAL, TUNING };
 
 static const struct option {
 	int level, name;
-	enum weight weight;
+	enum importance importance;
 	const char *text;
 } options[] = {
 	{ SOL_SOCKET, SO_REUSEADDR, ESSENTIAL, "SO_REUSEADDR" },
@@ -89,25 +90,25 @@ static const struct option {
 	{ IPPROTO_TCP, TCP_CONGESTION, TUNING, "TCP_CONGESTION" },
 };
 
-/* Copy the options in which the program's TCP socket differs from the new socket *fresh*. Return the first essential
+/* Copy the options in which the program's TCP socket differs from the new socket *new_tcp*. Return the first essential
  * option that the MPTCP socket refuses, with errno set, or NULL. */
-static const struct option *carry_options(int tcp, int fresh, int mptcp)
+static const struct option *copy_options(int tcp, int new_tcp, int mptcp)
 {
 	for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
 		const struct option *option = &options[i];
-		union value set = { .name = "" }, untouched = { .name = "" };
-		socklen_t set_length = sizeof set, untouched_length = sizeof untouched;
+		union value set = { .name = "" }, default_value = { .name = "" };
+		socklen_t set_length = sizeof set, default_length = sizeof default_value;
 
 		if (getsockopt(tcp, option->level, option->name, &set, &set_length) != 0 ||
-		    getsockopt(fresh, option->level, option->name, &untouched, &untouched_length) != 0)
+		    getsockopt(new_tcp, option->level, option->name, &default_value, &default_length) != 0)
 			continue;
-		if (set_length == untouched_length && memcmp(&set, &untouched, set_length) == 0)
+		if (set_length == default_length && memcmp(&set, &default_value, set_length) == 0)
 			continue;
 		/* For a buffer size, the kernel reports twice the value that was set (socket(7)). */
 		if (option->level == SOL_SOCKET && (option->name == SO_RCVBUF || option->name == SO_SNDBUF))
 			set.number /= 2;
 		if (setsockopt(mptcp, option->level, option->name, &set, set_length) != 0 &&
-		    option->weight == ESSENTIAL)
+		    option->importance == ESSENTIAL)
 			return option;
 	}
 	return NULL;
@@ -126,7 +127,7 @@ void choose_congestion(int mptcp)
 	tcp = socket(integer_option(mptcp, SO_DOMAIN), SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (tcp < 0 || setsockopt(tcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0 ||
 	    setsockopt(mptcp, IPPROTO_TCP, TCP_CONGESTION, congestion, length) != 0)
-		SAY_ONCE("no congestion control %s for MPTCP, the host's own is used: %s"
+		LOG_ONCE("no congestion control %s for MPTCP, the host's own is used: %s"
 			 " (see sysctl net.ipv4.tcp_available_congestion_control)\n",
 			 congestion, strerror(errno));
 	if (tcp >= 0)
@@ -148,7 +149,7 @@ static bool is_unset(const struct sockaddr_storage *name, socklen_t length)
 
 /* Bind the MPTCP socket to the address of the TCP socket, which stays bound: SO_REUSEADDR allows this as long as
  * neither listens (socket(7)). So no other program can bind the port during the replacement. */
-static bool carry_name(int tcp, int mptcp)
+static bool copy_address(int tcp, int mptcp)
 {
 	struct sockaddr_storage name;
 	socklen_t length = sizeof name;
@@ -194,29 +195,29 @@ const char *swap(int fd)
 	int domain = integer_option(fd, SO_DOMAIN);
 	int descriptor_flags = fcntl(fd, F_GETFD), status_flags = fcntl(fd, F_GETFL);
 	int mptcp = socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_MPTCP);
-	int fresh = mptcp < 0 ? -1 : socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
+	int new_tcp = mptcp < 0 ? -1 : socket(domain, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 	const struct option *refused;
-	const char *trouble = NULL;
+	const char *problem = NULL;
 	int reason;
 
-	if (mptcp < 0 || fresh < 0)
-		trouble = "the kernel gives no MPTCP socket (see sysctl net.mptcp.enabled)";
-	else if ((refused = carry_options(fd, fresh, mptcp)) != NULL)
-		trouble = refused->text;
-	else if (!carry_name(fd, mptcp))
-		trouble = "the MPTCP socket cannot have the TCP socket's address";
+	if (mptcp < 0 || new_tcp < 0)
+		problem = "the kernel refuses an MPTCP socket (see sysctl net.mptcp.enabled)";
+	else if ((refused = copy_options(fd, new_tcp, mptcp)) != NULL)
+		problem = refused->text;
+	else if (!copy_address(fd, mptcp))
+		problem = "the MPTCP socket cannot have the TCP socket's address";
 	else if (fcntl(mptcp, F_SETFL, status_flags) != 0 ||
 		 dup3(mptcp, fd, (descriptor_flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0) < 0)
-		trouble = "the MPTCP socket cannot take the TCP socket's place";
+		problem = "the MPTCP socket cannot take the TCP socket's place";
 	reason = errno;
-	if (trouble == NULL)
+	if (problem == NULL)
 		choose_congestion(mptcp);
-	if (fresh >= 0)
-		next_close(fresh);
+	if (new_tcp >= 0)
+		next_close(new_tcp);
 	if (mptcp >= 0)
 		next_close(mptcp);
 	errno = reason;
-	return trouble;
+	return problem;
 }
 
 /* ------------------------------------------------------------------------------------------------------- lists */

@@ -10,16 +10,16 @@
  * So the library keeps each client's connections in a separate epoll, which is one descriptor in Squid's epoll. When it
  * is ready, Squid gets the client's share of a turn: EVENTS_PER_TURN events divided by the number of ready clients, and
  * at least one. The kernel reports the descriptors of an epoll in rotation, so the other events come in the next turns,
- * because Squid uses neither EPOLLET nor EPOLLONESHOT. The limit also applies to a single busy client: a connection of
- * another client is seldom ready at the same moment, and would wait for the end of a long turn.
+ * because Squid uses neither EPOLLET nor EPOLLONESHOT. The limit also applies if only one client is ready, because
+ * another client that becomes ready during a long turn would wait for its end.
  *
  * New connections wait in order of arrival, and Squid accepts one per turn (Comm::TcpAcceptor::doAccept). So if a
  * client opens many connections, another client's new connection waits for as many turns. Therefore the library repeats
  * a listener's event in a turn while connections wait: Squid registers its handler again after each accept, and ignores
  * EAGAIN.
  *
- * The library does not fetch all ready events to drop the excess, because the kernel would check all ready connections
- * in each turn, which took a quarter of the processor with 720 connections of Multipath TCP.
+ * The library does not fetch all ready events and drop the excess: then the kernel would check all ready connections in
+ * each turn, which took a quarter of the processor with 720 connections of Multipath TCP.
  *
  * Descriptors that do not belong to a client (listeners, connections to origin servers, pipes) stay in Squid's own
  * epoll. A descriptor belongs to a client from accept(2) until close(2). A client is an IPv4 address or the first 64
@@ -82,7 +82,7 @@ void start_turns(void)
 bool client_of(const struct sockaddr *address, socklen_t length, uint64_t *client)
 {
 	static const uint8_t nat64[12] = { 0, 0x64, 0xff, 0x9b };
-	const uint8_t *six = ((const struct sockaddr_in6 *)address)->sin6_addr.s6_addr;
+	const uint8_t *ipv6 = ((const struct sockaddr_in6 *)address)->sin6_addr.s6_addr;
 	uint8_t bits[sizeof *client] = { 0, 0, 0xff, 0xff }; /* no routed IPv6 network begins with these bytes */
 
 	if (port_of(address, length) == 0)
@@ -90,10 +90,10 @@ bool client_of(const struct sockaddr *address, socklen_t length, uint64_t *clien
 	if (address->sa_family == AF_INET)
 		memcpy(bits + 4, &((const struct sockaddr_in *)address)->sin_addr, 4);
 	else if (IN6_IS_ADDR_V4MAPPED(&((const struct sockaddr_in6 *)address)->sin6_addr) ||
-		 memcmp(six, nat64, sizeof nat64) == 0)
-		memcpy(bits + 4, six + 12, 4);
+		 memcmp(ipv6, nat64, sizeof nat64) == 0)
+		memcpy(bits + 4, ipv6 + 12, 4);
 	else
-		memcpy(bits, six, sizeof bits);
+		memcpy(bits, ipv6, sizeof bits);
 	memcpy(client, bits, sizeof bits);
 	return true;
 }
@@ -214,10 +214,10 @@ static bool open_client(struct client *client, int outer)
 void open_place(int outer, int fd)
 {
 	struct client *client;
-	int saved = errno, none = -1;
+	int saved = errno, unset = -1;
 
 	pthread_mutex_lock(&clients_lock);
-	atomic_compare_exchange_strong(&event_loop, &none, outer);
+	atomic_compare_exchange_strong(&event_loop, &unset, outer);
 	client = &clients[descriptors[fd].place];
 	if (outer == event_loop && client->epoll == 0 && !open_client(client, outer))
 		end_ownership(fd);
@@ -274,8 +274,8 @@ int add_clients(struct epoll_event *events, int count, int max, const uint16_t *
 
 	pthread_mutex_lock(&clients_lock);
 	for (int i = 0; i < found && share > 0; i++) {
-		int inner = clients[ready[i]].epoll;
-		int more = inner > 0 ? next_epoll_wait(inner, events + count, share, 0) : 0;
+		int epoll = clients[ready[i]].epoll;
+		int more = epoll > 0 ? next_epoll_wait(epoll, events + count, share, 0) : 0;
 
 		count += more > 0 ? more : 0;
 		more_waits |= more >= share;
@@ -289,18 +289,18 @@ int add_clients(struct epoll_event *events, int count, int max, const uint16_t *
 /* While connections wait, allow twice as many accepts as in the previous turn, unless an accept failed. */
 int add_accepts(struct epoll_event *events, int others, int count, int max)
 {
-	bool wait = false;
+	bool has_waiting = false;
 
 	for (int i = 0; i < others; i++) {
 		int fd = events[i].data.fd;
 
 		if (fd < 0 || fd >= DESCRIPTORS || !descriptors[fd].is_listener || (events[i].events & EPOLLIN) == 0)
 			continue;
-		wait = true;
+		has_waiting = true;
 		for (unsigned int n = 1; n < accepts && count < max; n++)
 			events[count++] = events[i];
 	}
-	if (!wait)
+	if (!has_waiting)
 		accepts = 1;
 	else if (accepts < MAX_ACCEPTS)
 		accepts *= 2;

@@ -43,9 +43,9 @@ __attribute__((constructor)) void start(void)
 	resolve(&next_epoll_wait, "epoll_wait");
 	start_both();
 	start_turns();
-	without_may_write = is_left_out("may-write");
-	without_joined_writes = is_left_out("joined-writes");
-	without_zero_read = is_left_out("zero-read");
+	without_may_write = is_switched_off("may-write");
+	without_joined_writes = is_switched_off("joined-writes");
+	without_zero_read = is_switched_off("zero-read");
 }
 
 /* Delete all records about *fd*, because it is closed, or will be. */
@@ -164,7 +164,7 @@ ssize_t read(int fd, void *buffer, size_t size)
 
 ssize_t write(int fd, const void *bytes, size_t size)
 {
-	ssize_t taken = 0;
+	ssize_t written = 0;
 
 	start();
 	/* A write of a signal handler, for example a fault report, must not wait for the lock. */
@@ -172,26 +172,27 @@ ssize_t write(int fd, const void *bytes, size_t size)
 		return next_write(fd, bytes, size);
 	if (is_clients(fd)) {
 		pthread_mutex_lock(&events_lock);
-		taken = join_write(fd, bytes, size);
+		written = join_write(fd, bytes, size);
 		pthread_mutex_unlock(&events_lock);
 	}
-	if (taken == 0)
-		taken = next_write(fd, bytes, size);
+	if (written == 0)
+		written = next_write(fd, bytes, size);
 	pthread_mutex_lock(&events_lock);
-	record_write(fd, taken == (ssize_t)size);
+	record_write(fd, written == (ssize_t)size);
 	pthread_mutex_unlock(&events_lock);
-	return taken;
+	return written;
 }
 
 EXPORTED int close(int fd)
 {
 	int saved = errno;
-	bool kept;
+	bool rest_is_sent_later;
 
 	start();
-	kept = send_held(fd, true);
+	rest_is_sent_later = send_held(fd, true);
 	forget(fd);
 	errno = saved;
-	/* If a copy sends the rest, the connection continues, and the next library must not end it. */
-	return kept ? close_without_hooks(fd) : next_close(fd);
+	/* If a copy of the descriptor sends the rest, the connection continues, and the next library must not end
+	 * it. */
+	return rest_is_sent_later ? close_without_hooks(fd) : next_close(fd);
 }

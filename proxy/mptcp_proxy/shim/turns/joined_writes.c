@@ -15,7 +15,7 @@
  * of the kernel's free buffer, so that the kernel accepts all of it at once. If the kernel does not, for lack of
  * memory, Squid may not write until the kernel has accepted the rest. If Squid closes the connection before that, a
  * copy of its descriptor keeps the connection open. If the kernel accepts nothing of the rest for REST_SECONDS, the
- * connection is reset, because the client must not take a part of the answer for the whole.
+ * connection is reset, so that the client does not mistake a part of the answer for the whole.
  *
  * If held data cannot be sent, the program gets the error at its next write or read, as for data in the kernel's
  * buffer. After an error, the library holds no data for the connection. A forked child does not send its parent's held
@@ -39,7 +39,7 @@
 /* Maximum number of held bytes for a connection. */
 #define JOINED 65536
 /* Maximum number of held bytes after a header, as long as it is unknown whether much data follows. */
-#define BEGINNING 16384
+#define MAX_AFTER_HEADER 16384
 /* Maximum number of connections with held data. Writes to other connections go directly to the kernel. */
 #define MAX_HELD 256
 #ifndef REST_SECONDS
@@ -118,7 +118,8 @@ static bool send_joined(struct joined *joined)
 	return why == 0;
 }
 
-/* Make close(2) reset the connection. After a regular end, the client would take its part for the whole answer. */
+/* Make close(2) reset the connection. After a regular end, the client would mistake the part that it got for the whole
+ * answer. */
 static void reset_at_close(int fd)
 {
 	const struct linger at_once = { .l_onoff = 1, .l_linger = 0 };
@@ -134,8 +135,9 @@ static void give_up_rest(struct joined *joined)
 	end_copy(joined);
 }
 
-/* Return how many bytes the kernel accepts at once for certain; it counts more memory than the bytes. Set *writable* to
- * whether epoll would report EPOLLOUT, which requires a third of the buffer to be free (sk_stream_is_writeable()). */
+/* Return how many bytes the kernel certainly accepts at once; it counts more memory than the bytes need. Set *writable*
+ * to whether epoll would report EPOLLOUT, which requires a third of the buffer to be free
+ * (sk_stream_is_writeable()). */
 static size_t free_buffer(int fd, bool *writable)
 {
 	uint32_t memory[SK_MEMINFO_VARS];
@@ -179,8 +181,8 @@ static struct joined *begin_joining(int fd, const char *bytes, size_t size, bool
 	*wait = !writable && descriptors[fd].interest.promised;
 	if (*wait || room < 2 * (PIECE + FRAMING))
 		return NULL;
-	if (is_header(bytes, size) && room > BEGINNING)
-		room = BEGINNING;
+	if (is_header(bytes, size) && room > MAX_AFTER_HEADER)
+		room = MAX_AFTER_HEADER;
 	joined = spare != NULL ? spare : malloc(sizeof *joined);
 	if (joined == NULL)
 		return NULL;
@@ -201,7 +203,8 @@ ssize_t join_write(int fd, const char *bytes, size_t size)
 	bool wait = false;
 
 	if (joined != NULL && (joined->waits_for_kernel || size > joined->capacity - joined->end))
-		/* Also write these bytes to the kernel. Otherwise a fast writer would always come before all others. */
+		/* Also write these bytes to the kernel. Otherwise a fast writer would always be served before all
+		 * others. */
 		return send_joined(joined) ? 0 : -1;
 	if (joined == NULL)
 		joined = begin_joining(fd, bytes, size, &wait);
@@ -246,7 +249,7 @@ int continue_joined(struct epoll_event *events, int max)
 
 int remove_rest_events(struct epoll_event *events, int count)
 {
-	int left = 0;
+	int remaining = 0;
 
 	if (waiting_count == 0)
 		return count;
@@ -263,13 +266,13 @@ int remove_rest_events(struct epoll_event *events, int count)
 				events[i].events &= ~EPOLLOUT;
 		}
 		if (events[i].events != 0)
-			events[left++] = events[i];
+			events[remaining++] = events[i];
 	}
 	pthread_mutex_unlock(&events_lock);
-	return left;
+	return remaining;
 }
 
-/* Keep a connection that the program closes open by a copy of its descriptor, until the kernel accepts all its data.
+/* Keep a connection that the program closes open, with a copy of its descriptor, until the kernel accepts all its data.
  * Return whether that is possible. */
 static bool keep_rest(struct joined *joined)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Tells Squid that it may write, without a request to the kernel, because Squid nearly always may write.
+ * Reports to Squid that it may write, without a request to the kernel, because Squid nearly always may write.
  *
  * Before a write, Squid makes epoll(7) wait for EPOLLOUT (Comm::Write). After the write, it gets this event once more,
  * and only then cancels the wait. This takes two calls of epoll_ctl(2) and two turns of the event loop for each
@@ -8,15 +8,15 @@
  *
  * When the program begins to wait for EPOLLOUT of a descriptor, and the kernel has accepted all of the last write to
  * it, the library promises the event: the program gets it in the next turn, and once more in the turn after it. If the
- * program has then not called write(2), or if the kernel accepts only a part, the library waits for the kernel's event
- * as usual. It also does so if a library such as GnuTLS writes for the program: with a full buffer, that library would
- * get EAGAIN, and Squid would end the connection.
+ * program has not called write(2) by then, or if the kernel accepts only a part, the library waits for the kernel's
+ * event as usual. It also does so if a library such as GnuTLS writes for the program: with a full buffer, that library
+ * would get EAGAIN, and Squid would end the connection.
  *
  * Promised events continue the work of the last turn. Before the library requests other events from the kernel, clients
  * get at most MAX_EVENTS promised events, each client its share, and descriptors that do not belong to a client also at
  * most MAX_EVENTS. Registrations in the kernel are updated only before the next request, so a change that the program
- * cancels before that costs nothing: for example, the program stops waiting to write to an idle connection to the
- * origin, and waits for the answer.
+ * cancels before that costs nothing. For example, after a write to an idle connection to the origin, the program stops
+ * waiting to write, and waits for the answer.
  *
  * For a descriptor without an earlier write, only the kernel knows whether the program may write to it, because it may
  * still be connecting. All this applies only to the program's event loop (fair_turns.c), and to descriptors that are
@@ -45,7 +45,7 @@ static struct ends {
 
 /* Numbers of promised events since the last request to the kernel, for each place and for all clients, and the maximum
  * for each client. */
-static int given_to[CLIENTS], given, share = MAX_EVENTS;
+static int events_of_place[CLIENTS], events_of_clients, share = MAX_EVENTS;
 
 static void append(enum queue queue, int fd)
 {
@@ -186,7 +186,7 @@ bool may_give_event(int fd)
 {
 	int place = place_at(fd);
 
-	return place == 0 ? given_to[0] < MAX_EVENTS : given < MAX_EVENTS && given_to[place] < share;
+	return place == 0 ? events_of_place[0] < MAX_EVENTS : events_of_clients < MAX_EVENTS && events_of_place[place] < share;
 }
 
 void give_write_event(int fd, struct epoll_event *event)
@@ -196,8 +196,8 @@ void give_write_event(int fd, struct epoll_event *event)
 	*event = (struct epoll_event){ .events = EPOLLOUT, .data.fd = fd };
 	descriptors[fd].interest.event_given = descriptors[fd].interest.promised;
 	count_up(PROMISED_WRITES, 1);
-	given += place != 0;
-	given_to[place]++;
+	events_of_clients += place != 0;
+	events_of_place[place]++;
 }
 
 /* Events that do not fit into this turn come first in the next turn, which follows at once. If a descriptor has no
@@ -235,8 +235,8 @@ int add_promised(struct epoll_event *events, int count, int max, int *timeout)
 	share = clients > MAX_EVENTS ? 1 : MAX_EVENTS / (clients > 0 ? clients : 1);
 	if (count == 0) {
 		apply_changes();
-		given = 0;
-		memset(given_to, 0, sizeof given_to);
+		events_of_clients = 0;
+		memset(events_of_place, 0, sizeof events_of_place);
 	}
 	return count;
 }

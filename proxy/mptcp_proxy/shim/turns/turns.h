@@ -103,8 +103,8 @@ int kernel_epoll_ctl(int fd, int what, uint32_t events);
 /* Begin a turn, for which the event loop's epoll returned *count* events. */
 void begin_turn(int count);
 
-/* Keep those of *count* events that do not belong to a client's epoll. Store the places of the others in *ready*, and
- * their number in *found*. Return how many events are left. */
+/* Remove the events of clients' epolls from *count* events. Store the places of these clients in *ready*, and their
+ * number in *found*. Return how many events remain. */
 int split_events(struct epoll_event *events, int count, uint16_t ready[CLIENTS], int *found);
 
 /* Add to *count* events the events of the *found* places in *ready*. Return the new count, at most *max*. */
@@ -149,19 +149,19 @@ void forget_interest(int fd);
 
 /* ---------------------------------------------------------------------------------------------- joined_writes.c */
 
-/* Hold these bytes, or send held data. The result is as of write(2), but 0 means that the caller must write these bytes
- * to the kernel. */
+/* Hold these bytes, or send held data. The result is that of write(2), but 0 means that the caller must write these
+ * bytes to the kernel. */
 ssize_t join_write(int fd, const char *bytes, size_t size);
 
 /* Send held data that is due. Store *events* for connections on which the program may write more; return their number,
  * at most *max*. */
 int continue_joined(struct epoll_event *events, int max);
 
-/* Without the lock: remove from *count* events those for which only the library waits. Return how many are left. */
+/* Without the lock: remove from *count* events those for which only the library waits. Return how many remain. */
 int remove_rest_events(struct epoll_event *events, int count);
 
 /* Without the lock: send the held data of *fd*, which will be closed. If the kernel does not accept all of it, and
- * *keep* is set, a copy of *fd* sends the rest later, and this function returns true. If data is left without such a
+ * *keep* is set, a copy of *fd* sends the rest later, and this function returns true. If data remains without such a
  * copy, the close of *fd* resets the connection. */
 bool send_held(int fd, bool keep);
 

@@ -94,9 +94,9 @@ static inline __attribute__((always_inline)) __u32 folded(__u64 sum)
     return sum + (sum >> 32);
 }
 
-/* Give the packet other ends and another number: IPv4's identification, or the lower 16 bits of IPv6's flow label.
- * Update the checksums. An outgoing IPv4 packet gets the don't-fragment bit, because fragments of two packets with the
- * same number would be joined (RFC 6864).
+/* Set the packet's ends and its number: IPv4's identification, or the lower 16 bits of IPv6's flow label. Update the
+ * checksums. An outgoing IPv4 packet gets the don't-fragment bit, because fragments of two packets with the same number
+ * would be joined (RFC 6864).
  *
  * If the device has summed the whole packet (CHECKSUM_COMPLETE), that sum must stay correct. IPv4's header checksum
  * compensates for the addresses. IPv6 has no header checksum, so storing addresses changes the sum; l4_csum_replace
@@ -254,7 +254,7 @@ int mptcp_split(struct __sk_buff *packet)
     if (chosen >= MAX_PATHS)
         return TC_ACT_SHOT;
     if (load.light && tunnel->duplicate && (packet->cb[1] & ~(MAX_PATHS - 1)) != COPY) {
-        /* The copy enters this program again; cb[1] tells it which path to avoid. */
+        /* The copy passes through this program again; cb[1] contains the path that it must avoid. */
         packet->cb[1] = COPY | chosen;
         redirect_clone(packet, settings.device, 0);
         packet->cb[1] = 0;
