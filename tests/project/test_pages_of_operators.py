@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from mptcp_common import exit_status
+from mptcp_common.yaml_document import parse_document
 from mptcp_throttler.mptcp.limits import TrackerLimits
 
 REPOSITORY = Path(__file__).parents[2]
 COMMANDS = sorted(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"])
-PAGES = ("operator", "troubleshooting", "recipes", "packages", "firewall")
+PAGES = ("quickstart", "operator", "troubleshooting", "recipes", "packages", "firewall")
 OPERATOR = (REPOSITORY / "docs/operator.md").read_text()
 
 
@@ -51,6 +52,15 @@ def test_units_on_the_page_exist(page: str) -> None:
     units = {each.stem for each in (REPOSITORY / "systemd").glob("*.service")}
     found = re.findall(r"systemctl [\w -]*?(mptcp-[\w-]+)", (REPOSITORY / f"docs/{page}.md").read_text())
     assert set(found) <= units
+
+
+def test_policy_of_the_quick_start_is_the_shipped_example_with_other_networks() -> None:
+    page = (REPOSITORY / "docs/quickstart.md").read_text()
+    (shown,) = re.findall(r"^```\n(version: 1\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    shipped = (REPOSITORY / "conf/policy.yaml").read_text()
+    edited, count = re.subn(r"clients: \[10\.77\.(\d)\.0/24, [^]]*\]", r"clients: [192.168.\1.0/24]", shipped)
+    assert count == 2
+    assert parse_document(edited, "").data == parse_document(shown, "").data
 
 
 def test_limits_on_the_page_match_the_configuration() -> None:

@@ -66,7 +66,7 @@ def unread_uploads(
         if bound < all_tcp
         else "the memory above which the kernel saves memory for TCP (tcp_mem)"
     )
-    why = f"that is more than {name}, {approximate_size(bound)}, so other clients would wait; ignore this if you trust"
+    why = f"that is more than {approximate_size(bound)}, {name}, so other clients would wait; ignore this if you trust"
     return warn(_UPLOADS, text, f"{why} your clients", "   ".join(remedies))
 
 

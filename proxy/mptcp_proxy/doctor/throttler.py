@@ -51,7 +51,8 @@ def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) ->
         return unseen(_SETTINGS, checked.errors.splitlines()[0])
     if checked.status == 0:
         return ok(_SETTINGS, f"{file} and its policy are good for this host")
-    lines = checked.errors.splitlines() or [f"mptcp-throttler check fails with status {checked.status}"]
+    said = checked.errors.splitlines() or [f"mptcp-throttler check fails with status {checked.status}"]
+    lines = [each for each in said if ": note: " not in each] or said
     more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
     return fail(
         _SETTINGS,

@@ -53,7 +53,7 @@ exec taskset --cpu-list 0 setpriv --reuid=nobody --regid=nogroup --clear-groups 
 
 
 def build(directory: Path) -> Path:
-    """Build the package as ``./run deb`` does, including lintian, and return it.
+    """Build the package as ``./run deb`` does, with lintian if it is installed, and return it.
 
     If the variable MPTCP_PACKAGE names a package, as before a release, return that one.
     """

@@ -121,6 +121,8 @@ REFUSED = {**HEAD, "reloads": {"last_refused": {"time": 1.0, "errors": ["p.yaml:
         (None, WARN, "there is no /etc/t.yaml"),
         (Answer(0, "p.yaml:1: note: odd\n"), OK, "good for this host"),
         (Answer(1, "t.yaml:7: no interface\nt.yaml:8: no group\n"), FAIL, "t.yaml:7: no interface, and 1 more"),
+        # Defect: a note hid why the throttler did not start.
+        (Answer(1, "p.yaml: note: paths: odd\nt.yaml:7: no interface\n"), FAIL, "t.yaml:7: no interface"),
         (Answer(1, ""), FAIL, "mptcp-throttler check fails with status 1"),
     ],
 )

@@ -47,7 +47,7 @@ def test_memory_of_one_client_is_compared_with_tcp_mem() -> None:
     finding = bounds.unread_uploads(1000, 2, sizes, 24 * GB, 1_600_000_000, "f")
     assert finding.status is WARN
     assert finding.why.startswith(
-        "that is more than the memory above which the kernel saves memory for TCP (tcp_mem), 1.60 GB"
+        "that is more than 1.60 GB, the memory above which the kernel saves memory for TCP (tcp_mem), "
     )
     assert "client_ip_max_connections 381," in finding.remedy
     assert is_complete(finding)
