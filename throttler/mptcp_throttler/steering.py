@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each by the simplest means that works. Pure.
+"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each with the simplest means that works. Pure.
 
 *active-standby*: the subflows of the standby path are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup
-subflow when no other is usable. By itself it would return at the first packet from the active path, which must then
+subflow when no other is usable. The kernel would return at the first packet from the active path, which must then
 retransmit all its losses, so that no data would arrive for seconds. So this mode treats a path as lost when
 outstanding data do not arrive for ``LOST_SECONDS``. It makes the lost path backup and the next path regular, until no
 data have been outstanding on the lost path for ``RETURN_SECONDS``.
@@ -44,7 +44,7 @@ BACKLOG_SECONDS = 0.7  # a path is full if more than one chunk has waited at eve
 BUSY_SHARE = 0.7  # fraction of the baseline from which on a path's rate is near its baseline
 LOST_SECONDS, LOST_ROUND_TRIPS = 0.55, 3
 """A path is lost if outstanding data do not arrive for these seconds, or these round trips if they take longer."""
-RETURN_SECONDS = 0.5  # a lost path is back after this many seconds without outstanding data
+RETURN_SECONDS = 0.5  # a lost path is usable again after this many seconds without outstanding data
 BASELINE_DECAY_SECONDS = 60.0  # seconds in which a baseline falls to 1/e
 SETTLE_SECONDS = 1.0  # seconds for which little or much data must have waited before this counts
 MIN_CAP = 256_000  # minimum cap of a path in any mode, bits/s
@@ -52,14 +52,14 @@ MIN_CAP = 256_000  # minimum cap of a path in any mode, bits/s
 OPEN_SECONDS, CLOSE_SECONDS = 0.5, 1.0  # seconds
 TRUSTED_SHARE = 0.85  # fraction of its baseline that a path is trusted to carry
 USED_SHARE = 0.7  # a path that carries this fraction of its cap would carry more without it
-STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25  # between two changes of a cap; of an overflow's until first too high
+STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25  # between two changes of a cap; the second while an overflow grows fast
 FIRST_CAP_SHARE = 0.5  # cap of a newly opened path, as a fraction of the baselines of the paths before it
 FAST_GROWTH, GROWTH, ACCELERATION = 2.0, 1.06, 1.5
 """Growth factor until the cap was first too high; first factor after that; exponent for each further factor."""
 MIN_FACTOR = 0.7  # lowest factor of the cap, or of the rate without one, per ``STEP_SECONDS``
 DRAIN_SHARE, FAST_DRAIN_SHARE = 0.05, 0.3
-"""The cap is enough if the backlog drains faster than this fraction of the baselines before it; in fast growth."""
-OVERFLOW_SHARE = 0.97  # the last path gets the data above this fraction of the baselines before it
+"""The cap suffices if the backlog drains faster than this fraction of the earlier baselines; in fast growth."""
+OVERFLOW_SHARE = 0.97  # the last path gets the data above this fraction of the earlier paths' baselines
 
 MEASURE_WINDOW = 2.0  # seconds over which rates are computed: BBR's pause of 0.2 s every 10 s must not matter
 FIRST_CAP_SECONDS = 0.6  # seconds from the first sample to the first cap
@@ -79,7 +79,7 @@ class Treatment(NamedTuple):
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
-class Crowd:
+class ClientLoad:
     """The load of all steered connections of one client on one path."""
 
     waiting: int = 0
@@ -95,7 +95,7 @@ class PathLoad:
         self._history: list[tuple[float, int]] = []  # past times, each with the bytes carried until then
         self.baseline = 0.0  # rate that the path once had, bits/s
         self.waiting = 0
-        self._crowd, self._crowd_part = Crowd(), (0, 0)  # the part: this connection's waiting bytes and bits/s
+        self._client_load, self._own_load = ClientLoad(), (0, 0)  # the own load: this connection's bytes and bits/s
         self.read = 0.0  # When the path was last read. In a sweep, another path may be read seconds earlier or later.
         self._alive = 0.0  # when data last arrived, or nothing was outstanding
         self._empty_since: float | None = None  # since when no data are outstanding; None while some are
@@ -134,19 +134,19 @@ class PathLoad:
         if self.waiting < MIN_BACKLOG:
             self._last_empty = read
 
-    def update_crowd(self, crowd: Crowd | None) -> None:
-        """Update this connection's part of *crowd*, or of the present crowd."""
-        self._crowd.waiting -= self._crowd_part[0]
-        self._crowd.rate -= self._crowd_part[1]
-        self._crowd = crowd or self._crowd
+    def update_client_load(self, client_load: ClientLoad | None) -> None:
+        """Update this connection's part of *client_load*, by default of the previous one."""
+        self._client_load.waiting -= self._own_load[0]
+        self._client_load.rate -= self._own_load[1]
+        self._client_load = client_load or self._client_load
         is_active = self.is_present and self._empty_since is None
-        self._crowd_part = (self.waiting, round(self.rate(RATE_WINDOW))) if is_active else (0, 0)
-        self._crowd.waiting += self._crowd_part[0]
-        self._crowd.rate += self._crowd_part[1]
+        self._own_load = (self.waiting, round(self.rate(RATE_WINDOW))) if is_active else (0, 0)
+        self._client_load.waiting += self._own_load[0]
+        self._client_load.rate += self._own_load[1]
 
     def leave(self) -> None:
         self._delivered = {}
-        self.update_crowd(None)
+        self.update_client_load(None)
 
     @property
     def is_present(self) -> bool:
@@ -189,10 +189,10 @@ class PathLoad:
         client count, because each of many small downloads has only little data waiting."""
         if not self.is_present:
             return False
-        crowd_waiting = self._crowd.waiting
-        crowd_backlog = max(CERTAIN_BACKLOG, MIN_BACKLOG_SECONDS * self._crowd.rate / 8)
+        client_waiting = self._client_load.waiting
+        client_backlog = max(CERTAIN_BACKLOG, MIN_BACKLOG_SECONDS * self._client_load.rate / 8)
         # If the round trip is short, the kernel never holds more than one chunk.
-        if crowd_waiting > self.waiting and crowd_waiting >= crowd_backlog:
+        if client_waiting > self.waiting and client_waiting >= client_backlog:
             return True
         if self.read - self._last_empty >= BACKLOG_SECONDS:
             return True
@@ -204,7 +204,7 @@ class PathLoad:
 class Mode(ABC):
     """A steering mode, and how it steers one connection."""
 
-    names: ClassVar[tuple[str, ...]]  # names in the policy, 3GPP's first
+    names: ClassVar[tuple[str, ...]]  # names in the policy; the first is 3GPP's
     meaning: ClassVar[str]  # for the description of the key ``mode``
     keys: ClassVar[tuple[str, ...]] = ()  # its keys under ``steer``
     spreads_data: ClassVar[bool] = True
@@ -216,12 +216,12 @@ class Mode(ABC):
         self._paths = {name: PathLoad() for name in weights}
 
     def observe(
-        self, now: float, samples: Sequence[tuple[str, KernelSubflow]], crowds: Mapping[str, Crowd]
+        self, now: float, samples: Sequence[tuple[str, KernelSubflow]], loads: Mapping[str, ClientLoad]
     ) -> dict[FourTuple, Treatment]:
-        """Process samples of all active subflows on the steered paths; return their treatments. *crowds*: by path."""
+        """Process samples of all active subflows on the steered paths; return their treatments. *loads*: by path."""
         for name, path in self._paths.items():
             path.observe(now, [each for name_of_path, each in samples if name_of_path == name])
-            path.update_crowd(crowds.get(name))
+            path.update_client_load(loads.get(name))
         self.decide(now)
         return {each.four_tuple: self.treatment(path) for path, each in samples}
 
@@ -300,7 +300,7 @@ class Overflow:
     _growth: float = FAST_GROWTH
     _set_at: float = -inf
     _waiting: int = 0  # bytes waiting on the paths before it at ``_set_at``
-    _was_unused: bool = False  # at ``_set_at`` the path gave less than its cap
+    _was_unused: bool = False  # whether the path carried less than its cap at ``_set_at``
 
     def begin(self, now: float, earlier: Sequence[PathLoad]) -> None:
         """Cap a newly opened path; the *earlier* paths are full."""
@@ -344,7 +344,7 @@ class Waterfall(ActiveStandby):
 
     def __init__(self, weights: Mapping[str, int]) -> None:
         super().__init__(weights)
-        self._change_began: float | None = None  # since when all open paths are full, or one less is enough
+        self._change_began: float | None = None  # since when all open paths are full, or all but the last suffice
         self._overflow = Overflow()
 
     def update_open_paths(self, now: float, usable: Sequence[str], previous: tuple[str, ...]) -> None:
@@ -370,16 +370,16 @@ class Waterfall(ActiveStandby):
         # During an upload the paths have no baseline, which would keep all of them open.
         trusted = max(MIN_CAP, TRUSTED_SHARE * sum(path.baseline for path in fewer))
         if closed and all(path.is_full for path in open_paths) and self._overflow.cap is None:
-            wanted, seconds = {*self._open, closed[0]}, OPEN_SECONDS
+            next_open, seconds = {*self._open, closed[0]}, OPEN_SECONDS
         elif fewer and not any(path.is_full for path in fewer) and total < trusted:
-            wanted, seconds = set(self._open[:-1]), CLOSE_SECONDS
+            next_open, seconds = set(self._open[:-1]), CLOSE_SECONDS
         else:
             self._change_began = None
             return
         if self._change_began is None:
             self._change_began = now
         elif now - self._change_began >= seconds:
-            self._open, self._change_began = tuple([name for name in usable if name in wanted]), None
+            self._open, self._change_began = tuple([name for name in usable if name in next_open]), None
 
     def cap(self, path: str) -> int | None:
         return self._overflow.cap if path == self._open[-1] else None
@@ -420,9 +420,9 @@ class LoadBalancing(Mode):
             for name, path in self._paths.items()
             if path.is_present and not path.lost and path.rate(MEASURE_WINDOW) > MIN_RATE_SHARE * path.baseline
         }
-        self._caps = self._balanced(participants) if len(participants) > 1 else {}
+        self._caps = self._balance(participants) if len(participants) > 1 else {}
 
-    def _balanced(self, participants: Mapping[str, PathLoad]) -> dict[str, int]:
+    def _balance(self, participants: Mapping[str, PathLoad]) -> dict[str, int]:
         weights = sum(self._weights[name] for name in participants)
         shares = {name: self._weights[name] / weights for name in participants}
         slowest, measure = self._measure(participants, shares)

@@ -277,7 +277,7 @@ def test_follow_continues_after_a_restart_of_the_daemon(
     out, err = capsys.readouterr()
     assert [int(line.rpartition(" ")[2]) for line in out.splitlines()[1:]] == [*range(1, 6), *range(1, 9)]
     assert err.splitlines() == [
-        f"note: no daemon answers at {path}; is it running? Waiting for it",
+        f"note: no daemon answers at {path}; is it running? Waiting for the daemon",
         "note: the daemon was restarted; its events begin here",
     ]
 

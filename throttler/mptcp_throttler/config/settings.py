@@ -136,7 +136,7 @@ class Settings(Section):
 
 
 def load_settings(text: str, source: str) -> Settings:
-    """Return the settings in *text*. *source* is the path of the file, at whose directory relative paths start. Raises
+    """Return the settings in *text*. *source* is the file's path; relative paths start at its directory. Raises
     :class:`DocumentError` with all problems."""
     settings, document = load(Settings, text, source, _repeated_items)
     settings._source = source
@@ -182,6 +182,6 @@ def _repeated_items(document: Document) -> Iterator[Problem]:
             if isinstance(item, str | int) and item in items[:index]:
                 message = "is listed twice; once is enough"
             elif key == "tunnel_ports" and isinstance(tcp_ports, list | tuple) and item in tcp_ports:
-                message = "is among listen_ports; a tunnel needs another, because the port tells TCP from UDP"
+                message = "is among listen_ports; use another port, because the port distinguishes tunnels from TCP"
             if message:
                 yield problem_at(document, (key, index), item, f"{shown(item)} {message}")

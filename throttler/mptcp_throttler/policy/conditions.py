@@ -21,7 +21,7 @@ from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT, Window, hours_t
 from mptcp_throttler.policy.values import Days, Hours, Network, Prefix, Prefixes
 
 MAX_SUBFLOWS = 255  # an address identifier has one byte (RFC 8684, 3.2)
-MAX_PREFIXES = 4  # client prefixes named in messages; further ones are counted
+MAX_PREFIXES = 4  # maximum number of client prefixes named in a message; the others are counted
 
 
 class NamedSection(Section):
@@ -112,7 +112,7 @@ class Conditions(NamedTuple):
     anticipate: bool  # whether expected subflows count, too
 
     def unmet(self, situation: Situation, local: datetime, from_clients: bool) -> dict[Unmet, str]:
-        """Return texts on the conditions that do not hold at *local* time. *from_clients*: whether its clients do."""
+        """Return texts on the conditions that do not hold at *local* time. *from_clients*: whether clients match."""
         reasons: dict[Unmet, str] = {}
         further = situation.expected - situation.paths if self.anticipate else 0
         maximum = self.when.max_subflows
@@ -182,7 +182,7 @@ class When(Section):
         return maximum
 
     def words(self, zone: tzinfo) -> Iterator[str]:
-        """Yield the conditions in words, without keys that the policy leaves out. *zone* is the policy's."""
+        """Yield the conditions in words, without keys that the policy omits. *zone*: the policy's time zone."""
         if self.min_subflows is not None:
             yield f"at least {counted(self.min_subflows, 'active subflow')}"
         if self.max_subflows is not None:

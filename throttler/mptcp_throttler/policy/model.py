@@ -141,7 +141,7 @@ class Throttle(Section):
             )
         return burst
 
-    def at(self, rate: int, **changes: Any) -> Throttle:
+    def with_rate(self, rate: int, **changes: Any) -> Throttle:
         """Return a copy with *rate* (bits/s) as rate and ceil, and with other *changes*."""
         return self.model_copy(update={"rate": rate, "ceil": rate, **changes})
 
@@ -375,7 +375,7 @@ class Rule(Section):
         return self
 
     def _plain_tcp_error(self) -> str | None:
-        """Return what ``plain_tcp: cap`` requires: a fixed class, as only addresses and interface are known."""
+        """Return a requirement of ``plain_tcp: cap`` that is not met. Only addresses and interface select its class."""
         if not self.always:
             return "needs always: true in the same rule"
         if self.throttle is None or self.throttle.share is not Share.PATH:

@@ -4,8 +4,7 @@ file of grants.
 
 The component of budgets gives the budget stage the calendar and the closed sockets, and writes the stage's counts to
 the ledger, in one thread, so the disk never stops the event loop. Counts that could not be written are written with
-later counts. The ledger is read again if SQLite's number of its state shows that another process changed it (``quota
-reset``).
+later counts. The ledger is read again if SQLite's data version shows that another process changed it (``quota reset``).
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ CLOSED_BATCH = 256  # closed sockets counted before yielding to the event loop: 
 MAX_WRITE_SECONDS = 5.0  # maximum pause between two writes while no socket has closed: the kernel keeps their counters
 COUNTERS_PER_SECOND = 4000  # maximum rate of writing socket counters: about 0.5 % of a processor
 PRUNE_SECONDS = 86_400.0
-CLOCK_STABLE_SECONDS = 6 * 3600.0  # the ledger is pruned only if the clock was not set for so long; below a day
-RETENTION_SECONDS = 400 * 86_400  # how long usage is kept: more than a year of months
+CLOCK_STABLE_SECONDS = 6 * 3600.0  # the ledger is pruned only if the clock was not set for this long
+RETENTION_SECONDS = 400 * 86_400  # how long usage is kept: more than a year
 
 T = TypeVar("T")
 
@@ -259,7 +258,7 @@ class Grants(Component):
         tokens = self._stage.set_grants(self._grants, time.time(), self._engine.tracker.connections)
         for each in set(before) - set(self._stage.in_force):
             if not self._stage.covers(each.network):  # a longer grant, or one for a larger network, may still hold
-                self._report(each, "caps again")
+                self._report(each, "caps apply again")
         if before != self._stage.in_force:
             await self._engine.apply_grants(tokens)
 

@@ -63,7 +63,7 @@ class Downloads(Component):
     async def commit(self, policy: Policy) -> None:
         """Limit the GSO size of the interfaces, as the tightest cap of *policy* needs."""
         assert self._tc is not None
-        self._tc.want_gso(self._gso_limit(policy))
+        self._tc.set_gso_limit(self._gso_limit(policy))
         self.reconciler.wake()
 
     async def verify(self) -> None:
@@ -84,7 +84,7 @@ class Downloads(Component):
         if self._tc is None:
             return
         with closing(self._netfilter):
-            if self._tc.prepared:  # otherwise no interface was taken, and a killed predecessor's caps stay
+            if self._tc.prepared:  # otherwise no interface was changed, and the caps of a killed daemon stay
                 await self.reconciler.close()
 
     def _gso_limit(self, policy: Policy) -> Callable[[int], int]:

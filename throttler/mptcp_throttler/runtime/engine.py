@@ -80,7 +80,7 @@ class Engine:
         self.join_latency = JoinLatency()
         self.cap_latency = {each.direction: LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS) for each in self._planners}
         for planner in self._planners:
-            planner.clock, planner.in_force = time.monotonic, self.cap_latency[planner.direction].count
+            planner.clock, planner.report_delay = time.monotonic, self.cap_latency[planner.direction].count
             planner.kernel_changed = partial(self._record_entries, planner.direction)
         self.rest = RestStage()
         # The stages, in order: each gets the verdicts of the previous stage.
@@ -212,10 +212,10 @@ class Engine:
     # Telemetry
 
     def measure_join(self, four_tuple: FourTuple, captured: float) -> None:
-        """Start to measure how long the kernel entries take that a join causes. *captured*: when the last packet of the
-        join's handshake was captured, monotonic seconds."""
-        found = self.traffic.find(four_tuple, Direction.DOWN)
-        connection = None if found is None else self.tracker.connections.get(found[0])
+        """Start to measure the time until the kernel has the entries that a join requires. *captured*: when the last
+        packet of the join's handshake was captured, monotonic seconds."""
+        subflow = self.traffic.find(four_tuple, Direction.DOWN)
+        connection = None if subflow is None else self.tracker.connections.get(subflow[0])
         if connection is None:
             self.join_latency.early.put(four_tuple, captured, captured)
             return
@@ -230,7 +230,7 @@ class Engine:
     def _record_decision(self, decision: Decision) -> None:
         self.traffic.record_decision(decision)
         if decision.gained or decision.changed or decision.lost or decision.ended:
-            self.cap_log.decided(decision)
+            self.cap_log.record_decision(decision)
             self.events.record_decision(decision)
 
     def _record_entries(self, direction: Direction, four_tuples: Collection[FourTuple], added: bool) -> None:

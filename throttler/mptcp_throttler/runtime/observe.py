@@ -3,7 +3,7 @@
 tracker.
 
 A sweep of the existing sockets replaces lost events; other changes that no event reports are looked up
-(``mptcp.lookups``). If an observer fails, it is reopened until that succeeds; the other observers continue.
+(``mptcp.lookups``). An observer that fails is reopened, with retries; the other observers continue.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Observers:
         while True:
             await asyncio.sleep(SUPERVISE_SECONDS)
             if self._read_losses() or self._events is None:
-                self._tracker.request_resync()  # stays wanted until a resync succeeds: a sweep may fail
+                self._tracker.request_resync()  # the request stays until a resync succeeds: a sweep may fail
             if self._events is None:
                 self._open_events()
             self.schedule_lookups()

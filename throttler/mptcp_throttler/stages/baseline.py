@@ -32,7 +32,7 @@ MAX_UNUSED = 64  # maximum number of remembered paths without subflows; the numb
 
 
 class Sample(NamedTuple):
-    """One subflow at one moment."""
+    """Counters of one subflow or path at one moment."""
 
     time: float
     delivered: int  # bytes that arrived, in order or not, since the subflow began
@@ -223,7 +223,7 @@ class Paths:
                 self.unused[path.address] = path
 
     def begin_samples(self, now: float) -> None:
-        """Set the time of subflows that left to *now*, the time of the next samples, and forget old paths."""
+        """Set ``last_change`` of paths that subflows left to *now*, the time of the next samples; forget old paths."""
         for path in self._changed:
             path.last_change = now
         self._changed.clear()

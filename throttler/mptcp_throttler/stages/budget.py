@@ -86,7 +86,7 @@ class Accounts:
         self._open_accounts: dict[tuple[str, bytes], OpenAccount] = {}
         """Accounts by budget name and packed client address, which is empty for an account shared by all clients."""
         self.used: dict[Account, int] = {}
-        """Used bytes by account, also of accounts not yet in use. Previous periods matter if the clock is set back."""
+        """Used bytes by account, also of unused accounts, and of the previous periods in case the clock is set back."""
         self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
         self._grown_accounts: dict[OpenAccount, None] = {}  # accounts with new bytes since the last full sweep
         self._stale_tokens: set[int] = set()  # connections whose verdicts are out of date
@@ -168,7 +168,7 @@ class Accounts:
         key = account.key
         self.added[key] = self.added.get(key, 0) + octets
         if account.has_ended:
-            return  # the account has ended: only the ledger gets these bytes
+            return  # only the ledger gets these bytes
         account.new_bytes += octets
         self._grown_accounts[account] = None
         used = self.used[key] = self.used[key] + octets
@@ -176,8 +176,8 @@ class Accounts:
             self._refresh_level(account)
 
     def near_change(self, span: float) -> Iterator[Collection[int]]:
-        """After a full sweep, yield for each account with new bytes its connections if it
-        :meth:`check_next_change <OpenAccount.check_next_change>`, otherwise none. The caller may pause at any point."""
+        """After a full sweep, yield for each account with new bytes: its connections if their verdicts may change soon,
+        otherwise (). The caller may pause at any point."""
         grown, self._grown_accounts = self._grown_accounts, {}
         for account in grown:
             used = self.used.get(account.key, 0)  # missing if the account's period has ended
@@ -201,7 +201,7 @@ class Accounts:
                 share = f"over {account.percent} %" if account.percent else f"under {ANNOUNCED_PERCENT[0]} %"
                 text = f"{budget.title}: {share} of {approximate_size(budget.steps[0].after)} used"
             elif step.throttle is None:
-                text = f"{budget.title}: no cap beyond {approximate_size(step.after)}"
+                text = f"{budget.title}: no cap above {approximate_size(step.after)}"
             else:
                 owner = f"{'budget' if budget.is_shared else 'rule'} {budget.name}"
                 text = f"{owner} {self._cap_verb} what exceeds {approximate_size(step.after)}"
@@ -268,7 +268,7 @@ class MeteredSockets:
             self.dirty.add(cookie)
 
     def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], is_known: bool) -> None:
-        """Count a subflow's bytes to *accounts*. *is_known*: the subflow had, or may have had, verdicts before."""
+        """Add a subflow's bytes to *accounts*. *is_known*: the subflow had, or may have had, verdicts before."""
         metered = self.metered.get(four_tuple)
         if metered is not None and metered.token == token:
             metered.is_active = True
@@ -377,7 +377,7 @@ class MeteredSockets:
         metered.new_bytes = down + up
         if not metered.new_bytes:
             return
-        # Update the counters even if the bytes count to no account: a restarted daemon must not count them.
+        # Update the counters even if no account gets the bytes: a restarted daemon must not count them.
         self.counters[cookie] = acked_before + down, received_before + up
         self.dirty.add(cookie)
         # When a period ends, a subflow's accounts are renewed only when it carries data.
@@ -540,7 +540,7 @@ class BudgetStage(Stage):
         if step is None or cap is None:
             return verdict._replace(reason=add_sentence(reason, sentence, direction))
         if other is not None and (other.ceil, other.rate) < (cap.ceil, cap.rate):
-            excess = f"{format_rate(cap.ceil)} beyond {approximate_size(step.after)}"
+            excess = f"{format_rate(cap.ceil)} above {approximate_size(step.after)}"
             tighter = f"tighter than the {account.budget.title}, {excess} {self.accounts.describe_end(account.budget)}"
             bound = None if rule.budget_guard else cap.ceil
             return verdict._replace(reason=add_sentence(reason, tighter, direction), bound=bound)

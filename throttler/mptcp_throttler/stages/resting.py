@@ -27,7 +27,7 @@ from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 
 RATIO: Final = 32  # a subflow rests from this (rate of the others) / (rate left by its cap), and wakes below half of it
 RATIO_WITHOUT_BUFFERS: Final = 12  # ``RATIO`` if capped sockets cannot get larger send buffers
-MAX_CAP_RATE: Final = 5_000_000  # bits/s; under a higher cap a chunk takes 0.1 s, which send buffers bridge
+MAX_CAP_RATE: Final = 5_000_000  # bits/s; under a higher cap a chunk takes 0.1 s or less: send buffers bridge this
 WAKE_WINDOWS: Final = 2  # number of consecutive windows with waiting data and slow others until a subflow wakes
 MIN_WINDOW_SECONDS: Final = 0.35  # minimum seconds over which rates are computed: two samples
 ACTIVE_RATE: Final = 100_000  # Bits/s. A connection with a higher rate counts as active under its caps.

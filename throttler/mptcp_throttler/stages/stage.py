@@ -58,7 +58,7 @@ class Consumer(Protocol):
     interval: float  # seconds between two samples of a subflow that is :meth:`urgent`
     period: float  # minimum seconds between two sweeps
     urgent_share: float = 0.1  # share of a processor for look-ups of its urgent subflows
-    by_request: bool = False  # whether it uses only samples that it requested; it gets look-ups also during a sweep
+    by_request: bool = False  # whether it uses only samples that it requested; if so, look-ups go on during a sweep
 
     def watches_any(self) -> bool:
         """Return whether :meth:`watched` returns any subflow; called often."""

@@ -119,7 +119,7 @@ class Keeper:
             self._remaining = tokens
         else:
             self._remaining &= tokens
-            # Not before the second check: the SIGTERM that ended the throttler may still be on its way here.
+            # Not before the second check: the SIGTERM that ended the throttler may also be sent here, a little later.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._pause = CHECK_SECONDS
         return bool(self._remaining)

@@ -2,8 +2,8 @@
 """Answers that show subflows.
 
 ``status`` shows all subflows, from the daemon's stored state. ``connections`` shows a page of them, with the state of
-their sockets. ``client`` shows what the owner of one connection may see; ``budgets`` shows the volume left to one
-address.
+their sockets. ``client`` shows the data that the owner of one connection may see; ``budgets`` shows the remaining
+volumes of one address.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def _subflows(snapshot: Snapshot, connection: Connection, samples: Sockets) -> I
         four_tuple = subflow.four_tuple
         local, local_port, remote, remote_port = four_tuple
         sample, verdict, path = samples.get(four_tuple), down.get(four_tuple), paths.get(four_tuple)
-        of_tunnel: answers.TunnelPathName = {} if path is None else {"tunnel_path": path.name}
+        path_name: answers.TunnelPathName = {} if path is None else {"tunnel_path": path.name}
         yield {
-            **of_tunnel,
+            **path_name,
             "local": end_text(local, local_port),
             "remote": end_text(remote, remote_port),
             "initial": subflow.initial,
@@ -189,7 +189,7 @@ def _bytes(snapshot: Snapshot, four_tuple: FourTuple, samples: Sockets) -> tuple
 
 
 def client(snapshot: Snapshot, request: Arguments) -> answers.ClientAnswer:
-    """Return what the owner of the connection may see that *request* names; nothing if it matches none or several.
+    """Return the data that the owner of the requested connection may see; no data if several or no connections match.
     A token takes precedence over an endpoint: another connection may use the endpoint of an ended subflow."""
     token, local = request.get("token"), request.get("local")
     if token is not None:
