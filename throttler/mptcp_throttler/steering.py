@@ -22,7 +22,7 @@ for deviations in the last ``MAX_WINDOW``. A path with almost no throughput is e
 others down. A lost path is excluded at once, and returns when the measurement window no longer includes the loss.
 
 Times are seconds of any one clock, rates bits/s, volumes bytes. Samples may be 0.1 s or several seconds apart: a rate
-is taken over its window, or over the last interval if that is longer. ``stages.steering`` gives a mode samples and
+is computed over its window, or over the last interval if that is longer. ``stages.steering`` gives a mode samples and
 applies its treatments.
 """
 
@@ -36,7 +36,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 
-RATE_WINDOW, MIN_WINDOW, MAX_WINDOW = 1.0, 0.5, 10.0  # seconds: usual window of a rate, shortest and longest
+RATE_WINDOW, MIN_WINDOW, MAX_WINDOW = 1.0, 0.5, 10.0  # seconds: usual, shortest and longest window of a rate
 MIN_BACKLOG_SECONDS, SLOW_BACKLOG_SECONDS = 0.08, 0.5
 """Seconds that waiting data of a full path take to be sent, near its baseline rate and on a slower path."""
 MIN_BACKLOG, CERTAIN_BACKLOG = 70_000, 200_000  # bytes: one 64 KB chunk proves nothing, three are a backlog
@@ -58,7 +58,7 @@ FAST_GROWTH, GROWTH, ACCELERATION = 2.0, 1.06, 1.5
 """Growth factor until the cap was first too high; first factor after that; exponent for each further factor."""
 MIN_FACTOR = 0.7  # lowest factor of the cap, or of the rate without one, per ``STEP_SECONDS``
 DRAIN_SHARE, FAST_DRAIN_SHARE = 0.05, 0.3
-"""The cap suffices if the backlog drains faster than this fraction of the earlier baselines; in fast growth."""
+"""The cap suffices if the backlog drains faster than the first (in fast growth: second) share of the baselines."""
 OVERFLOW_SHARE = 0.97  # the last path gets the data above this fraction of the earlier paths' baselines
 
 MEASURE_WINDOW = 2.0  # seconds over which rates are computed: BBR's pause of 0.2 s every 10 s must not matter
@@ -95,9 +95,9 @@ class PathLoad:
         self._history: list[tuple[float, int]] = []  # past times, each with the bytes carried until then
         self.baseline = 0.0  # rate that the path once had, bits/s
         self.waiting = 0
-        self._client_load, self._own_load = ClientLoad(), (0, 0)  # the own load: this connection's bytes and bits/s
+        self._client_load, self._own_load = ClientLoad(), (0, 0)  # own: of this connection, (bytes, bits/s)
         self.read = 0.0  # When the path was last read. In a sweep, another path may be read seconds earlier or later.
-        self._alive = 0.0  # when data last arrived, or nothing was outstanding
+        self._last_arrival = 0.0  # when data last arrived, or nothing was outstanding
         self._empty_since: float | None = None  # since when no data are outstanding; None while some are
         self._last_idle = self._last_backlog = self._last_empty = -inf
         """When little data waited last, when much data waited last, and when at most one chunk waited last."""
@@ -112,7 +112,7 @@ class PathLoad:
         self.waiting = sum(each.tcp.not_sent for each in samples)
         outstanding = any(each.tcp.unacked for each in samples)
         if not outstanding or arrived:
-            self._alive = read
+            self._last_arrival = read
         if outstanding or not samples:
             self._empty_since = None
         elif self._empty_since is None:
@@ -125,7 +125,7 @@ class PathLoad:
         self.baseline = max(rate, self.baseline * exp(-elapsed / BASELINE_DECAY_SECONDS))
         # Outstanding data do not arrive on a path that used to work.
         lost_after = max(LOST_SECONDS, LOST_ROUND_TRIPS * max((each.tcp.rtt / 1e6 for each in samples), default=0.0))
-        if samples and self.baseline > MIN_CAP and read - self._alive >= lost_after:
+        if samples and self.baseline > MIN_CAP and read - self._last_arrival >= lost_after:
             self.last_silent = now
         if self.waiting >= max(MIN_BACKLOG, min(MIN_BACKLOG_SECONDS * rate / 8, CERTAIN_BACKLOG)):
             self._last_backlog = read
@@ -135,7 +135,7 @@ class PathLoad:
             self._last_empty = read
 
     def update_client_load(self, client_load: ClientLoad | None) -> None:
-        """Update this connection's part of *client_load*, by default of the previous one."""
+        """Update this connection's part of *client_load* (None: of the same load as before)."""
         self._client_load.waiting -= self._own_load[0]
         self._client_load.rate -= self._own_load[1]
         self._client_load = client_load or self._client_load
@@ -180,7 +180,7 @@ class PathLoad:
         return self._carried - later[1]
 
     def rate(self, window: float) -> float:
-        """Return the bits/s of the last *window* seconds."""
+        """Return the mean rate of the last *window* seconds, bits/s."""
         return 8 * self.carried_bytes(window) / max(min(window, self._history[-1][0] - self._history[0][0]), MIN_WINDOW)
 
     @property
@@ -267,7 +267,7 @@ class ActiveStandby(Mode):
         self.update_open_paths(now, usable, previous)
 
     def update_open_paths(self, now: float, usable: Sequence[str], previous: tuple[str, ...]) -> None:
-        """Open or close further *usable* paths; the *previous* ones were open."""
+        """Open or close further *usable* paths; the *previous* paths were open."""
         self._open = self._open[:1]
 
     def treatment(self, path: str) -> Treatment:

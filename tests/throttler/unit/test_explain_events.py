@@ -243,7 +243,7 @@ def test_follow_prints_each_event_once_and_reports_gaps(tmp_path: Path) -> None:
     numbers = [int(line.rpartition(" ")[2]) for line in out.splitlines()[1:]]
     assert numbers == [*range(1, 8), *range(21, 31), 1, 2]
     assert err.splitlines() == [
-        "note: 13 events are missing: the daemon keeps only the latest ones",
+        "note: 13 events are missing: the daemon keeps only the latest events",
         "note: the daemon was restarted; its events begin here",
     ]
     times = [at for at, _ in requests]

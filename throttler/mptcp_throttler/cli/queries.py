@@ -170,7 +170,7 @@ def _follow(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             continue
         lost = answer["first"] - after - 1
         if after and lost > 0:
-            journal.say(f"note: {lost} events are missing: the daemon keeps only the latest ones")
+            journal.say(f"note: {lost} events are missing: the daemon keeps only the latest events")
         events = answer["events"]
         yield from events
         # A full answer may omit events: request the next events. Otherwise request only new events.

@@ -37,7 +37,7 @@ def status(options: argparse.Namespace) -> int:
 
 def print_status(status: dict[str, Any]) -> None:
     """Print the answer to ``status`` as a table."""
-    from rich.console import Console  # loading them takes longer than the daemon's answer, and JSON does not need them
+    from rich.console import Console  # loading rich takes longer than the daemon's answer, and JSON does not need it
     from rich.table import Table
 
     from mptcp_common.units import approximate_size, counted, format_rate

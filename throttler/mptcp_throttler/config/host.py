@@ -72,11 +72,11 @@ def check_client_addresses(settings: Settings, policy: Policy, networks: Collect
     prefixes = Prefixes((each, True) for each in ranges)
     clients = {unmap(each.remote) for each in sockets(ESTABLISHED) if each.local_port in settings.listen_ports}
     # Ignore connections of this host itself, such as those of monitoring.
-    seen = sorted(each for each in clients if not ip_address(each).is_loopback)
-    if seen and not any(map(prefixes.contains, seen)):
-        message = f"{counted(len(seen), 'client')} connected, but none on a path, e.g. {ip_address(seen[0])}"
+    remote = sorted(each for each in clients if not ip_address(each).is_loopback)
+    if remote and not any(map(prefixes.contains, remote)):
+        message = f"{counted(len(remote), 'client')} connected, but none on a path, e.g. {ip_address(remote[0])}"
         yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.WARNING)
-    if not seen and networks and not any(a.version == b.version and a.overlaps(b) for a in ranges for b in networks):
+    if not remote and networks and not any(a.version == b.version and a.overlaps(b) for a in ranges for b in networks):
         message = (
             f"no path has clients in this host's networks, {', '.join(map(str, networks))}: correct if all clients are "
             "behind a router, wrong if the addresses are those of an example"
@@ -146,8 +146,8 @@ def needed_features(settings: Settings, policy: Policy, loads: Callable[[str], b
 def kernel_problems(
     settings: Settings, policy: Policy, results: Mapping[str, str | None], refusal: str = ""
 ) -> Iterator[Problem]:
-    """Yield the needed features that the kernel lacks, by *results* of ``kernel.feature_probe``, or a note of its
-    *refusal*."""
+    """Yield the needed features that the kernel lacks according to *results* of ``kernel.feature_probe``, or a note on
+    its *refusal*."""
     if refusal:
         yield settings.problem("", f"the kernel's features were not tested: {refusal}", Severity.NOTE)
     for feature, missing in needs.missing_kernel_features(results, needed_features(settings, policy)):

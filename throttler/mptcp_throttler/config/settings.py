@@ -31,7 +31,7 @@ _LEDGER: Final = "/var/lib/mptcp-throttler/ledger.sqlite"
 
 
 def _number_field(noun: str, maximum: int, example: str, note: str = "") -> Parsed:
-    """Return the annotation for a number from 1, which may be a text in hexadecimal, with the digits of *example*."""
+    """Return the annotation for a number from 1, also as hexadecimal text with as many digits as *example*."""
     digits = len(example)
 
     def parse(value: object) -> int:
@@ -166,7 +166,7 @@ def check_together(settings: Settings, policy: Policy) -> Iterator[Problem]:
         for name in sorted(set(path.interfaces or ()) - set(settings.interfaces)):
             message = (
                 f"the policy's path {path.name} names {name}, which is not listed here"
-                f"{did_you_mean(name, settings.interfaces)}: add it, or its subflows are not seen"
+                f"{did_you_mean(name, settings.interfaces)}: add it, or its subflows are not captured"
             )
             yield settings.problem("interfaces", message, Severity.WARNING)
 

@@ -3,8 +3,8 @@
 
 No process has a descriptor of a subflow's socket, and options of an MPTCP socket apply to all its subflows. A BPF
 *sock_ops* program can set options on one subflow: SO_MAX_PACING_RATE and SO_SNDBUF (socket(7)), TCP_NOTSENT_LOWAT
-(tcp(7)). The kernel calls it on every round trip of connections to the proxy's ports; it looks up the socket's cookie
-in our map and sets the limits of its entry. If nothing is in flight, a limit applies with the next data. Only sockets
+(tcp(7)). The kernel calls it on every round trip of connections to the proxy's ports. It looks up the socket's cookie
+in our map and sets the limits of the entry. If nothing is in flight, a limit applies to the next data. Only sockets
 accepted while the program runs request these calls. The program ends with the process; the limits stay.
 
 A second program, an iterator, also reaches sockets that send nothing: to lift limits, and to set rate 0, at which a
@@ -13,8 +13,8 @@ subflow rests. It needs Linux 5.16 and CAP_PERFMON.
 Send buffers only grow, and only on Linux 6.1 or later (docs/soft-start.md). net.core.wmem_max limits half their size.
 
 An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it, only while a subflow retransmits: otherwise
-data of a vanished client would wait for 15 minutes. On an idle subflow it would replace the number of unanswered probes
-(tcp_keepalive_timer(), net/ipv4/tcp_timer.c).
+data of a vanished client would wait for 15 minutes. On an idle subflow, the option would override the number of
+unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c).
 
 A second map gives initial options by client prefix (``shaping.initial_options``) when a subflow is accepted. The first
 subflow never rests, because no other would carry its data.

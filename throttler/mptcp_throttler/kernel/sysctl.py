@@ -37,32 +37,32 @@ class OwnedSysctls:
         originals = self._read_note()
         return {name: originals[name] if name in originals else _read(name) for name in names}
 
-    def hold(self, wanted: Mapping[str, str]) -> None:
-        """Set the *wanted* sysctls and restore our others.
+    def hold(self, values: Mapping[str, str]) -> None:
+        """Set sysctls to *values* and restore our others.
 
-        Raises KernelError if a sysctl cannot be set or noted; the sysctls not held before are then restored.
+        Raises KernelError if a sysctl cannot be set or saved; the sysctls not held before are then restored.
         """
         restorable = self._read_note()
-        for name in restorable.keys() - wanted.keys():
+        for name in restorable.keys() - values.keys():
             _write(name, restorable[name])
-        originals = self.original_values(wanted)
+        originals = self.original_values(values)
         self._write_note(originals)
         try:
-            for name, value in wanted.items():
+            for name, value in values.items():
                 if _read(name) != value:
                     _write(name, value)
                     log.info("%s = %s, was %s", name, value, originals[name])
         except KernelError:
-            for name in wanted.keys() - restorable.keys():
+            for name in values.keys() - restorable.keys():
                 with suppress(KernelError):
                     _write(name, originals[name])
-            self._write_note({name: originals[name] for name in wanted.keys() & restorable.keys()})
+            self._write_note({name: originals[name] for name in values.keys() & restorable.keys()})
             raise
 
-    def check(self, wanted: Mapping[str, str]) -> list[str]:
+    def check(self, values: Mapping[str, str]) -> list[str]:
         """Return deviations from :meth:`hold` as texts. Raises KernelError."""
         problems = [
-            f"{name} is {actual}, not {value}" for name, value in wanted.items() if (actual := _read(name)) != value
+            f"{name} is {actual}, not {value}" for name, value in values.items() if (actual := _read(name)) != value
         ]
         if self._note_content and read_state(self._note) is None:
             problems.append(f"{self._note} is missing; it records what to restore")

@@ -64,7 +64,7 @@ def unmap_endpoints(four_tuple: FourTuple) -> FourTuple:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One captured TCP segment, with its MPTCP options only."""
+    """One captured TCP segment, with only its MPTCP options."""
 
     time: float
     interface: str

@@ -119,7 +119,7 @@ class MpTcprst(MptcpOption, frozen=True):
 
 
 class UnknownSubtype(MptcpOption, frozen=True):
-    """A subtype that neither RFC defines, or the private one (0xf)."""
+    """A subtype that neither RFC defines, or the private subtype (0xf)."""
 
     subtype: int
     body: bytes  # everything after kind and length

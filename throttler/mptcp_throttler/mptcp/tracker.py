@@ -95,11 +95,11 @@ class Tracker:
 
     @property
     def needs_resync(self) -> bool:
-        """Whether a resync is needed: until a resync that began after the request finishes."""
+        """Whether a resync was requested, and no resync that began after the request has finished."""
         return self.table.dumps_requested > self.table.dumps_served
 
     def begin_resync(self, time: float) -> Resync:
-        """Begin to apply a dump in pieces; *time* is before the first piece is read."""
+        """Begin to apply a dump in pieces; *time*: a moment before the first piece is read."""
         return Resync(self, time)
 
     def resync(self, subflows: Iterable[KernelSubflow], time: float) -> list[Event]:
@@ -112,7 +112,7 @@ class Tracker:
         return events
 
     def apply_lookup(self, requested: Iterable[FourTuple], sockets: Sockets, time: float) -> list[Event]:
-        """Apply a look-up of the *requested* subflows at *time*; *sockets* are those found, in any socket state."""
+        """Apply a look-up of the *requested* subflows at *time*; *sockets* has those that exist, in any state."""
         events: list[Event] = []
         for four_tuple in requested:
             record, entry = self.table.subflows.get(four_tuple), sockets.get(four_tuple)
@@ -205,7 +205,7 @@ class Tracker:
         return events + self.report_excess(four_tuple, token, time)
 
     def report_excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
-        """Report an untracked subflow of the kernel if its connection is full of others that the kernel has."""
+        """Report an untracked subflow of the kernel if its connection already has the maximum number of subflows."""
         connection = self.table.connections.get(token)
         others = 0 if connection is None else len(connection.subflows)
         if four_tuple in self.table.subflows or others < self.table.limits.max_subflows_per_connection:
@@ -257,7 +257,7 @@ class Resync:
     """Compares the tracker with a dump of the kernel's sockets, in pieces of a few hundred microseconds each.
 
     It begins before the first piece is read, and is finished only after a complete dump: a failed dump closes nothing.
-    Segments and kernel events may come between any two steps. The dump may or may not show what they change after it
+    Segments and kernel events may come between any two steps. The dump may or may not show their changes after it
     began, so it does not override them. A new dump makes one in progress void: its further pieces are ignored.
     """
 

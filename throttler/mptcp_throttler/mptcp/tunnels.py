@@ -18,7 +18,7 @@ from mptcp_throttler.mptcp.model import MAX_TOKEN, FourTuple, KernelEvent, Kerne
 
 PATH_TIMEOUT: Final = 10.0  # a path counts as ended after this long without a message and without traffic
 FIRST_COOKIE: Final = 1 << 62  # the kernel counts sockets from 1
-_Activity = tuple[float, tuple[int, int]]  # time of a path's last activity, and the bytes sent and received by then
+_Activity = tuple[float, tuple[int, int]]  # time of a path's last activity, and the bytes sent and received until then
 
 
 @dataclass(frozen=True, slots=True)

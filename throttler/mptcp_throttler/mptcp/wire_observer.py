@@ -72,7 +72,7 @@ class WireObserver:
         self.refused.drop_until(cutoff)
 
     def _classify(self, segment: Segment) -> tuple[FourTuple, bool]:
-        """Return the segment's four-tuple and whether the client sent it. Its ports may both be those of a proxy."""
+        """Return the segment's four-tuple and whether the client sent it. Both ports may be listening ports."""
         source, destination, ports = unmap(segment.source), unmap(segment.destination), self._table.listen_ports
         if segment.destination_port in ports and not (segment.source_port in ports and segment.outgoing):
             return FourTuple(destination, segment.destination_port, source, segment.source_port), True

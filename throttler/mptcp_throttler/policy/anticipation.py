@@ -26,13 +26,13 @@ LONG_WINDOW_SECONDS = 1.0  # longest window for a client that nearly always has 
 LATE_JOIN_FACTOR = 2.0  # the window of such a client is this multiple of its longest recent join
 PARALLEL_CONNECTIONS, EXTRA_SECONDS = 10, 0.01
 """Each simultaneous connection above this number lengthens the window by this time: handshakes wait for each other."""
-HIGH_JOIN_SHARE, SHARE_WEIGHT = 0.8, 0.1  # threshold, and weight of one connection, of the share with a second subflow
+HIGH_JOIN_SHARE, SHARE_WEIGHT = 0.8, 0.1  # of ``join_share``: the threshold, and the weight of one connection
 MAX_MISSES = {False: 1.0, True: 2.0}
 """Misses until a client counts as single-path, by whether it ever joined: on busy paths, joins may come too late."""
 SHORT_MISS_WEIGHT = 0.34  # weight of a connection that ended before its window
 CLIENT_TIMEOUT = 600.0  # a client without a connection for this long is forgotten
 MAX_FORGOTTEN = 256  # maximum clients forgotten per second: removing their initial limits takes 1 to 2 ms
-MAX_CLIENTS = 65_536  # maximum addresses remembered; a new address replaces the one that was seen longest ago
+MAX_CLIENTS = 65_536  # maximum addresses remembered; a new address replaces the address seen longest ago
 
 
 @dataclass(slots=True)

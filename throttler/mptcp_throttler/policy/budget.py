@@ -24,7 +24,7 @@ MAX_GRANT_SECONDS: Final = 366 * 86_400  # Seconds. A permanent exemption belong
 
 
 class Account(NamedTuple):
-    """Key of the used volume of a budget in one period, by one client or, with "" as client, by all clients."""
+    """Key of the used volume of a budget in one period, of one client or, with "" as client, of all clients."""
 
     budget: str
     client: str

@@ -130,7 +130,7 @@ class Conditions(NamedTuple):
         return reasons
 
     def covers(self, other: Conditions) -> bool:
-        """Return whether these conditions hold whenever the *other* ones hold."""
+        """Return whether these conditions hold whenever the *other* conditions hold."""
         mine, theirs = self.when, other.when
         return (
             self.subflows <= other.subflows

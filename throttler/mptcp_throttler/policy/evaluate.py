@@ -5,7 +5,7 @@ This runs on every change of any connection, so the policy is compiled into inte
 
 Cap, budget and steering are decided independently, for each direction. The deciding rule is the first that has the key
 (with ``none`` or another value), catches the subflow, and has conditions that the connection meets. Then the cap is
-lifted from a subflow on the last usable path. A backup subflow is usable only without regular ones (RFC 8684, 3.3.8).
+lifted from a subflow on the last usable path. A backup subflow is usable only if no regular one is (RFC 8684, 3.3.8).
 
 Two subflows are on different paths if they match different ``paths`` of the policy, or if one of them matches none: if
 two subflows share an uplink and one has a cap, its data cannot move to another uplink. In a policy without ``paths``,
@@ -30,7 +30,7 @@ from mptcp_throttler.policy.schedule import hours_text, moment_text, next_change
 from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import NO_RULE, PREFIX, ScopeKey, Verdict, add_sentence
 
-_MAX_SITUATIONS: Final = 4096  # per direction
+_MAX_SITUATIONS: Final = 4096  # maximum number of cached verdicts per direction
 
 _PER_SHARE: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 _KIND_NAMES: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}

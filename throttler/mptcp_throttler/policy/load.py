@@ -65,7 +65,7 @@ def load_policy(text: str, source: str) -> Policy:
     return checked.policy
 
 
-# These check the document, not the validated sections, so that an error in one place hides none in another.
+# These functions check the document, not the validated sections, so that no error hides another error.
 
 
 def _rules_of(document: Document) -> Iterator[tuple[int, dict[str, object]]]:
@@ -94,7 +94,7 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
 
 
 def _unknown_budgets(document: Document) -> Iterator[Problem]:
-    """Yield rules that name an unknown budget, and names that would mix up two accounts."""
+    """Yield rules that name an unknown budget, and names that two budgets would share."""
     budgets = (document.data or {}).get("budgets", {})
     if not isinstance(budgets, dict):
         return
@@ -163,7 +163,7 @@ def _at_key(document: Document, path: KeyPath, message: str, severity: Severity 
     return replace(problem_at(document, path, None, message, document.key_position(path)), severity=severity)
 
 
-# These check the policy. Two rules are assumed to catch the same subflow unless that can be ruled out.
+# These functions check the policy. They assume that two rules may catch the same subflow unless that is impossible.
 
 
 def _errors(policy: Policy) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ class ActionRunner:
         steering: SteeringStage,
         events: EventRecorder,
     ) -> None:
-        """*connections* is the tracker's live view by token."""
+        """*connections*: the tracker's connections by token, always up to date."""
         self._path_manager, self._connections, self._sockets = path_manager, connections, sockets
         self._steering, self._events = steering, events
         self._refusals = RateLimiter(MAX_LINES)

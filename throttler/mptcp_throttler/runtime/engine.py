@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0  # interval of :meth:`Engine.tick`
 MAX_SLEEP_SECONDS = 1.0  # maximum wait for the next change of a rule's hours: no event reports that the clock was set
-CLOCK_SET_SECONDS = 0.01  # if the clocks diverge more, the wall clock was set: both are slewed alike, clock_gettime(2)
+CLOCK_SET_SECONDS = 0.01  # if the clocks diverge more, the wall clock was set: NTP slews both, clock_gettime(2)
 MAX_LINES = 20  # maximum log lines per minute about refused joins, and on disagreements: any client can cause them
 
 
@@ -135,7 +135,7 @@ class Engine:
         self.apply_plan()
 
     async def _set_initial_options(self) -> None:
-        # Read the policy again: another one may be in force now, and other rules may be open.
+        # Read the policy again: another policy may be in force now, and other rules may be open.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
         options = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
         options = with_exceptions(options, [each.network for each in self.grants.in_force])
@@ -197,8 +197,8 @@ class Engine:
         """Pass the plan to the kernel: first limits on sockets, then entries and classes. Then wake the sampler."""
         loop, planner = asyncio.get_running_loop(), self.downloads.planner
         if self.socket_limiter.possible:
-            # Handle the first moves at once, so that the next sample finds the new limits. If more moves remain, let
-            # the event loop run before the next ones.
+            # Handle the first changes at once, so that the next sample finds the new limits. If more changes remain,
+            # let the event loop run before the next ones.
             self.socket_limiter.follow()
             if planner.changed_subflows:
                 loop.call_soon(self.apply_plan)

@@ -145,7 +145,7 @@ def _handler() -> logging.Handler:
     is_journal = journal.is_journal()
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if is_journal:
-        with suppress(OSError):  # lines have no fields
+        with suppress(OSError):  # if the journal cannot be reached, send lines without fields
             handler = JournalHandler(journal.SOCKET)
     handler.setFormatter(LineFormatter(is_journal))
     return handler

@@ -129,11 +129,11 @@ class Observers:
             is_due = time.monotonic() - self._last_resync > RESYNC_INTERVALS * self._settings.verify_interval
             if is_due or self._tracker.needs_resync:
                 try:
-                    await self.resync(gently=True)
+                    await self.resync(with_pauses=True)
                 except KernelError as error:  # the next resync may succeed
                     log.error("resync: %s", error)
 
-    async def resync(self, gently: bool = False) -> None:
+    async def resync(self, with_pauses: bool = False) -> None:
         """Sweep the current sockets, and pass them to the tracker. Raises KernelError if the sweep fails."""
         self.counters.resyncs += 1
         self._last_resync = time.monotonic()
@@ -142,7 +142,7 @@ class Observers:
         def apply(piece: Sequence[KernelSubflow]) -> None:
             self._engine.handle_events(resync.add(piece, time.monotonic()))
 
-        await self._engine.sampler.sweep(apply, gently)
+        await self._engine.sampler.sweep(apply, with_pauses)
         for events in resync.finish():
             self._engine.handle_events(events)
             await asyncio.sleep(0)

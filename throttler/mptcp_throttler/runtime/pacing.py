@@ -61,7 +61,7 @@ class SocketLimiter(Component, Consumer):
         self._sockets = sockets
         self._on_plan_change = on_plan_change
         self._was_refused = False
-        self._wake = asyncio.Event()  # a resting socket must get its limit at once
+        self._wake = asyncio.Event()  # set if limits must apply at once, because sockets begin or end a rest
         self._initial_options: Mapping[Network, InitialOptions] = {}
         self._clients: set[Network] = set()  # addresses known to have a single path; they take precedence over prefixes
         self._outdated: deque[Network] = deque()  # prefixes whose initial options in the kernel may be out of date

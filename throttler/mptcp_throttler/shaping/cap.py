@@ -55,7 +55,7 @@ class LiveCap:
     pending: set[FourTuple] = field(default_factory=set)  # users whose onset is not complete
     lowered: set[FourTuple] = field(default_factory=set)
     """Pending users that had the cap before its throttle was lowered. The new rate begins after their onsets."""
-    decision_times: dict[FourTuple, float] = field(default_factory=dict)  # of decisions not yet in force
+    decision_times: dict[FourTuple, float] = field(default_factory=dict)  # times of decisions not yet in force
     interim_rates: dict[FourTuple, int] = field(default_factory=dict)  # bits/s of users whose rate still falls
     held_entries: int = 0  # number of subflows that do not use the cap but still have an entry for its class
     idle_since: float = 0.0

@@ -76,7 +76,7 @@ def initial_options(
         if path.model_fields_set == {"clients"}:
             options, number = _options(path, rules, policy.anticipate, class_of, rests)
         for network in path.clients or ():
-            # An earlier rule may decide on all of the network; smaller networks have their own settings.
+            # An earlier rule may decide about the whole network; smaller networks have their own settings.
             earlier = without_clients < number or any(each < number for each in by_prefix.values_around(network))
             result.setdefault(network, DEFAULT_OPTIONS if earlier else options)
     # The look-up maps IPv4 addresses into IPv6, but an IPv6 prefix of a policy must not match IPv4 clients.

@@ -28,7 +28,7 @@ from mptcp_throttler.shaping.model import DEFAULT_MINOR, SMALL_FALL_SHARE, Class
 IDLE_SECONDS = 60.0  # how long the class of an unused cap is kept
 CONNECTION_IDLE_SECONDS = 2.0  # the same for a connection's cap: shorter, because its token is not used again
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""Target of a subflow that lost the cap in whose class it began: without an entry its packets would still use it."""
+"""Target of a subflow that lost the cap in whose class it began: its packets would still use this class otherwise."""
 DRAIN_SECONDS = 10.0  # minimum lifetime of an ended subflow's entry; longer if its socket is known to have data
 MAX_DRAINING = 16_384  # maximum draining entries, the oldest is dropped first: 10,000 connections/s would keep 100,000
 MAX_CHANGED = 1024  # maximum number of changed subflows processed per call

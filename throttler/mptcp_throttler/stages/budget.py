@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The stage of budgets: counts the bytes of metered subflows, and caps the subflows by the step reached. Pure.
+"""The stage of budgets: counts the bytes of metered subflows, and applies the cap of the step reached. Pure.
 
 A subflow is metered while its verdict names a rule with a budget, even if another rule or stage caps it. The subflows
 of one budget share an account. They are decided again only when the account reaches a step, so the cost of a sample
@@ -48,7 +48,7 @@ class OpenAccount:
     has_ended: bool = False  # whether the period has ended or the policy no longer has the budget
     tokens: set[int] = field(default_factory=set)  # connections whose verdicts depend on this account
     step: BudgetStep | None = None
-    percent: int = 0  # the last announced percentage of the first step that was used; 0 once a step is reached
+    percent: int = 0  # the highest announced percentage of the first step's volume used; 0 once a step is reached
     next_change: float = math.inf  # used bytes at which the verdicts change next
     new_bytes: int = 0  # bytes used since the last full sweep
     sentence: str = ""
@@ -430,7 +430,7 @@ class BudgetStage(Stage):
         self._policy: Policy | None = None
         self.accounts = Accounts()
         self.sockets = MeteredSockets(self.accounts)
-        self._rule_of: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
+        self._rule_of: dict[str, str] = {}  # the first rule that feeds each budget: the budget's caps have its mark
         self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
         self._last_sweep = -math.inf  # when the last full sweep began, monotonic seconds
         self._urgent: tuple[FourTuple, ...] = ()  # subflows of accounts near their next step, the busiest first

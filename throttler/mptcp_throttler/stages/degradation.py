@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Detects capped connections whose rate is too low because their uncapped paths have degraded. Pure.
 
-A capped connection should get at least what a TCP session over one path would get: the rate that the best of its
-uncapped paths once had, its baseline (``stages.baseline``). A connection is degraded while it wants more than it gets,
+A capped connection should get at least as much as a TCP session over one path: the rate that the best of its uncapped
+paths once had, its baseline (``stages.baseline``). A connection is degraded while it wants more than it gets,
 all connections of the client over that path together get at most ``DEGRADED_SHARE`` of the baseline (if they get more,
 other connections only take their share), and all its own subflows get less than ``MAX_TOTAL_SHARE`` of the baseline.
 
@@ -46,8 +46,8 @@ from mptcp_throttler.stages.baseline import (
 )
 from mptcp_throttler.stages.stage import SLICE, Sampled, Samples
 
-MAX_TOTAL_SHARE = 0.8  # of the baseline; a connection whose subflows together get at least this is not degraded
-GRACE_SECONDS = 2.5  # time that senders get to use freed capacity; see the module
+MAX_TOTAL_SHARE = 0.8  # a connection whose subflows together get at least this share of the baseline is not degraded
+GRACE_SECONDS = 2.5  # time that senders get to use freed capacity; see above
 MIN_LACKING_RATIO, MAX_LACKING_RATIO = 0.7, 1.1  # (lacking rate) / allowance; outside, the allowance is updated
 TRIAL_SECONDS = 5.0  # if a degradation begins this soon after the caps were restored, the next pause doubles
 MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many samples in a row without demand
@@ -168,7 +168,7 @@ class GuardedConnection:
         return bool(uncapped) and all(each.span >= MIN_SPAN_SECONDS and each.is_backlogged for each in uncapped)
 
     def demand_delay(self) -> float:
-        """Return how many seconds after a degradation the demand may begin to show, as a backlog."""
+        """Return the maximum seconds from a degradation until the demand shows, as a backlog."""
         return max(WINDOW_SECONDS, 2 * self.span) + SLACK_SECONDS
 
     def is_proven(self, now: float) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The interface of all stages: it gets verdicts and samples, and returns verdicts and actions. Pure.
+"""The interface of all stages: a stage gets verdicts and samples, and returns verdicts and actions. Pure.
 
 The policy decides first. Then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts, based
 on earlier samples and the time. A stage never acts itself: it returns actions for the runtime (``Action``). Samples of

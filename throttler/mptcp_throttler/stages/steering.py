@@ -66,7 +66,7 @@ class BackupFlags:
             self.unexplained.add(four_tuple)
 
     def begin_samples(self, samples: Samples) -> None:
-        """Enforce ``UNDECIDED_SECONDS`` by the samples' time, and forget subflows without a socket."""
+        """Enforce ``UNDECIDED_SECONDS`` at the samples' time, and forget subflows without a socket."""
         if samples.complete:
             existing = samples.sockets.keys() | self._recent
             for four_tuple in self._set_flags.keys() - existing:

@@ -5,7 +5,7 @@ Every decision updates the number of subflows per path, cap and class, so a summ
 connections. A rule's cap on one path may have many classes, and a class may have subflows on several paths.
 
 Each sweep adds the growth of a subflow's counters to the totals of its path and its current cap. The meter of closed
-sockets reports what a subflow carried after its last sample, or if it existed only between two samples.
+sockets reports the bytes after a subflow's last sample, or all bytes if the subflow existed only between two samples.
 """
 
 from __future__ import annotations

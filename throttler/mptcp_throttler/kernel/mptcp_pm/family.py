@@ -3,8 +3,8 @@
 
 Generic netlink family mptcp_pm, linux/mptcp_pm.h; RFC 8684, 3.3.8. On SET_FLAGS the kernel sends MP_PRIO to the peer,
 and itself uses a backup subflow only while no regular one is usable. The in-kernel path manager selects subflows by
-local address, which all subflows of a one-armed proxy share. The userspace one selects by token and both addresses; it
-manages only connections accepted while ``net.mptcp.pm_type`` was 1.
+local address, which all subflows of a one-armed proxy share. The userspace path manager selects by token and both
+addresses; it manages only connections accepted while ``net.mptcp.pm_type`` was 1.
 
 A socket does not show which program made it backup. So the flags that exist at a start count as a killed daemon's only
 if there is a note in the state directory (:class:`FlagsNote`).

@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> None:
     The process also inherits the subscribed event socket, and keeps it open.
     """
     listening, path, note = arguments
-    # The starter waits for the first process only, and never has to reap the second.
+    # The throttler waits only for the first process, and never has to reap the second.
     if os.fork():
         os._exit(0)
     os.chdir("/")

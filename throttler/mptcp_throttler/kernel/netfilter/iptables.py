@@ -115,9 +115,9 @@ class IptablesNetfilter:
                 _, own_rules = self._postrouting(is_ipv6)
             except (self._iptc.IPTCError, self._iptc.XTablesError) as error:  # a foreign rule's extension is missing
                 raise KernelError(f"read mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
-            wanted = self._rules(is_ipv6)
+            rules = self._rules(is_ipv6)
             # Our rules may be in any order: they do not interact.
-            if len(own_rules) != len(wanted) or any(rule not in own_rules for rule in wanted):
+            if len(own_rules) != len(rules) or any(rule not in own_rules for rule in rules):
                 problems.append(f"our rules in mangle POSTROUTING of {_program(is_ipv6)} were changed")
             await asyncio.sleep(0)
         return problems

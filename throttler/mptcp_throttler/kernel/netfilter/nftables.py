@@ -32,7 +32,7 @@ from mptcp_throttler.shaping.model import NFT_TABLE, Ownership, Target
 _CHUNK = 250  # entries per transaction
 _MAX_SYNC_LENGTH = 2000
 """Characters. Shorter transactions run in the event loop: they take 1-2 ms, less than the switch to a thread."""
-_ATTEMPTS = 3  # reads of a map that changes during the read
+_ATTEMPTS = 3  # maximum number of reads of a map that changes during the read
 _FOREIGN = Target(0, 0)
 _CLASS_CHAIN = re.compile(r"^class_([0-9a-f]+)_mark_([0-9a-f]+)$")
 _NFT = 10 << 8
@@ -183,8 +183,8 @@ class NftablesNetfilter:
             for version in (4, 6):
                 for _ in range(_ATTEMPTS):
                     listed: dict[FourTuple, Target] = {}
-                    # Between messages of a dump the kernel skips as many elements as it has listed, in the order of
-                    # the hash table. If that grows, it lists some twice and omits as many, without NLM_F_DUMP_INTR.
+                    # Between messages of a dump the kernel skips as many elements as it has listed, in the order of the
+                    # hash table. If the table grows, it lists some twice and omits as many, without NLM_F_DUMP_INTR.
                     has_duplicates = False
                     async for four_tuple, target in in_slices(_entries(netlink, self._table.family, version)):
                         has_duplicates = has_duplicates or four_tuple in listed
@@ -226,7 +226,7 @@ class NftablesNetfilter:
     def _additions(self, part: list[tuple[FourTuple, Target]]) -> list[str]:
         targets = {target for _, target in part} - {_FOREIGN}
         lines = [line for target in targets for line in self._table.chain(target)]
-        # A map refuses a new verdict for an existing key, so the same transaction deletes the old one.
+        # A map refuses a new verdict for an existing key, so the same transaction deletes the old element.
         lines += self._deletions([ft for ft, target in part if self._targets.get(ft, target) != target])
         new = {ft: target for ft, target in part if self._targets.get(ft) != target}
         return lines + self._elements(
@@ -311,7 +311,7 @@ def _entries(netlink: NetlinkSocket, family: str, version: int) -> Iterator[tupl
 
 
 def _chains(netlink: NetlinkSocket, family: str) -> Iterator[tuple[str, bytes | None]]:
-    """Yield name and hook (base chains only) of our chains; may omit changing ones. Raises KernelError."""
+    """Yield name and hook (base chains only) of our chains; may omit chains that change. Raises KernelError."""
     for chain in netlink.dump(_GETCHAIN, _header(family), f"list the chains of table {family} {NFT_TABLE}"):
         fields = dict(attributes(chain, _NFGENMSG.size))
         if text(fields.get(_CHAIN_TABLE)) == NFT_TABLE:

@@ -144,7 +144,7 @@ def _dump_request(ports: Sequence[int]) -> bytes:
     """Return a ``DUMP`` request for the established sockets of *ports*. It covers both families in one table walk.
 
     Its filter, for inet_diag_bc_run() of net/ipv4/inet_diag.c, accepts sockets with a local port in *ports*. Each
-    operation has two jumps, in bytes from its own start. A jump 4 bytes past the end rejects.
+    operation has two jumps, in bytes from its own start. A jump 4 bytes past the end rejects the socket.
     """
     test, jump = 2 * _OPERATION.size, _OPERATION.size
     code = b""

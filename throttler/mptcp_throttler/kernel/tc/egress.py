@@ -134,13 +134,13 @@ class HtbTrafficControl:
         self._gso, self.settled = limit, False
 
     async def settle(self) -> None:
-        for link in self._shaped():
-            wanted = self._gso_wanted(link)
-            if wanted != link.gso:
-                set_gso(link, wanted)
+        for link in self._shaped_links():
+            target = self._gso_target(link)
+            if target != link.gso:
+                set_gso(link, target)
         self.settled = True
 
-    def _gso_wanted(self, link: Link) -> dict[str, int]:
+    def _gso_target(self, link: Link) -> dict[str, int]:
         if self._gso is None:
             return link.gso
         return {name: self._gso(size) for name, size in self._gso_before(link).items()}
@@ -155,12 +155,12 @@ class HtbTrafficControl:
             problems.append(f"{self._state_file} is missing; it records what to restore")
         common: dict[int, ClassSpec] | None = None
         all_minors: set[int] = set()
-        for link in self._shaped():
+        for link in self._shaped_links():
             deviations, classes = await self._tree.read(link)
             problems += deviations
-            wanted = self._gso_wanted(link)
-            if wanted != link.gso:
-                problems.append(f"the limit on GSO segments of {link.name} is {link.gso}, not {wanted}")
+            target = self._gso_target(link)
+            if target != link.gso:
+                problems.append(f"the limit on GSO segments of {link.name} is {link.gso}, not {target}")
             all_minors |= classes.keys()
             previous = classes if common is None else common
             common = {key: spec for key, spec in previous.items() if key in classes and spec.same_as(classes[key])}
@@ -170,10 +170,10 @@ class HtbTrafficControl:
         return problems, common | {minor: ClassSpec(minor, 0, 0, 0, 0, 0, 0) for minor in all_minors - common.keys()}
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
-        await self._tree.upsert(self._shaped(), specs)
+        await self._tree.upsert(self._shaped_links(), specs)
 
     async def delete_classes(self, minors: Iterable[int]) -> None:
-        await self._tree.delete(self._shaped(), minors)
+        await self._tree.delete(self._shaped_links(), minors)
 
     async def restore(self) -> None:
         self._gso, self.settled = None, True
@@ -194,7 +194,7 @@ class HtbTrafficControl:
     def _restore_one(self, link: Link) -> None:
         """Restore the qdisc and limits that *link* had before our root, and remove their note. Raises KernelError."""
         original = self._originals.get(str(link.index), {})
-        # A restoration that failed midway has already removed our root; the note says to continue.
+        # A restoration that failed midway has already removed our root: the note marks this.
         if self._tree.is_ours(link) or original.get("restoring"):
             tree = [root_qdisc.Saved(*map(saved.get, root_qdisc.Saved._fields)) for saved in original.get("tree", [])]
             if original:
@@ -208,7 +208,7 @@ class HtbTrafficControl:
             del self._originals[str(link.index)]
             self._write_notes()
 
-    def _shaped(self) -> list[Link]:
+    def _shaped_links(self) -> list[Link]:
         return [link for link in self._links() if link.name not in self.left_out]
 
     def _links(self) -> list[Link]:
@@ -221,8 +221,8 @@ class HtbTrafficControl:
                 self._absent.discard(name)
             elif name not in self._absent:
                 self._absent.add(name)
-                original = (find_link(int(index)) for index, each in self._originals.items() if each["name"] == name)
-                note = "".join(f", which is called {link.name} now" for link in original if link is not None)
+                renamed = (find_link(int(index)) for index, each in self._originals.items() if each["name"] == name)
+                note = "".join(f", which is called {link.name} now" for link in renamed if link is not None)
                 log.warning("there is no interface %s%s; see 'ip link'", name, note)
         return links
 

@@ -7,7 +7,7 @@ per cap. ``skb->priority`` selects the class, so no tc filter is needed. The lea
 segments (GRO) that exceed the class's burst: 64 KB at once would occupy a cap of 5 Mbit/s for 105 ms.
 
 pyroute2 creates only the root and the device. It needs 0.3 ms to read a class, and reads a whole datagram of classes
-without a pause; caps for 10,000 clients are 10,000 classes.
+without a pause; caps for 10,000 clients need 10,000 classes.
 
 The IFB device (drivers/net/ifb.c) gets received packets of capped subflows from nftables (``NftTable``), shapes them
 and reinjects them where they came in. One device serves all interfaces. A successor adopts it by its name.
@@ -86,7 +86,7 @@ class HtbTree:
             except NetlinkError as error:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
                 raise KernelError(f"{operation}: {os.strerror(error.code)}{hint}") from error
-        # Always set both classes: a daemon may have been killed before that, or another program changed them.
+        # Always set both classes: a daemon may have been killed before it did, or another program changed them.
         for minor, parent in self._fixed:
             await _request([self._class(operation, link, replace(_UNCAPPED, minor=minor), parent)])
         if is_new:
@@ -125,7 +125,7 @@ class HtbTree:
         return operation, REPLACE, root_qdisc.RTM_NEWTCLASS, body
 
     async def delete(self, links: Sequence[Link], minors: Iterable[int]) -> None:
-        """Remove classes from all *links*; ignore missing ones."""
+        """Remove classes from all *links*; ignore missing classes."""
 
         def request(minor: int, link: Link) -> _Request:
             operation = f"remove class {self._major:x}:{minor:x} from {link.name}"
@@ -242,7 +242,7 @@ async def _iproute() -> AsyncIterator[Any]:
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
-    failures: list[KernelError] = []  # only the first one: see ``runtime.event_loop``
+    failures: list[KernelError] = []  # only the first failure: see ``runtime.event_loop``
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         # With 10,000 classes the kernel takes up to 1 ms for each.
         async for operation, flags, kind, payload in in_slices(requests):

@@ -48,7 +48,7 @@ class Link:
 
 
 def find_link(key: str | int) -> Link | None:
-    """Return the interface with this index, name or altname (then its name here), or None. Raises KernelError."""
+    """Return the interface with this index, name or altname (which is then its name), or None. Raises KernelError."""
     request = _IFINFOMSG.pack(0, 0, key if isinstance(key, int) else 0, 0, 0)
     if isinstance(key, str):
         request += string(_IFLA_IFNAME, key)

@@ -159,7 +159,7 @@ def _pending_caps(snapshot: Snapshot) -> Iterator[CapKey]:
 
 def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answers.RuleTotals]:
     """Yield each rule of the policy with a cap on each of its paths, and all other caps that are or were in force.
-    The limits are those of the existing classes; if no subflow has the cap, those of the class that would be made."""
+    The limits are those of the existing classes; if no subflow has the cap, those of the class that it would get."""
     rules, traffic = snapshot.policy.rules, snapshot.engine.traffic
     throttles = {key: rule.throttle for rule in rules for key in _cap_keys(rule, snapshot.policy)}
     positions = {rule.name: index for index, rule in enumerate(rules)}

@@ -39,8 +39,8 @@ STEP_SECONDS = 0.02  # seconds between two samples of a subflow in transition
 SETTLED_SHARE = 0.05  # relative change of the level below which the pacing rate is not updated
 MAX_UNSAMPLED_SECONDS = 3.0  # if a subflow has no sample for this long, its cap begins without a transition
 LOW_BUFFER_SECONDS = 3.0
-"""Time in which almost no unsent data may wait on a subflow that began under its cap. Later it needs more, or a path
-with a longer RTT may run out of data: the scheduler ignores the other paths while this one would be free sooner."""
+"""Time in which almost no unsent data may wait on a subflow that began under its cap. Later it needs more data, or a
+path with a longer RTT may run out of data: the scheduler ignores that path while this path would be free sooner."""
 FIRST_CHECK_SECONDS, LATER_CHECK_SECONDS = 0.5, 30.0  # pauses between checks of released sockets: 10,000 cost 0.5 %
 SLICE = 128  # sockets processed at a time: less than 1 ms
 
@@ -69,7 +69,7 @@ class _Socket:
     cookie: int = 0  # cookie of the socket; 0 until the first sample
     limit: SocketLimit = NO_LIMIT
     rests: bool = False  # whether the pacing rate is 0 instead of the rate in ``limit``
-    limit_seen: bool = False  # whether a sample showed a limit; otherwise only acknowledged bytes prove its end
+    had_limit: bool = False  # whether a sample showed a limit; otherwise only acknowledged bytes prove its end
     transition: RateTransition | None = None
     sent: int = 0  # bytes sent at the transition's last step; while releasing: acknowledged at the first check, else -1
     demand: Demand = field(default_factory=Demand)
@@ -200,7 +200,7 @@ class DownloadOnsets:
                 self._drop(four_tuple, socket)
             socket = self._await_sample(four_tuple)
         socket.cookie = sample.cookie
-        socket.limit_seen |= sample.tcp.max_pacing_rate is not None
+        socket.had_limit |= sample.tcp.max_pacing_rate is not None
         socket.demand.count(sample, sample.read, 0.0 if cap.level is None else cap.level.round_seconds)
         if socket.state is State.TRANSITION:
             self._advance(four_tuple, socket, cap, sample, now)
@@ -225,7 +225,7 @@ class DownloadOnsets:
             self._changes.is_urgent |= socket.rests or sample.tcp.max_pacing_rate == 0
         else:
             socket.sent = sample.bytes_acked if socket.sent < 0 else socket.sent
-            is_applied = socket.limit_seen or sample.bytes_acked > socket.sent
+            is_applied = socket.had_limit or sample.bytes_acked > socket.sent
             if is_applied and sample.tcp.max_pacing_rate is None and socket.cookie not in self._buffers:
                 self._drop(four_tuple, socket)
             else:

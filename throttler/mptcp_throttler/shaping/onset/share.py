@@ -54,7 +54,7 @@ def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
 
 
 def is_outdated(level: Level | None, users: int, now: float) -> bool:
-    """Return whether the level of a cap must be recomputed. With many *users*, a further user is not a reason."""
+    """Return whether the level of a cap must be recomputed. With many *users*, one more does not matter."""
     return level is None or now - level.computed >= SHARE_SECONDS / 2 or abs(users - level.users) * 10 > level.users
 
 
