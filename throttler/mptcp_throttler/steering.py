@@ -292,7 +292,7 @@ class ActiveStandby(Mode):
 @dataclass(slots=True)
 class Overflow:
     """The cap of the last open path. While the paths before it are full, the cap grows: it doubles until it was first
-    too high, then grows slowly at first, or at once by the growth of the backlog. It stays while the backlog drains. It
+    too high, then grows slowly at first, or at once as the backlog grows. It stays while the backlog drains. It
     falls to the rate that the other paths lack when they are not full and carry less than before. It ends when the path
     itself cannot carry more."""
 
@@ -364,14 +364,14 @@ class Waterfall(ActiveStandby):
 
     def _open_or_close(self, now: float, usable: Sequence[str]) -> None:
         open_paths = [self._paths[name] for name in self._open]
-        fewer = open_paths[:-1]
+        fewer_paths = open_paths[:-1]
         closed = [name for name in usable if name not in self._open]
         total = sum(path.rate(RATE_WINDOW) for path in open_paths)
         # During an upload the paths have no baseline, which would keep all of them open.
-        trusted = max(MIN_CAP, TRUSTED_SHARE * sum(path.baseline for path in fewer))
+        trusted = max(MIN_CAP, TRUSTED_SHARE * sum(path.baseline for path in fewer_paths))
         if closed and all(path.is_full for path in open_paths) and self._overflow.cap is None:
             next_open, seconds = {*self._open, closed[0]}, OPEN_SECONDS
-        elif fewer and not any(path.is_full for path in fewer) and total < trusted:
+        elif fewer_paths and not any(path.is_full for path in fewer_paths) and total < trusted:
             next_open, seconds = set(self._open[:-1]), CLOSE_SECONDS
         else:
             self._change_began = None

@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
     top = add("top", "top", "Show connections and subflows live: rates, caps and reasons; --once prints one table.")
     top.add_argument("--once", action="store_true", help="print one table and end")
-    text = "sort the connections by this value (default: rate)"
+    text = "value by which the connections are sorted (default: rate)"
     top.add_argument("--sort", choices=("rate", "bytes", "age", "client"), default="rate", help=text)
     top.add_argument("--client", metavar="ADDRESS", help="only connections of this client")
     top.add_argument("--path", metavar="NAME", help="only connections with a subflow on this path")

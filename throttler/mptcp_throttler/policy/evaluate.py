@@ -204,8 +204,8 @@ class CompiledPolicy:
         steer, reason = self._rule(Kind.STEER, situation, direction, reason)
         path, guarded = self._path(situation.path_bits), rule is not None and rule.guard
         steered_bits = situation.path_bits & self._bits(steer.paths) if steer is not None and steer.paths else 0
-        others = budget, steer, self._path(steered_bits), guarded
-        return Verdict(four_tuple, path, rule, scope, throttle, reason, direction, *others)
+        roles = budget, steer, self._path(steered_bits), guarded
+        return Verdict(four_tuple, path, rule, scope, throttle, reason, direction, *roles)
 
     def _rule(self, kind: Kind, situation: Situation, direction: Direction, reason: str) -> tuple[Rule | None, str]:
         """Return the rule that meters or steers the subflow, and *reason*, with the cause added if no rule does."""

@@ -82,12 +82,12 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
     defined = f"the paths are {', '.join(key_text((path,)) for path in paths)}" if paths else "no paths are defined"
     for index, rule in _rules_of(document):
         paths_of_rule, steer = rule.get("paths"), rule.get("steer")
-        named: list[tuple[KeyPath, object]] = []
+        references: list[tuple[KeyPath, object]] = []
         if isinstance(paths_of_rule, list):
-            named += [(("paths", index), name) for index, name in enumerate(paths_of_rule)]
+            references += [(("paths", index), name) for index, name in enumerate(paths_of_rule)]
         if isinstance(steer, dict):
-            named += [(("steer", *key), name) for key, name in named_paths(steer)]
-        for key, name in named:
+            references += [(("steer", *key), name) for key, name in named_paths(steer)]
+        for key, name in references:
             if isinstance(name, str) and name not in paths:
                 message = f"{shown(name)} is not a path{did_you_mean(name, paths)}; {defined}"
                 yield problem_at(document, ("rules", index, *key), name, message)

@@ -92,19 +92,19 @@ class Planner:
     def set_verdicts(
         self, token: int, verdicts: Iterable[Verdict], now: float, young: Collection[FourTuple] = ()
     ) -> None:
-        """Replace the desired state of the connection *token* by *verdicts*, one for each active subflow.
+        """Replace the desired state of the connection *token* with *verdicts*, one for each active subflow.
 
         Verdicts on the other direction and on foreign ports are ignored. *young* subflows get no transition. Raises
         :class:`PlanError` if no class is left for some subflows: these keep their old cap, or have none; all other
         verdicts still apply.
         """
         ports = self.ownership.ports
-        decided, refused = set[FourTuple](), list[PlanError]()
+        active, refused = set[FourTuple](), list[PlanError]()
         for verdict in verdicts:
             four_tuple = verdict.four_tuple
             if verdict.direction is not self.direction or four_tuple.local_port not in ports:
                 continue
-            decided.add(four_tuple)
+            active.add(four_tuple)
             member = self.members.get(four_tuple)
             if member is not None and member.token is not None and member.token != token:
                 # The client reused the port for a newer connection before the end of the older one was reported.
@@ -122,9 +122,9 @@ class Planner:
                     self._set_rest(self.members[four_tuple], rests=verdict.rests)
         for four_tuple in self._connections.pop(token, ()):
             member = self.members.get(four_tuple)
-            if member is not None and member.token == token and four_tuple not in decided:
+            if member is not None and member.token == token and four_tuple not in active:
                 self._release(member, now, drains=True)
-        if remaining := tuple(each for each in decided if each in self.members and self.members[each].token == token):
+        if remaining := tuple(each for each in active if each in self.members and self.members[each].token == token):
             self._connections[token] = remaining
         if refused:
             raise refused.pop()

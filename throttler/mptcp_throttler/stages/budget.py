@@ -421,7 +421,7 @@ class StepReached(NamedTuple):
 
 
 class BudgetStage(Stage):
-    """The first stage: meters subflows and caps them by their budgets."""
+    """The first stage: meters subflows and applies the caps of their budgets."""
 
     needs_sockets = False
     interval, period = 0.1, 1.0
@@ -454,7 +454,7 @@ class BudgetStage(Stage):
             self._metering.clear()
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Meter subflows by the *verdicts*; return these with the caps of the steps reached."""
+        """Meter subflows as the *verdicts* require; return these with the caps of the steps reached."""
         if not self._rule_of:
             return verdicts
         self.accounts.begin_periods(now)
@@ -535,23 +535,23 @@ class BudgetStage(Stage):
     def _add_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, if the budget's cap is the tightest, with that cap."""
         direction, reason, sentence = verdict.direction, verdict.reason, self.accounts.describe(account)
-        step, other = account.step, verdict.throttle
+        step, rule_cap = account.step, verdict.throttle
         cap = None if step is None else step.throttle
         if step is None or cap is None:
             return verdict._replace(reason=add_sentence(reason, sentence, direction))
-        if other is not None and (other.ceil, other.rate) < (cap.ceil, cap.rate):
+        if rule_cap is not None and (rule_cap.ceil, rule_cap.rate) < (cap.ceil, cap.rate):
             excess = f"{format_rate(cap.ceil)} above {approximate_size(step.after)}"
-            tighter = f"tighter than the {account.budget.title}, {excess} {self.accounts.describe_end(account.budget)}"
+            addition = f"tighter than the {account.budget.title}, {excess} {self.accounts.describe_end(account.budget)}"
             bound = None if rule.budget_guard else cap.ceil
-            return verdict._replace(reason=add_sentence(reason, tighter, direction), bound=bound)
-        if other is None or verdict.rule is None:
+            return verdict._replace(reason=add_sentence(reason, addition, direction), bound=bound)
+        if rule_cap is None or verdict.rule is None:
             reason = add_sentence(reason, sentence, direction)
         else:
-            looser = f"the {format_rate(other.ceil)} of rule {verdict.rule.name}"
-            reason = f"{PREFIX[direction]}{sentence}; tighter than {looser}"
+            rule_limit = f"the {format_rate(rule_cap.ceil)} of rule {verdict.rule.name}"
+            reason = f"{PREFIX[direction]}{sentence}; tighter than {rule_limit}"
         member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[cap.share]
         scope = ScopeKey(self._rule_of[account.budget.name], cap.share, member, direction, step.after)
-        bound = None if other is None or verdict.guarded else other.ceil
+        bound = None if rule_cap is None or verdict.guarded else rule_cap.ceil
         return verdict._replace(
             rule=rule, scope=scope, throttle=cap, reason=reason, guarded=rule.budget_guard, bound=bound
         )

@@ -149,9 +149,9 @@ def _dump_request(ports: Sequence[int]) -> bytes:
     test, jump = 2 * _OPERATION.size, _OPERATION.size
     code = b""
     for port in reversed(ports):
-        rest = len(code)
+        code_bytes = len(code)
         test_operation = _OPERATION.pack(_SOURCE_PORT_IS, test, test + jump) + _OPERATION.pack(0, 0, port)
-        code = test_operation + (_OPERATION.pack(_JUMP, jump, jump + rest) if rest else b"") + code
+        code = test_operation + (_OPERATION.pack(_JUMP, jump, jump + code_bytes) if code_bytes else b"") + code
     # struct inet_diag_req, with no socket id
     request = struct.pack("=BxxB40xQI4x", socket.AF_UNSPEC, _EXT_INFO, _NO_COOKIE, _ESTABLISHED)
     return request + attribute(_BYTECODE, code)

@@ -10,7 +10,7 @@ pyroute2 creates only the root and the device. It needs 0.3 ms to read a class, 
 without a pause; caps for 10,000 clients need 10,000 classes.
 
 The IFB device (drivers/net/ifb.c) gets received packets of capped subflows from nftables (``NftTable``), shapes them
-and reinjects them where they came in. One device serves all interfaces. A successor adopts it by its name.
+and reinjects them where they came in. One device serves all interfaces. A restarted daemon adopts it by its name.
 """
 
 from __future__ import annotations

@@ -245,8 +245,8 @@ def budgets(snapshot: Snapshot, request: Arguments) -> answers.BudgetsAnswer:
     policy, address = snapshot.policy, request["client"]
     text = address_text(address) or ""
     all_verdicts = snapshot.engine.decisions.verdicts.values()
-    decided = (each for verdicts in all_verdicts for each in verdicts if each.four_tuple.remote == address)
-    names = _potential_budgets(snapshot, address) | _budget_names(decided)
+    verdicts_on_client = (each for verdicts in all_verdicts for each in verdicts if each.four_tuple.remote == address)
+    names = _potential_budgets(snapshot, address) | _budget_names(verdicts_on_client)
     unused = {
         Account(each.name, text, period(each, policy.time_zone, snapshot.now)[0]): 0
         for each in policy.budgets.values()
@@ -262,8 +262,8 @@ def _potential_budgets(snapshot: Snapshot, address: bytes) -> set[str]:
     now = snapshot.now
     four_tuples = [FourTuple(bytes(len(address)), 0, address, port) for port in (0, 1)]
     subflows = tuple(Subflow(each, not each.remote_port, None, None, False, None, now) for each in four_tuples)
-    decided = (evaluate(snapshot.policy, Connection(0, subflows[:count], now), now) for count in (1, 2))
-    return _budget_names(each for verdicts in decided for each in verdicts)
+    verdict_sets = (evaluate(snapshot.policy, Connection(0, subflows[:count], now), now) for count in (1, 2))
+    return _budget_names(each for verdicts in verdict_sets for each in verdicts)
 
 
 def _budget_names(verdicts: Iterable[Verdict]) -> set[str]:

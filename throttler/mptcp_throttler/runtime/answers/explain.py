@@ -193,9 +193,9 @@ class _Explanation:
         """Yield the text that each stage added to the reason or replaced it with."""
         reasons = [step[four_tuple, direction].reason for step in self._steps]
         for stage, step, before, after in zip(_STAGES, self._steps[1:], reasons[:-1], reasons[1:], strict=True):
-            added = after.removeprefix(f"{before}; ").removeprefix(PREFIX[direction])
-            if before != after and added:
-                yield {"stage": stage, "what": added, "since": self._since(stage, step[four_tuple, direction])}
+            text = after.removeprefix(f"{before}; ").removeprefix(PREFIX[direction])
+            if before != after and text:
+                yield {"stage": stage, "what": text, "since": self._since(stage, step[four_tuple, direction])}
 
     def _since(self, stage: StageName, verdict: Verdict) -> float | None:
         """Return the time of the last event in which the stage acted on the subflow; None without such an event, or if

@@ -266,11 +266,11 @@ def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
         row["capped"] += len({each.four_tuple for each in verdicts if each.throttle is not None})
     total, limit, sort = len(totals), request["limit"], request["sort"]
     if sort == "budget":
-        shown = _sort_by_budget(snapshot, totals, owners, limit)
+        selected = _sort_by_budget(snapshot, totals, owners, limit)
     else:
-        shown = dict(heapq.nsmallest(limit, totals.items(), key=_CLIENT_SORTS[sort]))
-    rows = {address_text(each): shown[client] for each, client in owners.items() if client in shown}
-    rows |= {row["client"]: row for row in shown.values()}
+        selected = dict(heapq.nsmallest(limit, totals.items(), key=_CLIENT_SORTS[sort]))
+    rows = {address_text(each): selected[client] for each, client in owners.items() if client in selected}
+    rows |= {row["client"]: row for row in selected.values()}
     used = snapshot.engine.budget_stage.accounts.used
     for account in budgets_of(snapshot.policy, used, snapshot.now, {each or "" for each in rows}):
         if account["client"] is not None:
@@ -278,7 +278,7 @@ def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
     return {
         **snapshot.common_keys,
         "total": total,
-        "clients": list(shown.values()),
+        "clients": list(selected.values()),
         "plain_tcp": _plain_tcp(snapshot, limit),
     }
 

@@ -70,12 +70,12 @@ class RateTransition:
             if not_sent > DRAINED_FACTOR * unsent and now - self.began < MAX_DRAIN_SECONDS:
                 return SocketLimit(self.previous_rate, unsent)
             self.ramp_began = now
-        passed = now - self.ramp_began
-        if passed < RAMP_SECONDS:
-            rate = round(self.start * (self.target / self.start) ** (passed / RAMP_SECONDS))
-            return SocketLimit(rate, self._unsent(rate, passed / RAMP_SECONDS))
+        elapsed = now - self.ramp_began
+        if elapsed < RAMP_SECONDS:
+            rate = round(self.start * (self.target / self.start) ** (elapsed / RAMP_SECONDS))
+            return SocketLimit(rate, self._unsent(rate, elapsed / RAMP_SECONDS))
         settle_seconds = min(MAX_SETTLE_SECONDS, SETTLE_ASSIGNMENTS * ASSIGNMENT_BYTES * 8 / self.target)
-        self.is_capped, self.is_done = True, passed >= RAMP_SECONDS + settle_seconds
+        self.is_capped, self.is_done = True, elapsed >= RAMP_SECONDS + settle_seconds
         return SocketLimit(self.target, None if self.is_done else self._unsent(self.target, 1.0))
 
     def _unsent(self, rate: int, share: float) -> int:

@@ -95,8 +95,8 @@ class UploadOnsets:
             elif ramp.received is None:
                 if sample.read >= ramp.began:  # otherwise the sample is older than the cap; another follows soon
                     ramp.began, ramp.received = sample.read, sample.bytes_received
-            elif (passed := sample.read - ramp.began) >= MEASURE_SECONDS:
-                rate = compute_rate(ramp.received, sample.bytes_received, passed)
+            elif (elapsed := sample.read - ramp.began) >= MEASURE_SECONDS:
+                rate = compute_rate(ramp.received, sample.bytes_received, elapsed)
                 siblings = [each for each in self._subflows(sample.token) if each != four_tuple]
                 ramp.fall_from(round(rate), now, siblings)
 
@@ -125,9 +125,9 @@ class UploadOnsets:
         cap = self._planner.soft_cap(four_tuple)
         if cap is None or cap.ceil >= ramp.start * SMALL_FALL_SHARE or now - ramp.began >= MAX_RAMP_SECONDS:
             return None
-        passed = min(MAX_STEP_SECONDS, now - ramp.stepped)
+        elapsed = min(MAX_STEP_SECONDS, now - ramp.stepped)
         impatience = ((now - ramp.began) / MAX_RAMP_SECONDS) ** 2
-        ramp.rate *= math.exp(-passed * allowed_fall(ramp.rate, ramp.lag, ramp.others_rate, impatience))
+        ramp.rate *= math.exp(-elapsed * allowed_fall(ramp.rate, ramp.lag, ramp.others_rate, impatience))
         ramp.stepped = now
         # The sum of all interim rates falls to the cap, so each falls to its part.
         return round(ramp.rate) if ramp.rate > cap.ceil / max(1, len(cap.interim_rates)) else None
@@ -149,12 +149,12 @@ def _measure_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
         return
     times = [each.read for each in (sample, *others)]
     read = max(times)
-    passed = read - ramp.sampled
-    if read - min(times) > MEASURE_SECONDS / 2 or (ramp.others and passed < MEASURE_SECONDS / 2):
+    elapsed = read - ramp.sampled
+    if read - min(times) > MEASURE_SECONDS / 2 or (ramp.others and elapsed < MEASURE_SECONDS / 2):
         return  # the reads are too far apart (as in a sweep), or so close to the last sample that bursts would count
     octets = sum(max(0, each.bytes_received - ramp.others.get(each.four_tuple, each.bytes_received)) for each in others)
-    if ramp.others and passed > 0:
-        ramp.others_rate = max(ramp.others_rate, compute_rate(0, octets, passed))
+    if ramp.others and elapsed > 0:
+        ramp.others_rate = max(ramp.others_rate, compute_rate(0, octets, elapsed))
     ramp.others, ramp.sampled = {each.four_tuple: each.bytes_received for each in others}, read
     if not ramp.others_rate:
         return
