@@ -63,7 +63,7 @@ def explain_answer(**changes: Any) -> dict[str, Any]:
 def test_explanation_lists_rules_in_order_and_until_when() -> None:
     assert list(explanation(explain_answer())) == [
         "connection 4f037d87 from 10.77.1.2, 1 active subflow, since Thu 2026-11-19 11:00:00",
-        "  10.77.1.2:53912, path ethernet by wan0, download: "
+        "  10.77.1.2:53912, path ethernet through wan0, download: "
         "capped at 5 Mbit/s, rule spare-ethernet, since 11:59:30, in force",
         "    rule night: does not match: outside its hours, 22:00-06:00",
         "    rule few: does not match: at most 1 active subflow",
@@ -83,7 +83,7 @@ def test_explanation_lists_rules_in_order_and_until_when() -> None:
             {"verdict": "capped at 5 Mbit/s (dry run)", "cap_state": "none"},
             "5 Mbit/s (dry run), rule spare-ethernet, since 11:59:30",
         ),
-        ({"direction": "up"}, "by wan0, upload: capped"),
+        ({"direction": "up"}, "through wan0, upload: capped"),
         ({"path": None, "interface": None}, "10.77.1.2:53912, on no path, download:"),
     ],
 )

@@ -94,7 +94,7 @@ class _Clock(NamedTuple):
 
 def _subflow(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
     path = f"path {subflow['path']}" if subflow["path"] else "on no path"
-    interface = f" by {subflow['interface']}" if subflow["interface"] else ""
+    interface = f" through {subflow['interface']}" if subflow["interface"] else ""
     direction = "upload" if subflow["direction"] == "up" else "download"
     yield f"  {subflow['remote']}, {path}{interface}, {direction}: {_verdict(subflow, clock)}"
     for rule in subflow["tried"]:
