@@ -134,7 +134,7 @@ class FakePacing(SocketPacing):
         self.problems: list[str] = []
         """The problems that the next comparison finds."""
         self.closed = False
-        self.has_buffers = self.sets_births = True
+        self.has_buffers = self.sets_initial_options = True
         self._sockets = sockets
 
     def set_initial_options(self, changes: Mapping[Network, InitialOptions | None]) -> None:

@@ -37,7 +37,7 @@ class FakeTrafficControl:
         self.log.append("replace root qdisc")
         self.prepared = True
 
-    def want_gso(self, limit: Callable[[int], int]) -> None:
+    def set_gso_limit(self, limit: Callable[[int], int]) -> None:
         self._wanted = limit(65_536)
 
     @property

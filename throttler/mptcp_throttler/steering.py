@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each by the simplest means that works. Pure.
+"""The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each with the simplest means that works. Pure.
 
 *active-standby*: the subflows of the standby path are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup
-subflow when no other is usable. By itself it would return at the first packet from the active path, which must then
+subflow when no other is usable. The kernel would return at the first packet from the active path, which must then
 retransmit all its losses, so that no data would arrive for seconds. So this mode treats a path as lost when
 outstanding data do not arrive for ``LOST_SECONDS``. It makes the lost path backup and the next path regular, until no
 data have been outstanding on the lost path for ``RETURN_SECONDS``.
@@ -22,7 +22,7 @@ for deviations in the last ``MAX_WINDOW``. A path with almost no throughput is e
 others down. A lost path is excluded at once, and returns when the measurement window no longer includes the loss.
 
 Times are seconds of any one clock, rates bits/s, volumes bytes. Samples may be 0.1 s or several seconds apart: a rate
-is taken over its window, or over the last interval if that is longer. ``stages.steering`` gives a mode samples and
+is computed over its window, or over the last interval if that is longer. ``stages.steering`` gives a mode samples and
 applies its treatments.
 """
 
@@ -36,7 +36,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 
-RATE_WINDOW, MIN_WINDOW, MAX_WINDOW = 1.0, 0.5, 10.0  # seconds: usual window of a rate, shortest and longest
+RATE_WINDOW, MIN_WINDOW, MAX_WINDOW = 1.0, 0.5, 10.0  # seconds: usual, shortest and longest window of a rate
 MIN_BACKLOG_SECONDS, SLOW_BACKLOG_SECONDS = 0.08, 0.5
 """Seconds that waiting data of a full path take to be sent, near its baseline rate and on a slower path."""
 MIN_BACKLOG, CERTAIN_BACKLOG = 70_000, 200_000  # bytes: one 64 KB chunk proves nothing, three are a backlog
@@ -44,7 +44,7 @@ BACKLOG_SECONDS = 0.7  # a path is full if more than one chunk has waited at eve
 BUSY_SHARE = 0.7  # fraction of the baseline from which on a path's rate is near its baseline
 LOST_SECONDS, LOST_ROUND_TRIPS = 0.55, 3
 """A path is lost if outstanding data do not arrive for these seconds, or these round trips if they take longer."""
-RETURN_SECONDS = 0.5  # a lost path is back after this many seconds without outstanding data
+RETURN_SECONDS = 0.5  # a lost path is usable again after this many seconds without outstanding data
 BASELINE_DECAY_SECONDS = 60.0  # seconds in which a baseline falls to 1/e
 SETTLE_SECONDS = 1.0  # seconds for which little or much data must have waited before this counts
 MIN_CAP = 256_000  # minimum cap of a path in any mode, bits/s
@@ -52,14 +52,14 @@ MIN_CAP = 256_000  # minimum cap of a path in any mode, bits/s
 OPEN_SECONDS, CLOSE_SECONDS = 0.5, 1.0  # seconds
 TRUSTED_SHARE = 0.85  # fraction of its baseline that a path is trusted to carry
 USED_SHARE = 0.7  # a path that carries this fraction of its cap would carry more without it
-STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25  # between two changes of a cap; of an overflow's until first too high
+STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25  # between two changes of a cap; the second while an overflow grows fast
 FIRST_CAP_SHARE = 0.5  # cap of a newly opened path, as a fraction of the baselines of the paths before it
 FAST_GROWTH, GROWTH, ACCELERATION = 2.0, 1.06, 1.5
 """Growth factor until the cap was first too high; first factor after that; exponent for each further factor."""
 MIN_FACTOR = 0.7  # lowest factor of the cap, or of the rate without one, per ``STEP_SECONDS``
 DRAIN_SHARE, FAST_DRAIN_SHARE = 0.05, 0.3
-"""The cap is enough if the backlog drains faster than this fraction of the baselines before it; in fast growth."""
-OVERFLOW_SHARE = 0.97  # the last path gets the data above this fraction of the baselines before it
+"""The cap suffices if the backlog drains faster than the first (in fast growth: second) share of the baselines."""
+OVERFLOW_SHARE = 0.97  # the last path gets the data above this fraction of the earlier paths' baselines
 
 MEASURE_WINDOW = 2.0  # seconds over which rates are computed: BBR's pause of 0.2 s every 10 s must not matter
 FIRST_CAP_SECONDS = 0.6  # seconds from the first sample to the first cap
@@ -79,7 +79,7 @@ class Treatment(NamedTuple):
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
-class Crowd:
+class ClientLoad:
     """The load of all steered connections of one client on one path."""
 
     waiting: int = 0
@@ -95,9 +95,9 @@ class PathLoad:
         self._history: list[tuple[float, int]] = []  # past times, each with the bytes carried until then
         self.baseline = 0.0  # rate that the path once had, bits/s
         self.waiting = 0
-        self._crowd, self._crowd_part = Crowd(), (0, 0)  # the part: this connection's waiting bytes and bits/s
+        self._client_load, self._own_load = ClientLoad(), (0, 0)  # own: of this connection, (bytes, bits/s)
         self.read = 0.0  # When the path was last read. In a sweep, another path may be read seconds earlier or later.
-        self._alive = 0.0  # when data last arrived, or nothing was outstanding
+        self._last_arrival = 0.0  # when data last arrived, or nothing was outstanding
         self._empty_since: float | None = None  # since when no data are outstanding; None while some are
         self._last_idle = self._last_backlog = self._last_empty = -inf
         """When little data waited last, when much data waited last, and when at most one chunk waited last."""
@@ -112,7 +112,7 @@ class PathLoad:
         self.waiting = sum(each.tcp.not_sent for each in samples)
         outstanding = any(each.tcp.unacked for each in samples)
         if not outstanding or arrived:
-            self._alive = read
+            self._last_arrival = read
         if outstanding or not samples:
             self._empty_since = None
         elif self._empty_since is None:
@@ -125,7 +125,7 @@ class PathLoad:
         self.baseline = max(rate, self.baseline * exp(-elapsed / BASELINE_DECAY_SECONDS))
         # Outstanding data do not arrive on a path that used to work.
         lost_after = max(LOST_SECONDS, LOST_ROUND_TRIPS * max((each.tcp.rtt / 1e6 for each in samples), default=0.0))
-        if samples and self.baseline > MIN_CAP and read - self._alive >= lost_after:
+        if samples and self.baseline > MIN_CAP and read - self._last_arrival >= lost_after:
             self.last_silent = now
         if self.waiting >= max(MIN_BACKLOG, min(MIN_BACKLOG_SECONDS * rate / 8, CERTAIN_BACKLOG)):
             self._last_backlog = read
@@ -134,19 +134,19 @@ class PathLoad:
         if self.waiting < MIN_BACKLOG:
             self._last_empty = read
 
-    def update_crowd(self, crowd: Crowd | None) -> None:
-        """Update this connection's part of *crowd*, or of the present crowd."""
-        self._crowd.waiting -= self._crowd_part[0]
-        self._crowd.rate -= self._crowd_part[1]
-        self._crowd = crowd or self._crowd
+    def update_client_load(self, client_load: ClientLoad | None) -> None:
+        """Update this connection's part of *client_load* (None: of the same load as before)."""
+        self._client_load.waiting -= self._own_load[0]
+        self._client_load.rate -= self._own_load[1]
+        self._client_load = client_load or self._client_load
         is_active = self.is_present and self._empty_since is None
-        self._crowd_part = (self.waiting, round(self.rate(RATE_WINDOW))) if is_active else (0, 0)
-        self._crowd.waiting += self._crowd_part[0]
-        self._crowd.rate += self._crowd_part[1]
+        self._own_load = (self.waiting, round(self.rate(RATE_WINDOW))) if is_active else (0, 0)
+        self._client_load.waiting += self._own_load[0]
+        self._client_load.rate += self._own_load[1]
 
     def leave(self) -> None:
         self._delivered = {}
-        self.update_crowd(None)
+        self.update_client_load(None)
 
     @property
     def is_present(self) -> bool:
@@ -180,7 +180,7 @@ class PathLoad:
         return self._carried - later[1]
 
     def rate(self, window: float) -> float:
-        """Return the bits/s of the last *window* seconds."""
+        """Return the mean rate of the last *window* seconds, bits/s."""
         return 8 * self.carried_bytes(window) / max(min(window, self._history[-1][0] - self._history[0][0]), MIN_WINDOW)
 
     @property
@@ -189,10 +189,10 @@ class PathLoad:
         client count, because each of many small downloads has only little data waiting."""
         if not self.is_present:
             return False
-        crowd_waiting = self._crowd.waiting
-        crowd_backlog = max(CERTAIN_BACKLOG, MIN_BACKLOG_SECONDS * self._crowd.rate / 8)
+        client_waiting = self._client_load.waiting
+        client_backlog = max(CERTAIN_BACKLOG, MIN_BACKLOG_SECONDS * self._client_load.rate / 8)
         # If the round trip is short, the kernel never holds more than one chunk.
-        if crowd_waiting > self.waiting and crowd_waiting >= crowd_backlog:
+        if client_waiting > self.waiting and client_waiting >= client_backlog:
             return True
         if self.read - self._last_empty >= BACKLOG_SECONDS:
             return True
@@ -204,7 +204,7 @@ class PathLoad:
 class Mode(ABC):
     """A steering mode, and how it steers one connection."""
 
-    names: ClassVar[tuple[str, ...]]  # names in the policy, 3GPP's first
+    names: ClassVar[tuple[str, ...]]  # names in the policy; the first is 3GPP's
     meaning: ClassVar[str]  # for the description of the key ``mode``
     keys: ClassVar[tuple[str, ...]] = ()  # its keys under ``steer``
     spreads_data: ClassVar[bool] = True
@@ -216,12 +216,12 @@ class Mode(ABC):
         self._paths = {name: PathLoad() for name in weights}
 
     def observe(
-        self, now: float, samples: Sequence[tuple[str, KernelSubflow]], crowds: Mapping[str, Crowd]
+        self, now: float, samples: Sequence[tuple[str, KernelSubflow]], loads: Mapping[str, ClientLoad]
     ) -> dict[FourTuple, Treatment]:
-        """Process samples of all active subflows on the steered paths; return their treatments. *crowds*: by path."""
+        """Process samples of all active subflows on the steered paths; return their treatments. *loads*: by path."""
         for name, path in self._paths.items():
             path.observe(now, [each for name_of_path, each in samples if name_of_path == name])
-            path.update_crowd(crowds.get(name))
+            path.update_client_load(loads.get(name))
         self.decide(now)
         return {each.four_tuple: self.treatment(path) for path, each in samples}
 
@@ -267,7 +267,7 @@ class ActiveStandby(Mode):
         self.update_open_paths(now, usable, previous)
 
     def update_open_paths(self, now: float, usable: Sequence[str], previous: tuple[str, ...]) -> None:
-        """Open or close further *usable* paths; the *previous* ones were open."""
+        """Open or close further *usable* paths; the *previous* paths were open."""
         self._open = self._open[:1]
 
     def treatment(self, path: str) -> Treatment:
@@ -292,7 +292,7 @@ class ActiveStandby(Mode):
 @dataclass(slots=True)
 class Overflow:
     """The cap of the last open path. While the paths before it are full, the cap grows: it doubles until it was first
-    too high, then grows slowly at first, or at once by the growth of the backlog. It stays while the backlog drains. It
+    too high, then grows slowly at first, or at once as the backlog grows. It stays while the backlog drains. It
     falls to the rate that the other paths lack when they are not full and carry less than before. It ends when the path
     itself cannot carry more."""
 
@@ -300,7 +300,7 @@ class Overflow:
     _growth: float = FAST_GROWTH
     _set_at: float = -inf
     _waiting: int = 0  # bytes waiting on the paths before it at ``_set_at``
-    _was_unused: bool = False  # at ``_set_at`` the path gave less than its cap
+    _was_unused: bool = False  # whether the path carried less than its cap at ``_set_at``
 
     def begin(self, now: float, earlier: Sequence[PathLoad]) -> None:
         """Cap a newly opened path; the *earlier* paths are full."""
@@ -344,7 +344,7 @@ class Waterfall(ActiveStandby):
 
     def __init__(self, weights: Mapping[str, int]) -> None:
         super().__init__(weights)
-        self._change_began: float | None = None  # since when all open paths are full, or one less is enough
+        self._change_began: float | None = None  # since when all open paths are full, or all but the last suffice
         self._overflow = Overflow()
 
     def update_open_paths(self, now: float, usable: Sequence[str], previous: tuple[str, ...]) -> None:
@@ -364,22 +364,22 @@ class Waterfall(ActiveStandby):
 
     def _open_or_close(self, now: float, usable: Sequence[str]) -> None:
         open_paths = [self._paths[name] for name in self._open]
-        fewer = open_paths[:-1]
+        fewer_paths = open_paths[:-1]
         closed = [name for name in usable if name not in self._open]
         total = sum(path.rate(RATE_WINDOW) for path in open_paths)
         # During an upload the paths have no baseline, which would keep all of them open.
-        trusted = max(MIN_CAP, TRUSTED_SHARE * sum(path.baseline for path in fewer))
+        trusted = max(MIN_CAP, TRUSTED_SHARE * sum(path.baseline for path in fewer_paths))
         if closed and all(path.is_full for path in open_paths) and self._overflow.cap is None:
-            wanted, seconds = {*self._open, closed[0]}, OPEN_SECONDS
-        elif fewer and not any(path.is_full for path in fewer) and total < trusted:
-            wanted, seconds = set(self._open[:-1]), CLOSE_SECONDS
+            next_open, seconds = {*self._open, closed[0]}, OPEN_SECONDS
+        elif fewer_paths and not any(path.is_full for path in fewer_paths) and total < trusted:
+            next_open, seconds = set(self._open[:-1]), CLOSE_SECONDS
         else:
             self._change_began = None
             return
         if self._change_began is None:
             self._change_began = now
         elif now - self._change_began >= seconds:
-            self._open, self._change_began = tuple([name for name in usable if name in wanted]), None
+            self._open, self._change_began = tuple([name for name in usable if name in next_open]), None
 
     def cap(self, path: str) -> int | None:
         return self._overflow.cap if path == self._open[-1] else None
@@ -420,9 +420,9 @@ class LoadBalancing(Mode):
             for name, path in self._paths.items()
             if path.is_present and not path.lost and path.rate(MEASURE_WINDOW) > MIN_RATE_SHARE * path.baseline
         }
-        self._caps = self._balanced(participants) if len(participants) > 1 else {}
+        self._caps = self._balance(participants) if len(participants) > 1 else {}
 
-    def _balanced(self, participants: Mapping[str, PathLoad]) -> dict[str, int]:
+    def _balance(self, participants: Mapping[str, PathLoad]) -> dict[str, int]:
         weights = sum(self._weights[name] for name in participants)
         shares = {name: self._weights[name] / weights for name in participants}
         slowest, measure = self._measure(participants, shares)

@@ -4,7 +4,7 @@ in the same directory. The daemon reads both at its start. The commands ``quota`
 whether a daemon runs or not.
 
 One transaction writes a total together with the socket counters that it comes from. So each byte counts once even after
-a crash: a restarted daemon continues from these counters. Totals are added to, never overwritten, so that ``quota
+a crash: a restarted daemon continues from these counters. Writers add to totals and never overwrite them, so ``quota
 reset`` works while a daemon runs. Counters belong to one boot of the host. For privacy, only the owner can access the
 files.
 """
@@ -28,7 +28,7 @@ from mptcp_throttler.policy.budget import Account, Grant, Usage
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 GRANTS = "grants.json"  # file name of the grants, in the ledger's directory
 _MAX_GRANTS = 10_000
-_MAX_TIME = 1 << 33  # seconds since the epoch: beyond, some calendars have no dates
+_MAX_TIME = 1 << 33  # seconds since the epoch; some calendars have no later dates
 _LOCK_TIMEOUT = 5.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS used (
@@ -108,7 +108,7 @@ class Ledger:
         return bool(before != version)
 
     def reset(self, accounts: Collection[Account]) -> int:
-        """Delete the usage of the accounts *accounts*; return the number of accounts that had usage."""
+        """Delete the usage of *accounts*; return the number of accounts that had usage."""
         delete = "DELETE FROM used WHERE rule = ? AND client = ? AND start = ?"
         with self._transaction() as database:
             return database.executemany(delete, list(accounts)).rowcount if accounts else 0
@@ -155,7 +155,7 @@ def read_grants(path: Path) -> tuple[Grant, ...]:
 
 
 def change_grants(path: Path, edit: Callable[[Sequence[Grant]], Sequence[Grant]]) -> None:
-    """Replace the grants in *path* by what *edit* returns for those that have not ended, atomically. Raises
+    """Atomically replace the grants in *path* with the result of *edit*, which gets those that have not ended. Raises
     KernelError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with state_directory(path.parent) as directory:

@@ -49,7 +49,7 @@ def dump(host: LiveNode) -> str:
 
 
 async def limit_gso(tc: HtbTrafficControl, size: int) -> None:
-    tc.want_gso(lambda before: min(size, before))
+    tc.set_gso_limit(lambda before: min(size, before))
     await tc.settle()
 
 

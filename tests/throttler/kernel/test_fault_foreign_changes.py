@@ -218,9 +218,7 @@ def damage_and_check(scene: Scene, damage: Damage, is_repaired: IsRepaired, auth
     before, known_length, rounds = scene.count(), len(scene.throttler.process.output()), scene.pulse.count
 
     def change_lines() -> list[str]:
-        return [
-            each for each in scene.throttler.process.output()[known_length:].splitlines() if "it was changed by" in each
-        ]
+        return [each for each in scene.throttler.process.output()[known_length:].splitlines() if "changed by" in each]
 
     took = repair_seconds(damage, is_repaired)
     print(f"repaired after {took:.2f} s; longest pause so far {scene.pulse.longest:.2f} s")

@@ -129,7 +129,7 @@ MISSING_FEATURES = {
         runs="iptables",
     ),
     "libbpf": MissingFeature(
-        "; what a subflow carries after its last sample is not counted", files="libbpf.so*", runs="iptables"
+        "; bytes after a subflow's last sample are not counted", files="libbpf.so*", runs="iptables"
     ),
     "Multipath TCP": MissingFeature(
         "this kernel has no Multipath TCP (Linux 5.6 or newer, option MPTCP): only plain_tcp: cap applies",

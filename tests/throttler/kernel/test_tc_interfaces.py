@@ -177,7 +177,7 @@ def test_start_is_refused_if_the_state_file_cannot_be_read(link: LiveNode, tmp_p
 
     async def start() -> None:
         tc = HtbTrafficControl(["t0"], Ownership(), tmp_path)
-        with pytest.raises(KernelError, match="it says what to restore at the root"):
+        with pytest.raises(KernelError, match="it records what to restore at the root"):
             await tc.prepare()
 
     with link.entered():

@@ -79,7 +79,7 @@ def test_top_explain_and_events_show_a_cap(site: Site) -> None:
         for argument in ("10.77.1.2", token, wifi["remote"]):
             explained = command_output(throttler, "explain", argument)
             assert f"connection {token} from 10.77.1.2, 2 active subflows, since " in explained
-            assert f"{ethernet['remote']}, path ethernet by wan0, download: capped at 5 Mbit/s" in explained
+            assert f"{ethernet['remote']}, path ethernet through wan0, download: capped at 5 Mbit/s" in explained
             assert "in force\n    rule spare-ethernet: matches" in explained
             assert "rule spare-ethernet: does not match: it is on path wifi, not on ethernet" in explained
 

@@ -299,7 +299,7 @@ def test_cap_of_a_rule_applies_if_it_is_lower_than_the_budgets_cap() -> None:
     (verdict,) = host.decide(1)
     assert verdict.scope == ScopeKey("cap", Share.PATH)
     assert verdict.reason.endswith(
-        "; tighter than the budget of rule lte, 1 Mbit/s beyond 1.00 MB until 2026-12-01 00:00 EET"
+        "; tighter than the budget of rule lte, 1 Mbit/s above 1.00 MB until 2026-12-01 00:00 EET"
     )
     assert (verdict.guarded, verdict.bound) == (True, 1_000_000), "the budget's cap must hold, too"
     host.carry(1, 2 * MB)

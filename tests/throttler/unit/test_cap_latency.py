@@ -32,7 +32,7 @@ class Scene:
         self.now = 100.0
         self.planner = Planner(Ownership())
         self.histogram = LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS)
-        self.planner.clock, self.planner.in_force = lambda: self.now, self.histogram.count
+        self.planner.clock, self.planner.report_delay = lambda: self.now, self.histogram.count
         self.planner.soft_caps = soft
         self.is_dry = dry
         self.planner.set_policy(policy(CAP))
@@ -45,10 +45,10 @@ class Scene:
         """Apply everything in the plan, classes first, as the reconciler does."""
         self.now += after
         self.apply_classes()
-        self.planner.entries.upserted(dict(self.planner.entries.upserts))
+        self.planner.entries.record_upserts(dict(self.planner.entries.upserts))
 
     def apply_classes(self) -> None:
-        self.planner.classes.upserted(dict(self.planner.classes.upserts))
+        self.planner.classes.record_upserts(dict(self.planner.classes.upserts))
 
     @property
     def totals(self) -> tuple[int, float]:
@@ -167,7 +167,7 @@ def test_outdated_entry_does_not_count() -> None:
     outdated = dict(scene.planner.entries.upserts)
     scene.decide(verdict(1, OTHER))
     scene.apply_classes()
-    scene.planner.entries.upserted(outdated)
+    scene.planner.entries.record_upserts(outdated)
     assert scene.totals == (0, 0)
     scene.apply(0.5)
     assert scene.totals == (1, 0.5)

@@ -36,7 +36,7 @@ class Scene:
         before = self.verdicts.get(token, ())
         decision = self.comparer.compare(token, None, before, after, 0.0, is_dry=self.dry)
         self.traffic.record_decision(decision)
-        self.log.decided(decision)
+        self.log.record_decision(decision)
         self.verdicts[token] = after
 
 

@@ -20,7 +20,7 @@ from mptcp_proxy.error_pages import CHECK_PAGE
 from mptcp_proxy.places import Places, Role
 from mptcp_throttler.config.settings import load_settings
 from mptcp_throttler.kernel import bpf
-from mptcp_throttler.kernel.mptcp_pm import family, keeping
+from mptcp_throttler.kernel.mptcp_pm import family, keeper_client
 from mptcp_throttler.kernel.sysctl import NOTE
 from mptcp_throttler.shaping import model
 from mptcp_throttler.shaping.model import Ownership
@@ -91,7 +91,7 @@ HANDLE = f"{OWNERSHIP.htb_major:x}:"
         ("status socket", str(SETTINGS.status_socket)),
         ("tunnels' socket", str(SETTINGS.tunnel_socket)),
         ("tunnels' socket", str(TunnelsSection.model_fields["status_socket"].default)),
-        ("keeper of the path manager", f"{SETTINGS.state_directory}/{keeping.NAME}"),
+        ("keeper of the path manager", f"{SETTINGS.state_directory}/{keeper_client.NAME}"),
         ("note that backup flags are set", f"{SETTINGS.state_directory}/{family.FLAGS_NOTE}"),
         ("what the sysctls were", f"{SETTINGS.state_directory}/{NOTE}"),
         ("port ids of the throttler's netlink sockets", f"{OUR_PORTS:#x} to {OUR_PORTS | 0xFFFF:#x}"),

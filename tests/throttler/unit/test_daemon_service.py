@@ -201,7 +201,7 @@ def test_status_shows_a_ledger_that_cannot_be_written(tmp_path: Path, capsys: py
             assert scene.request(query="summary")["ledger_error"] == "ledger l: disk full"
             assert "BUDGETS NOT WRITTEN: ledger l: disk full" in scene.daemon._summary()
             print_status(scene.status())
-            assert "BUDGETS NOT WRITTEN: ledger l: disk full; caps hold" in capsys.readouterr().out
+            assert "BUDGETS NOT WRITTEN: ledger l: disk full; caps stay in force" in capsys.readouterr().out
             scene.daemon._budgets.write_error = None
             print_status(scene.status())
             assert "NOT WRITTEN" not in capsys.readouterr().out + scene.daemon._summary()

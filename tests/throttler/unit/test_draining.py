@@ -59,7 +59,7 @@ def test_ended_subflow_without_a_socket_loses_its_entry() -> None:
 def test_entry_is_removed_after_the_timeout_if_no_socket_can_be_sampled() -> None:
     scene = scene_with_ended_subflow(SENDING)
     scene.planner.expire(NOW + DRAIN_SECONDS)
-    scene.perform(scene.transitions.missed(11.0))
+    scene.perform(scene.transitions.handle_failed_sampling(11.0))
     assert not scene.planner.entries.desired
 
 

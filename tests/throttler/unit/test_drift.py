@@ -99,7 +99,7 @@ def test_foreign_change_is_compared_at_once_and_logged_with_its_author(caplog: p
         assert (counters.noticed, counters.comparisons, counters.repaired) == (2, 1, 1)
 
     with_bench(test)
-    expected = "it was changed by process 7 (tc): root qdisc of wan0, process 7 (tc): class 4d50:10 of wan0"
+    expected = "changed by process 7 (tc): root qdisc of wan0, process 7 (tc): class 4d50:10 of wan0"
     assert expected in caplog.text
 
 
@@ -124,7 +124,7 @@ def test_author_of_a_change_during_a_comparison_is_logged(caplog: pytest.LogCapt
         await bench.run_during(test())
 
     asyncio.run(scenario())
-    (line,) = (each.getMessage() for each in caplog.records if "it was changed" in each.getMessage())
+    (line,) = (each.getMessage() for each in caplog.records if "changed by" in each.getMessage())
     assert f"{UNKNOWN}: interface mptcp-up, process 8 (nft): rule of table mptcp_throttler" in line
 
 
@@ -135,7 +135,7 @@ def test_harmless_change_is_not_logged(caplog: pytest.LogCaptureFixture) -> None
         assert bench.monitor.counters.repaired == 0
 
     with_bench(test)
-    assert "it was changed" not in caplog.text
+    assert "changed by" not in caplog.text
 
 
 def test_comparisons_are_periodic_if_there_are_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_change_without_a_notice_is_found_periodically(caplog: pytest.LogCapture
         await until(lambda: bench.monitor.counters.repaired)
 
     with_bench(test, interval=0.02)
-    assert "it was changed by another program; the kernel does not report which" in caplog.text
+    assert "changed by another program; the kernel does not report which" in caplog.text
 
 
 def test_failed_repair_is_retried_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +184,7 @@ def test_notice_source_that_cannot_be_opened_is_logged(caplog: pytest.LogCapture
         DriftMonitor((), 30).open([refuse])
 
     asyncio.run(scenario())
-    assert "Operation not permitted; they are found within 30 s" in caplog.text
+    assert "Operation not permitted; changes are found within 30 s" in caplog.text
 
 
 def test_object_that_keeps_being_changed_waits_for_the_periodic_comparison(

@@ -63,7 +63,7 @@ def explain_answer(**changes: Any) -> dict[str, Any]:
 def test_explanation_lists_rules_in_order_and_until_when() -> None:
     assert list(explanation(explain_answer())) == [
         "connection 4f037d87 from 10.77.1.2, 1 active subflow, since Thu 2026-11-19 11:00:00",
-        "  10.77.1.2:53912, path ethernet by wan0, download: "
+        "  10.77.1.2:53912, path ethernet through wan0, download: "
         "capped at 5 Mbit/s, rule spare-ethernet, since 11:59:30, in force",
         "    rule night: does not match: outside its hours, 22:00-06:00",
         "    rule few: does not match: at most 1 active subflow",
@@ -83,7 +83,7 @@ def test_explanation_lists_rules_in_order_and_until_when() -> None:
             {"verdict": "capped at 5 Mbit/s (dry run)", "cap_state": "none"},
             "5 Mbit/s (dry run), rule spare-ethernet, since 11:59:30",
         ),
-        ({"direction": "up"}, "by wan0, upload: capped"),
+        ({"direction": "up"}, "through wan0, upload: capped"),
         ({"path": None, "interface": None}, "10.77.1.2:53912, on no path, download:"),
     ],
 )
@@ -243,7 +243,7 @@ def test_follow_prints_each_event_once_and_reports_gaps(tmp_path: Path) -> None:
     numbers = [int(line.rpartition(" ")[2]) for line in out.splitlines()[1:]]
     assert numbers == [*range(1, 8), *range(21, 31), 1, 2]
     assert err.splitlines() == [
-        "note: 13 events are missing: the daemon keeps only the latest ones",
+        "note: 13 events are missing: the daemon keeps only the latest events",
         "note: the daemon was restarted; its events begin here",
     ]
     times = [at for at, _ in requests]
@@ -277,7 +277,7 @@ def test_follow_continues_after_a_restart_of_the_daemon(
     out, err = capsys.readouterr()
     assert [int(line.rpartition(" ")[2]) for line in out.splitlines()[1:]] == [*range(1, 6), *range(1, 9)]
     assert err.splitlines() == [
-        f"note: no daemon answers at {path}; is it running? Waiting for it",
+        f"note: no daemon answers at {path}; is it running? Waiting for the daemon",
         "note: the daemon was restarted; its events begin here",
     ]
 

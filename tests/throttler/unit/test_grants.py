@@ -56,8 +56,8 @@ async def test_grant_lifts_caps_and_ends_in_time(tmp_path: Path) -> None:
         await until(lambda: scene.engine.capped == 0)
         await until(lambda: scene.engine.capped == 1)
         texts = [each["text"] for each in scene.request(query="events")["events"] if each["kind"] == "grant"]
-        assert f"client {CLIENT}: caps again" in texts, "the grant ends in time, although it began later"
-        assert "client 10.1.0.2: caps again" not in texts, "the longer grant has not ended"
+        assert f"client {CLIENT}: caps apply again" in texts, "the grant ends in time, although it began later"
+        assert "client 10.1.0.2: caps apply again" not in texts, "the longer grant has not ended"
         assert any("bob" in each for each in texts)
         path.write_text("[")
         await asyncio.sleep(1.2)

@@ -242,7 +242,7 @@ def test_gso_limit_of_a_left_out_interface_is_not_changed(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         bench.tree.set_foreign_root("wan1", FOREIGN)
         await compare_after_notice(bench)
-        bench.tc.want_gso(lambda before: 3028)
+        bench.tc.set_gso_limit(lambda before: 3028)
         bench.reconciler.wake()
         await run_loop()
         assert bench.gso == {"wan0": {"gso_max_size": 3028}}

@@ -149,7 +149,7 @@ def test_excess_subflow_is_closed_and_logged(caplog: pytest.LogCaptureFixture) -
     assert sockets.closed == [events[0].four_tuple]
     (line,) = caplog.records
     assert line.levelno == logging.WARNING
-    assert "too many subflows: its connection has 4 others: closed" in line.getMessage()
+    assert "too many subflows: its connection has 4 other subflows: closed" in line.getMessage()
 
 
 def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.LogCaptureFixture) -> None:
@@ -158,7 +158,7 @@ def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.L
     actions_with(sockets, in_force=False).close_excess(excess_events(), is_dry_run=False)
     assert sockets.closed == []
     (line,) = caplog.records
-    assert "too many subflows: its connection has 4 others: left open: " in line.getMessage()
+    assert "too many subflows: its connection has 4 other subflows: left open: " in line.getMessage()
     assert line.getMessage().endswith("it is not capped")
 
 

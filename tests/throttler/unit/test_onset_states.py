@@ -44,7 +44,7 @@ def test_each_subflow_is_in_the_tables_of_its_state_until_it_ends(steps: list[tu
             case "again":
                 scene.cookies[each] = scene.cookies.get(each, number) + 100
             case "missed":
-                scene.perform(scene.transitions.missed(now))
+                scene.perform(scene.transitions.handle_failed_sampling(now))
             case _:
                 scene.run(number / 100, now)
                 now += number / 100

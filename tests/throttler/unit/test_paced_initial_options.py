@@ -175,7 +175,7 @@ def test_classes_of_old_and_new_options_are_known_during_a_change(scene: Scene) 
 
 def test_no_class_counts_if_the_kernel_cannot_set_initial_options(scene: Scene) -> None:
     async def reload() -> None:
-        scene.kernel.sets_births = False
+        scene.kernel.sets_initial_options = False
         for count in (1, 2 * OPTIONS_BATCH):
             setting = asyncio.create_task(scene.paced.set_initial_options(prefixes(count)))
             await asyncio.sleep(0)

@@ -246,11 +246,11 @@ class History(RuleBasedStateMachine):
     def apply(self, classes: bool, entries: bool) -> None:
         """Let the kernel apply some of the wanted changes."""
         if classes:
-            self.planner.classes.upserted(dict(self.planner.classes.upserts))
-            self.planner.classes.deleted(set(self.planner.classes.deletes))
+            self.planner.classes.record_upserts(dict(self.planner.classes.upserts))
+            self.planner.classes.record_deletes(set(self.planner.classes.deletes))
         if entries:
-            self.planner.entries.upserted(dict(self.planner.entries.upserts))
-            self.planner.entries.deleted(set(self.planner.entries.deletes))
+            self.planner.entries.record_upserts(dict(self.planner.entries.upserts))
+            self.planner.entries.record_deletes(set(self.planner.entries.deletes))
 
     # Actions of transitions
 

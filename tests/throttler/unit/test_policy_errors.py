@@ -114,8 +114,8 @@ IN_PATHS = {
     ),
     "host bits": (
         "  wifi: {clients: [10.77.2.9/24]}",
-        '5: paths.wifi.clients[0]: "10.77.2.9/24" has bits set beyond its prefix length; '
-        'write "10.77.2.0/24" for the network or "10.77.2.9" for the one address',
+        '5: paths.wifi.clients[0]: "10.77.2.9/24" has bits set after its prefix; '
+        'write "10.77.2.0/24" for the network or "10.77.2.9" for the single address',
     ),
     "no prefix": (
         '  wifi: {clients: ["10.77.2.*"]}',
@@ -305,7 +305,7 @@ IN_RULES = {
     ),
     "no time at all": (
         "- {name: a, throttle: none, when: {hours: [08:00-08:00]}}",
-        '6: rules[0].when.hours[0]: "08:00-08:00" starts and ends at once; for the whole day write "00:00-24:00"',
+        '6: rules[0].when.hours[0]: "08:00-08:00" has equal ends; for the whole day write "00:00-24:00"',
     ),
 }
 
@@ -321,7 +321,7 @@ def test_duplicate_rule_name_gives_the_line_of_the_first() -> None:
         f"{PATHS}rules:\n- {{name: a, throttle: none}}\n- {{name: b, throttle: none}}\n- {{name: a, throttle: none}}\n"
     )
     assert problems(text) == [
-        'policy.yaml:8: rules[2].name: "a" is already the name of the rule on line 6; give each its own'
+        'policy.yaml:8: rules[2].name: "a" is already the name of the rule on line 6; choose another name'
     ]
 
 

@@ -34,7 +34,7 @@ def warnings(text: str) -> list[str]:
 )
 def test_unreachable_rule_is_warned_about(earlier: str, later: str) -> None:
     assert warnings(rules(earlier, later)) == [
-        'policy.yaml:5: warning: rules[1]: rule "y" is never reached: "x" above it catches all that it could catch'
+        'policy.yaml:5: warning: rules[1]: rule "y" is never reached: "x" above it catches all its subflows'
     ]
 
 
@@ -117,9 +117,7 @@ def test_narrow_path_below_a_wide_one_is_never_reached(wide: str, narrow: str, r
         f"version: 1\npaths: {{wide: {{{wide}}}, narrow: {{{narrow}}}}}\nrules:\n"
         f"  - {{name: x, {CAP}, paths: [wide]}}\n  - {{name: y, {CAP}, paths: [narrow]}}\n"
     )
-    found = [
-        'policy.yaml:5: warning: rules[1]: rule "y" is never reached: "x" above it catches all that it could catch'
-    ]
+    found = ['policy.yaml:5: warning: rules[1]: rule "y" is never reached: "x" above it catches all its subflows']
     assert warnings(text) == ([] if reached else found)
 
 
@@ -168,16 +166,15 @@ def test_exemption_of_clients_below_the_cap_for_all_is_warned_about(kind: str) -
 
 def test_key_without_effect_is_warned_about() -> None:
     assert warnings(rules(f"name: x, {CAP}, direction: down", f"name: y, {CAP}, direction: both, {BUDGET}")) == [
-        'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides: "x" above it does for all that it '
-        "could catch"
+        'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides: "x" above it decides for all its '
+        "subflows"
     ]
     assert warnings(rules(f"name: x, {CAP}, direction: up", f"name: y, {CAP}, direction: both")) == [
-        'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides for uploads: "x" above it does for '
-        "all that it could catch"
+        'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides for uploads: "x" above it decides '
+        "for all its subflows"
     ]
     assert warnings(rules(f"name: x, {CAP}", f"name: z, {BUDGET}", f"name: y, {CAP}, {BUDGET}")) == [
-        'policy.yaml:6: warning: rules[2]: rule "y" is never reached: "x" and "z" above it catch all that it could '
-        "catch"
+        'policy.yaml:6: warning: rules[2]: rule "y" is never reached: "x" and "z" above it catch all its subflows'
     ]
 
 

@@ -88,7 +88,7 @@ async def reconciler_with_refused_change(action: str) -> Reconciler:
     tc.refused = {action}
     netfilter.refused = {1000} if action == "make entry" else set()
     if action == "limit segments":
-        tc.want_gso(lambda before: before // 2)
+        tc.set_gso_limit(lambda before: before // 2)
         return reconciler
     planner.set_verdicts(1, [verdict(1000)], NOW)
     with contextlib.suppress(KernelError):

@@ -289,7 +289,7 @@ def test_settings_give_ports_interface_and_policy(
     configuration = tmp_path / "throttler.yaml"
     configuration.write_text("interfaces: [v1]\npolicy: policy.yaml\nlisten_ports: [3128]\n")
     assert main(["replay", str(tmp_path / "capture"), "--config", str(configuration)]) == 0
-    assert "leaves by v1" in capsys.readouterr().out
+    assert "leaves through v1" in capsys.readouterr().out
     configuration.write_text("interfaces: [v1]\npolicy: policy.yaml\nlisten_ports: [3129]\n")
     assert main(["replay", str(tmp_path / "capture"), "--config", str(configuration)]) == 0
     assert "no segment to or from port 3129" in capsys.readouterr().err

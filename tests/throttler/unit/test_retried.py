@@ -86,7 +86,7 @@ def test_retries_follow_within_two_seconds_however_long_a_refusal_lasts(monkeypa
     async def scenario(bench: Bench) -> None:
         monkeypatch.setattr(asyncio, "sleep", record_pause)
         bench.tc.refusals = 10
-        bench.tc.want_gso(lambda before: min(before, 3028))
+        bench.tc.set_gso_limit(lambda before: min(before, 3028))
         bench.reconciler.wake()
         while bench.tc.gso != 3028:
             await sleep(0)

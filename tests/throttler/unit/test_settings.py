@@ -296,7 +296,7 @@ def test_path_on_an_interface_without_capture_is_warned_about() -> None:
     (problem,) = check_together(settings, policy)
     assert str(problem) == (
         "throttler.yaml:1: warning: interfaces: the policy's path lte names lte0, which is not listed here: "
-        "add it, or its subflows are not seen"
+        "add it, or its subflows are not captured"
     )
 
 

@@ -12,11 +12,11 @@ KEYS = st.integers(0, 5)
 VALUES = st.integers(0, 3)
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("want"), KEYS, VALUES),
+        st.tuples(st.just("set_desired"), KEYS, VALUES),
         st.tuples(st.just("drop"), KEYS),
-        st.tuples(st.just("observed"), st.dictionaries(KEYS, VALUES)),
-        st.tuples(st.just("upserted"), st.dictionaries(KEYS, VALUES)),
-        st.tuples(st.just("deleted"), st.lists(KEYS)),
+        st.tuples(st.just("set_actual"), st.dictionaries(KEYS, VALUES)),
+        st.tuples(st.just("record_upserts"), st.dictionaries(KEYS, VALUES)),
+        st.tuples(st.just("record_deletes"), st.lists(KEYS)),
     )
 )
 
@@ -37,13 +37,13 @@ def test_applying_the_pending_changes_settles(steps: list[tuple[object, ...]]) -
     tracker: DeltaTracker[int, int] = DeltaTracker()
     for name, *arguments in steps:
         getattr(tracker, str(name))(*arguments)
-    tracker.upserted(dict(tracker.upserts))
-    tracker.deleted(set(tracker.deletes))
+    tracker.record_upserts(dict(tracker.upserts))
+    tracker.record_deletes(set(tracker.deletes))
     assert tracker.settled
 
 
 def test_value_that_counts_as_equal_is_not_changed() -> None:
     tracker: DeltaTracker[str, float] = DeltaTracker(same=lambda one, other: abs(one - other) < 0.1)
-    tracker.observed({"a": 1.01})
-    tracker.want("a", 1.0)
+    tracker.set_actual({"a": 1.01})
+    tracker.set_desired("a", 1.0)
     assert tracker.settled

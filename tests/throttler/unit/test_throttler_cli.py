@@ -57,7 +57,7 @@ def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(throttler_needs, "missing_bpf", lambda *_: None)
     monkeypatch.setattr(link, "read_lower_interfaces", dict)
     monkeypatch.setattr(link, "networks", list)
-    monkeypatch.setattr(feature_probe, "try_out", lambda features: (dict.fromkeys(features), ""))
+    monkeypatch.setattr(feature_probe, "try_features", lambda features: (dict.fromkeys(features), ""))
     return names
 
 
@@ -206,7 +206,7 @@ def test_plan_names_connections_without_a_class(
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", NOON]) == 0
     lines = capsys.readouterr().out.splitlines()
     message = "no HTB class is left: 1 caps are in use; share caps by path or by client"
-    assert lines[3:5] == ["# connection 00000002", f"#   lacks a cap (down): {message}"]
+    assert lines[3:5] == ["# connection 00000002", f"#   cannot be capped (down): {message}"]
     assert f"# {message}" in lines
     assert len([line for line in lines if line.startswith("tc class")]) == 3, (
         "the plan has the link's class, the default class, and one cap"
@@ -276,16 +276,18 @@ def test_check_tries_the_kernel_features_of_the_daemon(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: check found no errors on a kernel without HTB, or IFB for uploads, and the daemon did not start."""
-    monkeypatch.setattr(feature_probe, "try_out", lambda features: ({"htb": "No such file or directory"}, ""))
+    monkeypatch.setattr(feature_probe, "try_features", lambda features: ({"htb": "No such file or directory"}, ""))
     assert main(["check", "--config", str(settings)]) == FAILED
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert captured.err.startswith(
         f"{settings}: HTB does not work (No such file or directory), kernel option CONFIG_NET_SCH_HTB: "
     )
-    monkeypatch.setattr(feature_probe, "try_out", lambda features: ({}, "only root may create a network namespace"))
+    monkeypatch.setattr(
+        feature_probe, "try_features", lambda features: ({}, "only root may create a network namespace")
+    )
     assert main(["check", "--config", str(settings)]) == 0
-    words = "note: the kernel's features were not tried: only root may create a network namespace"
+    words = "note: the kernel's features were not tested: only root may create a network namespace"
     assert capsys.readouterr().err == f"{settings}: {words}\n"
 
 

@@ -323,9 +323,9 @@ def test_subflow_without_samples_is_capped_after_the_timeout() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.perform(scene.transitions.follow(0.0))
-    scene.perform(scene.transitions.missed(MAX_UNSAMPLED_SECONDS / 2))
+    scene.perform(scene.transitions.handle_failed_sampling(MAX_UNSAMPLED_SECONDS / 2))
     assert not scene.planner.entries.desired
-    scene.perform(scene.transitions.missed(MAX_UNSAMPLED_SECONDS + 0.1))
+    scene.perform(scene.transitions.handle_failed_sampling(MAX_UNSAMPLED_SECONDS + 0.1))
     assert set(scene.planner.entries.desired) == {subflow(1)}
 
 
@@ -336,7 +336,7 @@ def test_caps_begin_at_once_if_limits_are_refused() -> None:
     scene.planner.set_verdicts(1, [verdict(1, rule()), verdict(2, rule())], NOW)
     scene.run(0.1)
     assert not scene.planner.entries.desired
-    scene.transitions.refused()
+    scene.transitions.handle_refusal()
     assert set(scene.planner.entries.desired) == {subflow(1), subflow(2)}
 
 

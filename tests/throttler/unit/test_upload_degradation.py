@@ -13,9 +13,9 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Guard, Share
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.stages.degradation import (
-    LASTING_SECONDS,
     MIN_OWED_BYTES,
-    PROVEN_SECONDS,
+    OWED_DEMAND_SECONDS,
+    OWED_PROOF_SECONDS,
     SILENT_SECONDS,
     Cap,
     DegradationDetector,
@@ -176,7 +176,7 @@ def test_path_that_failed_while_idle_is_detected_because_it_carries_nothing() ->
     scene = Scene(upload)
     scene.run(8)
     upload.wifi = upload.ethernet = 0
-    scene.run(PROVEN_SECONDS + 1)
+    scene.run(OWED_PROOF_SECONDS + 1)
     upload.ethernet = CAP * HEADERS
     assert SILENT_SECONDS <= scene.seconds_until_relaxed(20) <= SILENT_SECONDS + 3
     seldom = Upload(ethernet=0.1 * MBIT, cap=round(0.1 * MBIT))
@@ -195,7 +195,7 @@ def test_only_connections_limited_by_a_shared_cap_are_relaxed() -> None:
     content.owed = IN_FLIGHT
     scene.run(0.1)
     content.owed = 0
-    scene.run(LASTING_SECONDS)
+    scene.run(OWED_DEMAND_SECONDS)
     content.ethernet, content.wifi = 0.2 * MBIT, 0.3 * MBIT
     for each in others:
         each.ethernet, each.wifi, each.owed = (CAP * HEADERS - 0.2 * MBIT) / 3, 2 * MBIT, IN_FLIGHT

@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 
     text = "Print the planned changes to the kernel, as commands of tc, ipset, iptables or nft."
     plan = add("plan", "files", text)
-    plan.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
+    plan.add_argument("--policy", type=Path, metavar="FILE", help="use this policy, not that of the settings")
     source = plan.add_mutually_exclusive_group(required=True)
     source.add_argument("--subflows", type=Path, metavar="FILE", help="connections and their subflows, as YAML")
     source.add_argument("--live", action="store_true", help="the current subflows of this host")
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
 
     text = "Show the rules that were evaluated for a client or connection, which of them match, and the next change."
     explain = add("explain", "queries", text)
-    explain.add_argument("which", metavar="CLIENT|CONNECTION", help="an address, a token, or ADDR:PORT of a client")
+    explain.add_argument("selection", metavar="CLIENT|CONNECTION", help="an address, a token, or ADDR:PORT of a client")
     add_output(explain)
 
     text = "Show recent events: observations, decisions and changes in the kernel, with their rules."
@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 
     top = add("top", "top", "Show connections and subflows live: rates, caps and reasons; --once prints one table.")
     top.add_argument("--once", action="store_true", help="print one table and end")
-    text = "sort the connections by this value (default: rate)"
+    text = "value by which the connections are sorted (default: rate)"
     top.add_argument("--sort", choices=("rate", "bytes", "age", "client"), default="rate", help=text)
     top.add_argument("--client", metavar="ADDRESS", help="only connections of this client")
     top.add_argument("--path", metavar="NAME", help="only connections with a subflow on this path")
@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument("--limit", type=int, default=50, metavar="NUMBER", help=text)
     add_output(top, json="")
 
-    text = "Show or reset the volumes used of the policy's budgets, whether or not the daemon runs."
+    text = "Show or reset the used volumes of the policy's budgets, whether or not the daemon runs."
     quota = add("quota", "budgets", text)
     text = "show the volumes, or set those of the current period to 0"
     quota.add_argument("action", choices=("show", "reset"), help=text)
@@ -108,19 +108,19 @@ def _parser() -> argparse.ArgumentParser:
     quota.add_argument("--json", action="store_true", help="print JSON")
 
     text = "Lift a client's caps for a time (2h), or add volume to its budgets (+5 GB); without CLIENT, list all."
-    granting = add("grant", "budgets", text)
+    grant = add("grant", "budgets", text)
     text = 'an address or a prefix; "all" for budgets per path'
-    granting.add_argument("client", nargs="?", metavar="CLIENT", help=text)
-    granting.add_argument("what", nargs="*", metavar="TIME|+VOLUME|end", help='90m, 2h, 1d; "+5 GB"; or end')
-    granting.add_argument("--budget", metavar="NAME", help="with a volume: only for this budget")
+    grant.add_argument("client", nargs="?", metavar="CLIENT", help=text)
+    grant.add_argument("amount", nargs="*", metavar="TIME|+VOLUME|end", help='90m, 2h, 1d; "+5 GB"; or end')
+    grant.add_argument("--budget", metavar="NAME", help="with a volume: only for this budget")
     text = "a reason, stored with the grant and shown in events"
-    granting.add_argument("--why", metavar="TEXT", default="", help=text)
+    grant.add_argument("--why", metavar="TEXT", default="", help=text)
 
-    text = "Show the state and the decisions that the throttler would have had, from a capture of the proxy's packets."
+    text = "Show the connections and decisions that the throttler would derive from a capture of the proxy's packets."
     replay = commands.add_parser("replay", help=text, description=text)
     replay.set_defaults(module="replay")
     replay.add_argument("capture", type=Path, metavar="CAPTURE", help="a pcap or pcapng file, or - for standard input")
-    replay.add_argument("--policy", type=Path, metavar="FILE", help="this policy instead of the one in the settings")
+    replay.add_argument("--policy", type=Path, metavar="FILE", help="use this policy, not that of the settings")
     text = "settings file with ports, interface and policy; with only --policy, no settings are read"
     replay.add_argument("--config", type=Path, metavar="FILE", help=text)
     text = "a port of the proxy (default: 3128)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""``python -m mptcp_throttler.cli``."""
+"""Runs ``python -m mptcp_throttler.cli``."""
 
 from __future__ import annotations
 

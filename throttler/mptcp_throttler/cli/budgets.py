@@ -104,7 +104,7 @@ def _print_accounts(accounts: Iterable[dict[str, Any]]) -> None:
         volumes = [each[key] for key in ("used", "step", "next_step")]
         sizes = ["-" if volume is None else approximate_size(volume) for volume in volumes]
         table.add_row(each["budget"], each["client"] or "all", *sizes, each["until"][:16].replace("T", " "))
-    # emoji=False: ":a:" in an IPv6 address would become a picture.
+    # emoji=False: otherwise ":a:" in an IPv6 address would become an emoji.
     width = None if sys.stdout.isatty() else 120
     Console(width=width, markup=False, emoji=False, highlight=False).print(table)
 
@@ -118,7 +118,7 @@ def grant(options: argparse.Namespace) -> int:
         for each in in_force:
             print(f"{each.client or 'all clients'}: {each.text()}, until {_time_text(each.until, policy)}")
         return DONE
-    text = "".join(options.what)
+    text = "".join(options.amount)
     is_volume = text.startswith("+")
     if not text:
         raise option_error("grant", 'has no time and no volume; write 2h, "+5 GB" or end')
@@ -128,15 +128,15 @@ def grant(options: argparse.Namespace) -> int:
         raise option_error("--budget", 'applies only to a volume ("+5 GB"); a time lifts all caps')
     client, now = _client(options.client, is_volume), int(time.time())
 
-    def others(grants: Sequence[Grant]) -> list[Grant]:
+    def without_lift(grants: Sequence[Grant]) -> list[Grant]:
         return [each for each in grants if each.client != client or each.budget]
 
     if text == "end":
-        if others(in_force) == in_force:
-            print_error(f"{client} has no caps lifted")
+        if without_lift(in_force) == in_force:
+            print_error(f"the caps of {client} are not lifted")
             return FAILED
-        change_grants(path, others)
-        print(f"{client}: caps again")
+        change_grants(path, without_lift)
+        print(f"{client}: caps apply again")
         return DONE
     try:
         octets, seconds = (parse_extra_volume(text), 0) if is_volume else (0, parse_duration(text))
@@ -147,7 +147,7 @@ def grant(options: argparse.Namespace) -> int:
         _grant_volume(settings.ledger, policy, _budgets(policy, client, options.budget), new, octets)
     else:
         # A client has at most one grant without a volume; a new grant replaces it.
-        change_grants(path, lambda before: [*others(before), new])
+        change_grants(path, lambda before: [*without_lift(before), new])
         note = "; plain TCP stays capped" if policy.caps_plain_tcp else ""
         print(f"{client}: no caps until {_time_text(new.until, policy)}{note}")
     return DONE
@@ -185,8 +185,8 @@ def _grant_volume(path: Path, policy: Policy, budgets: Sequence[Budget], templat
             # Write the file first: if that fails, the volume stays unchanged.
             change_grants(path.with_name(GRANTS), lambda before, new=new: [*before, new])  # type: ignore[misc]
             ledger.credit(Account(budget.name, new.client, begin), octets)
-            more = f"{approximate_size(octets)} more of {budget.title}"
-            print(f"{new.client or 'all clients'}: {more} until {_time_text(end, policy)}")
+            volume = f"{approximate_size(octets)} more of {budget.title}"
+            print(f"{new.client or 'all clients'}: {volume} until {_time_text(end, policy)}")
 
 
 def _budgets(policy: Policy, client: str, name: str | None) -> Sequence[Budget]:

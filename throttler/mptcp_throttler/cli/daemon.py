@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The commands that act on the kernel: ``run``, the daemon, and ``cleanup`` after one that was killed."""
+"""The commands that act on the kernel: ``run``, the daemon, and ``cleanup`` after a daemon that was killed."""
 
 from __future__ import annotations
 

@@ -47,14 +47,14 @@ def check(options: argparse.Namespace) -> int:
         return DONE
     settings = read_settings(options.config)
     policy = policy_with_warnings(settings.policy, settings, with_notes=True)
-    probe_results = feature_probe.try_out(host.needed_features(settings, policy))
+    probe_results = feature_probe.try_features(host.needed_features(settings, policy))
     has_types = Path(throttler_needs.KERNEL_TYPES).exists()
     libraries = host.library_problems(settings, policy, throttler_needs.loads, os.uname().release, has_types)
     needs = [*libraries, *host.kernel_problems(settings, policy, *probe_results)]
     missing = [each for each in needs if each.severity is Severity.ERROR]
     warnings = [
         *host.ports_without_listener(settings),
-        *host.silent_tunnels(settings),
+        *host.check_tunnel_daemon(settings),
         *host.stacked_interfaces(settings, link.read_lower_interfaces()),
         *host.check_client_addresses(settings, policy, link.networks()),
         *(each for each in needs if each not in missing),
@@ -103,7 +103,7 @@ def _volumes(assignments: Sequence[str], policy: Policy) -> dict[str, int]:
 
 
 def _time_of(text: str | None, zone: ZoneInfo) -> float:
-    """Return seconds since the epoch. *zone* is the default of a time without one."""
+    """Return seconds since the epoch. *zone* is the default time zone."""
     if text is None:
         return time.time()
     try:
@@ -143,7 +143,7 @@ def _plan_lines(
             try:
                 each.set_verdicts(connection.token, verdicts, now)
             except PlanError as error:
-                yield f"#   lacks a cap ({each.direction.value}): {error}"
+                yield f"#   cannot be capped ({each.direction.value}): {error}"
         for verdict in verdicts:
             reason = planned_reason(verdict, with_budget=not used)
             yield f"#   {verdict.four_tuple}  path {verdict.path or 'none'}: {reason}"

@@ -32,10 +32,10 @@ _KINDS: Final = {"throttle": "rule", "budget": "budget of rule", "steer": "steer
 
 
 def explain(options: argparse.Namespace) -> int:
-    selection = _selection(options.which)
+    selection = _selection(options.selection)
     if selection is None:
         kinds = "an address (10.1.0.2), a token (4f037d87) or a client's endpoint (10.1.0.2:40000, [fd00::2]:40000)"
-        print_error(f'"{options.which}" is not {kinds}')
+        print_error(f'"{options.selection}" is not {kinds}')
         return USAGE
     path = options.socket or status_socket(options.config)
     answer = query_daemon(path, {"query": "explain", **selection}, "time_zone")
@@ -57,7 +57,7 @@ def _selection(text: str) -> dict[str, str] | None:
 
 
 def explanation(answer: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the answer to ``explain`` as lines. Past times are in this host's zone, hours in the policy's."""
+    """Yield the answer to ``explain`` as lines. Past times are in this host's zone, future times in the policy's."""
     clock = _Clock(answer["time"], ZoneInfo(answer["time_zone"]))
     if not answer["connections"]:
         yield "no such Multipath TCP connection is open; connections of plain TCP are not tracked"
@@ -94,7 +94,7 @@ class _Clock(NamedTuple):
 
 def _subflow(subflow: Mapping[str, Any], clock: _Clock) -> Iterator[str]:
     path = f"path {subflow['path']}" if subflow["path"] else "on no path"
-    interface = f" by {subflow['interface']}" if subflow["interface"] else ""
+    interface = f" through {subflow['interface']}" if subflow["interface"] else ""
     direction = "upload" if subflow["direction"] == "up" else "download"
     yield f"  {subflow['remote']}, {path}{interface}, {direction}: {_verdict(subflow, clock)}"
     for rule in subflow["tried"]:
@@ -135,14 +135,14 @@ def events(options: argparse.Namespace) -> int:
     path = options.socket or status_socket(options.config)
     request: dict[str, Any] = {"query": "events", "limit": options.limit}
     request |= {name: getattr(options, name) for name in ("client", "rule", "token") if getattr(options, name)}
-    found = _follow(path, request) if options.follow else query_daemon(path, request, "events")["events"]
+    selected = _follow(path, request) if options.follow else query_daemon(path, request, "events")["events"]
     try:
-        for line in map(json.dumps, found) if options.json else event_lines(found):
+        for line in map(json.dumps, selected) if options.json else event_lines(selected):
             print(line, flush=options.follow)
     except KeyboardInterrupt:
-        if not options.follow:  # otherwise it is the only way to end the command
+        if not options.follow:  # with --follow, this is the only way to end the command
             raise
-    if not found:
+    if not selected:
         print_unknown_names(path, request)
     return DONE
 
@@ -159,7 +159,7 @@ def _follow(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 raise
             # The daemon may be restarting: continue when it answers again.
             if not is_waiting:
-                journal.say(f"note: {error} Waiting for it")
+                journal.say(f"note: {error} Waiting for the daemon")
             is_waiting = True
             time.sleep(FOLLOW_SECONDS)
             continue
@@ -170,7 +170,7 @@ def _follow(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             continue
         lost = answer["first"] - after - 1
         if after and lost > 0:
-            journal.say(f"note: {lost} events are missing: the daemon keeps only the latest ones")
+            journal.say(f"note: {lost} events are missing: the daemon keeps only the latest events")
         events = answer["events"]
         yield from events
         # A full answer may omit events: request the next events. Otherwise request only new events.
@@ -205,7 +205,7 @@ def reload(options: argparse.Namespace) -> int:
 
 
 def reload_outcome(path: Path) -> dict[str, Any]:
-    """Make the daemon at *path* reload its policy; return ``reloads`` of its status. Raises Unanswered."""
+    """Make the daemon at *path* reload its policy; return ``reloads`` of its status. Raises QueryError."""
     before = query_daemon(path, {"query": "head"}, "reloads")
     try:
         os.kill(before["pid"], signal.SIGHUP)

@@ -27,12 +27,12 @@ from mptcp_throttler.replay.capture import KNOWN_LINK_TYPES, CaptureError, Captu
 from mptcp_throttler.replay.replay import Entry, Replay
 from mptcp_throttler.views.text import end_text
 
-_TIMED_KINDS: Final = ("segment", "clock", "budget")  # kinds of entries with a time of their own; others are effects
+_TIMED_KINDS: Final = ("segment", "clock", "budget")  # kinds of entries with their own time; others are effects
 _NOTES: Final = {
     "version_0": ("SYN", " for MPTCP version 0 (RFC 6824), which is not tracked"),
     "misdirected": (
         "segment",
-        " ignored: the proxy's host sent a client's segment, or the other way round: forged, or not captured on "
+        " ignored: they came in with the proxy's address, or went out with a client's: forged, or not captured on "
         "the proxy (--elsewhere)",
     ),
     "malformed": ("MPTCP option", " that RFC 8684 does not define"),
@@ -46,7 +46,7 @@ def replay(options: argparse.Namespace) -> int:
     if any(not 0 < port < 65536 for port in options.port or ()):
         print_error("--port: a port is from 1 to 65535")
         return USAGE
-    run = _replay_of(options)
+    run = _create_replay(options)
     try:
         with sys.stdin.buffer if options.capture == Path("-") else options.capture.open("rb") as file:
             capture = CaptureFile(file, str(options.capture))
@@ -75,12 +75,12 @@ def _entries(run: Replay, capture: CaptureFile, is_elsewhere: bool) -> Iterator[
     for captured in capture:
         segment = captured.segment
         if segment.source_port in run.ports or segment.destination_port in run.ports:
-            usable = captured if not is_elsewhere else captured._replace(segment=replace(segment, outgoing=None))
-            yield from run.process(usable)
+            undirected = captured._replace(segment=replace(segment, outgoing=None))
+            yield from run.process(undirected if is_elsewhere else captured)
     yield from run.finish()
 
 
-def _replay_of(options: argparse.Namespace) -> Replay:
+def _create_replay(options: argparse.Namespace) -> Replay:
     """Take policy, ports and interfaces from the options, otherwise from the settings, otherwise from the defaults."""
     settings = None
     if options.config is not None or options.policy is None:
@@ -137,15 +137,15 @@ def _summary(run: Replay) -> Iterator[str]:
     seconds = run.now - (run.start_time or 0.0)
     yield (
         f"{counted(run.connections, 'connection')}, {counted(run.subflows, 'subflow')} and "
-        f"{counted(run.segments, 'segment')} of the proxy's in {seconds:.1f} s"
+        f"{counted(run.segments, 'segment')} of the proxy in {seconds:.1f} s"
     )
     for rule, caps in run.rules.items():
         sizes = f"{caps.seconds:.1f} s and {approximate_size(caps.bytes)} in all"
         yield f"rule {rule}: {counted(caps.caps, 'cap')}, {sizes}"
     for each in run.accounts():
-        whose = f" of client {each['client']}" if each["client"] else ""
+        client = f" of client {each['client']}" if each["client"] else ""
         used = f"{approximate_size(each['used'])} of {approximate_size(each['volume'])} used"
-        yield f"budget {each['name']}{whose}: {used}"
+        yield f"budget {each['name']}{client}: {used}"
 
 
 def _notes(run: Replay, capture: CaptureFile) -> Iterator[str]:

@@ -50,7 +50,7 @@ def print_problems(problems: Iterable[Problem]) -> None:
 
 
 def query_daemon(path: Path, request: Mapping[str, object], expected: str) -> dict[str, Any]:
-    """Return the answer to *request*, which must have the key *expected*. Raises Unanswered."""
+    """Return the answer to *request*, which must have the key *expected*. Raises QueryError."""
     with translate_socket_errors(path):
         answer = status_client.ask(path, request)
     if "error" in answer:

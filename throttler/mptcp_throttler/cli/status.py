@@ -37,7 +37,7 @@ def status(options: argparse.Namespace) -> int:
 
 def print_status(status: dict[str, Any]) -> None:
     """Print the answer to ``status`` as a table."""
-    from rich.console import Console  # loading them takes longer than the daemon's answer, and JSON does not need them
+    from rich.console import Console  # loading rich takes longer than the daemon's answer, and JSON does not need it
     from rich.table import Table
 
     from mptcp_common.units import approximate_size, counted, format_rate
@@ -55,7 +55,7 @@ def print_status(status: dict[str, Any]) -> None:
         for line in refused["errors"]:
             console.print(f"  {line}")
     if status.get("ledger_error") is not None:  # an older daemon lacks this key
-        console.print(f"BUDGETS NOT WRITTEN: {status['ledger_error']}; caps hold, and it is written later")
+        console.print(f"BUDGETS NOT WRITTEN: {status['ledger_error']}; caps stay in force, and a retry follows")
     table = Table()
     for title in ("connection", "client", "kind", "path", "cap", "class", "sent", "why"):
         table.add_column(title, overflow="fold", no_wrap=title not in ("why", "kind"))
@@ -77,9 +77,9 @@ def print_status(status: dict[str, Any]) -> None:
     console.print(
         f"{counted(len(status['connections']), 'connection')}, "
         f"{counted(0 if policy['dry_run'] else capped, 'capped subflow')}, "
-        f"{counters['observers']['segments']} segments seen, {counters['observers']['segments_dropped']} dropped, "
+        f"{counters['observers']['segments']} segments read, {counters['observers']['segments_dropped']} dropped, "
         f"{counters['tracker']['disagreements']} disagreements, {counters['reconciler']['failures']} kernel refusals"
-        + ("" if status["in_step"] else "; the kernel is not yet in step")
+        + ("" if status["in_step"] else "; the kernel's state is not up to date yet")
     )
 
 

@@ -129,8 +129,8 @@ def _quit_within(descriptor: int, seconds: float) -> bool:
     """Wait up to *seconds*; return whether q was pressed or the terminal was closed."""
     end = time.monotonic() + seconds
     while select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
-        typed = os.read(descriptor, 1024)
-        if not typed or b"q" in typed:
+        keys = os.read(descriptor, 1024)
+        if not keys or b"q" in keys:
             return True
     return False
 

@@ -6,7 +6,7 @@
           - {local: "10.0.0.1:3128", remote: "10.1.0.2:40000"}
           - {local: "10.0.0.1:3128", remote: "10.2.0.2:40001", backup: true}
 
-The first subflow of a connection is its initial one; all are active.
+The first subflow of a connection is its initial subflow; all are active.
 """
 
 from __future__ import annotations

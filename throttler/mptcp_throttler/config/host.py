@@ -72,14 +72,14 @@ def check_client_addresses(settings: Settings, policy: Policy, networks: Collect
     prefixes = Prefixes((each, True) for each in ranges)
     clients = {unmap(each.remote) for each in sockets(ESTABLISHED) if each.local_port in settings.listen_ports}
     # Ignore connections of this host itself, such as those of monitoring.
-    seen = sorted(each for each in clients if not ip_address(each).is_loopback)
-    if seen and not any(map(prefixes.contains, seen)):
-        message = f"of {counted(len(seen), 'client')} connected now none is on a path: {ip_address(seen[0])}, for one"
+    remote = sorted(each for each in clients if not ip_address(each).is_loopback)
+    if remote and not any(map(prefixes.contains, remote)):
+        message = f"{counted(len(remote), 'client')} connected, but none on a path, e.g. {ip_address(remote[0])}"
         yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.WARNING)
-    if not seen and networks and not any(a.version == b.version and a.overlaps(b) for a in ranges for b in networks):
+    if not remote and networks and not any(a.version == b.version and a.overlaps(b) for a in ranges for b in networks):
         message = (
-            f"no path has a client of this host's networks, {', '.join(map(str, networks))}: right if all clients come "
-            "by a router, wrong if the addresses are those of an example"
+            f"no path has clients in this host's networks, {', '.join(map(str, networks))}: correct if all clients are "
+            "behind a router, wrong if the addresses are those of an example"
         )
         yield Problem(str(settings.policy), 0, 0, "paths", None, message, Severity.NOTE)
 
@@ -93,8 +93,8 @@ def ports_without_listener(settings: Settings) -> Iterator[Problem]:
             yield settings.problem("listen_ports", message, Severity.WARNING)
 
 
-def silent_tunnels(settings: Settings) -> Iterator[Problem]:
-    """Yield a warning if the settings name tunnels and their daemon does not answer."""
+def check_tunnel_daemon(settings: Settings) -> Iterator[Problem]:
+    """Yield a warning if the settings name tunnels and the tunnel daemon does not answer."""
     with socket.socket(socket.AF_UNIX) as client:
         if settings.tunnel_ports and (code := client.connect_ex(str(settings.tunnel_socket))):
             message = f"the tunnel daemon does not answer ({os.strerror(code)}); is mptcp-tunnel running?"
@@ -146,13 +146,13 @@ def needed_features(settings: Settings, policy: Policy, loads: Callable[[str], b
 def kernel_problems(
     settings: Settings, policy: Policy, results: Mapping[str, str | None], refusal: str = ""
 ) -> Iterator[Problem]:
-    """Yield the needed features that the kernel lacks, by *results* of ``kernel.feature_probe``, or a note of its
-    *refusal*."""
+    """Yield the needed features that the kernel lacks according to *results* of ``kernel.feature_probe``, or a note on
+    its *refusal*."""
     if refusal:
-        yield settings.problem("", f"the kernel's features were not tried: {refusal}", Severity.NOTE)
+        yield settings.problem("", f"the kernel's features were not tested: {refusal}", Severity.NOTE)
     for feature, missing in needs.missing_kernel_features(results, needed_features(settings, policy)):
-        by_backend = feature in (*needs.BACKENDS, needs.ANY_BACKEND)
-        key = "policy" if feature in needs.UPLOAD_FEATURES else "netfilter" if by_backend else ""
+        is_backend = feature in (*needs.BACKENDS, needs.ANY_BACKEND)
+        key = "policy" if feature in needs.UPLOAD_FEATURES else "netfilter" if is_backend else ""
         yield _missing(settings, key, missing, Severity.ERROR)
 
 

@@ -31,7 +31,7 @@ _LEDGER: Final = "/var/lib/mptcp-throttler/ledger.sqlite"
 
 
 def _number_field(noun: str, maximum: int, example: str, note: str = "") -> Parsed:
-    """Return the annotation for a number from 1, which may be a text in hexadecimal, with the digits of *example*."""
+    """Return the annotation for a number from 1, also as hexadecimal text with as many digits as *example*."""
     digits = len(example)
 
     def parse(value: object) -> int:
@@ -136,7 +136,7 @@ class Settings(Section):
 
 
 def load_settings(text: str, source: str) -> Settings:
-    """Return the settings in *text*. *source* is the path of the file, at whose directory relative paths start. Raises
+    """Return the settings in *text*. *source* is the file's path; relative paths start at its directory. Raises
     :class:`DocumentError` with all problems."""
     settings, document = load(Settings, text, source, _repeated_items)
     settings._source = source
@@ -166,7 +166,7 @@ def check_together(settings: Settings, policy: Policy) -> Iterator[Problem]:
         for name in sorted(set(path.interfaces or ()) - set(settings.interfaces)):
             message = (
                 f"the policy's path {path.name} names {name}, which is not listed here"
-                f"{did_you_mean(name, settings.interfaces)}: add it, or its subflows are not seen"
+                f"{did_you_mean(name, settings.interfaces)}: add it, or its subflows are not captured"
             )
             yield settings.problem("interfaces", message, Severity.WARNING)
 
@@ -182,6 +182,6 @@ def _repeated_items(document: Document) -> Iterator[Problem]:
             if isinstance(item, str | int) and item in items[:index]:
                 message = "is listed twice; once is enough"
             elif key == "tunnel_ports" and isinstance(tcp_ports, list | tuple) and item in tcp_ports:
-                message = "is among listen_ports; a tunnel needs another, because the port tells TCP from UDP"
+                message = "is among listen_ports; use another port, because the port distinguishes tunnels from TCP"
             if message:
                 yield problem_at(document, (key, index), item, f"{shown(item)} {message}")

@@ -13,7 +13,7 @@ from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.bpf import SocketMeter, SocketPacing, open_socket_meter, open_socket_pacing
 from mptcp_throttler.kernel.capture import Capture
 from mptcp_throttler.kernel.mptcp_pm.family import PathManagerEvents, SubflowCommands
-from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection, find_or_start_keeper
+from mptcp_throttler.kernel.mptcp_pm.keeper_client import KeeperConnection, find_or_start_keeper
 from mptcp_throttler.kernel.netfilter.backends import open_netfilter, remove_other_backends
 from mptcp_throttler.kernel.netfilter.nftables import LibNftables, NftablesNetfilter
 from mptcp_throttler.kernel.netfilter.nftables import missing_support as nftables_missing
@@ -52,7 +52,7 @@ class KernelAccess:
         backend, s.ownership
     )
     upload_missing: Callable[[], str | None] = nftables_missing
-    """Returns what this host lacks to shape uploads; None if it lacks nothing."""
+    """Returns the reason why this host cannot shape uploads; None if it can."""
     upload_traffic_control: Callable[[Settings], TrafficControl] = lambda s: IfbTrafficControl(s.ownership)
     upload_netfilter: Callable[[Settings], Netfilter] = lambda s: NftablesNetfilter(NftTable(s.ownership, s.interfaces))
     nftables: Callable[[], LibNftables] = LibNftables

@@ -3,8 +3,8 @@
 
 No process has a descriptor of a subflow's socket, and options of an MPTCP socket apply to all its subflows. A BPF
 *sock_ops* program can set options on one subflow: SO_MAX_PACING_RATE and SO_SNDBUF (socket(7)), TCP_NOTSENT_LOWAT
-(tcp(7)). The kernel calls it on every round trip of connections to the proxy's ports; it looks up the socket's cookie
-in our map and sets the limits of its entry. If nothing is in flight, a limit applies with the next data. Only sockets
+(tcp(7)). The kernel calls it on every round trip of connections to the proxy's ports. It looks up the socket's cookie
+in our map and sets the limits of the entry. If nothing is in flight, a limit applies to the next data. Only sockets
 accepted while the program runs request these calls. The program ends with the process; the limits stay.
 
 A second program, an iterator, also reaches sockets that send nothing: to lift limits, and to set rate 0, at which a
@@ -13,14 +13,14 @@ subflow rests. It needs Linux 5.16 and CAP_PERFMON.
 Send buffers only grow, and only on Linux 6.1 or later (docs/soft-start.md). net.core.wmem_max limits half their size.
 
 An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it, only while a subflow retransmits: otherwise
-data of a vanished client would wait for 15 minutes. On an idle subflow it would replace the number of unanswered probes
-(tcp_keepalive_timer(), net/ipv4/tcp_timer.c).
+data of a vanished client would wait for 15 minutes. On an idle subflow, the option would override the number of
+unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c).
 
 A second map gives initial options by client prefix (``shaping.initial_options``) when a subflow is accepted. The first
 subflow never rests, because no other would carry its data.
 
-A third program puts the counters of a closing connection into a map: a dump does not show sockets that closed since the
-last one.
+A third program puts the counters of a closing connection into a map, because a dump does not show sockets that have
+closed since the last dump.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from mptcp_throttler.shaping.model import MAX_ENTRIES, InitialOptions, Ownership
 log = logging.getLogger(__name__)
 
 PROGRAMS = Path(__file__).parent / "sockets/programs"  # sources; ``build`` compiles them when a package is built
-LIMITS, BIRTHS, ALL_SOCKETS, METER = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all", "mptcp_thr_meter"
+LIMITS, INITIAL_OPTIONS, ALL_SOCKETS, METER = "mptcp_throttler", "mptcp_thr_birth", "mptcp_thr_all", "mptcp_thr_meter"
 MAX_PREFIXES = 131_072
 UNLIMITED = 0xFFFFFFFF
 MIN_SEND_BUFFER = 1 << 20  # Bytes. A smaller buffer does not help, and could not grow after the cap either.
 USER_TIMEOUT = 300.0  # seconds without acknowledgment of data after which the kernel closes a subflow
 _COOKIE, _LIMIT = struct.Struct("=Q"), struct.Struct("=III")  # struct limit of ``programs/limits.h``
-_PREFIX, _BIRTH = struct.Struct("=I16s"), struct.Struct("=IIII")  # structs of ``programs/mptcp_throttler.c``
+_PREFIX, _OPTIONS = struct.Struct("=I16s"), struct.Struct("=IIII")  # structs of ``programs/mptcp_throttler.c``
 _CLOSED = struct.Struct("=QQI4s16sII")  # struct of ``programs/mptcp_thr_meter.c``
 _SETTINGS = struct.Struct("=QIII8192s4x")  # struct settings of ``programs/bpf.h``
 _ATTACH_SOCK_OPS, _ATTACH_ITERATOR = 3, 28
@@ -64,10 +64,10 @@ _FSCONFIG_CMD_CREATE, _CLOSE_ON_EXEC = 6, 1
 
 
 def program_constants(
-    ports: Iterable[int] = (), user_timeout: float = 0.0, htb_major: int = 0, *, births: bool = False
+    ports: Iterable[int] = (), user_timeout: float = 0.0, htb_major: int = 0, *, initial_options: bool = False
 ) -> bytes:
     """Return the load-time constants of a program, which acts on sockets of the present network namespace. Raises
-    KernelError. *user_timeout*: seconds that a socket may retransmit; *births*: subflows get initial options."""
+    KernelError. *user_timeout*: seconds that a socket may retransmit; *initial_options*: subflows get them."""
     bits = bytearray(1 << 13)
     for port in ports:
         bits[port // 8] |= 1 << port % 8
@@ -76,7 +76,7 @@ def program_constants(
             cookie = int.from_bytes(probe.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8), sys.byteorder)
         except OSError as error:
             raise KernelError(f"get the network namespace's cookie: {error.strerror}") from error
-    return _SETTINGS.pack(cookie, round(1000 * user_timeout), htb_major << 16, births, bits)
+    return _SETTINGS.pack(cookie, round(1000 * user_timeout), htb_major << 16, initial_options, bits)
 
 
 class Bpf(bpf.Bpf):
@@ -151,15 +151,15 @@ def _open_cgroup_root() -> int:
                 return os.open(words[4], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     library = ctypes.CDLL(None, use_errno=True)
 
-    def checked(result: int, what: str) -> int:
+    def check_result(result: int, operation: str) -> int:
         if result < 0:
-            raise KernelError(f"{what} the cgroup hierarchy: {os.strerror(ctypes.get_errno())}")
+            raise KernelError(f"{operation} the cgroup hierarchy: {os.strerror(ctypes.get_errno())}")
         return result
 
-    context = checked(library.syscall(_FSOPEN, b"cgroup2", _CLOSE_ON_EXEC), "open")
+    context = check_result(library.syscall(_FSOPEN, b"cgroup2", _CLOSE_ON_EXEC), "open")
     try:
-        checked(library.syscall(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0), "configure")
-        return checked(library.syscall(_FSMOUNT, context, _CLOSE_ON_EXEC, 0), "mount")
+        check_result(library.syscall(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0), "configure")
+        return check_result(library.syscall(_FSMOUNT, context, _CLOSE_ON_EXEC, 0), "mount")
     finally:
         os.close(context)
 
@@ -177,15 +177,15 @@ class SocketPacing(Bpf):
         self._iterator: int | None = None
         try:
             self._limits = self.hash_map(LIMITS, _COOKIE.size, _LIMIT.size, MAX_ENTRIES)
-            self._initial_options = self.prefix_map(BIRTHS, _PREFIX.size, _BIRTH.size, MAX_PREFIXES)
-            maps = {"limits": self._limits, "births": self._initial_options}
+            self._initial_options = self.prefix_map(INITIAL_OPTIONS, _PREFIX.size, _OPTIONS.size, MAX_PREFIXES)
+            maps = {"limits": self._limits, "initial_options": self._initial_options}
             settings = ownership.listen_ports if for_accepted else (), user_timeout, ownership.htb_major
-            self._constants, self.sets_births = program_constants(*settings), True
+            self._constants, self.sets_initial_options = program_constants(*settings), True
             try:
-                self.attach_sock_ops(LIMITS, program_constants(*settings, births=True), maps)
+                self.attach_sock_ops(LIMITS, program_constants(*settings, initial_options=True), maps)
             except KernelError as error:
                 # Before Linux 5.19 a program cannot distinguish a subflow from plain TCP.
-                self.sets_births = False
+                self.sets_initial_options = False
                 self.attach_sock_ops(LIMITS, self._constants, maps)
                 log.warning("%s; short downloads under a cap use the other paths less", error)
         except BaseException:
@@ -194,7 +194,7 @@ class SocketPacing(Bpf):
 
     def set_initial_options(self, changes: Mapping[Network, InitialOptions | None]) -> None:
         """Set initial options of future subflows by client prefix (longest match; None removes)."""
-        values = {_prefix(each): _options(birth) for each, birth in changes.items() if birth is not None}
+        values = {_prefix(each): _options(options) for each, options in changes.items() if options is not None}
         self.update_batch(self._initial_options, b"".join(values), b"".join(values.values()))
         self.delete_batch(self._initial_options, b"".join(_prefix(each) for each in changes if changes[each] is None))
 
@@ -266,8 +266,8 @@ def _prefix(network: Network) -> bytes:
     return _PREFIX.pack(96 + network.prefixlen, map_to_ipv6(network.network_address.packed))
 
 
-def _options(birth: InitialOptions) -> bytes:
-    return _BIRTH.pack(birth.not_sent or 0, birth.initial_window or 0, birth.class_id or 0, birth.rests)
+def _options(options: InitialOptions) -> bytes:
+    return _OPTIONS.pack(options.not_sent or 0, options.initial_window or 0, options.class_id or 0, options.rests)
 
 
 class SocketMeter(Bpf):
@@ -298,5 +298,5 @@ def open_socket_meter(listen_ports: Iterable[int]) -> SocketMeter | None:
     try:
         return SocketMeter(listen_ports)
     except KernelError as error:
-        log.warning("%s; what a subflow carries after its last sample is not counted", error)
+        log.warning("%s; bytes after a subflow's last sample are not counted", error)
         return None

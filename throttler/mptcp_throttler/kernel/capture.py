@@ -3,9 +3,9 @@
 
 The kernel filter passes SYN, RST, third ACKs with MP_JOIN, and MP_FASTCLOSE, also ADD_ADDR and MP_PRIO, whose subtypes
 share their bits, but never DSS (data). It expects the option where stacks put it: first, after two NOPs, or after a
-timestamp or SACK. It compares these preceding bytes too; otherwise one data segment in 80 would match by a byte of its
-timestamp. It passes incoming frames to a listening port and outgoing ones from it. Loopback delivers each frame in both
-directions; only the incoming one is read.
+timestamp or SACK. It compares these preceding bytes too; otherwise one data segment in 80 would match because of a byte
+of its timestamp. It passes incoming frames to a listening port and outgoing frames from it. Loopback delivers each
+frame in both directions; only the incoming frame is read.
 
 The socket has protocol 0 until filter and buffer are set; otherwise it would receive frames of other interfaces, and
 the kernel would count overflows of the small buffer as dropped.
@@ -49,9 +49,9 @@ _LINK_HEADER = {1: 14, 772: 14}  # bytes, by type of the link: Ethernet, loopbac
 
 def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
     """Return the pcap-filter(7) expression for TCP ports, on the *loopback* or another interface."""
-    any_end, to, of = (" or ".join(f"{end}port {port}" for port in listen_ports) for end in ("", "dst ", "src "))
-    ports = f"inbound and ({any_end})" if loopback else f"(inbound and ({to})) or (outbound and ({of}))"
-    # Byte 12 has the header length: bytes beyond it are payload, not options.
+    either, target, source = (" or ".join(f"{end}port {port}" for port in listen_ports) for end in ("", "dst ", "src "))
+    ports = f"inbound and ({either})" if loopback else f"(inbound and ({target})) or (outbound and ({source}))"
+    # Byte 12 has the header length: bytes after the header are payload, not options.
     signals = " or ".join(
         f"(tcp[12] >= {(offset + 7) // 4 << 4:#x} and {before}tcp[{offset}] = 30 and tcp[{offset + 2}] & 0x90 = 0x10)"
         for offset, before in _OPTION_OFFSETS.items()

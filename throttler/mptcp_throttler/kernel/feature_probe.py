@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tries the kernel features that the throttler needs: those of ``mptcp_common.throttler_trial``, and netfilter through
-the daemon's adapters. It runs in a network namespace that ends with the process; see ``try_out``.
+the daemon's adapters. It runs in a network namespace that ends with the process; see ``try_features``.
 
 It prints one JSON object, which maps each feature to null if the feature works, otherwise to the reason.
 """
@@ -46,16 +46,16 @@ async def _try_netfilter(netfilter: Netfilter) -> None:
             raise KernelError("entries differ from those set")
 
 
-def _try_backend(wanted: str) -> None:
+def _try_backend(backend: str) -> None:
     try:
-        _, netfilter = open_netfilter(wanted, _OURS)
+        _, netfilter = open_netfilter(backend, _OURS)
     except KernelError as error:
-        raise KernelError(str(error).removeprefix(NO_BACKEND).removeprefix(f"{wanted}: ")) from error
+        raise KernelError(str(error).removeprefix(NO_BACKEND).removeprefix(f"{backend}: ")) from error
     asyncio.run(_try_netfilter(netfilter))
 
 
 def _try_any_backend() -> None:
-    """Try what ``auto`` takes, if possible without loading kernel modules of a backend."""
+    """Try the backends for ``auto``, if possible without loading kernel modules."""
     backends = backends_without_modules()
     for name in backends if backends != BACKENDS else ():
         with suppress(KernelError, OSError):  # the call below reports all reasons
@@ -78,7 +78,7 @@ _TRIALS: Mapping[str, Callable[[], None]] = {
 }
 
 
-def try_out(features: Iterable[str]) -> tuple[Results, str]:
+def try_features(features: Iterable[str]) -> tuple[Results, str]:
     """Return whether each of *features* works, and the reason if none could be tried (otherwise empty)."""
     return in_fresh_namespace(__name__, list(features))
 

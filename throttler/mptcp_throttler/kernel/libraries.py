@@ -13,7 +13,7 @@ from typing import Any
 
 
 @contextmanager
-def _replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
+def _substitute(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
     """Substitute *modules* (None: not found) during imports, except those that are already loaded."""
     absent = {name: module for name, module in modules.items() if name not in sys.modules}
     sys.modules.update(absent)  # type: ignore[arg-type]  # None is allowed: the module is then not found
@@ -27,7 +27,7 @@ def _replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
 
 def python_iptables() -> Any:
     """Return the package iptc. Loading it loads the kernel modules ip_tables and ip6_tables."""
-    with _replaced({"distutils": None}):
+    with _substitute({"distutils": None}):
         import iptc
     # To distinguish a target from a chain it would read all of the kernel's tables, and thereby create them (nat too).
     iptc.Rule.tables = property(lambda _: [iptc.Table("mangle", False)])
@@ -43,7 +43,7 @@ def scapy_sniffer() -> tuple[Any, type[Exception]]:
         names: Any = ModuleType("no names")
         names.DATA = ""
         scapy.main.SCAPY_CACHE_FOLDER = None  # a cache of another process may have the names
-        with _replaced({"scapy.libs.manuf": names, "scapy.libs.bluetoothids": names}):
+        with _substitute({"scapy.libs.manuf": names, "scapy.libs.bluetoothids": names}):
             from scapy.data import MANUFDB
         MANUFDB.d.clear()  # if Wireshark is installed, Scapy has read Wireshark's file of vendors instead
     from scapy.arch.linux import L2ListenSocket

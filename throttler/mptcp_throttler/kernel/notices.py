@@ -29,7 +29,7 @@ _QDISC, _CLASS = (36, 37), (40, 41)
 _IFINFOMSG_BYTES, _IFLA_IFNAME = 16, 3
 _NFT = 10 << 8
 _NEWGEN, _GEN_PROCESS, _GEN_NAME = _NFT | 15, 2, 3
-_NFGENMSG_BYTES, _TABLE = 4, 1  # attribute of the table's name, in every nf_tables message but that of the generation
+_NFGENMSG_BYTES, _TABLE = 4, 1  # attribute of the table's name, in all nf_tables messages except generations
 _KINDS = {0: "table", 3: "chain", 6: "rule", 9: "set", 12: "entries"}
 _PORT_OFFSET = 12  # offset of the port id in the netlink header
 _MAX_PROCESS_ID = 1 << 22  # PID_MAX_LIMIT: a larger port id is not a process id
@@ -152,10 +152,10 @@ def process_of(port: int) -> str:
 
 def _is_of_this_process(port: int, protocol: int) -> bool:
     rows = map(str.split, Path("/proc/thread-self/net/netlink").read_text().splitlines()[1:])
-    wanted = {f"socket:[{row[9]}]" for row in rows if (int(row[1]), int(row[2])) == (protocol, port)}
-    for descriptor in os.listdir("/proc/self/fd") if wanted else ():
+    sockets = {f"socket:[{row[9]}]" for row in rows if (int(row[1]), int(row[2])) == (protocol, port)}
+    for descriptor in os.listdir("/proc/self/fd") if sockets else ():
         with suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{descriptor}") in wanted:
+            if os.readlink(f"/proc/self/fd/{descriptor}") in sockets:
                 return True
     return False
 
@@ -165,5 +165,5 @@ def _own_message_filter() -> tuple[tuple[int, int, int, int], ...]:
     offset, own_bits = _PORT_OFFSET, OUR_PORTS >> 16
     if sys.byteorder == "little":
         offset, own_bits = offset + 2, int.from_bytes(own_bits.to_bytes(2, "little"), "big")
-    # Load the half-word with the upper bits; if it is not ours, skip the next instruction, which drops; pass.
+    # Load the half-word with the upper bits; if it is not ours, skip the next instruction, which drops; then pass.
     return (0x28, 0, 0, offset), (0x15, 0, 1, own_bits), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)

@@ -20,8 +20,8 @@ class TrafficControl(Protocol):
     async def prepare(self) -> None:
         """Adopt our root qdisc if it exists; otherwise save the present root and replace it.
 
-        If the kernel refuses one interface at the start, restore the others. If it refuses one later, omit that one,
-        unless all are refused or it already has our root: then raise KernelError.
+        If the kernel refuses one interface at the start, restore the others. If it refuses one later, omit this
+        interface, unless all are refused or this one already has our root: then raise KernelError.
         """
 
     @property

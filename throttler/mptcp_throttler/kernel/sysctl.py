@@ -22,11 +22,11 @@ OURS = frozenset({PM_TYPE, STALE_LOSS_COUNT})
 NOTE = "sysctls.json"
 _ROOT = "/proc/sys"
 _MPTCP_MISSING = "the kernel has no Multipath TCP (option MPTCP), or is older than 5.19"
-"""Text for a missing sysctl. ``net.mptcp.pm_type`` is the newest one that the throttler needs."""
+"""Text for a missing sysctl. ``net.mptcp.pm_type`` is the newest sysctl that the throttler needs."""
 
 
 class OwnedSysctls:
-    """Sysctls that are set while they are needed. A file keeps their former values for a successor after a crash."""
+    """Sysctls that are set while they are needed. A file has their former values, for the next start after a crash."""
 
     def __init__(self, state_directory: Path) -> None:
         self._note = state_directory / NOTE
@@ -37,35 +37,35 @@ class OwnedSysctls:
         originals = self._read_note()
         return {name: originals[name] if name in originals else _read(name) for name in names}
 
-    def hold(self, wanted: Mapping[str, str]) -> None:
-        """Set the *wanted* sysctls and restore our others.
+    def hold(self, values: Mapping[str, str]) -> None:
+        """Set sysctls to *values* and restore our others.
 
-        Raises KernelError if a sysctl cannot be set or noted; the sysctls not held before are then restored.
+        Raises KernelError if a sysctl cannot be set or saved; the sysctls not held before are then restored.
         """
         restorable = self._read_note()
-        for name in restorable.keys() - wanted.keys():
+        for name in restorable.keys() - values.keys():
             _write(name, restorable[name])
-        originals = self.original_values(wanted)
+        originals = self.original_values(values)
         self._write_note(originals)
         try:
-            for name, value in wanted.items():
+            for name, value in values.items():
                 if _read(name) != value:
                     _write(name, value)
                     log.info("%s = %s, was %s", name, value, originals[name])
         except KernelError:
-            for name in wanted.keys() - restorable.keys():
+            for name in values.keys() - restorable.keys():
                 with suppress(KernelError):
                     _write(name, originals[name])
-            self._write_note({name: originals[name] for name in wanted.keys() & restorable.keys()})
+            self._write_note({name: originals[name] for name in values.keys() & restorable.keys()})
             raise
 
-    def check(self, wanted: Mapping[str, str]) -> list[str]:
+    def check(self, values: Mapping[str, str]) -> list[str]:
         """Return deviations from :meth:`hold` as texts. Raises KernelError."""
         problems = [
-            f"{name} is {actual}, not {value}" for name, value in wanted.items() if (actual := _read(name)) != value
+            f"{name} is {actual}, not {value}" for name, value in values.items() if (actual := _read(name)) != value
         ]
         if self._note_content and read_state(self._note) is None:
-            problems.append(f"{self._note} is missing; it says what to restore")
+            problems.append(f"{self._note} is missing; it records what to restore")
         return problems
 
     def restore(self) -> None:
@@ -78,7 +78,7 @@ class OwnedSysctls:
         try:
             note = json.loads(text)
         except ValueError as error:
-            raise KernelError(f"{self._note} cannot be read ({error}); it says what to restore") from error
+            raise KernelError(f"{self._note} cannot be read ({error}); it records what to restore") from error
         if not isinstance(note, dict):
             raise KernelError(f"{self._note}: is {text[:40]!r}; allowed: an object of sysctls and their values")
         for name, value in note.items():

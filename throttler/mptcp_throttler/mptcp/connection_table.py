@@ -53,8 +53,8 @@ class SubflowRecord:
 class TimedTable(Generic[K, V]):
     """A mapping ordered by time, oldest first, so that expiry costs O(1) per expired entry.
 
-    Times arrive slightly out of order. To keep the order, an entry gets the latest time seen so far if that is later
-    than its own. If the table has *limit* entries, a new entry evicts the oldest.
+    Times arrive slightly out of order. To keep the order, an entry gets the latest time so far if its own time is
+    earlier. If the table has *limit* entries, a new entry evicts the oldest.
     """
 
     def __init__(self, limit: float = math.inf) -> None:

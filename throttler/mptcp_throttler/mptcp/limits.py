@@ -13,17 +13,17 @@ class TrackerLimits:
     """Bounds of every table, and timeouts in seconds."""
 
     max_connections: int = 65_536
-    """Includes lingering connections. A connection beyond its client's share (:class:`ConnectionShares`) is reported
+    """Includes lingering connections. A connection above its client's share (:class:`ConnectionShares`) is reported
     for closing (``CONNECTION_EXCESS``); dropping an older connection instead would lift its cap."""
     max_subflows_per_connection: int = 16
-    """A subflow beyond this is reported for closing (``SUBFLOW_EXCESS``). The in-kernel path manager accepts at most 8
+    """A subflow in excess is reported for closing (``SUBFLOW_EXCESS``). The in-kernel path manager accepts at most 8
     after the first; only a user-space path manager may accept more."""
     max_remembered: int = 16_384
     """Handshakes in progress, recent endings, and refused connections: a full table drops its oldest entry."""
-    max_refused: int = 1_024  # refused joins that are remembered, so events of them per ``handshake_timeout``
+    max_refused: int = 1_024  # refused joins that are remembered and reported per ``handshake_timeout``
     handshake_timeout: float = 10.0
     closed_linger: float = 10.0
-    """How long a connection without a subflow waits for a join (break before make), and an end is remembered."""
+    """How long a connection without a subflow waits for a join (break before make), and how long an end is known."""
     resync_grace: float = 1.0  # a dump may miss a subflow that became active less than this many seconds before it
 
 
@@ -49,7 +49,7 @@ class TrackerCounters:
     handshakes_evicted: int = 0
     overflows: int = 0  # subflows not tracked because their connection has too many
     connections_refused: int = 0  # connections reported for closing, because they exceed their client's share
-    expired: int = 0  # handshakes forgotten by timeout
+    expired: int = 0  # handshakes forgotten after a timeout
 
 
 class ConnectionShares:
@@ -91,6 +91,6 @@ class ConnectionShares:
             del self.counts[client]
 
     def describe(self, address: bytes) -> str:
-        client = client_of(address)
-        count, free = self.counts.get(client, 0), self._capacity - self.total
-        return f"{client_text(client)} has {count:,} connections, and there is room for {free:,} more of all clients"
+        client, free = client_of(address), self._capacity - self.total
+        room = f"there is room for {free:,} more of all clients together"
+        return f"{client_text(client)} has {self.counts.get(client, 0):,} connections; {room}"

@@ -31,12 +31,12 @@ def map_to_ipv6(address: bytes) -> bytes:
     return _V4_MAPPED + address
 
 
-End = tuple[bytes, int, int]  # client's address and port, proxy's port: what a closed socket reports of its four-tuple
+End = tuple[bytes, int, int]  # client's address and port, proxy's port, as a closed socket reports them
 MAX_TOKEN = 0xFFFFFFFF  # the largest token of a Multipath TCP connection; tunnels have larger tokens
 
 
 class FourTuple(NamedTuple):
-    """A TCP connection, or a path of a tunnel, with the proxy's end first. Only TCP has a port of the proxy."""
+    """A TCP connection, or a path of a tunnel, with the proxy's end first. A tunnel's local port is not the proxy's."""
 
     local: bytes
     local_port: int
@@ -64,7 +64,7 @@ def unmap_endpoints(four_tuple: FourTuple) -> FourTuple:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One captured TCP segment, with its MPTCP options only."""
+    """One captured TCP segment, with only its MPTCP options."""
 
     time: float
     interface: str
@@ -103,7 +103,7 @@ class Connection:
     subflows: tuple[Subflow, ...]
     since: float
     seen_from_start: bool = False  # whether the kernel reported the creation, at ``since``; otherwise it is older
-    holder: bytes = b""  # the client against whose share the connection counts (``limits.Shares``)
+    holder: bytes = b""  # the client in whose share the connection counts (``limits.ConnectionShares``)
 
     @property
     def is_tunnel(self) -> bool:
@@ -153,7 +153,7 @@ class TcpInfo(NamedTuple):
     not_sent: int  # bytes assigned to the subflow and not sent yet
     pacing_rate: int  # Present pacing rate. The MPTCP scheduler uses it as the subflow's rate.
     max_pacing_rate: int | None  # SO_MAX_PACING_RATE; None without a limit
-    delivery_rate: int  # delivery rate of the kernel's last rate sample; too low if too little data was there to send
+    delivery_rate: int  # delivery rate of the kernel's last rate sample; too low if the sender had too little data
     receive_window_limited: int  # total time in which only the receiver's window kept the subflow from sending
     sacked: int = 0  # unacknowledged segments that arrived after a missing segment
     rtt_variance: int = 0
@@ -175,7 +175,7 @@ class KernelSubflow(NamedTuple):
     local_id: int | None
     remote_id: int | None
     backup: bool
-    read: float  # when the kernel read the socket, monotonic seconds: perhaps long before the sweep of all ends
+    read: float  # when the kernel read the socket, monotonic seconds: perhaps long before the sweep ends
     bytes_acked: int = 0  # payload that the peer acknowledged, each byte once
     bytes_received: int = 0
     cookie: int = 0  # the kernel's number of the socket, unique while the host is up; 0 while unknown
@@ -197,7 +197,7 @@ Sockets = Mapping[FourTuple, KernelSubflow]
 
 
 def compute_rate(before: int, after: int, span: float) -> float:
-    """Return the rate, bits/s, of a socket's counter of bytes that was read twice, *span* seconds apart."""
+    """Return the rate, bits/s, of a byte counter that was read twice, *span* seconds apart."""
     return 8 * max(0, after - before) / span if span else 0.0
 
 
@@ -221,11 +221,11 @@ class EventKind(enum.Enum):
     SUBFLOW_CHANGED = "subflow-changed"
     SUBFLOW_CLOSED = "subflow-closed"
     SUBFLOW_EXCESS = "subflow-excess"
-    """The kernel has a subflow beyond the tracked maximum. It would have no cap: it must be closed."""
+    """The kernel has a subflow above the tracked maximum. It would have no cap: it must be closed."""
     CONNECTION_EXCESS = "connection-excess"
     """The subflow's connection exceeds its client's share. Untracked, it would have no cap: it must be closed."""
     JOIN_REFUSED = "join-refused"
-    DISAGREEMENT = "disagreement"  # two kernel records contradict each other; the tracker took the later one
+    DISAGREEMENT = "disagreement"  # two kernel records contradict each other; the tracker uses the later record
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class MpTcprst(MptcpOption, frozen=True):
 
 
 class UnknownSubtype(MptcpOption, frozen=True):
-    """A subtype that neither RFC defines, or the private one (0xf)."""
+    """A subtype that neither RFC defines, or the private subtype (0xf)."""
 
     subtype: int
     body: bytes  # everything after kind and length
@@ -152,7 +152,7 @@ def parse_options(tcp_options: bytes, flags: int) -> tuple[MptcpOption, ...]:
         length = tcp_options[offset + 1] if offset + 1 < end else 0
         if length < 2 or offset + length > end:
             if kind == KIND:
-                options.append(Malformed(None, "its length runs past the header", tcp_options[offset:]))
+                options.append(Malformed(None, "its length exceeds the header", tcp_options[offset:]))
             break
         if kind == KIND:
             options.append(parse_option(tcp_options[offset : offset + length], flags))

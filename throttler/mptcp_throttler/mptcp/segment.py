@@ -3,7 +3,7 @@
 
 Sources: IEEE 802.1Q (tags), RFC 791 (IPv4), RFC 8200 (IPv6), RFC 9293, 3.1 (TCP). Without a whole TCP header in an
 unfragmented packet or first fragment, the result is None: other protocols, later fragments, IPv6 extension headers,
-truncated or malformed frames. Nothing raises. Checksums are ignored, because offloading leaves them incomplete.
+truncated or malformed frames. No function raises. Checksums are ignored, because offloading leaves them incomplete.
 """
 
 from __future__ import annotations

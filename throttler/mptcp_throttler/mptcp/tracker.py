@@ -5,14 +5,14 @@
     socket dumps ──┴▶ tracker ──▶ connection table ──▶ events
     segments ───▶ wire_observer ─▶ interfaces, look-ups, refused joins
 
-No I/O, no clock: times are seconds of one clock that nobody sets. Every call returns the events that it caused.
+No I/O, no clock: times are seconds of one clock that is never set. Every call returns the events that it caused.
 
 Sources of the kernel's records: linux/mptcp_pm.h (events), linux/inet_diag.h and linux/mptcp.h (dumps). The kernel has
 checked each handshake, so the table holds exactly what the kernel has. Events can get lost, and a dump takes time. A
 ``DISAGREEMENT`` is a contradiction between two kernel records: another token or address identifier for the same
 subflow, or a subflow that a dump lists after its end or does not list.
 
-- The event socket also reports MPTCP clients on this host. A subflow is tracked if its local port is a listening one,
+- The event socket also reports MPTCP clients on this host. A subflow is tracked if its local port is a listening port,
   or if its token is tracked (a proxy may also open a subflow to its client).
 - CREATED follows the check of MP_CAPABLE's third ACK, SUB_ESTABLISHED the check of a join's HMAC.
 - When a whole connection ends, the kernel reports CLOSED, and no SUB_CLOSED for its subflows.
@@ -61,7 +61,7 @@ class Tracker:
         """The open connections by token: a live view of immutable snapshots."""
         self.apply_segment: Callable[[Segment], list[Event]] = self.wire.observe
         self.interface_of: Callable[[FourTuple], str | None] = lambda _: None
-        """Returns the interface by which a subflow leaves whose handshake was not captured; None if unknown."""
+        """Returns the egress interface of a subflow whose handshake was not captured; None if unknown."""
 
     def apply_event(self, event: KernelEvent) -> list[Event]:
         table, four_tuple = self.table, event.four_tuple
@@ -95,11 +95,11 @@ class Tracker:
 
     @property
     def needs_resync(self) -> bool:
-        """Whether a resync is needed: until a resync that began after the request finishes."""
+        """Whether a resync was requested, and no resync that began after the request has finished."""
         return self.table.dumps_requested > self.table.dumps_served
 
     def begin_resync(self, time: float) -> Resync:
-        """Begin to apply a dump in pieces; *time* is before the first piece is read."""
+        """Begin to apply a dump in pieces; *time*: a moment before the first piece is read."""
         return Resync(self, time)
 
     def resync(self, subflows: Iterable[KernelSubflow], time: float) -> list[Event]:
@@ -107,12 +107,12 @@ class Tracker:
         that are older than the dump and not listed have ended."""
         resync = self.begin_resync(time)
         events = resync.add(subflows)
-        for more in resync.finish():
-            events += more
+        for batch in resync.finish():
+            events += batch
         return events
 
     def apply_lookup(self, requested: Iterable[FourTuple], sockets: Sockets, time: float) -> list[Event]:
-        """Apply a look-up of the *requested* subflows at *time*; *sockets* are those found, in any socket state."""
+        """Apply a look-up of the *requested* subflows at *time*; *sockets* has those that exist, in any state."""
         events: list[Event] = []
         for four_tuple in requested:
             record, entry = self.table.subflows.get(four_tuple), sockets.get(four_tuple)
@@ -163,12 +163,12 @@ class Tracker:
         record, events = self._tracked_record(four_tuple, entry.token, entry.initial, time)
         if record is None:
             events += self._track(four_tuple, entry, self._find_interface(four_tuple), read_time)
-            if (entered := table.subflows.get(four_tuple)) is not None and ended is not None:
+            if (new_record := table.subflows.get(four_tuple)) is not None and ended is not None:
                 detail = "its end was reported, but the kernel still has it"
-                events.append(table.record_disagreement(entered, time, detail))
+                events.append(table.record_disagreement(new_record, time, detail))
             return events
         if record.subflow.interface is None and (interface := self._find_interface(four_tuple)) is not None:
-            events += table.change(record, time, f"leaves by {interface}", interface=interface)
+            events += table.change(record, time, f"leaves through {interface}", interface=interface)
         events += self._correct_ids(record, entry, time)
         if record.priority_time <= time:
             events += self._set_priority(record, entry.backup, time)
@@ -180,7 +180,7 @@ class Tracker:
         table, token, events = self.table, record.token, list[Event]()
         is_dumped, initial = isinstance(record, KernelSubflow), _is_initial(record)
         if token not in table.connections:
-            # A connection of the first dump is older than the daemon, as is one that is unknown when joined.
+            # A connection of the first dump is older than the daemon, as is one that is unknown when a join arrives.
             predates_daemon = (is_dumped or not initial) and not table.counters.resyncs
             shares, client, is_refused = table.shares, four_tuple.remote, token in table.refused_tokens
             if is_refused or not (shares.allows(client) or (predates_daemon and shares.allows_older(client))):
@@ -205,12 +205,12 @@ class Tracker:
         return events + self.report_excess(four_tuple, token, time)
 
     def report_excess(self, four_tuple: FourTuple, token: int, time: float) -> list[Event]:
-        """Report an untracked subflow of the kernel if its connection is full of others that the kernel has."""
+        """Report an untracked subflow of the kernel if its connection already has the maximum number of subflows."""
         connection = self.table.connections.get(token)
         others = 0 if connection is None else len(connection.subflows)
         if four_tuple in self.table.subflows or others < self.table.limits.max_subflows_per_connection:
             return []
-        return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {others} others")]
+        return [Event(EventKind.SUBFLOW_EXCESS, time, token, four_tuple, f"its connection has {others} other subflows")]
 
     # Differences
 
@@ -218,7 +218,7 @@ class Tracker:
         self, four_tuple: FourTuple, token: int, initial: bool, time: float
     ) -> tuple[SubflowRecord | None, list[Event]]:
         """Return the tracked subflow. If the kernel has another token or kind (initial or joined) for its four-tuple,
-        the tracked one has ended without an event: remove it."""
+        the tracked subflow has ended without an event: remove it."""
         table, events = self.table, list[Event]()
         record = table.subflows.get(four_tuple)
         if record is None or (record.token == token and record.subflow.initial is initial):
@@ -256,9 +256,9 @@ FINISH_STEP: Final = 500  # subflows per step of :meth:`Resync.finish`: about 5 
 class Resync:
     """Compares the tracker with a dump of the kernel's sockets, in pieces of a few hundred microseconds each.
 
-    It begins before the first piece is read, and is finished only after a complete dump: a failed one closes nothing.
-    Segments and kernel events may come between any two steps. The dump may or may not show what they change after it
-    began, so it does not override them. A new dump voids one in progress, whose further pieces are ignored.
+    It begins before the first piece is read, and is finished only after a complete dump: a failed dump closes nothing.
+    Segments and kernel events may come between any two steps. The dump may or may not show their changes after it
+    began, so it does not override them. A new dump makes one in progress void: its further pieces are ignored.
     """
 
     def __init__(self, tracker: Tracker, time: float) -> None:
@@ -289,7 +289,7 @@ class Resync:
 
     def finish(self, limit: int = FINISH_STEP) -> Iterator[list[Event]]:
         """Close the subflows that the dump did not list, in steps of *limit*. Each step yields its events."""
-        # Those not listed for longest come first, because only some subflows can wait for a look-up.
+        # Begin with the subflows not listed for the longest time: only some subflows can wait for a look-up.
         oldest = sorted(self._table.subflows.values(), key=attrgetter("last_dump"))
         for records in self._batches(oldest, limit):
             yield [event for record in records for event in self._close_if_missing(record)]

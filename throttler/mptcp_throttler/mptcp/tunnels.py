@@ -18,7 +18,7 @@ from mptcp_throttler.mptcp.model import MAX_TOKEN, FourTuple, KernelEvent, Kerne
 
 PATH_TIMEOUT: Final = 10.0  # a path counts as ended after this long without a message and without traffic
 FIRST_COOKIE: Final = 1 << 62  # the kernel counts sockets from 1
-_Activity = tuple[float, tuple[int, int]]  # time of a path's last activity, and the bytes sent and received by then
+_Activity = tuple[float, tuple[int, int]]  # time of a path's last activity, and the bytes sent and received until then
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class TunnelPath:
 
     def is_same_path(self, other: TunnelPath | None) -> bool:
         """Return whether *other* is the same path. Addresses do not identify it: two paths of a relay may swap them."""
-        mine = self.socket
-        return other is not None and (mine.token, mine.remote_id) == (other.socket.token, other.socket.remote_id)
+        own = self.socket
+        return other is not None and (own.token, own.remote_id) == (other.socket.token, other.socket.remote_id)
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class TunnelTable:
     _last_token: int = MAX_TOKEN
 
     def update(self, answer: Mapping[str, Any], now: float) -> list[KernelEvent]:
-        """Replace all paths by those of *answer*; return the changes as kernel events. Raises ValueError, and changes
+        """Replace all paths with those of *answer*; return the changes as kernel events. Raises ValueError, and changes
         nothing, if the answer cannot be parsed."""
         activities: dict[int, _Activity] = {}
         try:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reads captured handshakes: the interfaces by which subflows leave, and the joins that the proxy refuses.
+"""Reads captured handshakes: the egress interfaces of subflows, and the joins that the proxy refuses.
 
 Sources: RFC 8684, 3.1 (MP_CAPABLE, version negotiation), 3.2 (MP_JOIN), 3.5 (MP_FASTCLOSE); RFC 9293, 3.10.
 
 Segments never add, change or end a subflow: any host can send them, and the kernel drops many of them. Rules:
 
-- The proxy's SYN/ACK shows the interface by which the subflow leaves. Any host can send the client's SYN.
+- The proxy's SYN/ACK shows the egress interface of the subflow. A SYN with a client's address may come from any host.
 - A join that the proxy answers with a RST or in plain TCP counts as refused.
 - A RST or MP_FASTCLOSE causes a look-up of the subflows: if both sides abort a connection at the same time, no event
   reports its end.
@@ -24,7 +24,7 @@ from mptcp_throttler.mptcp.model import Event, EventKind, FourTuple, Segment, un
 @dataclass(slots=True)
 class Handshake:
     token: int | None  # from the client's MP_JOIN; None for MP_CAPABLE, or if the SYN was not captured
-    interface: str | None = None  # the interface by which the proxy answered
+    interface: str | None = None  # the interface through which the proxy answered
 
 
 class WireObserver:
@@ -72,7 +72,7 @@ class WireObserver:
         self.refused.drop_until(cutoff)
 
     def _classify(self, segment: Segment) -> tuple[FourTuple, bool]:
-        """Return the segment's four-tuple and whether the client sent it. Its ports may both be those of a proxy."""
+        """Return the segment's four-tuple and whether the client sent it. Both ports may be listening ports."""
         source, destination, ports = unmap(segment.source), unmap(segment.destination), self._table.listen_ports
         if segment.destination_port in ports and not (segment.source_port in ports and segment.outgoing):
             return FourTuple(destination, segment.destination_port, source, segment.source_port), True
@@ -86,7 +86,7 @@ class WireObserver:
             self._table.counters.ignored += 1
         elif record is None or segment.time > record.subflow.since:  # otherwise the kernel's event came first
             previous = self.handshakes.get(four_tuple)
-            # The proxy answers each attempt by the same interface.
+            # The proxy answers each attempt through the same interface.
             new = Handshake(None if join is None else join.token, None if previous is None else previous.interface)
             self._table.counters.handshakes_evicted += self.handshakes.put(four_tuple, new, segment.time)
         return []
@@ -109,7 +109,7 @@ class WireObserver:
             interface = segment.interface
             if record.subflow.interface == interface:
                 return []
-            return self._table.change(record, segment.time, f"leaves by {interface}", interface=interface)
+            return self._table.change(record, segment.time, f"leaves through {interface}", interface=interface)
         if handshake is None:
             new = Handshake(None, segment.interface)
             self._table.counters.handshakes_evicted += self.handshakes.put(four_tuple, new, segment.time)

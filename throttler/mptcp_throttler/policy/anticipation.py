@@ -3,7 +3,7 @@
 
 A second path is established after three round trips. By then a short download has ended, without the cap of a rule for
 two paths. So a young connection on one path is *anticipated* to have two. If its window ends without a second path, the
-decision is repeated for one path, and the client has a miss. Below, "second subflow" means one on a second path.
+decision is repeated for one path, and the client has a miss. A "second subflow" is always on a second path.
 
 A client is the source address of its connections (all clients behind a NAT count as one). Only its last connections
 count. If one of them had a second subflow, later connections are anticipated; if nearly all had a second subflow, for
@@ -25,14 +25,14 @@ WINDOW_SECONDS = 0.14  # usual window: a few round trips
 LONG_WINDOW_SECONDS = 1.0  # longest window for a client that nearly always has a second subflow: joins wait for data
 LATE_JOIN_FACTOR = 2.0  # the window of such a client is this multiple of its longest recent join
 PARALLEL_CONNECTIONS, EXTRA_SECONDS = 10, 0.01
-"""Each further simultaneous connection lengthens the window by the seconds: handshakes wait for each other."""
-HIGH_JOIN_SHARE, SHARE_WEIGHT = 0.8, 0.1  # threshold, and weight of one connection, of the share with a second subflow
+"""Each simultaneous connection above this number lengthens the window by this time: handshakes wait for each other."""
+HIGH_JOIN_SHARE, SHARE_WEIGHT = 0.8, 0.1  # of ``join_share``: the threshold, and the weight of one connection
 MAX_MISSES = {False: 1.0, True: 2.0}
-"""Misses until a client counts as single-path, by whether it ever joined: busy paths delay joins past the window."""
+"""Misses until a client counts as single-path, by whether it ever joined: on busy paths, joins may come too late."""
 SHORT_MISS_WEIGHT = 0.34  # weight of a connection that ended before its window
 CLIENT_TIMEOUT = 600.0  # a client without a connection for this long is forgotten
 MAX_FORGOTTEN = 256  # maximum clients forgotten per second: removing their initial limits takes 1 to 2 ms
-MAX_CLIENTS = 65_536  # maximum addresses remembered; a new address replaces the one that was seen longest ago
+MAX_CLIENTS = 65_536  # maximum addresses remembered; a new address replaces the address seen longest ago
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class JoinPredictor:
     def __init__(self) -> None:
         self.clients: dict[bytes, _Client] = {}
         """In the order of ``last_seen``: :meth:`_remember` moves a client to the end."""
-        self._connections: dict[int, _YoungConnection | None] = {}  # by token; None: tells nothing about its client
+        self._connections: dict[int, _YoungConnection | None] = {}  # by token; None: its end is not evaluated
         self._changed_clients: dict[bytes, bool] = {}
         self._windows: list[tuple[float, int]] = []  # heap: window end, token
 
@@ -133,7 +133,7 @@ class JoinPredictor:
 
     @property
     def next_window_end(self) -> float | None:
-        """When :meth:`take_due` may next return something; None while nothing is anticipated."""
+        """When :meth:`take_due` may next return a connection; None while no connection is anticipated."""
         return self._windows[0][0] if self._windows else None
 
     def _begin(self, connection: Connection, now: float) -> _YoungConnection:

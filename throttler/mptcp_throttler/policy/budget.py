@@ -24,7 +24,7 @@ MAX_GRANT_SECONDS: Final = 366 * 86_400  # Seconds. A permanent exemption belong
 
 
 class Account(NamedTuple):
-    """Key of the used volume of a budget in one period, by one client or, with "" as client, by all clients."""
+    """Key of the used volume of a budget in one period, of one client or, with "" as client, of all clients."""
 
     budget: str
     client: str
@@ -76,7 +76,7 @@ def next_step(budget: Budget, used: int) -> BudgetStep | None:
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A stored grant: no caps for a client until a time, or more volume. Times are seconds since the epoch. For more
-    volume, the used volume in the ledger (``storage.Ledger``) is reduced at once; this is only the record of it."""
+    volume, the used volume in the ledger (``storage.Ledger``) is reduced at once, and this only records it."""
 
     client: str  # an address or a prefix; empty for a budget that all clients share
     since: int

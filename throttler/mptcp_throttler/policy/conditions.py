@@ -21,7 +21,7 @@ from mptcp_throttler.policy.schedule import EVERY_DAY, MIDNIGHT, Window, hours_t
 from mptcp_throttler.policy.values import Days, Hours, Network, Prefix, Prefixes
 
 MAX_SUBFLOWS = 255  # an address identifier has one byte (RFC 8684, 3.2)
-MAX_PREFIXES = 4  # client prefixes named in messages; further ones are counted
+MAX_PREFIXES = 4  # maximum number of client prefixes named in a message; the others are counted
 
 
 class NamedSection(Section):
@@ -76,9 +76,9 @@ class PathMatch(NamedSection):
 
     def is_disjoint(self, other: PathMatch) -> bool:
         """Return whether no subflow can be on both paths."""
-        mine, theirs = self.clients or (), other.clients or ()
+        own_clients, other_clients = self.clients or (), other.clients or ()
         return any(
-            not any(map(other.prefixes.has, mine)) and not any(map(self.prefixes.has, theirs))
+            not any(map(other.prefixes.has, own_clients)) and not any(map(self.prefixes.has, other_clients))
             if key == "clients"
             else self._set(key).isdisjoint(other._set(key))
             for key in self.model_fields_set & other.model_fields_set
@@ -112,15 +112,15 @@ class Conditions(NamedTuple):
     anticipate: bool  # whether expected subflows count, too
 
     def unmet(self, situation: Situation, local: datetime, from_clients: bool) -> dict[Unmet, str]:
-        """Return texts on the conditions that do not hold at *local* time. *from_clients*: whether its clients do."""
+        """Return texts on the conditions that do not hold at *local* time. *from_clients*: whether clients match."""
         reasons: dict[Unmet, str] = {}
-        further = situation.expected - situation.paths if self.anticipate else 0
+        anticipated = situation.expected - situation.paths if self.anticipate else 0
         maximum = self.when.max_subflows
-        if situation.subflows + further < self.subflows:
+        if situation.subflows + anticipated < self.subflows:
             reasons["counts"] = f"only {counted(situation.subflows, 'active subflow')} (needs {self.subflows})"
         elif maximum is not None and situation.subflows > maximum:
             reasons["counts"] = f"{situation.subflows} active subflows (at most {maximum})"
-        elif situation.paths + further < self.paths:
+        elif situation.paths + anticipated < self.paths:
             paths = "one path" if situation.paths == 1 else f"{situation.paths} paths"
             reasons["counts"] = f"{situation.subflows} active subflows on {paths} (needs {self.paths})"
         if not from_clients:
@@ -130,22 +130,22 @@ class Conditions(NamedTuple):
         return reasons
 
     def covers(self, other: Conditions) -> bool:
-        """Return whether these conditions hold whenever the *other* ones hold."""
-        mine, theirs = self.when, other.when
+        """Return whether these conditions hold whenever the *other* conditions hold."""
+        own, others = self.when, other.when
         return (
             self.subflows <= other.subflows
             and self.paths <= other.paths
-            and (mine.max_subflows or inf) >= (theirs.max_subflows or inf)
-            and (mine.clients is None or (theirs.clients is not None and all(map(mine.prefixes.has, theirs.clients))))
-            and (mine.windows is None or mine.windows == theirs.windows)
+            and (own.max_subflows or inf) >= (others.max_subflows or inf)
+            and (own.clients is None or (others.clients is not None and all(map(own.prefixes.has, others.clients))))
+            and (own.windows is None or own.windows == others.windows)
         )
 
     def exclude(self, other: Conditions) -> bool:
         """Return whether these and the *other* conditions never hold at the same time."""
-        mine, theirs = self.when, other.when
-        maximum = min(mine.max_subflows or inf, theirs.max_subflows or inf)
+        own, others = self.when, other.when
+        maximum = min(own.max_subflows or inf, others.max_subflows or inf)
         return maximum < max(self.subflows, other.subflows) or (
-            mine.windows is not None and theirs.windows is not None and not may_coincide(mine.windows, theirs.windows)
+            own.windows is not None and others.windows is not None and not may_coincide(own.windows, others.windows)
         )
 
     def hold_always(self, expected: int) -> bool:
@@ -182,7 +182,7 @@ class When(Section):
         return maximum
 
     def words(self, zone: tzinfo) -> Iterator[str]:
-        """Yield the conditions in words, without keys that the policy leaves out. *zone* is the policy's."""
+        """Yield the conditions in words, without keys that the policy omits. *zone*: the policy's time zone."""
         if self.min_subflows is not None:
             yield f"at least {counted(self.min_subflows, 'active subflow')}"
         if self.max_subflows is not None:
@@ -210,5 +210,5 @@ class When(Section):
 def clients_text(prefixes: list[Network]) -> str:
     """Return ``clients 10.0.0.0/8, fd77::/16 and 3 more``."""
     shown = ", ".join(str(each) for each in prefixes[:MAX_PREFIXES])
-    further = len(prefixes) - MAX_PREFIXES
-    return f"clients {shown}{f' and {further} more' if further > 0 else ''}"
+    omitted = len(prefixes) - MAX_PREFIXES
+    return f"clients {shown}{f' and {omitted} more' if omitted > 0 else ''}"

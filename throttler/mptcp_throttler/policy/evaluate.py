@@ -3,13 +3,13 @@
 
 This runs on every change of any connection, so the policy is compiled into integers and verdicts are cached.
 
-Cap, budget and steering are decided independently, for each direction. The first rule decides that has the key (with
-``none`` or another value), catches the subflow and whose conditions the connection meets. Then the cap is lifted from a
-subflow on the last usable path. A backup subflow is usable only while there is no regular one (RFC 8684, 3.3.8).
+Cap, budget and steering are decided independently, for each direction. The deciding rule is the first that has the key
+(with ``none`` or another value), catches the subflow, and has conditions that the connection meets. Then the cap is
+lifted from a subflow on the last usable path. A backup subflow is usable only if no regular one is (RFC 8684, 3.3.8).
 
 Two subflows are on different paths if they match different ``paths`` of the policy, or if one of them matches none: if
 two subflows share an uplink and one has a cap, its data cannot move to another uplink. In a policy without ``paths``,
-which cannot tell uplinks apart, each subflow counts as a path.
+which cannot distinguish uplinks, each subflow counts as a path.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mptcp_throttler.policy.schedule import hours_text, moment_text, next_change
 from mptcp_throttler.policy.values import Network, Prefixes
 from mptcp_throttler.policy.verdict import NO_RULE, PREFIX, ScopeKey, Verdict, add_sentence
 
-_MAX_SITUATIONS: Final = 4096  # per direction
+_MAX_SITUATIONS: Final = 4096  # maximum number of cached verdicts per direction
 
 _PER_SHARE: Final = {Share.PATH: "", Share.CLIENT: " per client", Share.CONNECTION: " per connection"}
 _KIND_NAMES: Final = {Kind.BUDGET: "budgets", Kind.STEER: "steering"}
@@ -88,8 +88,8 @@ def cap_text(throttle: Throttle) -> str:
     return f"{format_rate(throttle.rate)}{_PER_SHARE[throttle.share]}{limit}"
 
 
-def _by_prefix(items: Iterable[tuple[Collection[Network] | None, int]]) -> Prefixes[int]:
-    """Return, for each prefix, the bits of the paths or rules that name it. One look-up serves 10,000 of them."""
+def _map_prefixes(items: Iterable[tuple[Collection[Network] | None, int]]) -> Prefixes[int]:
+    """Return, for each prefix, the bits of the paths or rules that name it: one look-up finds all of 10,000."""
     bits_by_network: dict[Network, int] = {}
     for networks, bit in items:
         bits_by_network.update((each, bits_by_network.get(each, 0) | bit) for each in networks or ())
@@ -105,8 +105,8 @@ class CompiledPolicy:
         """The verdict on the first subflow in each situation."""
         self._paths = [(path, 1 << index) for index, path in enumerate(policy.paths.values())]
         self._bits_without_clients = sum(bit for path, bit in self._paths if path.clients is None)
-        self._path_clients = _by_prefix((path.clients, bit) for path, bit in self._paths)
-        self._rule_clients = _by_prefix((rule.when.clients, 1 << index) for index, rule in enumerate(policy.rules))
+        self._path_clients = _map_prefixes((path.clients, bit) for path, bit in self._paths)
+        self._rule_clients = _map_prefixes((rule.when.clients, 1 << index) for index, rule in enumerate(policy.rules))
         self._local = datetime.fromtimestamp(0, policy.time_zone)
         self._open_since = self._open_until = -math.inf
 
@@ -204,8 +204,8 @@ class CompiledPolicy:
         steer, reason = self._rule(Kind.STEER, situation, direction, reason)
         path, guarded = self._path(situation.path_bits), rule is not None and rule.guard
         steered_bits = situation.path_bits & self._bits(steer.paths) if steer is not None and steer.paths else 0
-        others = budget, steer, self._path(steered_bits), guarded
-        return Verdict(four_tuple, path, rule, scope, throttle, reason, direction, *others)
+        roles = budget, steer, self._path(steered_bits), guarded
+        return Verdict(four_tuple, path, rule, scope, throttle, reason, direction, *roles)
 
     def _rule(self, kind: Kind, situation: Situation, direction: Direction, reason: str) -> tuple[Rule | None, str]:
         """Return the rule that meters or steers the subflow, and *reason*, with the cause added if no rule does."""
@@ -232,7 +232,7 @@ class CompiledPolicy:
         return deciding, min(unmatched, key=itemgetter(0), default=(0, None))[1]
 
     def _path(self, path_bits: int) -> str | None:
-        """Return the first of the paths."""
+        """Return the name of the first path."""
         return next((name for index, name in enumerate(self.policy.paths) if path_bits >> index & 1), None)
 
     def _read_clock(self, now: float) -> None:
@@ -277,8 +277,8 @@ class CompiledPolicy:
 
     def _path_mismatch(self, rule: Rule, path_bits: int) -> str:
         names = [name for index, name in enumerate(self.policy.paths) if path_bits >> index & 1]
-        where = f"on path {' and '.join(names)}" if names else "on no path of the policy"
-        return f"it is {where}, not on {' or '.join(rule.paths or ())}"
+        location = f"on path {' and '.join(names)}" if names else "on no path of the policy"
+        return f"it is {location}, not on {' or '.join(rule.paths or ())}"
 
     def _next_hours_change(self, rule: Rule, now: float) -> float | None:
         return next_change([rule.when.windows], self.policy.time_zone, now) if rule.when.windows else None

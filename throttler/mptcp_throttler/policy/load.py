@@ -65,7 +65,7 @@ def load_policy(text: str, source: str) -> Policy:
     return checked.policy
 
 
-# These check the document, not the validated sections, so that an error in one place hides none in another.
+# These functions check the document, not the validated sections, so that no error hides another error.
 
 
 def _rules_of(document: Document) -> Iterator[tuple[int, dict[str, object]]]:
@@ -82,25 +82,25 @@ def _unknown_paths(document: Document) -> Iterator[Problem]:
     defined = f"the paths are {', '.join(key_text((path,)) for path in paths)}" if paths else "no paths are defined"
     for index, rule in _rules_of(document):
         paths_of_rule, steer = rule.get("paths"), rule.get("steer")
-        named: list[tuple[KeyPath, object]] = []
+        references: list[tuple[KeyPath, object]] = []
         if isinstance(paths_of_rule, list):
-            named += [(("paths", index), name) for index, name in enumerate(paths_of_rule)]
+            references += [(("paths", index), name) for index, name in enumerate(paths_of_rule)]
         if isinstance(steer, dict):
-            named += [(("steer", *key), name) for key, name in named_paths(steer)]
-        for key, name in named:
+            references += [(("steer", *key), name) for key, name in named_paths(steer)]
+        for key, name in references:
             if isinstance(name, str) and name not in paths:
                 message = f"{shown(name)} is not a path{did_you_mean(name, paths)}; {defined}"
                 yield problem_at(document, ("rules", index, *key), name, message)
 
 
 def _unknown_budgets(document: Document) -> Iterator[Problem]:
-    """Yield rules that name an unknown budget, and names that would mix up two accounts."""
+    """Yield rules that name an unknown budget, and names that two budgets would share."""
     budgets = (document.data or {}).get("budgets", {})
     if not isinstance(budgets, dict):
         return
     defined = f"the budgets are {', '.join(key_text((name,)) for name in budgets)}" if budgets else "none are defined"
     if NO_BUDGET in budgets:
-        message = f"{shown(NO_BUDGET)} in a rule means that it has no budget; give this one another name"
+        message = f"{shown(NO_BUDGET)} in a rule means that it has no budget; give this budget another name"
         yield _at_key(document, ("budgets", NO_BUDGET), message)
     for index, rule in _rules_of(document):
         budget, name = rule.get("budget"), rule.get("name")
@@ -146,7 +146,7 @@ def _repeated_names(document: Document) -> Iterator[Problem]:
         name = rule.get("name")
         if isinstance(name, str) and first.setdefault(name, index) != index:
             line = document.value_position(("rules", first[name], "name")).line
-            message = f"{shown(name)} is already the name of the rule on line {line}; give each its own"
+            message = f"{shown(name)} is already the name of the rule on line {line}; choose another name"
             yield problem_at(document, ("rules", index, "name"), name, message)
 
 
@@ -163,7 +163,7 @@ def _at_key(document: Document, path: KeyPath, message: str, severity: Severity 
     return replace(problem_at(document, path, None, message, document.key_position(path)), severity=severity)
 
 
-# These check the policy. Two rules are assumed to catch the same subflow unless that can be ruled out.
+# These functions check the policy. They assume that two rules may catch the same subflow unless that is impossible.
 
 
 def _errors(policy: Policy) -> Iterator[Finding]:
@@ -195,12 +195,12 @@ def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Col
     names = list(dict.fromkeys(f'"{shadow.name}"' for shadow in shadows.values() if shadow is not None))
     if shadows and all(shadows.values()):
         verb = "catches" if len(names) == 1 else "catch"
-        yield f'rule "{rule.name}" is never reached: {" and ".join(names)} above it {verb} all that it could catch'
+        yield f'rule "{rule.name}" is never reached: {" and ".join(names)} above it {verb} all its subflows'
         return
     for (kind, direction), shadow in shadows.items():
         if shadow is not None:
             subject = f'the {kind.value} of rule "{rule.name}" never decides{_UPLOADS[direction]}'
-            yield f'{subject}: "{shadow.name}" above it does for all that it could catch'
+            yield f'{subject}: "{shadow.name}" above it decides for all its subflows'
     if rule.throttle is not None and rule.lift_last and rule.when.max_subflows == 1:
         yield (
             f'rule "{rule.name}" never caps anything: the only active subflow is on the last usable '
@@ -220,7 +220,7 @@ def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Col
                 f'rule "{rule.name}" does not exempt from the {kind.value} of rule "{other.name}" above it: the first '
                 "that matches decides; move it above"
             )
-    # Readers may take these for exemptions from everything below.
+    # Readers may think that these rules exempt from all rules below.
     if Kind.THROTTLE in rule.exempted_kinds or (rule.steer is not None and not rule.steer.mode_class.spreads_data):
         open_kinds = [kind for kind in Kind if not rule.defines(kind)]
         for kind, other in _find_conflicts(policy, rule, open_kinds, below, rule.direction):
@@ -232,7 +232,7 @@ def _warnings_of(policy: Policy, rule: Rule, above: Collection[Rule], below: Col
 
 def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Finding]:
     """Yield ``always`` caps that plain TCP can exceed, caps that several interfaces have separately, and rules that
-    wait for two paths although all traffic is on one. *interfaces* are the shaped ones; None if unknown."""
+    wait for two paths although all traffic is on one. *interfaces* are the shaped interfaces; None if unknown."""
     only_path = next(iter(policy.paths.values())) if len(policy.paths) == 1 else None
     if only_path is not None and (
         interfaces is None
@@ -242,7 +242,7 @@ def _notes(policy: Policy, interfaces: Collection[str] | None) -> Iterator[Findi
         only_path = None
     for index, rule in enumerate(policy.rules):
         if rule.always and not rule.caps_plain_tcp and rule.direction != DIRECTIONS["up"]:
-            advice = "for downloads by plain TCP over its paths write plain_tcp: cap"
+            advice = "to cap downloads over plain TCP on its paths, too, write plain_tcp: cap"
             yield index, f'rule "{rule.name}" caps Multipath TCP only; {advice}'
         if only_path is not None and any(rule.required_paths(kind) > 1 for kind in Kind if rule.defines(kind)):
             message = (

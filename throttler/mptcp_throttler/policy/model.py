@@ -141,7 +141,7 @@ class Throttle(Section):
             )
         return burst
 
-    def at(self, rate: int, **changes: Any) -> Throttle:
+    def with_rate(self, rate: int, **changes: Any) -> Throttle:
         """Return a copy with *rate* (bits/s) as rate and ceil, and with other *changes*."""
         return self.model_copy(update={"rate": rate, "ceil": rate, **changes})
 
@@ -375,7 +375,7 @@ class Rule(Section):
         return self
 
     def _plain_tcp_error(self) -> str | None:
-        """Return what ``plain_tcp: cap`` requires: a fixed class, as only addresses and interface are known."""
+        """Return a requirement of ``plain_tcp: cap`` that is not met. Only addresses and interface select its class."""
         if not self.always:
             return "needs always: true in the same rule"
         if self.throttle is None or self.throttle.share is not Share.PATH:
@@ -438,7 +438,7 @@ class Guard(Section):
     retry: Annotated[float, seconds(1, 3600)] = Field(default=5.0, examples=[10])
     """Seconds after which the caps are tried again at the latest; doubled each time."""
     longest_retry: Annotated[float, seconds(1, 86400)] = Field(
-        default_factory=lambda data: max(data["retry"], MAX_RETRY_SECONDS),  # no pause is shorter than the one before
+        default_factory=lambda data: max(data["retry"], MAX_RETRY_SECONDS),  # pauses never become shorter
         description="The maximum of `retry`. Default: 300, or `retry` if longer.",
         examples=[600],
     )
@@ -494,7 +494,7 @@ class Policy(Section):
 
     @model_validator(mode="after")
     def _resolve_names(self) -> Self:
-        """Give paths and budgets their names, and rules the budgets that they name; ``load`` reports missing ones."""
+        """Give paths and budgets their names, and rules the budgets that they name; ``load`` reports unknown names."""
         for name, path in self.paths.items():
             path.__dict__["name"] = name
         for name, budget in self.budgets.items():
@@ -526,7 +526,7 @@ class Policy(Section):
 
     @property
     def cap_verb(self) -> str:
-        """The verb in reasons: what a rule or budget does."""
+        """The verb in reasons, for the effect of a rule or budget."""
         return "would cap" if self.dry_run else "caps"
 
     @property

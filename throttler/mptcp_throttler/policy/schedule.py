@@ -67,7 +67,7 @@ def parse_hours(value: object) -> tuple[time, time]:
     start = time(start_hour, start_minute)
     end = MIDNIGHT if whole_day_end else time(end_hour, end_minute)
     if start == end and not whole_day_end:
-        raise ValueError(f'{shown(value)} starts and ends at once; for the whole day write "00:00-24:00"')
+        raise ValueError(f'{shown(value)} has equal ends; for the whole day write "00:00-24:00"')
     return start, end
 
 

@@ -53,8 +53,8 @@ def parse_prefix(value: object) -> Network:
         except ValueError:
             raise ValueError(f"{shown(value)} is not a prefix; {advice}") from None
         raise ValueError(
-            f"{shown(value)} has bits set beyond its prefix length; "
-            f'write "{interface.network}" for the network or "{interface.ip}" for the one address'
+            f"{shown(value)} has bits set after its prefix; "
+            f'write "{interface.network}" for the network or "{interface.ip}" for the single address'
         ) from None
     mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
     if mapped is not None and network.prefixlen >= 96:
@@ -96,7 +96,7 @@ def parse_volume(value: object) -> int:
 
 
 def volume_as_budget(value: str) -> str | None:
-    """Return what to write instead of a volume (``20 GB``) as a budget; None if *value* is not a volume."""
+    """Return the advice for a volume (``20 GB``) in place of a budget; None if *value* is not a volume."""
     if _VOLUME_LIKE.fullmatch(value.strip()) is None:
         return None
     steps = f"[{{after: {value.strip().upper()}, throttle: {{rate: 512 kbit/s}}}}]"
@@ -145,7 +145,7 @@ def none_or(key: str, parse: Callable[[object], object]) -> BeforeValidator:
     """Return a validator that converts ``none`` into None; other values must be mappings with at least *key*. *parse*
     raises ValueError for an invalid value of *key*. ``null`` does not occur: the document has NOTHING instead."""
 
-    def exempt(value: object) -> object:
+    def convert_none(value: object) -> object:
         if isinstance(value, str):
             if value == "none":
                 return None
@@ -158,7 +158,7 @@ def none_or(key: str, parse: Callable[[object], object]) -> BeforeValidator:
             raise ValueError(f"{shown(value)} is not allowed; write {{{key}: {value}}}, with the other required keys")
         return value
 
-    return BeforeValidator(exempt)
+    return BeforeValidator(convert_none)
 
 
 def allow_also(*schemas: dict[str, Any]) -> Any:

@@ -25,7 +25,7 @@ class ScopeKey:
 
     @property
     def balances(self) -> bool:
-        """Whether the cap balances loads or relaxes another cap: its rate changes all the time."""
+        """Whether the cap balances loads or relaxes another cap: its rate changes often."""
         return isinstance(self.member, tuple)
 
 
@@ -44,7 +44,7 @@ class Verdict(NamedTuple):
     steer_path: str | None = None  # the path of ``steer`` that the subflow is on
     guarded: bool = False  # whether the guard may relax the cap
     bound: int | None = None  # limit of a relaxed cap, bits/s: the ceil of a looser cap that is not guarded
-    rests: bool = False  # whether the scheduler must not use the subflow while the other subflows do well
+    rests: bool = False  # whether the scheduler must not use the subflow while the others carry enough
 
 
 PREFIX: Final = {Direction.DOWN: "", Direction.UP: "upload: "}

@@ -49,8 +49,8 @@ def describe_option(option: options.MptcpOption) -> str:
             parts += [] if option.data_length is None else [f"{counted(option.data_length, 'byte')} of data"]
             return ", ".join(parts)
         case options.MpJoinSyn():
-            joined = f"connection {option.token:08x}, address id {option.address_id}"
-            return f"MP_JOIN to {joined}{', backup' if option.backup else ''}"
+            target = f"connection {option.token:08x}, address id {option.address_id}"
+            return f"MP_JOIN to {target}{', backup' if option.backup else ''}"
         case options.MpJoinSynAck():
             fields = f"address id {option.address_id}, HMAC {option.hmac.hex()}"
             return f"MP_JOIN, {fields}{', backup' if option.backup else ''}"

@@ -116,7 +116,7 @@ class Replay:
         self._verdicts: dict[int, dict[_Key, Verdict]] = {}
         self._active: dict[FourTuple, ByteCounts] = {}
         self._caps: dict[_Key, tuple[str, float, int]] = {}  # in force: rule, begin, bytes that the subflow had carried
-        self._with_new_data: set[FourTuple] = set()  # subflows that carried data since the last sample
+        self._subflows_with_data: set[FourTuple] = set()  # subflows that carried data since the last sample
         self._next_expiry_check = self._next_sample = self._next_rule_change = math.inf
         """Times of the next check for expired subflows, sample for budgets, and begin or end of a rule's hours."""
         self._open_rules: tuple[bool, ...] = ()
@@ -168,19 +168,19 @@ class Replay:
             self._next_expiry_check = time + TICK_SECONDS
             self._open_rules = self.policy.open_rules(time)
             self._next_rule_change = self.policy.next_change(time) or math.inf
-        while (due := self._next_time()) <= time:
-            self.now = max(self.now, due)
-            yield from self._run_due()
+        while (next_time := self._next_time()) <= time:
+            self.now = max(self.now, next_time)
+            yield from self._run_timers()
         self.now = max(self.now, time)
         if self._next_expiry_check <= self.now or self._next_rule_change <= self.now:  # no connection was open
-            yield from self._run_due()
+            yield from self._run_timers()
 
     def _next_time(self) -> float:
         while_open = min(self._next_expiry_check, self._next_rule_change) if self._tracker.connections else math.inf
         window = self._anticipation.next_window_end
         return min(while_open, self._next_sample, math.inf if window is None else window)
 
-    def _run_due(self) -> Iterator[Entry]:
+    def _run_timers(self) -> Iterator[Entry]:
         now = self.now
         if self._next_expiry_check <= now:
             self._next_expiry_check = now + TICK_SECONDS
@@ -224,7 +224,7 @@ class Replay:
         if counts is None or segment.outgoing is from_client or not captured.length:
             return
         if counts.count(segment, captured.length, from_client) and self.policy.budgets:
-            self._with_new_data.add(four_tuple)
+            self._subflows_with_data.add(four_tuple)
             self._next_sample = min(self._next_sample, self.now + SAMPLE_SECONDS)
 
     def _apply_events(self, events: Iterable[Event]) -> Iterator[Entry]:
@@ -244,7 +244,7 @@ class Replay:
         for four_tuple in closed:
             counts = self._active.pop(four_tuple, None)
             if counts is not None:
-                self._with_new_data.discard(four_tuple)
+                self._subflows_with_data.discard(four_tuple)
                 if self.policy.budgets:
                     end = four_tuple.remote, four_tuple.remote_port, four_tuple.local_port
                     self._budgets.sockets.socket_closed(counts.cookie, end, counts.down, counts.up)
@@ -279,7 +279,7 @@ class Replay:
         parts = ["initial subflow" if each.initial else "joined subflow"]
         parts += [f"address id {each.remote_id}"] if each.remote_id else []
         parts += ["backup" if each.backup else "regular"]
-        parts += [f"leaves by {each.interface}"] if each.interface else []
+        parts += [f"leaves through {each.interface}"] if each.interface else []
         return ", ".join(parts)
 
     def _decide(self, tokens: Iterable[int]) -> Iterator[Entry]:
@@ -344,16 +344,16 @@ class Replay:
         """Pass captured bytes to the budgets, as samples of sockets; yield reached steps and changed decisions."""
         self._next_sample = math.inf
         sockets = {}
-        for each in self._with_new_data:
+        for each in self._subflows_with_data:
             counts = self._active[each]
             amounts = counts.down, counts.up, counts.cookie
             sockets[each] = KernelSubflow(counts.token, each, True, 0, 0, False, self.now, *amounts)
-        self._with_new_data.clear()
+        self._subflows_with_data.clear()
         changed: set[int] = set()
         for outcome in self._budgets.observe(Samples(self.now, sockets, False)):
             changed.update(outcome.changed)
             for step in outcome.actions:
                 if isinstance(step, StepReached):
-                    whose = f"client {step.client}: " if step.client else ""
-                    yield Entry(self.now, "budget", whose + step.sentence, details={"rule": step.budget})
+                    prefix = f"client {step.client}: " if step.client else ""
+                    yield Entry(self.now, "budget", prefix + step.sentence, details={"rule": step.budget})
         yield from self._decide(sorted(changed))

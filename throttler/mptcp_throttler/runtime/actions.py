@@ -37,7 +37,7 @@ class ActionRunner:
         steering: SteeringStage,
         events: EventRecorder,
     ) -> None:
-        """*connections* is the tracker's live view by token."""
+        """*connections*: the tracker's connections by token, always up to date."""
         self._path_manager, self._connections, self._sockets = path_manager, connections, sockets
         self._steering, self._events = steering, events
         self._refusals = RateLimiter(MAX_LINES)
@@ -55,8 +55,8 @@ class ActionRunner:
                     log.warning("connection %08x: caps relaxed: %s", token, reason, extra=fields)
                     self._events.record_guard(time.monotonic(), token, rules, f"relaxed: {reason}")
                 case StepReached(budget, client, sentence, rule):
-                    whose = f"client {client}: " if client else ""
-                    log.info("%s%s", whose, sentence, extra=log_fields(client=client or None, rule=rule))
+                    prefix = f"client {client}: " if client else ""
+                    log.info("%s%s", prefix, sentence, extra=log_fields(client=client or None, rule=rule))
                     self._events.record(time.monotonic(), BUDGET, sentence, client, budget)
                 case SetBackup():
                     self._set_backup(action)
@@ -88,7 +88,7 @@ class ActionRunner:
 
         The kernel accepts more subflows than the tracker only under the user-space path manager, which steering by
         order needs. Excess subflows are closed under this path manager, and otherwise only logged. In a dry run,
-        connections beyond their client's share (:mod:`mptcp_throttler.mptcp.limits`) are only logged.
+        connections above their client's share (:mod:`mptcp_throttler.mptcp.limits`) are only logged.
         """
         excess = {each.four_tuple: each for each in events if each.kind in _EXCESS and each.four_tuple is not None}
         not_closed: dict[FourTuple, str] = {}  # reasons

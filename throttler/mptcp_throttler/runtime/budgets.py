@@ -2,10 +2,9 @@
 """The components of budgets and grants: one meters sockets until they close, one keeps the budgets, and one reads the
 file of grants.
 
-The component of budgets gives the budget stage the calendar and the closed sockets, and writes the stage's counts to
+The component of budgets passes the time and the closed sockets to the budget stage, and writes the stage's counts to
 the ledger, in one thread, so the disk never stops the event loop. Counts that could not be written are written with
-later counts. The ledger is read again if SQLite's number of its state shows that another process changed it (``quota
-reset``).
+later counts. The ledger is read again if SQLite's data version shows that another process changed it (``quota reset``).
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ CLOSED_BATCH = 256  # closed sockets counted before yielding to the event loop: 
 MAX_WRITE_SECONDS = 5.0  # maximum pause between two writes while no socket has closed: the kernel keeps their counters
 COUNTERS_PER_SECOND = 4000  # maximum rate of writing socket counters: about 0.5 % of a processor
 PRUNE_SECONDS = 86_400.0
-CLOCK_STABLE_SECONDS = 6 * 3600.0  # the ledger is pruned only if the clock was not set for so long; below a day
-RETENTION_SECONDS = 400 * 86_400  # how long usage is kept: more than a year of months
+CLOCK_STABLE_SECONDS = 6 * 3600.0  # the ledger is pruned only if the clock was not set for this long
+RETENTION_SECONDS = 400 * 86_400  # how long usage is kept: more than a year
 
 T = TypeVar("T")
 
@@ -59,7 +58,7 @@ class Budgets(Component):
         self.write_error: str | None = None  # why counts cannot be written now
 
     async def prepare(self, policy: Policy) -> None:
-        """Open what *policy* needs, before it comes into force. Raises KernelError if the ledger cannot be used."""
+        """Open the ledger if *policy* needs it, before it comes into force. Raises KernelError if that fails."""
         if not policy.budgets:
             return
         now = self._clock()
@@ -224,7 +223,7 @@ class Grants(Component):
 
     async def prepare(self, policy: Policy) -> None:
         if self._file_state is None and await self._read():
-            # These are not logged as new, and take effect together with the policy.
+            # Existing grants are not logged as new, and take effect together with the policy.
             self._stage.set_grants(self._grants, time.time(), self._engine.tracker.connections)
 
     async def run(self) -> None:
@@ -243,7 +242,7 @@ class Grants(Component):
             status = self._path.stat()
             file_state: tuple[int, ...] = (status.st_ino, status.st_mtime_ns, status.st_size)
         except OSError:
-            file_state = ()  # the file is missing or unreadable; reading it reports which
+            file_state = ()  # the file is missing or unreadable; reading it reports the reason
         if file_state == self._file_state:
             return False
         self._file_state = file_state
@@ -259,7 +258,7 @@ class Grants(Component):
         tokens = self._stage.set_grants(self._grants, time.time(), self._engine.tracker.connections)
         for each in set(before) - set(self._stage.in_force):
             if not self._stage.covers(each.network):  # a longer grant, or one for a larger network, may still hold
-                self._report(each, "caps again")
+                self._report(each, "caps apply again")
         if before != self._stage.in_force:
             await self._engine.apply_grants(tokens)
 

@@ -15,7 +15,7 @@ from mptcp_throttler.config.settings import Settings
 from mptcp_throttler.kernel.access import REAL
 from mptcp_throttler.kernel.bpf import SocketPacing
 from mptcp_throttler.kernel.mptcp_pm.family import FlagsNote
-from mptcp_throttler.kernel.mptcp_pm.keeping import find_keeper, remove_socket
+from mptcp_throttler.kernel.mptcp_pm.keeper_client import find_keeper, remove_socket
 from mptcp_throttler.kernel.netfilter.backends import remove_backends
 from mptcp_throttler.kernel.sysctl import OwnedSysctls
 from mptcp_throttler.runtime.directions import PlainTcpCaps, Uploads
@@ -47,7 +47,7 @@ async def cleanup(settings: Settings) -> list[str]:
     return results
 
 
-# Each of these functions returns what it did, or "" if there was nothing to do, and raises KernelError.
+# Each of these functions returns a line about its work, or "" if there was nothing to do, and raises KernelError.
 
 
 async def _tunnels(settings: Settings) -> str:
@@ -85,7 +85,7 @@ async def _backup_flags(settings: Settings) -> str:
         return ""
     cleared = 0
     with closing(REAL.sockets(settings)) as sockets:
-        backup = [each for piece in sockets.batches() for each in piece if each.made_backup]
+        backup = [each for batch in sockets.batches() for each in batch if each.made_backup]
     with closing(REAL.subflow_commands()) as commands:
         for each in backup:
             try:
@@ -119,13 +119,13 @@ async def _root_qdiscs(settings: Settings) -> str:
 
 async def _limits(settings: Settings) -> str:
     with closing(REAL.sockets(settings)) as sockets:
-        sockets_found = [each for piece in sockets.batches() for each in piece]
-        if not sockets_found:
+        subflows = [each for batch in sockets.batches() for each in batch]
+        if not subflows:
             return ""
         try:
             pacing = SocketPacing(settings.ownership, for_accepted=False)
         except KernelError:
-            if any(each.tcp.max_pacing_rate is not None for each in sockets_found):
+            if any(each.tcp.max_pacing_rate is not None for each in subflows):
                 raise
             return ""  # the killed daemon could not pace either
         with closing(pacing):

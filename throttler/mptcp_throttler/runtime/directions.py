@@ -63,7 +63,7 @@ class Downloads(Component):
     async def commit(self, policy: Policy) -> None:
         """Limit the GSO size of the interfaces, as the tightest cap of *policy* needs."""
         assert self._tc is not None
-        self._tc.want_gso(self._gso_limit(policy))
+        self._tc.set_gso_limit(self._gso_limit(policy))
         self.reconciler.wake()
 
     async def verify(self) -> None:
@@ -84,7 +84,7 @@ class Downloads(Component):
         if self._tc is None:
             return
         with closing(self._netfilter):
-            if self._tc.prepared:  # otherwise no interface was taken, and a killed predecessor's caps stay
+            if self._tc.prepared:  # otherwise no interface was changed, and the caps of a killed daemon stay
                 await self.reconciler.close()
 
     def _gso_limit(self, policy: Policy) -> Callable[[int], int]:
@@ -106,7 +106,7 @@ class Uploads(Component, Consumer):
         self.planner = Planner(settings.ownership, Direction.UP)
         self.reconciler: Reconciler | None = None
         self.in_force = False  # whether the throttler's IFB device and nftables table exist
-        self._removal_failed = False  # whether device and table are not in force, but the kernel refused to remove them
+        self._removal_failed = False  # whether device and table still exist, because the kernel refused to remove them
         self._may_have_leftovers = False  # whether a preparation failed, and the removal of its objects failed as well
         self._settings = settings
         self._kernel = kernel
@@ -182,7 +182,7 @@ class Uploads(Component, Consumer):
             elif self._may_have_leftovers:
                 await self._remove()
 
-    # Consumer of samples. Subflows that cannot be sampled are capped in time by ``step``.
+    # Consumer of samples. If a subflow cannot be sampled, ``step`` caps it after some seconds.
 
     def urgent(self) -> Collection[FourTuple]:
         return self._transitions.urgent()

@@ -44,10 +44,10 @@ class DriftMonitor:
         self.counters = ChangeCounters()
         self._components = components
         self._interval = interval
-        self._recent_repairs = Counter[str]()  # repairs by changed object, since the time below
+        self._recent_repairs = Counter[str]()  # repairs by changed object, since ``_recent_since``
         self._recent_since = 0.0  # monotonic seconds
         self._sources: list[NoticeSource] = []
-        self._changes: dict[str, str] = {}  # since the last comparison: the name of the program, by changed object
+        self._changes: dict[str, str] = {}  # objects changed since the last comparison, with the program's name
         self._next_comparison = math.inf  # time of the comparison for these changes, monotonic seconds
         self._noticed = asyncio.Event()
         self._refused: dict[Component, str] = {}  # why the last comparison could not repair a component; logged once
@@ -60,7 +60,7 @@ class DriftMonitor:
             try:
                 source = open_source()
             except KernelError as error:
-                log.warning("%s; they are found within %g s", error, self._interval)
+                log.warning("%s; changes are found within %g s", error, self._interval)
                 continue
             self._sources.append(source)
             self._loop.add_reader(source.fileno(), self._read, source)
@@ -88,10 +88,10 @@ class DriftMonitor:
         periodic, paused_until = time.monotonic() + self._interval, 0.0
         while True:
             now = time.monotonic()
-            due = min(periodic, max(self._next_comparison, paused_until))
-            if now < due:
+            next_time = min(periodic, max(self._next_comparison, paused_until))
+            if now < next_time:
                 self._noticed.clear()
-                await wait_at_most(self._noticed, due - now)
+                await wait_at_most(self._noticed, next_time - now)
                 continue
             succeeded = await self._compare()
             ended = time.monotonic()
@@ -114,7 +114,7 @@ class DriftMonitor:
             for source in list(self._sources):
                 self._read(source)
             words = ", ".join(f"{author}: {subject}" for subject, author in (changes | self._changes).items())
-            log.warning("it was changed by %s", words or "another program; the kernel does not report which")
+            log.warning("changed by %s", words or "another program; the kernel does not report which")
         return succeeded
 
     def _count_repairs(self) -> int:

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0  # interval of :meth:`Engine.tick`
 MAX_SLEEP_SECONDS = 1.0  # maximum wait for the next change of a rule's hours: no event reports that the clock was set
-CLOCK_SET_SECONDS = 0.01  # if the clocks diverge more, the wall clock was set: both are slewed alike, clock_gettime(2)
+CLOCK_SET_SECONDS = 0.01  # if the clocks diverge more, the wall clock was set: NTP slews both, clock_gettime(2)
 MAX_LINES = 20  # maximum log lines per minute about refused joins, and on disagreements: any client can cause them
 
 
@@ -72,15 +72,15 @@ class Engine:
         self.downloads = Downloads(settings, kernel, self.tunnels)
         self.uploads = Uploads(settings, kernel, connections)
         self._planners = self.downloads.planner, self.uploads.planner
-        # Seconds by which the wall clock is ahead of the monotonic clock, in which times are kept. It is updated only
-        # when the wall clock was set, so that a kept time is always shown as the same wall time.
+        # Seconds by which the wall clock is ahead of the monotonic clock, in which times are stored. It is updated only
+        # when the wall clock was set, so that a stored time is always shown as the same wall time.
         self.clock_offset = time.time() - time.monotonic()
         self.traffic = Traffic(time.monotonic, lambda: self.sampler.sweep_seconds)
         self.events = EventRecorder(self.traffic, lambda: self.clock_offset)
         self.join_latency = JoinLatency()
         self.cap_latency = {each.direction: LatencyHistogram(CAP_BOUNDS, MAX_CAP_SECONDS) for each in self._planners}
         for planner in self._planners:
-            planner.clock, planner.in_force = time.monotonic, self.cap_latency[planner.direction].count
+            planner.clock, planner.report_delay = time.monotonic, self.cap_latency[planner.direction].count
             planner.kernel_changed = partial(self._record_entries, planner.direction)
         self.rest = RestStage()
         # The stages, in order: each gets the verdicts of the previous stage.
@@ -135,7 +135,7 @@ class Engine:
         self.apply_plan()
 
     async def _set_initial_options(self) -> None:
-        # Read the policy again: another one may be in force now, and other rules may be open.
+        # Read the policy again: another policy may be in force now, and other rules may be open.
         policy, class_of = self.decisions.applied, self.downloads.planner.class_of
         options = initial_options(policy, policy.open_rules(time.time()), class_of, rests=self.rest.possible)
         options = with_exceptions(options, [each.network for each in self.grants.in_force])
@@ -197,8 +197,8 @@ class Engine:
         """Pass the plan to the kernel: first limits on sockets, then entries and classes. Then wake the sampler."""
         loop, planner = asyncio.get_running_loop(), self.downloads.planner
         if self.socket_limiter.possible:
-            # Handle the first moves at once, so that the next sample finds the new limits. If more moves remain, let
-            # the event loop run before the next ones.
+            # Handle the first changes at once, so that the next sample finds the new limits. If more changes remain,
+            # let the event loop run before the next ones.
             self.socket_limiter.follow()
             if planner.changed_subflows:
                 loop.call_soon(self.apply_plan)
@@ -212,10 +212,10 @@ class Engine:
     # Telemetry
 
     def measure_join(self, four_tuple: FourTuple, captured: float) -> None:
-        """Start to measure how long the kernel entries take that a join causes. *captured*: when the last packet of the
-        join's handshake was captured, monotonic seconds."""
-        found = self.traffic.find(four_tuple, Direction.DOWN)
-        connection = None if found is None else self.tracker.connections.get(found[0])
+        """Start to measure the time until the kernel has the entries that a join requires. *captured*: when the last
+        packet of the join's handshake was captured, monotonic seconds."""
+        subflow = self.traffic.find(four_tuple, Direction.DOWN)
+        connection = None if subflow is None else self.tracker.connections.get(subflow[0])
         if connection is None:
             self.join_latency.early.put(four_tuple, captured, captured)
             return
@@ -230,7 +230,7 @@ class Engine:
     def _record_decision(self, decision: Decision) -> None:
         self.traffic.record_decision(decision)
         if decision.gained or decision.changed or decision.lost or decision.ended:
-            self.cap_log.decided(decision)
+            self.cap_log.record_decision(decision)
             self.events.record_decision(decision)
 
     def _record_entries(self, direction: Direction, four_tuples: Collection[FourTuple], added: bool) -> None:

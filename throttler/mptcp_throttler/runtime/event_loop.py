@@ -61,10 +61,10 @@ class LoopDelayMeter:
 
     async def run(self) -> None:
         while True:
-            due = time.monotonic() + PERIOD_SECONDS
+            expected = time.monotonic() + PERIOD_SECONDS
             await asyncio.sleep(PERIOD_SECONDS)
             now = time.monotonic()
-            self.record(now, max(0.0, now - due))
+            self.record(now, max(0.0, now - expected))
 
     def record(self, now: float, delay: float) -> None:
         self.longest = max(self.longest, delay)

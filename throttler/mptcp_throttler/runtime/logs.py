@@ -145,7 +145,7 @@ def _handler() -> logging.Handler:
     is_journal = journal.is_journal()
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if is_journal:
-        with suppress(OSError):  # lines have no fields
+        with suppress(OSError):  # if the journal cannot be reached, send lines without fields
             handler = JournalHandler(journal.SOCKET)
     handler.setFormatter(LineFormatter(is_journal))
     return handler
@@ -169,14 +169,14 @@ class CapLog:
     def __init__(self, subflows: Callable[[str], int]) -> None:
         """*subflows* returns how many subflows a rule caps, or would in a dry run."""
         self._subflows = subflows
-        # Changes since the last line, and the last of them, by rule and whether it is a dry run. Most changes are only
-        # counted, so a text is made only when it is logged.
+        # The number of changes since the last line, and the latest change, by rule and whether it is a dry run. Most
+        # changes are only counted, so a line's text is formatted only when it is logged.
         self._counts: dict[tuple[str, bool], Counter[str]] = {}
         self._last: dict[tuple[str, bool], tuple[Decision, Verdict, str]] = {}
         self._is_dry = False  # whether the last decision was a dry run
         self._changed = asyncio.Event()
 
-    def decided(self, decision: Decision) -> None:
+    def record_decision(self, decision: Decision) -> None:
         """Count the changes of *decision*."""
         self._is_dry = decision.is_dry
         for verdict in decision.gained:
@@ -210,8 +210,8 @@ class CapLog:
     def _line(self, rule: str, is_dry: bool, counts: Counter[str]) -> tuple[str, dict[str, Any]]:
         words = _CAP_WORDS[is_dry]
         changes = ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
-        now = counted(self._subflows(rule) if is_dry is self._is_dry else 0, "subflow")
-        return f"rule {rule}: {changes}; {now} {words[0]} now{' (dry run)' if is_dry else ''}", log_fields(rule=rule)
+        capped = counted(self._subflows(rule) if is_dry is self._is_dry else 0, "subflow")
+        return f"rule {rule}: {changes}; {capped} {words[0]} now{' (dry run)' if is_dry else ''}", log_fields(rule=rule)
 
     async def run(self) -> None:
         while True:

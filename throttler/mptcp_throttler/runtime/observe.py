@@ -3,7 +3,7 @@
 tracker.
 
 A sweep of the existing sockets replaces lost events; other changes that no event reports are looked up
-(``mptcp.lookups``). If an observer fails, it is reopened until that succeeds; the other observers continue.
+(``mptcp.lookups``). An observer that fails is reopened, with retries; the other observers continue.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Observers:
         while True:
             await asyncio.sleep(SUPERVISE_SECONDS)
             if self._read_losses() or self._events is None:
-                self._tracker.request_resync()  # stays wanted until a resync succeeds: a sweep may fail
+                self._tracker.request_resync()  # the request stays until a resync succeeds: a sweep may fail
             if self._events is None:
                 self._open_events()
             self.schedule_lookups()
@@ -129,11 +129,11 @@ class Observers:
             is_due = time.monotonic() - self._last_resync > RESYNC_INTERVALS * self._settings.verify_interval
             if is_due or self._tracker.needs_resync:
                 try:
-                    await self.resync(gently=True)
+                    await self.resync(with_pauses=True)
                 except KernelError as error:  # the next resync may succeed
                     log.error("resync: %s", error)
 
-    async def resync(self, gently: bool = False) -> None:
+    async def resync(self, with_pauses: bool = False) -> None:
         """Sweep the current sockets, and pass them to the tracker. Raises KernelError if the sweep fails."""
         self.counters.resyncs += 1
         self._last_resync = time.monotonic()
@@ -142,7 +142,7 @@ class Observers:
         def apply(piece: Sequence[KernelSubflow]) -> None:
             self._engine.handle_events(resync.add(piece, time.monotonic()))
 
-        await self._engine.sampler.sweep(apply, gently)
+        await self._engine.sampler.sweep(apply, with_pauses)
         for events in resync.finish():
             self._engine.handle_events(events)
             await asyncio.sleep(0)

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 STOP_TIMEOUT = 1.5  # maximum wait of a stop until sockets have lifted their limits: several round trips
 OPTIONS_BATCH = 128  # number of prefixes whose initial options are written without a pause: this takes a millisecond
-MIN_WAKE_PAUSE, WAKE_PAUSE_RATIO = 0.02, 20  # pause after limits were set at once: seconds; multiple of the duration
+MIN_WAKE_PAUSE, WAKE_PAUSE_RATIO = 0.02, 20  # pause after setting limits at once: minimum, seconds; pause / work time
 
 
 class SocketLimiter(Component, Consumer):
@@ -61,7 +61,7 @@ class SocketLimiter(Component, Consumer):
         self._sockets = sockets
         self._on_plan_change = on_plan_change
         self._was_refused = False
-        self._wake = asyncio.Event()  # a resting socket must get its limit at once
+        self._wake = asyncio.Event()  # set if limits must apply at once, because sockets begin or end a rest
         self._initial_options: Mapping[Network, InitialOptions] = {}
         self._clients: set[Network] = set()  # addresses known to have a single path; they take precedence over prefixes
         self._outdated: deque[Network] = deque()  # prefixes whose initial options in the kernel may be out of date
@@ -95,10 +95,10 @@ class SocketLimiter(Component, Consumer):
         """Set the initial options of subflows accepted from now on, by the client's prefix.
 
         Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. The event loop
-        runs in between, so other calls and :meth:`set_clients` may follow, and subflows may begin with the settings of
+        runs in between, so other calls, also of :meth:`set_clients`, may run, and subflows may begin with settings of
         the previous policy: the BPF program reverts them after the first segments, and the first sample ends a rest.
         """
-        if not self.possible or not self._pacing.sets_births:
+        if not self.possible or not self._pacing.sets_initial_options:
             return
         before, self._initial_options = self._initial_options, options
         self._planner.joins_rest |= any(each.rests for each in options.values())
@@ -165,7 +165,7 @@ class SocketLimiter(Component, Consumer):
             yield
 
     def sampling_failed(self, now: float) -> None:
-        self._apply(self._onsets.missed(now))
+        self._apply(self._onsets.handle_failed_sampling(now))
 
     async def verify(self) -> None:
         if self._outdated:
@@ -179,7 +179,7 @@ class SocketLimiter(Component, Consumer):
             await self._wake.wait()
             start = time.monotonic()
             await self.wake_sockets()
-            # With ten thousand sockets a run takes 10 ms, and joining clients may request one all the time.
+            # With ten thousand sockets a run takes 10 ms, and clients that join may request runs continually.
             await asyncio.sleep(max(MIN_WAKE_PAUSE, WAKE_PAUSE_RATIO * (time.monotonic() - start)))
 
     async def wake_sockets(self) -> None:
@@ -219,7 +219,7 @@ class SocketLimiter(Component, Consumer):
             if not self._was_refused:
                 log.error("%s; caps apply at once, without a transition", error)
             self._was_refused = True
-            self._onsets.refused()
+            self._onsets.handle_refusal()
             return True
         return changes.plan_changed
 

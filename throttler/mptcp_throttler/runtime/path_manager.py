@@ -18,7 +18,7 @@ from pathlib import Path
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.access import KernelAccess
 from mptcp_throttler.kernel.mptcp_pm.family import FlagsNote, SubflowCommands
-from mptcp_throttler.kernel.mptcp_pm.keeping import KeeperConnection
+from mptcp_throttler.kernel.mptcp_pm.keeper_client import KeeperConnection
 from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT
 from mptcp_throttler.policy.model import Policy
 from mptcp_throttler.runtime.component import Component
@@ -57,7 +57,7 @@ class UserspacePathManager(Component):
                 await self._hold()
 
     async def commit(self, policy: Policy) -> None:
-        """Restore the sysctls, perhaps for a killed predecessor, unless *policy* needs them. Raises KernelError."""
+        """Restore the sysctls, also those that a killed daemon set, unless *policy* needs them. Raises KernelError."""
         async with self._lock:
             self.in_force = needs_user_space(policy)
             if not self.in_force:

@@ -3,7 +3,7 @@
 
 A class is created before the entries that name it, and an entry is deleted before its class: a packet whose priority
 names a missing class would pass unshaped. If the kernel refuses a change, the other changes are made first; then the
-refused change is retried with growing pauses. Before that the actual state is read back: a batch may fail in part.
+refused change is retried with growing pauses. Before a retry the actual state is read: a batch may fail in part.
 
 The comparison with the kernel runs concurrently, and ignores objects that were changed since it began. If another
 object differs, changes stop until the whole state has been read again and repaired.
@@ -62,7 +62,7 @@ class Reconciler:
         self._changed_since_read: set[int | FourTuple] | None = None  # the same, since the current comparison began
 
     async def prepare(self) -> None:
-        """Take the interfaces, create or adopt sets and rules, and give the actual state to the planner."""
+        """Prepare the interfaces, create or adopt sets and rules, and give the actual state to the planner."""
         async with self._lock:
             await self._prepare_and_read_back()
             self._is_closed = False
@@ -79,7 +79,7 @@ class Reconciler:
         try:
             with self._mark_changing(ready):
                 if ready and self._netfilter.upsert_at_once(ready):
-                    entries.upserted(ready)
+                    entries.record_upserts(ready)
                     self.counters.entries_upserted += len(ready)
         except KernelError:
             self._was_refused = True  # perhaps only a part was refused: run() reads the state, retries and reports it
@@ -112,8 +112,8 @@ class Reconciler:
                 await self._apply_once()
 
     async def verify(self) -> None:
-        """Compare the kernel with the recorded state; count and repair differences. Also try interfaces again that were
-        left out: when one is taken, its classes are found missing. Raises KernelError; :meth:`run` then retries."""
+        """Compare the kernel with the recorded state; count and repair differences. Also retry interfaces that were
+        left out: once shaped, their classes count as missing. Raises KernelError; :meth:`run` then retries."""
         try:
             problems = await self._differences()
         except KernelError as error:
@@ -158,7 +158,8 @@ class Reconciler:
 
     async def _apply_once(self) -> None:
         """Make the pending changes; raise the first refusal. Return early if a new change must be made first."""
-        classes, entries, count = self.planner.classes, self.planner.entries, self.counters
+        tc, netfilter, count = self._tc, self._netfilter, self.counters
+        classes, entries = self.planner.classes, self.planner.entries
         refused: list[KernelError] = []  # only the first refusal, in a list for the reason given in ``event_loop``
 
         async def apply(
@@ -176,27 +177,27 @@ class Reconciler:
             await asyncio.sleep(0)
             return len(changed)
 
-        if not self._tc.settled:
-            await apply(self._tc.settle())
+        if not tc.settled:
+            await apply(tc.settle())
         # Deletions of entries first: they make room in a full set, and nothing depends on them.
         for keys in _batches(entries.deletes, _BATCH):
-            count.entries_deleted += await apply(self._netfilter.delete_entries(keys), keys, entries.deleted)
+            count.entries_deleted += await apply(netfilter.delete_entries(keys), keys, entries.record_deletes)
         for minors in _batches(classes.upserts, _CLASS_BATCH):
             specs = {minor: classes.upserts[minor] for minor in minors}
-            count.classes_upserted += await apply(self._tc.upsert_classes(specs.values()), specs, classes.upserted)
+            count.classes_upserted += await apply(tc.upsert_classes(specs.values()), specs, classes.record_upserts)
         for keys in _batches(entries.upserts, _BATCH):
             # The class of an entry must exist before the entry.
             batch = {key: entries.upserts[key] for key in keys if entries.upserts[key].minor not in classes.upserts}
             if len(batch) < len(keys) and not refused:
-                return  # the plan now wants a new class, which must be made first
+                return  # the plan has a new class, which must be created first
             if batch:
-                count.entries_upserted += await apply(self._netfilter.upsert_entries(batch), batch, entries.upserted)
+                count.entries_upserted += await apply(netfilter.upsert_entries(batch), batch, entries.record_upserts)
             if entries.deletes and not refused:
                 return
         for minors in _batches(classes.deletes, _CLASS_BATCH):
             if not entries.settled:
                 break
-            count.classes_deleted += await apply(self._tc.delete_classes(minors), minors, classes.deleted)
+            count.classes_deleted += await apply(tc.delete_classes(minors), minors, classes.record_deletes)
         if refused:
             raise refused.pop()
 
@@ -215,8 +216,8 @@ class Reconciler:
         """Return each difference and its number of objects; 0 for entries and classes, which :meth:`verify` counts."""
         changed = self._changed_since_read = set(self._changing_now)
         try:
-            wrong, classes = await self._tc.read()
-            problems = dict.fromkeys([*wrong, *await self._netfilter.check()], 1)
+            tc_problems, classes = await self._tc.read()
+            problems = dict.fromkeys([*tc_problems, *await self._netfilter.check()], 1)
             if not problems:
                 entries, plan = await self._netfilter.read_entries(), self.planner
                 ours, same = plan.classes.actual, ClassSpec.same_as

@@ -113,7 +113,7 @@ class StatusServer(Component):
         except BlockingIOError:
             return
         except OSError as error:
-            # The process is out of descriptors or memory. The client still waits: an immediate retry would be a loop.
+            # The process is out of descriptors or memory. The client still waits: immediate retries would loop.
             log.error("status: %s", error.strerror)
             self._loop.remove_reader(self._listener)
             self._loop.call_later(RETRY_SECONDS, self._listen)

@@ -2,9 +2,9 @@
 """Applies the policy to Multipath UDP tunnels: queries the tunnel daemon, and sends it the classes of their paths.
 
 Netfilter does not see a tunnel's packets, because the BPF program that splits the traffic redirects them to an
-interface. So that program also sets their class. Once a second, and at once after a change, a request has the class of
-every path, and the answer lists the tunnels. For all other modules a tunnel looks like a connection: its paths appear
-among the sockets (:meth:`Tunnels.add_paths`) and have entries (:meth:`Tunnels.wrap_netfilter`).
+interface. So that program also sets their class. A request, once a second and at once after a change, sends the class
+of every path, and its answer lists the tunnels. For all other modules a tunnel looks like a connection: its paths
+appear among the sockets (:meth:`Tunnels.add_paths`) and have entries (:meth:`Tunnels.wrap_netfilter`).
 """
 
 from __future__ import annotations
@@ -115,12 +115,12 @@ class Tunnels(Component):
     def _classes(self) -> dict[str, list[int]]:
         """Return the class handle and ceil in bits/s (0: no ceil) by path ID. With the ceil, the tunnel daemon need not
         detect the rate from losses."""
-        found, major = {}, self._settings.ownership.htb_major
+        classes, major = {}, self._settings.ownership.htb_major
         for four_tuple, target in self.entries.items():
             if (path := self.table.paths.get(four_tuple)) is not None:
                 spec = self.classes.get(target.minor)
-                found[str(path.path_id)] = [major << 16 | target.minor, 0 if spec is None else spec.ceil]
-        return found
+                classes[str(path.path_id)] = [major << 16 | target.minor, 0 if spec is None else spec.ceil]
+        return classes
 
     async def _exchange(self, request: Mapping[str, object]) -> list[KernelEvent]:
         now, socket = time.monotonic(), self._settings.tunnel_socket

@@ -55,13 +55,13 @@ class LiveCap:
     pending: set[FourTuple] = field(default_factory=set)  # users whose onset is not complete
     lowered: set[FourTuple] = field(default_factory=set)
     """Pending users that had the cap before its throttle was lowered. The new rate begins after their onsets."""
-    decision_times: dict[FourTuple, float] = field(default_factory=dict)  # of decisions not yet in force
+    decision_times: dict[FourTuple, float] = field(default_factory=dict)  # times of decisions not yet in force
     interim_rates: dict[FourTuple, int] = field(default_factory=dict)  # bits/s of users whose rate still falls
     held_entries: int = 0  # number of subflows that do not use the cap but still have an entry for its class
     idle_since: float = 0.0
     queue_users: int = 1  # number of users for which the queue is sized: a power of two, so that it seldom changes
     level: Level | None = None
-    allowance: float = 0.0  # bits that the cap's transitions may still send past it
+    allowance: float = 0.0  # bits that the cap's transitions may still send in excess of it
     allowance_used: float | None = None  # when a transition last began or sent data; None if there was none
 
     @property
@@ -81,7 +81,7 @@ class LiveCap:
         throttle = self.throttle
         if self.interim_rates:
             rate = max(throttle.rate, sum(self.interim_rates.values()))
-            throttle = throttle.at(rate, ceil=max(throttle.ceil, rate), burst=None)
+            throttle = throttle.with_rate(rate, ceil=max(throttle.ceil, rate), burst=None)
         return class_spec(self.minor, throttle, self.queue_users, self.direction)
 
 
@@ -93,12 +93,12 @@ class ClassNumbers:
         self._used: set[int] = set()
         self._next = FIRST_MINOR
 
-    def allocate(self, minor: int | None, in_kernel: Container[int], *, of_path: bool) -> int:
+    def allocate(self, minor: int | None, in_kernel: Container[int], *, for_path: bool) -> int:
         """Return *minor* if a class *in_kernel* has this number and no cap uses it. Otherwise return a number that no
-        cap and, if possible, no class has. *of_path*: the number is for a path cap. Raises :class:`PlanError`."""
+        cap and, if possible, no class has. *for_path*: the number is for a path cap. Raises :class:`PlanError`."""
         size = LAST_MINOR - FIRST_MINOR + 1
         remaining = size - (FIRST_MINOR <= self._htb_major <= LAST_MINOR) - len(self._used)
-        if remaining <= (0 if of_path else size // PATH_RESERVE):
+        if remaining <= (0 if for_path else size // PATH_RESERVE):
             raise PlanError(f"no HTB class is left: {len(self._used)} caps are in use; share caps by path or by client")
         if minor is None or minor in self._used or minor not in in_kernel:
             # Avoid the root's number: the leaf qdisc of the class would have the handle of the root.

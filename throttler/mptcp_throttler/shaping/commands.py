@@ -35,7 +35,7 @@ TBF_STEP = 4000  # bytes per microsecond at ``TBF_RATE``: the unit of a tbf's bu
 
 
 def tbf_burst(spec: ClassSpec) -> int:
-    """Return the size in bytes of the largest segment that a leaf of *spec* passes whole; tbf splits larger ones."""
+    """Return the size in bytes of the largest segment that a leaf of *spec* does not split."""
     return -(-int(spec.ceil / 8 * SEGMENT_SECONDS) // TBF_STEP) * TBF_STEP
 
 
@@ -107,7 +107,7 @@ class NftTable:
             if present is None or interface in present
         }
 
-    def unwanted_chains(self, hooked: Mapping[str, str | None], present: Container[str]) -> list[str]:
+    def obsolete_chains(self, hooked: Mapping[str, str | None], present: Container[str]) -> list[str]:
         """Return the existing base chains that must be deleted before :meth:`table` runs. *hooked* has the interface of
         each chain, None if the chain has none or several. A chain cannot move to another interface: before Linux 6.4
         the kernel refuses that, and newer kernels hook the chain to both interfaces."""

@@ -5,7 +5,7 @@ Pure.
 If the client's address suffices to decide that a path is capped, the kernel accepts its subflows with a small bound on
 unsent data, few initial segments, and, for a path cap, in the cap's class: if hundreds begin at a time, their entries
 would come after the first segments. A cap with an immediate onset sets only the class. A client known to have a single
-path gets only a large bound on unsent data: if a second path comes up, little data must drain before the cap begins.
+path gets only a large bound on unsent data: if a second path appears, little data must drain before the cap begins.
 
 A socket that never gets a soft cap keeps the small bound for its first 450 kB (``kernel/sockets/programs``), so only
 prefixes whose subflows all get a soft cap have the small bound.
@@ -63,21 +63,21 @@ def initial_options(
         for rule, is_open in zip(policy.rules, open_rules, strict=True)
         if is_open and Direction.DOWN in rule.direction and rule.defines(Kind.THROTTLE)
     ]
-    first: dict[str, int] = {}  # by path, the first rule that names it
+    order: dict[str, int] = {}  # by path, the number of the first rule that names it
     for number, rule in enumerate(rules):
         for name in rule.paths or ():
-            first.setdefault(name, number)
-    named = sorted((path for path in policy.paths.values() if path.name in first), key=lambda path: first[path.name])
-    first_of_any = min((first[path.name] for path in named if path.clients is None), default=math.inf)
-    by_prefix = Prefixes((network, first[path.name]) for path in named for network in path.clients or ())
+            order.setdefault(name, number)
+    paths = sorted((path for path in policy.paths.values() if path.name in order), key=lambda path: order[path.name])
+    without_clients = min((order[path.name] for path in paths if path.clients is None), default=math.inf)
+    by_prefix = Prefixes((network, order[path.name]) for path in paths for network in path.clients or ())
     result: dict[Network, InitialOptions] = {}
     for path in policy.paths.values():
         options, number = DEFAULT_OPTIONS, 0
         if path.model_fields_set == {"clients"}:
             options, number = _options(path, rules, policy.anticipate, class_of, rests)
         for network in path.clients or ():
-            # An earlier rule may decide on all of the network; smaller networks have their own settings.
-            earlier = first_of_any < number or any(each < number for each in by_prefix.values_around(network))
+            # An earlier rule may decide about the whole network; smaller networks have their own settings.
+            earlier = without_clients < number or any(each < number for each in by_prefix.values_around(network))
             result.setdefault(network, DEFAULT_OPTIONS if earlier else options)
     # The look-up maps IPv4 addresses into IPv6, but an IPv6 prefix of a policy must not match IPv4 clients.
     if any(result.get(network, DEFAULT_OPTIONS) != DEFAULT_OPTIONS for network in _IPV4_SUPERNETS):
@@ -87,20 +87,20 @@ def initial_options(
 
 
 def with_exceptions(
-    given: Mapping[Network, InitialOptions], networks: Collection[Network]
+    options: Mapping[Network, InitialOptions], networks: Collection[Network]
 ) -> dict[Network, InitialOptions]:
-    """Return the initial options *given*, with exceptions for clients in *networks*, which get none."""
-    if not given or not networks:
-        return dict(given)
+    """Return *options* with exceptions for clients in *networks*, which get none."""
+    if not options or not networks:
+        return dict(options)
     exceptions = Prefixes((each, True) for each in networks)
-    options = {each: DEFAULT_OPTIONS if any(exceptions.values_around(each)) else value for each, value in given.items()}
-    return options | dict.fromkeys(networks, DEFAULT_OPTIONS)
+    excepted = [each for each in options if any(exceptions.values_around(each))]
+    return dict(options) | dict.fromkeys([*excepted, *networks], DEFAULT_OPTIONS)
 
 
 def _options(
     path: PathMatch, rules: Sequence[Rule], anticipate: bool, class_of: Callable[[ScopeKey], int | None], rests: bool
 ) -> tuple[InitialOptions, int]:
-    """Return the initial options of a path that only its clients define, and the place of its first rule."""
+    """Return the initial options of a path that only its clients define, and the number of its first rule."""
     for number, rule in enumerate(rules):
         if rule.paths is not None and path.name not in rule.paths:
             continue

@@ -44,7 +44,7 @@ class ClassSpec:
         """Return whether two classes have the same limits, apart from the kernel's rounding of bursts."""
         bursts = (self.burst, other.burst), (self.cburst, other.cburst)
         return self == replace(other, burst=self.burst, cburst=self.cburst) and all(
-            abs(own - others) <= max(2, BURST_TOLERANCE * others) for own, others in bursts
+            abs(own_burst - burst) <= max(2, BURST_TOLERANCE * burst) for own_burst, burst in bursts
         )
 
 
@@ -99,7 +99,7 @@ class SocketLimit:
     """SO_MAX_PACING_RATE, bits/s. The MPTCP scheduler uses it as the rate of the path. If it is 0, the scheduler skips
     the path (mptcp_subflow_get_send(), net/mptcp/protocol.c), and the subflow rests."""
     not_sent: int | None = None  # TCP_NOTSENT_LOWAT, bytes: the scheduler assigns nothing while more is unsent
-    send_buffer: int | None = None  # minimum send buffer, bytes, permanently: the kernel then adapts it no longer
+    send_buffer: int | None = None  # minimum send buffer, bytes, permanently: the kernel then no longer adapts it
 
 
 NO_LIMIT = SocketLimit()
@@ -158,7 +158,7 @@ MAX_ENTRIES = 131_072  # maximum number of entries of an ipset, and so of subflo
 
 class DeltaTracker(Generic[K, V]):
     """Desired and actual state of one kind of kernel object, and their difference. Each change updates the difference
-    in O(1), as in Calico's delta tracker. *same* compares an actual with a desired value: the kernel rounds some."""
+    in O(1), as in Calico's delta tracker. *same* compares actual and desired values: the kernel rounds some values."""
 
     def __init__(self, same: Callable[[V, V], bool] = operator.eq) -> None:
         self.desired: dict[K, V] = {}
@@ -173,7 +173,7 @@ class DeltaTracker(Generic[K, V]):
     def settled(self) -> bool:
         return not self.upserts and not self.deletes
 
-    def want(self, key: K, value: V) -> None:
+    def set_desired(self, key: K, value: V) -> None:
         self.desired[key] = value
         self.deletes.discard(key)
         if key in self.actual and self._same(self.actual[key], value):
@@ -188,27 +188,27 @@ class DeltaTracker(Generic[K, V]):
         if key in self.actual:
             self.deletes.add(key)
 
-    def observed(self, actual: Mapping[K, V]) -> None:
-        """Replace the actual state by *actual*, which was read back, and recompute the pending sets."""
+    def set_actual(self, actual: Mapping[K, V]) -> None:
+        """Replace the actual state with *actual*, which was read back, and recompute the pending sets."""
         self.actual = dict(actual)
         self.deletes = self.actual.keys() - self.desired.keys()
         for key, value in self.desired.items():
-            self.want(key, value)
+            self.set_desired(key, value)
 
-    def upserted(self, done: Mapping[K, V]) -> None:
-        """Record that *done* are now in the kernel; the desired values may have changed since."""
-        for key, value in done.items():
+    def record_upserts(self, objects: Mapping[K, V]) -> None:
+        """Record that *objects* are now in the kernel; the desired values may have changed since."""
+        for key, value in objects.items():
             self.actual[key] = value
             if key in self.desired:
-                self.want(key, self.desired[key])
+                self.set_desired(key, self.desired[key])
             else:
                 self.deletes.add(key)
-        self.kernel_changed(done.keys(), True)
+        self.kernel_changed(objects.keys(), True)
 
-    def deleted(self, done: Collection[K]) -> None:
-        for key in done:
+    def record_deletes(self, keys: Collection[K]) -> None:
+        for key in keys:
             self.actual.pop(key, None)
             self.deletes.discard(key)
             if key in self.desired:
                 self.upserts[key] = self.desired[key]
-        self.kernel_changed(done, False)
+        self.kernel_changed(keys, False)

@@ -7,7 +7,7 @@ and deleted when it was idle for some time. A class keeps its minor number as lo
 :meth:`Planner.adopt`) restarts of the daemon, because the entries in the kernel refer to it.
 
 A capped subflow is *pending* while ``onset`` runs its onset (:attr:`Planner.soft_caps`), until
-:meth:`Planner.complete`. Then the planner wants its entry. A lowered cap gets its new rate when the onsets of all its
+:meth:`Planner.complete`. Then its entry becomes desired. A lowered cap gets its new rate when the onsets of all its
 users are complete. The cap is *in force* when the kernel has class and entry. After its end, a subflow *drains*: its
 entry stays until the data assigned to it are sent. Each call by ``onset`` costs O(1) per subflow.
 """
@@ -28,7 +28,7 @@ from mptcp_throttler.shaping.model import DEFAULT_MINOR, SMALL_FALL_SHARE, Class
 IDLE_SECONDS = 60.0  # how long the class of an unused cap is kept
 CONNECTION_IDLE_SECONDS = 2.0  # the same for a connection's cap: shorter, because its token is not used again
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""Target of a subflow that lost the cap in whose class it began: without an entry its packets would still use it."""
+"""Target of a subflow that lost the cap in whose class it began: its packets would still use this class otherwise."""
 DRAIN_SECONDS = 10.0  # minimum lifetime of an ended subflow's entry; longer if its socket is known to have data
 MAX_DRAINING = 16_384  # maximum draining entries, the oldest is dropped first: 10,000 connections/s would keep 100,000
 MAX_CHANGED = 1024  # maximum number of changed subflows processed per call
@@ -48,7 +48,7 @@ class Planner:
         self._by_minor: dict[int, LiveCap] = {}
         self._shared: dict[int, LiveCap] = {}  # caps with more than one user, by minor number
         self._numbers = ClassNumbers(ownership.htb_major)
-        self.members: dict[FourTuple, Member] = {}  # subflows with cap or entry, or at rest; others only read this
+        self.members: dict[FourTuple, Member] = {}  # subflows with cap or entry, or at rest; read-only for others
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
         self.draining: dict[FourTuple, float] = {}  # ended members, oldest first, and until when their entries stay
         self.changed_subflows: set[FourTuple] = set()  # subflows that :meth:`take_changed_subflows` returns
@@ -61,7 +61,7 @@ class Planner:
         self.kernel_changed: Callable[[Collection[FourTuple], bool], None] = lambda four_tuples, present: None
         """Function that is called with the entries that the kernel added or changed (True) or removed (False)."""
         self.clock: Callable[[], float] = lambda: 0.0
-        self.in_force: Callable[[float], None] = lambda seconds: None
+        self.report_delay: Callable[[float], None] = lambda seconds: None
         """Function that is called with the seconds, by :attr:`clock`, from the decision on a cap or its new rate to the
         full effect on a subflow, except for caps that balance loads."""
 
@@ -80,8 +80,8 @@ class Planner:
 
     def adopt(self, classes: Mapping[int, ClassSpec], entries: Mapping[FourTuple, Target]) -> None:
         """Record the kernel's *classes* and *entries* as the actual state; later verdicts reuse the classes."""
-        self.classes.observed(classes)
-        self.entries.observed(entries)
+        self.classes.set_actual(classes)
+        self.entries.set_actual(entries)
 
     def prepare_path_classes(self, now: float) -> None:
         """Create the classes of path caps. Call this at the start, after the verdicts on known connections."""
@@ -92,19 +92,19 @@ class Planner:
     def set_verdicts(
         self, token: int, verdicts: Iterable[Verdict], now: float, young: Collection[FourTuple] = ()
     ) -> None:
-        """Replace the desired state of the connection *token* by *verdicts*, one for each active subflow.
+        """Replace the desired state of the connection *token* with *verdicts*, one for each active subflow.
 
         Verdicts on the other direction and on foreign ports are ignored. *young* subflows get no transition. Raises
         :class:`PlanError` if no class is left for some subflows: these keep their old cap, or have none; all other
         verdicts still apply.
         """
         ports = self.ownership.ports
-        decided, refused = set[FourTuple](), list[PlanError]()
+        active, refused = set[FourTuple](), list[PlanError]()
         for verdict in verdicts:
             four_tuple = verdict.four_tuple
             if verdict.direction is not self.direction or four_tuple.local_port not in ports:
                 continue
-            decided.add(four_tuple)
+            active.add(four_tuple)
             member = self.members.get(four_tuple)
             if member is not None and member.token is not None and member.token != token:
                 # The client reused the port for a newer connection before the end of the older one was reported.
@@ -122,9 +122,9 @@ class Planner:
                     self._set_rest(self.members[four_tuple], rests=verdict.rests)
         for four_tuple in self._connections.pop(token, ()):
             member = self.members.get(four_tuple)
-            if member is not None and member.token == token and four_tuple not in decided:
+            if member is not None and member.token == token and four_tuple not in active:
                 self._release(member, now, drains=True)
-        if remaining := tuple(each for each in decided if each in self.members and self.members[each].token == token):
+        if remaining := tuple(each for each in active if each in self.members and self.members[each].token == token):
             self._connections[token] = remaining
         if refused:
             raise refused.pop()
@@ -208,13 +208,13 @@ class Planner:
                 cap.interim_rates[four_tuple] = rate
             changed.add(cap)
         for cap in changed:
-            self.classes.want(cap.minor, cap.spec)
+            self.classes.set_desired(cap.minor, cap.spec)
         for four_tuple in rates:
             self._report_if_in_force(four_tuple)
         return bool(changed)
 
     def overdue(self, limit: int) -> list[FourTuple]:
-        """Return up to *limit* draining subflows past their time; call :meth:`settle_overdue` for each."""
+        """Return up to *limit* draining subflows whose time is over; call :meth:`settle_overdue` for each."""
         return list(takewhile(self._is_overdue, islice(self.draining, limit)))
 
     def settle_overdue(self, four_tuple: FourTuple, *, busy: bool) -> bool:
@@ -253,12 +253,12 @@ class Planner:
         cap = self.caps.get(scope)
         if cap is None:
             entry = None if four_tuple is None else self.entries.actual.get(four_tuple)
-            of_path = scope.share is Share.PATH
-            minor = self._numbers.allocate(None if entry is None else entry.minor, self.classes.actual, of_path=of_path)
+            previous, for_path = None if entry is None else entry.minor, scope.share is Share.PATH
+            minor = self._numbers.allocate(previous, self.classes.actual, for_path=for_path)
             mark = self._marks.get(scope.rule, 0)
             cap = LiveCap(scope, minor, self.direction, throttle, throttle, mark, idle_since=now)
             self.caps[scope] = self._by_minor[minor] = cap
-            self.classes.want(minor, cap.spec)
+            self.classes.set_desired(minor, cap.spec)
         return cap
 
     def _add(self, verdict: Verdict, scope: ScopeKey, throttle: Throttle, token: int, now: float, young: bool) -> None:
@@ -286,7 +286,7 @@ class Planner:
             if len(cap.users) > 1:
                 self._shared[cap.minor] = cap
             if cap.resize_queue():
-                self.classes.want(cap.minor, cap.spec)
+                self.classes.set_desired(cap.minor, cap.spec)
             self._mark_changed((four_tuple,))
             self._record_decision(cap, (four_tuple,))
             entry = self.entries.actual.get(four_tuple)
@@ -298,12 +298,12 @@ class Planner:
 
     def _add_entry(self, member: Member, cap: LiveCap) -> None:
         self._release_entry(member)
-        self.entries.want(member.four_tuple, Target(cap.minor, cap.mark))
+        self.entries.set_desired(member.four_tuple, Target(cap.minor, cap.mark))
         self._report_if_in_force(member.four_tuple)
 
     def _uncap(self, verdict: Verdict, token: int, now: float, young: Collection[FourTuple]) -> None:
-        """Take a subflow out of its cap, and let it rest if its verdict rests. If its socket sends to the class of
-        the cap, give it an entry for the default class."""
+        """Remove a subflow from its cap, and let it rest if its verdict requires that. If its socket sends to the class
+        of the cap, give it an entry for the default class."""
         four_tuple, rests = verdict.four_tuple, verdict.rests and self.soft_caps
         if self.joins_rest and four_tuple in young:
             self._mark_changed((four_tuple,))
@@ -314,7 +314,7 @@ class Planner:
         if member is not None and member.accepted_in_class and member.cap is not None:
             self._remove_from_cap(member, now)
             self._release_entry(member)
-            self.entries.want(four_tuple, UNCAPPED)
+            self.entries.set_desired(four_tuple, UNCAPPED)
         elif member is not None and not member.accepted_in_class and (member.cap is not None or not rests):
             self._release(member, now, drains=False)
             member = None
@@ -335,7 +335,7 @@ class Planner:
             cap.lowered = set(cap.users)
         else:
             cap.throttle = throttle
-            self.classes.want(cap.minor, cap.spec)
+            self.classes.set_desired(cap.minor, cap.spec)
         if (previous.rate, previous.ceil, previous.burst) != (throttle.rate, throttle.ceil, throttle.burst):
             self._record_decision(cap, cap.users)
         if not self._has_soft_onset(throttle):
@@ -345,10 +345,10 @@ class Planner:
     def _apply_throttle(self, cap: LiveCap) -> None:
         if cap.throttle != cap.final_throttle and not cap.lowered:
             cap.throttle = cap.final_throttle
-            self.classes.want(cap.minor, cap.spec)
+            self.classes.set_desired(cap.minor, cap.spec)
 
     def _remove_from_cap(self, member: Member, now: float) -> None:
-        """Take a subflow out of its cap; its entry stays."""
+        """Remove a subflow from its cap; its entry stays."""
         self._set_rest(member, rests=False)
         cap, member.cap = member.cap, None
         member.is_new = False
@@ -367,7 +367,7 @@ class Planner:
         was_interim = cap.interim_rates.pop(four_tuple, None) is not None
         self._apply_throttle(cap)
         if cap.resize_queue() or was_interim:
-            self.classes.want(cap.minor, cap.spec)
+            self.classes.set_desired(cap.minor, cap.spec)
 
     def _hold_entry(self, member: Member, cap: LiveCap) -> None:
         member.entry_cap = cap
@@ -379,7 +379,7 @@ class Planner:
             member.entry_cap = None
 
     def _release(self, member: Member, now: float, *, drains: bool) -> None:
-        """Take a subflow out of its cap, and drop its entry, now or when it has drained."""
+        """Remove a subflow from its cap, and drop its entry, now or when it has drained."""
         cap = member.entry_cap or member.cap
         self._remove_from_cap(member, now)
         self._release_entry(member)
@@ -424,7 +424,7 @@ class Planner:
         if four_tuple in cap.pending or four_tuple in cap.interim_rates:
             return
         if four_tuple not in self.entries.upserts and cap.minor not in self.classes.upserts:
-            self.in_force(self.clock() - cap.decision_times.pop(four_tuple))
+            self.report_delay(self.clock() - cap.decision_times.pop(four_tuple))
 
     def _entries_changed(self, four_tuples: Collection[FourTuple], present: bool) -> None:
         for four_tuple in four_tuples if present else ():

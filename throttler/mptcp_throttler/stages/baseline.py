@@ -17,14 +17,14 @@ from typing import NamedTuple
 from mptcp_throttler.mptcp.model import FourTuple, compute_rate
 
 WINDOW_SECONDS = 0.8  # span of the rates: BBR's pause of 0.2 s every ten seconds is not a degradation
-MIN_SPAN_SECONDS = 0.35  # minimum seconds over which a rate is computed; over a shorter time it may be a burst
+MIN_SPAN_SECONDS = 0.35  # minimum seconds over which a rate is computed: over less, it could be the rate of a burst
 SLACK_SECONDS = 0.01  # tolerance, seconds: a sample may be this much older than the window
 PRESENT_SECONDS = 0.3  # seconds over which the present rate is computed
 MAX_WINDOW_LIMITED = 0.1  # if the receive window stops the sender for more than this share of time, the client is slow
-MIN_BACKLOG_SECONDS = 0.05  # how long the unsent data must take at least; if less, the application may be slow
+MIN_BACKLOG_SECONDS = 0.05  # minimum of a backlog, as time to send the unsent data; below, the application may be slow
 MAX_GAP_SECONDS = 10.0  # seconds; samples further apart are not compared
-DEGRADED_SHARE, HEALTHY_SHARE = 0.5, 0.8  # of the baseline: degraded up to the former, healthy from the latter on
-DECAY_SECONDS = 120.0  # time in which a baseline falls to 1/e, so that a path that stays slower gets a lower one
+DEGRADED_SHARE, HEALTHY_SHARE = 0.5, 0.8  # of the baseline: a path is degraded up to the first, healthy from the second
+DECAY_SECONDS = 120.0  # time in which a baseline falls to 1/e, so that a path that stays slower gets a lower baseline
 FORGET_SECONDS = 3 * DECAY_SECONDS  # time after which the baseline of a path without subflows is forgotten
 READ_TOGETHER_SECONDS = 0.1  # reads of different subflows count as simultaneous if they are at most this long apart
 MIN_RATE = 500_000  # Bits/s. A path that never had a higher rate has no baseline.
@@ -32,13 +32,13 @@ MAX_UNUSED = 64  # maximum number of remembered paths without subflows; the numb
 
 
 class Sample(NamedTuple):
-    """One subflow at one moment."""
+    """Counters of one subflow or path at one moment."""
 
     time: float
     delivered: int  # bytes that arrived, in order or not, since the subflow began
     not_sent: int = 0  # bytes
     unacked: int = 0  # segments
-    window_limited: int = 0  # microseconds since its start in which only the receive window kept it from sending
+    window_limited: int = 0  # total time in which only the receive window stopped the sender, microseconds
 
 
 class History:
@@ -115,7 +115,7 @@ class Path:
     delivered: int = 0  # bytes of all subflows together
     _baseline_time: float = 0.0
     _history: History = field(default_factory=History)
-    _is_skewed: bool = False  # whether the subflows were read at different times, as in a sweep (in constant order)
+    _is_skewed: bool = False  # whether the subflows were read at different times, as in a sweep (its order is constant)
 
     @property
     def is_degraded(self) -> bool:
@@ -223,7 +223,7 @@ class Paths:
                 self.unused[path.address] = path
 
     def begin_samples(self, now: float) -> None:
-        """Set the time of subflows that left to *now*, the time of the next samples, and forget old paths."""
+        """Set ``last_change`` of paths that subflows left to *now*, the time of the next samples; forget old paths."""
         for path in self._changed:
             path.last_change = now
         self._changed.clear()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The stage of budgets: counts the bytes of metered subflows, and caps the subflows by the step reached. Pure.
+"""The stage of budgets: counts the bytes of metered subflows, and applies the cap of the step reached. Pure.
 
 A subflow is metered while its verdict names a rule with a budget, even if another rule or stage caps it. The subflows
 of one budget share an account. They are decided again only when the account reaches a step, so the cost of a sample
@@ -48,7 +48,7 @@ class OpenAccount:
     has_ended: bool = False  # whether the period has ended or the policy no longer has the budget
     tokens: set[int] = field(default_factory=set)  # connections whose verdicts depend on this account
     step: BudgetStep | None = None
-    percent: int = 0  # the last announced percentage of the first step that was used; 0 once a step is reached
+    percent: int = 0  # the highest announced percentage of the first step's volume used; 0 once a step is reached
     next_change: float = math.inf  # used bytes at which the verdicts change next
     new_bytes: int = 0  # bytes used since the last full sweep
     sentence: str = ""
@@ -86,7 +86,7 @@ class Accounts:
         self._open_accounts: dict[tuple[str, bytes], OpenAccount] = {}
         """Accounts by budget name and packed client address, which is empty for an account shared by all clients."""
         self.used: dict[Account, int] = {}
-        """Used bytes by account, also of accounts not yet in use. Previous periods matter if the clock is set back."""
+        """Used bytes by account, also of unused accounts, and of the previous periods in case the clock is set back."""
         self.added: dict[Account, int] = {}  # bytes by account that the ledger does not have yet
         self._grown_accounts: dict[OpenAccount, None] = {}  # accounts with new bytes since the last full sweep
         self._stale_tokens: set[int] = set()  # connections whose verdicts are out of date
@@ -168,7 +168,7 @@ class Accounts:
         key = account.key
         self.added[key] = self.added.get(key, 0) + octets
         if account.has_ended:
-            return  # the account has ended: only the ledger gets these bytes
+            return  # only the ledger gets these bytes
         account.new_bytes += octets
         self._grown_accounts[account] = None
         used = self.used[key] = self.used[key] + octets
@@ -176,8 +176,8 @@ class Accounts:
             self._refresh_level(account)
 
     def near_change(self, span: float) -> Iterator[Collection[int]]:
-        """After a full sweep, yield for each account with new bytes its connections if it
-        :meth:`check_next_change <OpenAccount.check_next_change>`, otherwise none. The caller may pause at any point."""
+        """After a full sweep, yield for each account with new bytes: its connections if their verdicts may change soon,
+        otherwise (). The caller may pause at any point."""
         grown, self._grown_accounts = self._grown_accounts, {}
         for account in grown:
             used = self.used.get(account.key, 0)  # missing if the account's period has ended
@@ -201,7 +201,7 @@ class Accounts:
                 share = f"over {account.percent} %" if account.percent else f"under {ANNOUNCED_PERCENT[0]} %"
                 text = f"{budget.title}: {share} of {approximate_size(budget.steps[0].after)} used"
             elif step.throttle is None:
-                text = f"{budget.title}: no cap beyond {approximate_size(step.after)}"
+                text = f"{budget.title}: no cap above {approximate_size(step.after)}"
             else:
                 owner = f"{'budget' if budget.is_shared else 'rule'} {budget.name}"
                 text = f"{owner} {self._cap_verb} what exceeds {approximate_size(step.after)}"
@@ -268,7 +268,7 @@ class MeteredSockets:
             self.dirty.add(cookie)
 
     def meter(self, four_tuple: FourTuple, token: int, accounts: tuple[OpenAccount, ...], is_known: bool) -> None:
-        """Count a subflow's bytes to *accounts*. *is_known*: the subflow had, or may have had, verdicts before."""
+        """Add a subflow's bytes to *accounts*. *is_known*: the subflow had, or may have had, verdicts before."""
         metered = self.metered.get(four_tuple)
         if metered is not None and metered.token == token:
             metered.is_active = True
@@ -377,7 +377,7 @@ class MeteredSockets:
         metered.new_bytes = down + up
         if not metered.new_bytes:
             return
-        # Update the counters even if the bytes count to no account: a restarted daemon must not count them.
+        # Update the counters even if no account gets the bytes: a restarted daemon must not count them.
         self.counters[cookie] = acked_before + down, received_before + up
         self.dirty.add(cookie)
         # When a period ends, a subflow's accounts are renewed only when it carries data.
@@ -421,7 +421,7 @@ class StepReached(NamedTuple):
 
 
 class BudgetStage(Stage):
-    """The first stage: meters subflows and caps them by their budgets."""
+    """The first stage: meters subflows and applies the caps of their budgets."""
 
     needs_sockets = False
     interval, period = 0.1, 1.0
@@ -430,7 +430,7 @@ class BudgetStage(Stage):
         self._policy: Policy | None = None
         self.accounts = Accounts()
         self.sockets = MeteredSockets(self.accounts)
-        self._rule_of: dict[str, str] = {}  # the first rule that feeds each budget; it marks the caps
+        self._rule_of: dict[str, str] = {}  # the first rule that feeds each budget: the budget's caps have its mark
         self._metering: dict[int, Metering] = {}  # by connection: its subflows with verdicts
         self._last_sweep = -math.inf  # when the last full sweep began, monotonic seconds
         self._urgent: tuple[FourTuple, ...] = ()  # subflows of accounts near their next step, the busiest first
@@ -454,7 +454,7 @@ class BudgetStage(Stage):
             self._metering.clear()
 
     def apply(self, connection: Connection, verdicts: tuple[Verdict, ...], now: float) -> tuple[Verdict, ...]:
-        """Meter subflows by the *verdicts*; return these with the caps of the steps reached."""
+        """Meter subflows as the *verdicts* require; return these with the caps of the steps reached."""
         if not self._rule_of:
             return verdicts
         self.accounts.begin_periods(now)
@@ -535,23 +535,23 @@ class BudgetStage(Stage):
     def _add_cap(self, verdict: Verdict, rule: Rule, account: OpenAccount, token: int) -> Verdict:
         """Return *verdict* with the sentence of the budget and, if the budget's cap is the tightest, with that cap."""
         direction, reason, sentence = verdict.direction, verdict.reason, self.accounts.describe(account)
-        step, other = account.step, verdict.throttle
+        step, rule_cap = account.step, verdict.throttle
         cap = None if step is None else step.throttle
         if step is None or cap is None:
             return verdict._replace(reason=add_sentence(reason, sentence, direction))
-        if other is not None and (other.ceil, other.rate) < (cap.ceil, cap.rate):
-            excess = f"{format_rate(cap.ceil)} beyond {approximate_size(step.after)}"
-            tighter = f"tighter than the {account.budget.title}, {excess} {self.accounts.describe_end(account.budget)}"
+        if rule_cap is not None and (rule_cap.ceil, rule_cap.rate) < (cap.ceil, cap.rate):
+            excess = f"{format_rate(cap.ceil)} above {approximate_size(step.after)}"
+            addition = f"tighter than the {account.budget.title}, {excess} {self.accounts.describe_end(account.budget)}"
             bound = None if rule.budget_guard else cap.ceil
-            return verdict._replace(reason=add_sentence(reason, tighter, direction), bound=bound)
-        if other is None or verdict.rule is None:
+            return verdict._replace(reason=add_sentence(reason, addition, direction), bound=bound)
+        if rule_cap is None or verdict.rule is None:
             reason = add_sentence(reason, sentence, direction)
         else:
-            looser = f"the {format_rate(other.ceil)} of rule {verdict.rule.name}"
-            reason = f"{PREFIX[direction]}{sentence}; tighter than {looser}"
+            rule_limit = f"the {format_rate(rule_cap.ceil)} of rule {verdict.rule.name}"
+            reason = f"{PREFIX[direction]}{sentence}; tighter than {rule_limit}"
         member = {Share.PATH: None, Share.CLIENT: verdict.four_tuple.remote, Share.CONNECTION: token}[cap.share]
         scope = ScopeKey(self._rule_of[account.budget.name], cap.share, member, direction, step.after)
-        bound = None if other is None or verdict.guarded else other.ceil
+        bound = None if rule_cap is None or verdict.guarded else rule_cap.ceil
         return verdict._replace(
             rule=rule, scope=scope, throttle=cap, reason=reason, guarded=rule.budget_guard, bound=bound
         )

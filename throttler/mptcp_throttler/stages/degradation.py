@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Detects capped connections whose rate is too low because their uncapped paths have degraded. Pure.
 
-A capped connection should get at least what a TCP session over one path would get: the rate that the best of its
-uncapped paths once had, its baseline (``stages.baseline``). A connection is degraded while it wants more than it gets,
+A capped connection should get at least as much as a TCP session over one path: the rate that the best of its uncapped
+paths once had, its baseline (``stages.baseline``). A connection is degraded while it wants more than it gets,
 all connections of the client over that path together get at most ``DEGRADED_SHARE`` of the baseline (if they get more,
-another connection may only take its share), and all its own subflows get less than ``MAX_TOTAL_SHARE`` of the baseline.
+other connections only take their share), and all its own subflows get less than ``MAX_TOTAL_SHARE`` of the baseline.
 
 Senders need time to use freed capacity. So after a subflow joins or leaves the path, or the connection begins to want
 more, the path counts as degraded only if it was healthy in the meantime, or after ``GRACE_SECONDS``. There is no grace
 if the path was healthy just before the backlog appeared: on a fast path, little data waits until the path becomes slow.
 
 After ``Guard.after`` seconds of degradation the caps are relaxed: the capped subflows may carry the rate that the
-uncapped subflows lack of the baseline. At first that is the whole baseline, because measured rates are late; then it is
+uncapped subflows lack of the baseline. At first that is the whole baseline, because measured rates lag; then it is
 corrected at most once per window. The caps are restored when the path is healthy again. After ``Guard.retry`` seconds,
 they are restored as a trial unless the path is evidently still degraded; this pause doubles each time.
 
@@ -46,8 +46,8 @@ from mptcp_throttler.stages.baseline import (
 )
 from mptcp_throttler.stages.stage import SLICE, Sampled, Samples
 
-MAX_TOTAL_SHARE = 0.8  # of the baseline; a connection whose subflows together get at least this is not degraded
-GRACE_SECONDS = 2.5  # time that senders get to use freed capacity; see the module
+MAX_TOTAL_SHARE = 0.8  # a connection whose subflows together get at least this share of the baseline is not degraded
+GRACE_SECONDS = 2.5  # time that senders get to use freed capacity; see above
 MIN_LACKING_RATIO, MAX_LACKING_RATIO = 0.7, 1.1  # (lacking rate) / allowance; outside, the allowance is updated
 TRIAL_SECONDS = 5.0  # if a degradation begins this soon after the caps were restored, the next pause doubles
 MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many samples in a row without demand
@@ -55,12 +55,12 @@ MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many sam
 FULL_SHARE = 0.85  # a cap counts as full if the payload takes this part: headers add up to 8 % with small packets
 FAIR_SHARE = 0.5  # under a full shared cap, a subflow has demand if its rate is at least this part of an equal share
 MIN_OWED_SECONDS = 0.05  # minimum of the missing bytes that count as owed, as seconds of the best baseline
-MAX_READ_SECONDS = MIN_OWED_SECONDS / 2  # received bytes are compared if all were read in this time (a look-up)
+MAX_READ_SECONDS = MIN_OWED_SECONDS / 2  # maximum time between reads that are compared: only look-ups are that fast
 MIN_OWED_BYTES = 2 * ASSIGNMENT_BYTES
 """The same minimum in bytes. The known data sequence number of a subflow is imprecise: it is the start of a chunk of up
 to 64 KB."""
-LASTING_SECONDS, PROVEN_SECONDS = 1.0, 5.0
-"""How long owed data count as demand, and as proof. While they fill its send buffer, a client sends little."""
+OWED_DEMAND_SECONDS, OWED_PROOF_SECONDS = 1.0, 5.0
+"""How long owed data count as demand, and as proof. While such data fill its send buffer, a client sends little."""
 LAPSE_SECONDS = 0.3  # a cap that is not full for at most this long still counts as full: the demand has not ended
 SILENT_SECONDS, SILENT_CHUNKS = 2.0, 3
 """A degradation is proven if, while a cap is full, nothing arrives over the uncapped paths for these seconds plus the
@@ -136,7 +136,7 @@ class GuardedConnection:
         return [histories[each] for each in self.uncapped if each in histories]
 
     def known_until(self, now: float) -> float:
-        """Return the time up to which all uncapped subflows are known; durations are counted up to it."""
+        """Return the time up to which all uncapped subflows were sampled; durations are counted up to it."""
         return min((each.last_time for each in self.histories), default=now)
 
     @property
@@ -168,7 +168,7 @@ class GuardedConnection:
         return bool(uncapped) and all(each.span >= MIN_SPAN_SECONDS and each.is_backlogged for each in uncapped)
 
     def demand_delay(self) -> float:
-        """Return how many seconds after a degradation the demand may begin to show, as a backlog."""
+        """Return the maximum seconds from a degradation until the demand shows, as a backlog."""
         return max(WINDOW_SECONDS, 2 * self.span) + SLACK_SECONDS
 
     def is_proven(self, now: float) -> bool:
@@ -180,9 +180,9 @@ class GuardedConnection:
 class GuardedUpload(GuardedConnection):
     """One connection with guarded caps. Its upload has *demand* if a capped path is at its cap; under a shared cap, the
     subflow must also have about its share. A degradation is *proven* if a path that carries little owes data, or if it
-    carries nothing while the cap is full. A path owes data if bytes are missing that were sent over it: the advance of
-    the data sequence (RFC 8684, 3.3) less the bytes received. Data that the client sends again over another path arrive
-    twice and lower this figure, so its lowest value so far counts as zero."""
+    carries nothing while the cap is full. A path owes data if bytes that were sent over it are missing. The missing
+    bytes are the advance of the data sequence (RFC 8684, 3.3) minus the bytes received. Data that the client sends
+    again over another path arrive twice and lower this number, so its lowest value so far counts as zero."""
 
     samples_all = True
 
@@ -235,7 +235,7 @@ class GuardedUpload(GuardedConnection):
             self._update_owed(samples)
         if not full:
             self.last_progress = now
-            if now - self.last_owed > LASTING_SECONDS:
+            if now - self.last_owed > OWED_DEMAND_SECONDS:
                 if now - self.last_demand > LAPSE_SECONDS:
                     self.demand_since = None
                 return False
@@ -276,12 +276,12 @@ class GuardedUpload(GuardedConnection):
         return has_lasted and any(each.span >= MIN_SPAN_SECONDS for each in self.histories)
 
     def demand_delay(self) -> float:
-        return 0.0  # the demand of an upload itself shows only after a while
+        return 0.0  # the demand of an upload is itself detected only after some time
 
     def is_proven(self, now: float) -> bool:
         chunk_seconds = [8 * SILENT_CHUNKS * ASSIGNMENT_BYTES / cap.ceil for _, cap in self.caps]
         silence = SILENT_SECONDS + min(chunk_seconds, default=0.0)
-        return now - self.last_owed <= PROVEN_SECONDS or self.uncapped_read - self.last_progress >= silence
+        return now - self.last_owed <= OWED_PROOF_SECONDS or self.uncapped_read - self.last_progress >= silence
 
 
 def _is_full(flow: Flow, cap: Cap) -> bool:

@@ -116,8 +116,8 @@ def _relax_cap(verdict: Verdict, relaxation: Relaxation, direction: Direction, t
     rule, throttle = verdict.rule, verdict.throttle
     if verdict.direction is not direction or rule is None or throttle is None or not verdict.guarded:
         return verdict
-    maximum = MAX_RATE if verdict.bound is None else verdict.bound
-    rate = max(throttle.ceil, min(maximum, round(HEADROOM * relaxation.lacking)))
+    rate = max(throttle.ceil, min(verdict.bound or MAX_RATE, round(HEADROOM * relaxation.lacking)))
     reason = f"{PREFIX[direction]}cap of rule {rule.name} relaxed: {_reason(relaxation)}"
     scope = ScopeKey(rule.name, Share.CONNECTION, (token, RELAXED_PATH), direction)
-    return verdict._replace(scope=scope, throttle=throttle.at(rate, burst=None, share=Share.CONNECTION), reason=reason)
+    relaxed = throttle.with_rate(rate, burst=None, share=Share.CONNECTION)
+    return verdict._replace(scope=scope, throttle=relaxed, reason=reason)

@@ -27,7 +27,7 @@ from mptcp_throttler.stages.stage import SLICE, Outcome, Sampled, Samples, Stage
 
 RATIO: Final = 32  # a subflow rests from this (rate of the others) / (rate left by its cap), and wakes below half of it
 RATIO_WITHOUT_BUFFERS: Final = 12  # ``RATIO`` if capped sockets cannot get larger send buffers
-MAX_CAP_RATE: Final = 5_000_000  # bits/s; under a higher cap a chunk takes 0.1 s, which send buffers bridge
+MAX_CAP_RATE: Final = 5_000_000  # bits/s; under a higher cap a chunk takes 0.1 s or less: send buffers bridge this
 WAKE_WINDOWS: Final = 2  # number of consecutive windows with waiting data and slow others until a subflow wakes
 MIN_WINDOW_SECONDS: Final = 0.35  # minimum seconds over which rates are computed: two samples
 ACTIVE_RATE: Final = 100_000  # Bits/s. A connection with a higher rate counts as active under its caps.
@@ -45,7 +45,7 @@ FIRST_REST_SECONDS, MAX_REST_SECONDS = 30.0, 600.0  # time until a slow path is 
 class _SlowCandidate:
     """An uncapped subflow that may be too slow."""
 
-    windows: int = 0  # slow windows less fast ones; while it rests, consecutive windows without a gain for the others
+    windows: int = 0  # slow windows minus fast ones; while it rests, consecutive windows without a gain for the others
     always_had_data: bool = True  # whether the subflow had data to send at every sample of the window
     rest_began: float = 0.0
     own_rate: float = 0.0  # the subflow's rate when it began to rest, bits/s
@@ -256,7 +256,7 @@ def _has_data(subflow: KernelSubflow | None) -> bool:
 
 
 def _low_cap(verdict: Verdict) -> tuple[ScopeKey, int] | None:
-    """Return scope and rate of a low soft cap, for which its subflow may rest: soft caps set the pacing of sockets."""
+    """Return scope and rate of a low soft cap, under which subflows may rest; only soft caps set a socket's pacing."""
     throttle, scope = verdict.throttle, verdict.scope
     # A steered path never rests: as a reserve or for the overflow, it may carry little.
     if throttle is None or scope is None or verdict.steer is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The interface of all stages: it gets verdicts and samples, and returns verdicts and actions. Pure.
+"""The interface of all stages: a stage gets verdicts and samples, and returns verdicts and actions. Pure.
 
 The policy decides first. Then each stage, in the order of a tuple in ``runtime.engine``, may change the verdicts, based
 on earlier samples and the time. A stage never acts itself: it returns actions for the runtime (``Action``). Samples of
@@ -58,7 +58,7 @@ class Consumer(Protocol):
     interval: float  # seconds between two samples of a subflow that is :meth:`urgent`
     period: float  # minimum seconds between two sweeps
     urgent_share: float = 0.1  # share of a processor for look-ups of its urgent subflows
-    by_request: bool = False  # whether it uses only samples that it requested; it gets look-ups also during a sweep
+    by_request: bool = False  # whether it uses only samples that it requested; if so, look-ups go on during a sweep
 
     def watches_any(self) -> bool:
         """Return whether :meth:`watched` returns any subflow; called often."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Steers connections by the rules' modes (``mptcp_throttler.steering``), with balancing caps and backup flags. Pure.
 
-A backup flag counts as set when the runtime confirms it. The stage clears a flag that no rule explains, because a rule
-ended, the subflow changed its path or an earlier daemon was killed. If the kernel refuses the flag on one subflow, the
-stage tries no other subflow of the connection, which usually is not under the user-space path manager. The kernel also
+A backup flag counts as set when the runtime confirms it. The stage clears a flag that no rule explains, e.g. because
+the subflow changed its path or an earlier daemon was killed. If the kernel refuses the flag on one subflow, the stage
+tries no other subflow of the connection, which usually is not under the user-space path manager. The kernel also
 refuses the flag on a subflow that just ended, so the refusal holds only as long as a refused subflow exists.
 
 For a connection at rest, a sample is only compared with the last sample. When data flow again, the connection's mode
@@ -21,7 +21,7 @@ from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, So
 from mptcp_throttler.policy.model import Direction, Policy, Rule, Share, Steer, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey, Verdict, add_sentence
 from mptcp_throttler.stages.stage import SLICE, Action, Outcome, Sampled, Samples, Stage
-from mptcp_throttler.steering import Crowd, Mode, Treatment
+from mptcp_throttler.steering import ClientLoad, Mode, Treatment
 
 MIN_URGENT_RATE = 100_000  # Bits/s. A connection that gets less, and has no data waiting, is not urgent.
 URGENT_SECONDS = 2.0  # how long a connection stays urgent after data flowed
@@ -49,7 +49,7 @@ class BackupFlags:
         self.keeps_unexplained = False  # whether unexplained flags stay, because their connections may be undecided
         self._keep_until: float | None = None
         self._recent: set[FourTuple] = set()
-        """Subflows whose flag was set or refused since the last complete samples: a sweep may be older than that."""
+        """Subflows whose flag was set or refused since the last complete samples: the next sweep may lack them."""
         self._refusals: dict[int, set[FourTuple]] = {}  # subflows whose flag the kernel refused to set, by token
 
     def adopt(self, subflows: Iterable[KernelSubflow]) -> None:
@@ -66,7 +66,7 @@ class BackupFlags:
             self.unexplained.add(four_tuple)
 
     def begin_samples(self, samples: Samples) -> None:
-        """Enforce ``UNDECIDED_SECONDS`` by the samples' time, and forget subflows without a socket."""
+        """Enforce ``UNDECIDED_SECONDS`` at the samples' time, and forget subflows without a socket."""
         if samples.complete:
             existing = samples.sockets.keys() | self._recent
             for four_tuple in self._set_flags.keys() - existing:
@@ -141,7 +141,7 @@ class _SteeredConnection:
     last_sampled: float = 0.0
     urgent_until: float = float("-inf")
     is_at_rest: bool = False  # whether nothing changes until data flow again
-    skipped: list[tuple[str, KernelSubflow]] = field(default_factory=list)  # the last sample, if ``mode`` lacks it
+    skipped: list[tuple[str, KernelSubflow]] = field(default_factory=list)  # last sample, if not yet passed to ``mode``
 
     def set_subflows(self, path_of: Mapping[FourTuple, str]) -> bool:
         """Set the steered subflows and their paths; return whether they changed."""
@@ -174,7 +174,7 @@ class _SteeredConnection:
         self.sample_count += 1
         return True
 
-    def observe(self, samples: Samples, crowds: WeakValueDictionary[tuple[str, bytes], Crowd]) -> None:
+    def observe(self, samples: Samples, loads: WeakValueDictionary[tuple[str, bytes], ClientLoad]) -> None:
         if self.skipped:
             self.mode.observe(self.last_sampled, self.skipped, {})
             self.skipped = []
@@ -190,9 +190,9 @@ class _SteeredConnection:
             has_traffic = has_traffic or socket.tcp.not_sent > 0 or is_fast
             subflow.delivered, subflow.present = socket.delivered, True
             sockets.append((subflow.path, socket))
-        # Crowds are weakly referenced: a crowd exists as long as a connection's mode keeps it.
-        crowd_of = {path: crowds.setdefault((path, each.four_tuple.remote), Crowd()) for path, each in sockets}
-        self.treatments = self.mode.observe(samples.time, sockets, crowd_of)
+        # Loads are weakly referenced: a load exists as long as a connection's mode keeps it.
+        loads_by_path = {path: loads.setdefault((path, each.four_tuple.remote), ClientLoad()) for path, each in sockets}
+        self.treatments = self.mode.observe(samples.time, sockets, loads_by_path)
         self.last_sampled = min([each.read for _, each in sockets], default=samples.time)
         self.sample_count += 1
         if has_traffic:
@@ -213,7 +213,7 @@ class SteeringStage(Stage):
         self._sampled = Sampled()
         self._urgent: set[int] = set()
         self.flags = BackupFlags()
-        self._crowds: WeakValueDictionary[tuple[str, bytes], Crowd] = WeakValueDictionary()
+        self._client_loads: WeakValueDictionary[tuple[str, bytes], ClientLoad] = WeakValueDictionary()
         """By path and client address."""
 
     def set_policy(self, policy: Policy) -> None:
@@ -301,7 +301,7 @@ class SteeringStage(Stage):
             if not samples.complete and any(each not in sockets for each in may_exist):
                 continue  # these are partial samples, without a subflow that probably exists
             before = connection.treatments
-            connection.observe(samples, self._crowds)
+            connection.observe(samples, self._client_loads)
             (urgent.add if connection.is_urgent else urgent.discard)(token)
             if before != connection.treatments:
                 changed.append(token)

@@ -67,7 +67,7 @@ def without_caps(verdicts: Verdicts) -> Verdicts:
 
 
 def _is_unchanged(before: Verdict, after: Verdict) -> bool:
-    """Return whether two verdicts have the same cap, by identity first: usually the objects are the same."""
+    """Return whether two verdicts have the same cap. Compare identities first: usually the objects are the same."""
     return (
         before.throttle is after.throttle
         and (before.scope is after.scope or before.scope == after.scope)

@@ -17,9 +17,9 @@ from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_EVENTS: Final = 30_000
-"""They take up to 19 MB. A connection of two subflows causes eight to ten events."""
+"""All together take up to 19 MB. A connection of two subflows causes eight to ten events."""
 MAX_DETAIL: Final = 150  # characters
-ELLIPSIS: Final = "..."  # in ASCII, because a character beyond Latin-1 would multiply the size of the string
+ELLIPSIS: Final = "..."  # in ASCII, because a character outside Latin-1 would multiply the size of the string
 MAX_REFUSED_JOINS: Final = 20  # maximum events per minute about refused joins, so that these do not displace all others
 
 CONNECTION, SUBFLOW, CLOSED = "connection", "subflow", "closed"
@@ -102,7 +102,7 @@ class EventRing:
 
 
 class EventRecorder:
-    """Turns reports of the daemon's parts into events. Times are monotonic seconds, but wall-clock time in the ring."""
+    """Turns reports of the daemon's parts into events. Reports have monotonic times, events have wall-clock times."""
 
     def __init__(self, traffic: Traffic, clock_offset: Callable[[], float]) -> None:
         """*clock_offset* returns by how many seconds the wall clock is ahead of the monotonic clock."""
@@ -126,16 +126,16 @@ class EventRecorder:
             verdicts += [new for _, new in decision.lost]
         for verdict in verdicts:
             rule = None if verdict.rule is None else verdict.rule.name
-            where = verdict.four_tuple, verdict.path, rule, verdict.direction.value
-            self.ring.add(decision.now + self._clock_offset(), DECIDED, decision.token, *where, verdict.reason)
+            fields = verdict.four_tuple, verdict.path, rule, verdict.direction.value
+            self.ring.add(decision.now + self._clock_offset(), DECIDED, decision.token, *fields, verdict.reason)
 
     def record_entries(self, direction: Direction, four_tuples: Collection[FourTuple], added: bool, now: float) -> None:
         """Record that entries of *four_tuples* were *added* to the kernel, or removed."""
         for four_tuple in four_tuples:
-            found = self._traffic.find(four_tuple, direction)
-            if found is None:
+            subflow = self._traffic.find(four_tuple, direction)
+            if subflow is None:
                 continue  # the subflow has ended; another event reports that
-            token, path, rule = found
+            token, path, rule = subflow
             # An entry also exempts an uncapped subflow that began in the class of a cap.
             kind = APPLIED if added and rule is not None else LIFTED
             self.ring.add(now + self._clock_offset(), kind, token, four_tuple, path, rule, direction.value)
@@ -151,6 +151,6 @@ class EventRecorder:
             self.ring.add(now + self._clock_offset(), GUARD, token, rule=rule, detail=f"caps of rule {rule} {state}")
 
     def record_steering(self, now: float, token: int, four_tuple: FourTuple, rule: str | None, detail: str) -> None:
-        found = self._traffic.find(four_tuple, Direction.DOWN)
-        path = None if found is None else found[1]
+        subflow = self._traffic.find(four_tuple, Direction.DOWN)
+        path = None if subflow is None else subflow[1]
         self.ring.add(now + self._clock_offset(), STEERING, token, four_tuple, path, rule, detail=detail)

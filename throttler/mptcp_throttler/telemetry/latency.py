@@ -11,7 +11,7 @@ from typing import Any, Final
 from mptcp_throttler.mptcp.connection_table import TimedTable
 from mptcp_throttler.mptcp.model import FourTuple
 
-# From the decision of a cap to its full effect on a subflow, onset included (``Planner.in_force``):
+# From the decision of a cap to its full effect on a subflow, onset included (``Planner.report_delay``):
 CAP_BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 """Upper ends of the buckets, seconds: entries take milliseconds, downloads in flight a second, uploads up to 15."""
 MAX_CAP_SECONDS: Final = 60.0  # a longer time has another cause than the decision, e.g. a repair

@@ -5,7 +5,7 @@ Every decision updates the number of subflows per path, cap and class, so a summ
 connections. A rule's cap on one path may have many classes, and a class may have subflows on several paths.
 
 Each sweep adds the growth of a subflow's counters to the totals of its path and its current cap. The meter of closed
-sockets reports what a subflow carried after its last sample, or if it existed only between two samples.
+sockets reports the bytes after a subflow's last sample, or all bytes if the subflow existed only between two samples.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _CapState(NamedTuple):
     since: float  # when the subflow got or lost the cap, or the cap's rate changed; monotonic seconds
     cap: CapTotal | None = None
     scope: ScopeKey | None = None  # None after the subflow closed
-    limits: tuple[int, int] | None = None  # of the class; None if the cap balances loads: it changes all the time
+    limits: tuple[int, int] | None = None  # of the class; None if the cap balances loads: such limits keep changing
 
 
 @dataclass(slots=True, eq=False)
@@ -120,7 +120,7 @@ class Traffic(Consumer):
     period = 0.1  # costs nothing while no sweep is due: see watches_any
 
     def __init__(self, clock: Callable[[], float], sweep_seconds: Callable[[], float]) -> None:
-        """*clock* returns monotonic seconds, *sweep_seconds* how long the last sweep worked."""
+        """*clock* returns monotonic seconds, *sweep_seconds* the working time of the last sweep."""
         self.paths: dict[PathKey, PathTotal] = {}
         self.caps: dict[CapKey, CapTotal] = {}
         self.clients: dict[int, bytes] = {}  # by token of the connection
@@ -128,7 +128,7 @@ class Traffic(Consumer):
         self.classes: dict[ScopeKey, CapClass] = {}
         self._subflows: dict[FourTuple, _SubflowTotal] = {}
         self._closed: TimedTable[End, _SubflowTotal] = TimedTable(MAX_CLOSED)  # the meter may still report these
-        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # unassigned: cookie, sent, received
+        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # without subflow: cookie, sent, received
         self.counted_at = clock()  # when all sockets were last counted, monotonic seconds
         self._next_sweep = float("inf")  # not before :meth:`begin`
         self._clock = clock
@@ -198,7 +198,7 @@ class Traffic(Consumer):
             if subflow is not None and subflow.token == token:
                 del subflows[four_tuple]
                 self._close(four_tuple, subflow)
-        # A policy that no longer covers uploads yields no verdict that would take their cap.
+        # A policy that no longer covers uploads yields no verdict that would remove their cap.
         for verdict in decision.ended:
             subflow = subflows.get(verdict.four_tuple)
             if subflow is not None and subflow.token == token:
@@ -217,7 +217,7 @@ class Traffic(Consumer):
             self._reported.put(end, (cookie, acked, received), now)
 
     def note_all_reported(self) -> None:
-        """Note that all closed sockets were reported: the totals are complete if nothing is open (nothing sweeps)."""
+        """Note that all closed sockets were reported. If no subflow is open, no sweep runs: the totals are complete."""
         if not self._subflows:
             self.counted_at = self._clock()
 
@@ -317,7 +317,7 @@ class Traffic(Consumer):
         total = self.caps.get(key)
         if total is None:
             if len(self.caps) >= MAX_CAPS:
-                # Drop the totals of the oldest policy first, and of these first the unused totals.
+                # Drop the oldest unused total or, if all are in use, the oldest.
                 unused = (each.key for each in self.caps.values() if not each.subflows)
                 del self.caps[next(unused, next(iter(self.caps)))]
             total = self.caps[key] = CapTotal(key)

@@ -3,11 +3,11 @@
 
 Generic netlink family mptcp_pm, linux/mptcp_pm.h; RFC 8684, 3.3.8. On SET_FLAGS the kernel sends MP_PRIO to the peer,
 and itself uses a backup subflow only while no regular one is usable. The in-kernel path manager selects subflows by
-local address, which all subflows of a one-armed proxy share. The userspace one selects by token and both addresses; it
-manages only connections accepted while ``net.mptcp.pm_type`` was 1.
+local address, which all subflows of a one-armed proxy share. The userspace path manager selects by token and both
+addresses; it manages only connections accepted while ``net.mptcp.pm_type`` was 1.
 
-A socket does not show which program made it backup. So flags found at a start are a predecessor's only if a note in the
-state directory says so (:class:`FlagsNote`).
+A socket does not show which program made it backup. So the flags that exist at a start count as a killed daemon's only
+if there is a note in the state directory (:class:`FlagsNote`).
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class FlagsNote:
         """Whether there is a predecessor's note whose flags were not taken over; None if unknown."""
 
     def find(self) -> None:
-        """Look for a predecessor's note, once: a later one is ours. Raises KernelError."""
+        """Look for a predecessor's note, once: a later note is ours. Raises KernelError."""
         if self._is_inherited is None:
             self._is_inherited = read_state(self._path) is not None
 

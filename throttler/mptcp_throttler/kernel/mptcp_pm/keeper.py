@@ -119,7 +119,7 @@ class Keeper:
             self._remaining = tokens
         else:
             self._remaining &= tokens
-            # Not before the second check: the SIGTERM that ended the throttler may still be on its way here.
+            # Not before the second check: the SIGTERM that ended the throttler may also be sent here, a little later.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._pause = CHECK_SECONDS
         return bool(self._remaining)
@@ -178,7 +178,7 @@ def main(arguments: list[str]) -> None:
     The process also inherits the subscribed event socket, and keeps it open.
     """
     listening, path, note = arguments
-    # The starter waits for the first process only, and never has to reap the second.
+    # The throttler waits only for the first process, and never has to reap the second.
     if os.fork():
         os._exit(0)
     os.chdir("/")

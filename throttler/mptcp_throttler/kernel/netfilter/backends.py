@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The netfilter backends, and the choice of one for this host.
 
-A new backend needs a row in ``mptcp_common.throttler_needs``, with its name and what it needs of a host, and a module
-here: a :class:`Backend`.
+A new backend needs a row in ``mptcp_common.throttler_needs``, with its name and its requirements, and a module here: a
+:class:`Backend`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Backend(Protocol):
     """The functions of a backend's module."""
 
     def missing_support(self) -> str | None:
-        """Return what this host lacks; None if it lacks nothing."""
+        """Return the reason why this host does not support the backend; None if it does."""
 
     def in_use(self) -> bool:
         """Return whether our objects may exist. Changes nothing."""
@@ -40,14 +40,14 @@ class Backend(Protocol):
 _MODULES: Mapping[str, Backend] = {"iptables": iptables, NFTABLES_BACKEND: nftables}
 
 
-def preview(wanted: str, entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
-    return _MODULES[backends_without_modules()[0] if wanted == ANY_BACKEND else wanted].preview(entries, ownership)
+def preview(backend: str, entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterator[str]:
+    return _MODULES[backends_without_modules()[0] if backend == ANY_BACKEND else backend].preview(entries, ownership)
 
 
-def open_netfilter(wanted: str, ownership: Ownership) -> tuple[str, Netfilter]:
-    """Open the backend *wanted*, or for "auto" the first supported one. Raises KernelError if none is supported."""
+def open_netfilter(backend: str, ownership: Ownership) -> tuple[str, Netfilter]:
+    """Open *backend*, or for "auto" the first that is supported. Raises KernelError if none is supported."""
     missing = []
-    for name in BACKENDS if wanted == ANY_BACKEND else (wanted,):
+    for name in BACKENDS if backend == ANY_BACKEND else (backend,):
         if (reason := _MODULES[name].missing_support()) is None:
             return name, _MODULES[name].open_adapter(ownership)
         missing.append(f"{name}: {reason}")

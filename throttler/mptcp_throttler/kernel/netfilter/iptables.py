@@ -115,9 +115,9 @@ class IptablesNetfilter:
                 _, own_rules = self._postrouting(is_ipv6)
             except (self._iptc.IPTCError, self._iptc.XTablesError) as error:  # a foreign rule's extension is missing
                 raise KernelError(f"read mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
-            wanted = self._rules(is_ipv6)
+            rules = self._rules(is_ipv6)
             # Our rules may be in any order: they do not interact.
-            if len(own_rules) != len(wanted) or any(rule not in own_rules for rule in wanted):
+            if len(own_rules) != len(rules) or any(rule not in own_rules for rule in rules):
                 problems.append(f"our rules in mangle POSTROUTING of {_program(is_ipv6)} were changed")
             await asyncio.sleep(0)
         return problems
@@ -153,15 +153,15 @@ class IptablesNetfilter:
                         raise KernelError(f"change mangle POSTROUTING of {_program(is_ipv6)}: {error}") from error
 
     async def read_entries(self) -> dict[FourTuple, Target]:
-        found: dict[FourTuple, Target] = {}
+        targets: dict[FourTuple, Target] = {}
         # Use a separate socket: changes may happen during the dump.
         with NetlinkSocket(netlink.NETLINK_NETFILTER) as dump_socket:
             for name, is_ipv6, port in self._sets():
                 listing = dump_socket.dump(CMD_LIST, header(name, is_ipv6), f"list the set {name}")
                 entries = (entry for message in listing for entry in _entries(message, port))
                 async for four_tuple, target in in_slices(entries):
-                    found[four_tuple] = target
-        return found
+                    targets[four_tuple] = target
+        return targets
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
         await self._request(self._additions(entries), f"add {len(entries)} set entries")
@@ -182,11 +182,11 @@ class IptablesNetfilter:
         requests = ((_CMD_DEL, 0, _entry(four_tuple)) for four_tuple in tuples)
         await self._request(requests, f"remove {len(tuples)} set entries", ignore=(_ERR_EXIST, errno.ENOENT))
 
-    async def _request(self, requests: Iterator[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
-        failures: list[KernelError] = []  # the first only: see ``runtime.event_loop``
+    async def _request(self, requests: Iterator[tuple[int, int, bytes]], task: str, ignore: Sequence[int] = ()) -> None:
+        failures: list[KernelError] = []  # only the first failure: see ``runtime.event_loop``
         while chunk := list(islice(requests, _CHUNK)):
             try:
-                self._netlink.requests(chunk, what, ignore)
+                self._netlink.requests(chunk, task, ignore)
             except KernelError as error:
                 failures = failures or [error]
             await asyncio.sleep(0)
@@ -236,7 +236,7 @@ def _small_packets(version: int) -> str:
 
 
 def missing_support() -> str | None:
-    """Return what this host lacks for iptables, as a text; None if it lacks nothing."""
+    """Return the reason why this host does not support iptables; None if it does."""
     try:
         _lock_file().close()
     except KernelError as error:
@@ -298,8 +298,8 @@ async def _xtables_lock() -> AsyncIterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    what = f"{lock.name} has been locked by another program for {_LOCK_SECONDS:g} s"
-                    raise KernelError(what) from None
+                    message = f"{lock.name} has been locked by another program for {_LOCK_SECONDS:g} s"
+                    raise KernelError(message) from None
                 await asyncio.sleep(0.01)
         yield
 
@@ -310,7 +310,7 @@ def _lock_file() -> TextIO:
     try:
         return open(path, encoding="ascii", opener=lambda name, flags: os.open(name, flags | os.O_CREAT, 0o600))
     except OSError as error:
-        remedy = "mptcp-throttler.service gives it to its user, and nftables needs none"
+        remedy = "mptcp-throttler.service gives it to its user, and nftables needs no lock"
         raise KernelError(f"iptables' lock {path}: {error.strerror}; {remedy}") from error
 
 

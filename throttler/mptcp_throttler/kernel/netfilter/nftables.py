@@ -32,7 +32,7 @@ from mptcp_throttler.shaping.model import NFT_TABLE, Ownership, Target
 _CHUNK = 250  # entries per transaction
 _MAX_SYNC_LENGTH = 2000
 """Characters. Shorter transactions run in the event loop: they take 1-2 ms, less than the switch to a thread."""
-_ATTEMPTS = 3  # reads of a map that changes during the read
+_ATTEMPTS = 3  # maximum number of reads of a map that changes during the read
 _FOREIGN = Target(0, 0)
 _CLASS_CHAIN = re.compile(r"^class_([0-9a-f]+)_mark_([0-9a-f]+)$")
 _NFT = 10 << 8
@@ -122,8 +122,8 @@ class NftablesNetfilter:
                 else:
                     hooked[name] = text(dict(attributes(hook)).get(_HOOK_DEVICE)) or None
         # A predecessor may have hooked other interfaces. The download table has no interfaces.
-        unwanted = self._table.unwanted_chains(hooked, present) if self._table.interfaces else []
-        commands = [f"delete chain {self._table.name} {name}" for name in unwanted]
+        obsolete = self._table.obsolete_chains(hooked, present) if self._table.interfaces else []
+        commands = [f"delete chain {self._table.name} {name}" for name in obsolete]
         await self._run((*commands, *self._table.table(present)), f"create the nftables table {self._table.name}")
         self._base_rules = self._base_chains(present)
         _, is_complete = await self._read_entries()
@@ -153,14 +153,14 @@ class NftablesNetfilter:
             return [f"the chains of the nftables table {self._table.name} were changed"]
         for _ in range(_ATTEMPTS):
             before, expected = self._changes, dict(self._class_rules)
-            found: dict[Target, list[bytes]] = {target: [] for target in expected}
+            actual: dict[Target, list[bytes]] = {target: [] for target in expected}
             with NetlinkSocket(NETLINK_NETFILTER) as netlink:
                 async for name, rule in in_slices(_rules(netlink, self._table.family)):
-                    if (target := _target(name)) in found:
-                        found[target].append(rule)
+                    if (target := _target(name)) in actual:
+                        actual[target].append(rule)
                 interrupted = netlink.interrupted
             if before == self._changes and not interrupted:
-                differ = [target for target, rules in expected.items() if tuple(found[target]) != rules]
+                differ = [target for target, rules in expected.items() if tuple(actual[target]) != rules]
                 name = self._table.name
                 return [f"chain {nft_chain_name(each)} of table {name} was changed" for each in differ[:1]]
         return []  # the next comparison finds the differences
@@ -172,33 +172,33 @@ class NftablesNetfilter:
             }
 
     async def read_entries(self) -> dict[FourTuple, Target]:
-        found, _ = await self._read_entries()
-        return found
+        entries, _ = await self._read_entries()
+        return entries
 
     async def _read_entries(self) -> tuple[dict[FourTuple, Target], bool]:
         """Return the entries, and whether they are complete: others may change the ruleset during every attempt."""
         before, is_complete = self._changes, True
-        found: dict[FourTuple, Target] = {}
+        entries: dict[FourTuple, Target] = {}
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for version in (4, 6):
                 for _ in range(_ATTEMPTS):
                     listed: dict[FourTuple, Target] = {}
-                    # Between messages of a dump the kernel skips as many elements as it has listed, in the order of
-                    # the hash table. If that grows, it lists some twice and omits as many, without NLM_F_DUMP_INTR.
+                    # Between messages of a dump the kernel skips as many elements as it has listed, in the order of the
+                    # hash table. If the table grows, it lists some twice and omits as many, without NLM_F_DUMP_INTR.
                     has_duplicates = False
                     async for four_tuple, target in in_slices(_entries(netlink, self._table.family, version)):
                         has_duplicates = has_duplicates or four_tuple in listed
                         listed[four_tuple] = target
-                    found |= listed
+                    entries |= listed
                     is_consistent = not (has_duplicates or netlink.interrupted)
                     if is_consistent:
                         break
                 is_complete = is_complete and is_consistent
         if before == self._changes:
-            # After an incomplete read keep the unseen entries: a forgotten entry could not be deleted.
-            self._targets = dict(found) if is_complete else self._targets | found
+            # After an incomplete read keep the entries that were not listed: a forgotten entry could not be deleted.
+            self._targets = dict(entries) if is_complete else self._targets | entries
             self._uses = Counter(self._targets.values())
-        return found, is_complete
+        return entries, is_complete
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
         items = list(entries.items())
@@ -226,7 +226,7 @@ class NftablesNetfilter:
     def _additions(self, part: list[tuple[FourTuple, Target]]) -> list[str]:
         targets = {target for _, target in part} - {_FOREIGN}
         lines = [line for target in targets for line in self._table.chain(target)]
-        # A map refuses a new verdict for an existing key, so the same transaction deletes the old one.
+        # A map refuses a new verdict for an existing key, so the same transaction deletes the old element.
         lines += self._deletions([ft for ft, target in part if self._targets.get(ft, target) != target])
         new = {ft: target for ft, target in part if self._targets.get(ft) != target}
         return lines + self._elements(
@@ -311,7 +311,7 @@ def _entries(netlink: NetlinkSocket, family: str, version: int) -> Iterator[tupl
 
 
 def _chains(netlink: NetlinkSocket, family: str) -> Iterator[tuple[str, bytes | None]]:
-    """Yield name and hook (base chains only) of our chains; may omit changing ones. Raises KernelError."""
+    """Yield name and hook (base chains only) of our chains; may omit chains that change. Raises KernelError."""
     for chain in netlink.dump(_GETCHAIN, _header(family), f"list the chains of table {family} {NFT_TABLE}"):
         fields = dict(attributes(chain, _NFGENMSG.size))
         if text(fields.get(_CHAIN_TABLE)) == NFT_TABLE:
@@ -343,7 +343,7 @@ def _header(family: str) -> bytes:
 
 
 def missing_support() -> str | None:
-    """Return what this host lacks for nftables, as a text; None if it lacks nothing."""
+    """Return the reason why this host does not support nftables; None if it does."""
     try:
         with closing(LibNftables()) as nft:
             nft.run("list tables", "list nftables tables")
@@ -353,7 +353,7 @@ def missing_support() -> str | None:
 
 
 def in_use() -> bool:
-    """Return whether our tables may exist. This may be wrong: removing a missing table costs little."""
+    """Return whether our tables may exist. If they do not, removing them costs little."""
     return missing_support() is None
 
 

@@ -51,8 +51,8 @@ _ATTRIBUTES = {_TOKEN: "I", (*_MPTCP, 8): "I", (*_MPTCP, 9): "B", (*_MPTCP, 10):
 _TCP_INFO = struct.Struct("=16x I 4x I I I 32x I I 4x I 16x I Q Q Q Q I 4x I 12x Q 8x Q 8x")
 """The fields read from struct tcp_info, linux/tcp.h; Linux 4.10 and later have all of them."""
 _FLAG_JOIN, _FLAG_BACKUP, _FLAG_MADE_BACKUP = 1 << 2 | 1 << 3, 1 << 4, 1 << 5
-"""MPTCP_SUBFLOW_FLAG_*: JOIN_REM and JOIN_LOC; BKUP_REM, the peer asked; BKUP_LOC, this host asked."""
-_NO_PACING_LIMIT = 0xFFFFFFFF  # Bytes/s. The kernel stores the largest unsigned long; this is the option's, of 32 bits.
+"""MPTCP_SUBFLOW_FLAG_*: JOIN_REM and JOIN_LOC; BKUP_REM, requested by the peer; BKUP_LOC, by this host."""
+_NO_PACING_LIMIT = 0xFFFFFFFF  # bytes/s; the option's maximum, as which the kernel stores the largest unsigned long
 _ATTRIBUTE = struct.Struct("=HH")
 _MAX_CACHED_TUPLES = 1 << 15  # four-tuples kept from one sweep to the next: at most 14 MB
 
@@ -70,15 +70,15 @@ class SocketDiagnostics:
 
     def look_up(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, KernelSubflow]:
         """Return the subflows that exist. Raises KernelError if the request fails."""
-        found, refused = self._look_up(four_tuples)
+        subflows, refused = self._look_up(four_tuples)
         raise_first(refused)
-        return found
+        return subflows
 
     def _look_up(
         self, four_tuples: Sequence[FourTuple]
     ) -> tuple[dict[FourTuple, KernelSubflow], dict[FourTuple, KernelError]]:
         """Return the subflows that exist, and the errors for those whose state is unknown."""
-        found: list[KernelSubflow] = []
+        subflows: list[KernelSubflow] = []
         refused: dict[FourTuple, KernelError] = {}
         read = time.monotonic()
         for start in range(0, len(four_tuples), _BATCH):
@@ -92,27 +92,27 @@ class SocketDiagnostics:
                 if index >= len(batch):
                     continue
                 waiting -= 1
-                other = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, found, read)
-                if other is not None and netlink.error_of(other[1]) != errno.ENOENT:
-                    refused[batch[index]] = refusal(other[1], _LOOK_UP)
-        # For a closed socket the kernel returns the listening one.
+                error = self._decoder.decode(data, sequence, SOCK_DIAG_BY_FAMILY, subflows, read)
+                if error is not None and netlink.error_of(error[1]) != errno.ENOENT:
+                    refused[batch[index]] = refusal(error[1], _LOOK_UP)
+        # For a closed socket the kernel returns the listening socket.
         requested = set(four_tuples)
-        return {each.four_tuple: each for each in found if each.four_tuple in requested}, refused
+        return {each.four_tuple: each for each in subflows if each.four_tuple in requested}, refused
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
-        """Close the subflows that exist, by a reset at both ends; return those perhaps still open, with the reason."""
+        """Close the subflows that exist, with a reset at both ends; return those that may still be open, and why."""
         still_open: dict[FourTuple, str] = {}
         for start in range(0, len(four_tuples), _BATCH):
             batch = four_tuples[start : start + _BATCH]
             try:
-                found, unknown = self._look_up(batch)
-                existing = list(found.values())
+                subflows, unknown = self._look_up(batch)
+                existing = list(subflows.values())
                 requests = [(SOCK_DESTROY, 0, exact_request(each.four_tuple, each.cookie)) for each in existing]
                 refused = self._look_ups.refused(requests, _CLOSE, ignore=(errno.ENOENT,))
             except KernelError as error:
                 still_open |= dict.fromkeys(batch, str(error))
                 if isinstance(error.__cause__, TimeoutError):
-                    # Each batch would block the event loop as long.
+                    # Every further batch would block the event loop for as long.
                     return still_open | dict.fromkeys(four_tuples[start:], str(error))
                 continue
             still_open |= {four_tuple: str(error) for four_tuple, error in unknown.items()}
@@ -144,14 +144,14 @@ def _dump_request(ports: Sequence[int]) -> bytes:
     """Return a ``DUMP`` request for the established sockets of *ports*. It covers both families in one table walk.
 
     Its filter, for inet_diag_bc_run() of net/ipv4/inet_diag.c, accepts sockets with a local port in *ports*. Each
-    operation has two jumps, in bytes from its own start. A jump 4 bytes past the end rejects.
+    operation has two jumps, in bytes from its own start. A jump 4 bytes past the end rejects the socket.
     """
     test, jump = 2 * _OPERATION.size, _OPERATION.size
     code = b""
     for port in reversed(ports):
-        rest = len(code)
+        code_bytes = len(code)
         test_operation = _OPERATION.pack(_SOURCE_PORT_IS, test, test + jump) + _OPERATION.pack(0, 0, port)
-        code = test_operation + (_OPERATION.pack(_JUMP, jump, jump + rest) if rest else b"") + code
+        code = test_operation + (_OPERATION.pack(_JUMP, jump, jump + code_bytes) if code_bytes else b"") + code
     # struct inet_diag_req, with no socket id
     request = struct.pack("=BxxB40xQI4x", socket.AF_UNSPEC, _EXT_INFO, _NO_COOKIE, _ESTABLISHED)
     return request + attribute(_BYTECODE, code)
@@ -181,11 +181,11 @@ class _Layout(NamedTuple):
     """How to read messages of one length and family."""
 
     reader: struct.Struct
-    """Reads all attribute headers, and what the itemgetters *headers* and *values* pick."""
+    """Reads all attribute headers, and the values that the itemgetters *headers* and *values* select."""
     headers: Callable[[tuple[Any, ...]], Any]
     expected: Any
     values: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None
-    """Picks a subflow's identity, cookie and ``_ATTRIBUTES``; None for plain TCP."""
+    """Selects a subflow's identity, cookie and ``_ATTRIBUTES``; None for plain TCP."""
     info: int  # offset of struct tcp_info
 
 
@@ -196,15 +196,15 @@ class Decoder:
         self._layouts: dict[int, _Layout | None] = {}
 
     def decode(
-        self, data: bytes, sequence: int, kind: int, found: list[KernelSubflow], read: float
+        self, data: bytes, sequence: int, kind: int, subflows: list[KernelSubflow], read: float
     ) -> tuple[int, bytes] | None:
-        """Append the subflows in a datagram's messages of type *kind* with *sequence* to *found*, with time *read*.
+        """Append to *subflows* those in a datagram's messages of type *kind* with *sequence*; *read*: time of reading.
 
         Return type and payload of the first message with *sequence* and another type; otherwise None.
         """
         offset, end = 0, len(data)
         layouts = self._layouts
-        new, append = tuple.__new__, found.append
+        new, append = tuple.__new__, subflows.append
         read_header, read_info = _HEADER.unpack_from, _TCP_INFO.unpack_from
         while offset + _HEADER_BYTES < end:
             length, message_type, _, number, _, family = read_header(data, offset)
@@ -239,41 +239,41 @@ class Decoder:
 
 
 def _layout(message: bytes, family: int) -> _Layout | None:
-    """Return the layout of an answer; None if it is malformed or lacks what we read."""
+    """Return the layout of an answer; None if it is malformed or lacks a needed attribute."""
     offsets = _attribute_offsets(message, _HEADER_BYTES + _MESSAGE_BYTES, len(message))
     if not offsets or family not in _ID_BYTES:
         return None
     headers = [(offset - 4, "I") for offset, _ in offsets.values()]
-    wanted = []
+    fields = []
     if _TOKEN in offsets:
         needed = {path: struct.calcsize(f"={code}") for path, code in _ATTRIBUTES.items()} | {_INFO: _TCP_INFO.size}
         if any(offsets.get(path, (0, 0))[1] < size for path, size in needed.items()):
             return None
-        wanted = [(_HEADER_BYTES + _ID_OFFSET, f"{_ID_BYTES[family]}s"), (_HEADER_BYTES + _COOKIE_OFFSET, "Q")]
-        wanted += [(offsets[path][0], code) for path, code in _ATTRIBUTES.items()]
-    ordered, codes, position = sorted([*headers, *wanted]), "=", 0  # the order differs between kernels
+        fields = [(_HEADER_BYTES + _ID_OFFSET, f"{_ID_BYTES[family]}s"), (_HEADER_BYTES + _COOKIE_OFFSET, "Q")]
+        fields += [(offsets[path][0], code) for path, code in _ATTRIBUTES.items()]
+    ordered, codes, position = sorted([*headers, *fields]), "=", 0  # the order differs between kernels
     for offset, code in ordered:
         codes += f"{offset - position}x {code} "
         position = offset + struct.calcsize(f"={code}")
     reader = struct.Struct(f"{codes}{len(message) - position}x")
-    pick = itemgetter(*map(ordered.index, headers))
-    values = itemgetter(*map(ordered.index, wanted)) if wanted else None
-    return _Layout(reader, pick, pick(reader.unpack(message)), values, offsets.get(_INFO, (0, 0))[0])
+    select = itemgetter(*map(ordered.index, headers))
+    values = itemgetter(*map(ordered.index, fields)) if fields else None
+    return _Layout(reader, select, select(reader.unpack(message)), values, offsets.get(_INFO, (0, 0))[0])
 
 
 def _attribute_offsets(message: bytes, start: int, end: int, path: _Path = ()) -> dict[_Path, tuple[int, int]] | None:
     """Return offset and length of each attribute's payload by its types; None if one is malformed or occurs twice."""
-    found: dict[_Path, tuple[int, int]] = {}
+    offsets: dict[_Path, tuple[int, int]] = {}
     while start + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(message, start)
         attribute_path = (*path, kind & netlink.NLA_TYPE_MASK)
-        if length < 4 or start + length > end or attribute_path in found:
+        if length < 4 or start + length > end or attribute_path in offsets:
             return None
-        found[attribute_path] = start + 4, length - 4
+        offsets[attribute_path] = start + 4, length - 4
         if attribute_path in (_ULP, _MPTCP):
             inner = _attribute_offsets(message, start + 4, start + length, attribute_path)
             if inner is None:
                 return None
-            found |= inner
+            offsets |= inner
         start += (length + 3) & ~3
-    return found
+    return offsets

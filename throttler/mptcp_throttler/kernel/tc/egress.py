@@ -31,7 +31,7 @@ class HtbTrafficControl:
 
     def __init__(self, interfaces: Sequence[str], ownership: Ownership, state_directory: Path) -> None:
         self.prepared = False
-        """Our root is in place, so that :meth:`restore` has work to do."""
+        """Whether our root is installed, so that :meth:`restore` must remove it."""
         self.left_out: dict[str, str] = {}
         self.settled = True
         self._interfaces = tuple(interfaces)
@@ -41,7 +41,7 @@ class HtbTrafficControl:
         """Original roots and limits by interface index, as in the state file; None before the first read."""
         self._absent: set[str] = set()
         self._gso: Callable[[int], int] | None = None
-        """Maps the original GSO limit to ours, in bytes; None before :meth:`want_gso`."""
+        """Maps the original GSO limit to ours, in bytes; None before :meth:`set_gso_limit`."""
         self._tree = HtbTree(ownership)
 
     async def prepare(self) -> None:
@@ -107,7 +107,7 @@ class HtbTrafficControl:
     def _restore_others(self) -> None:
         """Restore interfaces that a killed predecessor changed and that are no longer ours.
 
-        Called last, so that a refused start leaves them capped. Failures stay noted, for the stop to retry.
+        Called last, so that a refused start leaves them capped. After a failure, the note stays: the stop retries.
         """
         ours = {link.index for link in self._links()}
         for index, original in list(self._originals.items()):
@@ -129,18 +129,18 @@ class HtbTrafficControl:
         except KernelError as error:
             log.error("%s", error)
 
-    def want_gso(self, limit: Callable[[int], int]) -> None:
+    def set_gso_limit(self, limit: Callable[[int], int]) -> None:
         """Let the next :meth:`settle` or :meth:`prepare` set the GSO limits, in bytes, to *limit* of the original."""
         self._gso, self.settled = limit, False
 
     async def settle(self) -> None:
-        for link in self._shaped():
-            wanted = self._gso_wanted(link)
-            if wanted != link.gso:
-                set_gso(link, wanted)
+        for link in self._shaped_links():
+            target = self._gso_target(link)
+            if target != link.gso:
+                set_gso(link, target)
         self.settled = True
 
-    def _gso_wanted(self, link: Link) -> dict[str, int]:
+    def _gso_target(self, link: Link) -> dict[str, int]:
         if self._gso is None:
             return link.gso
         return {name: self._gso(size) for name, size in self._gso_before(link).items()}
@@ -152,28 +152,28 @@ class HtbTrafficControl:
     async def read(self) -> tuple[list[str], dict[int, ClassSpec] | None]:
         problems = []
         if self._is_note_missing():
-            problems.append(f"{self._state_file} is missing; it says what to restore")
+            problems.append(f"{self._state_file} is missing; it records what to restore")
         common: dict[int, ClassSpec] | None = None
         all_minors: set[int] = set()
-        for link in self._shaped():
-            deviations, found = await self._tree.read(link)
+        for link in self._shaped_links():
+            deviations, classes = await self._tree.read(link)
             problems += deviations
-            wanted = self._gso_wanted(link)
-            if wanted != link.gso:
-                problems.append(f"the limit on GSO segments of {link.name} is {link.gso}, not {wanted}")
-            all_minors |= found.keys()
-            previous = found if common is None else common
-            common = {minor: spec for minor, spec in previous.items() if minor in found and spec.same_as(found[minor])}
+            target = self._gso_target(link)
+            if target != link.gso:
+                problems.append(f"the limit on GSO segments of {link.name} is {link.gso}, not {target}")
+            all_minors |= classes.keys()
+            previous = classes if common is None else common
+            common = {key: spec for key, spec in previous.items() if key in classes and spec.same_as(classes[key])}
         if common is None:
             return problems, None
-        # A class that only some interfaces have gets rate 0, which is never wanted, so it is repaired or removed.
+        # A class that only some interfaces have gets rate 0, which no plan has, so it is repaired or removed.
         return problems, common | {minor: ClassSpec(minor, 0, 0, 0, 0, 0, 0) for minor in all_minors - common.keys()}
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
-        await self._tree.upsert(self._shaped(), specs)
+        await self._tree.upsert(self._shaped_links(), specs)
 
     async def delete_classes(self, minors: Iterable[int]) -> None:
-        await self._tree.delete(self._shaped(), minors)
+        await self._tree.delete(self._shaped_links(), minors)
 
     async def restore(self) -> None:
         self._gso, self.settled = None, True
@@ -194,7 +194,7 @@ class HtbTrafficControl:
     def _restore_one(self, link: Link) -> None:
         """Restore the qdisc and limits that *link* had before our root, and remove their note. Raises KernelError."""
         original = self._originals.get(str(link.index), {})
-        # A restoration that failed midway has already removed our root; the note says to continue.
+        # A restoration that failed midway has already removed our root: the note marks this.
         if self._tree.is_ours(link) or original.get("restoring"):
             tree = [root_qdisc.Saved(*map(saved.get, root_qdisc.Saved._fields)) for saved in original.get("tree", [])]
             if original:
@@ -208,7 +208,7 @@ class HtbTrafficControl:
             del self._originals[str(link.index)]
             self._write_notes()
 
-    def _shaped(self) -> list[Link]:
+    def _shaped_links(self) -> list[Link]:
         return [link for link in self._links() if link.name not in self.left_out]
 
     def _links(self) -> list[Link]:
@@ -221,9 +221,9 @@ class HtbTrafficControl:
                 self._absent.discard(name)
             elif name not in self._absent:
                 self._absent.add(name)
-                original = (find_link(int(index)) for index, each in self._originals.items() if each["name"] == name)
-                now = "".join(f", which is called {link.name} now" for link in original if link is not None)
-                log.warning("there is no interface %s%s; see 'ip link'", name, now)
+                renamed = (find_link(int(index)) for index, each in self._originals.items() if each["name"] == name)
+                note = "".join(f", which is called {link.name} now" for link in renamed if link is not None)
+                log.warning("there is no interface %s%s; see 'ip link'", name, note)
         return links
 
     @property
@@ -235,7 +235,7 @@ class HtbTrafficControl:
                 if not all(map(str.isdigit, notes)):
                     raise ValueError("an earlier version wrote it, whose 'mptcp-throttler cleanup' reads it")
             except ValueError as error:
-                message = f"{self._state_file} cannot be read ({error}); it says what to restore at the root"
+                message = f"{self._state_file} cannot be read ({error}); it records what to restore at the root"
                 raise KernelError(message) from error
             self._loaded_originals = notes
         return self._loaded_originals

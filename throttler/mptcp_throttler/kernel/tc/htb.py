@@ -4,13 +4,13 @@
 The root qdisc has an inner class for the whole link. Below it are the default class at full speed and one leaf class
 per cap. ``skb->priority`` selects the class, so no tc filter is needed. The leaf qdisc is a pfifo on egress, where
 ``gso_max_size`` limits segments. For received packets it is a tbf(8), which does not delay them but splits merged
-segments (GRO) that exceed the class's burst: one of 64 KB would occupy a cap of 5 Mbit/s for 105 ms.
+segments (GRO) that exceed the class's burst: 64 KB at once would occupy a cap of 5 Mbit/s for 105 ms.
 
 pyroute2 creates only the root and the device. It needs 0.3 ms to read a class, and reads a whole datagram of classes
-without a pause; caps for 10,000 clients are 10,000 classes.
+without a pause; caps for 10,000 clients need 10,000 classes.
 
 The IFB device (drivers/net/ifb.c) gets received packets of capped subflows from nftables (``NftTable``), shapes them
-and reinjects them where they came in. One device serves all interfaces. A successor adopts it by its name.
+and reinjects them where they came in. One device serves all interfaces. A restarted daemon adopts it by its name.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class HtbTree:
             except NetlinkError as error:
                 hint = "; the kernel has no HTB (module sch_htb)" if error.code == errno.ENOENT else ""
                 raise KernelError(f"{operation}: {os.strerror(error.code)}{hint}") from error
-        # Always set both classes: a daemon may have been killed before that, or another program changed them.
+        # Always set both classes: a daemon may have been killed before it did, or another program changed them.
         for minor, parent in self._fixed:
             await _request([self._class(operation, link, replace(_UNCAPPED, minor=minor), parent)])
         if is_new:
@@ -104,7 +104,7 @@ class HtbTree:
     def _with_queue(self, link: Link, spec: ClassSpec) -> Iterator[_Request]:
         operation = f"set class {self._major:x}:{spec.minor:x} of {link.name} to {spec.rate} bit/s"
         yield self._class(operation, link, spec, self._root | LINK_MINOR)
-        # With a fixed handle (the class's, numbers swapped) a second replace only changes the limit.
+        # With a fixed handle (the class's minor as major) a second replace only changes the limit.
         handle, options = spec.minor << 16 & 0xFFFFFFFF, struct.pack("=I", spec.queue_packets)
         if self._received:
             options = _tbf(tbf_burst(spec), spec.queue_packets * MTU)
@@ -125,7 +125,7 @@ class HtbTree:
         return operation, REPLACE, root_qdisc.RTM_NEWTCLASS, body
 
     async def delete(self, links: Sequence[Link], minors: Iterable[int]) -> None:
-        """Remove classes from all *links*; ignore missing ones."""
+        """Remove classes from all *links*; ignore missing classes."""
 
         def request(minor: int, link: Link) -> _Request:
             operation = f"remove class {self._major:x}:{minor:x} from {link.name}"
@@ -242,7 +242,7 @@ async def _iproute() -> AsyncIterator[Any]:
 
 
 async def _request(requests: Iterable[_Request], ignore: Sequence[int] = ()) -> None:
-    failures: list[KernelError] = []  # only the first one: see ``runtime.event_loop``
+    failures: list[KernelError] = []  # only the first failure: see ``runtime.event_loop``
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         # With 10,000 classes the kernel takes up to 1 ms for each.
         async for operation, flags, kind, payload in in_slices(requests):
@@ -265,9 +265,9 @@ def read_class_counters(interfaces: Iterable[str], major: int) -> dict[int, Clas
                 basic, queue = counters.get(_STATS_BASIC, b""), counters.get(_STATS_QUEUE, b"")
                 if handle >> 16 != major or len(basic) < _BASIC.size or len(queue) < _QUEUE.size:
                     continue
-                counted = *_BASIC.unpack_from(basic), *_QUEUE.unpack_from(queue)
+                values = *_BASIC.unpack_from(basic), *_QUEUE.unpack_from(queue)
                 previous = totals.get(handle & 0xFFFF, ClassCounters(0, 0, 0))
-                totals[handle & 0xFFFF] = ClassCounters(*map(sum, zip(previous, counted, strict=True)))
+                totals[handle & 0xFFFF] = ClassCounters(*map(sum, zip(previous, values, strict=True)))
     return totals
 
 

@@ -48,7 +48,7 @@ class Link:
 
 
 def find_link(key: str | int) -> Link | None:
-    """Return the interface with this index, name or altname (then its name here), or None. Raises KernelError."""
+    """Return the interface with this index, name or altname (which is then its name), or None. Raises KernelError."""
     request = _IFINFOMSG.pack(0, 0, key if isinstance(key, int) else 0, 0, 0)
     if isinstance(key, str):
         request += string(_IFLA_IFNAME, key)
@@ -67,7 +67,7 @@ def read_lower_interfaces() -> dict[str, set[str]]:
 
 def networks() -> list[IPv4Network | IPv6Network]:
     """Return the networks of this network namespace's addresses, except loopback and link-local. Raises KernelError."""
-    networks_found: list[IPv4Network | IPv6Network] = []
+    result: list[IPv4Network | IPv6Network] = []
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
         for each in netlink.dump(_RTM_GETADDR, _IFADDRMSG.pack(0, 0, 0, 0, 0), "list addresses"):
             _family, bits, _flags, _scope, _index = _IFADDRMSG.unpack_from(each)
@@ -75,12 +75,12 @@ def networks() -> list[IPv4Network | IPv6Network]:
             # On a point-to-point link IFA_ADDRESS is the peer's address.
             address = ip_address(fields.get(_IFA_ADDRESS) or fields[_IFA_LOCAL])
             if not address.is_loopback and not address.is_link_local:
-                networks_found.append(ip_network((address, bits), strict=False))
-    return networks_found
+                result.append(ip_network((address, bits), strict=False))
+    return result
 
 
 def lower_interfaces(links: Iterable[Link]) -> dict[str, set[str]]:
-    """Return, for each of *links*, the interfaces that its packets also pass unchanged: the one below, or its ports."""
+    """Return, for each of *links*, the interface below it or its ports, if its packets also pass these unchanged."""
     by_index = {link.index: link for link in links}
     lower: dict[str, set[str]] = {link.name: set() for link in by_index.values()}
     for link in by_index.values():

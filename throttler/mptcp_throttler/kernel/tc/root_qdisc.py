@@ -90,8 +90,8 @@ def _dump(link: Link) -> list[Saved]:
             if owner != link.index:
                 continue
             fields = dict(attributes(body, TCMSG.size))
-            kept = b"".join(attribute(each, fields[each]) for each in _SAVED_ATTRIBUTES if each in fields)
-            qdiscs.append(Saved(handle, parent, text(fields.get(TCA_KIND)), base64.b64encode(kept).decode()))
+            saved = b"".join(attribute(each, fields[each]) for each in _SAVED_ATTRIBUTES if each in fields)
+            qdiscs.append(Saved(handle, parent, text(fields.get(TCA_KIND)), base64.b64encode(saved).decode()))
     return qdiscs
 
 

@@ -2,8 +2,8 @@
 """Answers that show subflows.
 
 ``status`` shows all subflows, from the daemon's stored state. ``connections`` shows a page of them, with the state of
-their sockets. ``client`` shows what the owner of one connection may see; ``budgets`` shows the volume left to one
-address.
+their sockets. ``client`` shows the data that the owner of one connection may see; ``budgets`` shows the remaining
+volumes of one address.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def _subflows(snapshot: Snapshot, connection: Connection, samples: Sockets) -> I
         four_tuple = subflow.four_tuple
         local, local_port, remote, remote_port = four_tuple
         sample, verdict, path = samples.get(four_tuple), down.get(four_tuple), paths.get(four_tuple)
-        of_tunnel: answers.TunnelPathName = {} if path is None else {"tunnel_path": path.name}
+        path_name: answers.TunnelPathName = {} if path is None else {"tunnel_path": path.name}
         yield {
-            **of_tunnel,
+            **path_name,
             "local": end_text(local, local_port),
             "remote": end_text(remote, remote_port),
             "initial": subflow.initial,
@@ -189,7 +189,7 @@ def _bytes(snapshot: Snapshot, four_tuple: FourTuple, samples: Sockets) -> tuple
 
 
 def client(snapshot: Snapshot, request: Arguments) -> answers.ClientAnswer:
-    """Return what the owner of the connection may see that *request* names; nothing if it matches none or several.
+    """Return the data that the owner of the requested connection may see; no data if several or no connections match.
     A token takes precedence over an endpoint: another connection may use the endpoint of an ended subflow."""
     token, local = request.get("token"), request.get("local")
     if token is not None:
@@ -245,8 +245,8 @@ def budgets(snapshot: Snapshot, request: Arguments) -> answers.BudgetsAnswer:
     policy, address = snapshot.policy, request["client"]
     text = address_text(address) or ""
     all_verdicts = snapshot.engine.decisions.verdicts.values()
-    decided = (each for verdicts in all_verdicts for each in verdicts if each.four_tuple.remote == address)
-    names = _potential_budgets(snapshot, address) | _budget_names(decided)
+    verdicts_on_client = (each for verdicts in all_verdicts for each in verdicts if each.four_tuple.remote == address)
+    names = _potential_budgets(snapshot, address) | _budget_names(verdicts_on_client)
     unused = {
         Account(each.name, text, period(each, policy.time_zone, snapshot.now)[0]): 0
         for each in policy.budgets.values()
@@ -262,8 +262,8 @@ def _potential_budgets(snapshot: Snapshot, address: bytes) -> set[str]:
     now = snapshot.now
     four_tuples = [FourTuple(bytes(len(address)), 0, address, port) for port in (0, 1)]
     subflows = tuple(Subflow(each, not each.remote_port, None, None, False, None, now) for each in four_tuples)
-    decided = (evaluate(snapshot.policy, Connection(0, subflows[:count], now), now) for count in (1, 2))
-    return _budget_names(each for verdicts in decided for each in verdicts)
+    verdict_sets = (evaluate(snapshot.policy, Connection(0, subflows[:count], now), now) for count in (1, 2))
+    return _budget_names(each for verdicts in verdict_sets for each in verdicts)
 
 
 def _budget_names(verdicts: Iterable[Verdict]) -> set[str]:

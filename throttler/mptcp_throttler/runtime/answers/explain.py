@@ -36,7 +36,7 @@ _EVENTS: Final = {"budgets": kinds.BUDGET, "guard": kinds.GUARD, "steering": kin
 
 
 def events(snapshot: Snapshot, request: Arguments) -> EventsAnswer:
-    """Return the requested events: the first ones after a given number, or the latest ones if no number is given."""
+    """Return the requested events: the first events after a given number or, without a number, the latest events."""
     ring = snapshot.engine.events.ring
     return {**snapshot.common_keys, "first": ring.first, "last": ring.last, "events": list(_events(snapshot, request))}
 
@@ -107,19 +107,19 @@ def explain(snapshot: Snapshot, request: Arguments) -> ExplainAnswer:
     token, client, endpoint = (request.get(name) for name in ("token", "client", "endpoint"))
     connections = snapshot.connections
     if token is not None:
-        found = [connections[token]] if token in connections else []
+        selected = [connections[token]] if token in connections else []
     elif endpoint is not None:
         # Several subflows of a connection, to different addresses of this host, may have the same endpoint.
-        found = list({each.token: each for each, _ in snapshot.connections_with(endpoint)}.values())
+        selected = list({each.token: each for each, _ in snapshot.connections_with(endpoint)}.values())
     else:
-        found = [each for each in connections.values() if client in {one.four_tuple.remote for one in each.subflows}]
-    found.sort(key=lambda each: each.since, reverse=True)
+        selected = [each for each in connections.values() if client in {sub.four_tuple.remote for sub in each.subflows}]
+    selected.sort(key=lambda each: each.since, reverse=True)
     policy = CompiledPolicy(snapshot.policy)
     return {
         **snapshot.common_keys,
         "time_zone": str(snapshot.policy.time_zone),
-        "total": len(found),
-        "connections": [_Explanation(snapshot, policy, each).answer() for each in found[:MAX_CONNECTIONS]],
+        "total": len(selected),
+        "connections": [_Explanation(snapshot, policy, each).answer() for each in selected[:MAX_CONNECTIONS]],
     }
 
 
@@ -193,13 +193,13 @@ class _Explanation:
         """Yield the text that each stage added to the reason or replaced it with."""
         reasons = [step[four_tuple, direction].reason for step in self._steps]
         for stage, step, before, after in zip(_STAGES, self._steps[1:], reasons[:-1], reasons[1:], strict=True):
-            added = after.removeprefix(f"{before}; ").removeprefix(PREFIX[direction])
-            if before != after and added:
-                yield {"stage": stage, "what": added, "since": self._since(stage, step[four_tuple, direction])}
+            text = after.removeprefix(f"{before}; ").removeprefix(PREFIX[direction])
+            if before != after and text:
+                yield {"stage": stage, "what": text, "since": self._since(stage, step[four_tuple, direction])}
 
     def _since(self, stage: StageName, verdict: Verdict) -> float | None:
-        """Return the time of the last event by which the stage acted on the subflow; None without one, or if the state
-        of the budget has changed since, with its period or with the policy."""
+        """Return the time of the last event in which the stage acted on the subflow; None without such an event, or if
+        the state of the budget has changed since, with its period or with the policy."""
         kind = _EVENTS.get(stage)
         matching = (each for each in reversed(self._events) if each.kind == kind and self._concerns(each, verdict))
         last = next(matching, None)

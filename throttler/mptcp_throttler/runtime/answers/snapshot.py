@@ -71,8 +71,8 @@ class Snapshot:
     def connections_with(self, endpoint: tuple[bytes, int]) -> list[tuple[Connection, Subflow]]:
         """Return each subflow whose client end is *endpoint*, address and port, with its connection. Clients behind one
         NAT have the same endpoint if they connect to different addresses or ports of this host."""
-        found = ((each, subflow) for each in self.connections.values() for subflow in each.subflows)
-        return [(each, subflow) for each, subflow in found if subflow.four_tuple[2:] == endpoint]
+        pairs = ((each, subflow) for each in self.connections.values() for subflow in each.subflows)
+        return [(each, subflow) for each, subflow in pairs if subflow.four_tuple[2:] == endpoint]
 
     def latest_samples(self) -> Sockets:
         """Return the samples of the last sweep, or of a new sweep if the last one is old."""

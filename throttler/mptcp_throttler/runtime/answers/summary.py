@@ -159,7 +159,7 @@ def _pending_caps(snapshot: Snapshot) -> Iterator[CapKey]:
 
 def _rules(snapshot: Snapshot, pending: Mapping[CapKey, int]) -> Iterator[answers.RuleTotals]:
     """Yield each rule of the policy with a cap on each of its paths, and all other caps that are or were in force.
-    The limits are taken from the existing class; if no subflow has the cap, from the class that it would get."""
+    The limits are those of the existing classes; if no subflow has the cap, those of the class that it would get."""
     rules, traffic = snapshot.policy.rules, snapshot.engine.traffic
     throttles = {key: rule.throttle for rule in rules for key in _cap_keys(rule, snapshot.policy)}
     positions = {rule.name: index for index, rule in enumerate(rules)}
@@ -266,11 +266,11 @@ def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
         row["capped"] += len({each.four_tuple for each in verdicts if each.throttle is not None})
     total, limit, sort = len(totals), request["limit"], request["sort"]
     if sort == "budget":
-        shown = _fullest(snapshot, totals, owners, limit)
+        selected = _sort_by_budget(snapshot, totals, owners, limit)
     else:
-        shown = dict(heapq.nsmallest(limit, totals.items(), key=_CLIENT_SORTS[sort]))
-    rows = {address_text(each): shown[client] for each, client in owners.items() if client in shown}
-    rows |= {row["client"]: row for row in shown.values()}
+        selected = dict(heapq.nsmallest(limit, totals.items(), key=_CLIENT_SORTS[sort]))
+    rows = {address_text(each): selected[client] for each, client in owners.items() if client in selected}
+    rows |= {row["client"]: row for row in selected.values()}
     used = snapshot.engine.budget_stage.accounts.used
     for account in budgets_of(snapshot.policy, used, snapshot.now, {each or "" for each in rows}):
         if account["client"] is not None:
@@ -278,7 +278,7 @@ def clients(snapshot: Snapshot, request: Arguments) -> answers.ClientsAnswer:
     return {
         **snapshot.common_keys,
         "total": total,
-        "clients": list(shown.values()),
+        "clients": list(selected.values()),
         "plain_tcp": _plain_tcp(snapshot, limit),
     }
 
@@ -297,7 +297,7 @@ def _empty_row(address: bytes) -> answers.ClientTotals:
     }
 
 
-def _fullest(
+def _sort_by_budget(
     snapshot: Snapshot, totals: Mapping[bytes, answers.ClientTotals], owners: Mapping[bytes, bytes], limit: int
 ) -> dict[bytes, answers.ClientTotals]:
     """Return at most *limit* clients: first those that used the largest part of their own budget, connected or not."""

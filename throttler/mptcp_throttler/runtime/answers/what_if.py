@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The answer to ``what_if``: the current subflows that another policy would cap or steer differently.
 
-It compares only what a policy does to a subflow: its cap, its part in a steering mode, the budget that meters it, and
+It compares only a policy's effects on a subflow: its cap, its part in a steering mode, the budget that meters it, and
 whether any of that is a dry run. The current state of paths, such as a fail-over of steering, makes no difference.
 """
 
@@ -67,7 +67,7 @@ def what_if(snapshot: Snapshot, request: Arguments) -> WhatIfAnswer:
     try:
         policy, _ = accept_policy(request["policy"], "policy", snapshot.settings)
     except DocumentError as error:
-        # mypy does not see that the missing keys are optional ones.
+        # mypy does not detect that the missing keys are optional.
         return {**snapshot.common_keys, "errors": [str(problem) for problem in error.problems]}  # type: ignore[typeddict-item]
     changes: list[Difference] = []
     unchanged: list[Difference] = []

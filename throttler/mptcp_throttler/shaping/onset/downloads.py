@@ -4,7 +4,7 @@
 A subflow whose cap begins, changes or ends goes through these states (:class:`State`):
 
 1. *pending*: it got a cap, or its cap changed. Its socket must be sampled;
-2. *transition*: it sends more than its cap, and slows down in phases (``rate_transition``). When the last one begins,
+2. *transition*: it sends more than its cap, and slows down in phases (``rate_transition``). When the last phase begins,
    the planner creates its entry. A subflow that sends little skips this state. So does a subflow that began under its
    cap: it already has its entry, and for some time only little unsent data may wait on it;
 3. *settled*: its pacing rate stays at the cap, or, if the cap is shared, at the level of all users (``share``);
@@ -32,15 +32,15 @@ from mptcp_throttler.shaping.onset.rate_transition import (
     needs_transition,
     spend_allowance,
 )
-from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_due, max_min_level
+from mptcp_throttler.shaping.onset.share import Demand, SendBuffers, is_outdated, max_min_level
 from mptcp_throttler.shaping.plan import MAX_CHANGED, Planner
 
 STEP_SECONDS = 0.02  # seconds between two samples of a subflow in transition
 SETTLED_SHARE = 0.05  # relative change of the level below which the pacing rate is not updated
 MAX_UNSAMPLED_SECONDS = 3.0  # if a subflow has no sample for this long, its cap begins without a transition
 LOW_BUFFER_SECONDS = 3.0
-"""Time in which almost no unsent data may wait on a subflow that began under its cap. Later it needs more, or a path
-with a longer RTT may run out of data: the scheduler ignores the other paths while this one would be free sooner."""
+"""Time in which almost no unsent data may wait on a subflow that began under its cap. Later it needs more data, or a
+path with a longer RTT may run out of data: the scheduler ignores that path while this path would be free sooner."""
 FIRST_CHECK_SECONDS, LATER_CHECK_SECONDS = 0.5, 30.0  # pauses between checks of released sockets: 10,000 cost 0.5 %
 SLICE = 128  # sockets processed at a time: less than 1 ms
 
@@ -69,9 +69,9 @@ class _Socket:
     cookie: int = 0  # cookie of the socket; 0 until the first sample
     limit: SocketLimit = NO_LIMIT
     rests: bool = False  # whether the pacing rate is 0 instead of the rate in ``limit``
-    limit_seen: bool = False  # whether a sample showed a limit; otherwise only acknowledged bytes prove its end
+    had_limit: bool = False  # whether a sample showed a limit; otherwise only acknowledged bytes prove its end
     transition: RateTransition | None = None
-    sent: int = 0  # bytes sent at the transition's last step; while releasing, acknowledged at the first check, or -1
+    sent: int = 0  # bytes sent at the transition's last step; while releasing: acknowledged at the first check, else -1
     demand: Demand = field(default_factory=Demand)
 
 
@@ -79,8 +79,8 @@ def _sent(sample: KernelSubflow) -> int:
     return sample.bytes_acked + sample.tcp.unacked * sample.tcp.mss
 
 
-def _due(times: Mapping[FourTuple, float], now: float) -> list[FourTuple]:
-    """Return the first subflows of *times*, at most ``MAX_CHANGED``, whose time has come."""
+def _elapsed(times: Mapping[FourTuple, float], now: float) -> list[FourTuple]:
+    """Return the first subflows of *times*, at most ``MAX_CHANGED``, whose time is at or before *now*."""
     return [each for each, _ in takewhile(lambda item: item[1] <= now, islice(times.items(), MAX_CHANGED))]
 
 
@@ -120,10 +120,10 @@ class DownloadOnsets:
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows to sample every ``STEP_SECONDS``."""
-        checks = _due(self._first_checks, self._now) + _due(self._later_checks, self._now)
+        checks = _elapsed(self._first_checks, self._now) + _elapsed(self._later_checks, self._now)
         return [*self._urgent, *self._planner.overdue(SLICE), *checks]
 
-    def missed(self, now: float) -> SocketChanges:
+    def handle_failed_sampling(self, now: float) -> SocketChanges:
         """Proceed without samples, so that no subflow stays uncapped because its socket cannot be sampled."""
         for four_tuple in self._planner.overdue(SLICE):
             self._changes.plan_changed |= self._planner.settle_overdue(four_tuple, busy=False)
@@ -132,14 +132,14 @@ class DownloadOnsets:
                 self._complete(four_tuple)
         return self._take_changes()
 
-    def refused(self) -> None:
+    def handle_refusal(self) -> None:
         """Begin the caps of pending subflows without a transition, because the kernel refused the limits."""
         for four_tuple in [*self._urgent, *self._planner.pending()]:
             self._complete(four_tuple)
         self._take_changes()
 
     def observe(self, queried: Collection[FourTuple], sockets: Sockets, now: float) -> Iterator[SocketChanges]:
-        """Process the samples of the subflows *queried* for; those missing from *sockets* have no socket. Yield the
+        """Process samples of the *queried* subflows; those missing from *sockets* have no socket. Yield the
         changes in slices, so that the caller can do something else in between."""
         self._now = now
         for number, _ in enumerate(self._steps(queried, sockets, now), 1):
@@ -157,7 +157,7 @@ class DownloadOnsets:
                 if self._sockets[four_tuple].state is State.PENDING:
                     pending.append(four_tuple)
             yield
-        outdated = [cap for cap in caps.values() if is_due(cap.level, len(cap.users), now)]
+        outdated = [cap for cap in caps.values() if is_outdated(cap.level, len(cap.users), now)]
         for cap in outdated:
             demands, waiting = list[int | None](), 0
             for four_tuple in list(cap.users):
@@ -194,13 +194,13 @@ class DownloadOnsets:
                 self._drop(four_tuple, socket)
             return None
         if socket is not None and socket.state is State.PENDING and sample.read < socket.since:
-            return None  # the sample is older than the cap; the next one follows soon
+            return None  # the sample is older than the cap; the next sample follows soon
         if socket is None or socket.cookie not in (0, sample.cookie):
             if socket is not None:
                 self._drop(four_tuple, socket)
             socket = self._await_sample(four_tuple)
         socket.cookie = sample.cookie
-        socket.limit_seen |= sample.tcp.max_pacing_rate is not None
+        socket.had_limit |= sample.tcp.max_pacing_rate is not None
         socket.demand.count(sample, sample.read, 0.0 if cap.level is None else cap.level.round_seconds)
         if socket.state is State.TRANSITION:
             self._advance(four_tuple, socket, cap, sample, now)
@@ -225,7 +225,7 @@ class DownloadOnsets:
             self._changes.is_urgent |= socket.rests or sample.tcp.max_pacing_rate == 0
         else:
             socket.sent = sample.bytes_acked if socket.sent < 0 else socket.sent
-            is_applied = socket.limit_seen or sample.bytes_acked > socket.sent
+            is_applied = socket.had_limit or sample.bytes_acked > socket.sent
             if is_applied and sample.tcp.max_pacing_rate is None and socket.cookie not in self._buffers:
                 self._drop(four_tuple, socket)
             else:
@@ -316,7 +316,7 @@ class DownloadOnsets:
         self._changes.plan_changed |= self._planner.complete(four_tuple)
 
     def _release(self, four_tuple: FourTuple) -> None:
-        """Lift the limits of the subflow's socket. Where only initial options may need that, it is sampled first."""
+        """Lift the limits of the subflow's socket. A socket that may only have initial options is sampled first."""
         socket = self._sockets.get(four_tuple)
         self._low_buffer_until.pop(four_tuple, None)
         if socket is not None and socket.cookie:
@@ -346,7 +346,7 @@ class DownloadOnsets:
         return SocketLimit(rate, unsent_bound(rate) if four_tuple in self._low_buffer_until else None)
 
     def _end_low_buffers(self) -> None:
-        for four_tuple in _due(self._low_buffer_until, self._now):
+        for four_tuple in _elapsed(self._low_buffer_until, self._now):
             del self._low_buffer_until[four_tuple]
             socket = self._sockets.get(four_tuple)
             if socket is not None and socket.state is not State.TRANSITION and socket.limit.rate is not None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The rate transition of one subflow from full rate to its cap. Pure.
 
-docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and *done*. In the ramp the bound on unsent
-data falls in bytes, because they weight the scheduler's average rate. In time it grows: the scheduler ignores other
-paths while this path would be free sooner, so a path with a longer RTT would run out of data.
+docs/soft-start.md has the reasons and the phases: *drain*, *ramp*, *settle* and *done*. During the ramp the bound on
+unsent data falls, in bytes, because unsent bytes weight the scheduler's average rate. As a time it grows: the scheduler
+ignores other paths while this path would be free sooner, so a path with a longer RTT would run out of data.
 
 A fall to ``SMALL_FALL_SHARE`` of the rate or more needs no transition, nor does a subflow below its cap.
 
@@ -25,7 +25,7 @@ from mptcp_throttler.shaping.model import SMALL_FALL_SHARE, SocketLimit
 UNSENT_SECONDS = 0.02
 UNSENT_GROWTH_SECONDS, UNSENT_GROWTH_RATE = 0.15, 5_000_000
 """Growth of the bound on unsent data over the ramp, as time, from this target rate on, bits/s. For lower targets it is
-proportionally smaller: one assignment then takes longer than the buffers last the other paths."""
+proportionally smaller: one assignment then takes longer than the buffers of the other paths last."""
 RAMP_SECONDS = 0.6
 MAX_DRAIN_SECONDS = 0.3  # a cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip
 DRAINED_FACTOR = 1.1  # the ramp begins when the unsent data are at most this multiple of the bound
@@ -35,7 +35,7 @@ MAX_SETTLE_SECONDS = 3.0
 MIN_UNSENT_BYTES = 2 * 1448
 
 PAUSE_SECONDS = 10.0
-ALLOWANCE_FACTOR = 1.5  # on the computed bytes of one transition: its rates are estimates, and samples are late
+ALLOWANCE_FACTOR = 1.5  # factor on the computed bytes of a transition: its rates are estimates, and samples are late
 
 
 def needs_transition(tcp: TcpInfo, rate: int) -> bool:
@@ -70,12 +70,12 @@ class RateTransition:
             if not_sent > DRAINED_FACTOR * unsent and now - self.began < MAX_DRAIN_SECONDS:
                 return SocketLimit(self.previous_rate, unsent)
             self.ramp_began = now
-        passed = now - self.ramp_began
-        if passed < RAMP_SECONDS:
-            rate = round(self.start * (self.target / self.start) ** (passed / RAMP_SECONDS))
-            return SocketLimit(rate, self._unsent(rate, passed / RAMP_SECONDS))
+        elapsed = now - self.ramp_began
+        if elapsed < RAMP_SECONDS:
+            rate = round(self.start * (self.target / self.start) ** (elapsed / RAMP_SECONDS))
+            return SocketLimit(rate, self._unsent(rate, elapsed / RAMP_SECONDS))
         settle_seconds = min(MAX_SETTLE_SECONDS, SETTLE_ASSIGNMENTS * ASSIGNMENT_BYTES * 8 / self.target)
-        self.is_capped, self.is_done = True, passed >= RAMP_SECONDS + settle_seconds
+        self.is_capped, self.is_done = True, elapsed >= RAMP_SECONDS + settle_seconds
         return SocketLimit(self.target, None if self.is_done else self._unsent(self.target, 1.0))
 
     def _unsent(self, rate: int, share: float) -> int:

@@ -23,7 +23,7 @@ SHARE_SECONDS = 0.5  # seconds between two samples of the subflows under a share
 COUNT_SECONDS = 0.25  # minimum interval over which the rate of a subflow is counted
 SILENT_SECONDS = 0.5  # a subflow loses its part if no byte is delivered for this long; samples show it within 1 s
 SILENT_ROUND_TRIPS = 2
-SILENT_ROUNDS = 2  # the same time in round trips and in turns of the cap (``Level``), if these are longer
+SILENT_ROUNDS = 2  # the same time in round trips and in rounds of the cap (``Level``), if these are longer
 HEADROOM = 1.1  # factor on the level: a subflow below it may want more at any moment, and HTB enforces the cap
 
 LOW_RATE = 5_000_000  # bits/s; from this rate on, an assignment leaves in 0.1 s, and the kernel's buffer suffices
@@ -33,7 +33,7 @@ another path of 30 Mbit/s, 64 Mbit/s were not always enough."""
 MAX_BYTES = 4 << 20  # maximum send buffer per socket: the kernel's own maximum (default of net.ipv4.tcp_wmem)
 MIN_GROWTH_SHARE = 0.75  # a buffer is not enlarged if it has at least this share of the needed size
 MAX_SOCKETS = 128  # maximum number of sockets with a larger buffer: 512 MB if all are full
-MAX_IDLE_SOCKETS = MAX_SOCKETS // 2  # the same for sockets without waiting data, so that they leave some for downloads
+MAX_IDLE_SOCKETS = MAX_SOCKETS // 2  # the same for sockets without waiting data, so that some are left for downloads
 
 
 def send_buffer(rate: int) -> int:
@@ -53,8 +53,8 @@ def max_min_level(ceil: int, demands: Iterable[int | None]) -> int:
     return ceil if users == 0 else min(ceil, round(remaining / users * HEADROOM))
 
 
-def is_due(level: Level | None, users: int, now: float) -> bool:
-    """Return whether the level of a cap must be recomputed. With many *users*, a further user is not a reason."""
+def is_outdated(level: Level | None, users: int, now: float) -> bool:
+    """Return whether the level of a cap must be recomputed. With many *users*, one more does not matter."""
     return level is None or now - level.computed >= SHARE_SECONDS / 2 or abs(users - level.users) * 10 > level.users
 
 
@@ -79,8 +79,8 @@ class Demand:
                 self.rate = round(compute_rate(self.acked, sample.bytes_acked, now - self.rate_time))
             self.acked, self.rate_time = sample.bytes_acked, now
         self.has_outstanding = tcp.not_sent > 0 or tcp.unacked > 0
-        patience = max(SILENT_SECONDS, SILENT_ROUND_TRIPS * 1e-6 * tcp.rtt, SILENT_ROUNDS * round_seconds)
-        if tcp.not_sent and now - self.progress_time < patience:
+        timeout = max(SILENT_SECONDS, SILENT_ROUND_TRIPS * 1e-6 * tcp.rtt, SILENT_ROUNDS * round_seconds)
+        if tcp.not_sent and now - self.progress_time < timeout:
             self.rate = None
         elif self.rate is None:
             self.rate = 0

@@ -25,8 +25,8 @@ STEP_SECONDS = 0.05
 MAX_FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s the rate falls to 0.45 of its value
 MAX_FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS, LAG_BYTES = 0.45, 1_500_000
-"""The limit of the lag is the lower one: the bytes if the other paths are fast. A client keeps about 3.5 MB (Linux: at
-most 4 MB send buffer per subflow, minus overhead); the rest of this waits on the subflow or is in flight."""
+"""The lower limit applies: the bytes if the other paths are fast. A client keeps about 3.5 MB (Linux: at most 4 MB send
+buffer per subflow, minus overhead); the rest of these waits on the subflow or is in flight."""
 STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
 """After this time the cap is in force in any case. The lag counts less and less: even if it is always at its limit, the
@@ -42,7 +42,7 @@ _SEQUENCES = 1 << 64
 class _Ramp:
     """The ramp of one subflow: first the incoming rate is measured, then it falls to the cap. Rates in bits/s."""
 
-    began: float  # when the present phase began: when the subflow got the cap, at the first sample, or at the fall
+    began: float  # when the present phase began: waiting for the first sample, measuring, or falling
     received: int | None = None
     is_falling: bool = False
     start: int = 0
@@ -72,17 +72,17 @@ class UploadOnsets:
 
     @property
     def busy(self) -> bool:
-        """Whether a step is due soon."""
+        """Whether a step is needed soon."""
         return bool(self._ramps or self._planner.changed_subflows)
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows in a ramp, and the siblings of those whose rate falls."""
         # A subflow and its siblings are adjacent in the list, so that they are sampled at the same time.
-        wanted = (each for four_tuple, ramp in self._ramps.items() for each in (four_tuple, *ramp.siblings))
-        return list(dict.fromkeys(wanted))
+        subflows = (each for four_tuple, ramp in self._ramps.items() for each in (four_tuple, *ramp.siblings))
+        return list(dict.fromkeys(subflows))
 
     def observe(self, queried: Collection[FourTuple], sockets: Sockets, now: float) -> None:
-        """Process the samples of the subflows *queried* for; those missing from *sockets* have no socket."""
+        """Process samples of the *queried* subflows; those missing from *sockets* have no socket."""
         for four_tuple in queried:
             sample, ramp = sockets.get(four_tuple), self._ramps.get(four_tuple)
             if ramp is None:
@@ -95,8 +95,8 @@ class UploadOnsets:
             elif ramp.received is None:
                 if sample.read >= ramp.began:  # otherwise the sample is older than the cap; another follows soon
                     ramp.began, ramp.received = sample.read, sample.bytes_received
-            elif (passed := sample.read - ramp.began) >= MEASURE_SECONDS:
-                rate = compute_rate(ramp.received, sample.bytes_received, passed)
+            elif (elapsed := sample.read - ramp.began) >= MEASURE_SECONDS:
+                rate = compute_rate(ramp.received, sample.bytes_received, elapsed)
                 siblings = [each for each in self._subflows(sample.token) if each != four_tuple]
                 ramp.fall_from(round(rate), now, siblings)
 
@@ -125,9 +125,9 @@ class UploadOnsets:
         cap = self._planner.soft_cap(four_tuple)
         if cap is None or cap.ceil >= ramp.start * SMALL_FALL_SHARE or now - ramp.began >= MAX_RAMP_SECONDS:
             return None
-        passed = min(MAX_STEP_SECONDS, now - ramp.stepped)
+        elapsed = min(MAX_STEP_SECONDS, now - ramp.stepped)
         impatience = ((now - ramp.began) / MAX_RAMP_SECONDS) ** 2
-        ramp.rate *= math.exp(-passed * allowed_fall(ramp.rate, ramp.lag, ramp.others_rate, impatience))
+        ramp.rate *= math.exp(-elapsed * allowed_fall(ramp.rate, ramp.lag, ramp.others_rate, impatience))
         ramp.stepped = now
         # The sum of all interim rates falls to the cap, so each falls to its part.
         return round(ramp.rate) if ramp.rate > cap.ceil / max(1, len(cap.interim_rates)) else None
@@ -149,12 +149,12 @@ def _measure_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
         return
     times = [each.read for each in (sample, *others)]
     read = max(times)
-    passed = read - ramp.sampled
-    if read - min(times) > MEASURE_SECONDS / 2 or (ramp.others and passed < MEASURE_SECONDS / 2):
-        return  # the reads are too far apart (by a sweep), or so close to the last sample that bursts would count
+    elapsed = read - ramp.sampled
+    if read - min(times) > MEASURE_SECONDS / 2 or (ramp.others and elapsed < MEASURE_SECONDS / 2):
+        return  # the reads are too far apart (as in a sweep), or so close to the last sample that bursts would count
     octets = sum(max(0, each.bytes_received - ramp.others.get(each.four_tuple, each.bytes_received)) for each in others)
-    if ramp.others and passed > 0:
-        ramp.others_rate = max(ramp.others_rate, compute_rate(0, octets, passed))
+    if ramp.others and elapsed > 0:
+        ramp.others_rate = max(ramp.others_rate, compute_rate(0, octets, elapsed))
     ramp.others, ramp.sampled = {each.four_tuple: each.bytes_received for each in others}, read
     if not ramp.others_rate:
         return

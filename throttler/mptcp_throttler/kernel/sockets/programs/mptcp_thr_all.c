@@ -5,7 +5,7 @@
 SEC("iter/tcp")
 int mptcp_thr_all(struct bpf_iter__tcp *context)
 {
-    void *plain = context->sk_common, *socket = plain ? to_tcp_socket(plain) : 0;
+    void *common = context->sk_common, *socket = common ? to_tcp_socket(common) : 0;
     __u32 priority;
 
     if (socket) {

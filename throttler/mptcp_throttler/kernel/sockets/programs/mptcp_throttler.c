@@ -11,7 +11,7 @@
 #define SMALL_BOUND_SEGMENTS 310
 #define LARGE_BOUND 65536 /* bytes; the same as in shaping/initial_options.py */
 
-struct birth {
+struct initial_options {
     __u32 not_sent;       /* TCP_NOTSENT_LOWAT, bytes; in all four members, 0 keeps the kernel's value */
     __u32 initial_window; /* segments */
     __u32 class;          /* handle of the HTB class */
@@ -23,13 +23,13 @@ struct prefix {
     __u32 address[4]; /* IPv4 addresses are mapped into IPv6 */
 };
 
-MAP(births, BPF_MAP_TYPE_LPM_TRIE, struct prefix, struct birth);
+MAP(initial_options, BPF_MAP_TYPE_LPM_TRIE, struct prefix, struct initial_options);
 
 static inline int is_join(struct bpf_sock_ops *socket)
 {
     __u8 option[40] = {MPTCP_OPTION};
 
-    /* Read the option of the ACK by which the subflow was accepted. */
+    /* Read the option of the ACK with which the subflow was accepted. */
     load_header_option(socket, option, sizeof(option), 0);
     return option[2] >> 4 == MP_JOIN;
 }
@@ -37,7 +37,7 @@ static inline int is_join(struct bpf_sock_ops *socket)
 static inline void set_initial_options(struct bpf_sock_ops *socket)
 {
     struct prefix key = {.bits = 128};
-    struct birth *birth;
+    struct initial_options *options;
     __u32 none = 0;
 
     if (socket->family == AF_INET) {
@@ -49,16 +49,16 @@ static inline void set_initial_options(struct bpf_sock_ops *socket)
         key.address[2] = socket->remote_ip6[2];
         key.address[3] = socket->remote_ip6[3];
     }
-    birth = map_lookup(&births, &key);
-    if (!birth)
+    options = map_lookup(&initial_options, &key);
+    if (!options)
         return;
-    if (birth->not_sent)
-        set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &birth->not_sent, sizeof(birth->not_sent));
-    if (birth->initial_window)
-        set_option(socket, IPPROTO_TCP, TCP_BPF_IW, &birth->initial_window, sizeof(birth->initial_window));
-    if (birth->class)
-        set_option(socket, SOL_SOCKET, SO_PRIORITY, &birth->class, sizeof(birth->class));
-    if (birth->rests && is_join(socket))
+    if (options->not_sent)
+        set_option(socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &options->not_sent, sizeof(options->not_sent));
+    if (options->initial_window)
+        set_option(socket, IPPROTO_TCP, TCP_BPF_IW, &options->initial_window, sizeof(options->initial_window));
+    if (options->class)
+        set_option(socket, SOL_SOCKET, SO_PRIORITY, &options->class, sizeof(options->class));
+    if (options->rests && is_join(socket))
         set_option(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &none, sizeof(none));
 }
 
@@ -80,7 +80,7 @@ static inline void set_user_timeout(struct bpf_sock_ops *socket, __u32 timeout)
 SEC("sockops")
 int mptcp_throttler(struct bpf_sock_ops *socket)
 {
-    struct bpf_sock *plain = socket->sk;
+    struct bpf_sock *tcp = socket->sk;
 
     if (namespace_cookie(socket) != settings.namespace)
         return 1;
@@ -88,14 +88,14 @@ int mptcp_throttler(struct bpf_sock_ops *socket)
         set_user_timeout(socket, settings.user_timeout);
     } else if (socket->op == BPF_SOCK_OPS_RTT_CB) {
         set_user_timeout(socket, 0);
-        if (settings.births && plain && socket->data_segs_out > INITIAL_CLASS_SEGMENTS)
-            leave_class(socket, plain->priority);
-        if (!set_limit(socket) && settings.births)
+        if (settings.has_options && tcp && socket->data_segs_out > INITIAL_CLASS_SEGMENTS)
+            leave_class(socket, tcp->priority);
+        if (!set_limit(socket) && settings.has_options)
             raise_small_bound(socket);
     } else if (socket->op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB && is_ours(socket)) {
         set_callbacks(socket,
                       socket->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_RTT_CB_FLAG | BPF_SOCK_OPS_RTO_CB_FLAG);
-        if (settings.births && plain && to_mptcp_socket(plain))
+        if (settings.has_options && tcp && to_mptcp_socket(tcp))
             set_initial_options(socket);
     }
     return 1;

@@ -76,7 +76,7 @@ class KeeperConnection:
 
 
 async def find_keeper(state_directory: Path) -> KeeperConnection | None:
-    """Return a predecessor's keeper, after it restored what it held; None if there is none or it is about to end.
+    """Return a predecessor's keeper, after it restored the sysctls; None if there is none or it is about to end.
     Raises KernelError."""
     connection = _connect(state_directory)
     if connection is None:
