@@ -36,7 +36,8 @@ from mptcp_throttler.views.answers import AccountAnswer
 from mptcp_throttler.views.budgets import budget_rows
 from mptcp_throttler.views.text import planned_reason
 
-TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
+TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods; in a gap of the capture, at
+MAX_TICKS: Final = 10_000  # least this part of the gap: the time of a damaged packet may be years ahead
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
 MAX_ACCOUNTS: Final = 20  # maximum accounts in the summary; if the policy has more budgets, one account of each
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
@@ -170,20 +171,19 @@ class Replay:
             self._next_rule_change = self.policy.next_change(time) or math.inf
         while (next_time := self._next_time()) <= time:
             self.now = max(self.now, next_time)
-            yield from self._run_timers()
+            yield from self._run_timers(time)
         self.now = max(self.now, time)
         if self._next_expiry_check <= self.now or self._next_rule_change <= self.now:  # no connection was open
-            yield from self._run_timers()
+            yield from self._run_timers(time)
 
     def _next_time(self) -> float:
         while_open = min(self._next_expiry_check, self._next_rule_change) if self._tracker.connections else math.inf
-        window = self._anticipation.next_window_end
-        return min(while_open, self._next_sample, math.inf if window is None else window)
+        return min(while_open, self._next_sample, self._anticipation.next_window_end or math.inf)
 
-    def _run_timers(self) -> Iterator[Entry]:
+    def _run_timers(self, time: float) -> Iterator[Entry]:
         now = self.now
         if self._next_expiry_check <= now:
-            self._next_expiry_check = now + TICK_SECONDS
+            self._next_expiry_check = now + max(TICK_SECONDS, (time - now) / MAX_TICKS)
             while events := self._tracker.expire(now):
                 yield from self._apply_events(events)
             yield from self._decide(self._budgets.advance(now, now))
