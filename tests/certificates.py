@@ -22,7 +22,7 @@ def self_signed(directory: Path, kind: str = "ec") -> tuple[Path, Path]:
     return certificate, key
 
 
-def replaced(file: Path, by: Path) -> None:
+def replace_file(file: Path, by: Path) -> None:
     """Replace *file* by a copy of *by* atomically, as programs that renew certificates do."""
     new = file.with_suffix(".new")
     new.write_bytes(by.read_bytes())

@@ -41,8 +41,8 @@ class Health:
 
 def _lasting(summary: Mapping[str, Any]) -> Iterator[str]:
     # .get: an older throttler
-    for interface, there in (summary.get("captures") or {}).items():
-        if not there:
+    for interface, is_captured in (summary.get("captures") or {}).items():
+        if not is_captured:
             yield f"Nothing is captured on {interface}, which is down or missing; capturing resumes when it returns"
     if error := summary.get("ledger_error"):
         yield (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Makes the pages' excerpts of a summary. Their size does not grow with the connections. Rates are bits/s."""
+"""Builds the pages' excerpts of a summary. Their size does not grow with the connections. Rates are bits/s."""
 
 from __future__ import annotations
 

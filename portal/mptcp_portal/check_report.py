@@ -97,7 +97,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The page's content: a headline, lines with details, and the data of both."""
+    """The page's content: a headline, lines with details, and the data for them."""
 
     transport: Transport
     headline: str
@@ -184,7 +184,7 @@ def report(
 
 def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: ThrottlerOutcome) -> Report:
     subflows = tuple(_subflow(each) for each in known.get("subflows", ()))
-    budgets = _titled([_budget(each) for each in known.get("budgets", ())], subflows)
+    budgets = _with_titles([_budget(each) for each in known.get("budgets", ())], subflows)
     volumes = [_volume(each, known.get("time_zone")) for each in budgets]
     if kernel is not None:
         multipath: bool | None = kernel.multipath
@@ -201,11 +201,11 @@ def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Thro
         number = max(1, kernel.subflows) if kernel is not None else 1
         headline = _multipath(number, known)
         return Report(Transport.MULTIPATH, headline, _without_names(number, throttler, volumes), throttler, (), budgets)
-    headline = f"{_multipath(len(subflows), known)}: {_joined([each.name for each in subflows])}"
-    lines = (*(line for each in subflows for line in _caps(each)), *volumes)
+    headline = f"{_multipath(len(subflows), known)}: {_join([each.name for each in subflows])}"
+    lines = (*(line for each in subflows for line in _cap_lines(each)), *volumes)
     if len(subflows) == 1:
         lines = (_ONE_PATH, *lines)
-    elif not any(_caps(each) for each in subflows):
+    elif not any(_cap_lines(each) for each in subflows):
         lines = ("No path is limited now.", *lines)
     return Report(Transport.MULTIPATH, headline, lines, throttler, subflows, budgets)
 
@@ -252,7 +252,7 @@ def _without_names(number: int, throttler: ThrottlerOutcome, volumes: list[str])
     return (*lines, *volumes)
 
 
-def _caps(subflow: Subflow) -> list[str]:
+def _cap_lines(subflow: Subflow) -> list[str]:
     rule = f" by rule {subflow.rule}" if subflow.rule else ""
     lines = []
     if subflow.capped:
@@ -264,7 +264,7 @@ def _caps(subflow: Subflow) -> list[str]:
     return lines
 
 
-def _titled(budgets: list[Budget], subflows: tuple[Subflow, ...]) -> tuple[Budget, ...]:
+def _with_titles(budgets: list[Budget], subflows: tuple[Subflow, ...]) -> tuple[Budget, ...]:
     """Return *budgets* with titles: the path is added to names that occur more than once."""
     names = [each.name for each in budgets]
     paths = {each.address: each.name for each in subflows}
@@ -289,7 +289,7 @@ def _volume(budget: Budget, zone: str | None) -> str:
 
 def _steps(budget: Budget) -> str:
     step, next_step = budget.step, budget.next_step
-    reached = "" if step is None or step <= budget.volume else f", and also all until the step at {_amount(step, step)}"
+    reached = "" if step is None or step <= budget.volume else f", and all up to the step at {_amount(step, step)}"
     if next_step is None:
         return reached
     left = _amount(max(0, next_step - budget.used), next_step)
@@ -357,7 +357,7 @@ def carried(subflow: Subflow) -> str:
     return "" if subflow.bytes is None else approximate_size(subflow.bytes)
 
 
-def _joined(words: list[str]) -> str:
+def _join(words: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
