@@ -29,7 +29,7 @@ def replace_file(file: Path, by: Path) -> None:
     new.replace(file)
 
 
-def shown(port: int) -> bytes:
+def served_certificate(port: int) -> bytes:
     """Return the certificate (DER) that a server on loopback shows to a new connection without a server name."""
     context = ssl.create_default_context()
     context.check_hostname = False
