@@ -181,17 +181,17 @@ def _tree(module: str) -> ast.Module:
 def editor_schema(section: type[Section]) -> dict[str, Any]:
     """Return the JSON Schema of *section* for editors (draft 2020-12)."""
     schema = section.model_json_schema(schema_generator=_EditorSchema, by_alias=True)
-    return {"$schema": GenerateJsonSchema.schema_dialect, **_trimmed(schema)}
+    return {"$schema": GenerateJsonSchema.schema_dialect, **_trim(schema)}
 
 
-def _trimmed(schema: Any, properties: bool = False) -> Any:
+def _trim(schema: Any, properties: bool = False) -> Any:
     """Return *schema* without titles (pydantic generates them from the keys' names) and without defaults of null."""
     if isinstance(schema, list):
-        return [_trimmed(item) for item in schema]
+        return [_trim(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: value if key == "examples" else _trimmed(value, properties=key in {"properties", "$defs"})
+        key: value if key == "examples" else _trim(value, properties=key in {"properties", "$defs"})
         for key, value in schema.items()
         if properties or not (key == "title" or (key == "default" and value is None))
     }

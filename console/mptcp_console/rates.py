@@ -59,7 +59,7 @@ def path_bytes(summary: Mapping[str, Any]) -> dict[PathKey, int]:
     return found
 
 
-def present(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[PathKey, float]:
+def present_paths(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[PathKey, float]:
     """Return the *rates* of the policy's paths, and of paths with subflows or traffic: the throttler still counts paths
     that a reload renamed or removed."""
     policy_paths = summary["policy"].get("paths_in_words")
@@ -71,7 +71,7 @@ def present(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[
     return {key: rate for key, rate in rates.items() if key.path in shown}
 
 
-def capping(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def capping_rules(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the rules of *summary* that cap subflows; an empty list in a dry run."""
     return [] if summary["policy"]["dry_run"] else [each for each in summary["rules"] if each["capped"]]
 
@@ -129,9 +129,9 @@ def record(tracks: Tracks, meter: RateMeter, summary: Mapping[str, Any]) -> None
     now = int(summary["time"])
     tracks.advance(now)
     first = min(now, int(since) + 1)
-    for path, rate in present(summary, meter.paths).items():
+    for path, rate in present_paths(summary, meter.paths).items():
         tracks.put(path, first, rate, mean)
-    for each in capping(summary):
+    for each in capping_rules(summary):
         if each["ceil"] is not None:
             tracks.put(_rule_key(each, "cap"), first, each["ceil"], latest)
             tracks.put(_rule_key(each, "capped"), first, each["capped"], highest)

@@ -202,7 +202,7 @@ class Watch:
             self._busy_until = self._monotonic() + EVENTS_SECONDS
         answer = await self._query({"query": "events", "after": after, "limit": MAX_EVENTS_PER_REQUEST})
         self._note_missing_events()
-        for number, event in _numbered(answer):
+        for number, event in _numbered_events(answer):
             if number > self._last_fetched + 1:
                 # Older events are lost: the throttler keeps a limited number, and the first query is limited as well.
                 self.event_log.missing_before(event["time"])
@@ -281,7 +281,7 @@ def _problem(summary: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _numbered(answer: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _numbered_events(answer: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the events of *answer* with their numbers; skip malformed events."""
     events = answer.get("events")
     for event in events if isinstance(events, list) else ():

@@ -36,7 +36,7 @@ from mptcp_gateway.kernel.resolver import Resolver
 from mptcp_gateway.kernel.saved_state import SavedState
 from mptcp_gateway.kernel.trial import run_trial
 from mptcp_gateway.model import Access, Lan, Outcome, ParentAddress, Verdict, Way
-from mptcp_gateway.plan import TUNNEL_TABLE, Objects, abandoned, best, make_plan, with_distinct_addresses
+from mptcp_gateway.plan import TUNNEL_TABLE, Objects, abandoned_marks, best, make_plan, with_distinct_addresses
 from mptcp_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -235,7 +235,7 @@ class Daemon:
         plan = self._planned = make_plan(self._order, found, verdicts, parents, self._lan, self._tunnel)
         addresses = {each.address for each in found.values()}
         self._attempt("routes", lambda: self._network.apply(plan))
-        for mark in abandoned(before, plan):
+        for mark in abandoned_marks(before, plan):
             self._attempt(f"forget {mark}", partial(firewall.forget, mark))
         self._attempt("endpoints", lambda: self._saved.ensure_endpoints(plan.endpoints, addresses))
         best_ways = {version: best(self._order, verdicts, version) for version in (4, 6)}

@@ -184,7 +184,7 @@ def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
         yield f"ip mptcp endpoint add {endpoint.address} dev {endpoint.device} subflow"
 
 
-def abandoned(before: Objects, after: Objects) -> set[int]:
+def abandoned_marks(before: Objects, after: Objects) -> set[int]:
     """Return the marks whose routing table was removed. Connections with these marks need a new address translation."""
 
     def usable_marks(objects: Objects) -> set[int]:

@@ -131,14 +131,14 @@ class Report:
                 asdict(each)
                 | {
                     "limit": limit(each),
-                    "carried": carried(each),
+                    "carried": carried_text(each),
                     "share": self.share(each),
                     "details": details(each),
                 }
                 for each in self.subflows
             ],
             "budgets": [
-                asdict(each) | {"low": each.low, "getting_low": each.getting_low, "figure": remaining(each)}
+                asdict(each) | {"low": each.low, "getting_low": each.getting_low, "figure": remaining_text(each)}
                 for each in self.budgets
             ],
             "advice": list(self.advice.lines) if self.advice else [],
@@ -284,7 +284,7 @@ def _volume(budget: Budget, zone: str | None) -> str:
         used_up = f"{budget.title}: all of {_amount(budget.volume, budget.volume)} used up{shared}"
         return f"{used_up}{_steps(budget)}{restart}."
     until = f" until {date}" if date else ""
-    return f"{budget.title}: {remaining(budget)}{until}{shared}."
+    return f"{budget.title}: {remaining_text(budget)}{until}{shared}."
 
 
 def _steps(budget: Budget) -> str:
@@ -344,15 +344,15 @@ def details(subflow: Subflow) -> str:
         if subflow.capped
         else "no limit"
     )
-    return ", ".join(filter(None, (carried(subflow) and f"{carried(subflow)} carried", cap)))
+    return ", ".join(filter(None, (carried_text(subflow) and f"{carried_text(subflow)} carried", cap)))
 
 
-def remaining(budget: Budget) -> str:
+def remaining_text(budget: Budget) -> str:
     """Return how much of *budget* is left, as text."""
     return f"{_number(budget.left, _unit(budget.volume)[0])} of {_amount(budget.volume, budget.volume)} left"
 
 
-def carried(subflow: Subflow) -> str:
+def carried_text(subflow: Subflow) -> str:
     """Return how much *subflow* has carried, as text."""
     return "" if subflow.bytes is None else approximate_size(subflow.bytes)
 

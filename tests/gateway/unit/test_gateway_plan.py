@@ -15,7 +15,7 @@ from mptcp_gateway.plan import (
     MAIN,
     MAX_ENDPOINTS,
     Endpoint,
-    abandoned,
+    abandoned_marks,
     best,
     make_plan,
     with_distinct_addresses,
@@ -118,9 +118,11 @@ def test_abandoned_marks_are_those_of_unused_ways() -> None:
     before, after = (
         make_plan(ORDER, ways, each, PARENTS, Lan(("br0",), tunnel="wg0"), (77, {4})) for each in (good, dead)
     )
-    assert abandoned(before, after) == {uplink_mark(0)}
-    assert abandoned(after, before) == set()
-    assert abandoned(before, make_plan(ORDER, ways, good, PARENTS, Lan(("br0",), tunnel="wg0"), None)) == {Mark.TUNNEL}
+    assert abandoned_marks(before, after) == {uplink_mark(0)}
+    assert abandoned_marks(after, before) == set()
+    assert abandoned_marks(before, make_plan(ORDER, ways, good, PARENTS, Lan(("br0",), tunnel="wg0"), None)) == {
+        Mark.TUNNEL
+    }
 
 
 def test_first_of_two_uplinks_with_the_same_address_is_used() -> None:

@@ -21,13 +21,13 @@ from mptcp_portal.captive_page import captive_app, client_address
 from mptcp_portal.settings import load_settings
 from mptcp_portal.throttler_client import MAX_SYSTEMS, ThrottlerClient
 
-OWN = [MONTH, MONTH | {"name": "day", "used": 93, "volume": 50, "left": 0, "step": 50, "next_step": 100}]
+OWN_BUDGETS = [MONTH, MONTH | {"name": "day", "used": 93, "volume": 50, "left": 0, "step": 50, "next_step": 100}]
 TEXT = "captive_portal: {listen: 10.0.0.1:3182, behind: [127.0.0.1/32], user_portal_url: https://proxy.example.net/}"
 
 
 @pytest.fixture
 def throttler(tmp_path: Path) -> Iterator[Path]:
-    with answering(tmp_path / "s", answers_for({}, {"10.0.0.7": OWN})):
+    with answering(tmp_path / "s", answers_for({}, {"10.0.0.7": OWN_BUDGETS})):
         yield tmp_path / "s"
 
 
@@ -118,7 +118,7 @@ def test_clients_above_the_limit_get_503_with_a_retry_time(tmp_path: Path) -> No
         app = captive_app(captive, ThrottlerClient(tmp_path / "s", pause=0.001))
         return await asyncio.gather(*(request_within_loop(app, each) for each in clients))
 
-    with answering(tmp_path / "s", answers_for({}, dict.fromkeys(clients, OWN))):
+    with answering(tmp_path / "s", answers_for({}, dict.fromkeys(clients, OWN_BUDGETS))):
         answers = asyncio.run(all_at_once())
     retry_times = []
     for status, headers, found in answers:

@@ -29,7 +29,7 @@ BUILD_TIMEOUT: Final = 1800
 """Maximum number of seconds for a build on a busy machine."""
 
 # Files of dpkg and apt, backups that tools make of the files they change, and the index of manual pages.
-NOT_OURS: Final = (
+FILES_OF_DPKG: Final = (
     "var/lib/dpkg/",
     "var/log/",
     "var/cache/",
@@ -126,4 +126,4 @@ def repack(package: Path, directory: Path, version: str, changes: Iterable[tuple
 
 def unexpected_files(paths: Sequence[str]) -> list[str]:
     """Return the *paths* that belong to this project, or that are neither files of dpkg nor backups of other tools."""
-    return [path for path in paths if "mptcp" in path or not (path.startswith(NOT_OURS) or path in BACKUPS)]
+    return [path for path in paths if "mptcp" in path or not (path.startswith(FILES_OF_DPKG) or path in BACKUPS)]
