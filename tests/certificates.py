@@ -22,14 +22,14 @@ def self_signed(directory: Path, kind: str = "ec") -> tuple[Path, Path]:
     return certificate, key
 
 
-def replaced(file: Path, by: Path) -> None:
+def replace_file(file: Path, by: Path) -> None:
     """Replace *file* by a copy of *by* atomically, as programs that renew certificates do."""
     new = file.with_suffix(".new")
     new.write_bytes(by.read_bytes())
     new.replace(file)
 
 
-def shown(port: int) -> bytes:
+def served_certificate(port: int) -> bytes:
     """Return the certificate (DER) that a server on loopback shows to a new connection without a server name."""
     context = ssl.create_default_context()
     context.check_hostname = False

@@ -93,7 +93,7 @@ def choice(meanings: Mapping[str, object]) -> Parsed:
         if not isinstance(value, str) and value in meanings.values():
             return value
         guess = did_you_mean(value, words) if isinstance(value, str) else ""
-        raise ValueError(f"{shown(value)} is not allowed{guess}; write {either(words)}")
+        raise ValueError(f"{shown(value)} is not allowed{guess}; write {alternatives(words)}")
 
     return Parsed(parse, {"enum": list(words)})
 
@@ -103,7 +103,7 @@ def one_of(*words: str) -> Parsed:
     return choice({word: word for word in words})
 
 
-def either(words: tuple[str, ...]) -> str:
+def alternatives(words: tuple[str, ...]) -> str:
     """Return ``a, b or c``."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
@@ -140,7 +140,7 @@ Interface = Annotated[str, Parsed(parse_interface, {"type": "string", "pattern":
 
 
 class _EditorSchema(GenerateJsonSchema):
-    """Schemas that never allow null, because a key may be missing, but not without a value."""
+    """Schemas that never allow null, because a key may be missing, but not empty."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
@@ -181,17 +181,17 @@ def _tree(module: str) -> ast.Module:
 def editor_schema(section: type[Section]) -> dict[str, Any]:
     """Return the JSON Schema of *section* for editors (draft 2020-12)."""
     schema = section.model_json_schema(schema_generator=_EditorSchema, by_alias=True)
-    return {"$schema": GenerateJsonSchema.schema_dialect, **_trimmed(schema)}
+    return {"$schema": GenerateJsonSchema.schema_dialect, **_trim(schema)}
 
 
-def _trimmed(schema: Any, properties: bool = False) -> Any:
+def _trim(schema: Any, properties: bool = False) -> Any:
     """Return *schema* without titles (pydantic generates them from the keys' names) and without defaults of null."""
     if isinstance(schema, list):
-        return [_trimmed(item) for item in schema]
+        return [_trim(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: value if key == "examples" else _trimmed(value, properties=key in {"properties", "$defs"})
+        key: value if key == "examples" else _trim(value, properties=key in {"properties", "$defs"})
         for key, value in schema.items()
         if properties or not (key == "title" or (key == "default" and value is None))
     }

@@ -47,15 +47,15 @@ def fail(check: str, text: str, why: str, remedy: str) -> Finding:
     return Finding(check, Status.FAIL, text, why, remedy)
 
 
-def unseen(check: str, what: str) -> Finding:
-    """Return the finding that *what* was not checked, because only root can check it."""
-    return Finding(check, Status.UNSEEN, f"not seen without root: {what}")
+def unseen(check: str, subject: str) -> Finding:
+    """Return the finding that *subject* was not checked, because only root can check it."""
+    return Finding(check, Status.UNSEEN, f"not seen without root: {subject}")
 
 
-def printed(findings: Sequence[Finding], *, as_json: bool) -> int:
+def print_findings(findings: Sequence[Finding], *, as_json: bool) -> int:
     """Print the findings; return the exit status."""
     if as_json:
-        print(as_text_json(findings))
+        print(json_text(findings))
     elif sys.stdout.isatty():
         _print_table(findings)
     else:
@@ -67,7 +67,7 @@ def exit_status(findings: Sequence[Finding]) -> int:
     return int(any(finding.status is Status.FAIL for finding in findings))
 
 
-def as_text_json(findings: Sequence[Finding]) -> str:
+def json_text(findings: Sequence[Finding]) -> str:
     return json.dumps([{**asdict(finding), "status": finding.status.value} for finding in findings], indent=2)
 
 

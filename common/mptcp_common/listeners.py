@@ -21,7 +21,7 @@ _IPV6_FREEBIND: Final = 78
 """linux/in.h, linux/in6.h."""
 
 
-def listening(address: str, port: int, backlog: int) -> socket.socket:
+def open_listener(address: str, port: int, backlog: int) -> socket.socket:
     """Return a socket that listens on *address*, which this host may get later. Raises OSError."""
     listener = _socket(address)
     try:

@@ -39,12 +39,12 @@ _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _SEQUENCE_MASK = 0xFFFFFFFF
 _RECEIVE_BYTES = 1 << 16  # the kernel's dump datagrams have up to 32 KB
-_NEEDED = {
+_FEATURES = {
     4: "socket diagnostics (modules inet_diag, tcp_diag, mptcp_diag)",
     NETLINK_NETFILTER: "netfilter's netlink (module nfnetlink)",
     16: "generic netlink",
 }
-"""What the kernel lacks if it refuses a socket, by protocol."""
+"""The feature that the kernel lacks if it refuses a socket, by protocol."""
 _ATTEMPTS = 8  # attempts to find an unused port id
 _BATCH = 128  # requests per batch: the receive buffer must hold all acknowledgments
 
@@ -80,7 +80,12 @@ def integer(value: bytes) -> int:
 
 
 def listen(
-    protocol: int, groups: Iterable[int], what: str, *, buffer: int = 0, drops: Sequence[tuple[int, int, int, int]] = ()
+    protocol: int,
+    groups: Iterable[int],
+    action: str,
+    *,
+    buffer: int = 0,
+    drops: Sequence[tuple[int, int, int, int]] = (),
 ) -> socket.socket:
     """Return a non-blocking socket in multicast *groups*, with a receive buffer of *buffer* bytes (0: default). *drops*
     is a classic BPF program (linux/filter.h) for unwanted messages. Raises KernelError."""
@@ -98,7 +103,7 @@ def listen(
         netlink.setblocking(False)
     except OSError as error:
         netlink.close()
-        raise KernelError(f"{what}: {error.strerror}") from error
+        raise KernelError(f"{action}: {error.strerror}") from error
     return netlink
 
 
@@ -143,7 +148,7 @@ class NetlinkSocket:
             self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         except OSError as error:
             raise KernelError(
-                f"open a netlink socket: {error.strerror}; the kernel needs {_NEEDED.get(protocol, 'netlink')}"
+                f"open a netlink socket: {error.strerror}; the kernel needs {_FEATURES.get(protocol, 'netlink')}"
             ) from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._socket.settimeout(timeout)
@@ -160,66 +165,66 @@ class NetlinkSocket:
     def close(self) -> None:
         self._socket.close()
 
-    def request(self, kind: int, flags: int, payload: bytes, what: str, ignore: Sequence[int] = ()) -> None:
-        """Send a request and await its acknowledgment. Raises KernelError naming *what* for errnos not in *ignore*."""
-        self.requests([(kind, flags, payload)], what, ignore)
+    def request(self, kind: int, flags: int, payload: bytes, action: str, ignore: Sequence[int] = ()) -> None:
+        """Send a request and await its acknowledgment. Raises KernelError, unless *ignore* has the errno."""
+        self.requests([(kind, flags, payload)], action, ignore)
 
-    def requests(self, batch: Sequence[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()) -> None:
-        """Send all requests, then raise the first failure as KernelError."""
-        raise_first(self.refused(batch, what, ignore))
+    def requests(self, batch: Sequence[tuple[int, int, bytes]], action: str, ignore: Sequence[int] = ()) -> None:
+        """Send all requests, and raise the first failure as KernelError."""
+        raise_first(self.try_requests(batch, action, ignore))
 
-    def refused(
-        self, batch: Sequence[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()
+    def try_requests(
+        self, batch: Sequence[tuple[int, int, bytes]], action: str, ignore: Sequence[int] = ()
     ) -> dict[int, KernelError]:
         """Send all requests; return the failures by index in *batch*. Raises KernelError if answers cannot be read."""
         failures: dict[int, KernelError] = {}
         for start in range(0, len(batch), _BATCH):
             part = [(kind, flags | _NLM_F_ACK, payload) for kind, flags, payload in batch[start : start + _BATCH]]
-            first = self.send(part, what)
+            first = self.send(part, action)
             waiting = len(part)
             while waiting:
-                for kind, _, sequence, _, body in messages(self.receive(what)):
+                for kind, _, sequence, _, body in messages(self.receive(action)):
                     place = (sequence - first) & _SEQUENCE_MASK
                     if kind == NLMSG_ERROR and place < len(part):
                         waiting -= 1
                         if error_of(body) not in (0, *ignore):
-                            failures[start + place] = refusal(body, what)
+                            failures[start + place] = refusal(body, action)
         return failures
 
-    def ask(self, kind: int, payload: bytes, what: str) -> bytes:
+    def ask(self, kind: int, payload: bytes, action: str) -> bytes:
         """Send one request and return the payload of its single answer. Raises KernelError."""
-        answer, _, body = next(self._answers(kind, 0, payload, what))
+        answer, _, body = next(self._answers(kind, 0, payload, action))
         if answer == NLMSG_ERROR:
-            raise refusal(body, what)
+            raise refusal(body, action)
         return body
 
-    def ask_if_there(self, kind: int, payload: bytes, what: str) -> bytes | None:
-        """Do as :meth:`ask`, but return None if the object does not exist (ENOENT, ENODEV)."""
+    def ask_if_exists(self, kind: int, payload: bytes, action: str) -> bytes | None:
+        """Like :meth:`ask`, but return None if the object does not exist (ENOENT, ENODEV)."""
         try:
-            return self.ask(kind, payload, what)
+            return self.ask(kind, payload, action)
         except KernelError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV):
                 return None
             raise
 
-    def dump(self, kind: int, payload: bytes, what: str) -> Iterator[bytes]:
+    def dump(self, kind: int, payload: bytes, action: str) -> Iterator[bytes]:
         """Yield the payload of each message of a dump; one dump at a time. Raises KernelError, even midway."""
         self.interrupted = False
-        for answer, flags, body in self._answers(kind, NLM_F_DUMP, payload, what):
+        for answer, flags, body in self._answers(kind, NLM_F_DUMP, payload, action):
             self.interrupted = self.interrupted or flags & _NLM_F_DUMP_INTR != 0
             if answer in (NLMSG_DONE, NLMSG_ERROR):
-                check_end(body, what)
+                check_end(body, action)
                 return
             yield body
 
-    def _answers(self, kind: int, flags: int, payload: bytes, what: str) -> Iterator[tuple[int, int, bytes]]:
-        expected = self.send([(kind, flags, payload)], what)
+    def _answers(self, kind: int, flags: int, payload: bytes, action: str) -> Iterator[tuple[int, int, bytes]]:
+        expected = self.send([(kind, flags, payload)], action)
         while True:
-            for answer, set_flags, sequence, _, body in messages(self.receive(what)):
+            for answer, set_flags, sequence, _, body in messages(self.receive(action)):
                 if sequence == expected:
                     yield answer, set_flags, body
 
-    def send(self, requests: Sequence[tuple[int, int, bytes]], what: str) -> int:
+    def send(self, requests: Sequence[tuple[int, int, bytes]], action: str) -> int:
         """Send requests in one datagram; return the first sequence number, modulo 2**32. Raises KernelError."""
         first = (self._sequence + 1) & _SEQUENCE_MASK
         data = bytearray()
@@ -230,27 +235,27 @@ class NetlinkSocket:
         try:
             self._socket.send(data)
         except OSError as error:
-            raise KernelError(f"{what}: {reason(error)}") from error
+            raise KernelError(f"{action}: {reason(error)}") from error
         return first
 
-    def receive(self, what: str) -> bytes:
+    def receive(self, action: str) -> bytes:
         """Return the next datagram. Raises KernelError."""
         try:
             return self._socket.recv(_RECEIVE_BYTES)
         except OSError as error:
-            raise KernelError(f"{what}: {reason(error)}") from error
+            raise KernelError(f"{action}: {reason(error)}") from error
 
 
-def raise_first(refused: dict[Any, KernelError]) -> None:
-    """Raise the first error of *refused*, if any, and remove it from there (see ``event_loop`` of the throttler)."""
-    for each in refused:
-        raise refused.pop(each)
+def raise_first(failures: dict[Any, KernelError]) -> None:
+    """Raise the first error of *failures*, if any, and remove it from there (see ``event_loop`` of the throttler)."""
+    for each in failures:
+        raise failures.pop(each)
 
 
-def check_end(body: bytes, what: str) -> None:
+def check_end(body: bytes, action: str) -> None:
     """Raise KernelError if the payload of the last message of a dump is an error."""
     if error_of(body):
-        raise refusal(body, what)
+        raise refusal(body, action)
 
 
 def error_of(body: bytes) -> int:
@@ -258,9 +263,9 @@ def error_of(body: bytes) -> int:
     return max(0, -int.from_bytes(body[:4], sys.byteorder, signed=True))
 
 
-def refusal(body: bytes, what: str) -> KernelError:
+def refusal(body: bytes, action: str) -> KernelError:
     """Return the error for the payload of a message that begins with a negative errno."""
     code = error_of(body)
-    error = KernelError(f"{what}: {errno.errorcode.get(code, code)} ({os.strerror(code)})")
+    error = KernelError(f"{action}: {errno.errorcode.get(code, code)} ({os.strerror(code)})")
     error.errno = code
     return error

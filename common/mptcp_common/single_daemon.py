@@ -3,7 +3,7 @@
 
 One lock is an abstract unix(7) address; each network namespace has addresses of its own. Every user can bind it, so it
 counts only if root, this user or the throttler's user holds it, and not if its backlog is full. The other lock, if the
-program has a state directory, is on a file there. Both end with their holder.
+program has a state directory, is on a file there. The kernel releases both when the process ends.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ def single_daemon(program: str, state_directory: Path | None = None) -> Iterator
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise AlreadyRunning(f"{program} already runs: it holds {path}") from error
-        with socket.socket(socket.AF_UNIX) as held:
+        with socket.socket(socket.AF_UNIX) as lock_socket:
             address = f"\0{program}"
             try:
-                held.bind(address)
-                held.listen(_BACKLOG)
+                lock_socket.bind(address)
+                lock_socket.listen(_BACKLOG)
             except OSError as error:
                 process, user = _holder(address)
                 if user in (0, os.geteuid(), throttler_uid()):
-                    what = f"{program} already runs in this network namespace: process {process}"
-                    raise AlreadyRunning(what) from error
+                    text = f"{program} already runs in this network namespace: process {process}"
+                    raise AlreadyRunning(text) from error
                 log.warning(
                     "the address @%s is in use by another program; a second %s would not be noticed", program, program
                 )
@@ -60,13 +60,13 @@ def single_daemon(program: str, state_directory: Path | None = None) -> Iterator
 
 def _holder(address: str) -> tuple[int, int | None]:
     """Return the process and the user that listen at *address*; the user is None if that is unknown."""
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.setblocking(False)
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
         try:
-            asking.connect(address)
+            probe.connect(address)
         except OSError:
             return 0, None  # also if the backlog is full: any user could have filled it
         process, user, _ = _CREDENTIALS.unpack(
-            asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
     return process, user

@@ -17,7 +17,7 @@ NFTABLES = ("libnftables.so.1", "libnftables.so")
 BPF = ("libbpf.so.1",)
 KERNEL_TYPES = "/sys/kernel/btf/vmlinux"
 WITHOUT_BPF = "caps then begin without pacing, which may stall the other paths, and not with a connection's first byte"
-_OLDEST_FOR_BPF = (5, 16)
+_MIN_RELEASE_FOR_BPF = (5, 16)
 _DEBIANS_KERNEL = "apt install linux-image-$(dpkg --print-architecture) && reboot"
 HTB, PFIFO, TBF, IFB = "htb", "pfifo", "tbf", "ifb"
 PACKETS, SOCKETS = "packet sockets", "socket diagnostics"
@@ -157,7 +157,7 @@ def loads(name: str) -> bool:
     return True
 
 
-def first(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
+def first_loadable(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
     """Return the first of *names* that can be loaded; None if no library can be loaded."""
     return next((name for name in names if loads(name)), None)
 
@@ -165,7 +165,7 @@ def first(names: Sequence[str], loads: Callable[[str], bool]) -> str | None:
 def missing_pcap(loads: Callable[[str], bool]) -> MissingFeature | None:
     """Return the description of libpcap if it is missing: the capture needs it, and the throttler does not start
     without it. Otherwise return None."""
-    if first(PCAP, loads):
+    if first_loadable(PCAP, loads):
         return None
     return MissingFeature(
         "libpcap cannot be loaded",
@@ -177,7 +177,7 @@ def missing_pcap(loads: Callable[[str], bool]) -> MissingFeature | None:
 def missing_nftables(loads: Callable[[str], bool]) -> MissingFeature | None:
     """Return the description of libnftables if it is missing, otherwise None. Uploads need it; downloads need it only
     without legacy iptables."""
-    if first(NFTABLES, loads):
+    if first_loadable(NFTABLES, loads):
         return None
     return MissingFeature(
         "libnftables cannot be loaded",
@@ -189,9 +189,9 @@ def missing_nftables(loads: Callable[[str], bool]) -> MissingFeature | None:
 def missing_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> MissingFeature | None:
     """Return the missing requirement of the throttler's BPF programs; None if nothing is missing. *release*: the
     kernel's release; *has_types*: whether ``KERNEL_TYPES`` exists."""
-    if first(BPF, loads) is None:
+    if first_loadable(BPF, loads) is None:
         return MissingFeature(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
-    if _version(release) >= _OLDEST_FOR_BPF and has_types:
+    if _version(release) >= _MIN_RELEASE_FOR_BPF and has_types:
         return None
     lacks = f"has no {KERNEL_TYPES}" if not has_types else "is older than 5.16"
     return MissingFeature(

@@ -39,7 +39,7 @@ _PLAIN_MESSAGES: Final = (
     (r"found character '\\t' that cannot start any token", "a tab cannot indent a line; use spaces"),
     (
         r"found character '(.)' that cannot start any token",
-        r'text that starts with "\1" must stand in quotes',
+        r'text that starts with "\1" must be in quotes',
     ),
     (r"mapping values are not allowed here", 'a second ": " on the line, or a line with wrong indentation'),
     (r"found undefined alias '(.*)'", r'"*\1" refers to an anchor "&\1" that is not defined above it'),

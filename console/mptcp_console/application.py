@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The console's pages and their API (Starlette). All is read-only, except for the login cookie."""
+"""The console's pages and their API (Starlette). They change nothing except the login cookie."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Console:
     def _answer(self, answer: Answer) -> Answer:
         """Return *answer*, changed so that its exceptions become error responses."""
 
-        async def guarded(request: Request) -> Response:
+        async def answer_or_error(request: Request) -> Response:
             try:
                 return await answer(request)
             except parameters.InvalidParameter as wrong:
@@ -118,7 +118,7 @@ class Console:
             except OSError as error:
                 return _error(503, state_of_error(error, self._settings.status_socket)[1], {"Retry-After": "2"})
 
-        return guarded
+        return answer_or_error
 
     async def _stream(self, request: Request) -> Response:
         if request.method == "HEAD":
@@ -257,7 +257,7 @@ class _Static(StaticFiles):
 
 
 async def _body(request: Request, limit: int) -> bytes:
-    """Return the body of *request*. Raises Wrong if it has more than *limit* bytes."""
+    """Return the body of *request*. Raises InvalidParameter if it has more than *limit* bytes."""
     body = b""
     async for piece in request.stream():
         body += piece

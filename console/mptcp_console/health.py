@@ -36,13 +36,13 @@ class Health:
             self._counts.popleft()
         before = self._counts[0][1]
         grown = {name: count - before[name] for name, count in counts.items() if count > before[name]}
-        return [*_lasting(summary), *_recent(grown)]
+        return [*_lasting_problems(summary), *_recent_losses(grown)]
 
 
-def _lasting(summary: Mapping[str, Any]) -> Iterator[str]:
+def _lasting_problems(summary: Mapping[str, Any]) -> Iterator[str]:
     # .get: an older throttler
-    for interface, there in (summary.get("captures") or {}).items():
-        if not there:
+    for interface, is_captured in (summary.get("captures") or {}).items():
+        if not is_captured:
             yield f"Nothing is captured on {interface}, which is down or missing; capturing resumes when it returns"
     if error := summary.get("ledger_error"):
         yield (
@@ -51,7 +51,7 @@ def _lasting(summary: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _recent(grown: Mapping[str, int]) -> Iterator[str]:
+def _recent_losses(grown: Mapping[str, int]) -> Iterator[str]:
     if count := grown.get(_SEGMENTS):
         yield f"{counted(count, 'segment')} lost by the capture within a minute; listing all sockets restores the state"
     if count := grown.get(_EVENTS):

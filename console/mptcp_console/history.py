@@ -107,8 +107,8 @@ class Tracks:
             return
         earlier, later = min(before, second), max(before, second)
         fine = range(max(earlier + 1, later - FINE_SLOTS + 1), later + 1)
-        last, this = earlier // COARSE_STEP, later // COARSE_STEP
-        coarse = range(max(last + 1, this - COARSE_SLOTS + 1), this + 1)
+        first_slot, last_slot = earlier // COARSE_STEP, later // COARSE_STEP
+        coarse = range(max(first_slot + 1, last_slot - COARSE_SLOTS + 1), last_slot + 1)
         for track in self._tracks.values():
             track.fine.forget(fine)
             track.coarse.forget(coarse)
@@ -117,7 +117,7 @@ class Tracks:
 
     def put(self, key: Hashable, first: int, value: float, merge: Merge = mean) -> None:
         """Set *key* to *value* from second *first* until now."""
-        assert self._now is not None, "advance comes first"
+        assert self._now is not None, "advance() must be called first"
         track = self._tracks.get(key)
         if track is None:
             if len(self._tracks) >= self._limit:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Makes the pages' excerpts of a summary. Their size does not grow with the connections. Rates are bits/s."""
+"""Builds the pages' excerpts of a summary. Their size does not grow with the connections. Rates are bits/s."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mptcp_common.accounts import fullest
-from mptcp_console.rates import PathKey, capping, present
+from mptcp_console.rates import PathKey, capping_rules, present_paths
 
 MAX_RULES: Final = 100
 """Maximum number of capping rules; if there are more, those with the most capped subflows are shown."""
@@ -17,7 +17,7 @@ MAX_BUDGETS: Final = 20
 
 def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[str, Any]:
     """Return the excerpt for every page. Raises KeyError, TypeError or AttributeError if *summary* is malformed."""
-    active = sorted(capping(summary), key=lambda each: -each["capped"])
+    active = sorted(capping_rules(summary), key=lambda each: -each["capped"])
     return {
         "time": summary["time"],
         "version": summary.get("version"),
@@ -31,7 +31,7 @@ def overview(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict
         "paths": [
             {"path": key.path, "direction": key.direction, "rate": round(rate)}
             for key, rate in sorted(
-                present(summary, rates).items(), key=lambda item: (str(item[0].path), item[0].direction)
+                present_paths(summary, rates).items(), key=lambda item: (str(item[0].path), item[0].direction)
             )
         ],
         "rules": active[:MAX_RULES],

@@ -32,7 +32,7 @@ class InvalidParameter(Exception):
 
 def connections(parameters: Mapping[str, str]) -> dict[str, object]:
     """Return the query for a part of the table of connections."""
-    _only(parameters, "client", "path", "rule", "token", "sort", "limit", "offset")
+    _allow_only(parameters, "client", "path", "rule", "token", "sort", "limit", "offset")
     request: dict[str, object] = {"query": "connections"}
     if client := parameters.get("client"):
         request["client"] = _address(client)
@@ -51,7 +51,7 @@ def connections(parameters: Mapping[str, str]) -> dict[str, object]:
 
 def clients(parameters: Mapping[str, str]) -> dict[str, object]:
     """Return the query for the clients' usage."""
-    _only(parameters, "sort", "limit")
+    _allow_only(parameters, "sort", "limit")
     return {
         "query": "clients",
         "sort": _sort(parameters, CLIENT_SORTS),
@@ -61,7 +61,7 @@ def clients(parameters: Mapping[str, str]) -> dict[str, object]:
 
 def explain(parameters: Mapping[str, str]) -> dict[str, object]:
     """Return the query about why a connection's subflows are capped or not."""
-    _only(parameters, "client", "token")
+    _allow_only(parameters, "client", "token")
     if token := parameters.get("token"):
         return {"query": "explain", "token": _token(token)}
     if client := parameters.get("client"):
@@ -81,7 +81,7 @@ def what_if(document: object) -> dict[str, object]:
 
 def events(parameters: Mapping[str, str]) -> tuple[EventFilter, float | None, int]:
     """Return the filter for events, the time near which to search (None: now), and the limit."""
-    _only(parameters, "from", "to", "near", "after", "kind", "token", "client", "rule", "limit")
+    _allow_only(parameters, "from", "to", "near", "after", "kind", "token", "client", "rule", "limit")
     event_filter = EventFilter(
         after=_number(parameters, "after", 0, 0, 1 << 53),
         first=_time(parameters, "from"),
@@ -97,7 +97,7 @@ def events(parameters: Mapping[str, str]) -> tuple[EventFilter, float | None, in
 def window(parameters: Mapping[str, str], now: float) -> tuple[int, int, int]:
     """Return the first second, the last second and the step. A browser sends a ``span`` before now instead of times,
     because its clock may differ."""
-    _only(parameters, "from", "to", "span", "step")
+    _allow_only(parameters, "from", "to", "span", "step")
     last = _time(parameters, "to") or now
     first = _time(parameters, "from")
     step = _number(parameters, "step", FINE_STEP, FINE_STEP, COARSE_STEP)
@@ -107,7 +107,7 @@ def window(parameters: Mapping[str, str], now: float) -> tuple[int, int, int]:
     return int(last - span if first is None else first), int(last), step
 
 
-def _only(parameters: Mapping[str, str], *names: str) -> None:
+def _allow_only(parameters: Mapping[str, str], *names: str) -> None:
     for name in parameters:
         if name not in names:
             raise InvalidParameter(f"{shown(name)} is not a parameter here; allowed: {', '.join(names)}")

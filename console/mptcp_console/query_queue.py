@@ -5,7 +5,7 @@ Even with many browsers, the throttler gets at most one query a second on averag
 answers for at most a quarter of the time: an answer about ten thousand connections takes a third of a second of
 processor time. If there is no answer, the waiting time counts as the answer's duration. After one slow answer, the
 interval is at most ``MAX_FIRST_INTERVAL``; after further slow answers it is not limited. A repeated query gets a recent
-or pending answer, unless :meth:`QueryQueue.changed` was called since that answer began.
+or pending answer, unless :meth:`QueryQueue.invalidate` was called since that answer began.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Busy(Exception):
     """Too many requests are waiting already."""
 
 
-class _Answered(NamedTuple):
+class _TimedAnswer(NamedTuple):
     begun: float
     ended: float
     answer: dict[str, Any]
@@ -61,14 +61,14 @@ class QueryQueue:
         self._waiting = 0
         self._tokens: float = BURST
         self._interval = INTERVAL
-        self._filled = clock()
-        self._tolerates_from = self._filled
-        self._changed = -math.inf
-        self._answers: dict[str, _Answered] = {}
+        self._filled_at = clock()
+        self._tolerates_from = self._filled_at
+        self._changed_at = -math.inf
+        self._answers: dict[str, _TimedAnswer] = {}
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
         """Record that the state has changed, so that later queries need a new answer."""
-        self._changed = self._clock()
+        self._changed_at = self._clock()
 
     async def query(self, request: Mapping[str, object]) -> dict[str, Any]:
         """Return the throttler's answer. Raises OSError like its client, and Busy if too many wait."""
@@ -92,19 +92,19 @@ class QueryQueue:
         found = self._answers.get(key)
         # An answer that began after the request is valid for it, even if the state changed in between. Otherwise,
         # concurrent requests would need one answer each if the state changes during each answer.
-        if found is None or (found.begun <= self._changed and found.begun < requested):
+        if found is None or (found.begun <= self._changed_at and found.begun < requested):
             return None
         return found.answer if self._clock() - found.ended < REUSE_SECONDS else None
 
     async def _wait_for_token(self) -> None:
         now = self._clock()
-        self._tokens = min(BURST, self._tokens + (now - self._filled) / self._interval)
-        self._filled = now
+        self._tokens = min(BURST, self._tokens + (now - self._filled_at) / self._interval)
+        self._filled_at = now
         self._tokens -= 1
         if self._tokens < 0:
             pause = -self._tokens * self._interval
             # Empty the bucket, so that the pause after a slow answer does not also fill it.
-            self._tokens, self._filled = 0, now + pause
+            self._tokens, self._filled_at = 0, now + pause
             await self._sleep(pause)
 
     async def _answer(self, key: str, request: Mapping[str, object]) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class QueryQueue:
         self._answers = {each: other for each, other in self._answers.items() if now - other.ended < REUSE_SECONDS}
         while len(self._answers) >= MAX_ANSWERS:
             del self._answers[next(iter(self._answers))]
-        self._answers[key] = _Answered(begun, now, answer)
+        self._answers[key] = _TimedAnswer(begun, now, answer)
         return answer
 
     def _interval_after(self, duration: float, now: float) -> float:

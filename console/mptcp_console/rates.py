@@ -20,7 +20,7 @@ MIN_SECONDS: Final = 0.5
 """Minimum seconds over which a rate is computed. A rate over a shorter time would be meaningless."""
 
 Direction = Literal["down", "up"]
-What = Literal["cap", "lowest", "guaranteed", "total", "shared", "capped"]
+Quantity = Literal["cap", "lowest", "guaranteed", "total", "shared", "capped"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class PathKey:
 class RuleKey:
     """The effect of a rule on a path in one direction.
 
-    *what*: the number that the track has. ``cap``: the highest ceil of a class, bits/s. ``capped``: number of subflows.
+    *quantity*: what the track has. ``cap``: the highest ceil of a class, bits/s. ``capped``: number of subflows.
     The following exist only if they differ from the cap: ``lowest``, the lowest ceil of a class; ``guaranteed``, the
     guaranteed rate; ``total``, the sum of all classes' ceils, all in bits/s. ``shared``, only if it is not 0: number of
     classes that also have subflows on other paths.
@@ -46,7 +46,7 @@ class RuleKey:
     path: str | None
     direction: str
     share: str
-    what: What
+    quantity: Quantity
 
 
 def path_bytes(summary: Mapping[str, Any]) -> dict[PathKey, int]:
@@ -59,7 +59,7 @@ def path_bytes(summary: Mapping[str, Any]) -> dict[PathKey, int]:
     return found
 
 
-def present(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[PathKey, float]:
+def present_paths(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[PathKey, float]:
     """Return the *rates* of the policy's paths, and of paths with subflows or traffic: the throttler still counts paths
     that a reload renamed or removed."""
     policy_paths = summary["policy"].get("paths_in_words")
@@ -71,13 +71,13 @@ def present(summary: Mapping[str, Any], rates: Mapping[PathKey, float]) -> dict[
     return {key: rate for key, rate in rates.items() if key.path in shown}
 
 
-def capping(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def capping_rules(summary: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the rules of *summary* that cap subflows; an empty list in a dry run."""
     return [] if summary["policy"]["dry_run"] else [each for each in summary["rules"] if each["capped"]]
 
 
-def _rule_key(each: Mapping[str, Any], what: What) -> RuleKey:
-    return RuleKey(each["policy"], each["rule"], each["path"], each["direction"], each.get("share") or "path", what)
+def _rule_key(each: Mapping[str, Any], quantity: Quantity) -> RuleKey:
+    return RuleKey(each["policy"], each["rule"], each["path"], each["direction"], each.get("share") or "path", quantity)
 
 
 class RateMeter:
@@ -99,7 +99,7 @@ class RateMeter:
         if base is None or before is None or base["pid"] != summary["pid"] or not 0 <= now - before <= MAX_PAUSE:
             self._base, self.paths = summary, {}
             return now
-        seconds = _counted(summary) - _counted(base)
+        seconds = _count_time(summary) - _count_time(base)
         if seconds >= MIN_SECONDS:
             self.paths = dict(_rates_between(path_bytes(base), paths, seconds))
             self._base = summary
@@ -109,7 +109,7 @@ class RateMeter:
         return before
 
 
-def _counted(summary: Mapping[str, Any]) -> float:
+def _count_time(summary: Mapping[str, Any]) -> float:
     """Return when the throttler last counted."""
     return float(summary.get("counted") or summary["time"])
 
@@ -129,28 +129,28 @@ def record(tracks: Tracks, meter: RateMeter, summary: Mapping[str, Any]) -> None
     now = int(summary["time"])
     tracks.advance(now)
     first = min(now, int(since) + 1)
-    for path, rate in present(summary, meter.paths).items():
+    for path, rate in present_paths(summary, meter.paths).items():
         tracks.put(path, first, rate, mean)
-    for each in capping(summary):
+    for each in capping_rules(summary):
         if each["ceil"] is not None:
             tracks.put(_rule_key(each, "cap"), first, each["ceil"], latest)
             tracks.put(_rule_key(each, "capped"), first, each["capped"], highest)
-            for what, value in _extra_values(each):
-                tracks.put(_rule_key(each, what), first, value, latest)
+            for quantity, value in _extra_values(each):
+                tracks.put(_rule_key(each, quantity), first, value, latest)
 
 
-def _extra_values(rule: Mapping[str, Any]) -> Iterator[tuple[What, float]]:
+def _extra_values(rule: Mapping[str, Any]) -> Iterator[tuple[Quantity, float]]:
     """Yield the values of a cap in addition to its ceil and its number of subflows. Most caps have no such values."""
     ceil = rule["ceil"]
-    policy_paths: tuple[tuple[What, str], ...] = (
+    fields: tuple[tuple[Quantity, str], ...] = (
         ("lowest", "lowest_ceil"),
         ("guaranteed", "rate"),
         ("total", "total_ceil"),
     )
-    for what, name in policy_paths:
+    for quantity, name in fields:
         value = rule.get(name)  # .get: an older throttler
         if value is not None and value != ceil:
-            yield what, value
+            yield quantity, value
     if rule.get("shared_classes"):
         yield "shared", rule["shared_classes"]
 
@@ -167,7 +167,7 @@ def columns(tracks: Tracks, first: int, last: int, step: int) -> dict[str, Any]:
         elif isinstance(key, RuleKey):
             head = (key.policy, key.rule, key.path, key.direction, key.share)
             names = ("policy", "rule", "path", "direction", "share")
-            rules.setdefault(head, dict(zip(names, head, strict=True)))[key.what] = rounded
+            rules.setdefault(head, dict(zip(names, head, strict=True)))[key.quantity] = rounded
     paths.sort(key=lambda each: (each["path"] is None, each["path"] or "", each["direction"]))
     return {
         "first": window.first,

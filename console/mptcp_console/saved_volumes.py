@@ -37,18 +37,18 @@ class SavedVolumes:
                 journal.say(f"mptcp-console: {text}", journal.WARNING)
         return Volumes()
 
-    async def keep(self, saved: Callable[[], bytes]) -> None:
-        """Write the result of *saved* once a minute, and once more when cancelled."""
+    async def keep(self, serialize: Callable[[], bytes]) -> None:
+        """Write the result of *serialize* once a minute, and once more when cancelled."""
         writing: asyncio.Future[None] | None = None
         try:
             while True:
                 await asyncio.sleep(WRITE_INTERVAL)
-                writing = asyncio.ensure_future(asyncio.to_thread(self._write, saved()))
+                writing = asyncio.ensure_future(asyncio.to_thread(self._write, serialize()))
                 await asyncio.shield(writing)
         finally:
             if writing is not None:
                 await writing
-            self._write(saved())
+            self._write(serialize())
 
     def _write(self, content: bytes) -> None:
         if self._path is None or not content:

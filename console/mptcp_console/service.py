@@ -17,7 +17,7 @@ from starlette.routing import Route
 from mptcp_common import journal
 from mptcp_common.exit_status import DONE, FAILED
 from mptcp_common.http_bounds import REQUEST_SECONDS, BoundedHttp
-from mptcp_common.listeners import listening
+from mptcp_common.listeners import open_listener
 from mptcp_common.renewal import Renewal, keep_checking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, notify_or_warn, status
 from mptcp_console.application import Console
@@ -69,7 +69,7 @@ class _Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
     try:
-        listener = listening(settings.address, settings.port, BACKLOG)
+        listener = open_listener(settings.address, settings.port, BACKLOG)
     except OSError as error:
         _complain(f"listen on {settings.address} port {settings.port}: {error.strerror}")
         return FAILED
@@ -80,7 +80,7 @@ def serve(settings: Settings) -> int:
 async def _serve(settings: Settings, listener: socket.socket) -> int:
     last_text: list[str] = []
 
-    def alive(text: str) -> None:
+    def report(text: str) -> None:
         with suppress(OSError):
             notify(WATCHDOG, status(f"{settings.url}: {text}"))
         # Log the text only if it has changed.
@@ -91,7 +91,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
     ask = make_query(settings.status_socket)
     query_queue = QueryQueue(ask)
     saved_volumes = SavedVolumes(os.environ.get("STATE_DIRECTORY"))
-    watch = Watch(ask, settings.status_socket, alive, query_queue.changed, volumes=saved_volumes.read())
+    watch = Watch(ask, settings.status_socket, report, query_queue.invalidate, volumes=saved_volumes.read())
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
         Console(watch, query_queue, settings).application(metrics(settings), proxy_health(settings)),
@@ -110,17 +110,17 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
         ssl_keyfile=settings.key,
     )
     config.load()
-    checking = [asyncio.create_task(saved_volumes.keep(watch.volumes.saved))]
+    background_tasks = [asyncio.create_task(saved_volumes.keep(watch.volumes.serialize))]
     if config.ssl is not None:
         renewal = Renewal("mptcp-console", config.ssl, str(settings.certificate), str(settings.key))
         config.ssl = renewal.context
-        checking.append(asyncio.create_task(keep_checking(renewal)))
+        background_tasks.append(asyncio.create_task(keep_checking(renewal)))
     try:
         await _Server(config, watch, f"serving {settings.url}").serve(sockets=[listener])
     finally:
-        for task in checking:
+        for task in background_tasks:
             task.cancel()
-        await asyncio.gather(*checking, return_exceptions=True)
+        await asyncio.gather(*background_tasks, return_exceptions=True)
     return DONE
 
 

@@ -143,7 +143,7 @@ def settings_schema() -> dict[str, Any]:
 
 def read_settings(path: Path) -> Settings:
     """Return the settings in *path*, with the token. Raises DocumentError with all problems."""
-    return _checked(*_section(path), path.parent)
+    return _make_settings(*_section(path), path.parent)
 
 
 def settings_without_a_file() -> Settings:
@@ -170,7 +170,7 @@ def _section(path: Path) -> tuple[ConsoleSection, Document]:
     return load(ConsoleSection, text_of(path), str(path))
 
 
-def _checked(section: ConsoleSection, document: Document, directory: Path) -> Settings:
+def _make_settings(section: ConsoleSection, document: Document, directory: Path) -> Settings:
     problems: list[Problem] = []
     address, port = section.listen
     token = token_file = None

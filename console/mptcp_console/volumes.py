@@ -40,7 +40,7 @@ class Volumes:
     """Counts from one summary to the next."""
 
     def __init__(self, saved: bytes = b"") -> None:
-        """*saved*: the result of :meth:`saved`. Raises ValueError for other content."""
+        """*saved*: the result of :meth:`serialize`. Raises ValueError for other content."""
         self._periods: dict[str, _Period] = {}
         self._pid: object = None
         self._before: dict[PathKey, int] = {}
@@ -56,7 +56,7 @@ class Volumes:
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not written by the console: {error!r}") from error
 
-    def saved(self) -> bytes:
+    def serialize(self) -> bytes:
         """Return the state, with which a new object can continue; empty before the first summary."""
         if not self._periods:
             return b""

@@ -31,7 +31,7 @@ WATCHED_SECONDS: Final = 0.7
 """Pause between two queries while a browser watches. Events must appear within a second, and with ten thousand
 connections, the answer itself takes 0.2 s or more."""
 UNWATCHED_SECONDS: Final = 5.0
-PATIENCE: Final = 3.0
+ANSWER_TIMEOUT: Final = 3.0
 """Maximum seconds for an answer. A throttler with ten thousand connections needs only a fraction of a second."""
 MAX_WATCHERS: Final = 64
 EVENTS_SECONDS: Final = 1.3
@@ -60,11 +60,11 @@ class Throttler:
     text: str = ""
 
 
-def make_query(path: Path, patience: float = PATIENCE) -> Query:
+def make_query(path: Path, timeout: float = ANSWER_TIMEOUT) -> Query:
     """Return a function that sends queries to the throttler at *path*. The function raises OSError."""
 
     async def query(request: Mapping[str, object]) -> dict[str, Any]:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(timeout):
             return await ask_async(path, request)
 
     return query
@@ -73,7 +73,7 @@ def make_query(path: Path, patience: float = PATIENCE) -> Query:
 def state_of_error(error: OSError, path: Path) -> tuple[str, str]:
     """Return the state that *error* means for the throttler at *path*, and a line about it."""
     if isinstance(error, TimeoutError):
-        return SILENT, f"the throttler does not answer within {PATIENCE:g} s; it hangs, or the host is overloaded"
+        return SILENT, f"the throttler does not answer within {ANSWER_TIMEOUT:g} s; it hangs, or the host is overloaded"
     if error.errno == errno.ENOENT:
         return DOWN, f"the throttler does not run: it was stopped, or not started yet ({path} does not exist)"
     if error.errno == errno.ECONNREFUSED:
@@ -90,18 +90,18 @@ class Watch:
         self,
         query: Query,
         path: Path,
-        alive: Callable[[str], None] = lambda text: None,
-        changed: Callable[[], None] = lambda: None,
+        on_answer: Callable[[str], None] = lambda text: None,
+        on_change: Callable[[], None] = lambda: None,
         sleep: Callable[[float], Awaitable[None]] | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         volumes: Volumes | None = None,
     ) -> None:
-        """*alive* is called after each answer, with a line about it; *changed* after an answer with changes."""
+        """*on_answer* is called after each answer, with a line about it; *on_change* after an answer with changes."""
         self._query = query
         self._path = path
-        self._alive = alive
-        self._changed = changed
+        self._on_answer = on_answer
+        self._on_change = on_change
         self._last_event = 0
         self._clock = clock
         self._monotonic = monotonic
@@ -156,7 +156,7 @@ class Watch:
         except OSError as error:
             self._set_state(*state_of_error(error, self._path))
         self.event_log.forget(self._clock())
-        self._alive(self.throttler.text or "the throttler answers")
+        self._on_answer(self.throttler.text or "the throttler answers")
         async with self._updated:
             self.tick += 1
             self._updated.notify_all()
@@ -181,7 +181,7 @@ class Watch:
             self._last_fetched, self._busy_until = 0, 0.0
             self._add_event(f"the throttler was restarted (process {summary.get('pid')})")
         if (summary.get("pid"), last) != (self._pid, self._last_event):
-            self._changed()
+            self._on_change()
         if summary.get("pid") != self._pid:
             self._started = started
         self._pid, self._last_event = summary.get("pid"), last
@@ -202,7 +202,7 @@ class Watch:
             self._busy_until = self._monotonic() + EVENTS_SECONDS
         answer = await self._query({"query": "events", "after": after, "limit": MAX_EVENTS_PER_REQUEST})
         self._note_missing_events()
-        for number, event in _numbered(answer):
+        for number, event in _numbered_events(answer):
             if number > self._last_fetched + 1:
                 # Older events are lost: the throttler keeps a limited number, and the first query is limited as well.
                 self.event_log.missing_before(event["time"])
@@ -254,11 +254,10 @@ class Watch:
         """Return the local time, seconds since the epoch."""
         return self._clock()
 
-    async def next(self, tick: int, patience: float) -> int:
-        """Wait for an answer after *tick*; return its tick, or the same *tick* if there is none for *patience*
-        seconds."""
+    async def next(self, tick: int, max_seconds: float) -> int:
+        """Wait for an answer after *tick*; return its tick, or the same *tick* if there is none for *max_seconds*."""
         try:
-            async with asyncio.timeout(patience), self._updated:
+            async with asyncio.timeout(max_seconds), self._updated:
                 await self._updated.wait_for(lambda: self.tick > tick or self.is_closed)
         except TimeoutError:
             pass
@@ -282,7 +281,7 @@ def _problem(summary: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _numbered(answer: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _numbered_events(answer: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the events of *answer* with their numbers; skip malformed events."""
     events = answer.get("events")
     for event in events if isinstance(events, list) else ():

@@ -17,13 +17,13 @@ from typing import Any, Final
 from mptcp_common import __version__
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE, FAILED
-from mptcp_common.findings import printed
+from mptcp_common.findings import print_findings
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.service_manager import READY, notify_or_warn
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.metrics import as_text
 from mptcp_gateway.model import Verdict
-from mptcp_gateway.plan import MAX_ENDPOINTS, commands, planned, with_distinct_addresses
+from mptcp_gateway.plan import MAX_ENDPOINTS, commands, make_plan, with_distinct_addresses
 from mptcp_gateway.settings import DEFAULT_SETTINGS, read_settings
 from mptcp_gateway.status_files import status_of
 
@@ -58,15 +58,15 @@ def _parser() -> argparse.ArgumentParser:
     ):
         added = commands.add_parser(name, help=text, description=text)
         add_config(added, DEFAULT_SETTINGS)
-        where = FORWARDER_DIRECTORY if command is _forward else DIRECTORY
+        default = FORWARDER_DIRECTORY if command is _forward else DIRECTORY
         added.add_argument(
-            "--directory", type=Path, default=where, help=f"directory of the status and state files (default: {where})"
+            "--directory", type=Path, default=default, help=f"directory of status and state files (default: {default})"
         )
         added.set_defaults(command=command)
         if command in (_doctor, _status):
-            where = FORWARDER_DIRECTORY
+            default = FORWARDER_DIRECTORY
             added.add_argument(
-                "--forwarder", type=Path, default=where, help=f"the forwarder's directory (default: {where})"
+                "--forwarder", type=Path, default=default, help=f"the forwarder's directory (default: {default})"
             )
             added.add_argument("--json", action="store_true", help="as JSON")
         if command is _status:
@@ -104,13 +104,13 @@ def _plan(options: argparse.Namespace) -> int:
 
     settings = read_settings(options.config)
     with closing(Network()) as network:
-        found, _ = with_distinct_addresses(tuple(settings.uplinks), network.found(settings.uplinks, {}))
+        found, _ = with_distinct_addresses(tuple(settings.uplinks), network.read_access(settings.uplinks, {}))
         tunnel = network.device(settings.lan.tunnel) if settings.lan is not None and settings.lan.tunnel else None
     parents = {target.address for each in settings.parents for target in try_look_up(*each)}
     untried = dict.fromkeys(found, Verdict.UNTRIED)
-    wanted = planned(tuple(settings.uplinks), found, untried, parents, settings.lan, tunnel)
+    plan = make_plan(tuple(settings.uplinks), found, untried, parents, settings.lan, tunnel)
     names = {1: "lo", **dict(socket.if_nameindex())}
-    print("\n".join(commands(wanted, names)))
+    print("\n".join(commands(plan, names)))
     if settings.lan is not None:
         print(ruleset(settings.lan, settings.uplinks), end="")
     return DONE
@@ -118,11 +118,11 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> int:
     settings = read_settings(options.config)
-    named = {f"uplinks.{uplink}": device for uplink, device in settings.uplinks.items()}
+    devices = {f"uplinks.{uplink}": device for uplink, device in settings.uplinks.items()}
     if settings.lan is not None:
-        named |= {f"lan.devices[{number}]": device for number, device in enumerate(settings.lan.devices)}
-        named |= {"lan.tunnel": settings.lan.tunnel} if settings.lan.tunnel else {}
-    for key, device in named.items():
+        devices |= {f"lan.devices[{number}]": device for number, device in enumerate(settings.lan.devices)}
+        devices |= {"lan.tunnel": settings.lan.tunnel} if settings.lan.tunnel else {}
+    for key, device in devices.items():
         if not Path("/sys/class/net", device).exists():
             print(f"{options.config}: {key}: the device {device} does not exist now", file=sys.stderr)
     print(f"{options.config}: no errors")
@@ -134,7 +134,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
     settings = read_settings(options.config)
     status = status_of(options.directory, options.forwarder)
-    return printed(tuple(examine(settings, status)), as_json=options.json)
+    return print_findings(tuple(examine(settings, status)), as_json=options.json)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -162,12 +162,12 @@ def _status(options: argparse.Namespace) -> int:
                 lasts = f"{each['verdict']} for {each['for_seconds']} s"
                 print(f"{uplink:<10} IPv{each['version']} {each['address']}: {lasts}{rtt}{why}{remarks}")
         if found["home"]:
-            for line in _home(found["home"]):
+            for line in _home_lines(found["home"]):
                 print(f"{'home':<10} {line}")
     return DONE if any(each["verdict"] == "good" for each in found["ways"]) else FAILED
 
 
-def _home(home: dict[str, Any]) -> Iterator[str]:
+def _home_lines(home: dict[str, Any]) -> Iterator[str]:
     forwarder, instead = home["forwarder"], "uses the best uplink" if home["fail"] == "open" else "is refused"
     if forwarder is None:
         yield f"the forwarder does not run (systemctl status mptcp-forwarder): TCP {instead}"

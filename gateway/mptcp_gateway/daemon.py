@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon of one host: watches and tests the uplinks, and configures the kernel according to the plan.
 
-notices of the kernel ──▶ its state ──▶ health ──▶ plan ──▶ routes, rules, endpoints
+kernel notifications ───▶ its state ──▶ health ──▶ plan ──▶ routes, rules, endpoints
                                          ▲ │
                                outcomes ─┘ └─▶ trials, each in a thread, to the addresses that the resolver knows
 """
@@ -31,12 +31,12 @@ from mptcp_common.state_file import write_state
 from mptcp_gateway.firewall import ruleset
 from mptcp_gateway.health import Health, HealthWatch
 from mptcp_gateway.kernel import firewall
-from mptcp_gateway.kernel.network import Network, retransmitting
+from mptcp_gateway.kernel.network import Network, retransmitting_addresses
 from mptcp_gateway.kernel.resolver import Resolver
 from mptcp_gateway.kernel.saved_state import SavedState
 from mptcp_gateway.kernel.trial import run_trial
 from mptcp_gateway.model import Access, Lan, Outcome, ParentAddress, Verdict, Way
-from mptcp_gateway.plan import TUNNEL_TABLE, Objects, abandoned, best, planned, with_distinct_addresses
+from mptcp_gateway.plan import TUNNEL_TABLE, Objects, abandoned_marks, best, make_plan, with_distinct_addresses
 from mptcp_gateway.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS: Final = 0.25
 """Interval of the checks for retransmissions and for outcomes of trials."""
 READ_SECONDS: Final = 10.0
-"""Maximum interval of full reads of the kernel's state. A notice of the kernel also causes one."""
+"""Maximum interval of full reads of the kernel's state. A notification of the kernel also causes a read."""
 STATUS_SECONDS: Final = 1.0
 _SETTLE_SECONDS: Final = 0.05
-"""Delay after a notice, because a change of addresses and routes causes several notices."""
+"""Delay after a notification, because a change of addresses and routes causes several notifications."""
 _GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400
 """Links, addresses and routes of both versions, rules of IPv4 (linux/rtnetlink.h)."""
 _RULES_OF_IPV6: Final = 19
@@ -80,11 +80,11 @@ class Daemon:
         """Ways that are not used, because an earlier uplink, whose name is the value, has the same address."""
         self._outcomes: queue.SimpleQueue[_FinishedTrial] = queue.SimpleQueue()
         self._selector = selectors.DefaultSelector()
-        self._notices = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-        self._notices.bind((0, _GROUPS))
+        self._notifications = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+        self._notifications.bind((0, _GROUPS))
         with suppress(OSError):  # the kernel has no IPv6
-            self._notices.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _RULES_OF_IPV6)
-        self._notices.setblocking(False)
+            self._notifications.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _RULES_OF_IPV6)
+        self._notifications.setblocking(False)
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -97,7 +97,7 @@ class Daemon:
         """Errors of the last attempt, by operation. They are not logged again."""
         self._best_ways: dict[int, Way | None] = {}
         self._planned = Objects()
-        self._written = 0.0
+        self._status_time = 0.0
         self._tunnel: tuple[int, frozenset[int]] | None = None
         """The tunnel device's index, and the IP versions of its addresses; None if it is not up."""
         self._has_firewall = False
@@ -108,9 +108,9 @@ class Daemon:
     def opened(self) -> Iterator[None]:
         """Set sysctls and limits; restore everything at the end."""
         with ExitStack() as scope:
-            for each in (self._network, self._notices, self._wake_reader, self._wake_writer, self._selector):
+            for each in (self._network, self._notifications, self._wake_reader, self._wake_writer, self._selector):
                 scope.callback(each.close)
-            for each in (self._notices, self._wake_reader):
+            for each in (self._notifications, self._wake_reader):
                 self._selector.register(each, selectors.EVENT_READ)
             # At the end, the firewall is removed only after forwarding has stopped. Without a home network, a table
             # from an earlier start with other settings is removed at once.
@@ -119,7 +119,7 @@ class Daemon:
             else:
                 with suppress(KernelError):  # nft is not installed, so no table exists
                     firewall.remove()
-            scope.callback(self._leave)
+            scope.callback(self._restore_kernel)
             self._attempt("prepare", self._saved.prepare)
             self._resolver.start()
             yield
@@ -135,13 +135,13 @@ class Daemon:
         last_read = -READ_SECONDS
         while not self.ending:
             self._selector.select(CHECK_SECONDS)
-            has_notices = _read_notices(self._notices, self._network.port)
-            if has_notices:
+            has_notifications = _read_notifications(self._notifications, self._network.port)
+            if has_notifications:
                 time.sleep(_SETTLE_SECONDS)
-                _read_notices(self._notices, self._network.port)
+                _read_notifications(self._notifications, self._network.port)
             _drain(self._wake_reader)
             now = time.monotonic()
-            if has_notices or now - last_read >= READ_SECONDS:
+            if has_notifications or now - last_read >= READ_SECONDS:
                 # After a failure, try again soon.
                 last_read = (
                     now
@@ -164,12 +164,12 @@ class Daemon:
 
     def _read_state(self, now: float) -> None:
         """Read the current ways from the kernel. Raises KernelError."""
-        before = self._health.found
+        before = self._health.access_by_way
         found, self._duplicates = with_distinct_addresses(
-            self._order, self._network.found(self._settings.uplinks, before)
+            self._order, self._network.read_access(self._settings.uplinks, before)
         )
         self._health.follow(found, now)
-        after = self._health.found
+        after = self._health.access_by_way
         for way in before.keys() - after.keys():
             log.warning("uplink %s no longer has IPv%d", *way)
         for way in after.keys() - before.keys():
@@ -193,9 +193,13 @@ class Daemon:
     def _process_trials(self, now: float) -> None:
         """Process the outcomes of trials, and start the trials that are due."""
         health = self._health
-        addresses = [each.address for way, each in health.found.items() if health.verdicts[way] is not Verdict.DEAD]
+        addresses = [
+            each.address for way, each in health.access_by_way.items() if health.verdicts[way] is not Verdict.DEAD
+        ]
         if addresses:
-            health.suspect(retransmitting(addresses, (each.address for each in self._targets), self._ports), now)
+            health.suspect(
+                retransmitting_addresses(addresses, (each.address for each in self._targets), self._ports), now
+            )
         changed = False
         while not self._outcomes.empty():
             each = self._outcomes.get()
@@ -211,10 +215,10 @@ class Daemon:
             self._targets, changed = self._resolver.targets, True
         if changed:
             self._apply()
-        for way in health.due(now, {each.address.version for each in self._targets}):
+        for way in health.begin_due_trials(now, {each.address.version for each in self._targets}):
             self._start_trial(way, health.ways[way])
-        if changed or now - self._written >= STATUS_SECONDS:
-            self._written = now
+        if changed or now - self._status_time >= STATUS_SECONDS:
+            self._status_time = now
             self._attempt("status", lambda: self._write_status(now))
 
     @staticmethod
@@ -226,14 +230,14 @@ class Daemon:
 
     def _apply(self) -> None:
         """Change the kernel's state to the planned one; skip objects that it refuses."""
-        verdicts, found = self._health.verdicts, self._health.found
+        verdicts, found = self._health.verdicts, self._health.access_by_way
         before, parents = self._planned, (each.address for each in self._targets)
-        wanted = self._planned = planned(self._order, found, verdicts, parents, self._lan, self._tunnel)
+        plan = self._planned = make_plan(self._order, found, verdicts, parents, self._lan, self._tunnel)
         addresses = {each.address for each in found.values()}
-        self._attempt("routes", lambda: self._network.apply(wanted))
-        for mark in abandoned(before, wanted):
+        self._attempt("routes", lambda: self._network.apply(plan))
+        for mark in abandoned_marks(before, plan):
             self._attempt(f"forget {mark}", partial(firewall.forget, mark))
-        self._attempt("endpoints", lambda: self._saved.ensure_endpoints(wanted.endpoints, addresses))
+        self._attempt("endpoints", lambda: self._saved.ensure_endpoints(plan.endpoints, addresses))
         best_ways = {version: best(self._order, verdicts, version) for version in (4, 6)}
         for version, chosen in best_ways.items():
             if chosen != self._best_ways.get(version):
@@ -263,7 +267,7 @@ class Daemon:
         except Exception as error:  # on any error, the way is tried again
             return Outcome(Verdict.DEAD, reason=reason(error))
 
-    def _leave(self) -> None:
+    def _restore_kernel(self) -> None:
         # Remove the endpoints first, so that the kernel can inform the other end while packets still have a route.
         self._attempt("restore", self._saved.restore)
         self._attempt("leave", lambda: self._network.apply(Objects()))
@@ -301,37 +305,37 @@ class Daemon:
             "uplinks": list(self._order),
             "ways": ways,
             "same_address": duplicates,
-            "home": self._home(),
+            "home": self._home_status(),
         }
         write_state(self._directory / "status.json", json.dumps(found, indent=1) + "\n", 0o644)
 
-    def _home(self) -> dict[str, Any] | None:
+    def _home_status(self) -> dict[str, Any] | None:
         if self._lan is None:
             return None
-        used = any(each.table == TUNNEL_TABLE for each in self._planned.routes)
+        tunnel_is_used = any(each.table == TUNNEL_TABLE for each in self._planned.routes)
         return {
             "devices": list(self._lan.devices),
             "tunnel": self._lan.tunnel or None,
-            "tunnel_is_used": used,
+            "tunnel_is_used": tunnel_is_used,
             "fail": "open" if self._lan.fail_open else "closed",
         }
 
 
-def _read_notices(notices: socket.socket, own_port: int) -> bool:
-    """Read the pending notices; return whether another port than *own_port* requested a change."""
-    has_notices = False
+def _read_notifications(notifications: socket.socket, own_port: int) -> bool:
+    """Read the pending notifications; return whether another port than *own_port* requested a change."""
+    has_notifications = False
     while True:
         try:
-            data = notices.recv(65536)
+            data = notifications.recv(65536)
         except BlockingIOError:
-            return has_notices
-        except OSError:  # ENOBUFS: some notices were lost
+            return has_notifications
+        except OSError:  # ENOBUFS: some notifications were lost
             return True
-        at = 0
-        while at + _HEADER.size <= len(data):
-            length, *_, port = _HEADER.unpack_from(data, at)
-            has_notices = has_notices or port != own_port
-            at += max(_HEADER.size, length + 3 & ~3)
+        offset = 0
+        while offset + _HEADER.size <= len(data):
+            length, *_, port = _HEADER.unpack_from(data, offset)
+            has_notifications = has_notifications or port != own_port
+            offset += max(_HEADER.size, length + 3 & ~3)
 
 
 def _drain(source: socket.socket) -> None:

@@ -76,10 +76,10 @@ def uplinks(settings: Settings, status: Mapping[str, Any]) -> Iterator[Finding]:
                 )
 
 
-def kernel(lan: Lan, named: Mapping[str, str]) -> Finding:
+def kernel(lan: Lan, uplinks: Mapping[str, str]) -> Finding:
     """Check whether the kernel would accept the gateway's rules."""
     try:
-        firewall.would_accept(ruleset(lan, named))
+        firewall.would_accept(ruleset(lan, uplinks))
     except KernelError as error:
         why = "connections cannot be passed to the forwarder"
         return fail("kernel", str(error), why, "a kernel with nft_tproxy, nft_socket, nft_fib_inet and nft_masq")
@@ -107,16 +107,16 @@ def dropping_chains(chains: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def other_firewalls(found: list[str] | None) -> Finding:
-    if found is None:
+def other_firewalls(chains: list[str] | None) -> Finding:
+    if chains is None:
         return warn(
             "other firewalls", "nft does not list them", "a firewall may drop the home's packets", "nft list ruleset"
         )
-    if not found:
+    if not chains:
         return ok("other firewalls", "no chain of nftables drops by default")
     why = "they drop packets that they do not accept: forwarded packets, and at the hook input all TCP of the home"
     return warn(
-        "other firewalls", f"these chains drop by default: {', '.join(found)}", why, "accept the home's packets there"
+        "other firewalls", f"these chains drop by default: {', '.join(chains)}", why, "accept the home's packets there"
     )
 
 

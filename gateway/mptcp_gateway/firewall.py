@@ -23,7 +23,7 @@ _LOCAL: Final = {
     4: "10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16, 224.0.0.0/3",
     6: "::1, fc00::/7, fe80::/10, ff00::/8",
 }
-"""Destinations that are never sent to a parent, because there they are other networks."""
+"""Destinations that are never sent to a parent, because they mean other networks there."""
 
 
 def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
@@ -32,7 +32,7 @@ def ruleset(lan: Lan, uplinks: Mapping[str, str]) -> str:
     devices = {_quoted(device): uplink_mark(number) for number, device in enumerate(uplinks.values())}
     if lan.tunnel:
         devices[_quoted(lan.tunnel)] = int(Mark.TUNNEL)
-    home = _among(map(_quoted, lan.devices))
+    home = _set_of(map(_quoted, lan.devices))
     outside = [each for each in devices if each.strip('"') not in lan.devices]
     chains = {
         "carry": ("filter hook prerouting priority mangle", _carry(lan, devices, home)),
@@ -58,8 +58,8 @@ REMOVAL: Final = f"table inet {TABLE}\ndelete table inet {TABLE}\n"
 
 def _carry(lan: Lan, devices: Mapping[str, int], home: str) -> Iterable[str]:
     yield f"iifname != {home} return"
-    yield f"tcp flags & (syn | ack) != syn socket transparent 1 {_marked(Mark.DELIVER)} accept"
-    yield from (f"ct mark and {MARK_MASK:#x} == {mark:#x} {_marked(mark)} accept" for mark in devices.values())
+    yield f"tcp flags & (syn | ack) != syn socket transparent 1 {_set_mark(Mark.DELIVER)} accept"
+    yield from (f"ct mark and {MARK_MASK:#x} == {mark:#x} {_set_mark(mark)} accept" for mark in devices.values())
     yield "fib daddr type { local, broadcast, anycast, multicast } accept"
     bypass = f"ct mark set ct mark or {_BYPASS:#x} accept"
     yield f"ip daddr {{ {_LOCAL[4]} }} {bypass}"
@@ -68,25 +68,25 @@ def _carry(lan: Lan, devices: Mapping[str, int], home: str) -> Iterable[str]:
         for field, members in (("saddr", lan.exempt_devices), ("daddr", lan.exempt_destinations)):
             addresses = [str(each) for each in members if each.version == version]
             if addresses:
-                yield f"{ip} {field} {_among(addresses)} {bypass}"
+                yield f"{ip} {field} {_set_of(addresses)} {bypass}"
         yield f"{ip} daddr @names{version} {bypass}"
     if lan.exempt_ports:
-        yield f"th dport {_among(map(str, lan.exempt_ports))} {bypass}"
+        yield f"th dport {_set_of(map(str, lan.exempt_ports))} {bypass}"
     if lan.tunnel:
-        yield f"meta l4proto != tcp {_marked(Mark.TUNNEL)} accept"
-    for version, at in ((4, "ip to 127.0.0.1"), (6, "ip6 to [::1]")):
+        yield f"meta l4proto != tcp {_set_mark(Mark.TUNNEL)} accept"
+    for version, target in ((4, "ip to 127.0.0.1"), (6, "ip6 to [::1]")):
         # The rule does not match if the forwarder does not listen.
         yield (
-            f"meta nfproto ipv{version} tcp flags & (syn | ack) == syn tproxy {at}:{FORWARDER_PORT}"
-            f" {_marked(Mark.DELIVER)} accept"
+            f"meta nfproto ipv{version} tcp flags & (syn | ack) == syn tproxy {target}:{FORWARDER_PORT}"
+            f" {_set_mark(Mark.DELIVER)} accept"
         )
 
 
 def _pass(lan: Lan, devices: Mapping[str, int], home: str, outside: Sequence[str]) -> Iterable[str]:
     if outside:
-        yield f"iifname {_among(outside)} oifname {home} ct state new drop"
-    yield f"oifname {_among(devices)} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu"
-    forwarded = f"iifname {home} oifname {_among(devices)} ct mark and {_BYPASS:#x} == 0"
+        yield f"iifname {_set_of(outside)} oifname {home} ct state new drop"
+    yield f"oifname {_set_of(devices)} tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu"
+    forwarded = f"iifname {home} oifname {_set_of(devices)} ct mark and {_BYPASS:#x} == 0"
     if lan.quic_refused:
         yield f"{forwarded} udp dport 443 ct state new reject"
     if not lan.fail_open:
@@ -101,11 +101,11 @@ def _leave(devices: Mapping[str, int], home: str) -> Iterable[str]:
         yield f"iifname {home} oifname {device} ct mark set ct mark and {keep:#x} or {mark:#x} masquerade"
 
 
-def _marked(mark: int) -> str:
+def _set_mark(mark: int) -> str:
     return f"meta mark set meta mark and {0xFFFFFFFF ^ MARK_MASK:#x} or {int(mark):#x}"
 
 
-def _among(values: Iterable[str]) -> str:
+def _set_of(values: Iterable[str]) -> str:
     return f"{{ {', '.join(values)} }}"
 
 

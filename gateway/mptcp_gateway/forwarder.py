@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The forwarder: accepts TCP connections of a home's devices to any destination, and tunnels them through a parent.
 
-device ──TCP, as if to the origin──▶ forwarder ──CONNECT, by Multipath TCP──▶ parent ──TCP──▶ origin
+device ──TCP, as if to the origin──▶ forwarder ──CONNECT over Multipath TCP──▶ parent ──TCP──▶ origin
 
 The kernel passes the connections to the forwarder (TPROXY): the local address of a socket is the address to which the
 device connected. If no parent opens the tunnel, the forwarder itself connects to the origin over the best uplink,
@@ -191,10 +191,10 @@ class Forwarder:
     async def _check_page(self, client: socket.socket) -> socket.socket:
         login = self._settings.login
         async with asyncio.timeout(TUNNEL_SECONDS):
-            request = await _received(client, lambda data: connect.check_request(data, login))
+            request = await _receive(client, lambda data: connect.check_request(data, login))
         _, upstream = await self._parent()
         try:
-            await _sent(upstream, request)
+            await _send(upstream, request)
         except BaseException:
             abort(upstream)
             raise
@@ -206,7 +206,7 @@ class Forwarder:
         while True:
             target, upstream = await self._parent(excluded=failed)
             try:
-                return upstream, await self._opened(upstream, address, port)
+                return upstream, await self._open_tunnel(upstream, address, port)
             except BaseException as error:
                 abort(upstream)
                 if not isinstance(error, UnansweredError) or isinstance(error, RefusedError):
@@ -216,12 +216,12 @@ class Forwarder:
                 if len(failed) >= _MAX_PARENTS or failed.issuperset(self._resolver.targets):
                     raise
 
-    async def _opened(self, upstream: socket.socket, address: Address, port: int) -> bytes:
+    async def _open_tunnel(self, upstream: socket.socket, address: Address, port: int) -> bytes:
         """Send CONNECT to a parent; return the first bytes of the tunnel. Raises UnansweredError."""
         try:
             async with asyncio.timeout(TUNNEL_SECONDS):
-                await _sent(upstream, connect.request(address, port, self._settings.login))
-                answer = await _received(upstream, connect.answer)
+                await _send(upstream, connect.request(address, port, self._settings.login))
+                answer = await _receive(upstream, connect.answer)
         except (OSError, ValueError, TimeoutError) as error:
             raise UnansweredError(str(error) or "no answer to CONNECT") from None
         if answer.status == 200:
@@ -246,13 +246,13 @@ class Forwarder:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + PARENT_SECONDS
         attempts: set[asyncio.Task[tuple[ParentAddress, socket.socket]]] = set()
-        last = "no answer"
-        left = [targets[number % len(targets)] for number in range(max(ATTEMPTS, len(targets)))]
+        last_error = "no answer"
+        pending = [targets[number % len(targets)] for number in range(max(ATTEMPTS, len(targets)))]
         try:
-            while (left or attempts) and loop.time() < deadline:
-                if left:
-                    attempts.add(loop.create_task(_connected(left.pop(0))))
-                wait = STAGGER_SECONDS if left else deadline - loop.time()
+            while (pending or attempts) and loop.time() < deadline:
+                if pending:
+                    attempts.add(loop.create_task(_connect(pending.pop(0))))
+                wait = STAGGER_SECONDS if pending else deadline - loop.time()
                 done, attempts = await asyncio.wait(attempts, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
                     error = each.exception()
@@ -262,14 +262,14 @@ class Forwarder:
                         self._answered, _ = found = each.result()
                         self._note_silence(None)
                         return found
-                    last = reason(error) if isinstance(error, OSError) else str(error)
+                    last_error = reason(error) if isinstance(error, OSError) else str(error)
         finally:
             for each in attempts:
-                each.add_done_callback(_close)
+                each.add_done_callback(_abort_attempt)
                 each.cancel()
         if not excluded:
-            self._note_silence(last)
-        raise UnansweredError(f"no parent: {last}")
+            self._note_silence(last_error)
+        raise UnansweredError(f"no parent: {last_error}")
 
     def _note_silence(self, silent: str | None) -> None:
         if (silent is None) is not (self._silence is None):
@@ -356,8 +356,8 @@ def _tune(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-async def _connected(target: ParentAddress) -> tuple[ParentAddress, socket.socket]:
-    """Connect to a parent, by Multipath TCP if possible. Raises OSError."""
+async def _connect(target: ParentAddress) -> tuple[ParentAddress, socket.socket]:
+    """Connect to a parent, over Multipath TCP if possible. Raises OSError."""
     family = socket.AF_INET if target.address.version == 4 else socket.AF_INET6
     try:
         upstream = socket.socket(family, socket.SOCK_STREAM, _IPPROTO_MPTCP)
@@ -401,16 +401,16 @@ async def _open(upstream: socket.socket, address: Address, port: int) -> socket.
     return upstream
 
 
-def _close(attempt: asyncio.Task[tuple[ParentAddress, socket.socket]]) -> None:
+def _abort_attempt(attempt: asyncio.Task[tuple[ParentAddress, socket.socket]]) -> None:
     if not attempt.cancelled() and attempt.exception() is None:
         abort(attempt.result()[1])
 
 
-async def _sent(to: socket.socket, data: bytes) -> None:
+async def _send(to: socket.socket, data: bytes) -> None:
     await asyncio.get_running_loop().sock_sendall(to, data)
 
 
-async def _received(source: socket.socket, read: Callable[[bytes], T | None]) -> T:
+async def _receive(source: socket.socket, read: Callable[[bytes], T | None]) -> T:
     """Receive bytes until *read* returns a result, and return the result. Raises OSError, and the exceptions of
     *read*."""
     data = b""

@@ -54,7 +54,7 @@ class Health:
     access: Access
     generation: int
     """Generation of the way. A way that returns or changes gets a new number."""
-    due: float
+    next_trial: float
     since: float
     """When the current verdict began."""
     verdict: Verdict = Verdict.UNTRIED
@@ -63,19 +63,19 @@ class Health:
     reason: str = ""
     failures: int = 0
     """Consecutive trials without an answer."""
-    failing: float | None = None
+    failing_since: float | None = None
     """Since when the way has been failing; None if it works."""
-    suspect: bool = False
+    is_suspect: bool = False
     """Whether a connection from the way's address retransmits."""
-    trying: bool = False
-    begun: float = _NEVER
-    """When the last trial began. ``tried``: when the last trial ended."""
-    tried: float = _NEVER
-    proven: float = _NEVER
+    in_trial: bool = False
+    trial_began: float = _NEVER
+    """When the last trial began, and when the last trial ended."""
+    trial_ended: float = _NEVER
+    proven_at: float = _NEVER
     """When the last trial with a conclusive answer of a parent began."""
     answers: int = 0
     """Number of consecutive answered trials since the way became dead."""
-    thorough: float = _NEVER
+    thorough_at: float = _NEVER
     """When a trial last sent data."""
     remark: str = ""
     """Remark on the last trial that sent data."""
@@ -106,7 +106,7 @@ class HealthWatch:
         return {way: each.verdict for way, each in self.ways.items()}
 
     @property
-    def found(self) -> dict[Way, Access]:
+    def access_by_way(self) -> dict[Way, Access]:
         return {way: each.access for way, each in self.ways.items()}
 
     def follow(self, found: Mapping[Way, Access], now: float) -> None:
@@ -122,28 +122,28 @@ class HealthWatch:
                     self.ways[way] = Health(access, self._generations, now, now)
                 continue
             if health.access.carrier is not access.carrier:
-                health.due = now
+                health.next_trial = now
                 if not access.carrier:
-                    health.failing = now if health.failing is None else health.failing
+                    health.failing_since = now if health.failing_since is None else health.failing_since
                     health.reason = "the link is down"
             health.access = access
 
     def suspect(self, addresses: Container[Address], now: float) -> None:
         """Try the ways of *addresses* soon, because a connection from there to a parent retransmits."""
         for health in self.ways.values():
-            health.suspect = health.access.address in addresses
-            if health.suspect and health.verdict is not Verdict.DEAD:
-                health.due = min(health.due, max(now, health.tried + SUSPECT_SECONDS))
+            health.is_suspect = health.access.address in addresses
+            if health.is_suspect and health.verdict is not Verdict.DEAD:
+                health.next_trial = min(health.next_trial, max(now, health.trial_ended + SUSPECT_SECONDS))
 
-    def due(self, now: float, versions: Container[int]) -> Iterable[Way]:
+    def begin_due_trials(self, now: float, versions: Container[int]) -> Iterable[Way]:
         """Return the ways to try now, and mark them as being tried.
 
         *versions*: the IP versions of the parents' known addresses. A way of another version cannot be judged.
         """
-        found = [way for way, each in self.ways.items() if each.due <= now and not each.trying]
+        found = [way for way, each in self.ways.items() if each.next_trial <= now and not each.in_trial]
         found = [way for way in found if way.version in versions]
         for way in found:
-            self.ways[way].trying, self.ways[way].begun = True, now
+            self.ways[way].in_trial, self.ways[way].trial_began = True, now
         return found
 
     def record(self, way: Way, generation: int, outcome: Outcome, now: float) -> bool:
@@ -151,19 +151,19 @@ class HealthWatch:
         health = self.ways.get(way)
         if health is None or health.generation != generation:
             return False
-        health.trying, health.tried, health.reason = False, now, outcome.reason
+        health.in_trial, health.trial_ended, health.reason = False, now, outcome.reason
         if outcome.thorough:
-            health.thorough, health.remark = now, outcome.reason
+            health.thorough_at, health.remark = now, outcome.reason
         if outcome.verdict is Verdict.DEAD:
             return self._record_failure(health, now)
         health.failures, health.rtt = 0, outcome.rtt
-        health.failing = None if health.access.carrier else health.failing
-        health.due = now + (BEGIN_SECONDS if way in self.beginning_ways else IDLE_SECONDS)
+        health.failing_since = None if health.access.carrier else health.failing_since
+        health.next_trial = now + (BEGIN_SECONDS if way in self.beginning_ways else IDLE_SECONDS)
         if outcome.unproven:
             if health.verdict in (Verdict.GOOD, Verdict.PLAIN):
                 return False
         else:
-            health.proven = health.begun
+            health.proven_at = health.trial_began
         if outcome.verdict is health.verdict:
             return False
         if health.verdict is Verdict.DEAD:
@@ -172,14 +172,15 @@ class HealthWatch:
                 health.answers < MIN_ANSWERS
                 and sum(now - each < DAMPING_SECONDS for each in health.changes) >= MAX_CHANGES
             ):
-                health.due, health.reason = now + DEAD_SECONDS, "it changes often, so it is good after three answers"
+                health.next_trial = now + DEAD_SECONDS
+                health.reason = "it changes often, so it is good after three answers"
                 return False
         health.change(outcome.verdict, now)
         return True
 
     def is_thorough(self, way: Way, now: float) -> bool:
         """Return whether the next trial of *way* must send data."""
-        return now >= self.ways[way].thorough + THOROUGH_SECONDS
+        return now >= self.ways[way].thorough_at + THOROUGH_SECONDS
 
     def find_dead(self, now: float) -> list[Way]:
         """Return the newly dead ways: good ways that fail while a parent answers on another way."""
@@ -188,13 +189,13 @@ class HealthWatch:
             if health.verdict is not Verdict.GOOD:
                 continue
             if (
-                health.failing is None
-                and health.trying
-                and now - health.begun >= PROVISIONAL_SECONDS
-                and (health.suspect or health.failures + 1 >= MAX_FAILURES)
+                health.failing_since is None
+                and health.in_trial
+                and now - health.trial_began >= PROVISIONAL_SECONDS
+                and (health.is_suspect or health.failures + 1 >= MAX_FAILURES)
             ):
-                health.failing = now
-            if health.failing is not None and self._is_dead(way, health, health.failing, now):
+                health.failing_since = now
+            if health.failing_since is not None and self._is_dead(way, health, health.failing_since, now):
                 health.reason = health.reason or "timed out"
                 health.change(Verdict.DEAD, now)
                 dead.append(way)
@@ -202,35 +203,36 @@ class HealthWatch:
 
     def _record_failure(self, health: Health, now: float) -> bool:
         health.failures, health.answers = health.failures + 1, 0
-        if health.failures < MAX_FAILURES and not health.suspect and health.failing is None:
-            health.due = now + RETRY_SECONDS
+        if health.failures < MAX_FAILURES and not health.is_suspect and health.failing_since is None:
+            health.next_trial = now + RETRY_SECONDS
             return False
-        health.due = now + DEAD_SECONDS
+        health.next_trial = now + DEAD_SECONDS
         if health.verdict is Verdict.GOOD:
-            health.failing = now if health.failing is None else health.failing
-            return False  # judge() decides whether the way is dead
+            health.failing_since = now if health.failing_since is None else health.failing_since
+            return False  # find_dead() decides whether the way is dead
         if health.verdict is Verdict.DEAD:
             return False
         health.change(Verdict.DEAD, now)
         return True
 
-    def _is_dead(self, way: Way, health: Health, failing: float, now: float) -> bool:
-        """Return whether a way that has failed since *failing* is dead; schedule the trials that show this."""
+    def _is_dead(self, way: Way, health: Health, failing_since: float, now: float) -> bool:
+        """Return whether a way that has failed since *failing_since* is dead; schedule the trials that show this."""
         others = list(self._other_ways(way))
-        proven = max((each.proven for each in others), default=_NEVER)
-        if proven < failing:
+        proven = max((each.proven_at for each in others), default=_NEVER)
+        if proven < failing_since:
             for each in others:
-                if each.begun < failing:
-                    each.due = min(each.due, now)
+                if each.trial_began < failing_since:
+                    each.next_trial = min(each.next_trial, now)
             return False
         if not health.access.carrier:
             return True
-        if health.trying:
-            return now - health.begun >= MIN_SECONDS
-        if health.tried < proven:
-            health.due = min(health.due, now)  # the parent may have been down; now that it answers, try this way again
+        if health.in_trial:
+            return now - health.trial_began >= MIN_SECONDS
+        if health.trial_ended < proven:
+            # The parent may have been down; now that it answers, try this way again.
+            health.next_trial = min(health.next_trial, now)
             return False
         return True
 
-    def _other_ways(self, of: Way) -> Iterator[Health]:
-        return (each for way, each in self.ways.items() if way.version == of.version and way != of)
+    def _other_ways(self, excluded: Way) -> Iterator[Health]:
+        return (each for way, each in self.ways.items() if way.version == excluded.version and way != excluded)

@@ -84,7 +84,7 @@ class Verdict(enum.Enum):
 
     UNTRIED = "untried"
     GOOD = "good"
-    """Parents answer by Multipath TCP."""
+    """Parents answer over Multipath TCP."""
     PLAIN = "plain TCP"
     """Parents answer, but a device on the way strips the Multipath TCP options."""
     DEAD = "no answer"

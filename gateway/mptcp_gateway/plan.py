@@ -117,7 +117,7 @@ def best(order: Sequence[str], verdicts: Mapping[Way, Verdict], version: int) ->
     return min(ways, key=lambda way: _PREFERRED.index(verdicts[way]), default=None)
 
 
-def planned(
+def make_plan(
     order: Sequence[str],
     found: Mapping[Way, Access],
     verdicts: Mapping[Way, Verdict],
@@ -125,7 +125,7 @@ def planned(
     lan: Lan | None = None,
     tunnel: tuple[int, Collection[int]] | None = None,
 ) -> Objects:
-    """Return the wanted objects.
+    """Return the objects that the kernel must have.
 
     *order*: the uplinks, preferred first. *parents*: their known addresses. If there are more endpoints than the kernel
     allows, the last are omitted. *tunnel*: the tunnel device's index and IP versions, if it is up. Its own packets use
@@ -141,12 +141,12 @@ def planned(
             rules.add(Rule(LOCAL_PRIORITY, way.version, source, None, MAIN, local=True))
             rules.add(Rule(OWN_PRIORITY, way.version, source, None, table))
             sources.add(source)
-    bests = {version: best(order, verdicts, version) for version in (4, 6)}
-    for chosen in bests.values():
+    best_ways = {version: best(order, verdicts, version) for version in (4, 6)}
+    for chosen in best_ways.values():
         if chosen is not None and chosen in found:
             routes.update(each for each in _routes(BEST_TABLE, found[chosen]) if each.to is None)
     for to in parents:
-        if bests[to.version] is not None:
+        if best_ways[to.version] is not None:
             rules.add(Rule(LOCAL_PRIORITY, to.version, None, to, MAIN, local=True))
             rules.add(Rule(BEST_PRIORITY, to.version, None, to, BEST_TABLE))
     if lan is not None:
@@ -184,14 +184,14 @@ def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
         yield f"ip mptcp endpoint add {endpoint.address} dev {endpoint.device} subflow"
 
 
-def abandoned(before: Objects, after: Objects) -> set[int]:
+def abandoned_marks(before: Objects, after: Objects) -> set[int]:
     """Return the marks whose routing table was removed. Connections with these marks need a new address translation."""
 
-    def leading(objects: Objects) -> set[int]:
+    def usable_marks(objects: Objects) -> set[int]:
         tables = {each.table for each in objects.routes}
         return {each.mark for each in objects.rules if each.mark and each.table in tables}
 
-    return leading(before) - leading(after)
+    return usable_marks(before) - usable_marks(after)
 
 
 def _home_rules(
@@ -225,6 +225,6 @@ def _endpoints(
     for way in in_order(order, found):
         # Keep the endpoint of a dead way if no other way carries Multipath TCP, so that open connections keep their
         # subflows.
-        stays = verdicts.get(way) is Verdict.DEAD and not any(each.version == way.version for each in carrying)
-        if way in carrying or stays:
+        keeps_endpoint = verdicts.get(way) is Verdict.DEAD and not any(each.version == way.version for each in carrying)
+        if way in carrying or keeps_endpoint:
             yield Endpoint(found[way].address, found[way].device)

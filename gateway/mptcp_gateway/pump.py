@@ -98,14 +98,14 @@ class _Half:
         self._ended()
 
     def _write(self, data: bytes | memoryview) -> None:
-        sent = self._sent(data)
+        sent = self._send(data)
         if 0 <= sent < len(data):
             self._pending = bytes(data[sent:])
             self._loop.remove_reader(self._source)
             self._loop.add_writer(self._sink, self._writable)
 
     def _writable(self) -> None:
-        sent = self._sent(self._pending)
+        sent = self._send(self._pending)
         if sent < 0:
             return
         self._pending = self._pending[sent:]
@@ -113,7 +113,7 @@ class _Half:
             self._loop.remove_writer(self._sink)
             self._loop.add_reader(self._source, self._readable)
 
-    def _sent(self, data: bytes | memoryview) -> int:
+    def _send(self, data: bytes | memoryview) -> int:
         """Return how many bytes the sink accepted. If it failed, close both sockets and return -1."""
         try:
             sent = self._sink.send(data)

@@ -104,10 +104,10 @@ def load_settings(text: str, source: str) -> Settings:
     """Return the settings in *text*; raise DocumentError with all mistakes. *source*: name of the file, for
     messages."""
     section, document = load(GatewaySection, text, source)
-    wrong: list[Problem] = []
+    problems: list[Problem] = []
 
     def complain(key: str, message: str) -> None:
-        wrong.append(problem_at(document, (key,), None, message, document.key_position((key,))))
+        problems.append(problem_at(document, (key,), None, message, document.key_position((key,))))
 
     if not 2 <= len(section.uplinks) <= MAX_UPLINKS:
         complain("uplinks", f"{len(section.uplinks)} uplinks; 2 to {MAX_UPLINKS} are allowed")
@@ -124,8 +124,8 @@ def load_settings(text: str, source: str) -> Settings:
                 complain("lan", f"{device}: nftables accepts no interface name with a quote or an asterisk")
     if section.login is not None and not all(section.login.partition(":")):
         complain("login", "write NAME:PASSWORD")
-    if wrong:
-        raise DocumentError(wrong)
+    if problems:
+        raise DocumentError(problems)
     return Settings(
         section.uplinks, tuple(section.parents), source, None if lan is None else _lan(lan), section.login or ""
     )

@@ -46,9 +46,9 @@ class Bounds:
 
 
 class _Protocol(BoundedHttp):
-    """HTTP/1.1 with a time limit for each request and its answer. *ended* is called at the connection's end."""
+    """HTTP/1.1 with a time limit for each request and its answer. *on_end* is called at the connection's end."""
 
-    def __init__(self, *args: Any, config: uvicorn.Config, ended: Callable[[], object], **more: Any) -> None:
+    def __init__(self, *args: Any, config: uvicorn.Config, on_end: Callable[[], object], **options: Any) -> None:
         # max_waiting is None because connections are bounded on accept.
         super().__init__(
             *args,
@@ -57,16 +57,16 @@ class _Protocol(BoundedHttp):
             idle_seconds=config.timeout_keep_alive,
             max_waiting=None,
             config=config,
-            **more,
+            **options,
         )
-        self._ended = ended
+        self._on_end = on_end
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=_WRITE_BUFFER)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ended()
+        self._on_end()
         super().connection_lost(exc)
 
 
@@ -76,7 +76,7 @@ class BoundedServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, bounds: Bounds) -> None:
         super().__init__(config)
         self._bounds = bounds
-        self._held: dict[object, bytes] = {}
+        self._clients: dict[object, bytes] = {}
         """Each connection's client."""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -109,21 +109,22 @@ class BoundedServer(uvicorn.Server):
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             client = client_of(ip_address(peer[0]).packed)
-            same_client = sum(each == client for each in self._held.values())
-            if len(self._held) >= MAX_CONNECTIONS or same_client >= self._bounds.per_client:
+            same_client = sum(each == client for each in self._clients.values())
+            if len(self._clients) >= MAX_CONNECTIONS or same_client >= self._bounds.per_client:
                 connection.close()
             else:
                 key = object()
-                self._held[key] = client
-                self._start(self._serve_connection(connection, partial(self._held.pop, key, None)))
+                self._clients[key] = client
+                self._start(self._serve_connection(connection, partial(self._clients.pop, key, None)))
             # sock_accept() does not yield to the loop if the next connection is already waiting.
             await asyncio.sleep(0)
 
-    async def _serve_connection(self, connection: socket.socket, ended: Callable[[], object]) -> None:
+    async def _serve_connection(self, connection: socket.socket, on_end: Callable[[], object]) -> None:
         config = self.config
 
         def protocol() -> _Protocol:
-            return _Protocol(config=config, server_state=self.server_state, app_state=self.lifespan.state, ended=ended)
+            state = self.lifespan.state
+            return _Protocol(config=config, server_state=self.server_state, app_state=state, on_end=on_end)
 
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -134,7 +135,7 @@ class BoundedServer(uvicorn.Server):
                 protocol, connection, ssl=config.ssl, ssl_handshake_timeout=seconds, ssl_shutdown_timeout=seconds
             )
         except OSError:  # the TLS handshake failed or timed out
-            ended()
+            on_end()
         except BaseException:
-            ended()
+            on_end()
             raise

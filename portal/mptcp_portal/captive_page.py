@@ -3,10 +3,10 @@
 
 The client is the peer's address. If the peer is an HTTPS server (``behind``), the client is the address in its
 X-Forwarded-For.
-``bytes-remaining`` is the smallest number of bytes until the next step of a budget that counts this address, connected
-or not. It is omitted if there is no such budget, or if the throttler does not run. If there are too many requests at
-once, or the throttler does not answer in time, the client must retry: an answer without the volume would mean that the
-client has none.
+``bytes-remaining`` is the smallest number of bytes until the next step of a budget that counts this address, even
+if it has no connection. It is omitted if there is no such budget, or if the throttler does not run. If there are too
+many requests at once, or the throttler does not answer in time, the client must retry: an answer without the volume
+would mean that the client has none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 
 from mptcp_portal.check_report import ThrottlerOutcome
 from mptcp_portal.netlink import Address, plain
-from mptcp_portal.pages import SecureHeaders, routed
+from mptcp_portal.pages import SecureHeaders, application
 from mptcp_portal.settings import Captive, Network
 from mptcp_portal.throttler_client import MAX_SYSTEMS, PAUSE_SECONDS, ThrottlerClient
 
@@ -76,9 +76,9 @@ def captive_app(captive: Captive, throttler_client: ThrottlerClient) -> ASGIApp:
         document: dict[str, Any] = {"captive": False}
         if captive.user_portal_url is not None:
             document["user-portal-url"] = captive.user_portal_url
-        left = [_bytes_until_next_step(each) for each in found.get("budgets", ())]
-        if left:
-            document["bytes-remaining"] = min(left)
+        remaining = [_bytes_until_next_step(each) for each in found.get("budgets", ())]
+        if remaining:
+            document["bytes-remaining"] = min(remaining)
         return JSONResponse(document, media_type=MEDIA_TYPE, headers={"cache-control": "private, no-store"})
 
-    return SecureHeaders(routed([Route("/captive-portal", answer)]))
+    return SecureHeaders(application([Route("/captive-portal", answer)]))

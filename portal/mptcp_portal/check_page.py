@@ -13,9 +13,9 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mptcp_common import journal
-from mptcp_portal.check_report import OLD_CONFIGURATION, Report, Transport, details, remaining, report
+from mptcp_portal.check_report import OLD_CONFIGURATION, Report, Transport, details, remaining_text, report
 from mptcp_portal.own_connection import KernelLookup, NewConnections, kernel_view
-from mptcp_portal.pages import SecureHeaders, common_files, page, routed, static
+from mptcp_portal.pages import SecureHeaders, application, common_files, page, static
 from mptcp_portal.squid_socket import LINE, OldHeaderError, client_ends, endpoint, has_body, is_relayed
 from mptcp_portal.throttler_client import ThrottlerClient
 
@@ -95,7 +95,7 @@ def check_app(
         if found is None:
             return PlainTextResponse(_REFUSED, 403)
         values: dict[str, Any] = {"report": found, "Transport": Transport}
-        values |= {each.__name__: each for each in (details, remaining)}
+        values |= {each.__name__: each for each in (details, remaining_text)}
         return page("check.html.jinja", use=None if onboarding is None else USE[1:], **values)
 
     async def as_json(request: Request) -> Response:
@@ -116,4 +116,4 @@ def check_app(
         routes.append(Mount(USE, app=onboarding))
         # Some users type the address without the slash. The redirect never uses the request's host.
         routes.append(Route(USE[:-1], lambda _: Response(status_code=308, headers={"location": USE})))
-    return SecureHeaders(OnlyForSquid(routed(routes), from_squid))
+    return SecureHeaders(OnlyForSquid(application(routes), from_squid))

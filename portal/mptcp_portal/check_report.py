@@ -97,7 +97,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The page's content: a headline, lines with details, and the data of both."""
+    """The page's content: a headline, lines with details, and the data for them."""
 
     transport: Transport
     headline: str
@@ -131,14 +131,14 @@ class Report:
                 asdict(each)
                 | {
                     "limit": limit(each),
-                    "carried": carried(each),
+                    "carried": carried_text(each),
                     "share": self.share(each),
                     "details": details(each),
                 }
                 for each in self.subflows
             ],
             "budgets": [
-                asdict(each) | {"low": each.low, "getting_low": each.getting_low, "figure": remaining(each)}
+                asdict(each) | {"low": each.low, "getting_low": each.getting_low, "figure": remaining_text(each)}
                 for each in self.budgets
             ],
             "advice": list(self.advice.lines) if self.advice else [],
@@ -184,7 +184,7 @@ def report(
 
 def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: ThrottlerOutcome) -> Report:
     subflows = tuple(_subflow(each) for each in known.get("subflows", ()))
-    budgets = _titled([_budget(each) for each in known.get("budgets", ())], subflows)
+    budgets = _with_titles([_budget(each) for each in known.get("budgets", ())], subflows)
     volumes = [_volume(each, known.get("time_zone")) for each in budgets]
     if kernel is not None:
         multipath: bool | None = kernel.multipath
@@ -201,11 +201,11 @@ def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Thro
         number = max(1, kernel.subflows) if kernel is not None else 1
         headline = _multipath(number, known)
         return Report(Transport.MULTIPATH, headline, _without_names(number, throttler, volumes), throttler, (), budgets)
-    headline = f"{_multipath(len(subflows), known)}: {_joined([each.name for each in subflows])}"
-    lines = (*(line for each in subflows for line in _caps(each)), *volumes)
+    headline = f"{_multipath(len(subflows), known)}: {_join([each.name for each in subflows])}"
+    lines = (*(line for each in subflows for line in _cap_lines(each)), *volumes)
     if len(subflows) == 1:
         lines = (_ONE_PATH, *lines)
-    elif not any(_caps(each) for each in subflows):
+    elif not any(_cap_lines(each) for each in subflows):
         lines = ("No path is limited now.", *lines)
     return Report(Transport.MULTIPATH, headline, lines, throttler, subflows, budgets)
 
@@ -252,7 +252,7 @@ def _without_names(number: int, throttler: ThrottlerOutcome, volumes: list[str])
     return (*lines, *volumes)
 
 
-def _caps(subflow: Subflow) -> list[str]:
+def _cap_lines(subflow: Subflow) -> list[str]:
     rule = f" by rule {subflow.rule}" if subflow.rule else ""
     lines = []
     if subflow.capped:
@@ -264,7 +264,7 @@ def _caps(subflow: Subflow) -> list[str]:
     return lines
 
 
-def _titled(budgets: list[Budget], subflows: tuple[Subflow, ...]) -> tuple[Budget, ...]:
+def _with_titles(budgets: list[Budget], subflows: tuple[Subflow, ...]) -> tuple[Budget, ...]:
     """Return *budgets* with titles: the path is added to names that occur more than once."""
     names = [each.name for each in budgets]
     paths = {each.address: each.name for each in subflows}
@@ -284,12 +284,12 @@ def _volume(budget: Budget, zone: str | None) -> str:
         used_up = f"{budget.title}: all of {_amount(budget.volume, budget.volume)} used up{shared}"
         return f"{used_up}{_steps(budget)}{restart}."
     until = f" until {date}" if date else ""
-    return f"{budget.title}: {remaining(budget)}{until}{shared}."
+    return f"{budget.title}: {remaining_text(budget)}{until}{shared}."
 
 
 def _steps(budget: Budget) -> str:
     step, next_step = budget.step, budget.next_step
-    reached = "" if step is None or step <= budget.volume else f", and also all until the step at {_amount(step, step)}"
+    reached = "" if step is None or step <= budget.volume else f", and all up to the step at {_amount(step, step)}"
     if next_step is None:
         return reached
     left = _amount(max(0, next_step - budget.used), next_step)
@@ -344,20 +344,20 @@ def details(subflow: Subflow) -> str:
         if subflow.capped
         else "no limit"
     )
-    return ", ".join(filter(None, (carried(subflow) and f"{carried(subflow)} carried", cap)))
+    return ", ".join(filter(None, (carried_text(subflow) and f"{carried_text(subflow)} carried", cap)))
 
 
-def remaining(budget: Budget) -> str:
+def remaining_text(budget: Budget) -> str:
     """Return how much of *budget* is left, as text."""
     return f"{_number(budget.left, _unit(budget.volume)[0])} of {_amount(budget.volume, budget.volume)} left"
 
 
-def carried(subflow: Subflow) -> str:
+def carried_text(subflow: Subflow) -> str:
     """Return how much *subflow* has carried, as text."""
     return "" if subflow.bytes is None else approximate_size(subflow.bytes)
 
 
-def _joined(words: list[str]) -> str:
+def _join(words: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 

@@ -51,7 +51,7 @@ _INODE_AT: Final = _UID_AT + 4
 _ATTRIBUTES_AT: Final = 72
 """Length of inet_diag_msg."""
 _TIMEOUT_SECONDS: Final = 2.0
-_WHAT: Final = "query sockets"
+_ACTION: Final = "query sockets"
 _MPTCP_INFO: Final = struct.Struct("=B7xII")
 """mptcp_info of linux/mptcp.h: mptcpi_subflows; mptcpi_flags, mptcpi_token."""
 _SUBFLOWS_TOTAL_AT: Final = 80
@@ -90,10 +90,10 @@ def mptcp_connections(ends: Ends) -> list[MptcpSocket]:
         request += struct.pack("=HHI", 8, _REQ_PROTOCOL, _IPPROTO_MPTCP)
         # At the end of the list, the kernel reports ENOENT if it cannot list such sockets (no CONFIG_INET_MPTCP_DIAG).
         with NetlinkSocket(_SOCK_DIAG, _TIMEOUT_SECONDS) as kernel:
-            for message in kernel.dump(_BY_FAMILY, request, _WHAT):
+            for message in kernel.dump(_BY_FAMILY, request, _ACTION):
                 info = dict(attributes(message, _ATTRIBUTES_AT)).get(_INFO)
                 if info and _ends(message) == ends:
-                    found.append(_mptcp(info, _inode(message)))
+                    found.append(_parse_mptcp(info, _inode(message)))
     return found
 
 
@@ -119,7 +119,7 @@ def _look_up(local: End, remote: End, interface: int) -> bytes | None:
     request = _REQUEST_HEAD.pack(family, socket.IPPROTO_TCP, 0, _ALL_STATES)
     request += _ID.pack(local[1], remote[1], local[0].packed, remote[0].packed)
     with NetlinkSocket(_SOCK_DIAG, _TIMEOUT_SECONDS) as kernel:
-        return kernel.ask_if_there(_BY_FAMILY, request + struct.pack("=I", interface) + _NO_COOKIE, _WHAT)
+        return kernel.ask_if_exists(_BY_FAMILY, request + struct.pack("=I", interface) + _NO_COOKIE, _ACTION)
 
 
 def _ends(message: bytes) -> Ends:
@@ -133,7 +133,7 @@ def _inode(message: bytes) -> int:
     return int(struct.unpack_from("=I", message, _INODE_AT)[0])
 
 
-def _mptcp(info: bytes, inode: int) -> MptcpSocket:
+def _parse_mptcp(info: bytes, inode: int) -> MptcpSocket:
     additional, flags, token = _MPTCP_INFO.unpack_from(info)
     total = info[_SUBFLOWS_TOTAL_AT] if len(info) > _SUBFLOWS_TOTAL_AT else additional + 1
     return MptcpSocket(total, token, bool(flags & _FALLEN_BACK), inode)

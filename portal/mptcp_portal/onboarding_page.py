@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from mptcp_portal import profile, proxy_pac
-from mptcp_portal.pages import SecureHeaders, common_files, page, routed
+from mptcp_portal.pages import SecureHeaders, application, common_files, page
 from mptcp_portal.qr_code import qr_svg
 from mptcp_portal.settings import CHECK_NAME, Onboarding
 
@@ -49,4 +49,4 @@ def onboarding_app(onboarding: Onboarding) -> ASGIApp:
     ]
     if has_profile:
         routes.append(Route("/proxy.mobileconfig", apple))
-    return SecureHeaders(routed(routes))
+    return SecureHeaders(application(routes))

@@ -49,7 +49,7 @@ class SecureHeaders:
         await self._app(scope, receive, with_headers)
 
 
-def routed(routes: Sequence[BaseRoute]) -> Starlette:
+def application(routes: Sequence[BaseRoute]) -> Starlette:
     """Return the application with *routes*; other paths give 404."""
     app = Starlette(routes=routes)
     # Starlette would redirect from /x/ to /x on the host that the Host header names.

@@ -78,9 +78,9 @@ function isLocal6(groups) {
   // ::ffff:a.b.c.d is the IPv4 address.
   if (groups.slice(0, 6).join() === "0,0,0,0,0,65535") { return isLocal4(groups[6] * 65536 + groups[7]); }
   for (var i = 0; i < NETWORKS6.length; i++) {
-    var left = NETWORKS6[i][1], same = true;
-    for (var g = 0; g < 8 && left > 0; g++, left -= 16) {
-      var shift = Math.max(0, 16 - left);
+    var bits = NETWORKS6[i][1], same = true;
+    for (var g = 0; g < 8 && bits > 0; g++, bits -= 16) {
+      var shift = Math.max(0, 16 - bits);
       if (groups[g] >> shift !== NETWORKS6[i][0][g] >> shift) { same = false; }
     }
     if (same) { return true; }
@@ -127,4 +127,4 @@ def _ipv4_entry(network: IPv4Network) -> list[int]:
 
 def _ipv6_entry(network: IPv6Network) -> list[object]:
     packed = network.network_address.packed
-    return [[int.from_bytes(packed[at : at + 2], "big") for at in range(0, 16, 2)], network.prefixlen]
+    return [[int.from_bytes(packed[start : start + 2], "big") for start in range(0, 16, 2)], network.prefixlen]

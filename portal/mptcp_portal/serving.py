@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from mptcp_common.certificates import certificate_problem
-from mptcp_common.listeners import listening
+from mptcp_common.listeners import open_listener
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.renewal import Renewal, keep_checking
 from mptcp_common.service_manager import READY, WATCHDOG, notify, notify_or_warn, status, watchdog_seconds
@@ -80,7 +80,7 @@ def _try_certificate(settings: Settings, certificate: str, key: str) -> None:
 def _listener(end: End) -> socket.socket:
     """Return a listening socket; its address may appear later. Raises OSError."""
     try:
-        return listening(end.address, end.port, _BACKLOG)
+        return open_listener(end.address, end.port, _BACKLOG)
     except OSError as error:
         raise OSError(error.errno, f"listen on {end}: {os.strerror(error.errno or 0)}") from None
 

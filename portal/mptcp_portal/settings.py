@@ -358,7 +358,7 @@ def load_settings(text: str, source: str) -> Settings:
         check=section.check.listen,
         squid_user=section.check.squid_user,
         squid_port=(section.proxy.port if section.proxy else PROXY_PORT),
-        onboarding=_onboarding(section),
+        onboarding=_make_onboarding(section),
         captive=None if captive is None else _captive(captive),
         source=source,
     )
@@ -372,7 +372,7 @@ def _end_of(host: str, port: int) -> End | None:
         return None
 
 
-def _onboarding(section: PortalSection) -> Onboarding | None:
+def _make_onboarding(section: PortalSection) -> Onboarding | None:
     page, proxy = section.onboarding, section.proxy
     if page is None or proxy is None:
         return None

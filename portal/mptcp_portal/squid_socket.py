@@ -58,8 +58,8 @@ def _end(address: str, port: str) -> End:
 def is_relayed(headers: list[tuple[bytes, bytes]]) -> bool:
     """Return whether another proxy forwarded the request to this one: Via names each proxy (RFC 9110, 7.6.3). A forged
     Via changes only the client's own page."""
-    named = b",".join(value for name, value in headers if name == b"via")
-    return sum(bool(each.strip()) for each in named.split(b",")) > 1
+    proxies = b",".join(value for name, value in headers if name == b"via")
+    return sum(bool(each.strip()) for each in proxies.split(b",")) > 1
 
 
 def has_body(headers: list[tuple[bytes, bytes]]) -> bool:

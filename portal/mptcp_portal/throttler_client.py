@@ -115,17 +115,21 @@ class ThrottlerClient:
             return await self._send_when_started(request)
 
         # The key contains the token, because another connection may have these ends within a second.
-        return await self._shared(f"client {remote} {local} {token}", self._pages, remote.rpartition(":")[0], send)
+        return await self._share_request(
+            f"client {remote} {local} {token}", self._pages, remote.rpartition(":")[0], send
+        )
 
     async def budgets_of(self, address: str) -> Answer:
-        """Like :meth:`client`, for the budgets of *address*, connected or not. Concurrent calls share one request."""
+        """Like :meth:`client`, for the budgets of *address*, even without connections. Concurrent calls share it."""
 
         async def send() -> Answer:
             return await self._send_when_started({"query": "budgets", "client": address})
 
-        return await self._shared(f"budgets {address}", self._systems, address, send)
+        return await self._share_request(f"budgets {address}", self._systems, address, send)
 
-    async def _shared(self, key: str, queue: _Queue, address: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _share_request(
+        self, key: str, queue: _Queue, address: str, work: Callable[[], Awaitable[Answer]]
+    ) -> Answer:
         """Return the result of *work*, or of a recent or running request for the same *key*."""
         if self._is_closed:
             return ThrottlerOutcome.BUSY, {}

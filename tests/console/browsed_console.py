@@ -14,7 +14,7 @@ from fake_throttler import FakeThrottler, World
 from reserved_port import reserved_port
 
 
-class Browsed(NamedTuple):
+class Parts(NamedTuple):
     """The running parts: the throttler's world, the throttler, the console, and the browser."""
 
     world: World
@@ -24,7 +24,7 @@ class Browsed(NamedTuple):
 
 
 @contextmanager
-def browsed(directory: Path, world: World | None = None) -> Iterator[Browsed]:
+def console_in_browser(directory: Path, world: World | None = None) -> Iterator[Parts]:
     """Start all parts, with the empty *directory* for their files; *world* replaces the default world."""
     world = world or World()
     with (
@@ -32,4 +32,4 @@ def browsed(directory: Path, world: World | None = None) -> Iterator[Browsed]:
         console(directory, throttler.path, reserved_port()) as running,
         browser(directory) as chromium,
     ):
-        yield Browsed(world, throttler, running, chromium)
+        yield Parts(world, throttler, running, chromium)

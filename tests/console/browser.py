@@ -95,7 +95,7 @@ class Browser:
         """Return the serious and critical faults that axe-core finds; *of_colour*: only with its colour rules."""
         return axe.faults(self.driver, of_colour=of_colour)
 
-    def complaints(self) -> list[str]:
+    def logged_warnings(self) -> list[str]:
         """Return warnings and errors that the browser has logged since the last call."""
         entries: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [json.dumps(entry) for entry in entries if entry["level"] in ("SEVERE", "WARNING")]

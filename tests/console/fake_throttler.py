@@ -308,13 +308,13 @@ class World:
                     "token": each["token"],
                     "client": each["client"],
                     "since": each["since"],
-                    "subflows": [self._explained(subflow) for subflow in each["subflows"]],
+                    "subflows": [self._explanation(subflow) for subflow in each["subflows"]],
                 }
                 for each in found["connections"]
             ],
         }
 
-    def _explained(self, subflow: dict[str, Any]) -> dict[str, Any]:
+    def _explanation(self, subflow: dict[str, Any]) -> dict[str, Any]:
         capped = subflow["rule"] is not None
         suffix = " (dry run)" if self.dry_run else ""
         return {
@@ -322,7 +322,7 @@ class World:
             "direction": "down",
             "verdict": f"capped at 5 Mbit/s{suffix}" if capped else "not capped",
             "reason": subflow["reason"],
-            "tried": self._tried(capped) if self.tried is None else self.tried,
+            "tried": self._tried_rules(capped) if self.tried is None else self.tried,
             "stages": [
                 {
                     "stage": "budgets",
@@ -333,7 +333,7 @@ class World:
             "cap_state": "in force" if capped and not self.dry_run else "none",
         }
 
-    def _tried(self, capped: bool) -> list[dict[str, Any]]:
+    def _tried_rules(self, capped: bool) -> list[dict[str, Any]]:
         return [
             {
                 "rule": "office-hours",

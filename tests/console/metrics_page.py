@@ -22,7 +22,7 @@ _TABLE = re.compile(r"<!-- metrics: (\w+) -->\n(?:(?!<!-- ).)*<!-- end -->", re.
 _UNITS = {"humanizePercentage": "N %", "humanizeDuration": "N s"}
 
 
-def written(page: str) -> str:
+def with_tables(page: str) -> str:
     """Return *page* with up-to-date tables."""
     return _TABLE.sub(lambda found: f"<!-- metrics: {found[1]} -->\n\n{table(found[1])}\n<!-- end -->", page)
 
@@ -31,7 +31,9 @@ def table(prefix: str) -> str:
     """Return the table of the metrics whose names begin with *prefix*, or of the ``alerts``."""
     if prefix == "alerts":
         return "\n".join(["| alert | severity | meaning |", "|---|---|---|", *map(_alert, alerts())]) + "\n"
-    rows = [f"| `{_series(each)}` | {each.documentation} |" for each in shown() if each.name.startswith(prefix)]
+    rows = [
+        f"| `{_series(each)}` | {each.documentation} |" for each in exported_metrics() if each.name.startswith(prefix)
+    ]
     return "\n".join(["| metric | meaning |", "|---|---|", *rows]) + "\n"
 
 
@@ -47,7 +49,7 @@ def _alert(rule: dict[str, Any]) -> str:
     return f"| `{rule['alert']}` | {rule['labels']['severity']} | {text.replace('{{ $value }}', 'N')} |"
 
 
-def shown() -> Iterator[Metric]:
+def exported_metrics() -> Iterator[Metric]:
     return families(summary_answer(), squid_answer(), kernel_answer(), library_answer())
 
 
@@ -60,4 +62,4 @@ def labels(metric: Metric) -> list[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
+    PAGE.write_text(with_tables(PAGE.read_text()))

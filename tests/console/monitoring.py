@@ -38,7 +38,7 @@ def alerts() -> list[dict[str, Any]]:
     return [rule for group in read["groups"] for rule in group["rules"]]
 
 
-def filled_in(text: str, interval: str = "20s", chosen: Mapping[str, Sequence[str]] | None = None) -> str:
+def fill_variables(text: str, interval: str = "20s", chosen: Mapping[str, Sequence[str]] | None = None) -> str:
     """Return *text* with Grafana's variables replaced by the *chosen* values, or by a pattern for all."""
     text = text.replace("$__rate_interval", interval).replace("$__interval", interval)
     return re.sub(r"\$(instance|rule|path)\b", lambda found: _alternatives((chosen or {}).get(found[1])), text)
@@ -52,7 +52,7 @@ def _alternatives(values: Sequence[str] | None) -> str:
     return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
 
 
-def compared(expression: str) -> str:
+def with_bool_comparisons(expression: str) -> str:
     """Return *expression* with comparisons that yield 0 or 1 instead of filtering. It then always has a value."""
     return _COMPARISON.sub(r" \1 bool ", " ".join(expression.split()))
 
@@ -74,19 +74,21 @@ def variables() -> dict[str, tuple[str, str]]:
         if variable["type"] == "query":
             match = _VARIABLE.fullmatch(variable["query"]["query"])
             assert match is not None, variable["query"]
-            found[variable["name"]] = filled_in(match["selector"]), match["label"]
+            found[variable["name"]] = fill_variables(match["selector"]), match["label"]
     return found
 
 
 def shown_expressions(chosen: Mapping[str, Sequence[str]] | None = None) -> dict[str, str]:
     """Return every expression of the dashboard by its place, for the *chosen* values of variables."""
     found = {
-        f"{panel['title']}, {target['refId']}": filled_in(target["expr"], chosen=chosen)
+        f"{panel['title']}, {target['refId']}": fill_variables(target["expr"], chosen=chosen)
         for panel in panels()
         for target in panel["targets"]
     }
     for annotation in dashboard()["annotations"]["list"]:
-        found[f"annotation {annotation['name']}"] = compared(filled_in(annotation["expr"], chosen=chosen))
+        found[f"annotation {annotation['name']}"] = with_bool_comparisons(
+            fill_variables(annotation["expr"], chosen=chosen)
+        )
     return found
 
 

@@ -79,6 +79,6 @@ def samples(text: str) -> Samples:
     return found
 
 
-def labelled(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+def sample_key(name: str, **labels: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Return the key of a sample in :func:`samples`."""
     return name, tuple(sorted(labels.items()))

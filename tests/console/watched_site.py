@@ -29,12 +29,17 @@ class Site:
         self.answer: dict[str, Any] | None = None
         self.started: float | None = None
         """Start time of the throttler; None for the time of :class:`World`."""
-        self.alive: list[str] = []
+        self.status_lines: list[str] = []
         self.pauses: list[float] = []
         self.takes = 0.0
         """Seconds that each answer takes."""
         self.watch = Watch(
-            self.query, SOCKET, self.alive.append, sleep=self.sleep, clock=lambda: self.now, monotonic=lambda: self.now
+            self.query,
+            SOCKET,
+            self.status_lines.append,
+            sleep=self.sleep,
+            clock=lambda: self.now,
+            monotonic=lambda: self.now,
         )
 
     async def query(self, request: Mapping[str, object]) -> dict[str, Any]:

@@ -32,14 +32,14 @@ DEADLINE = 60
 PROGRAMS = {
     "id": "echo 0",
     "dpkg": "echo amd64",
-    # The file "there-NAME" has the state of a package, a line for each architecture. dpkg-query prints each line in the
-    # requested format, without a newline.
+    # The file "package-NAME" has the state of a package, one line for each architecture. dpkg-query prints each line in
+    # the requested format, without a newline.
     "dpkg-query": """
 for word; do
     case $word in -f=*) format=${word#-f=} ;; esac
     name=$word
 done
-if [ -e "$ROOT/there-$name" ]; then cat "$ROOT/there-$name"
+if [ -e "$ROOT/package-$name" ]; then cat "$ROOT/package-$name"
 elif [ ! -e "$ROOT/installed" ]; then exit 1
 else echo installed all
 fi | while read -r status architecture; do
@@ -70,7 +70,7 @@ if [ -e "$ROOT/hold" ]; then
 fi
 touch "$ROOT/installed"
 """,
-    # This stub makes the virtual environment and runs its commands.
+    # This stub creates the virtual environment and runs its commands.
     "python3.11": """
 case "$*" in
 "-m venv .venv") mkdir -p .venv/bin && cp "$ROOT/bin/pip" .venv/bin ;;
@@ -184,5 +184,5 @@ class Host:
         assert not any(self.has(name) for name in ENABLED)
         assert self.has(OPERATORS_UNIT)
         assert self.has("rc2.d/S01mine")
-        wanted = ["systemctl disable --quiet squid.service", "update-rc.d squid disable"]
-        assert sorted(self.log) == (wanted if disabled else [])
+        expected = ["systemctl disable --quiet squid.service", "update-rc.d squid disable"]
+        assert sorted(self.log) == (expected if disabled else [])

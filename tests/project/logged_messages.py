@@ -106,11 +106,11 @@ class Source:
             case ast.IfExp(_, first, second):
                 return self.texts(first, seen) | self.texts(second, seen)
             case ast.Name(name) if name not in seen:
-                return self._named(node, name, (*seen, name))
+                return self._texts_of_name(node, name, (*seen, name))
             case _:
                 return {HOLE}
 
-    def _named(self, node: ast.Name, name: str, seen: tuple[str, ...]) -> set[str]:
+    def _texts_of_name(self, node: ast.Name, name: str, seen: tuple[str, ...]) -> set[str]:
         function = self.functions.get(node)
         if function is None or name.isupper():
             return {self.constants.get(name) or constants().get(name, HOLE)}
@@ -133,7 +133,7 @@ class Source:
 
 def _parts(node: ast.AST) -> Iterable[ast.AST]:
     match node:
-        case ast.JoinedStr() | ast.Expr():  # an expression statement is a docstring
+        case ast.JoinedStr() | ast.Expr():  # an expression statement may be a docstring
             return ast.iter_child_nodes(node)
         # the first argument is the problem; the others are its place and the allowed values
         case ast.Call(ast.Name("Problem"), arguments):
@@ -175,20 +175,20 @@ def _is_of_a_command(source: Source) -> bool:
 
 def _is_warning(source: Source, level: ast.expr) -> bool:
     """Return whether *level*, a logging level or a syslog priority, can be a warning or an error."""
-    known = {ast.unparse(level)}
+    levels = {ast.unparse(level)}
     function = source.functions.get(level)
     if isinstance(level, ast.Name) and function is not None:
-        known |= {
+        levels |= {
             ast.unparse(each.value)
             for each in ast.walk(function)
             if isinstance(each, ast.Assign) and ast.unparse(each.targets[0]) == level.id
         }
-        if known == {level.id}:
+        if levels == {level.id}:
             return not level.id.isupper() or level.id in {"WARNING", "ERROR"}
-    return any(re.search("WARNING|ERR", each) for each in known)
+    return any(re.search("WARNING|ERR", each) for each in levels)
 
 
-def _logged(source: Source) -> Iterator[ast.expr]:
+def _logged_texts(source: Source) -> Iterator[ast.expr]:
     """Yield the text argument of each call that logs a warning or an error."""
     for call in source.calls:
         callee, arguments = _callee(call), call.args
@@ -223,7 +223,7 @@ def messages() -> dict[str, str]:
     for source in sources():
         if _is_of_a_command(source):
             continue
-        for node in _logged(source):
+        for node in _logged_texts(source):
             texts = {_as_on_page(text) for text in source.texts(node)}
             found |= {text: source.place(node) for text in texts if has_words(text)}
             if any(HOLE in text and not has_words(text) for text in texts) or _text_sources(source.place(node)):
@@ -241,12 +241,12 @@ def _text_sources(place: str) -> list[tuple[str, ...]]:
 
 def _texts_from_elsewhere(source: Source, node: ast.expr) -> Iterator[tuple[str, str]]:
     place = source.place(node)
-    known = _text_sources(place)
-    assert known or _logs_an_exception(source, node), (
+    listed = _text_sources(place)
+    assert listed or _logs_an_exception(source, node), (
         f"{place}: add the function that returns the logged text to TEXT_SOURCES"
     )
-    for wanted in (each for functions in known for each in functions):
-        yield from _texts_of_function(wanted)
+    for function in (each for functions in listed for each in functions):
+        yield from _texts_of_function(function)
 
 
 def _logs_an_exception(source: Source, node: ast.expr) -> bool:
@@ -261,8 +261,8 @@ def _logs_an_exception(source: Source, node: ast.expr) -> bool:
     return bool(kinds) and kinds <= REFUSALS | OTHER_EXCEPTIONS
 
 
-def _texts_of_function(wanted: str) -> Iterator[tuple[str, str]]:
-    end, _, name = wanted.partition(":")
+def _texts_of_function(place: str) -> Iterator[tuple[str, str]]:
+    end, _, name = place.partition(":")
     for source in (each for each in sources() if f"/{each.name}".endswith(f"/{end}")):
         for node, function in source.functions.items():
             if function.name == name and isinstance(node, ast.Constant | ast.JoinedStr) and not source.is_part(node):

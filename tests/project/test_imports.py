@@ -23,7 +23,7 @@ DAEMONS = re.compile(r"\bmptcp_(?:console|portal|proxy|throttler)\b")
 """Names of Python packages; the commands have hyphens instead."""
 
 
-def imported(source: str) -> set[str]:
+def imported_packages(source: str) -> set[str]:
     """Return the top-level packages that *source* imports anywhere."""
     found = set()
     for node in ast.walk(ast.parse(source)):
@@ -41,10 +41,12 @@ def test_component_tests_do_not_import_the_experiments(component: str) -> None:
     assert len(files) > len(list(TESTS.glob("*.py")))
     texts = {str(file): file.read_text() for file in files}
     # A file without the word need not be parsed.
-    assert [name for name, text in texts.items() if "mptcp_bench" in text and "mptcp_bench" in imported(text)] == []
+    assert [
+        name for name, text in texts.items() if "mptcp_bench" in text and "mptcp_bench" in imported_packages(text)
+    ] == []
 
 
-def named(source: str) -> Iterator[tuple[int, str]]:
+def module_names_in_strings(source: str) -> Iterator[tuple[int, str]]:
     """Yield line and text of each string in *source*, not comments, that names a package of a daemon."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and DAEMONS.search(node.value):
@@ -54,7 +56,7 @@ def named(source: str) -> Iterator[tuple[int, str]]:
 def test_laboratory_names_no_module_of_a_daemon() -> None:
     files = sorted(LABORATORY.rglob("*.py"))
     assert files
-    assert [(file.name, *found) for file in files for found in named(file.read_text())] == []
+    assert [(file.name, *found) for file in files for found in module_names_in_strings(file.read_text())] == []
 
 
 def test_import_contract_lists_all_judging_modules() -> None:

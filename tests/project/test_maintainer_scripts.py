@@ -53,9 +53,9 @@ class Host:
             text = text.replace(real, f"{self.root}{real}")
         environment = {"PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "ROOT": str(self.root)}
         command = ["sh", "-c", text, script, *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stderr
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stderr
 
     @property
     def log(self) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for ``debian/package``: it leaves no temporary files, and puts the package into the given directory.
+"""Tests for ``debian/package``: it leaves no temporary files, and writes the package into the given directory.
 
 A small stub replaces the real build tool.
 """
@@ -55,7 +55,7 @@ def build(sources: Path, *arguments: str | Path, prefix: Sequence[str] = ()) -> 
     )
 
 
-def test_package_is_put_into_the_given_directory(sources: Path) -> None:
+def test_package_is_written_into_the_given_directory(sources: Path) -> None:
     for target in ("dist", "dist", sources.parent / "new/made"):
         assert build(sources, *[target][: target != "dist"]).returncode == 0
         assert [each.name for each in (sources / target).iterdir()] == [PACKAGE]
@@ -63,15 +63,15 @@ def test_package_is_put_into_the_given_directory(sources: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "named"), [("dist", "dist"), ("dist/new/made", "dist"), ("LICENSE/made", "LICENSE")]
+    ("target", "named_in_message"), [("dist", "dist"), ("dist/new/made", "dist"), ("LICENSE/made", "LICENSE")]
 )
-def test_unwritable_directory_is_refused_before_the_build(sources: Path, target: str, named: str) -> None:
+def test_unwritable_directory_is_refused_before_the_build(sources: Path, target: str, named_in_message: str) -> None:
     """Defect: after a build by root, a build without root failed at its last step, after minutes, without a package."""
     (sources / "dist").mkdir(mode=0o555)
-    ended = build(sources, target, prefix=UNPRIVILEGED if os.geteuid() == 0 else ())
-    assert ended.returncode == 1
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith(f"deb: cannot write the package to {sources / target}: {sources / named} is ")
+    result = build(sources, target, prefix=UNPRIVILEGED if os.geteuid() == 0 else ())
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"deb: cannot write the package to {sources / target}: {sources / named_in_message} is ")
     assert not (sources.parent / "built").exists()
     assert list((sources.parent / "tmp").iterdir()) == []
 

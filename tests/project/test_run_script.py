@@ -49,7 +49,7 @@ def test_first_run_enables_nothing_and_second_run_installs_nothing(host: Host) -
 def test_package_of_another_architecture_counts_as_missing(host: Host, package_states: str, requested: bool) -> None:
     """Defect: if libc6-dev was also installed for a second architecture, each run requested it from the network."""
     host.touch("installed")
-    (host.root / "there-libc6-dev").write_text(package_states)
+    (host.root / "package-libc6-dev").write_text(package_states)
     host.end(host.start("demo"))
     assert host.has("requested") == requested
     assert not requested or (host.root / "requested").read_text().split()[-1] == "libc6-dev"
@@ -172,13 +172,13 @@ def test_links_are_removed_if_the_disabling_tools_fail(host: Host) -> None:
 
 @pytest.mark.parametrize(("arguments", "code"), [(("--help",), 0), ((), 2), (("nothing",), 2)])
 def test_usage_lists_the_commands_and_changes_nothing(host: Host, arguments: tuple[str, ...], code: int) -> None:
-    ended, output, errors = host.end(host.start(*arguments))
-    assert ended == code
-    shown, silent = (output, errors) if code == 0 else (errors, output)
-    assert "sudo ./run demo" in shown
-    assert "sudo ./run test" in shown
-    assert "For packagers: [sudo] ./run deb" in shown
-    assert silent == ""
+    status, output, errors = host.end(host.start(*arguments))
+    assert status == code
+    usage, other_output = (output, errors) if code == 0 else (errors, output)
+    assert "sudo ./run demo" in usage
+    assert "sudo ./run test" in usage
+    assert "For packagers: [sudo] ./run deb" in usage
+    assert other_output == ""
     assert not host.has("installed")
 
 

@@ -117,16 +117,19 @@ def test_check_warns_of_files_that_the_unit_cannot_open(
     places = Places(role.service_name)
     visible = ("/etc/mptcp-proxy/a", "/usr/share/a", "/srv/a", str(places.own_addresses))
     hidden = ("/root/a", "/home/me/a", "/run/user/0/a", "/tmp/a", "/var/tmp/a", "/dev/shm/a")
-    written = (places.logs / "a.log", "/var/log/squid/a.log", places.pid_file, "/run/squid/a", "/dev/null")
+    writable = (places.logs / "a.log", "/var/log/squid/a.log", places.pid_file, "/run/squid/a", "/dev/null")
     read_only = ("/etc/mptcp-proxy/a", "/usr/a", "/srv/a", "/run/a", "/var/spool/squid/a", "/var/lib/a", "/opt/a")
-    assert warned(role, [f'acl a src "{name}"' for name in (*visible, *hidden)]) == set(hidden)
-    assert warned(role, [f"cache_log {name}" for name in (*written, *read_only, *hidden)]) == {*read_only, *hidden}
+    assert unopenable_files(role, [f'acl a src "{name}"' for name in (*visible, *hidden)]) == set(hidden)
+    assert unopenable_files(role, [f"cache_log {name}" for name in (*writable, *read_only, *hidden)]) == {
+        *read_only,
+        *hidden,
+    }
     # The shipped configuration passes.
     shipped = (UNITS.parent / "conf" / role.file).read_text().splitlines()
-    assert warned(role, shipped) == set()
+    assert unopenable_files(role, shipped) == set()
 
 
-def warned(role: Role, lines: list[str]) -> set[str]:
+def unopenable_files(role: Role, lines: list[str]) -> set[str]:
     """Return the file names in *lines*, a configuration of *role*, that its unit cannot open."""
     numbered = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(lines, 1)]
     found = sandbox.unit_problems(role.installed_file, numbered, (), role.service_name, role)
@@ -200,8 +203,8 @@ def test_systemd_analyze_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
     copy = tmp_path / unit.name
     copy.write_text(re.sub(r"^(Exec\w+)=.*$", r"\1=/bin/true", unit.read_text(), flags=re.MULTILINE))
     command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, [line for line in done.stderr.splitlines() if unit.name in line]) == (0, [])
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, [line for line in result.stderr.splitlines() if unit.name in line]) == (0, [])
 
 
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
@@ -259,7 +262,7 @@ def test_drop_in_on_the_page_starts_the_throttler_with_an_interface(tmp_path: Pa
     systemctl = ["systemctl", "--quiet", f"--root={tmp_path}"]
     # The package enables the unit this way.
     subprocess.run([*systemctl, "enable", "mptcp-throttler"], check=True, timeout=60)
-    wanted = own / f"{example[1].partition('=')[2]}.wants/mptcp-throttler.service"
-    wanted.unlink(missing_ok=True)
+    link = own / f"{example[1].partition('=')[2]}.wants/mptcp-throttler.service"
+    link.unlink(missing_ok=True)
     subprocess.run([*systemctl, example[2], "mptcp-throttler"], check=True, timeout=60)
-    assert wanted.is_symlink()
+    assert link.is_symlink()

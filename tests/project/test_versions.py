@@ -21,7 +21,7 @@ def pyproject(directory: str = ".") -> dict[str, Any]:
     return tomllib.loads((REPOSITORY / directory / "pyproject.toml").read_text())
 
 
-def locked(name: str) -> dict[str, tuple[str, int]]:
+def locked_versions(name: str) -> dict[str, tuple[str, int]]:
     """Return the version and the number of hashes of each package in a lock file."""
     blocks = re.split(r"^(?=[a-z0-9])", (LOCKS / name).read_text(), flags=re.MULTILINE | re.IGNORECASE)
     pins = (re.match(r"([\w.-]+)==(\S+)", block) for block in blocks)
@@ -53,20 +53,22 @@ def test_command_names_match_their_modules() -> None:
 
 
 def test_lock_has_the_pinned_dependencies() -> None:
-    wanted = requirements(pyproject()["project"]["dependencies"])
-    assert {name: version for name, (version, _) in locked("run.txt").items() if name in wanted} == wanted
+    expected = requirements(pyproject()["project"]["dependencies"])
+    assert {name: version for name, (version, _) in locked_versions("run.txt").items() if name in expected} == expected
 
 
 def test_build_lock_has_the_pinned_build_backend() -> None:
-    wanted = requirements(pyproject()["build-system"]["requires"])
-    assert {name: version for name, (version, _) in locked("build.txt").items() if name in wanted} == wanted
-    assert f"hatchling=={wanted['hatchling']}" in pyproject()["project"]["optional-dependencies"]["dev"]
+    expected = requirements(pyproject()["build-system"]["requires"])
+    assert {
+        name: version for name, (version, _) in locked_versions("build.txt").items() if name in expected
+    } == expected
+    assert f"hatchling=={expected['hatchling']}" in pyproject()["project"]["optional-dependencies"]["dev"]
     assert pyproject("bench")["build-system"] == pyproject()["build-system"]
 
 
 @pytest.mark.parametrize("name", ["run.txt", "build.txt", "setuptools.txt"])
 def test_each_locked_package_has_a_hash(name: str) -> None:
-    pins = locked(name)
+    pins = locked_versions(name)
     assert len(pins) == (LOCKS / name).read_text().count("==") > 0
     assert [package for package, (_, hashes) in pins.items() if not hashes] == []
 
@@ -77,8 +79,8 @@ def test_run_installs_the_build_dependencies() -> None:
     installed = re.search(r'^DEB_PACKAGES="(.*)"$', (REPOSITORY / "run").read_text(), re.MULTILINE)
     assert field
     assert installed
-    wanted = {re.sub(r"-compat|\(.*\)|\s", "", each) for each in field[1].split(",")}
-    assert wanted <= set(installed[1].split())
+    expected = {re.sub(r"-compat|\(.*\)|\s", "", each) for each in field[1].split(",")}
+    assert expected <= set(installed[1].split())
 
 
 def test_run_installs_the_implicit_build_dependencies(tmp_path: Path) -> None:

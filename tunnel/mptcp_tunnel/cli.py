@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from mptcp_common import __version__, journal
 from mptcp_common.commands import add_config, outcome
 from mptcp_common.exit_status import DONE, FAILED
-from mptcp_common.findings import printed
+from mptcp_common.findings import print_findings
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.problems import DocumentError, Problem
 from mptcp_common.status_client import ask
@@ -95,7 +95,7 @@ def _doctor(options: argparse.Namespace) -> int:
         status = ask(settings.status_socket, {})
     except OSError:
         status = None
-    return printed(tuple(examine(settings, status)), as_json=options.json)
+    return print_findings(tuple(examine(settings, status)), as_json=options.json)
 
 
 def _status(options: argparse.Namespace) -> int:

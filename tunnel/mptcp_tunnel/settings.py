@@ -21,9 +21,9 @@ from mptcp_common.fields import (
     Parsed,
     Port,
     Section,
+    alternatives,
     between,
     editor_schema,
-    either,
     one_of,
 )
 from mptcp_common.paths import AbsoluteFileName, SocketName
@@ -168,7 +168,7 @@ def load_settings(text: str, source: str) -> Settings:
         if len(set(each.paths.values())) < len(each.paths):
             complain((*at, "paths"), "two paths have the same interface")
         if each.spill_ms is not None and each.mode not in _SPILLING:
-            complain((*at, "spill_ms"), f"mode {each.mode} has no spill; use mode {either(_SPILLING)}")
+            complain((*at, "spill_ms"), f"mode {each.mode} has no spill; use mode {alternatives(_SPILLING)}")
         if each.weights and each.mode != "weights":
             complain((*at, "weights"), f'mode {each.mode} has no weights; write "mode: weights"')
         if each.mode == "weights":

@@ -72,7 +72,7 @@ class Scraper:
         self._sources = sources
         self._clock = clock
         self._running_query: asyncio.Task[App] | None = None
-        self._until = 0.0
+        self._expires = 0.0
         """When the cached answer expires, monotonic seconds."""
         self._last_problem: dict[str, str | None] = {}
 
@@ -83,7 +83,7 @@ class Scraper:
             await _refuse(send)
             return
         query = self._running_query
-        if query is None or (query.done() and self._clock() >= self._until):
+        if query is None or (query.done() and self._clock() >= self._expires):
             query = self._running_query = asyncio.create_task(self._query_sources())
         # A scrape that is aborted does not cancel the query for others.
         answer = await asyncio.shield(query)
@@ -94,7 +94,7 @@ class Scraper:
             throttler, squid = await asyncio.gather(self._throttler(), self._squid())
             figures = self._figures(throttler, squid, self._mptcp_ext())
         finally:
-            self._until = self._clock() + CACHE_SECONDS
+            self._expires = self._clock() + CACHE_SECONDS
         registry = CollectorRegistry()
         registry.register(figures)
         app: App = make_asgi_app(registry)

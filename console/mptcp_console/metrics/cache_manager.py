@@ -31,15 +31,15 @@ def read_pages(address: str, timeout: float) -> SquidPages:
     omitted if its page is late, or if the process has just ended. Raises OSError or HTTPException if a page is missing
     or refused for every process, ValueError if a page is not Squid's.
     """
-    until = time.monotonic() + timeout
-    info = _page(address, INFO, until)
+    deadline = time.monotonic() + timeout
+    info = _page(address, INFO, deadline)
     # If Squid has only one process, it ignores the number.
-    processes = parse_processes(_page(address, BY_PROCESS, until)) or [SINGLE_PROCESS]
+    processes = parse_processes(_page(address, BY_PROCESS, deadline)) or [SINGLE_PROCESS]
     counters = {}
     last_error: Exception | None = None
     for number in processes:
         try:
-            counters[number] = parse_counters(_page(address, f"{COUNTERS}?processes={number}", until))
+            counters[number] = parse_counters(_page(address, f"{COUNTERS}?processes={number}", deadline))
         except (OSError, http.client.HTTPException, ValueError) as error:
             last_error = error
     if last_error is not None and not counters:
@@ -47,14 +47,14 @@ def read_pages(address: str, timeout: float) -> SquidPages:
     return SquidPages(counters, parse_info(info))
 
 
-def _page(address: str, page: str, until: float) -> str:
+def _page(address: str, page: str, deadline: float) -> str:
     """Return the text of *page*. Each page needs a new connection, because a Squid with several processes closes it
     after one page."""
-    left = until - time.monotonic()
-    if left <= 0:
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
         raise TimeoutError
     url = urlsplit(address)
-    connection = http.client.HTTPConnection(url.hostname or "", url.port or 80, timeout=left)
+    connection = http.client.HTTPConnection(url.hostname or "", url.port or 80, timeout=remaining)
     try:
         connection.request("GET", _MANAGER + page)
         answer = connection.getresponse()

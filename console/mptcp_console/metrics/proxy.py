@@ -45,13 +45,13 @@ class ProxyHealth:
         self._clock = clock
         self._lock = asyncio.Lock()
         self._answer: dict[str, Any] = {}
-        self._until = float("-inf")
+        self._expires = float("-inf")
 
     async def answer(self, _: Request) -> Response:
         async with self._lock:
-            if self._clock() >= self._until:
+            if self._clock() >= self._expires:
                 self._answer = {"squid": await self._squid(), "mptcp": self._mptcp()}
-                self._until = self._clock() + CACHE_SECONDS
+                self._expires = self._clock() + CACHE_SECONDS
         return JSONResponse({"time": time.time(), **self._answer})
 
     async def _squid(self) -> dict[str, Any]:

@@ -109,10 +109,10 @@ def _daemon(summary: Answer) -> Iterator[Metric]:
     yield gauge("mptcp_throttler_reload_refused", "1 after a refused reload, until one succeeds.", refused)
     failing = float(summary.get("ledger_error") is not None)  # .get, because an older throttler lacks it
     yield gauge("mptcp_throttler_ledger_failing", "1 while the ledger cannot be written.", failing)
-    captures: dict[Labels, float] = {(name,): float(is_there) for name, is_there in summary.get("captures", {}).items()}
+    captures: dict[Labels, float] = {(name,): float(works) for name, works in summary.get("captures", {}).items()}
     text = "1 while the throttler captures on the interface."
     yield gauges("mptcp_throttler_capturing", text, ("interface",), captures)
-    programs: dict[Labels, float] = {(name,): float(is_there) for name, is_there in summary.get("bpf", {}).items()}
+    programs: dict[Labels, float] = {(name,): float(works) for name, works in summary.get("bpf", {}).items()}
     text = "1 if the BPF program works."
     yield gauges("mptcp_throttler_bpf", text, ("program",), programs)
     text = "Longest delay of the event loop"
@@ -136,8 +136,8 @@ def _traffic(summary: Answer) -> Iterator[Metric]:
     yield gauge("mptcp_throttler_clients", "Client addresses.", summary["clients"])
     yield gauge("mptcp_throttler_subflows", "Active subflows.", summary["subflows"]["active"])
     paths = summary["paths"]
-    is_there = sums(((each["path"] or ABSENT,), each["subflows"]) for each in paths)
-    yield gauges("mptcp_throttler_path_subflows", "Subflows by path.", ("path",), is_there)
+    subflows = sums(((each["path"] or ABSENT,), each["subflows"]) for each in paths)
+    yield gauges("mptcp_throttler_path_subflows", "Subflows by path.", ("path",), subflows)
     text = "Payload by path."
     carried = sums(
         ((each["path"] or ABSENT, direction), each[key])

@@ -24,7 +24,7 @@ class Candidate:
     """Remaining seconds in which new connections may use the address."""
 
 
-def chosen(candidates: Sequence[Candidate], current: Address | None) -> Candidate | None:
+def choose_address(candidates: Sequence[Candidate], current: Address | None) -> Candidate | None:
     """Return the address for subflows: *current*, unless another address is of a better kind."""
     usable = [each for each in candidates if not each.deprecated]
     if not usable:

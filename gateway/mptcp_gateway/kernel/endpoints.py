@@ -17,7 +17,7 @@ _FLAGS: Final = ("signal", "subflow", "backup", "fullmesh")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExistingEndpoint:
     """An existing endpoint; the kernel has at most one per address."""
 
     number: int
@@ -26,18 +26,18 @@ class Found:
     flags: tuple[str, ...]
 
     @property
-    def opens(self) -> bool:
+    def opens_subflows(self) -> bool:
         """Whether the kernel opens subflows from it."""
         return "subflow" in self.flags
 
 
-def endpoints() -> dict[Address, Found]:
+def endpoints() -> dict[Address, ExistingEndpoint]:
     """Return the endpoints without a port, except those that the kernel created itself. Raises KernelError."""
     found = {}
     for each in json.loads(_ip("-j", "mptcp", "endpoint", "show") or "[]"):
         if not each.get("implicit") and "port" not in each:
             flags = tuple(flag for flag in _FLAGS if each.get(flag))
-            found[ip_address(each["address"])] = Found(int(each["id"]), each.get("dev", ""), flags)
+            found[ip_address(each["address"])] = ExistingEndpoint(int(each["id"]), each.get("dev", ""), flags)
     return found
 
 

@@ -21,7 +21,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.reasons import reason
-from mptcp_gateway.kernel.addresses import Candidate, chosen
+from mptcp_gateway.kernel.addresses import Candidate, choose_address
 from mptcp_gateway.model import MARK_MASK, Access, Address, Way
 from mptcp_gateway.plan import MAIN, PRIORITIES, TABLES, Objects, Route, Rule
 
@@ -56,7 +56,7 @@ class Network:
     def close(self) -> None:
         self._route.close()
 
-    def found(self, uplinks: Mapping[str, str], current: Mapping[Way, Access]) -> dict[Way, Access]:
+    def read_access(self, uplinks: Mapping[str, str], current: Mapping[Way, Access]) -> dict[Way, Access]:
         """Return the current access of *uplinks* (devices by name); *current*: the access known so far. Raises
         KernelError."""
         try:
@@ -100,7 +100,7 @@ class Network:
                 _parse_route(each)
                 for family in _FAMILIES.values()
                 for table in TABLES
-                for each in _dumped(partial(self._route.get_routes, family=family, table=table))
+                for each in _dump(partial(self._route.get_routes, family=family, table=table))
                 if each["type"] in (_UNICAST, _LOCAL)
             ]
             rules = [_parse_rule(each) for family in _FAMILIES.values() for each in self._our_rules(family)]
@@ -108,8 +108,8 @@ class Network:
             raise KernelError(f"read the gateway's routes: {reason(error)}") from error
         return Objects(frozenset(routes), frozenset(rules))
 
-    def apply(self, wanted: Objects) -> list[str]:
-        """Change the gateway's routes and rules to the *wanted* ones; return the refusals. Raises KernelError if the
+    def apply(self, planned: Objects) -> list[str]:
+        """Change the gateway's routes and rules to the *planned* ones; return the refusals. Raises KernelError if the
         current state cannot be read.
 
         Objects are added before others are removed, so that no packet is routed with an empty table.
@@ -117,24 +117,24 @@ class Network:
         existing = self.objects()
         refused: list[str] = []
         # Add the route to the network before the default route, whose gateway is in that network.
-        for route in sorted(wanted.routes - existing.routes, key=lambda each: each.to is None):
+        for route in sorted(planned.routes - existing.routes, key=lambda each: each.to is None):
             refused += self._change_route("replace", route)
-        for rule in wanted.rules - existing.rules:
+        for rule in planned.rules - existing.rules:
             refused += self._change_rule("add", rule)
-        if existing.rules <= wanted.rules and existing.routes <= wanted.routes:
+        if existing.rules <= planned.rules and existing.routes <= planned.routes:
             return refused
-        for rule in existing.rules - wanted.rules:
+        for rule in existing.rules - planned.rules:
             refused += self._change_rule("del", rule)
-        for route in self.objects().routes - wanted.routes:  # read again, because some routes were replaced
+        for route in self.objects().routes - planned.routes:  # read again, because some routes were replaced
             refused += self._change_route("del", route)
         return refused
 
     def _main_routes(self) -> Iterator[Any]:
         for family in _FAMILIES.values():
-            yield from _dumped(partial(self._route.get_routes, family=family, table=MAIN))
+            yield from _dump(partial(self._route.get_routes, family=family, table=MAIN))
 
     def _our_rules(self, family: int) -> Iterator[Any]:
-        for each in _dumped(lambda: self._route.get_rules(family=family)):
+        for each in _dump(lambda: self._route.get_rules(family=family)):
             if (each.get_attr("FRA_PRIORITY") or 0) in PRIORITIES:
                 yield each
 
@@ -179,7 +179,7 @@ class Network:
         return []
 
 
-def _dumped(dump: Callable[[], Iterable[Any]]) -> list[Any]:
+def _dump(dump: Callable[[], Iterable[Any]]) -> list[Any]:
     """Return a dump of one family; empty if the kernel lacks the family."""
     try:
         return list(dump())
@@ -189,15 +189,18 @@ def _dumped(dump: Callable[[], Iterable[Any]]) -> list[Any]:
         raise
 
 
-def retransmitting(
-    addresses: Iterable[Address], to: Iterable[Address], without: Collection[int], tables: Iterable[Path] = _SOCKETS
+def retransmitting_addresses(
+    addresses: Iterable[Address],
+    parents: Iterable[Address],
+    ignored_ports: Collection[int],
+    tables: Iterable[Path] = _SOCKETS,
 ) -> set[Address]:
-    """Return the *addresses* from which a TCP socket to one of *to* retransmits. proc(5).
+    """Return the *addresses* from which a TCP socket to one of *parents* retransmits. proc(5).
 
-    *without*: local ports to ignore.
+    *ignored_ports*: local ports.
     """
     texts = {text: address for address in addresses for text in _proc_forms(address)}
-    targets = {text for address in to for text in _proc_forms(address)}
+    targets = {text for address in parents for text in _proc_forms(address)}
     found = set()
     for table in tables:
         with suppress(OSError), table.open(encoding="ascii") as lines:
@@ -209,7 +212,7 @@ def retransmitting(
                     address is not None
                     and words[6] != "00000000"
                     and words[2].partition(":")[0] in targets
-                    and int(port, 16) not in without
+                    and int(port, 16) not in ignored_ports
                 ):
                     found.add(address)
     return found
@@ -244,7 +247,7 @@ def access_of(
         for each in addresses
         if each["index"] == index and each["family"] == family and not each["scope"] and not _flags(each) & _UNUSABLE
     ]
-    best = chosen(candidates, current)
+    best = choose_address(candidates, current)
     if best is None or not (gateways or link["flags"] & _POINT_TO_POINT):
         return None
     is_single = best.interface.network.prefixlen == best.interface.max_prefixlen

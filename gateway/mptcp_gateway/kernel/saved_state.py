@@ -110,16 +110,16 @@ class SavedState:
                 refused += self._ensure(name, "2")
         return refused
 
-    def ensure_endpoints(self, wanted: Iterable[Endpoint], addresses: Collection[Address]) -> list[str]:
-        """Add the *wanted* endpoints; remove the gateway's other endpoints, and all other endpoints at *addresses*, the
-        addresses of the ways. Return the refusals. Raises KernelError if the kernel's endpoints cannot be read."""
-        devices = {each.address: each.device for each in wanted}
+    def ensure_endpoints(self, planned: Iterable[Endpoint], addresses: Collection[Address]) -> list[str]:
+        """Add the *planned* endpoints; remove the gateway's other endpoints, and all other endpoints at *addresses*,
+        those of the ways. Return the refusals. Raises KernelError if the kernel's endpoints cannot be read."""
+        devices = {each.address: each.device for each in planned}
         refused: list[str] = []
         existing = endpoints()
         # Delete first, because the kernel allows eight endpoints, and one per address.
         for address, found in list(existing.items()):
             ours = address in self._own_endpoints
-            is_right = found.opens and found.device in ("", devices.get(address))
+            is_right = found.opens_subflows and found.device in ("", devices.get(address))
             if is_right if address in devices else not (ours or address in addresses):
                 continue
             try:
@@ -193,7 +193,7 @@ class SavedState:
             "sysctls": self._sysctls,
             "limit": self._limit,
             "endpoints": [str(each) for each in self._own_endpoints],
-            "others": [(str(address), *how) for address, how in self._deleted_endpoints.items()],
+            "others": [(str(address), *endpoint) for address, endpoint in self._deleted_endpoints.items()],
         }
         write_state(self._path, json.dumps(saved))
 

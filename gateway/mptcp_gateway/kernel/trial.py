@@ -48,7 +48,7 @@ def run_trial(
     answered: list[Outcome] = []
     for target in islice((each for each in targets if each.address.version == access.address.version), MAX_TARGETS):
         try:
-            outcome = _connected(access, target, timeout, ports, thorough)
+            outcome = _try_address(access, target, timeout, ports, thorough)
         except ConnectionRefusedError:
             answered.append(Outcome(Verdict.GOOD, reason=f"{target.address}: connection refused", unproven=True))
             continue
@@ -63,7 +63,7 @@ def run_trial(
     return Outcome(Verdict.DEAD, reason="; ".join(dict.fromkeys(reasons)))
 
 
-def _connected(access: Access, target: ParentAddress, timeout: float, ports: set[int], thorough: bool) -> Outcome:
+def _try_address(access: Access, target: ParentAddress, timeout: float, ports: set[int], thorough: bool) -> Outcome:
     """Try one address of a parent; return the outcome. Raises OSError if there is no answer."""
     family = socket.AF_INET if access.address.version == 4 else socket.AF_INET6
     with socket.socket(family, socket.SOCK_STREAM, _IPPROTO_MPTCP) as connection:
@@ -80,7 +80,7 @@ def _connected(access: Access, target: ParentAddress, timeout: float, ports: set
             ports.discard(port)
         seconds = time.monotonic() - begun
         if _is_multipath(connection):
-            remark = _with_data(connection, access.device) if thorough else ""
+            remark = _send_data(connection, access.device) if thorough else ""
             if _is_multipath(connection):
                 return Outcome(Verdict.GOOD, seconds, remark, target=target, thorough=thorough)
             return Outcome(
@@ -101,14 +101,14 @@ def _is_multipath(connection: socket.socket) -> bool:
     return not flags & _FALLBACK
 
 
-def _with_data(connection: socket.socket, device: str) -> str:
+def _send_data(connection: socket.socket, device: str) -> str:
     """Send two full segments; return a remark if they do not arrive as expected. Raises OSError."""
     connection.sendall(_DATA)
-    until = time.monotonic() + DATA_SECONDS
+    deadline = time.monotonic() + DATA_SECONDS
     path_mtu, unacked = 0, 1
     # Read tcp_info of this subflow, because the kernel sends data that is not acknowledged on another subflow.
     while unacked:
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             return STALLS
         time.sleep(_POLL_SECONDS)
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)

@@ -27,12 +27,12 @@ function show(report) {
   fill(byId("lines"), report.lines);
   fill(byId("steps"), report.advice);
   byId("advice").hidden = report.advice.length === 0;
-  bars(byId("subflows"), report.subflows.map((each) => ({
+  showBars(byId("subflows"), report.subflows.map((each) => ({
     name: each.path || "no name", address: each.address || "", value: each.share, max: 100,
     figure: each.share + " %", details: each.details})));
   byId("paths").hidden = report.subflows.length === 0;
   byId("systems").hidden = report.transport === "multipath";
-  bars(byId("budgets"), report.budgets.map((each) => ({
+  showBars(byId("budgets"), report.budgets.map((each) => ({
     name: each.title, address: "", value: each.left, max: each.volume, low: each.low, high: each.getting_low,
     figure: each.figure, details: ""})));
   byId("volumes").hidden = report.budgets.length === 0;
@@ -42,7 +42,7 @@ function show(report) {
  * Return whether the report lacks the throttler's part (the throttler is busy or silent), but the shown report has it.
  * @param {CheckReport} report
  */
-function hasLess(report) {
+function lacksThrottlerPart(report) {
   const {transport, throttler} = byId("answer").dataset;
   return ["busy", "silent"].includes(report.throttler) && throttler === "answered" && transport === report.transport;
 }
@@ -71,7 +71,7 @@ function fill(list, lines) {
  * Show the bars in the same way, as copies of the page's template.
  * @param {HTMLElement} list @param {Bar[]} bars
  */
-function bars(list, bars) {
+function showBars(list, bars) {
   const pattern = /** @type {HTMLTemplateElement} */ (byId("bar")).content;
   while (list.children.length > bars.length) list.lastElementChild?.remove();
   bars.forEach((each, number) => {
@@ -101,7 +101,7 @@ async function update() {
       // A 503 in JSON has the kernel's part, without the throttler's. Squid's own 503 is an HTML page.
       if (!(answer.headers.get("content-type") || "").includes("json")) throw new Error(String(answer.status));
       const report = await answer.json();
-      const isIncomplete = hasLess(report);
+      const isIncomplete = lacksThrottlerPart(report);
       if (!isIncomplete) show(report);
       write(byId("state"), isIncomplete ? CROWDED : explanation);
     } catch {

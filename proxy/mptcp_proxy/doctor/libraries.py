@@ -6,16 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mptcp_common.findings import Finding, fail, ok, warn
-from mptcp_common.throttler_needs import NFTABLES, PCAP, first, missing_nftables, missing_pcap
+from mptcp_common.throttler_needs import NFTABLES, PCAP, first_loadable, missing_nftables, missing_pcap
 
 
 def pcap(loads: Callable[[str], bool]) -> Finding:
     if lack := missing_pcap(loads):
         return fail("libpcap", *lack)
-    return ok("libpcap", f"{first(PCAP, loads)} loads")
+    return ok("libpcap", f"{first_loadable(PCAP, loads)} loads")
 
 
 def nftables(loads: Callable[[str], bool]) -> Finding:
     if lack := missing_nftables(loads):
         return warn("libnftables", *lack)
-    return ok("libnftables", f"{first(NFTABLES, loads)} loads")
+    return ok("libnftables", f"{first_loadable(NFTABLES, loads)} loads")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mptcp_common.findings import printed
+from mptcp_common.findings import print_findings
 
 from ..places import Places, Role
 
@@ -21,4 +21,4 @@ def examine(
         findings = tuple(examine_relay(configuration, places, allow_open))
     else:
         findings = tuple(examine_host(configuration, places, allow_open, throttler_settings))
-    return printed(findings, as_json=as_json)
+    return print_findings(findings, as_json=as_json)

@@ -20,7 +20,7 @@ class RefusedError(Exception):
     """An error that a program defines in addition to the system's errors."""
 
 
-def raising(error: BaseException) -> Callable[[], int]:
+def failing_command(error: BaseException) -> Callable[[], int]:
     def command() -> int:
         raise error
 
@@ -42,23 +42,23 @@ BROKEN = DocumentError([Problem("a.yaml", 3, 1, "key", "1", "is wrong"), Problem
 def test_error_is_printed_as_one_line_per_problem(
     error: BaseException, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert outcome("prog", raising(error), is_daemon=False, refusals=lambda: (RefusedError,)) == FAILED
+    assert outcome("prog", failing_command(error), is_daemon=False, refusals=lambda: (RefusedError,)) == FAILED
     assert capsys.readouterr().err == expected
 
 
 def test_daemon_with_wrong_files_ends_with_a_status_against_restarts() -> None:
-    assert outcome("prog", raising(BROKEN), is_daemon=True) == CONFIGURATION
-    assert outcome("prog", raising(OSError(98, "Address already in use")), is_daemon=True) == FAILED
+    assert outcome("prog", failing_command(BROKEN), is_daemon=True) == CONFIGURATION
+    assert outcome("prog", failing_command(OSError(98, "Address already in use")), is_daemon=True) == FAILED
 
 
 def test_return_value_is_kept_and_unknown_exceptions_are_raised() -> None:
     assert outcome("prog", lambda: DONE, is_daemon=False) == DONE
     assert outcome("prog", lambda: 7, is_daemon=True) == 7
     with pytest.raises(RefusedError):
-        outcome("prog", raising(RefusedError()), is_daemon=False)
+        outcome("prog", failing_command(RefusedError()), is_daemon=False)
 
 
-def printing(count: int) -> list[str]:
+def printing_command(count: int) -> list[str]:
     """Return the command line of a program that prints *count* characters as a command through `outcome`."""
     code = (
         "import sys\nfrom mptcp_common.commands import outcome\n"
@@ -71,7 +71,7 @@ def printing(count: int) -> list[str]:
 @pytest.mark.parametrize("count", [1, 1_000_000], ids=["short output", "long output"])
 def test_closed_output_pipe_prints_no_error(count: int) -> None:
     """Defect: if the output was short, it was still buffered, and the interpreter printed an error at its end."""
-    with subprocess.Popen(printing(count), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(printing_command(count), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
@@ -82,14 +82,16 @@ def test_closed_output_pipe_prints_no_error(count: int) -> None:
 @pytest.mark.parametrize("count", [1, 1_000_000], ids=["short output", "long output"])
 def test_full_disk_is_reported_in_one_line(count: int) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(printing(count), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == FAILED
-    assert done.stderr == "prog: No space left on device\n"
+        result = subprocess.run(printing_command(count), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.returncode == FAILED
+    assert result.stderr == "prog: No space left on device\n"
 
 
 def test_closed_standard_output_prints_no_error() -> None:
-    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *printing(1)], stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (DONE, b"")
+    result = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *printing_command(1)], stderr=subprocess.PIPE, check=False
+    )
+    assert (result.returncode, result.stderr) == (DONE, b"")
 
 
 @pytest.mark.parametrize(("is_required", "default"), [(True, Path("/etc/x.yaml")), (False, None)])

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from mptcp_common.findings import Finding, as_text_json, exit_status, fail, lines, ok, summary, unseen, warn
+from mptcp_common.findings import Finding, exit_status, fail, json_text, lines, ok, summary, unseen, warn
 
 FINDINGS = (
     ok("one", "works"),
@@ -43,7 +43,7 @@ def test_exit_status_and_summary_follow_the_findings(findings: tuple[Finding, ..
 
 
 def test_findings_are_printed_as_json() -> None:
-    assert json.loads(as_text_json(FINDINGS))[1] == {
+    assert json.loads(json_text(FINDINGS))[1] == {
         "check": "second",
         "status": "warn",
         "text": "doubtful",

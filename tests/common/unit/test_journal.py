@@ -16,7 +16,7 @@ from mptcp_common.reasons import reason
 PROGRAM = "from mptcp_common.journal import say; say('first\\nsecond', 4)"
 
 
-def printed(tmp_path: Path, stream: str | None) -> str:
+def stderr_text(tmp_path: Path, stream: str | None) -> str:
     """Return the text printed with the value *stream* of JOURNAL_STREAM.
 
     None: the variable names stderr, as if stderr were the journal.
@@ -29,20 +29,22 @@ def printed(tmp_path: Path, stream: str | None) -> str:
 
 
 def test_each_line_to_the_journal_has_its_priority(tmp_path: Path) -> None:
-    assert printed(tmp_path, None) == "<4>first\n<4>second\n"
+    assert stderr_text(tmp_path, None) == "<4>first\n<4>second\n"
 
 
 @pytest.mark.parametrize("stream", ["1:2", "nonsense", " "])
 def test_output_other_than_the_journal_gets_plain_lines(tmp_path: Path, stream: str) -> None:
-    assert printed(tmp_path, stream) == "first\nsecond\n"
+    assert stderr_text(tmp_path, stream) == "first\nsecond\n"
 
 
 def test_unwritable_line_does_not_end_the_program() -> None:
     """Defect: if stderr was a file on a full disk, the supervisor and Squid ended when a line was printed."""
     code = "from mptcp_common.journal import say\nfor _ in range(2000): say('not to be written')\nprint('alive')"
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True, check=False)
-    assert done.stdout == "alive\n"
+        result = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=full, text=True, check=False
+        )
+    assert result.stdout == "alive\n"
 
 
 def test_priorities_are_those_of_syslog() -> None:

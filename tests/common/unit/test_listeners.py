@@ -9,7 +9,7 @@ import socket
 import pytest
 from reserved_port import reserved_port
 
-from mptcp_common.listeners import listening, missing_addresses
+from mptcp_common.listeners import missing_addresses, open_listener
 
 ABSENT = ["192.0.2.1", "2001:db8::1"]
 """Addresses reserved for documentation (RFC 5737, RFC 3849)."""
@@ -18,28 +18,28 @@ ABSENT = ["192.0.2.1", "2001:db8::1"]
 @pytest.mark.parametrize("address", ABSENT)
 def test_listening_on_an_absent_address_succeeds(address: str) -> None:
     """Defect: the console failed if the host got the address later, and systemd ended its attempts after five."""
-    with listening(address, 0, 5) as listener:
+    with open_listener(address, 0, 5) as listener:
         assert listener.getsockname()[0] == address
         assert listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
 
 
 @pytest.mark.parametrize("address", ["::", "0::0"])
 def test_ipv6_wildcard_also_listens_on_ipv4(address: str) -> None:
-    with listening(address, 0, 5) as listener:
+    with open_listener(address, 0, 5) as listener:
         for local in ("127.0.0.1", "::1"):
             socket.create_connection((local, listener.getsockname()[1]), 60).close()
 
 
 @pytest.mark.parametrize(("address", "other"), [("0.0.0.0", "::1"), ("::1", "127.0.0.1")])
 def test_other_address_listens_only_on_its_own_family(address: str, other: str) -> None:
-    with listening(address, 0, 5) as listener, pytest.raises(ConnectionRefusedError):
+    with open_listener(address, 0, 5) as listener, pytest.raises(ConnectionRefusedError):
         socket.create_connection((other, listener.getsockname()[1]), 60)
 
 
 def test_port_in_use_is_an_error() -> None:
     port = reserved_port()
-    with listening("127.0.0.1", port, 5), pytest.raises(OSError, match="in use") as raised:
-        listening("127.0.0.1", port, 5)
+    with open_listener("127.0.0.1", port, 5), pytest.raises(OSError, match="in use") as raised:
+        open_listener("127.0.0.1", port, 5)
     assert raised.value.errno == errno.EADDRINUSE
 
 

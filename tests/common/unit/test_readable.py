@@ -32,18 +32,18 @@ def systemctl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return program
 
 
-def answering(systemctl: Path, groups: str, code: int = 0) -> None:
+def write_systemctl(systemctl: Path, groups: str, code: int = 0) -> None:
     arguments = "show --property=SupplementaryGroups mptcp-portal.service"
     systemctl.write_text(f'#!/bin/sh\n[ "$*" = "{arguments}" ] && echo "SupplementaryGroups={groups}"; exit {code}\n')
     systemctl.chmod(0o755)
 
 
 def test_groups_of_a_unit_come_from_systemd(systemctl: Path) -> None:
-    answering(systemctl, "nogroup 4711 no-such-group-here")
+    write_systemctl(systemctl, "nogroup 4711 no-such-group-here")
     assert groups_of_unit("mptcp-portal.service") == [grp.getgrnam("nogroup").gr_gid, 4711]
 
 
 def test_missing_systemd_or_unit_gives_no_groups(systemctl: Path) -> None:
     assert groups_of_unit("mptcp-portal.service") == []
-    answering(systemctl, "", 1)
+    write_systemctl(systemctl, "", 1)
     assert groups_of_unit("mptcp-portal.service") == []

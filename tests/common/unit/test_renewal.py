@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from certificates import der, encrypted, replaced, self_signed
+from certificates import der, encrypted, replace_file, self_signed
 
 from mptcp_common import renewal
 from mptcp_common.certificates import load_certificate
@@ -31,11 +31,11 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
 
 
 @pytest.fixture
-def served(tmp_path: Path, pairs: dict[str, Pair]) -> Pair:
+def served_pair(tmp_path: Path, pairs: dict[str, Pair]) -> Pair:
     """The files that the server uses. Their content is that of ``old``."""
     pair = Pair(tmp_path / "certificate.pem", tmp_path / "key.pem")
     for file, source in zip(pair, pairs["old"], strict=True):
-        replaced(file, source)
+        replace_file(file, source)
     return pair
 
 
@@ -70,22 +70,26 @@ class Server:
 @pytest.mark.parametrize("name", [None, "proxy.lan"])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_renewed_certificate_is_shown_as_soon_as_its_key_exists(
-    served: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], version: ssl.TLSVersion, name: str | None
+    served_pair: Pair,
+    pairs: dict[str, Pair],
+    capsys: pytest.CaptureFixture[str],
+    version: ssl.TLSVersion,
+    name: str | None,
 ) -> None:
     """Defect: the files were read only once, at the start, and clients were shown a certificate that expired."""
     old, new = (der(pairs[each].certificate) for each in ("old", "new"))
-    server = Server(served)
+    server = Server(served_pair)
     server.renewal.check()
     assert server.shown_certificate(version, name) == old
-    replaced(served.certificate, pairs["new"].certificate)
+    replace_file(served_pair.certificate, pairs["new"].certificate)
     server.renewal.check()
     assert server.shown_certificate(version, name) == old
-    replaced(served.key, pairs["new"].key)
+    replace_file(served_pair.key, pairs["new"].key)
     assert server.shown_certificate(version, name) == old
     assert capsys.readouterr().err == ""
     server.renewal.check()
     assert server.shown_certificate(version, name) == new
-    message = f"server: new connections use the renewed certificate {served.certificate}\n"
+    message = f"server: new connections use the renewed certificate {served_pair.certificate}\n"
     assert capsys.readouterr().err == message
     server.renewal.check()
     assert capsys.readouterr().err == ""
@@ -93,19 +97,19 @@ def test_renewed_certificate_is_shown_as_soon_as_its_key_exists(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_certificate_with_another_kind_of_key_replaces_the_old_one(
-    served: Pair, pairs: dict[str, Pair], version: ssl.TLSVersion
+    served_pair: Pair, pairs: dict[str, Pair], version: ssl.TLSVersion
 ) -> None:
     """In one context, OpenSSL would keep both certificates, and show the old one to clients that prefer its key."""
-    server = Server(served)
-    for file, source in zip(served, pairs["rsa"], strict=True):
-        replaced(file, source)
+    server = Server(served_pair)
+    for file, source in zip(served_pair, pairs["rsa"], strict=True):
+        replace_file(file, source)
     server.renewal.check()
     assert server.shown_certificate(version) == der(pairs["rsa"].certificate)
 
 
-def test_invalid_server_name_of_a_client_prints_nothing(served: Pair, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_server_name_of_a_client_prints_nothing(served_pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
     """Defect: for each such client, Python printed a traceback and closed the connection."""
-    server = Server(served)
+    server = Server(served_pair)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
     sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -119,9 +123,9 @@ def test_invalid_server_name_of_a_client_prints_nothing(served: Pair, capfd: pyt
     assert capfd.readouterr().err == ""
 
 
-def test_existing_connection_continues_after_a_renewal(served: Pair, pairs: dict[str, Pair]) -> None:
-    server = Server(served)
-    context = ssl.create_default_context(cafile=str(served.certificate))
+def test_existing_connection_continues_after_a_renewal(served_pair: Pair, pairs: dict[str, Pair]) -> None:
+    server = Server(served_pair)
+    context = ssl.create_default_context(cafile=str(served_pair.certificate))
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
         context.wrap_bio(to_client, to_server, server_hostname="127.0.0.1"),
@@ -130,36 +134,36 @@ def test_existing_connection_continues_after_a_renewal(served: Pair, pairs: dict
     for each in ends * 3:
         with suppress(ssl.SSLWantReadError):
             each.do_handshake()
-    for file, source in zip(served, pairs["new"], strict=True):
-        replaced(file, source)
+    for file, source in zip(served_pair, pairs["new"], strict=True):
+        replace_file(file, source)
     server.renewal.check()
     ends[1].write(b"answer")
     assert ends[0].read() == b"answer"
 
 
-def test_files_changed_during_the_start_are_used(served: Pair, pairs: dict[str, Pair]) -> None:
+def test_files_changed_during_the_start_are_used(served_pair: Pair, pairs: dict[str, Pair]) -> None:
     """The server must notice a change between the first reading of the files and the first check of their times."""
-    certificate, key = map(str, served)
+    certificate, key = map(str, served_pair)
     context = load_certificate(certificate, key)
-    for file, source in zip(served, pairs["new"], strict=True):
-        replaced(file, source)
-    server = Server(served)
+    for file, source in zip(served_pair, pairs["new"], strict=True):
+        replace_file(file, source)
+    server = Server(served_pair)
     server.renewal = Renewal("server", context, certificate, key)
     assert server.shown_certificate() == der(pairs["new"].certificate)
 
 
 def test_files_replaced_during_a_check_are_reported_once(
-    served: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    served_pair: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the message was printed twice: when a check found complete files, and again at the next check.
 
     The next check found that the files had changed since then.
     """
-    server = Server(served)
-    replaced(served.certificate, pairs["new"].certificate)
+    server = Server(served_pair)
+    replace_file(served_pair.certificate, pairs["new"].certificate)
 
     def load_late(certificate: str, key: str) -> ssl.SSLContext:
-        replaced(served.key, pairs["new"].key)
+        replace_file(served_pair.key, pairs["new"].key)
         monkeypatch.undo()
         return load_certificate(certificate, key)
 
@@ -172,50 +176,52 @@ def test_files_replaced_during_a_check_are_reported_once(
 
 @pytest.mark.parametrize("missing", ["a key", "a file", "valid content"])
 def test_unusable_files_are_reported_once_and_tried_again(
-    served: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], missing: str
+    served_pair: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], missing: str
 ) -> None:
-    server = Server(served)
+    server = Server(served_pair)
     if missing == "a file":
-        served.key.unlink()
-        replaced(served.certificate, pairs["new"].certificate)
+        served_pair.key.unlink()
+        replace_file(served_pair.certificate, pairs["new"].certificate)
     else:
-        replaced(served.certificate, pairs["new"].certificate if missing == "a key" else Path(__file__))
+        replace_file(served_pair.certificate, pairs["new"].certificate if missing == "a key" else Path(__file__))
     for _ in range(TOLERATED_FAILURES - 1):
         server.renewal.check()
     assert capsys.readouterr().err == ""
     server.renewal.check()
     errors = capsys.readouterr().err
     start = "server: the certificate's files have changed, but new connections still use the old certificate: "
-    assert errors.startswith(f"{start}{served.certificate} with {served.key} cannot be used: ")
+    assert errors.startswith(f"{start}{served_pair.certificate} with {served_pair.key} cannot be used: ")
     assert len(errors.splitlines()) == 1
     for _ in range(2 * TOLERATED_FAILURES):
         server.renewal.check()
     assert capsys.readouterr().err == ""
     assert server.shown_certificate() == der(pairs["old"].certificate)
-    for file, source in zip(served, pairs["new"], strict=True):
-        replaced(file, source)
+    for file, source in zip(served_pair, pairs["new"], strict=True):
+        replace_file(file, source)
     server.renewal.check()
     assert server.shown_certificate() == der(pairs["new"].certificate)
     assert "new connections use" in capsys.readouterr().err
 
 
-def test_encrypted_key_asks_for_no_password(served: Pair, pairs: dict[str, Pair]) -> None:
-    server = Server(served)
-    served.key.write_bytes(encrypted(pairs["old"].key))
+def test_encrypted_key_asks_for_no_password(served_pair: Pair, pairs: dict[str, Pair]) -> None:
+    server = Server(served_pair)
+    served_pair.key.write_bytes(encrypted(pairs["old"].key))
     server.renewal.check()
     assert server.shown_certificate() == der(pairs["old"].certificate)
 
 
-def test_files_are_checked_repeatedly(served: Pair, pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_checked_repeatedly(
+    served_pair: Pair, pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(renewal, "CHECK_INTERVAL", 0)
-    server = Server(served)
+    server = Server(served_pair)
 
     async def replace_repeatedly() -> None:
         checking = asyncio.create_task(keep_checking(server.renewal))
         async with asyncio.timeout(60):
             for name in ("new", "old", "rsa"):
-                for file, source in zip(served, pairs[name], strict=True):
-                    replaced(file, source)
+                for file, source in zip(served_pair, pairs[name], strict=True):
+                    replace_file(file, source)
                 while server.shown_certificate() != der(pairs[name].certificate):  # noqa: ASYNC110 -- the renewal has no event
                     await asyncio.sleep(0)
         checking.cancel()

@@ -62,20 +62,20 @@ def server(tmp_path: Path) -> Iterator[Server]:
     server.listener.close()
 
 
-def answering(text: bytes) -> Callable[[socket.socket], None]:
+def answer_with(text: bytes) -> Callable[[socket.socket], None]:
     def behaviour(client: socket.socket) -> None:
-        line_of(client)
+        read_line(client)
         client.sendall(text)
 
     return behaviour
 
 
-def resetting(client: socket.socket) -> None:
+def reset_connection(client: socket.socket) -> None:
     """Close the connection without reading the request."""
     client.recv(1, socket.MSG_PEEK)
 
 
-def line_of(client: socket.socket) -> bytes:
+def read_line(client: socket.socket) -> bytes:
     text = b""
     while not text.endswith(b"\n"):
         text += client.recv(100)
@@ -87,7 +87,7 @@ def test_request_is_one_line_and_answer_is_read_whole(server: Server, ask: Ask) 
     answer = {"schema": 2, "connections": ["x" * 1000] * 3000}  # too long for one recv
 
     def behaviour(client: socket.socket) -> None:
-        received.append(line_of(client))
+        received.append(read_line(client))
         client.sendall(json.dumps(answer).encode())
 
     server.serve_with(behaviour)
@@ -100,7 +100,7 @@ def test_non_ascii_letters_are_sent_as_utf_8(server: Server, ask: Ask) -> None:
     received = []
 
     def behaviour(client: socket.socket) -> None:
-        received.append(line_of(client))
+        received.append(read_line(client))
         client.sendall(b"{}")
 
     server.serve_with(behaviour)
@@ -123,7 +123,7 @@ def test_answer_to_a_too_long_request_is_read(server: Server, ask: Ask) -> None:
 
 
 def test_error_answer_is_returned(server: Server, ask: Ask) -> None:
-    server.serve_with(answering(b'{"schema": 2, "error": "no such query"}'))
+    server.serve_with(answer_with(b'{"schema": 2, "error": "no such query"}'))
     assert ask(server.path, {"query": "sumary"}, LONG_TIMEOUT)["error"] == "no such query"
 
 
@@ -134,7 +134,7 @@ def test_answer_of_a_daemon_that_reads_no_request_is_returned(server: Server, as
     """
 
     def behaviour(client: socket.socket) -> None:
-        resetting(client)
+        reset_connection(client)
         client.sendall(b'{"version": "0.1.0"}')
 
     server.serve_with(behaviour)
@@ -143,7 +143,7 @@ def test_answer_of_a_daemon_that_reads_no_request_is_returned(server: Server, as
 
 @pytest.mark.parametrize("text", [b"", b'{"connections": [', b"[]", b"[" * 100_000, b'{"a":' * 100_000])
 def test_truncated_answer_is_an_error(server: Server, ask: Ask, text: bytes) -> None:
-    server.serve_with(answering(text))
+    server.serve_with(answer_with(text))
     with pytest.raises(ConnectionResetError, match="ended too early"):
         ask(server.path, REQUEST, LONG_TIMEOUT)
 
@@ -152,7 +152,7 @@ def test_length_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.Monk
     monkeypatch.setattr(status_client, "MAX_BYTES", 1 << 20)
 
     def behaviour(client: socket.socket) -> None:
-        line_of(client)
+        read_line(client)
         with contextlib.suppress(OSError):
             while True:
                 client.sendall(b" " * 100_000)
@@ -163,28 +163,28 @@ def test_length_of_an_answer_is_bounded(server: Server, monkeypatch: pytest.Monk
 
 
 def test_reset_before_an_answer_is_an_error(server: Server, ask: Ask) -> None:
-    server.serve_with(resetting)
+    server.serve_with(reset_connection)
     with pytest.raises(ConnectionResetError):
         ask(server.path, REQUEST, LONG_TIMEOUT)
 
 
 def test_missing_answer_is_a_timeout(server: Server, ask: Ask) -> None:
-    late = threading.Event()
+    release = threading.Event()
 
     def behaviour(client: socket.socket) -> None:
-        late.wait(LONG_TIMEOUT)
+        release.wait(LONG_TIMEOUT)
 
     server.serve_with(behaviour)
     try:
         with pytest.raises(TimeoutError):
             ask(server.path, REQUEST, SHORT_TIMEOUT)
     finally:
-        late.set()
+        release.set()
 
 
 @pytest.fixture
-def waiting(server: Server) -> Iterator[list[socket.socket]]:
-    """Fill the daemon's listen queue with waiting clients."""
+def waiting_clients(server: Server) -> Iterator[list[socket.socket]]:
+    """Fill the daemon's listen queue with waiting_clients clients."""
     server.listener.listen(0)
     clients: list[socket.socket] = []
     with contextlib.suppress(BlockingIOError):
@@ -197,7 +197,7 @@ def waiting(server: Server) -> Iterator[list[socket.socket]]:
         each.close()
 
 
-@pytest.mark.usefixtures("waiting")
+@pytest.mark.usefixtures("waiting_clients")
 def test_full_listen_queue_is_a_timeout(server: Server, ask: Ask) -> None:
     """Defect: this was reported as a socket error, and the console reported that it could not read the answer."""
     with pytest.raises(TimeoutError):
@@ -205,12 +205,12 @@ def test_full_listen_queue_is_a_timeout(server: Server, ask: Ask) -> None:
 
 
 def test_full_listen_queue_is_tried_again(
-    server: Server, waiting: list[socket.socket], ask: Ask, monkeypatch: pytest.MonkeyPatch
+    server: Server, waiting_clients: list[socket.socket], ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connects = status_client._connects
 
     def serve() -> None:
-        for each in waiting:
+        for each in waiting_clients:
             each.close()
         while True:
             client, _ = server.listener.accept()
@@ -232,18 +232,18 @@ def test_full_listen_queue_is_tried_again(
 
 
 def test_pause_within_an_answer_is_a_timeout(server: Server, ask: Ask) -> None:
-    late = threading.Event()
+    release = threading.Event()
 
     def behaviour(client: socket.socket) -> None:
         client.sendall(b"{")
-        late.wait(LONG_TIMEOUT)
+        release.wait(LONG_TIMEOUT)
 
     server.serve_with(behaviour)
     try:
         with pytest.raises(TimeoutError):
             ask(server.path, REQUEST, SHORT_TIMEOUT)
     finally:
-        late.set()
+        release.set()
 
 
 def test_timeout_limits_pauses_not_the_whole_answer(server: Server, ask: Ask) -> None:

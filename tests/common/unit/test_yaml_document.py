@@ -44,7 +44,7 @@ BROKEN = {
     ),
     "unquoted at-sign": (
         "version: @1\n",
-        ['file.yaml:1: not valid YAML: text that starts with "@" must stand in quotes'],
+        ['file.yaml:1: not valid YAML: text that starts with "@" must be in quotes'],
     ),
     "undefined alias": (
         "version: 1\nrules: *usual\n",

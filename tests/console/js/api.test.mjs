@@ -16,7 +16,7 @@ async function pass(context, seconds) {
   }
 }
 
-/** The part of a document that tells whether the page is visible. */
+/** The part of a document that shows whether the page is visible. */
 class Page extends EventTarget {
   hidden = false;
 
@@ -27,39 +27,39 @@ class Page extends EventTarget {
   }
 }
 
-function counting(context, {wanted = () => true, seconds = 3} = {}) {
+function countRuns(context, {wanted = () => true, seconds = 3} = {}) {
   context.mock.timers.enable({apis: ["setTimeout", "Date"]});
-  const done = [], page = new Page();
+  const runs = [], page = new Page();
   const repeated = new Repeated(async () => {
-    done.push(Date.now());
+    runs.push(Date.now());
   }, seconds, wanted, page);
-  return {done, page, repeated};
+  return {runs, page, repeated};
 }
 
 test("an event causes a run at once, and the usual pause starts again", async context => {
-  const {done, repeated} = counting(context);
+  const {runs, repeated} = countRuns(context);
   await repeated.now();
   await pass(context, 1.5);
   repeated.soon();
   await pass(context, 0.1);
-  assert.deepEqual(done, [0, 1600]);
+  assert.deepEqual(runs, [0, 1600]);
   await pass(context, 3);
-  assert.deepEqual(done, [0, 1600, 4600]);
+  assert.deepEqual(runs, [0, 1600, 4600]);
 });
 
 test("many events cause at most one run a second, and one after the last event", async context => {
-  const {done, repeated} = counting(context);
+  const {runs, repeated} = countRuns(context);
   await repeated.now();
   for (let number = 0; number < 1000; number += 1) {
     repeated.soon();
     if (number % 10 === 9) await pass(context, 0.1);
   }
-  assert.equal(done.length, 11);
-  for (let index = 1; index < done.length; index += 1) assert.ok(done[index] - done[index - 1] >= 1000);
-  const before = done.length;
+  assert.equal(runs.length, 11);
+  for (let index = 1; index < runs.length; index += 1) assert.ok(runs[index] - runs[index - 1] >= 1000);
+  const before = runs.length;
   repeated.soon();
   await pass(context, 1);
-  assert.equal(done.length, before + 1);
+  assert.equal(runs.length, before + 1);
 });
 
 test("no run begins while another one lasts", async context => {
@@ -81,58 +81,58 @@ test("no run begins while another one lasts", async context => {
 
 test("no run begins while none is wanted", async context => {
   let isSeen = true;
-  const {done, repeated} = counting(context, {wanted: () => isSeen});
+  const {runs, repeated} = countRuns(context, {wanted: () => isSeen});
   await repeated.now();
   repeated.soon();
   isSeen = false;
   await pass(context, 5);
   repeated.soon();
   await pass(context, 5);
-  assert.deepEqual(done, [0]);
+  assert.deepEqual(runs, [0]);
 });
 
 test("a hidden page runs nothing, and runs at once when it is shown", async context => {
-  const {done, page, repeated} = counting(context);
+  const {runs, page, repeated} = countRuns(context);
   await repeated.now();
   page.show(false);
   await pass(context, 60);
   repeated.soon();
   await pass(context, 60);
-  assert.deepEqual(done, [0]);
+  assert.deepEqual(runs, [0]);
   page.show(true);
   await settle();
-  assert.deepEqual(done, [0, 120_000]);
+  assert.deepEqual(runs, [0, 120_000]);
   await pass(context, 3);
-  assert.deepEqual(done, [0, 120_000, 123_000]);
+  assert.deepEqual(runs, [0, 120_000, 123_000]);
 });
 
 test("hiding the page for a moment causes no additional run", async context => {
-  const {done, page, repeated} = counting(context);
+  const {runs, page, repeated} = countRuns(context);
   await repeated.now();
   for (let time = 0; time < 20; time += 1) {
     page.show(false);
     page.show(true);
     await pass(context, 0.1);
   }
-  assert.deepEqual(done, [0]);
+  assert.deepEqual(runs, [0]);
   await pass(context, 1);
-  assert.deepEqual(done, [0, 3000]);
+  assert.deepEqual(runs, [0, 3000]);
 });
 
 test("no run begins for another view when the window is shown again", async context => {
   let isShown = true;
-  const {done, page, repeated} = counting(context, {wanted: () => isShown});
+  const {runs, page, repeated} = countRuns(context, {wanted: () => isShown});
   await repeated.now();
   page.show(false);
   await pass(context, 10);
   isShown = false;
   page.show(true);
   await pass(context, 10);
-  assert.deepEqual(done, [0]);
+  assert.deepEqual(runs, [0]);
 });
 
-/** The URLs that are requested from now on. @param {import("node:test").TestContext} context @returns {string[]} */
-function requested(context) {
+/** Records the URLs that are requested from now on. @param {import("node:test").TestContext} context @returns {string[]} */
+function recordUrls(context) {
   const urls = [];
   context.mock.method(globalThis, "fetch", async url => {
     urls.push(url);
@@ -146,7 +146,7 @@ test("parameters are sent also by browsers that lack URLSearchParams.size", asyn
   const known = Object.getOwnPropertyDescriptor(URLSearchParams.prototype, "size");
   delete URLSearchParams.prototype.size;
   context.after(() => known && Object.defineProperty(URLSearchParams.prototype, "size", known));
-  const urls = requested(context);
+  const urls = recordUrls(context);
   await get("events", {token: "a b&c", client: "", limit: 300});
   await get("events", {client: ""});
   await get("policy");

@@ -5,7 +5,7 @@ import test from "node:test";
 import {colourNumber, assignColours} from "../../../console/mptcp_console/static/js/colours.mjs";
 
 const CSS = readFileSync(new URL("../../../console/mptcp_console/static/console.css", import.meta.url), "utf8");
-/** The blocks of light, of dark by the button, and of dark by the system. */
+/** The style blocks: light, dark if chosen with the button, and dark if chosen by the system. */
 const THEMES = CSS.split(/color-scheme: (?:light|dark);/).slice(1, 4).map(block => block.slice(0, block.indexOf("}")));
 
 /** @param {string} theme @param {string} name */
@@ -13,9 +13,9 @@ function colourOf(theme, name) {
   return new RegExp(`--${name}: (#[0-9a-f]{6});`).exec(theme)?.[1] ?? "";
 }
 
-/** By WCAG 2.2. @param {string} colour */
+/** Relative luminance by WCAG 2.2. @param {string} colour */
 function luminance(colour) {
-  const [red, green, blue] = [1, 3, 5].map(at => parseInt(colour.slice(at, at + 2), 16) / 255)
+  const [red, green, blue] = [1, 3, 5].map(start => parseInt(colour.slice(start, start + 2), 16) / 255)
     .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }

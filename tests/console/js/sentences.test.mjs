@@ -22,7 +22,7 @@ test("the graph has a summary in one sentence", () => {
   assert.equal(sentences.capText({...CAP, shared: 1}), "5 Mbit/s, shared with other paths");
 });
 
-const GONE = {since: NOW - 5, why: "gone"};
+const LOST = {since: NOW - 5, why: "broken"};
 
 test("the page explains why it is outdated, and shows nothing while it is current", () => {
   assert.equal(sentences.troubleText(null, null), null);
@@ -32,13 +32,13 @@ test("the page explains why it is outdated, and shows nothing while it is curren
   // A stop removes all caps, and a crash none.
   assert.match(down, /nothing is capped/);
   assert.match(sentences.troubleText({...DOWN, state: "crashed"}, null), /Existing caps stay until the throttler is started again/);
-  assert.match(sentences.troubleText(DOWN, GONE), /^The console has not answered since/);
-  assert.match(sentences.troubleText(UP, GONE), /^The console has not answered since/);
-  assert.deepEqual([[null, null], [UP, null], [DOWN, null], [UP, GONE]].map(each => sentences.stateText(...each)),
+  assert.match(sentences.troubleText(DOWN, LOST), /^The console has not answered since/);
+  assert.match(sentences.troubleText(UP, LOST), /^The console has not answered since/);
+  assert.deepEqual([[null, null], [UP, null], [DOWN, null], [UP, LOST]].map(each => sentences.stateText(...each)),
     ["connecting", "live", "throttler down", "console lost"]);
 });
 
-test("a full console is not reported as gone", () => {
+test("a full console is not reported as lost", () => {
   const full = {since: NOW - 5, why: "full"};
   assert.match(sentences.troubleText(UP, full), /^Too many pages of the console are open/);
   assert.equal(sentences.stateText(UP, full), "console full");
@@ -109,9 +109,9 @@ test("reasons are shown for each direction", () => {
 });
 
 test("bytes of both directions are added", () => {
-  assert.equal(sentences.carried({bytes_sent: 5, bytes_received: 70}), 75);
-  assert.equal(sentences.carried({bytes_sent: null, bytes_received: 70}), 70);
-  assert.equal(sentences.carried({bytes_sent: null, bytes_received: null}), null);
+  assert.equal(sentences.totalBytes({bytes_sent: 5, bytes_received: 70}), 75);
+  assert.equal(sentences.totalBytes({bytes_sent: null, bytes_received: 70}), 70);
+  assert.equal(sentences.totalBytes({bytes_sent: null, bytes_received: null}), null);
 });
 
 test("the verdict shows a subflow's cap in each direction", () => {

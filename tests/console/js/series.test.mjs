@@ -167,11 +167,11 @@ test("paths and caps that are not drawn are counted, and current caps come first
   });
   const series = new Series(10, 1);
   assert.deepEqual(linesToDraw(series, "down"), {lines: [], caps: [], top: 1e5 * 1.08, highCaps: 0, morePaths: 0, moreCaps: 0});
-  series.push(many(0, Array.from({length: 15}, (_, number) => `gone-${String(number).padStart(2, "0")}`)));
-  series.push(many(1, ["here"]));
+  series.push(many(0, Array.from({length: 15}, (_, number) => `old-${String(number).padStart(2, "0")}`)));
+  series.push(many(1, ["current"]));
   const found = linesToDraw(series, "down");
   assert.deepEqual([found.lines.length, found.morePaths, found.caps.length, found.moreCaps], [16, 2, 12, 4]);
-  assert.deepEqual(found.caps.slice(0, 2).map(each => each.rule), ["here", "gone-00"]);
+  assert.deepEqual(found.caps.slice(0, 2).map(each => each.rule), ["current", "old-00"]);
 });
 
 test("the axis includes near caps, but no far ones", () => {

@@ -18,7 +18,7 @@ from mptcp_lab.testbed import LiveNode
 from mptcp_lab.testbed.services import wait_until
 
 PORT = 9090
-SECONDS = 300.0
+TIMEOUT = 300.0
 """Seconds to wait for a state, because the machine may be busy."""
 JOB = "mptcp-proxy"
 
@@ -59,7 +59,7 @@ class Prometheus:
             name="prometheus",
         )
         prometheus = cls(node)
-        wait_until(prometheus.ready, "Prometheus answers", timeout=SECONDS, process=program)
+        wait_until(prometheus.ready, "Prometheus answers", timeout=TIMEOUT, process=program)
         return prometheus
 
     def ready(self) -> bool:
@@ -87,10 +87,10 @@ class Prometheus:
         pairs = [data["value"]] if data["resultType"] == "scalar" else [each["value"] for each in data["result"]]
         return [value for value in (float(text) for _, text in pairs) if not math.isnan(value)]
 
-    def unanswered(self, expressions: Mapping[str, str]) -> list[str]:
+    def without_values(self, expressions: Mapping[str, str]) -> list[str]:
         """Return the names of those *expressions* that have no value."""
         return [name for name, expression in expressions.items() if not self.values(expression)]
 
     def wait_for(self, expression: str, holds: Callable[[list[float]], bool] = bool) -> None:
         """Wait until *holds* accepts the values of *expression*; by default until there are values."""
-        wait_until(lambda: holds(self.values(expression)), expression, timeout=SECONDS)
+        wait_until(lambda: holds(self.values(expression)), expression, timeout=TIMEOUT)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
-from browsed_console import browsed
+from browsed_console import console_in_browser
 from browser import Browser
 from console_site import Console
 from fake_throttler import FakeThrottler, World
@@ -57,7 +57,7 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
     require("chromium", "chromedriver")  # type: ignore[operator]
-    with browsed(tmp_path_factory.mktemp("console")) as parts:
+    with console_in_browser(tmp_path_factory.mktemp("console")) as parts:
         yield Site(*parts)
 
 
@@ -153,10 +153,10 @@ def test_event_filter_accepts_any_spelling_of_an_address(site: Site) -> None:
     site.open("events")
     site.write("#events-client", "FD77:0::1")
     site.browser.until_text("#events", "No event matches the filter.")
-    site.world.add_event("applied", "of another", client="fd77::2")
-    site.world.add_event("applied", "of the same", client="fd77::1")
-    site.browser.until_text("#events", "of the same")
-    assert "of another" not in site.browser.text("#events")
+    site.world.add_event("applied", "another client", client="fd77::2")
+    site.world.add_event("applied", "the same client", client="fd77::1")
+    site.browser.until_text("#events", "the same client")
+    assert "another client" not in site.browser.text("#events")
 
 
 def test_hidden_page_stops_polling_and_resumes_when_shown(site: Site) -> None:
@@ -232,8 +232,8 @@ def viewers(site: Site, count: int) -> Iterator[None]:
         yield
 
 
-def test_page_beyond_the_viewer_limit_reports_it_and_retries(site: Site) -> None:
-    """Defect: a page beyond the limit alternated between "the console does not answer" and no message."""
+def test_page_above_the_viewer_limit_reports_it_and_retries(site: Site) -> None:
+    """Defect: a page above the limit alternated between "the console does not answer" and no message."""
     site.browser.open("about:blank")
     free = {"watching": 0, "most": MAX_WATCHERS}
     site.browser.until(lambda: site.console.get("/api/viewers") == free, "no browser watches")

@@ -53,7 +53,7 @@ def test_idle_connections_are_ended_and_do_not_block_the_page(tmp_path: Path) ->
             assert time.monotonic() - begun > REQUEST_SECONDS / 2
         deadline = time.monotonic() + 60
         while len(list(descriptors.iterdir())) > before + 4:
-            assert time.monotonic() < deadline, "connections are left"
+            assert time.monotonic() < deadline, "connections are still open"
             time.sleep(0.1)
         assert site.get("/api/history")["step"]
 

@@ -66,7 +66,7 @@ PROGRESS = 100_000
 BYTES_DURING_HANG = 2_500_000
 """Bytes received over the capped path while the console hangs. They take four seconds or more."""
 LAG_SECONDS = 2.0
-"""Longest delay of the throttler by a hanging console, in seconds: less than the time for which the console hangs.
+"""Maximum delay of the throttler because of a hanging console, in seconds. The console hangs longer.
 
 Pauses of the machine itself do not count.
 """
@@ -142,7 +142,7 @@ class Round(NamedTuple):
 
 
 def test_page_shows_a_cap_within_a_second(site: Site) -> None:
-    """The first answer after the cap is set must show it, and the console must ask often enough."""
+    """The first answer after the cap is set must show it, and the console must query often enough."""
     site.browser.run(WATCH_FOR_CAP)
     attempts = []
     with streamed_answers(site) as answers:
@@ -161,15 +161,15 @@ def run_round(site: Site, answers: list[StreamedAnswer]) -> Round:
     begun = time.time()
     answer = seconds_of_an_answer(site)
     site.reload(CAPPED)
-    seen = float(site.browser.until(lambda: site.browser.run("return window.capSeen"), "the cap is shown"))
+    shown_at = float(site.browser.until(lambda: site.browser.run("return window.capSeen"), "the cap is shown"))
     applied = site.browser.until(partial(applied_after, site, begun), "the throttler reports the cap")
-    after = site.browser.until(partial(first_after, answers, applied), "the console queries again")
+    after = site.browser.until(partial(first_answer_after, answers, applied), "the console queries again")
     slower = slowness(processors.usage(before, processors.read()).waiting)
     assert after.is_capped, "the rules in force at the throttler's answer are missing"
     last = max(each.time for each in answers if each.time <= applied)
     site.reload(UNCAPPED)
     site.browser.until(lambda: site.browser.run("return window.capSeen") == 0, "no cap is shown")
-    return Round((seen - applied) / slower, (after.time - last - answer) / slower)
+    return Round((shown_at - applied) / slower, (after.time - last - answer) / slower)
 
 
 class StreamedAnswer(NamedTuple):
@@ -199,17 +199,17 @@ def streamed_answers(site: Site) -> Iterator[list[StreamedAnswer]]:
                 if line.startswith(b"data: ") and (now := json.loads(line[len(b"data: ") :])["now"]) is not None:
                     found.append(StreamedAnswer(now["time"], bool(now["rules"])))
 
-    listening = threading.Thread(target=listen, daemon=True)
-    listening.start()
+    reader = threading.Thread(target=listen, daemon=True)
+    reader.start()
     try:
         wait_until(lambda: bool(found), "the console sends the current state", timeout=60)
         yield found
     finally:
         stop.set()
-        listening.join(60)
+        reader.join(60)
 
 
-def first_after(answers: list[StreamedAnswer], time: float) -> StreamedAnswer | None:
+def first_answer_after(answers: list[StreamedAnswer], time: float) -> StreamedAnswer | None:
     return next((each for each in list(answers) if each.time > time), None)
 
 
@@ -259,20 +259,20 @@ def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
         found: dict[str, Any] = site.get("/api/clients")
         return found
 
-    def both() -> tuple[int, int]:
+    def counts() -> tuple[int, int]:
         found = clients()
         return found["total"], found["plain_tcp"]["connections"]
 
     # The subflows of the MPTCP download do not count as plain TCP.
-    wait_until(lambda: both() == (1, 0), "no client uses plain TCP")
+    wait_until(lambda: counts() == (1, 0), "no client uses plain TCP")
     (client,) = clients()["clients"]
     assert (client["connections"], client["subflows"]) == (1, 2)
     assert client["bytes_sent"] > PROGRESS
     with site.testbed["client"].running(site.plain, name="plain"):
-        wait_until(lambda: both() == (1, 1), "one client uses plain TCP")
+        wait_until(lambda: counts() == (1, 1), "one client uses plain TCP")
         (plain,) = clients()["plain_tcp"]["clients"]
         assert plain == {"client": client["client"], "connections": 1}
-    wait_until(lambda: both() == (1, 0), "no client uses plain TCP now")
+    wait_until(lambda: counts() == (1, 0), "no client uses plain TCP now")
 
 
 def test_pages_show_the_state_of_a_real_throttler(site: Site) -> None:
@@ -336,10 +336,10 @@ def test_console_runs_without_privileges_and_writes_no_file(site: Site) -> None:
 
 def test_hung_or_killed_console_does_not_affect_throttler_and_traffic(site: Site) -> None:
     site.reload(CAPPED)
-    wait_until(lambda: capped(site) == 1, "the cap", timeout=60)
-    before = loop(site)
-    with recorded_stalls() as stalls:
-        carried = received(site)
+    wait_until(lambda: capped_subflows(site) == 1, "the cap", timeout=60)
+    before = loop_delays(site)
+    with record_stalls() as stalls:
+        carried = received_bytes(site)
         site.console.process.send_signal(signal.SIGSTOP)
         try:
             wait_until_download_continues(site, carried)
@@ -352,13 +352,13 @@ def test_hung_or_killed_console_does_not_affect_throttler_and_traffic(site: Site
             site.console.process.send_signal(signal.SIGCONT)
         site.console.process.kill()
         site.console.process.wait(60)
-        carried = received(site)
-        assert capped(site) == 1
+        carried = received_bytes(site)
+        assert capped_subflows(site) == 1
         wait_until_download_continues(site, carried)
-        after = loop(site)
+        after = loop_delays(site)
     site.reload(UNCAPPED)
-    wait_until(lambda: capped(site) == 0, "the throttler continues without a console", timeout=60)
-    wait_until_download_continues(site, received(site))
+    wait_until(lambda: capped_subflows(site) == 0, "the throttler continues without a console", timeout=60)
+    wait_until_download_continues(site, received_bytes(site))
     assert site.throttler.process.running
     print(f"the throttler's longest pause: {before['longest']:.3f} s before, {after['longest']:.3f} s after")
     print(f"the machine's longest pause: {max(stalls):.3f} s")
@@ -366,7 +366,7 @@ def test_hung_or_killed_console_does_not_affect_throttler_and_traffic(site: Site
 
 
 @contextmanager
-def recorded_stalls() -> Iterator[list[float]]:
+def record_stalls() -> Iterator[list[float]]:
     """Record for each sleep of an idle thread how many seconds late it ended."""
     found = [0.0]
     stop = threading.Event()
@@ -377,22 +377,22 @@ def recorded_stalls() -> Iterator[list[float]]:
             stop.wait(0.01)
             found.append(time.monotonic() - begun - 0.01)
 
-    sleeping = threading.Thread(target=sleep, daemon=True)
-    sleeping.start()
+    sleeper = threading.Thread(target=sleep, daemon=True)
+    sleeper.start()
     try:
         yield found
     finally:
         stop.set()
-        sleeping.join(60)
+        sleeper.join(60)
 
 
 def has_received_while_capped(site: Site, count: int) -> bool:
     """Return whether the capped path has received *count* bytes. Its cap must be in force."""
-    assert capped(site) == 1
-    return received(site)["eth0"] >= count
+    assert capped_subflows(site) == 1
+    return received_bytes(site)["eth0"] >= count
 
 
-def received(site: Site) -> dict[str, int]:
+def received_bytes(site: Site) -> dict[str, int]:
     """Return the bytes received over each path."""
     counters = site.testbed["client"].counters()
     return {device: counters[device].received for device in ("eth0", "wlan0")}
@@ -402,16 +402,16 @@ def wait_until_download_continues(site: Site, before: dict[str, int]) -> None:
     """Wait until both paths have received more than *before*, because the download continues."""
 
     def carries() -> bool:
-        return all(count - before[device] >= PROGRESS for device, count in received(site).items())
+        return all(count - before[device] >= PROGRESS for device, count in received_bytes(site).items())
 
     wait_until(carries, f"the download continues over {', '.join(before)}", timeout=60)
 
 
-def capped(site: Site) -> int:
+def capped_subflows(site: Site) -> int:
     connections = site.throttler.status()["connections"]
     return sum(subflow["rate"] is not None for each in connections for subflow in each["subflows"])
 
 
-def loop(site: Site) -> dict[str, float]:
+def loop_delays(site: Site) -> dict[str, float]:
     found: dict[str, float] = site.throttler.status()["counters"]["loop"]
     return found

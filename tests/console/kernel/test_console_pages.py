@@ -68,11 +68,11 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
     world = World(counted=time.time(), over_budget=True, plain={"10.77.1.9": 2})
     (directory / "names").write_text("10.77.1.3 laptop\n")
     stop = threading.Event()
-    carrying = threading.Thread(target=carry, args=(world, stop), daemon=True)
+    carrier = threading.Thread(target=carry, args=(world, stop), daemon=True)
     with ExitStack() as stack:
         throttler = stack.enter_context(FakeThrottler(directory / "status.sock", world))
         running = stack.enter_context(console(directory, throttler.path, reserved_port(), settings=SETTINGS))
-        carrying.start()
+        carrier.start()
         stack.callback(stop.set)
         world.add_event("connection", "connection opened from 10.77.1.2:40000", token=TOKEN, client="10.77.1.2")
         world.add_event("subflow", "subflow 10.77.2.2:50000: joined", token=TOKEN, client="10.77.1.2", path="wifi")
@@ -86,9 +86,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[
 @pytest.fixture(autouse=True)
 def _browser_logs_no_warning(site: Site) -> Iterator[None]:
     site.browser.show_as("desktop", "light")
-    site.browser.complaints()
+    site.browser.logged_warnings()
     yield
-    assert [each for each in site.browser.complaints() if "503" not in each and "ERR_" not in each] == []
+    assert [each for each in site.browser.logged_warnings() if "503" not in each and "ERR_" not in each] == []
 
 
 def save_screenshot(site: Site, name: str) -> None:
@@ -204,16 +204,18 @@ def test_arrow_keys_select_a_time_and_show_its_values(site: Site) -> None:
 
 def test_page_shows_events_around_an_entered_time(site: Site) -> None:
     site.world.add_event("guard", "caps relaxed: it got 1.2 Mbit/s in all", token=TOKEN)
-    at = time.time()
+    event_time = time.time()
     for _ in range(10):
         site.world.add_event("closed", "another thing", token="00000001")
     site.open("live")
     graph = site.browser.find("#graph")
-    site.browser.until(lambda: int(graph.get_attribute("aria-valuemax") or 0) > at + 2, "later values are shown")
+    site.browser.until(
+        lambda: int(graph.get_attribute("aria-valuemax") or 0) > event_time + 2, "later values are shown"
+    )
     site.browser.run(
         "const field = document.querySelector('#goto-time'); field.value = arguments[0];"
         "document.querySelector('#goto').requestSubmit()",
-        time.strftime("%H:%M:%S", time.localtime(at)),
+        time.strftime("%H:%M:%S", time.localtime(event_time)),
     )
     site.browser.until_text("#title-nearby", "Events around")
     site.browser.until_text("#nearby", "caps relaxed: it got 1.2 Mbit/s in all")
@@ -272,7 +274,7 @@ def test_filter_without_a_match_is_reported_and_can_be_cleared(site: Site) -> No
     site.browser.until_text("#connections-count", "1 connection")
 
 
-def test_pages_without_traffic_do_not_blame_a_filter(site: Site) -> None:
+def test_pages_without_traffic_do_not_mention_a_filter(site: Site) -> None:
     site.world.count = 0
     try:
         for page in ("live", "connections", "clients"):
@@ -440,16 +442,16 @@ def test_page_reports_a_stopped_or_hung_throttler_and_recovers(site: Site) -> No
     site.world.pid += 1
     site.world.events.clear()
     site.throttler.start()
-    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "the trouble is over")
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no error is shown")
     site.browser.until_text("#nearby", "the throttler was restarted")
     site.throttler.stop(is_crash=True)
     site.browser.until_text("#trouble", "Existing caps stay")
     site.throttler.start()
-    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "the trouble is over")
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no error is shown")
     site.throttler.hangs = True
     site.browser.until_text("#trouble", "The throttler does not answer within 3 s")
     site.throttler.hangs = False
-    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "the trouble is over")
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no error is shown")
 
 
 @pytest.mark.nightly
@@ -460,7 +462,7 @@ def test_page_reports_a_hung_console_and_recovers(site: Site) -> None:
         site.browser.until_text("#trouble", "The console has not answered since")
     finally:
         site.console.process.send_signal(signal.SIGCONT)
-    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "the trouble is over")
+    site.browser.until(lambda: not site.browser.find("#trouble").is_displayed(), "no error is shown")
     site.browser.until_text("#state-text", "live")
 
 
@@ -470,7 +472,7 @@ def test_page_stays_usable_with_ten_thousand_connections(site: Site) -> None:
         begun = time.monotonic()
         site.open("connections")
         site.browser.until_text("#connections-count", "10,000 connections")
-        took = time.monotonic() - begun
+        seconds = time.monotonic() - begun
         assert site.browser.run("return document.querySelectorAll('#connections tbody').length") == 50
         site.browser.find("#following").click()
         site.browser.until_text("#page-text", "51\u2013100 of 10,000")
@@ -486,7 +488,7 @@ def test_page_stays_usable_with_ten_thousand_connections(site: Site) -> None:
         status = Path(f"/proc/{site.console.process.pid}/status").read_text()
         memory = next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]
         print(
-            f"10,000 connections: table after {took:.1f} s, layout {drawing:.1f} ms, console {int(memory) // 1024} MB"
+            f"10,000 connections: table in {seconds:.1f} s, layout {drawing:.1f} ms, console {int(memory) // 1024} MB"
         )
     finally:
         site.world.count = 3

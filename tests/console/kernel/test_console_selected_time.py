@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from browsed_console import browsed
+from browsed_console import console_in_browser
 from browser import Browser
 from console_site import Console
 from fake_throttler import World
@@ -28,7 +28,7 @@ window.fetch = async (...parameters) => {
 """
 """JavaScript that delays the first answer with events by eight seconds."""
 FAST_CLOCK = "const real = Date.now.bind(Date); Date.now = () => real() + 3600e3;"
-REFUSE = """\
+REFUSE_REQUESTS = """\
 const real = window.fetch;
 window.fetch = (url, ...more) =>
   String(url).includes(arguments[0]) ? Promise.reject(new Error()) : real(url, ...more);
@@ -54,11 +54,11 @@ class Site:
         self.browser.until_text("#state-text", "live")
         self.browser.until_text("#legend", "wifi")
 
-    def go_to(self, at: float) -> None:
+    def go_to(self, moment: float) -> None:
         self.browser.run(
             "const field = document.querySelector('#goto-time'); field.value = arguments[0];"
             "document.querySelector('#goto').requestSubmit()",
-            time.strftime("%H:%M:%S", time.localtime(at)),
+            time.strftime("%H:%M:%S", time.localtime(moment)),
         )
 
     def choose(self, seconds: int) -> None:
@@ -77,7 +77,7 @@ def carry(world: World, stop: threading.Event) -> None:
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
     require("chromium", "chromedriver")  # type: ignore[operator]
     stop = threading.Event()
-    with browsed(tmp_path_factory.mktemp("console"), World(counted=time.time())) as parts:
+    with console_in_browser(tmp_path_factory.mktemp("console"), World(counted=time.time())) as parts:
         threading.Thread(target=carry, args=(parts.world, stop), daemon=True).start()
         yield Site(parts.world, parts.console, parts.browser)
         stop.set()
@@ -90,7 +90,7 @@ def test_graph_table_keeps_its_rows_when_updated(site: Site) -> None:
     site.choose(3600)
     site.browser.find("#as-table summary").click()
     first = "document.querySelector('#graph-table tbody tr')"
-    site.browser.until(lambda: site.browser.run(f"return {first} !== null"), "a row")
+    site.browser.until(lambda: site.browser.run(f"return {first} !== null"), "a row is shown")
     site.browser.run(f"window.row = {first}; getSelection().selectAllChildren(window.row)")
     selected = site.browser.run("return getSelection().toString()")
     site.browser.until(lambda: site.browser.run(f"return {first} !== window.row"), "a new row is shown")
@@ -103,7 +103,7 @@ def test_hour_view_takes_current_values_from_the_stream(site: Site) -> None:
     site.open()
     site.choose(3600)
     site.browser.until_text("#legend", "cap 5 Mbit/s")
-    site.browser.run(REFUSE, "history")
+    site.browser.run(REFUSE_REQUESTS, "history")
     try:
         site.world.capped = False
         site.browser.until(lambda: "cap" not in site.browser.text("#legend"), "no cap is shown")
@@ -139,7 +139,7 @@ def test_page_shows_nearest_of_many_events_and_links_to_the_others(site: Site) -
 
 def test_failed_event_request_is_reported_as_failure(site: Site) -> None:
     site.open()
-    site.browser.run(REFUSE, "near=")
+    site.browser.run(REFUSE_REQUESTS, "near=")
     site.go_to(time.time() - 2)
     site.browser.until_text("#nearby", "The events of that time are not available: the console does not answer.")
     assert "No events within" not in site.browser.text("#nearby")
@@ -209,9 +209,9 @@ def test_page_works_with_a_fast_browser_clock(site: Site) -> None:
         site.open()
         site.browser.until(lambda: site.bound("min") <= since + 1, "all stored data are shown")
         at = time.time() - 2
-        site.world.add_event("guard", "caps relaxed by a fast clock", time=at)
+        site.world.add_event("guard", "caps relaxed with a fast clock", time=at)
         site.go_to(at)
-        site.browser.until_text("#nearby", "caps relaxed by a fast clock")
+        site.browser.until_text("#nearby", "caps relaxed with a fast clock")
     finally:
         site.browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from browsed_console import browsed
+from browsed_console import console_in_browser
 from browser import Browser
 from console_site import Console
 from fake_throttler import World
@@ -23,7 +23,7 @@ window.setTimeout = (task, delay, ...more) => delay >= 1900 && delay <= 4000 ? 0
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[tuple[World, Console, Browser]]:
     require("chromium", "chromedriver")  # type: ignore[operator]
-    with browsed(tmp_path_factory.mktemp("console")) as parts:
+    with console_in_browser(tmp_path_factory.mktemp("console")) as parts:
         script = {"source": NO_POLLING}
         parts.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", script)
         yield parts.world, parts.console, parts.browser

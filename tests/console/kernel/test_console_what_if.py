@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from browsed_console import browsed
+from browsed_console import console_in_browser
 from browser import Browser
 from console_site import Console
 from fake_throttler import TEXT, World
@@ -20,7 +20,7 @@ RESULT = "#what-if-result"
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, require: object) -> Iterator[Site]:
     require("chromium", "chromedriver")  # type: ignore[operator]
-    with browsed(tmp_path_factory.mktemp("console")) as parts:
+    with console_in_browser(tmp_path_factory.mktemp("console")) as parts:
         yield parts.world, parts.console, parts.browser
 
 
@@ -75,20 +75,20 @@ def test_what_if_starts_from_the_policy_in_force(site: Site) -> None:
     chromium.open(f"{running.url}/#what-if")
     text, start = chromium.find("#what-if-text"), chromium.find("#what-if-start")
 
-    def entered() -> str:
+    def entered_text() -> str:
         return str(text.get_property("value"))
 
     start.click()
-    chromium.until(lambda: entered() == TEXT, "the text of the policy in force")
+    chromium.until(lambda: entered_text() == TEXT, "the text of the policy in force")
     chromium.until_text(RESULT, "from /etc/mptcp-throttler/policy.yaml.")
     text.send_keys("# mine")
     # The page replaces the user's text only after a confirmation.
     start.click()
     chromium.driver.switch_to.alert.dismiss()
-    assert entered() == f"{TEXT}# mine"
+    assert entered_text() == f"{TEXT}# mine"
     start.click()
     chromium.driver.switch_to.alert.accept()
-    chromium.until(lambda: entered() == TEXT, "the text is replaced")
+    chromium.until(lambda: entered_text() == TEXT, "the text is replaced")
 
 
 def test_policy_page_shows_the_conditions_of_each_path(site: Site) -> None:

@@ -14,8 +14,16 @@ from dataclasses import dataclass
 
 import pytest
 from endless_file import make_endless
-from monitoring import METRIC, alert_expressions, alerts, compared, expressions_using, shown_expressions, variables
-from prometheus import SECONDS, Prometheus, http_get
+from monitoring import (
+    METRIC,
+    alert_expressions,
+    alerts,
+    expressions_using,
+    shown_expressions,
+    variables,
+    with_bool_comparisons,
+)
+from prometheus import TIMEOUT, Prometheus, http_get
 from scrapes import Samples, samples
 
 from mptcp_lab.testbed import LiveNode, Testbed
@@ -91,7 +99,7 @@ class Watched:
     def samples(self) -> Samples:
         return samples(http_get(self.node, f"http://127.0.0.1:{PORT}/metrics").decode())
 
-    def counted(self) -> dict[str, dict[str, float]]:
+    def counters_by_process(self) -> dict[str, dict[str, float]]:
         """Return the counters of each of Squid's processes."""
         found: dict[str, dict[str, float]] = {}
         for (name, labels), value in self.samples().items():
@@ -118,7 +126,7 @@ def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
     console = testbed.directory / "console.yaml"
     console.write_text(f"listen: 127.0.0.1:{PORT}\nstatus_socket: {throttler.socket}\nopen_to_this_host: true\n")
     server = node.popen([program("mptcp-console"), "run", "--config", str(console)], name="console")
-    wait_until(lambda: "serving" in server.output(), "the console serves", timeout=SECONDS, process=server)
+    wait_until(lambda: "serving" in server.output(), "the console serves", timeout=TIMEOUT, process=server)
     prometheus = Prometheus.start(node, f"127.0.0.1:{PORT}")
     client.popen(mptcp_command(["curl", "-s", "-o", "/dev/null", "-x", proxy.url(), origin.url("large")]))
     tunnelled = origin.url("", port=443).rstrip("/")
@@ -132,22 +140,24 @@ def test_each_dashboard_and_alert_expression_has_a_value(watched: Watched) -> No
     prometheus = watched.prometheus
     # The last expression gets its value after a join under a cap, with a scrape before and after the join.
     shown = shown_expressions()
-    compared_alerts = {name: compared(text) for name, text in alert_expressions().items()}
+    compared_alerts = {name: with_bool_comparisons(text) for name, text in alert_expressions().items()}
     wait_until(
-        lambda: not prometheus.unanswered(shown | compared_alerts),
+        lambda: not prometheus.without_values(shown | compared_alerts),
         "every expression has a value",
-        timeout=SECONDS,
+        timeout=TIMEOUT,
     )
 
 
 def test_expression_with_a_renamed_metric_has_no_value(watched: Watched) -> None:
-    expressions = shown_expressions() | {name: compared(text) for name, text in alert_expressions().items()}
+    expressions = shown_expressions() | {
+        name: with_bool_comparisons(text) for name, text in alert_expressions().items()
+    }
     renamed = {
         f"{name}: {metric}": text.replace(metric, f"{metric}_renamed")
         for name, text in expressions.items()
         for metric in set(METRIC.findall(text))
     }
-    assert watched.prometheus.unanswered(renamed) == list(renamed)
+    assert watched.prometheus.without_values(renamed) == list(renamed)
 
 
 def test_dashboard_variables_list_the_existing_values(watched: Watched) -> None:
@@ -158,7 +168,7 @@ def test_dashboard_variables_list_the_existing_values(watched: Watched) -> None:
         }
 
     # If this test runs first, nothing has been scraped yet.
-    wait_until(lambda: all(listed_now().values()), "all variables have values", timeout=SECONDS)
+    wait_until(lambda: all(listed_now().values()), "all variables have values", timeout=TIMEOUT)
     listed = listed_now()
     assert listed["instance"] == [f"127.0.0.1:{PORT}"]
     assert {"spare-ethernet", "slow-wifi"} <= set(listed["rule"])
@@ -177,7 +187,7 @@ def test_panels_show_only_the_chosen_rules_and_paths(watched: Watched, rules: li
     """``.*`` also matches series without the label. Therefore test each variable also with a chosen value."""
     chosen = {"instance": [f"127.0.0.1:{PORT}"], "rule": rules, "path": paths}
     prometheus, expressions = watched.prometheus, shown_expressions(chosen)
-    wait_until(lambda: not prometheus.unanswered(expressions), "every expression has a value", timeout=SECONDS)
+    wait_until(lambda: not prometheus.without_values(expressions), "every expression has a value", timeout=TIMEOUT)
     found: dict[str, set[str]] = {name: set() for name in chosen}
     for place, expression in expressions.items():
         for labels in prometheus.labels(expression):
@@ -192,7 +202,7 @@ def test_panels_are_empty_for_a_value_that_does_not_exist(watched: Watched, name
     expressions = shown_expressions({name: ["no-such"]})
     places = expressions_using(name)
     assert places
-    assert set(watched.prometheus.unanswered({place: expressions[place] for place in places})) == places
+    assert set(watched.prometheus.without_values({place: expressions[place] for place in places})) == places
 
 
 def test_prometheus_evaluates_the_alerts_without_errors(watched: Watched) -> None:
@@ -202,7 +212,7 @@ def test_prometheus_evaluates_the_alerts_without_errors(watched: Watched) -> Non
             rule["name"]: f"{rule['health']} {rule.get('lastError', '')}" for group in groups for rule in group["rules"]
         }
 
-    wait_until(lambda: all(not text.startswith("unknown") for text in states().values()), "evaluated", timeout=SECONDS)
+    wait_until(lambda: all(not text.startswith("unknown") for text in states().values()), "evaluated", timeout=TIMEOUT)
     assert states() == {rule["alert"]: "ok " for rule in alerts()}
 
 
@@ -264,12 +274,12 @@ def test_reload_alert_lasts_until_a_reload_succeeds(watched: Watched) -> None:
 def test_hung_throttler_is_down_and_has_no_old_metrics(watched: Watched) -> None:
     watched.throttler.process.signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 0, "the throttler is down", timeout=SECONDS)
+        wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 0, "the throttler is down", timeout=TIMEOUT)
         found = watched.scrape()
     finally:
         watched.throttler.process.signal(signal.SIGCONT)
     assert [name for name in found if name.startswith("mptcp_throttler")] == ["mptcp_throttler_up"]
-    wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 1, "the throttler is up again", timeout=SECONDS)
+    wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 1, "the throttler is up again", timeout=TIMEOUT)
 
 
 def test_alert_fires_for_a_killed_throttler(watched: Watched) -> None:
@@ -289,16 +299,16 @@ def test_worker_restart_lowers_no_counter_of_another_worker(watched: Watched) ->
     def second_count_is(accepts: Callable[[float], bool]) -> bool:
         """Return whether *accepts* is true for the second worker's count. On a busy machine, a scrape may lack it."""
         counted.clear()
-        counted.update(watched.counted())
+        counted.update(watched.counters_by_process())
         return counted.keys() == {"1", "2"} and accepts(counted["2"][requests])
 
-    wait_until(lambda: second_count_is(lambda count: count > 50), "the counter has grown", timeout=SECONDS)
+    wait_until(lambda: second_count_is(lambda count: count > 50), "the counter has grown", timeout=TIMEOUT)
     before = dict(counted)
     os.kill(second, signal.SIGKILL)
     wait_until(
         lambda: second_count_is(lambda count: count < before["2"][requests]),
         "a new worker replaces it",
-        timeout=SECONDS,
+        timeout=TIMEOUT,
     )
     assert {name for name, value in before["1"].items() if counted["1"][name] < value} == set()
 

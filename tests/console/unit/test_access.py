@@ -69,7 +69,7 @@ def test_arbitrary_text_is_neither_token_nor_cookie(text: str) -> None:
 
 
 LOOPBACK = ["localhost", "LOCALHOST:8610", "127.0.0.1", "127.0.0.1:9999", "[::1]:8610", "localhost."]
-OTHERS = [
+FOREIGN_NAMES = [
     "evil.example",
     "127.0.0.1.evil.example",
     "localhost.evil.example",
@@ -87,7 +87,7 @@ def test_loopback_listener_allows_names_of_loopback(host: str) -> None:
     assert HostNames("127.0.0.1").accepts(host)
 
 
-@pytest.mark.parametrize("host", OTHERS)
+@pytest.mark.parametrize("host", FOREIGN_NAMES)
 def test_loopback_listener_refuses_other_names(host: str) -> None:
     assert not HostNames("127.0.0.1").accepts(host)
 

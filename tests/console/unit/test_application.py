@@ -39,9 +39,9 @@ class Site:
         self.throttler = FakeThrottler(directory / "status.sock", self.world)
         self.settings = Settings(status_socket=self.throttler.path, **settings)
         self.now: float | None = None
-        query = make_query(self.throttler.path, patience=patience)
+        query = make_query(self.throttler.path, timeout=patience)
         query_queue = QueryQueue(query)
-        self.watch = Watch(query, self.throttler.path, changed=query_queue.changed)
+        self.watch = Watch(query, self.throttler.path, on_change=query_queue.invalidate)
         console = Console(self.watch, query_queue, self.settings, self.clock)
         self.app = console.application(
             Mount("/more", routes=[Route("/", lambda request: PlainTextResponse("mounted"))])
@@ -237,7 +237,7 @@ def test_connections_are_requested_in_parts(site: Site, client: TestClient) -> N
     }
 
 
-WRONG = [
+WRONG_PARAMETERS = [
     ("connections?limit=10000", "limit: \"10000\" is not allowed; write a whole number from 1 to 200"),
     ("connections?limit=-1", "limit"),
     ("connections?offset=x", "offset"),
@@ -255,7 +255,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "expected"), WRONG, ids=[path for path, _ in WRONG])
+@pytest.mark.parametrize(("path", "expected"), WRONG_PARAMETERS, ids=[path for path, _ in WRONG_PARAMETERS])
 def test_wrong_parameter_is_answered_with_the_allowed_values(
     site: Site, client: TestClient, path: str, expected: str
 ) -> None:
@@ -407,8 +407,8 @@ def test_clients_request_is_passed_to_the_throttler(site: Site, client: TestClie
     site.world.over_budget, site.world.plain = True, {"10.77.1.9": 2}
     answer = client.get("/api/clients?sort=budget&limit=2").json()
     assert (answer["total"], len(answer["clients"]), answer["plain_tcp"]["connections"]) == (3, 2, 2)
-    answer_of = [each for each in site.world.queries if each["query"] == "clients"]
-    assert answer_of == [{"query": "clients", "sort": "budget", "limit": 2}]
+    queries = [each for each in site.world.queries if each["query"] == "clients"]
+    assert queries == [{"query": "clients", "sort": "budget", "limit": 2}]
     for wrong in ("sort=age", "limit=201", "client=10.77.1.2"):
         assert client.get(f"/api/clients?{wrong}").status_code == 400
 

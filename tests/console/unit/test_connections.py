@@ -110,7 +110,7 @@ class Server:
             await self._gate.wait()
         await send({"type": "http.response.body", "body": b"ok"})
 
-    def connected(self) -> tuple[BoundedHttp, FakeTransport]:
+    def connect(self) -> tuple[BoundedHttp, FakeTransport]:
         protocol = BoundedHttp(self._config, self._state, {}, self.clock, **self._bounds)
         transport = FakeTransport()
         transport.protocol = protocol
@@ -126,7 +126,7 @@ async def settle() -> None:
 def test_connection_without_a_request_is_ended() -> None:
     async def run() -> None:
         server = Server()
-        _, transport = server.connected()
+        _, transport = server.connect()
         server.clock.advance(REQUEST_SECONDS - 0.1)
         assert transport.is_open
         server.clock.advance(0.1)
@@ -142,7 +142,7 @@ def test_connection_with_a_slow_request_is_ended() -> None:
     async def run() -> None:
         for request in (GET, POST + b"123"):
             server = Server()
-            protocol, transport = server.connected()
+            protocol, transport = server.connect()
             for number in range(len(request) - 1):
                 protocol.data_received(request[number : number + 1])
                 server.clock.advance((REQUEST_SECONDS - 0.1) / len(request))
@@ -160,7 +160,7 @@ def test_slow_answer_is_not_aborted() -> None:
         gate = asyncio.Event()
         server = Server(gate)
         for request in (GET, POST + b"1234"):
-            protocol, transport = server.connected()
+            protocol, transport = server.connect()
             server.clock.advance(REQUEST_SECONDS - 1)
             protocol.data_received(request)
             await settle()
@@ -180,7 +180,7 @@ def test_incomplete_second_request_does_not_extend_the_time() -> None:
 
     async def run() -> None:
         server = Server()
-        protocol, transport = server.connected()
+        protocol, transport = server.connect()
         protocol.data_received(GET)
         await settle()
         assert transport.sent.endswith(b"ok")
@@ -197,7 +197,7 @@ def test_incomplete_second_request_does_not_extend_the_time() -> None:
 def test_slow_answer_is_aborted_if_answers_are_bounded() -> None:
     async def run() -> None:
         server = Server(asyncio.Event(), request_seconds=20, with_answers=True)
-        protocol, transport = server.connected()
+        protocol, transport = server.connect()
         protocol.data_received(GET)
         await settle()
         server.clock.advance(19.9)
@@ -213,7 +213,7 @@ def test_idle_time_may_exceed_the_request_time() -> None:
 
     async def run() -> None:
         server = Server(request_seconds=20, with_answers=True, idle_seconds=75)
-        protocol, transport = server.connected()
+        protocol, transport = server.connect()
         for _ in range(2):
             protocol.data_received(GET)
             await settle()
@@ -230,14 +230,14 @@ def test_idle_time_may_exceed_the_request_time() -> None:
 def test_oldest_idle_connection_is_ended_and_an_active_one_kept() -> None:
     async def run() -> None:
         server = Server(asyncio.Event())
-        protocol, served = server.connected()
+        protocol, served = server.connect()
         protocol.data_received(GET)
         await settle()
-        wires = []
+        transports = []
         for _ in range(MAX_WAITING + 10):
-            wires.append(server.connected()[1])
+            transports.append(server.connect()[1])
             server.clock.advance(0.01)
-        assert [transport.is_open for transport in wires] == [False] * 10 + [True] * MAX_WAITING
+        assert [transport.is_open for transport in transports] == [False] * 10 + [True] * MAX_WAITING
         assert served.is_open
 
     asyncio.run(run())

@@ -48,13 +48,13 @@ class Mutant:
     parameters_of_test: dict[str, Any] = field(default_factory=dict)
 
 
-def policy(old: str, new: str) -> Callable[[Patch], None]:
+def change_csp(old: str, new: str) -> Callable[[Patch], None]:
     """Change the content security policy."""
     assert old in protection.POLICY
     return lambda patch: patch.setitem(protection.HEADERS, CSP, protection.POLICY.replace(old, new))
 
 
-def always(owner: Any, name: str, value: Any) -> Callable[[Patch], None]:
+def return_always(owner: Any, name: str, value: Any) -> Callable[[Patch], None]:
     """Let a function always return *value*."""
     return lambda patch: patch.setattr(owner, name, lambda *_, **__: value)
 
@@ -135,50 +135,50 @@ async def no_wait(self: QueryQueue) -> None:
 ROOT_PAGE = {"path": "/"}
 API = {"path": "/api/history"}
 LONG = {"body": b'{"policy": "' + b"a" * (parameters.MAX_POLICY_BYTES + 1) + b'"}'}
-app, seen = test_application, test_watch
+app = test_application
 MUTANTS = {
     # Content security policy.
     "no policy": Mutant(
         lambda patch: patch.delitem(protection.HEADERS, CSP), app.test_answers_have_security_headers, ROOT_PAGE
     ),
     "scripts within a page are run": Mutant(
-        policy("script-src 'self'", "script-src 'self' 'unsafe-inline'"),
+        change_csp("script-src 'self'", "script-src 'self' 'unsafe-inline'"),
         app.test_answers_have_security_headers,
         ROOT_PAGE,
     ),
     "everything may be loaded": Mutant(
-        policy("default-src 'none'", "default-src *"), app.test_answers_have_security_headers, ROOT_PAGE
+        change_csp("default-src 'none'", "default-src *"), app.test_answers_have_security_headers, ROOT_PAGE
     ),
     "text may become markup": Mutant(
-        policy("; require-trusted-types-for 'script'", ""), app.test_answers_have_security_headers, ROOT_PAGE
+        change_csp("; require-trusted-types-for 'script'", ""), app.test_answers_have_security_headers, ROOT_PAGE
     ),
-    "others may frame it": Mutant(
-        policy("frame-ancestors 'none'; ", ""), app.test_answers_have_security_headers, ROOT_PAGE
+    "other sites may frame the page": Mutant(
+        change_csp("frame-ancestors 'none'; ", ""), app.test_answers_have_security_headers, ROOT_PAGE
     ),
     # Host names and requests from other sites.
-    "every name is the console's": Mutant(
-        always(HostNames, "accepts", True), app.test_request_for_a_foreign_host_name_is_refused, API
+    "every host name is accepted": Mutant(
+        return_always(HostNames, "accepts", True), app.test_request_for_a_foreign_host_name_is_refused, API
     ),
     "another site's page may send requests": Mutant(
-        always(protection, "_is_from_own_page", True),
+        return_always(protection, "_is_from_own_page", True),
         app.test_request_from_another_site_is_refused,
         {"headers": {"origin": "http://evil.example"}},
     ),
     # Access by token.
     "no token is needed": Mutant(
-        always(protection.Protection, "_has_token", True), app.test_requests_without_the_token_are_refused, API
+        return_always(protection.Protection, "_has_token", True), app.test_requests_without_the_token_are_refused, API
     ),
     "every page is public": Mutant(
         set_to(protection, "_PUBLIC", re.compile(".*")), app.test_requests_without_the_token_are_refused, API
     ),
     "any token is accepted": Mutant(
-        always(Token, "matches", True), app.test_requests_without_the_token_are_refused, API
+        return_always(Token, "matches", True), app.test_requests_without_the_token_are_refused, API
     ),
     "the form accepts any token": Mutant(
-        always(Token, "matches", True), app.test_browser_logs_in_by_a_form_and_logs_out
+        return_always(Token, "matches", True), app.test_browser_logs_in_by_a_form_and_logs_out
     ),
     "the cookie is the token": Mutant(
-        always(Token, "cookie", test_application.TOKEN), app.test_browser_logs_in_by_a_form_and_logs_out
+        return_always(Token, "cookie", test_application.TOKEN), app.test_browser_logs_in_by_a_form_and_logs_out
     ),
     "scripts may read the cookie": Mutant(cookie_without("httponly"), app.test_browser_logs_in_by_a_form_and_logs_out),
     "the cookie is sent over plain HTTP": Mutant(
@@ -199,18 +199,18 @@ MUTANTS = {
         set_to(live, "MAX_EVENTS", 1 << 40), test_live.test_slow_browser_skips_snapshots
     ),
     "the number of viewers is unlimited": Mutant(
-        set_to(watch, "MAX_WATCHERS", 1 << 40), seen.test_number_of_viewers_is_bounded
+        set_to(watch, "MAX_WATCHERS", 1 << 40), test_watch.test_number_of_viewers_is_bounded
     ),
     # Showing a cap within a second.
     "the throttler is queried too rarely": Mutant(
-        set_to(watch, "WATCHED_SECONDS", 1.5), seen.test_watch_queries_each_second_with_viewers_and_each_five_without
+        set_to(watch, "WATCHED_SECONDS", 1.5), test_watch.test_throttler_is_queried_each_second_only_with_viewers
     ),
     "a new viewer does not end the pause": Mutant(
-        new_watcher_waits_forever, seen.test_new_viewer_ends_the_pause
+        new_watcher_waits_forever, test_watch.test_new_viewer_ends_the_pause
     ),
     # Aggregated answers instead of whole tables.
     "the whole table is queried": Mutant(
-        always(parameters, "connections", {"query": "connections", "limit": 10_000}),
+        return_always(parameters, "connections", {"query": "connections", "limit": 10_000}),
         app.test_connections_are_requested_in_parts,
     ),
     "every connection is pushed": Mutant(
@@ -221,14 +221,14 @@ MUTANTS = {
         test_live.test_snapshot_stays_small_with_many_connections_and_rules,
     ),
     "each browser's query is sent": Mutant(
-        always(QueryQueue, "_reusable", None), test_query_queue.test_equal_concurrent_queries_are_sent_once
+        return_always(QueryQueue, "_reusable", None), test_query_queue.test_equal_concurrent_queries_are_sent_once
     ),
     "queries are sent without a pause": Mutant(
         set_to(QueryQueue, "_wait_for_token", no_wait), test_query_queue.test_different_queries_are_sent_once_a_second
     ),
     # What-if questions.
     "another policy is tried": Mutant(
-        always(parameters, "what_if", {"query": "what_if", "policy": "rules: []"}),
+        return_always(parameters, "what_if", {"query": "what_if", "policy": "rules: []"}),
         app.test_what_if_sends_the_whole_policy_to_the_throttler,
     ),
     "the length of a policy is unlimited": Mutant(
@@ -236,20 +236,20 @@ MUTANTS = {
     ),
     # History and events.
     "history records nothing": Mutant(
-        always(watch, "record", None), app.test_history_events_and_policy_come_from_memory
+        return_always(watch, "record", None), app.test_history_events_and_policy_come_from_memory
     ),
     "rates are counts": Mutant(
         set_to(rates, "_rates_between", lambda before, after, seconds: after.items()),
         test_rates.test_rates_are_differences_of_byte_counts,
     ),
     "a gap has old values": Mutant(
-        always(_Ring, "forget", None), test_history.test_gap_shows_no_old_values
+        return_always(_Ring, "forget", None), test_history.test_gap_shows_no_old_values
     ),
     "the number of tracks is unlimited": Mutant(
         tracks_without_end, test_history.test_memory_is_bounded_for_many_tracks
     ),
     "events are never deleted": Mutant(
-        always(EventLog, "forget", None), test_event_log.test_events_are_forgotten_after_an_hour
+        return_always(EventLog, "forget", None), test_event_log.test_events_are_forgotten_after_an_hour
     ),
     "events of all tokens are shown": Mutant(
         set_to(EventFilter, "matching", lambda self, events: events),
@@ -257,11 +257,11 @@ MUTANTS = {
         {"name": "token"},
     ),
     "counts are deleted with their events": Mutant(
-        always(EventCounts, "between", CountsInSpan(0, 0, {})),
+        return_always(EventCounts, "between", CountsInSpan(0, 0, {})),
         test_event_log.test_counts_outlast_dropped_events,
     ),
     "missing events are not reported": Mutant(
-        always(EventLog, "missing_before", None), seen.test_watch_knows_since_when_its_events_are_complete
+        return_always(EventLog, "missing_before", None), test_watch.test_watch_knows_since_when_its_events_are_complete
     ),
     "the latest events are returned instead of the nearest": Mutant(
         set_to(EventLog, "nearest", lambda self, wanted, time, limit: self.newest(wanted, limit)),
@@ -269,15 +269,15 @@ MUTANTS = {
     ),
     # Faults of a throttler that answers.
     "faults are not reported": Mutant(
-        always(Health, "update", []), test_health.test_lasting_fault_is_reported_until_it_ends
+        return_always(Health, "update", []), test_health.test_lasting_fault_is_reported_until_it_ends
     ),
     # Connections without a request.
     "idle connections are not ended": Mutant(
-        always(http_bounds.BoundedHttp, "_update_deadline", None),
+        return_always(http_bounds.BoundedHttp, "_update_deadline", None),
         test_connections.test_connection_without_a_request_is_ended,
     ),
     "the number of connections is unlimited": Mutant(
-        always(http_bounds.BoundedHttp, "_make_room", None),
+        return_always(http_bounds.BoundedHttp, "_make_room", None),
         test_connections.test_oldest_idle_connection_is_ended_and_an_active_one_kept,
     ),
 }  # fmt: skip
@@ -325,14 +325,14 @@ def test_test_passes_on_the_unbroken_console(name: str, fixtures: Callable[..., 
     mutant.test(**fixtures(mutant.test), **mutant.parameters_of_test)
 
 
-OF_EACH_KIND = (
-    "no policy", "every name is", "no token is needed", "the stream ends", "queried too rarely",
+ONE_PER_KIND = (
+    "no policy", "every host name is", "no token is needed", "the stream ends", "queried too rarely",
     "every connection is pushed", "another policy is tried", "rates are counts", "faults are not reported",
     "idle connections are not",
 )  # fmt: skip
 
 
-@pytest.mark.nightly(except_for=OF_EACH_KIND)
+@pytest.mark.nightly(except_for=ONE_PER_KIND)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_test_fails_on_the_mutant(
     name: str, fixtures: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch

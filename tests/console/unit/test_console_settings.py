@@ -20,7 +20,7 @@ CONF = Path(__file__).parents[3] / "conf"
 TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
 
 
-def written(directory: Path, text: str, token: str | None = None, mode: int = 0o640) -> Path:
+def write_settings(directory: Path, text: str, token: str | None = None, mode: int = 0o640) -> Path:
     file = directory / "console.yaml"
     file.write_text(text)
     if token is not None:
@@ -36,7 +36,7 @@ def problems(file: Path) -> str:
 
 
 def test_shipped_file_states_the_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = written(tmp_path, (CONF / "console.yaml").read_text(), TOKEN)
+    file = write_settings(tmp_path, (CONF / "console.yaml").read_text(), TOKEN)
     monkeypatch.setattr("mptcp_console.settings.DEFAULT_SETTINGS", file)
     assert read_settings(file) == settings_without_a_file() == Settings(token=TOKEN, token_file=tmp_path / "token")
 
@@ -51,7 +51,7 @@ def test_all_keys_are_read(tmp_path: Path) -> None:
     (tmp_path / "n").write_text("10.77.1.2 phone\n")
     for name in ("c", "k"):
         (tmp_path / name).touch()
-    assert read_settings(written(tmp_path, text, TOKEN + "\n")) == Settings(
+    assert read_settings(write_settings(tmp_path, text, TOKEN + "\n")) == Settings(
         "::",
         80,
         Path("/run/a.sock"),
@@ -68,7 +68,7 @@ def test_all_keys_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "192.0.2.7", "[::]", "[fd77::1]"])
 def test_listener_off_loopback_requires_a_token(tmp_path: Path, address: str) -> None:
-    file = written(tmp_path, f'open_to_this_host: true\nlisten: "{address}:8610"\n', TOKEN)
+    file = write_settings(tmp_path, f'open_to_this_host: true\nlisten: "{address}:8610"\n', TOKEN)
     found = problems(file)
     assert found.startswith(f"{file}:1: open_to_this_host: ")
     assert f"{address.strip('[]')} can be reached from other hosts, so a token is needed" in found
@@ -80,13 +80,13 @@ def test_listener_off_loopback_requires_a_token(tmp_path: Path, address: str) ->
 def test_listener_on_loopback_requires_a_token_unless_open_to_this_host(tmp_path: Path, address: str) -> None:
     """Defect: any user of the host could see what the status socket shows only to its group."""
     listen = f'listen: "{address}:8610"\n'
-    file = written(tmp_path, listen)
+    file = write_settings(tmp_path, listen)
     assert problems(file) == (
         f"{tmp_path}/token: cannot be read: No such file or directory; write it: mptcp-console make-token"
     )
-    assert read_settings(written(tmp_path, listen, TOKEN)).token == TOKEN
-    assert read_settings(written(tmp_path, f"{listen}open_to_this_host: true\n", TOKEN)).token is None
-    found = problems(written(tmp_path, f"{listen}open_to_this_host: true\ntoken_file: token\n", TOKEN))
+    assert read_settings(write_settings(tmp_path, listen, TOKEN)).token == TOKEN
+    assert read_settings(write_settings(tmp_path, f"{listen}open_to_this_host: true\n", TOKEN)).token is None
+    found = problems(write_settings(tmp_path, f"{listen}open_to_this_host: true\ntoken_file: token\n", TOKEN))
     assert f"{file}:2: open_to_this_host: " in found
     assert "the token of token_file is not used" in found
 
@@ -121,13 +121,13 @@ def test_make_token_writes_one_token_for_owner_and_group(tmp_path: Path, capsys:
 def test_make_token_ignores_the_file_of_a_killed_process(tmp_path: Path) -> None:
     """Defect: a file that a killed process with the same PID had left was used as the new token."""
     (tmp_path / f".token.{os.getpid()}").write_text("half a tok")
-    assert make_first_token(written(tmp_path, "listen: 127.0.0.1:8610\n")) == tmp_path / "token"
+    assert make_first_token(write_settings(tmp_path, "listen: 127.0.0.1:8610\n")) == tmp_path / "token"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["console.yaml", "token"]
 
 
 @pytest.mark.parametrize("text", ["open_to_this_host: true", "token_file: another", "listen: nonsense", "]"])
 def test_make_token_writes_no_token_that_is_not_needed(tmp_path: Path, text: str) -> None:
-    assert make_first_token(written(tmp_path, text + "\n")) is None
+    assert make_first_token(write_settings(tmp_path, text + "\n")) is None
     assert [path.name for path in tmp_path.iterdir()] == ["console.yaml"]
 
 
@@ -138,7 +138,7 @@ def test_unwritable_token_is_reported_in_one_line(tmp_path: Path, capsys: pytest
 
 @pytest.mark.parametrize("mode", [0o644, 0o660, 0o604, 0o641])
 def test_token_file_readable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
-    found = problems(written(tmp_path, "token_file: token\n", TOKEN, mode))
+    found = problems(write_settings(tmp_path, "token_file: token\n", TOKEN, mode))
     assert f"token has mode {mode:04o}" in found
     assert "chmod 0640" in found
     assert TOKEN not in found
@@ -172,14 +172,14 @@ def test_token_file_readable_by_others_is_refused(tmp_path: Path, mode: int) -> 
     ],
 )
 def test_mistake_is_reported_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    file = written(tmp_path, text + "\n", TOKEN)
+    file = write_settings(tmp_path, text + "\n", TOKEN)
     found = problems(file)
     assert found.startswith(f"{file}:1: ")
     assert message in found
 
 
 def test_mistake_ends_run_and_check_with_their_exit_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(written(tmp_path, "listen: 0.0.0.0\n"))
+    file = str(write_settings(tmp_path, "listen: 0.0.0.0\n"))
     assert main(["run", "--config", file]) == CONFIGURATION
     assert main(["check", "--config", file]) == FAILED
     assert main(["check", "--config", str(tmp_path / "none.yaml")]) == FAILED
@@ -187,5 +187,8 @@ def test_mistake_ends_run_and_check_with_their_exit_status(tmp_path: Path, capsy
 
 
 def test_check_prints_the_url(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--config", str(written(tmp_path, "listen: '[::1]:99'\nopen_to_this_host: true\n"))]) == DONE
+    assert (
+        main(["check", "--config", str(write_settings(tmp_path, "listen: '[::1]:99'\nopen_to_this_host: true\n"))])
+        == DONE
+    )
     assert "http://[::1]:99/, without a token" in capsys.readouterr().out

@@ -19,8 +19,8 @@ def event(time: float = NOW, **fields: Any) -> dict[str, Any]:
     return {"seq": 1, "time": time, "kind": "applied", "text": "a cap", **fields}
 
 
-def texts(log: EventLog, wanted: EventFilter | None = None, limit: int = 100) -> list[str]:
-    return [json.loads(each.text)["text"] for each in log.newest(wanted or EventFilter(), limit)[0]]
+def texts(log: EventLog, event_filter: EventFilter | None = None, limit: int = 100) -> list[str]:
+    return [json.loads(each.text)["text"] for each in log.newest(event_filter or EventFilter(), limit)[0]]
 
 
 def test_newest_events_are_kept_with_the_time_since_when() -> None:
@@ -70,7 +70,7 @@ def test_nearest_events_are_in_order_with_a_hint_at_more() -> None:
     assert not more
 
 
-class Counting(float):
+class CountingTime(float):
     """A time that counts how often it is compared with another time."""
 
     compared = 0
@@ -89,7 +89,7 @@ def test_nearest_compares_only_events_around_the_time() -> None:
     log = EventLog()
     for number in range(5000):
         log.add(event(NOW + number))
-    time = Counting(NOW + 2500)
+    time = CountingTime(NOW + 2500)
     found, more = log.nearest(EventFilter(), time, 3)
     assert ([each.time for each in found], more) == ([NOW + 2499, NOW + 2500, NOW + 2501], True)
     assert 0 < time.compared < 30
@@ -126,9 +126,9 @@ def record_searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     real = EventFilter.matching
 
-    def matching(wanted: EventFilter, events: list[event_log.LoggedEvent]) -> list[event_log.LoggedEvent]:
+    def matching(event_filter: EventFilter, events: list[event_log.LoggedEvent]) -> list[event_log.LoggedEvent]:
         counts.append(len(events))
-        return real(wanted, events)
+        return real(event_filter, events)
 
     monkeypatch.setattr(EventFilter, "matching", matching)
     return counts
@@ -138,25 +138,25 @@ def record_searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_nearest_agrees_with_a_full_search_under_clock_changes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock is set forward and back, and old events are dropped."""
     monkeypatch.setattr(event_log, "_MAX_DROPPED", 5)
-    chance = random.Random(seed)
-    log = EventLog(limit=chance.randint(1, 40))
+    rng = random.Random(seed)
+    log = EventLog(limit=rng.randint(1, 40))
     now = NOW
-    for _ in range(chance.randint(0, 120)):
-        now += chance.choice([0, 0.5, 1, 1, 1, 1, 1, 1, chance.randint(-5000, 5000)])
-        log.add(event(now - chance.choice([0, 0, 0, 0.3]), client=chance.choice(["10.0.0.1", "10.0.0.2"])))
-        if chance.random() < 0.1:
+    for _ in range(rng.randint(0, 120)):
+        now += rng.choice([0, 0.5, 1, 1, 1, 1, 1, 1, rng.randint(-5000, 5000)])
+        log.add(event(now - rng.choice([0, 0, 0, 0.3]), client=rng.choice(["10.0.0.1", "10.0.0.2"])))
+        if rng.random() < 0.1:
             log.forget(now)
     existing = log.newest(EventFilter(), 1000)[0]
     for _ in range(20):
-        wanted = EventFilter(
-            after=chance.choice([0, chance.randint(0, log.serial)]),
-            first=chance.choice([None, now - chance.randint(0, 50)]),
-            last=chance.choice([None, now - chance.randint(0, 10)]),
-            client=chance.choice([None, "10.0.0.1"]),
+        event_filter = EventFilter(
+            after=rng.choice([0, rng.randint(0, log.serial)]),
+            first=rng.choice([None, now - rng.randint(0, 50)]),
+            last=rng.choice([None, now - rng.randint(0, 10)]),
+            client=rng.choice([None, "10.0.0.1"]),
         )
-        time, limit = now - chance.randint(-5, 50), chance.randint(1, 10)
-        found, more = log.nearest(wanted, time, limit)
-        matching_events = wanted.matching(existing)
+        time, limit = now - rng.randint(-5, 50), rng.randint(1, 10)
+        found, more = log.nearest(event_filter, time, limit)
+        matching_events = event_filter.matching(existing)
         assert set(found) <= set(matching_events)
         assert [each.serial for each in found] == sorted({each.serial for each in found})
         distances = sorted(abs(each.time - time) for each in matching_events)
@@ -194,7 +194,7 @@ def test_events_are_forgotten_after_an_hour() -> None:
     assert log.bytes == len(log.newest(EventFilter(), 1)[0][0].text)
 
 
-WANTED = {
+FILTERS = {
     "kind": EventFilter(kind="applied"),
     "token": EventFilter(token="00000001"),
     "client": EventFilter(client="10.0.0.1"),
@@ -204,7 +204,7 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("name", WANTED)
+@pytest.mark.parametrize("name", FILTERS)
 def test_events_are_filtered_by_each_field(name: str) -> None:
     log = EventLog()
     matching_events = {
@@ -216,7 +216,7 @@ def test_events_are_filtered_by_each_field(name: str) -> None:
     wrong = {"time": NOW - 1 if name == "first" else NOW + 1, "token": "00000002", "client": "10.0.0.2", "rule": "b"}
     log.add(event(kind="applied", text="right", **matching_events))  # type: ignore[arg-type]
     log.add(event(kind="lifted", text="wrong", **wrong))  # type: ignore[arg-type]
-    assert texts(log, WANTED[name]) == ["right"]
+    assert texts(log, FILTERS[name]) == ["right"]
 
 
 def test_newest_events_have_a_hint_at_more() -> None:

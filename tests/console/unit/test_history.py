@@ -109,16 +109,16 @@ def test_clock_set_back_removes_only_later_values(back: int, step: int) -> None:
 )
 def test_window_has_the_latest_value_of_each_slot(steps: list[tuple[int, int, int]], step: int) -> None:
     tracks = Tracks()
-    now, wanted = START, {}
+    now, expected = START, {}
     for ahead, back, value in steps:
         now += ahead
         tracks.advance(now)
         tracks.put("a", now - back, value, latest)
-        wanted.update(dict.fromkeys(range(max(now - back, now - FINE_SLOTS + 1), now + 1), value))
+        expected.update(dict.fromkeys(range(max(now - back, now - FINE_SLOTS + 1), now + 1), value))
     slots = FINE_SLOTS if step == 1 else COARSE_SLOTS
-    coarse = {second // step * step: value for second, value in sorted(wanted.items())}
+    coarse = {second // step * step: value for second, value in sorted(expected.items())}
     first = max(now // step - slots + 1, (START + steps[0][0]) // step) * step
-    assert values(tracks, step).get("a", {}) == {at: value for at, value in coarse.items() if at >= first}
+    assert values(tracks, step).get("a", {}) == {second: value for second, value in coarse.items() if second >= first}
 
 
 def test_memory_is_bounded_for_many_tracks() -> None:

@@ -18,7 +18,7 @@ def site() -> Site:
     return Site()
 
 
-def parsed(message: str) -> dict[str, Any]:
+def parse(message: str) -> dict[str, Any]:
     lines = dict(line.split(": ", 1) for line in message.strip().split("\n"))
     assert lines["event"] == "snapshot"
     document: dict[str, Any] = json.loads(lines["data"])
@@ -30,15 +30,15 @@ def test_each_snapshot_is_sent_once_with_new_events(site: Site) -> None:
         await site.poll()
         stream = Live(site.watch, login=False).stream()
         assert await anext(stream) == "retry: 1000\n\n"
-        sent = [parsed(await anext(stream))]
+        sent = [parse(await anext(stream))]
         site.world.add_event("applied", "a cap")
         site.world.carry(0, 1_000_000)
         next_message = asyncio.ensure_future(anext(stream))
         await site.poll()
-        sent.append(parsed(await next_message))
+        sent.append(parse(await next_message))
         next_message = asyncio.ensure_future(anext(stream))
         await site.poll()
-        sent.append(parsed(await next_message))
+        sent.append(parse(await next_message))
         return sent
 
     sent = run(watch())
@@ -54,7 +54,7 @@ def test_slow_browser_skips_snapshots(site: Site) -> None:
         for number in range(MAX_EVENTS + 20):
             site.world.add_event("applied", str(number))
             await site.poll(2)
-        return parsed(await anext(stream))
+        return parse(await anext(stream))
 
     snapshot = run(watch())
     assert snapshot["tick"] == MAX_EVENTS + 20
@@ -70,11 +70,11 @@ def test_slow_browser_gets_events_from_during_a_delivery(site: Site) -> None:
         await anext(stream)
         next_message = asyncio.ensure_future(anext(stream))
         await site.poll()
-        sent = [parsed(await next_message)]
+        sent = [parse(await next_message)]
         for number in range(3):
             site.world.add_event("applied", str(number))
             await site.poll()
-        sent.append(parsed(await anext(stream)))
+        sent.append(parse(await anext(stream)))
         return sent
 
     sent = run(watch())
@@ -92,10 +92,10 @@ def test_reused_snapshot_leaves_newer_events_for_the_next(site: Site) -> None:
         await next_message
         # The event is added after the last query; the next snapshot does not exist yet.
         site.watch.event_log.add({"time": site.now, "kind": "applied", "text": "a cap"})
-        sent = [parsed(await anext(slow))]
+        sent = [parse(await anext(slow))]
         next_message = asyncio.ensure_future(anext(slow))
         await site.poll()
-        return [*sent, parsed(await next_message)]
+        return [*sent, parse(await next_message)]
 
     sent = run(watch())
     assert [each["text"] for snapshot in sent for each in snapshot["events"]] == ["a cap"]

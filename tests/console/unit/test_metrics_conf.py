@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the dashboard and the alerts in conf/: promtool accepts them, their metrics exist, checks find faults."""
+"""Tests for the dashboard and the alerts in conf/: promtool accepts them, their metrics exist, checks detect faults."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from mptcp_console.metrics import families
 FILES = (DASHBOARD, ALERTS, ALERT_TESTS)
 
 
-def exported() -> set[str]:
+def exported_names() -> set[str]:
     text = exposition(families(summary_answer(), squid_answer(), kernel_answer()))
     return {name for name, _ in samples(text)}
 
 
 def unknown_metrics(text: str) -> set[str]:
     """Return the metrics in *text* that nothing exports."""
-    return set(METRIC.findall(text)) - exported()
+    return set(METRIC.findall(text)) - exported_names()
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -137,7 +137,7 @@ def changed_dashboard(panel: int, path: str, value: Any) -> dict[str, Any]:
     ],
 )
 def test_check_finds_a_value_that_grafana_does_not_know(path: str, value: Any, expected: str) -> None:
-    number = next(at for at, panel in enumerate(dashboard()["panels"]) if panel["type"] == "stat")
+    number = next(index for index, panel in enumerate(dashboard()["panels"]) if panel["type"] == "stat")
     assert any(expected in fault for fault in faults(changed_dashboard(number, path, value)))
 
 
@@ -181,8 +181,8 @@ def queries() -> Iterator[dict[str, Any]]:
 def test_panels_do_not_overlap() -> None:
     boxes = [panel["gridPos"] for panel in dashboard()["panels"]]
     assert len({panel["id"] for panel in dashboard()["panels"]}) == len(boxes)
-    for one, other in itertools.combinations(boxes, 2):
-        assert not set(cells(one)) & set(cells(other))
+    for first, second in itertools.combinations(boxes, 2):
+        assert not set(cells(first)) & set(cells(second))
     assert all(box["x"] + box["w"] <= 24 for box in boxes)
 
 

@@ -16,8 +16,8 @@ from scrapes import (
     by_kid,
     exposition,
     kernel_answer,
-    labelled,
     library_answer,
+    sample_key,
     samples,
     squid_answer,
     squid_page_texts,
@@ -82,10 +82,10 @@ def default_samples() -> Samples:
             {"policy": "policy", "rule": "of-yesterday", "path": "-", "direction": "down"},
             55,
         ),
-        # The count includes classes beyond the listed ones.
+        # The count also includes classes that are not listed.
         ("mptcp_throttler_classes", {"direction": "down"}, 300),
         ("mptcp_throttler_classes", {"direction": "up"}, 1),
-        # The value is the one of the client that has used most.
+        # The value is that of the client with the highest usage.
         ("mptcp_throttler_budget_used_bytes", {"policy": "policy", "budget": "monthly"}, 600),
         ("mptcp_throttler_budget_left_bytes", {"policy": "policy", "budget": "monthly"}, 0),
         ("mptcp_throttler_budget_left_bytes", {"policy": "policy", "budget": "paid"}, 700),
@@ -141,7 +141,7 @@ def default_samples() -> Samples:
     ],
 )
 def test_metric_has_the_expected_value(name: str, labels: dict[str, str], value: float) -> None:
-    assert default_samples()[labelled(name, **labels)] == pytest.approx(value)
+    assert default_samples()[sample_key(name, **labels)] == pytest.approx(value)
 
 
 def test_silent_throttler_is_down_and_has_no_other_metrics() -> None:
@@ -149,7 +149,7 @@ def test_silent_throttler_is_down_and_has_no_other_metrics() -> None:
     assert {name: value for (name, _), value in found.items() if name.startswith("mptcp_throttler")} == {
         THROTTLER_UP: 0
     }
-    assert found[labelled("squid_up")] == 1
+    assert found[sample_key("squid_up")] == 1
 
 
 def test_silent_squid_is_down_and_has_no_other_metrics() -> None:
@@ -175,9 +175,9 @@ def test_dry_run_has_caps_and_none_in_force() -> None:
     for name in (
         "caps_in_force", "caps_coming", "cap_classes", "cap_shared_classes", "cap_total_ceil_bytes_per_second",
     ):  # fmt: skip
-        assert found[labelled(f"mptcp_throttler_{name}", **SPARE, direction="down")] == 0
+        assert found[sample_key(f"mptcp_throttler_{name}", **SPARE, direction="down")] == 0
     assert found.keys() == samples(full_exposition()).keys()
-    assert found[labelled("mptcp_throttler_cap_rate_bytes_per_second", **SPARE, direction="down")] == 625_000
+    assert found[sample_key("mptcp_throttler_cap_rate_bytes_per_second", **SPARE, direction="down")] == 625_000
 
 
 def test_older_throttler_without_class_counts_has_its_caps() -> None:
@@ -187,8 +187,8 @@ def test_older_throttler_without_class_counts_has_its_caps() -> None:
             del rule[name]
     del summary["class_counts"]
     found = samples(full_exposition(summary))
-    assert found[labelled("mptcp_throttler_classes", direction="down")] == 1
-    assert found[labelled("mptcp_throttler_cap_ceil_bytes_per_second", **SPARE, direction="down")] == 750_000
+    assert found[sample_key("mptcp_throttler_classes", direction="down")] == 1
+    assert found[sample_key("mptcp_throttler_cap_ceil_bytes_per_second", **SPARE, direction="down")] == 750_000
     assert not [name for name, _ in found if name.startswith("mptcp_throttler_cap_classes")]
 
 
@@ -344,9 +344,9 @@ def test_unused_budget_has_metrics() -> None:
         ("volume_bytes", 4_000),
         ("reset_time_seconds", 1796000000),
     ):
-        assert found[labelled(f"mptcp_throttler_budget_{name}", policy="policy", budget="unused")] == value
+        assert found[sample_key(f"mptcp_throttler_budget_{name}", policy="policy", budget="unused")] == value
     # For a used budget the values come from the existing account.
-    assert found[labelled("mptcp_throttler_budget_used_bytes", policy="policy", budget="monthly")] == 600
+    assert found[sample_key("mptcp_throttler_budget_used_bytes", policy="policy", budget="monthly")] == 600
 
 
 def test_number_of_samples_does_not_depend_on_connections() -> None:
@@ -363,7 +363,7 @@ def test_caps_of_old_policies_are_dropped_before_current_ones() -> None:
     found = samples(full_exposition(summary))
     caps = [labels for name, labels in found if name == "mptcp_throttler_cap_bytes_total"]
     assert len(caps) == MAX_CAPS
-    assert labelled("mptcp_throttler_caps_in_force", **SPARE, direction="down") in found
+    assert sample_key("mptcp_throttler_caps_in_force", **SPARE, direction="down") in found
 
 
 def check_metrics(text: str) -> subprocess.CompletedProcess[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from metrics_page import PAGE, name, shown, written
+from metrics_page import PAGE, exported_metrics, name, with_tables
 from monitoring import METRIC, alerts
 from scrapes import exposition, samples
 
@@ -14,8 +14,8 @@ NAMED = re.compile(r"\b(?:mptcp_(?:throttler|ext|proxy_library)|squid)_[a-z0-9_]
 
 def test_tables_list_all_metrics_and_alerts() -> None:
     page = PAGE.read_text()
-    assert written(page) == page, "update them: python tests/console/metrics_page.py"
-    ours = {name(metric) for metric in shown() if not metric.name.startswith("mptcp_ext")}
+    assert with_tables(page) == page, "update them: python tests/console/metrics_page.py"
+    ours = {name(metric) for metric in exported_metrics() if not metric.name.startswith("mptcp_ext")}
     rows = set(
         re.findall(r"^\| `(mptcp_throttler_\w+|mptcp_proxy_library_\w+|squid_\w+|Mptcp\w+)[`{]", page, re.MULTILINE)
     )
@@ -23,11 +23,13 @@ def test_tables_list_all_metrics_and_alerts() -> None:
 
 
 def test_each_metric_in_the_page_is_exported() -> None:
-    known = {sample for sample, _ in samples(exposition(shown()))} | {name(metric) for metric in shown()}
+    known = {sample for sample, _ in samples(exposition(exported_metrics()))} | {
+        name(metric) for metric in exported_metrics()
+    }
     assert set(METRIC.findall(PAGE.read_text())) - {"mptcp_throttler", "mptcp_ext"} <= known
 
 
 def test_counters_and_alerts_in_other_pages_exist() -> None:
-    known = {name(metric) for metric in shown()} | {rule["alert"] for rule in alerts()}
+    known = {name(metric) for metric in exported_metrics()} | {rule["alert"] for rule in alerts()}
     for page in PAGE.parent.glob("*.md"):
         assert set(NAMED.findall(page.read_text())) <= known, page.name

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from scrapes import ANSWERS, Samples, by_kid, labelled, samples, squid_page_texts, summary_answer
+from scrapes import ANSWERS, Samples, by_kid, sample_key, samples, squid_page_texts, summary_answer
 
 from mptcp_common import library_counters
 from mptcp_console.metrics import Scraper, Sources, asgi, cache_manager
@@ -75,9 +75,9 @@ class Site:
             await writer.drain()
         writer.close()
 
-    def page(self, wanted: str) -> str | None:
+    def page(self, path: str) -> str | None:
         """Return a page as Squid 5.7 has it: of all processes, or of the requested ones. None is Squid's 404."""
-        name, _, query = wanted.partition("?")
+        name, _, query = path.partition("?")
         text = squid_page_texts()[name]
         if not self.processes:
             return text
@@ -105,8 +105,8 @@ class Site:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        named = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-        scope = {"type": "http", "method": method, "path": "/", "query_string": b"", "headers": named}
+        raw_headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": method, "path": "/", "query_string": b"", "headers": raw_headers}
         await self.scraper(scope, receive, send)
         body = b"".join(each.get("body", b"") for each in sent[1:])
         return sent[0]["status"], dict(sent[0]["headers"]), body
@@ -158,7 +158,7 @@ def test_scrape_queries_throttler_and_squid_once(tmp_path: Path) -> None:
 
 def test_library_counters_are_read_at_each_scrape(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
-        turns = labelled("mptcp_proxy_library_turns_total", service="mptcpproxy")
+        turns = sample_key("mptcp_proxy_library_turns_total", service="mptcpproxy")
         assert turns not in await site.scrape()
         for number in (1, 2):
             (tmp_path / "counters").write_bytes(struct.pack("=Q", number) + library_counters.NONE[8:])
@@ -169,7 +169,7 @@ def test_library_counters_are_read_at_each_scrape(tmp_path: Path) -> None:
 
 
 def requests_of(process: int) -> tuple[str, tuple[tuple[str, str], ...]]:
-    return labelled("squid_client_requests_total", process=str(process))
+    return sample_key("squid_client_requests_total", process=str(process))
 
 
 def test_restarted_squid_process_lowers_no_other_counter(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_ended_squid_process_does_not_hide_the_others(tmp_path: Path, monkeypatc
     async def test(site: Site) -> None:
         site.processes = {1: 7, 2: 9}
         shown = site.page
-        monkeypatch.setattr(site, "page", lambda wanted: None if "processes=2" in wanted else shown(wanted))
+        monkeypatch.setattr(site, "page", lambda path: None if "processes=2" in path else shown(path))
         found = await site.scrape()
         assert found[SQUID_UP] == 1
         assert [labels for name, labels in found if name == "squid_client_requests_total"] == [(("process", "1"),)]
@@ -363,8 +363,8 @@ def test_post_is_refused(tmp_path: Path) -> None:
 
 def test_openmetrics_and_gzip_are_served_on_request(tmp_path: Path) -> None:
     async def test(site: Site) -> None:
-        wanted = "application/openmetrics-text; version=1.0.0"
-        _, headers, body = await site.get(accept=wanted, accept_encoding="gzip")
+        media_type = "application/openmetrics-text; version=1.0.0"
+        _, headers, body = await site.get(accept=media_type, accept_encoding="gzip")
         assert headers[b"Content-Encoding"] == b"gzip"
         assert headers[b"Content-Type"].startswith(b"application/openmetrics-text")
         parse: Callable[[str], Iterable[Any]] = text_string_to_metric_families

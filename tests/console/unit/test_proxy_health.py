@@ -29,15 +29,15 @@ def proxy_answer(sources: Sources, times: int = 1) -> dict[str, Any]:
 
 
 def test_answer_sums_squids_processes_and_adds_the_kernels_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = list[str]()
+    addresses = list[str]()
 
     def pages(address: str, timeout: float) -> SquidPages:
-        read.append(address)
+        addresses.append(address)
         return SquidPages({1: COUNTERS, 2: COUNTERS}, INFO)
 
     monkeypatch.setattr(proxy, "read_pages", pages)
     found = proxy_answer(Sources(Path("s"), "http://127.0.0.1:1", ANSWERS / "netstat.txt"), times=3)
-    assert read == ["http://127.0.0.1:1"], "an answer is reused for some seconds"
+    assert addresses == ["http://127.0.0.1:1"], "an answer is reused for some seconds"
     squid = found["squid"]
     assert (squid["problem"], squid["version"], squid["started"]) == (None, "5.7", 1_795_372_304.0)
     assert (squid["requests"], squid["errors"], squid["tunnels"]) == (10, 2, 2)

@@ -62,8 +62,8 @@ def test_answer_is_reused_for_a_second() -> None:
 
     async def send() -> None:
         query_queue = throttler.query_queue()
-        for later in (0.0, REUSE_SECONDS / 2, REUSE_SECONDS, REUSE_SECONDS / 2):
-            throttler.now += later
+        for pause in (0.0, REUSE_SECONDS / 2, REUSE_SECONDS, REUSE_SECONDS / 2):
+            throttler.now += pause
             await query_queue.query({"query": "a"})
 
     asyncio.run(send())
@@ -76,7 +76,7 @@ def test_change_makes_an_answer_stale_once() -> None:
     async def send() -> None:
         query_queue = throttler.query_queue()
         await query_queue.query({"query": "a"})
-        query_queue.changed()
+        query_queue.invalidate()
         throttler.now += 0.1
         await query_queue.query({"query": "a"})
         await query_queue.query({"query": "a"})
@@ -91,16 +91,16 @@ def test_concurrent_queries_share_an_answer_despite_a_change() -> None:
     async def send() -> None:
         query_queue = QueryQueue(query_with_a_change, lambda: throttler.now, throttler.sleep)
 
-        happening.append(query_queue.changed)
+        invalidations.append(query_queue.invalidate)
         await asyncio.gather(*(query_queue.query({"query": "a"}) for _ in range(10)))
 
     async def query_with_a_change(request: Mapping[str, object]) -> dict[str, Any]:
         await asyncio.sleep(0)  # now all queries are waiting
         throttler.now += 0.1
-        happening[0]()
+        invalidations[0]()
         return await throttler.send(request)
 
-    happening: list[Callable[[], None]] = []
+    invalidations: list[Callable[[], None]] = []
     asyncio.run(send())
     assert len(throttler.requests) == 1
 
@@ -111,7 +111,7 @@ def test_frequent_changes_cause_one_query_a_second() -> None:
     async def send() -> None:
         query_queue = throttler.query_queue()
         for _ in range(BURST + 30):
-            query_queue.changed()
+            query_queue.invalidate()
             throttler.now += 0.01
             await query_queue.query({"query": "a"})
 
@@ -152,13 +152,13 @@ def test_missing_answers_are_requested_less_often() -> None:
     throttler = Throttler()
     times: list[float] = []
 
-    async def silent(_: Mapping[str, object]) -> dict[str, Any]:
+    async def time_out(_: Mapping[str, object]) -> dict[str, Any]:
         times.append(throttler.now)
         throttler.now += 3.0
         raise TimeoutError
 
     async def send() -> None:
-        query_queue = QueryQueue(silent, lambda: throttler.now, throttler.sleep)
+        query_queue = QueryQueue(time_out, lambda: throttler.now, throttler.sleep)
         for number in range(40):
             with pytest.raises(TimeoutError):
                 await query_queue.query({"query": number})
@@ -203,8 +203,8 @@ def test_query_is_refused_if_too_many_wait() -> None:
 
     async def send() -> list[Any]:
         query_queue = throttler.query_queue()
-        questions = (query_queue.query({"query": number}) for number in range(MAX_WAITING + 5))
-        found: list[Any] = await asyncio.gather(*questions, return_exceptions=True)
+        queries = (query_queue.query({"query": number}) for number in range(MAX_WAITING + 5))
+        found: list[Any] = await asyncio.gather(*queries, return_exceptions=True)
         return found
 
     answers = asyncio.run(send())

@@ -10,7 +10,7 @@ from fake_throttler import World
 
 from mptcp_console.history import Tracks
 from mptcp_console.overviews import overview, policy_page
-from mptcp_console.rates import MAX_PAUSE, PathKey, RateMeter, columns, present, record
+from mptcp_console.rates import MAX_PAUSE, PathKey, RateMeter, columns, present_paths, record
 
 START = 1_795_000_000
 
@@ -113,8 +113,8 @@ def test_rate_without_a_path_is_shown_if_in_use_or_if_there_are_no_paths(names: 
     policy = {} if names is None else {"paths_in_words": [{"path": each} for each in names]}
     totals = {"path": None, "subflows": 0}
     rates = {PathKey(None, "down"): 0.0}
-    assert bool(present({"policy": policy, "paths": [totals]}, rates)) == shown
-    assert present({"policy": policy, "paths": [totals | {"subflows": 1}]}, rates) == rates
+    assert bool(present_paths({"policy": policy, "paths": [totals]}, rates)) == shown
+    assert present_paths({"policy": policy, "paths": [totals | {"subflows": 1}]}, rates) == rates
 
 
 def rates_between(before: dict[str, Any], after: dict[str, Any]) -> dict[PathKey, float]:

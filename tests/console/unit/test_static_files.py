@@ -17,29 +17,29 @@ import mptcp_console
 from mptcp_lab.testbed.features import fails_when_missing
 
 STATIC = Path(mptcp_console.__file__).parent / "static"
-OWN = [file for file in STATIC.rglob("*") if file.is_file() and "vendor" not in file.parts]
+OWN_FILES = [file for file in STATIC.rglob("*") if file.is_file() and "vendor" not in file.parts]
 PAGES = sorted(STATIC.glob("*.html"))
-LOGIC = sorted((Path(__file__).parents[1] / "js").glob("*.test.mjs"))
+SCRIPT_TESTS = sorted((Path(__file__).parents[1] / "js").glob("*.test.mjs"))
 
 
 class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.inside: list[str] = []
+        self.open_tags: list[str] = []
         self.text_of: dict[str, str] = {}
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        self.inside.append(tag)
+        self.open_tags.append(tag)
 
     def handle_data(self, data: str) -> None:
-        tag = self.inside[-1] if self.inside else ""
+        tag = self.open_tags[-1] if self.open_tags else ""
         self.text_of[tag] = self.text_of.get(tag, "") + data
 
     def handle_endtag(self, tag: str) -> None:
-        while self.inside and self.inside.pop() != tag:
+        while self.open_tags and self.open_tags.pop() != tag:
             pass
 
 
@@ -52,13 +52,15 @@ def test_page_has_no_inline_script_or_style(file: Path) -> None:
         assert not {name for name in attributes if name == "style" or name.startswith("on")}, tag
 
 
-@pytest.mark.parametrize("file", OWN, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", OWN_FILES, ids=lambda file: file.name)
 def test_file_loads_nothing_from_other_sites(file: Path) -> None:
     addresses = re.findall(r"(?:https?:)?//[A-Za-z0-9.-]+\.[a-z]{2,}[^\s\"')]*", file.read_text())
     assert [address for address in addresses if "www.w3.org/2000/svg" not in address] == []
 
 
-@pytest.mark.parametrize("file", [file for file in OWN if file.suffix in (".mjs", ".js")], ids=lambda file: file.name)
+@pytest.mark.parametrize(
+    "file", [file for file in OWN_FILES if file.suffix in (".mjs", ".js")], ids=lambda file: file.name
+)
 def test_script_never_turns_text_into_markup_or_code(file: Path) -> None:
     text = file.read_text()
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
@@ -67,13 +69,13 @@ def test_script_never_turns_text_into_markup_or_code(file: Path) -> None:
 
 def test_ids_that_scripts_use_are_in_the_page() -> None:
     page = Page((STATIC / "index.html").read_text())
-    there = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
-    wanted = set()
+    ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    used_ids = set()
     for file in (STATIC / "js").glob("*.mjs"):
         if file.name != "login.mjs":
-            wanted |= set(re.findall(r'byId\("([^"]+)"\)', file.read_text()))
-    assert wanted - there == set()
-    assert len(wanted) > 20
+            used_ids |= set(re.findall(r'byId\("([^"]+)"\)', file.read_text()))
+    assert used_ids - ids == set()
+    assert len(used_ids) > 20
 
 
 def test_ids_are_unique_and_labels_have_their_fields() -> None:
@@ -100,10 +102,10 @@ def test_library_is_unmodified_and_has_its_licence(folder: Path) -> None:
 
 
 def test_script_tests_exist() -> None:
-    assert len(LOGIC) >= 4
+    assert len(SCRIPT_TESTS) >= 4
 
 
-@pytest.mark.parametrize("file", LOGIC, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", SCRIPT_TESTS, ids=lambda file: file.name)
 def test_script_tests_pass(file: Path) -> None:
     if shutil.which("node") is None:
         why = "the program node (Debian's nodejs) is not installed"
@@ -111,6 +113,6 @@ def test_script_tests_pass(file: Path) -> None:
             pytest.fail(f"CI may not skip: {why}", pytrace=False)
         pytest.skip(f"NOT TESTED: {why}")
     # The option "--test" is not used, because it would start another node process for the file.
-    ran = subprocess.run(["node", str(file)], capture_output=True, text=True, timeout=120, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert re.search(r"^# pass [1-9]", ran.stdout, re.MULTILINE) or "pass" in ran.stdout, ran.stdout
+    result = subprocess.run(["node", str(file)], capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"^# pass [1-9]", result.stdout, re.MULTILINE) or "pass" in result.stdout, result.stdout

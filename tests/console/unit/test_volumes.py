@@ -17,7 +17,7 @@ from mptcp_console.volumes import Volumes
 ATHENS = ZoneInfo("Europe/Athens")
 
 
-def at(*when: int) -> float:
+def time_of(*when: int) -> float:
     return datetime(*when, tzinfo=ATHENS).timestamp()  # type: ignore[arg-type,misc]
 
 
@@ -33,27 +33,27 @@ def volumes_of(found: dict[str, Any]) -> tuple[float, int, float, int]:
 
 
 def test_bytes_before_the_consoles_start_count_in_their_day_and_month() -> None:
-    now, today, before = at(2026, 10, 14, 9), at(2026, 10, 14, 7), at(2026, 10, 3)
+    now, today, before = time_of(2026, 10, 14, 9), time_of(2026, 10, 14, 7), time_of(2026, 10, 3)
     assert volumes_of(Volumes().update(summary(now, today, 500))) == (today, 500, today, 500)
     # The bytes since an earlier day cannot be divided between the days.
     assert volumes_of(Volumes().update(summary(now, before, 500))) == (now, 0, before, 500)
-    assert volumes_of(Volumes().update(summary(now, at(2026, 9, 30), 500))) == (now, 0, now, 0)
+    assert volumes_of(Volumes().update(summary(now, time_of(2026, 9, 30), 500))) == (now, 0, now, 0)
 
 
 def test_days_begin_in_the_policys_zone_and_restarts_lose_no_bytes() -> None:
-    volumes, started = Volumes(), at(2026, 10, 31, 12)
-    volumes.update(summary(at(2026, 10, 31, 23, 59, 45), started, 1_000))
+    volumes, started = Volumes(), time_of(2026, 10, 31, 12)
+    volumes.update(summary(time_of(2026, 10, 31, 23, 59, 45), started, 1_000))
     # In UTC it is still October.
-    assert volumes_of(volumes.update(summary(at(2026, 11, 1, 0, 1), started, 1_300))) == (
-        at(2026, 11, 1), 300, at(2026, 11, 1), 300,
+    assert volumes_of(volumes.update(summary(time_of(2026, 11, 1, 0, 1), started, 1_300))) == (
+        time_of(2026, 11, 1), 300, time_of(2026, 11, 1), 300,
     )  # fmt: skip
-    restarted = at(2026, 11, 1, 1)
+    restarted = time_of(2026, 11, 1, 1)
     assert volumes_of(volumes.update(summary(restarted + 5, restarted, 40, pid=2)))[1::2] == (340, 340)
     assert volumes_of(volumes.update(summary(restarted + 6, restarted, 30, pid=2)))[1::2] == (340, 340), (
         "a smaller count adds no bytes"
     )
-    volumes.update(summary(at(2026, 11, 1, 23, 59, 45), restarted, 30, pid=2))
-    assert volumes_of(volumes.update(summary(at(2026, 11, 2, 0, 1), restarted, 130, pid=2)))[1::2] == (100, 440)
+    volumes.update(summary(time_of(2026, 11, 1, 23, 59, 45), restarted, 30, pid=2))
+    assert volumes_of(volumes.update(summary(time_of(2026, 11, 2, 0, 1), restarted, 130, pid=2)))[1::2] == (100, 440)
 
 
 def test_summary_without_time_zone_is_counted_in_utc() -> None:
@@ -64,39 +64,39 @@ def test_summary_without_time_zone_is_counted_in_utc() -> None:
 
 
 def test_volumes_continue_after_a_restart_of_the_console(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    started = at(2026, 10, 3)
+    started = time_of(2026, 10, 3)
     saved_volumes = SavedVolumes(str(tmp_path))
     volumes = saved_volumes.read()
-    volumes.update(summary(at(2026, 10, 14, 9), started, 500))
-    expected = volumes_of(volumes.update(summary(at(2026, 10, 14, 9, 1), started, 800)))
-    saved_volumes._write(volumes.saved())
-    assert volumes_of(saved_volumes.read().update(summary(at(2026, 10, 14, 10), started, 1_000)))[1::2] == (
+    volumes.update(summary(time_of(2026, 10, 14, 9), started, 500))
+    expected = volumes_of(volumes.update(summary(time_of(2026, 10, 14, 9, 1), started, 800)))
+    saved_volumes._write(volumes.serialize())
+    assert volumes_of(saved_volumes.read().update(summary(time_of(2026, 10, 14, 10), started, 1_000)))[1::2] == (
         expected[1] + 200, expected[3] + 200,
     )  # fmt: skip
-    new_throttler = summary(at(2026, 10, 14, 10), at(2026, 10, 14, 9, 30), 70, pid=2)
+    new_throttler = summary(time_of(2026, 10, 14, 10), time_of(2026, 10, 14, 9, 30), 70, pid=2)
     assert volumes_of(saved_volumes.read().update(new_throttler))[1::2] == (
         expected[1] + 70, expected[3] + 70,
     )  # fmt: skip
     assert not capsys.readouterr().err
     for damaged in (b"[", b"[]", b'{"pid": 1}', b'{"pid": 1, "before": [[1]], "periods": {}}'):
         (tmp_path / "volumes.json").write_bytes(damaged)
-        assert not saved_volumes.read().saved()
+        assert not saved_volumes.read().serialize()
         assert "restart at 0" in capsys.readouterr().err
-    assert not SavedVolumes(None).read().saved()
+    assert not SavedVolumes(None).read().serialize()
 
 
 def test_bytes_across_a_missed_midnight_count_only_for_the_month() -> None:
     """Defect: a console that was down over midnight assigned the bytes of two days to today."""
-    volumes, started = Volumes(), at(2026, 10, 3)
-    volumes.update(summary(at(2026, 10, 9, 12), started, 100))
-    now = at(2026, 10, 11, 10)
+    volumes, started = Volumes(), time_of(2026, 10, 3)
+    volumes.update(summary(time_of(2026, 10, 9, 12), started, 100))
+    now = time_of(2026, 10, 11, 10)
     since, day, _, month = volumes_of(volumes.update(summary(now, started, 100_100)))
     assert (since, day, month) == (now, 0, 100_100)
 
 
 def test_changed_time_zone_does_not_restart_the_month() -> None:
-    volumes, started, now = Volumes(), at(2026, 10, 1), at(2026, 10, 20, 12)
-    volumes.update(summary(at(2026, 10, 1, 0, 0), started, 0))
+    volumes, started, now = Volumes(), time_of(2026, 10, 1), time_of(2026, 10, 20, 12)
+    volumes.update(summary(time_of(2026, 10, 1, 0, 0), started, 0))
     volumes.update(summary(now, started, 1_000))
     other = summary(now + 5, started, 1_007)
     other["policy"] = {"time_zone": "America/New_York"}
@@ -104,12 +104,12 @@ def test_changed_time_zone_does_not_restart_the_month() -> None:
 
 
 def test_volume_starts_later_if_console_and_throttler_were_down() -> None:
-    volumes, started = Volumes(), at(2026, 10, 14, 0, 0)
-    volumes.update(summary(at(2026, 10, 14, 9), started, 1_000))
-    later = at(2026, 10, 14, 12)
+    volumes, started = Volumes(), time_of(2026, 10, 14, 0, 0)
+    volumes.update(summary(time_of(2026, 10, 14, 9), started, 1_000))
+    later = time_of(2026, 10, 14, 12)
     since, day, *_ = volumes_of(volumes.update(summary(later + 5, later, 5, pid=2)))
     assert (since, day) == (later, 1_005)
-    restarted = Volumes(volumes.saved())
+    restarted = Volumes(volumes.serialize())
     assert volumes_of(restarted.update(summary(later + 10_000, later + 9_000, 40, pid=2)))[1] == 1_045, (
         "another throttler with the same process ID"
     )

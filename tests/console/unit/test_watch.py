@@ -69,7 +69,7 @@ def test_few_events_are_fetched_with_their_summary(site: Site) -> None:
 
 def test_watch_reports_changes_to_the_cache_of_answers(site: Site) -> None:
     changes: list[int] = []
-    site.watch = Watch(site.query, SOCKET, changed=lambda: changes.append(len(queries(site))), clock=lambda: site.now)
+    site.watch = Watch(site.query, SOCKET, on_change=lambda: changes.append(len(queries(site))), clock=lambda: site.now)
 
     async def poll_repeatedly() -> None:
         await site.poll()
@@ -85,7 +85,7 @@ def test_watch_reports_changes_to_the_cache_of_answers(site: Site) -> None:
     assert changes == [1, 3, 6]
 
 
-def test_watch_queries_each_second_with_viewers_and_each_five_without(site: Site) -> None:
+def test_throttler_is_queried_each_second_only_with_viewers(site: Site) -> None:
     site.takes = 0.25
 
     async def run_watch() -> None:
@@ -130,7 +130,7 @@ def test_number_of_viewers_is_bounded(site: Site) -> None:
     run(enter_many())
 
 
-WRONG = {
+FAILURES = {
     "crashed": (
         ConnectionRefusedError(111, "Connection refused"),
         "no program listens at /run/mptcp-throttler/status.sock",
@@ -142,9 +142,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", FAILURES)
 def test_failure_of_the_throttler_is_named_until_it_recovers(site: Site, name: str) -> None:
-    error, words = WRONG[name]
+    error, words = FAILURES[name]
 
     async def fail_and_recover() -> None:
         await site.poll()
@@ -153,7 +153,7 @@ def test_failure_of_the_throttler_is_named_until_it_recovers(site: Site, name: s
         await site.poll()
         assert (site.watch.throttler.state, site.watch.throttler.since) == (name, START + 2)
         assert words in site.watch.throttler.text
-        assert words in site.alive[-1]
+        assert words in site.status_lines[-1]
         # The last known summary is kept, and marked as old.
         assert site.watch.summary is not None
         assert not site.watch.is_current
@@ -169,7 +169,7 @@ def test_failure_of_the_throttler_is_named_until_it_recovers(site: Site, name: s
     assert site.texts()[1] == "the throttler answers"
 
 
-ODD: dict[str, Any] = {
+MALFORMED: dict[str, Any] = {
     "an older version": ({"version": "0.0.9", "connections": []}, "version 0.0.9"),
     "an error": ({"schema": 2, "error": "too busy"}, "refuses to answer: too busy"),
     "keys missing": ({"schema": 2, "time": START, "pid": 1}, "KeyError"),
@@ -177,9 +177,9 @@ ODD: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", MALFORMED)
 def test_malformed_answer_is_reported(site: Site, name: str) -> None:
-    answer, words = ODD[name]
+    answer, words = MALFORMED[name]
 
     async def poll_twice() -> None:
         await site.poll()
@@ -262,7 +262,7 @@ def test_restart_with_a_malformed_summary_is_reported_once(site: Site) -> None:
 
 
 def test_clock_set_back_does_not_delay_events() -> None:
-    """Defect: the console asked for no events until the clock had reached its old value."""
+    """Defect: the console queried no events until the clock had reached its old value."""
     site, passed = Site(), [0.0]
     site.watch = Watch(site.query, SOCKET, clock=lambda: site.now, monotonic=lambda: passed[0])
 
@@ -281,7 +281,7 @@ def test_clock_set_back_does_not_delay_events() -> None:
 
 
 def test_watch_knows_since_when_its_events_are_complete(site: Site) -> None:
-    """Defect: a console that had just started or had missed events said that it had all events."""
+    """Defect: a console that had just started or had missed events reported that it had all events."""
 
     async def poll_repeatedly() -> None:
         assert site.watch.event_log.since is None
@@ -289,16 +289,16 @@ def test_watch_knows_since_when_its_events_are_complete(site: Site) -> None:
         await site.poll()
         event_log = site.watch.event_log
         assert (event_log.since, event_log.counted_since) == (START - 500, START - 500)
-        site.world.add_event("applied", "one")
+        site.world.add_event("applied", "first")
         await site.poll()
         assert event_log.since == START - 500
-        # Two events come, but one is already dropped when the console asks for them.
-        site.world.add_event("applied", "two")
+        # Two events come, but one is already dropped when the console queries them.
+        site.world.add_event("applied", "second")
         site.now += 5
-        site.world.add_event("applied", "three")
+        site.world.add_event("applied", "third")
         site.world.dropped_events = 2
         await site.poll()
-        assert site.texts() == ["one", "three"]
+        assert site.texts() == ["first", "third"]
         assert event_log.since == event_log.counted_since == START + 7
         site.world = World(pid=site.world.pid + 1, clock=lambda: site.now)
         site.started = site.now + 3

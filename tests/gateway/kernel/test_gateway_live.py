@@ -90,7 +90,7 @@ class Home:
         return client
 
     @contextmanager
-    def beginning(self) -> Iterator[None]:
+    def new_connection(self) -> Iterator[None]:
         """Yield while a new connection is being opened. The test does not wait for it."""
         with self.relay.entered():
             other = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
@@ -99,7 +99,7 @@ class Home:
             other.connect_ex((PARENT, PORT))
             yield
 
-    def carrying(self) -> set[str]:
+    def sources(self) -> set[str]:
         """Return the source addresses of the established subflows."""
         output = self.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
         return set(re.findall(r"(10\.94\.\d+\.\d+)(?:%\w+)?:\d+ +10\.94\.9\.9", output))
@@ -144,22 +144,22 @@ def default_route(number: int) -> list[str]:
 def test_silent_uplink_is_unused_until_it_answers_again(home: Home) -> None:
     """Defect: after a long outage old connections stayed on the other uplink, and new ones began on the dead one."""
     before = kernel_state(home.relay)
-    with home.daemon() as daemon, home.connect() as living:
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the connection has both uplinks")
+    with home.daemon() as daemon, home.connect() as connection:
+        wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the connection uses both uplinks")
         assert home.begins_on() == "u0"
         with home.silent("u0"):
             # Only a new connection reveals that the uplink is dead.
-            with home.beginning():
-                wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is found dead")
+            with home.new_connection():
+                wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is dead")
             wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the endpoint is removed")
             wait_until(lambda: home.begins_on() == "u1", "new connections begin on the other uplink")
-            with home.connect() as fresh:
-                assert fresh.recv(100)
-            assert living.recv(100)
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the open connection has both again")
+            with home.connect() as new_client:
+                assert new_client.recv(100)
+            assert connection.recv(100)
+        wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the open connection uses both uplinks again")
         # The kernel may open a subflow from a returned endpoint before the routes of new connections change.
         wait_until(lambda: home.begins_on() == "u0", "new connections begin on the first uplink again")
-        assert living.recv(100)
+        assert connection.recv(100)
         daemon.stop()
     assert differences(before, kernel_state(home.relay)) == []
 
@@ -167,43 +167,43 @@ def test_silent_uplink_is_unused_until_it_answers_again(home: Home) -> None:
 def test_uplink_that_returns_during_a_trial_is_good(home: Home) -> None:
     """Defect: the fourth SYN has no MPTCP option, and the daemon concluded that the uplink strips Multipath TCP."""
     with home.daemon() as daemon:
-        with home.silent("u0"), home.beginning():
-            wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is found dead")
+        with home.silent("u0"), home.new_connection():
+            wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is dead")
             wait_until(lambda: home.ways()[0]["for_seconds"] >= 1, "the third SYN is also lost")
-        seen: list[str] = []
+        verdicts: list[str] = []
 
         def is_good() -> bool:
-            seen.extend(home.verdicts()[:1])
-            return seen[-1:] == ["good"]
+            verdicts.extend(home.verdicts()[:1])
+            return verdicts[-1:] == ["good"]
 
         wait_until(is_good, "the uplink is good again")
-        assert set(seen) == {"no answer", "good"}
+        assert set(verdicts) == {"no answer", "good"}
         daemon.stop()
 
 
 def test_new_address_of_an_uplink_is_used(home: Home) -> None:
-    with home.daemon() as daemon, home.connect() as living:
+    with home.daemon() as daemon, home.connect() as connection:
         home.relay.run(["ip", "addr", "del", "10.94.1.1/24", "dev", "u1"])  # the kernel also removes its default route
         wait_until(lambda: home.endpoints() == {"10.94.0.1"}, "the uplink has no endpoint")
         home.relay.run(["ip", "addr", "add", "10.94.1.7/24", "dev", "u1"])
         home.relay.run(default_route(1))
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.7"}, "the open connection has both")
-        assert living.recv(100)
+        wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.7"}, "the open connection uses both uplinks")
+        assert connection.recv(100)
         daemon.stop()
 
 
 def test_uplink_without_carrier_is_unused(home: Home) -> None:
     """The kernel keeps the address and the default route of such a link."""
-    with home.daemon() as daemon, home.connect() as living:
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the connection has both uplinks")
+    with home.daemon() as daemon, home.connect() as connection:
+        wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the connection uses both uplinks")
         home.parent.run(["ip", "link", "set", "u0", "down"])
         wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the address is not an endpoint")
         assert home.begins_on() == "u1"
         home.parent.run(["ip", "link", "set", "u0", "up"])
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the open connection has both again")
+        wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the open connection uses both uplinks again")
         # The kernel may open a subflow from a returned endpoint before the routes of new connections change.
         wait_until(lambda: home.begins_on() == "u0", "new connections begin on the first uplink again")
-        assert living.recv(100)
+        assert connection.recv(100)
         daemon.stop()
 
 
@@ -219,27 +219,27 @@ def test_daemon_cleans_up_after_a_killed_one(home: Home) -> None:
 
 
 def test_endpoints_and_routes_of_others_are_restored(home: Home) -> None:
-    """Defect: the daemon deleted NetworkManager's endpoints for good, and its rules applied to all packets."""
+    """Defect: the daemon did not restore NetworkManager's endpoints, and its rules matched all packets."""
 
-    def there() -> str:
+    def kernel_objects() -> str:
         return home.relay.run(["ip", "mptcp", "endpoint"]).stdout
 
     for endpoint in ("10.94.0.1 subflow", "10.94.1.1 signal", "10.94.3.3 dev u1 subflow backup"):
         home.relay.run(["ip", "mptcp", "endpoint", "add", *endpoint.split()])
     home.relay.run(["ip", "route", "add", "default", "via", "10.94.1.2", "dev", "u1", "metric", "0"])
     try:
-        before = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in there().splitlines()}
+        before = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in kernel_objects().splitlines()}
         with home.daemon() as daemon:
             assert home.begins_on() == "u0"
             assert " dev u1 " in home.relay.run(["ip", "route", "get", "192.0.2.77"]).stdout, (
                 "packets to other hosts keep their route"
             )
             with home.silent("u0"):
-                with home.beginning():
-                    wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is found dead")
+                with home.new_connection():
+                    wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is dead")
                 wait_until(lambda: home.endpoints() == {"10.94.1.1", "10.94.3.3"}, "the address is not an endpoint")
             daemon.stop()
-        after = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in there().splitlines()}
+        after = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in kernel_objects().splitlines()}
         assert after == before
     finally:
         home.relay.run(["ip", "mptcp", "endpoint", "flush"])
@@ -248,23 +248,23 @@ def test_endpoints_and_routes_of_others_are_restored(home: Home) -> None:
 
 def test_uplinks_survive_a_silent_or_refusing_parent(home: Home) -> None:
     """Defect: the daemon declared all uplinks dead, so that open connections lost their subflows."""
-    start = "add table inet away; add chain inet away in { type filter hook input priority 0; };"
-    rule = f"add rule inet away in tcp dport {PORT} tcp flags & (syn | ack) == syn"
+    start = "add table inet refuse; add chain inet refuse in { type filter hook input priority 0; };"
+    rule = f"add rule inet refuse in tcp dport {PORT} tcp flags & (syn | ack) == syn"
     home.parent.run(["nft", f"{start} {rule} reject with tcp reset"])
     try:
         with home.daemon() as daemon:
             assert all("refused" in each["reason"] for each in home.ways()), "a refusal counts as an answer"
-            home.parent.run(["nft", f"flush chain inet away in; {rule} drop"])
-            with home.beginning():
+            home.parent.run(["nft", f"flush chain inet refuse in; {rule} drop"])
+            with home.new_connection():
                 wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "trials end")
             assert home.verdicts() == ["good", "good"]
             assert home.endpoints() == {"10.94.0.1", "10.94.1.1"}
-            home.parent.run(["nft", "delete table inet away"])
+            home.parent.run(["nft", "delete table inet refuse"])
             wait_until(lambda: not any(each["reason"] for each in home.ways()), "the uplink is good again")
             assert home.verdicts() == ["good", "good"]
             daemon.stop()
     finally:
-        home.parent.run(["nft", "add table inet away; delete table inet away"])
+        home.parent.run(["nft", "add table inet refuse; delete table inet refuse"])
 
 
 def test_path_that_drops_large_packets_is_noticed(home: Home) -> None:
@@ -288,26 +288,26 @@ def test_uplinks_with_the_same_network_are_both_used(home: Home) -> None:
         home.relay.run(f"ip route replace default via 192.168.1.1 dev u{number} metric {number + 1}".split())
         home.parent.run(["ip", "addr", "add", "192.168.1.1/32", "dev", f"u{number}"])
         home.parent.run(["ip", "route", "add", f"192.168.1.{host}/32", "dev", f"u{number}"])
-    with home.daemon() as daemon, home.connect() as living:
+    with home.daemon() as daemon, home.connect() as connection:
         both = r"192\.168\.1\.[23]"
 
-        def carrying() -> set[str]:
+        def sources() -> set[str]:
             output = home.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
             return set(re.findall(rf"({both})(?:%\w+)?:\d+ +10\.94\.9\.9", output))
 
-        wait_until(lambda: carrying() == {"192.168.1.2", "192.168.1.3"}, "the connection has both uplinks")
+        wait_until(lambda: sources() == {"192.168.1.2", "192.168.1.3"}, "the connection uses both uplinks")
         before = [home.relay.interface_bytes(f"u{number}").received for number in range(2)]
         wait_until(
             lambda: all(home.relay.interface_bytes(f"u{number}").received > before[number] for number in range(2)),
             "each subflow uses its own device",
         )
-        assert living.recv(100)
+        assert connection.recv(100)
         daemon.stop()
 
 
 def test_both_uplinks_are_used_again_after_an_outage(home: Home) -> None:
     with home.daemon() as daemon:
-        with home.silent("u0", "u1"), home.beginning():
+        with home.silent("u0", "u1"), home.new_connection():
             wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "trials end")
             for number in range(2):
                 home.parent.run(["ip", "link", "set", f"u{number}", "down"])
@@ -322,26 +322,26 @@ def test_both_uplinks_are_used_again_after_an_outage(home: Home) -> None:
 
 @pytest.mark.nightly
 def test_flapping_uplink_does_not_disturb_the_other(home: Home) -> None:
-    with home.daemon() as daemon, home.connect() as living:
+    with home.daemon() as daemon, home.connect() as connection:
         for _ in range(6):
             home.parent.run(["ip", "link", "set", "u0", "down"])
-            until = time.monotonic() + 5
-            while time.monotonic() < until:
-                assert living.recv(1000), "the transfer continues"
+            deadline = time.monotonic() + 5
+            while time.monotonic() < deadline:
+                assert connection.recv(1000), "the transfer continues"
             home.parent.run(["ip", "link", "set", "u0", "up"])
-            until = time.monotonic() + 5
-            while time.monotonic() < until:
-                assert living.recv(1000), "the transfer continues"
+            deadline = time.monotonic() + 5
+            while time.monotonic() < deadline:
+                assert connection.recv(1000), "the transfer continues"
         assert home.verdicts()[1] == "good"
-        wait_until(lambda: home.carrying() == {"10.94.0.1", "10.94.1.1"}, "the connection has both uplinks in the end")
+        wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the connection uses both uplinks in the end")
         daemon.stop()
 
 
 def test_plan_prints_the_commands_that_the_daemon_runs(home: Home) -> None:
-    """After a person ran the commands that ``plan`` printed, the daemon finds nothing to change."""
+    """After the commands that ``plan`` prints have been run, the daemon finds nothing to change."""
     home.settings.write_text(f"{home.settings.read_text()}lan: {{devices: [lan0]}}\n")
 
-    def there() -> list[str]:
+    def kernel_objects() -> list[str]:
         outputs = [home.relay.run(["ip", *words.split()]).stdout for words in ("-4 rule", "-6 rule", "mptcp endpoint")]
         tables = [home.relay.run(["ip", "route", "show", "table", str(each)], check=False).stdout for each in TABLES]
         return sorted("".join([*outputs, *tables]).splitlines())
@@ -350,10 +350,10 @@ def test_plan_prints_the_commands_that_the_daemon_runs(home: Home) -> None:
     lines = home.relay.run(command).stdout.splitlines()
     home.relay.run(["sh", "-ec", "\n".join(line for line in lines if line.startswith("ip "))])
     try:
-        before = there()
+        before = kernel_objects()
         with home.daemon() as daemon:
-            assert there() == before
+            assert kernel_objects() == before
             daemon.stop()
-        assert not any(" lookup 77" in each for each in there())
+        assert not any(" lookup 77" in each for each in kernel_objects())
     finally:
         home.relay.run(["ip", "mptcp", "endpoint", "flush"])

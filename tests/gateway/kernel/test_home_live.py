@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a home whose devices need no settings: a forwarder takes their connections to a real Squid as parent."""
+"""Tests for a home whose devices need no settings: a forwarder tunnels their connections through a real Squid."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ class Home:
         return self.testbed["relay"]
 
     @contextmanager
-    def gateway(self, more: str = "") -> Iterator[Process]:
-        self.settings = write_settings(self.relay, self.testbed["proxy"].service_address(), more)
+    def gateway(self, lan_options: str = "") -> Iterator[Process]:
+        self.settings = write_settings(self.relay, self.testbed["proxy"].service_address(), lan_options)
         with home_of.gateway(self.relay, self.settings, confined("mptcp-gateway")) as process:
             yield process
 
@@ -115,7 +115,7 @@ class Home:
     def forwarded(self) -> dict[str, Any]:
         return home_of.forwarded(self.relay)
 
-    def forwarded_soon(self, key: str, count: int) -> bool:
+    def wait_for_forwarded(self, key: str, count: int) -> bool:
         wait_until(lambda: self.forwarded()[key] >= count, f"the forwarder's {key} is at least {count}")
         return True
 
@@ -152,12 +152,12 @@ class Home:
         """Let the parent's port refuse connections."""
         parent = self.testbed["proxy"]
         rule = "tcp dport 3128 tcp flags & (syn | ack) == syn reject with tcp reset"
-        chain = "add chain inet away in { type filter hook input priority 0; }"
-        parent.run(["nft", f"add table inet away; {chain}; add rule inet away in {rule}"])
+        chain = "add chain inet refuse in { type filter hook input priority 0; }"
+        parent.run(["nft", f"add table inet refuse; {chain}; add rule inet refuse in {rule}"])
         try:
             yield
         finally:
-            parent.run(["nft", "delete table inet away"])
+            parent.run(["nft", "delete table inet refuse"])
 
     def get(self, url: str, *options: str) -> str:
         """Return what curl prints about a download: status, seconds to the first byte, and total seconds."""
@@ -172,7 +172,7 @@ class Home:
         return output.startswith("200") and hashlib.sha256(content).hexdigest() == self.origin.digests[name]
 
     @contextmanager
-    def carried(self) -> Iterator[dict[str, int]]:
+    def received_bytes(self) -> Iterator[dict[str, int]]:
         before = {device: self.relay.interface_bytes(device).received for device in UPLINKS}
         found: dict[str, int] = {}
         yield found
@@ -189,7 +189,7 @@ def home(make_module_testbed: Callable[..., Testbed], require: Callable[..., Non
     site = Home(testbed, start_origin(origin, FILES, ports=(80, 8081), tls_port=443))
     wait_for_site(testbed)
     for script in (BANNER, ECHO):
-        origin.popen(python_command(script), name="served")
+        origin.popen(python_command(script), name="server")
     return site
 
 
@@ -202,7 +202,7 @@ def test_tcp_of_any_kind_uses_both_uplinks(home: Home) -> None:
             assert home.is_whole(url, "small.bin"), url
 
         def uses_both_uplinks() -> bool:
-            with home.carried() as counts:
+            with home.received_bytes() as counts:
                 assert home.is_whole(f"https://{SITE}", "large.bin")
             return min(counts.values()) > FILES["large.bin"] / 10
 
@@ -231,7 +231,7 @@ def test_devices_stay_online_without_forwarder_or_parent(home: Home) -> None:
         assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2"), "NAT without a delay"
         with home.forwarder() as forwarder, home.refusing_parent():
             assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2")
-            assert home.forwarded_soon("direct", 1)
+            assert home.wait_for_forwarded("direct", 1)
             forwarder.stop()
 
 
@@ -295,7 +295,7 @@ def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
     core.run(["ip", "rule", "add", "from", own, "to", SITE, "lookup", "400"])
     core.run(["ip", "route", "add", SITE, "via", gateway, "dev", "to-eth0", "table", "400"])
 
-    def fetched() -> str:
+    def download() -> str:
         form = ["-o", "/dev/null", "-w", "%{http_code} %{size_download}"]
         command = ["curl", "-s", "-m", "10", "--interface", own, *form, f"http://{SITE}/small.bin"]
         return core.run(command, check=False, timeout=20).stdout
@@ -303,9 +303,9 @@ def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
     whole = f"200 {FILES['small.bin']}"
     home.settings = write_settings(relay, home.testbed["proxy"].service_address(), home="eth0")
     with home_of.gateway(relay, home.settings, confined("mptcp-gateway")):
-        assert fetched() == whole, "by NAT"
+        assert download() == whole, "with NAT"
         with home.forwarder() as forwarder:
-            assert fetched() == whole
+            assert download() == whole
             wait_until(lambda: home.forwarded()["connections"] == 1, "the connection was forwarded")
             assert home.forwarded()["direct"] == 0
             forwarder.stop()

@@ -22,9 +22,9 @@ import base64, hashlib, http.server, socketserver, threading
 class Sink(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_PUT(self):
-        left, digest = int(self.headers["Content-Length"]), hashlib.sha256()
-        while left > 0 and (piece := self.rfile.read1(min(left, 65536))):
-            left -= len(piece); digest.update(piece)
+        remaining, digest = int(self.headers["Content-Length"]), hashlib.sha256()
+        while remaining > 0 and (piece := self.rfile.read1(min(remaining, 65536))):
+            remaining -= len(piece); digest.update(piece)
         answer = digest.hexdigest().encode()
         self.send_response(200); self.send_header("Content-Length", str(len(answer))); self.end_headers()
         self.wfile.write(answer)
@@ -48,7 +48,7 @@ HTTP2 = """
 const fs = require("fs");
 const pem = fs.readFileSync(process.argv[1]);
 const server = require("http2").createSecureServer({ key: pem, cert: pem });
-server.on("stream", (stream) => { stream.respond({ ":status": 200 }); stream.end("by HTTP/2"); });
+server.on("stream", (stream) => { stream.respond({ ":status": 200 }); stream.end("over HTTP/2"); });
 server.listen(8443, "0.0.0.0");
 """
 WEBSOCKET = f"""
@@ -132,57 +132,57 @@ def _serve_packages(origin: LiveNode, htdocs: Path) -> None:
     (htdocs / "apt/Packages").write_text(f"{text}Filename: ./here.deb\nSize: {size}\nSHA256: {digest}\n")
 
 
-def by_curl(site: Site) -> bool:
+def curl_works(site: Site) -> bool:
     return all("200" in site.output("curl", "-sSk", "-o", "/dev/null", "-w", "%{http_code}", f"{url}://{SITE}/small.bin")
                for url in ("http", "https"))  # fmt: skip
 
 
-def by_http2(site: Site) -> bool:
-    return site.output("curl", "-sSk", "--http2", "-w", " %{http_version}", f"https://{SITE}:8443/") == "by HTTP/2 2"
+def http2_works(site: Site) -> bool:
+    return site.output("curl", "-sSk", "--http2", "-w", " %{http_version}", f"https://{SITE}:8443/") == "over HTTP/2 2"
 
 
-def by_websocket(site: Site) -> bool:
+def websocket_works(site: Site) -> bool:
     return site.output(*python_command(WEBSOCKET)).strip() == "b'hello'"
 
 
-def by_ssh(site: Site) -> bool:
+def ssh_works(site: Site) -> bool:
     options = ("-oStrictHostKeyChecking=no", "-oUserKnownHostsFile=/dev/null", "-oConnectTimeout=10", "-oBatchMode=yes")
     return (
-        site.output("ssh", *options, "-i", str(site.device.directory / "key"), f"root@{SITE}", "echo by ssh")
-        == "by ssh\n"
+        site.output("ssh", *options, "-i", str(site.device.directory / "key"), f"root@{SITE}", "echo over ssh")
+        == "over ssh\n"
     )
 
 
-def by_smtp(site: Site) -> bool:
+def smtp_works(site: Site) -> bool:
     return "fine" in site.output(*python_command(MAIL))
 
 
-def by_git(site: Site) -> bool:
+def git_works(site: Site) -> bool:
     target = site.device.directory / "cloned"
     site.output("git", "clone", "-q", f"git://{SITE}/public.git", str(target))
     return (target / "file").read_text() == "content\n"
 
 
-def by_apt(site: Site) -> bool:
-    where = site.device.directory / "apt"
+def apt_works(site: Site) -> bool:
+    directory = site.device.directory / "apt"
     for name in ("state/lists/partial", "cache/archives/partial"):
-        (where / name).mkdir(parents=True)
+        (directory / name).mkdir(parents=True)
     source = site.device.write("apt/sources.list", f"deb [trusted=yes] http://{SITE}/apt ./\n")
     options = [
-        *("-qq", f"-oDir::Etc::SourceList={source}", "-oDir::Etc::SourceParts=-", f"-oDir::State={where}/state"),
+        *("-qq", f"-oDir::Etc::SourceList={source}", "-oDir::Etc::SourceParts=-", f"-oDir::State={directory}/state"),
         *(
-            f"-oDir::Cache={where}/cache",
+            f"-oDir::Cache={directory}/cache",
             "-oAPT::Sandbox::User=root",
             "-oAcquire::Languages=none",
             "-oAPT::Architecture=amd64",
         ),
     ]
     site.output("apt-get", *options, "update")
-    site.output("sh", "-ec", f"cd {where} && apt-get {' '.join(options)} download here")
-    return (where / "here_1_all.deb").stat().st_size == FILES["small.bin"]
+    site.output("sh", "-ec", f"cd {directory} && apt-get {' '.join(options)} download here")
+    return (directory / "here_1_all.deb").stat().st_size == FILES["small.bin"]
 
 
-def by_segments(site: Site) -> bool:
+def segments_work(site: Site) -> bool:
     """Download a video: one connection with several requests."""
     urls = [f"https://{SITE}/segment{number}" for number in range(8)]
     into = [word for _ in urls for word in ("-o", "/dev/null")]
@@ -191,14 +191,24 @@ def by_segments(site: Site) -> bool:
     return output == ["1 1000000", *["0 1000000"] * 7]
 
 
-def by_upload(site: Site) -> bool:
+def upload_works(site: Site) -> bool:
     body = site.device.directory / "body"
     body.write_bytes(bytes(range(256)) * 20_000)
     output = site.output("curl", "-sS", "-T", str(body), f"http://{SITE}:8081/x")
     return output == hashlib.sha256(body.read_bytes()).hexdigest()
 
 
-PROTOCOLS = (by_curl, by_http2, by_websocket, by_ssh, by_smtp, by_git, by_apt, by_segments, by_upload)
+PROTOCOLS = (
+    curl_works,
+    http2_works,
+    websocket_works,
+    ssh_works,
+    smtp_works,
+    git_works,
+    apt_works,
+    segments_work,
+    upload_works,
+)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda it: it.__name__)

@@ -81,20 +81,20 @@ def test_doctor_judges_each_answer_of_a_parent(
 ) -> None:
     """A parent that does not answer at once tries to connect, so it does not refuse."""
     monkeypatch.setattr(doctor, "_TIMEOUT", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        answered = threading.Event()
 
         def serve() -> None:
-            with listening.accept()[0] as client:
+            with listener.accept()[0] as client:
                 assert client.recv(4096).startswith(b"CONNECT 192.0.2.1:22 ")
                 if answer:
                     client.sendall(answer)
                 if answer != b"":
-                    ended.wait(10)
+                    answered.wait(10)
 
-        serving = threading.Thread(target=serve)
-        serving.start()
-        target = ParentAddress(ip_address("127.0.0.1"), listening.getsockname()[1])
+        server = threading.Thread(target=serve)
+        server.start()
+        target = ParentAddress(ip_address("127.0.0.1"), listener.getsockname()[1])
         assert doctor.parent(target, "").status is status
-        ended.set()
-        serving.join()
+        answered.set()
+        server.join()

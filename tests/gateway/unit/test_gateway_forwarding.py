@@ -33,11 +33,11 @@ def test_all_bytes_are_forwarded_in_order(up: bytes, down: bytes, first: bytes, 
         ended: list[int] = []
         has_ended = asyncio.Event()
 
-        def end_of(octets: int) -> None:
+        def record_end(octets: int) -> None:
             ended.append(octets)
             has_ended.set()
 
-        Pump(near, far, end_of).start(first)
+        Pump(near, far, record_end).start(first)
 
         async def end(source: socket.socket, data: bytes) -> bytes:
             async def send() -> None:
@@ -90,15 +90,15 @@ def test_reset_is_forwarded_to_the_other_end() -> None:
 
 def test_next_parent_is_used_if_one_does_not_serve(tmp_path: Path) -> None:
     async def run() -> bytes:
-        async def closing(_: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        async def close(_: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
             to.close()
 
-        async def opening(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        async def open_tunnel(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
             await source.readuntil(b"\r\n\r\n")
             to.write(b"HTTP/1.1 200 OK\r\n\r\n220 here")
             await to.drain()
 
-        servers = [await asyncio.start_server(each, "127.0.0.1", 0) for each in (closing, opening)]
+        servers = [await asyncio.start_server(each, "127.0.0.1", 0) for each in (close, open_tunnel)]
         parents = tuple(("127.0.0.1", each.sockets[0].getsockname()[1]) for each in servers)
         forwarder = Forwarder(Settings({}, parents, "gateway.yaml", Lan(("br0",))), tmp_path)
         upstream, first = await forwarder._tunnel(ip_address("203.0.113.9"), 25)

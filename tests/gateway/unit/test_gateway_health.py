@@ -39,7 +39,7 @@ def watch_with_good_ways(now: float = 0.0) -> HealthWatch:
     """Return a watch with two good ways."""
     watch = HealthWatch()
     watch.follow({DSL: ACCESS, LTE: OTHER, LTE6: OTHER6}, now)
-    for way in list(watch.due(now, BOTH)):
+    for way in list(watch.begin_due_trials(now, BOTH)):
         answer(watch, way, GOOD, now)
     return watch
 
@@ -50,16 +50,16 @@ def test_verdict_is_the_last_answer_or_dead_after_repeated_failures(outcomes: li
     watch, now, expected, failures = HealthWatch(), 0.0, Verdict.UNTRIED, 0
     watch.follow({DSL: ACCESS}, now)
     for outcome in outcomes:
-        now = max(now + 61, watch.ways[DSL].due)  # rarely enough to avoid damping
-        assert list(watch.due(now, BOTH)) == [DSL]
-        assert list(watch.due(now + 100, BOTH)) == [], "one trial at a time"
+        now = max(now + 61, watch.ways[DSL].next_trial)  # rarely enough to avoid damping
+        assert list(watch.begin_due_trials(now, BOTH)) == [DSL]
+        assert list(watch.begin_due_trials(now + 100, BOTH)) == [], "one trial at a time"
         before = expected
         failures = failures + 1 if outcome is DEAD else 0
         if outcome is not DEAD or failures >= MAX_FAILURES:
             expected = outcome.verdict
         assert answer(watch, DSL, outcome, now) is (before is not expected)
         assert watch.verdicts == {DSL: expected}
-        due = watch.ways[DSL].due
+        due = watch.ways[DSL].next_trial
         assert due <= now + DEAD_SECONDS if failures else due == now + IDLE_SECONDS
 
 
@@ -68,9 +68,9 @@ def test_uplinks_survive_an_unavailable_parent(outcomes: list[tuple[Way, Outcome
     """Defect: all endpoints were removed, one after the other."""
     watch, now = watch_with_good_ways(), 0.0
     for way, outcome in outcomes:
-        now = max(now, watch.ways[way].due)
+        now = max(now, watch.ways[way].next_trial)
         assert list(watch.find_dead(now)) == []
-        list(watch.due(now, BOTH))
+        list(watch.begin_due_trials(now, BOTH))
         answer(watch, way, outcome, now + 4)
         watch.suspect({ACCESS.address, OTHER.address}, now + 4)
         assert watch.find_dead(now + 4) == [], "no other way has had an answer since then"
@@ -79,23 +79,23 @@ def test_uplinks_survive_an_unavailable_parent(outcomes: list[tuple[Way, Outcome
 
 def test_ipv6_uplink_does_not_count_for_ipv4() -> None:
     watch = watch_with_good_ways()
-    watch.ways[DSL].due = 1
-    list(watch.due(1, BOTH))
+    watch.ways[DSL].next_trial = 1
+    list(watch.begin_due_trials(1, BOTH))
     watch.suspect({ACCESS.address}, 2)
     watch.find_dead(2)
-    assert watch.ways[LTE6].due == IDLE_SECONDS
-    watch.ways[LTE6].proven = 100
+    assert watch.ways[LTE6].next_trial == IDLE_SECONDS
+    watch.ways[LTE6].proven_at = 100
     assert watch.find_dead(5) == []
 
 
 def test_silent_uplink_is_dead_once_another_has_answered() -> None:
     watch = watch_with_good_ways()
     watch.suspect({ACCESS.address}, 0.5)
-    assert list(watch.due(SUSPECT_SECONDS - 0.1, BOTH)) == [], "a lossy way is not tried too often"
-    assert list(watch.due(SUSPECT_SECONDS, BOTH)) == [DSL]
+    assert list(watch.begin_due_trials(SUSPECT_SECONDS - 0.1, BOTH)) == [], "a lossy way is not tried too often"
+    assert list(watch.begin_due_trials(SUSPECT_SECONDS, BOTH)) == [DSL]
     now = SUSPECT_SECONDS + 1
     assert watch.find_dead(now) == []
-    assert list(watch.due(now, BOTH)) == [LTE], "the other way is tried at once"
+    assert list(watch.begin_due_trials(now, BOTH)) == [LTE], "the other way is tried at once"
     answer(watch, LTE, GOOD, now + 0.1)
     assert watch.find_dead(now + 0.1) == [], "the parent may answer the second SYN"
     assert watch.find_dead(SUSPECT_SECONDS + MIN_SECONDS) == [DSL]
@@ -105,23 +105,23 @@ def test_silent_uplink_is_dead_once_another_has_answered() -> None:
 
 def test_uplinks_stay_good_when_the_parent_returns() -> None:
     """The other uplink, which also got no answer while the parent was down, is tried again before it counts as dead."""
-    watch, back = watch_with_good_ways(), 48.0
+    watch, return_time = watch_with_good_ways(), 48.0
     for way in (DSL, LTE):
-        watch.ways[way].due, watch.ways[way].failures = 40, 1
-    for begun in (40.0, 44.0):
-        list(watch.due(begun, (4,)))
+        watch.ways[way].next_trial, watch.ways[way].failures = 40, 1
+    for begin in (40.0, 44.0):
+        list(watch.begin_due_trials(begin, (4,)))
         for way in (DSL, LTE):
-            answer(watch, way, DEAD, begun + 3)
-        assert watch.find_dead(begun + 3) == []
-        watch.ways[DSL].due, watch.ways[LTE].due = begun + 4, begun + 4
-    watch.ways[DSL].due = back + 2
-    assert list(watch.due(back, (4,))) == [LTE]
-    answer(watch, LTE, GOOD, back + 0.1)
-    assert watch.find_dead(back + 0.1) == []
-    assert list(watch.due(back + 0.1, (4,))) == [DSL], "the other uplink is tried at once"
-    assert watch.find_dead(back + 0.2) == []
-    answer(watch, DSL, GOOD, back + 0.3)
-    assert watch.find_dead(back + 10) == []
+            answer(watch, way, DEAD, begin + 3)
+        assert watch.find_dead(begin + 3) == []
+        watch.ways[DSL].next_trial, watch.ways[LTE].next_trial = begin + 4, begin + 4
+    watch.ways[DSL].next_trial = return_time + 2
+    assert list(watch.begin_due_trials(return_time, (4,))) == [LTE]
+    answer(watch, LTE, GOOD, return_time + 0.1)
+    assert watch.find_dead(return_time + 0.1) == []
+    assert list(watch.begin_due_trials(return_time + 0.1, (4,))) == [DSL], "the other uplink is tried at once"
+    assert watch.find_dead(return_time + 0.2) == []
+    answer(watch, DSL, GOOD, return_time + 0.3)
+    assert watch.find_dead(return_time + 10) == []
 
 
 def test_uplink_with_a_short_carrier_loss_recovers() -> None:
@@ -129,11 +129,11 @@ def test_uplink_with_a_short_carrier_loss_recovers() -> None:
     down = {DSL: replace(ACCESS, carrier=False), LTE: OTHER}
     watch.follow(down, 5)
     assert watch.find_dead(5) == []
-    assert LTE in watch.due(5, BOTH)
+    assert LTE in watch.begin_due_trials(5, BOTH)
     answer(watch, LTE, GOOD, 5.1)
     assert watch.find_dead(5.1) == [DSL]
     watch.follow({DSL: ACCESS, LTE: OTHER}, 6)
-    assert watch.ways[DSL].due == 6
+    assert watch.ways[DSL].next_trial == 6
     new = HealthWatch()
     new.follow(down, 0)
     assert list(new.ways) == [LTE], "a way without a link is not tried first"
@@ -141,8 +141,8 @@ def test_uplink_with_a_short_carrier_loss_recovers() -> None:
 
 def test_ip_version_without_a_known_parent_is_not_tried() -> None:
     watch = watch_with_good_ways()
-    assert list(watch.due(100, ())) == []
-    assert set(watch.due(100, (4,))) == {DSL, LTE}
+    assert list(watch.begin_due_trials(100, ())) == []
+    assert set(watch.begin_due_trials(100, (4,))) == {DSL, LTE}
 
 
 def test_flapping_uplink_must_answer_several_times() -> None:
@@ -151,9 +151,9 @@ def test_flapping_uplink_must_answer_several_times() -> None:
     verdict_changes = []
     outcomes = [PLAIN, DEAD, DEAD, PLAIN, DEAD, DEAD, *[PLAIN] * MIN_ANSWERS]
     for outcome in outcomes:
-        now = max(now + 1, min(now + 5, watch.ways[DSL].due))
-        watch.ways[DSL].due = now
-        list(watch.due(now, BOTH))
+        now = max(now + 1, min(now + 5, watch.ways[DSL].next_trial))
+        watch.ways[DSL].next_trial = now
+        list(watch.begin_due_trials(now, BOTH))
         verdict_changes.append(answer(watch, DSL, outcome, now))
     assert verdict_changes == [True, False, True, True, False, True, False, False, True]
     assert MAX_CHANGES == 3
@@ -162,15 +162,15 @@ def test_flapping_uplink_must_answer_several_times() -> None:
 def test_returned_link_counts_as_a_new_way() -> None:
     """A link that was removed for a time counts as a new way, even with the same address."""
     watch = watch_with_good_ways()
-    watch.ways[DSL].due = 1
-    list(watch.due(1, BOTH))
+    watch.ways[DSL].next_trial = 1
+    list(watch.begin_due_trials(1, BOTH))
     generation = watch.ways[DSL].generation
     watch.follow({LTE: OTHER}, 1)
     watch.follow({DSL: ACCESS, LTE: OTHER}, 1)
     assert watch.verdicts[DSL] is Verdict.UNTRIED
-    assert list(watch.due(1, BOTH)) == [DSL]
+    assert list(watch.begin_due_trials(1, BOTH)) == [DSL]
     assert not watch.record(DSL, generation, GOOD, 2), "the outcome belongs to the earlier link's trial"
-    assert watch.ways[DSL].trying
+    assert watch.ways[DSL].in_trial
 
 
 @pytest.mark.parametrize("before", [Verdict.UNTRIED, Verdict.DEAD])
@@ -178,6 +178,6 @@ def test_refusal_proves_the_uplink(before: Verdict) -> None:
     watch = HealthWatch()
     watch.follow({DSL: ACCESS}, 0)
     watch.ways[DSL].verdict = before
-    list(watch.due(0, BOTH))
+    list(watch.begin_due_trials(0, BOTH))
     assert answer(watch, DSL, REFUSED, 1)
     assert watch.verdicts == {DSL: Verdict.GOOD}

@@ -15,9 +15,9 @@ from mptcp_gateway.plan import (
     MAIN,
     MAX_ENDPOINTS,
     Endpoint,
-    abandoned,
+    abandoned_marks,
     best,
-    planned,
+    make_plan,
     with_distinct_addresses,
 )
 
@@ -41,17 +41,17 @@ states = st.dictionaries(st.sampled_from(WAYS), st.tuples(st.booleans(), st.samp
 
 
 @given(states)
-def test_plan_routes_each_address_by_its_own_device(state: dict[Way, tuple[bool, Verdict]]) -> None:
+def test_plan_routes_each_address_to_its_own_device(state: dict[Way, tuple[bool, Verdict]]) -> None:
     found = {way: access(way, is_single) for way, (is_single, _) in state.items()}
     verdicts = {way: verdict for way, (_, verdict) in state.items()}
-    wanted = planned(ORDER, found, verdicts, PARENTS)
+    plan = make_plan(ORDER, found, verdicts, PARENTS)
     for way, each in found.items():
-        # Packets from this address leave by its own device, unless their destination is a local network.
+        # Packets from this address use its own device, unless their destination is a local network.
         for source in (each.address, *each.others):
-            local, own = sorted((rule for rule in wanted.rules if rule.source == source), key=lambda it: it.priority)
+            local, own = sorted((rule for rule in plan.rules if rule.source == source), key=lambda it: it.priority)
             assert (local.table, local.local, local.to) == (MAIN, True, None)
             assert (own.table, own.local, own.to) == (FIRST_TABLE + ORDER.index(way.uplink), False, None)
-        routes = [each for each in wanted.routes if (each.table, each.version) == (own.table, way.version)]
+        routes = [each for each in plan.routes if (each.table, each.version) == (own.table, way.version)]
         assert {route.index for route in routes} == {each.index}
         assert [route.gateway for route in routes if route.to is None] == [each.gateway]
         assert [route.to for route in routes if route.to is not None] == ([each.network] if each.network else [])
@@ -59,9 +59,9 @@ def test_plan_routes_each_address_by_its_own_device(state: dict[Way, tuple[bool,
         of_version = [way for way in found if way.version == version]
         chosen = best(ORDER, verdicts, version)
         assert (chosen is None) is (not of_version), "connections begin on a way if one exists"
-        defaults = [each for each in wanted.routes if (each.table, each.version) == (BEST_TABLE, version)]
+        defaults = [each for each in plan.routes if (each.table, each.version) == (BEST_TABLE, version)]
         # Only packets to a parent use this table.
-        to = {rule.to for rule in wanted.rules if rule.table == BEST_TABLE and rule.version == version}
+        to = {rule.to for rule in plan.rules if rule.table == BEST_TABLE and rule.version == version}
         assert to == ({each for each in PARENTS if each.version == version} if of_version else set())
         if chosen is None:
             assert defaults == []
@@ -69,33 +69,33 @@ def test_plan_routes_each_address_by_its_own_device(state: dict[Way, tuple[bool,
         keys = [(RANK.index(verdicts[way]), ORDER.index(way.uplink)) for way in of_version]
         assert (RANK.index(verdicts[chosen]), ORDER.index(chosen.uplink)) == min(keys)
         assert [each.index for each in defaults] == [found[chosen].index]
-    assert all(rule.source is not None or rule.to in PARENTS for rule in wanted.rules)
+    assert all(rule.source is not None or rule.to in PARENTS for rule in plan.rules)
     carrying = []
     for way in (way for way in WAYS if way in found):
         peers = [verdicts[each] for each in found if each.version == way.version]
         lost = not {Verdict.GOOD, Verdict.UNTRIED} & set(peers)
         if verdicts[way] in (Verdict.GOOD, Verdict.UNTRIED) or (lost and verdicts[way] is Verdict.DEAD):
             carrying.append(Endpoint(found[way].address, found[way].device))
-    assert wanted.endpoints == set(carrying[:MAX_ENDPOINTS])
+    assert plan.endpoints == set(carrying[:MAX_ENDPOINTS])
 
 
 @given(states, st.sampled_from([None, 77]))
 def test_home_packets_never_use_a_dead_way(state: dict[Way, tuple[bool, Verdict]], tunnel: int | None) -> None:
-    """If a way is not dead, each packet of the home is routed, and never by a dead way's table."""
+    """If a way is not dead, each packet of the home is routed, and never with a dead way's table."""
     found = {way: access(way, is_single) for way, (is_single, _) in state.items()}
     verdicts = {way: verdict for way, (_, verdict) in state.items()}
-    wanted = planned(ORDER, found, verdicts, PARENTS, Lan(("br0",), tunnel="wg0"), (tunnel, {4}) if tunnel else None)
-    assert planned(ORDER, found, verdicts, PARENTS).rules <= wanted.rules
+    plan = make_plan(ORDER, found, verdicts, PARENTS, Lan(("br0",), tunnel="wg0"), (tunnel, {4}) if tunnel else None)
+    assert make_plan(ORDER, found, verdicts, PARENTS).rules <= plan.rules
     parents_answer = Verdict.GOOD in verdicts.values()
     for version in (4, 6):
 
         def device_for(mark: int, version: int = version) -> int | None:
             """Return the device that packets with this mark use, in the kernel's order of rules and routes."""
-            rules = [each for each in wanted.rules if each.version == version and each.source is None and not each.to]
+            rules = [each for each in plan.rules if each.version == version and each.source is None and not each.to]
             for rule in sorted(rules, key=lambda it: it.priority):
                 if (rule.mark and rule.mark != mark) or rule.local:
                     continue
-                for route in wanted.routes:
+                for route in plan.routes:
                     if (route.table, route.version, route.to) == (rule.table, version, None):
                         return route.index
             return None
@@ -115,10 +115,14 @@ def test_abandoned_marks_are_those_of_unused_ways() -> None:
     ways = {Way("dsl", 4): access(Way("dsl", 4), False), Way("lte", 4): access(Way("lte", 4), False)}
     good = dict.fromkeys(ways, Verdict.GOOD)
     dead = good | {Way("dsl", 4): Verdict.DEAD}
-    both, one = (planned(ORDER, ways, each, PARENTS, Lan(("br0",), tunnel="wg0"), (77, {4})) for each in (good, dead))
-    assert abandoned(both, one) == {uplink_mark(0)}
-    assert abandoned(one, both) == set()
-    assert abandoned(both, planned(ORDER, ways, good, PARENTS, Lan(("br0",), tunnel="wg0"), None)) == {Mark.TUNNEL}
+    before, after = (
+        make_plan(ORDER, ways, each, PARENTS, Lan(("br0",), tunnel="wg0"), (77, {4})) for each in (good, dead)
+    )
+    assert abandoned_marks(before, after) == {uplink_mark(0)}
+    assert abandoned_marks(after, before) == set()
+    assert abandoned_marks(before, make_plan(ORDER, ways, good, PARENTS, Lan(("br0",), tunnel="wg0"), None)) == {
+        Mark.TUNNEL
+    }
 
 
 def test_first_of_two_uplinks_with_the_same_address_is_used() -> None:
@@ -130,5 +134,5 @@ def test_first_of_two_uplinks_with_the_same_address_is_used() -> None:
 
 def test_first_uplinks_get_the_available_endpoints() -> None:
     found = {way: access(way, False) for way in reversed(WAYS)}
-    wanted = planned(ORDER, found, dict.fromkeys(found, Verdict.GOOD), PARENTS)
-    assert {each.address for each in wanted.endpoints} == {found[way].address for way in WAYS[:MAX_ENDPOINTS]}
+    plan = make_plan(ORDER, found, dict.fromkeys(found, Verdict.GOOD), PARENTS)
+    assert {each.address for each in plan.endpoints} == {found[way].address for way in WAYS[:MAX_ENDPOINTS]}

@@ -16,8 +16,8 @@ from pyroute2.netlink.exceptions import NetlinkError
 from mptcp_common.kernel_error import KernelError
 from mptcp_gateway.daemon import Daemon
 from mptcp_gateway.kernel import saved_state
-from mptcp_gateway.kernel.endpoints import Found
-from mptcp_gateway.kernel.network import Network, access_of, retransmitting
+from mptcp_gateway.kernel.endpoints import ExistingEndpoint
+from mptcp_gateway.kernel.network import Network, access_of, retransmitting_addresses
 from mptcp_gateway.kernel.resolver import Resolver
 from mptcp_gateway.kernel.saved_state import SavedState
 from mptcp_gateway.model import Access, Address, Outcome, ParentAddress, Verdict
@@ -125,7 +125,7 @@ def test_carrier_is_read_from_the_link_state(state: str, carrier: bool) -> None:
     assert access.carrier is carrier
 
 
-def in_proc(address: Address, port: int) -> str:
+def proc_form(address: Address, port: int) -> str:
     return f"{struct.unpack('=I', address.packed)[0]:08X}:{port:04X}"
 
 
@@ -143,9 +143,9 @@ def test_retransmitting_connections_to_a_parent_reveal_an_outage(
 ) -> None:
     """Only connections to a parent count, but not the daemon's own trials."""
     table = tmp_path / "tcp"
-    line = f"   0: {in_proc(FIRST, port)} {in_proc(to, 3128)} 02 00000001:00000000 01:00000064 {timer:08X} 0 0 1\n"
+    line = f"   0: {proc_form(FIRST, port)} {proc_form(to, 3128)} 02 00000001:00000000 01:00000064 {timer:08X} 0 0 1\n"
     table.write_text("  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt\n" + line)
-    assert retransmitting([FIRST], [PARENT], {40001}, [table]) == expected
+    assert retransmitting_addresses([FIRST], [PARENT], {40001}, [table]) == expected
 
 
 def test_parent_addresses_are_kept_without_a_name_server() -> None:
@@ -165,12 +165,12 @@ def test_parent_addresses_are_kept_without_a_name_server() -> None:
 
     changes: list[None] = []
     resolver = Resolver([("proxy.example.net", 80), (str(PARENT), 81)], lambda: changes.append(None), look_up)
-    seen = []
+    targets = []
     while answers:
         resolver.look_up_all()
-        seen.append(resolver.targets)
+        targets.append(resolver.targets)
     known = ParentAddress(PARENT, 81)
-    assert seen == [
+    assert targets == [
         (known,),
         (ParentAddress(FIRST, 80), known),
         (ParentAddress(FIRST, 80), known),
@@ -213,7 +213,7 @@ def test_trial_outcomes_count_despite_kernel_errors(
     daemon = Daemon(Settings({"a": "eth0", "b": "eth1"}, (("192.0.2.1", 80),), "x"), tmp_path)
     calls: list[float] = []
 
-    def refused(*_: object) -> None:
+    def refuse(*_: object) -> None:
         raise KernelError("read the uplinks' state: No buffer space available")
 
     def process_trials(now: float) -> None:
@@ -221,7 +221,7 @@ def test_trial_outcomes_count_despite_kernel_errors(
         daemon.ending = len(calls) == 2
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(daemon, "_read_state", refused)
+    monkeypatch.setattr(daemon, "_read_state", refuse)
     monkeypatch.setattr(daemon, "_process_trials", process_trials)
     monkeypatch.setattr("mptcp_gateway.daemon.READ_SECONDS", 0.0)
     daemon._selector.register(daemon._wake_reader, 1)
@@ -234,14 +234,14 @@ def test_trial_outcomes_count_despite_kernel_errors(
 class Endpoints:
     """A fake kernel's MPTCP endpoints; at most *limit* may exist."""
 
-    def __init__(self, existing: dict[Address, Found], limit: int = 8) -> None:
+    def __init__(self, existing: dict[Address, ExistingEndpoint], limit: int = 8) -> None:
         self.existing, self.limit, self.numbers = existing, limit, 100
 
     def add(self, address: Address, device: str, flags: tuple[str, ...]) -> None:
         if address in self.existing or len(self.existing) >= self.limit:
             raise KernelError(f"{address}: refused")
         self.numbers += 1
-        self.existing[address] = Found(self.numbers, device, flags)
+        self.existing[address] = ExistingEndpoint(self.numbers, device, flags)
 
     def delete(self, number: int) -> None:
         (address,) = [address for address, found in self.existing.items() if found.number == number]
@@ -268,36 +268,36 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Endpoints:
 def test_endpoints_of_others_are_restored(kernel: Endpoints, tmp_path: Path) -> None:
     third = ip_address("10.3.0.2")
     kernel.existing = {
-        FIRST: Found(1, "", ("subflow", "backup")),
-        SECOND: Found(2, "eth1", ("signal",)),
-        third: Found(3, "eth3", ("subflow",)),
+        FIRST: ExistingEndpoint(1, "", ("subflow", "backup")),
+        SECOND: ExistingEndpoint(2, "eth1", ("signal",)),
+        third: ExistingEndpoint(3, "eth3", ("subflow",)),
     }
-    at_first = kernel.by_address
-    wanted = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
-    notes = tmp_path / "before.json"
-    before = SavedState(notes)
-    assert before.ensure_endpoints(wanted, {FIRST, SECOND}) == []
+    original = kernel.by_address
+    planned = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
+    file = tmp_path / "before.json"
+    before = SavedState(file)
+    assert before.ensure_endpoints(planned, {FIRST, SECOND}) == []
     both = kernel.by_address
-    assert both == at_first | {SECOND: ("eth1", ("subflow",))}
-    assert before.ensure_endpoints(wanted[1:], {FIRST, SECOND}) == []
+    assert both == original | {SECOND: ("eth1", ("subflow",))}
+    assert before.ensure_endpoints(planned[1:], {FIRST, SECOND}) == []
     assert FIRST not in kernel.existing
-    successor = SavedState(notes)  # this one starts after a crash
-    assert successor.ensure_endpoints(wanted, {FIRST, SECOND}) == []
+    successor = SavedState(file)  # of a daemon that starts after a crash
+    assert successor.ensure_endpoints(planned, {FIRST, SECOND}) == []
     assert kernel.by_address == both, "the endpoints are as before the crash"
     assert successor.ensure_endpoints([], {FIRST, SECOND}) == []
     successor.restore()
-    assert kernel.by_address == at_first
-    assert not notes.exists()
+    assert kernel.by_address == original
+    assert not file.exists()
 
 
 def test_refused_endpoint_does_not_prevent_others(kernel: Endpoints, tmp_path: Path) -> None:
     """One endpoint is deleted before another is added, because the kernel's limit may have been reached."""
     kernel.limit = 1
     before = SavedState(tmp_path / "before.json")
-    wanted = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
-    assert len(before.ensure_endpoints(wanted, {FIRST, SECOND})) == 1
+    planned = [Endpoint(FIRST, "eth0"), Endpoint(SECOND, "eth1")]
+    assert len(before.ensure_endpoints(planned, {FIRST, SECOND})) == 1
     assert len(kernel.existing) == 1
-    for each in (*wanted, wanted[0]):
+    for each in (*planned, planned[0]):
         assert before.ensure_endpoints([each], {FIRST, SECOND}) == []
         assert list(kernel.existing) == [each.address]
 

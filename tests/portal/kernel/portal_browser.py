@@ -82,11 +82,11 @@ def screenshot(browser: Remote, path: Path) -> None:
     """Write a screenshot of the whole page to *path*, including the part below the window."""
     import base64
 
-    found = _devtools(browser, "Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
-    path.write_bytes(base64.b64decode(found["data"]))
+    answer = _devtools(browser, "Page.captureScreenshot", {"captureBeyondViewport": True, "format": "png"})
+    path.write_bytes(base64.b64decode(answer["data"]))
 
 
-def complaints(browser: Remote) -> list[str]:
+def console_errors(browser: Remote) -> list[str]:
     """Return Chromium's errors: violations of the page's security policy, and files that could not be loaded."""
     entries = _execute(browser, "se/log", {"type": "browser"})
     return [each["message"] for each in entries if each["level"] == "SEVERE"]

@@ -63,7 +63,7 @@ class PortalSite:
     portal: Process | None = field(default=None, init=False)
 
     @classmethod
-    def on(cls, testbed: Testbed) -> Self:
+    def create(cls, testbed: Testbed) -> Self:
         node = testbed["proxy"]
         # The portal's user must be able to reach the status socket.
         testbed.directory.chmod(0o755)
@@ -98,17 +98,19 @@ class PortalSite:
         return portal
 
     def wait_for_all_workers(self, node: LiveNode | None = None) -> None:
-        """Wait until each of Squid's workers has found the portal, after a first request to each worker. *node*: the
-        client that sends the requests; by default, the testbed's client."""
+        """Wait until each of Squid's workers has found the portal, after a first request to each worker.
 
-        def found() -> bool:
+        *node*: the client that sends the requests; by default, the testbed's client.
+        """
+
+        def all_workers_answer() -> bool:
             answers = []
             for _ in range(CONNECTIONS):
                 with Connection(node or self.client, self.node.service_address()) as client:
                     answers.append(client.get(CHECK)[0])
             return set(answers) == {200}
 
-        wait_until(found, "Squid's workers have found the portal", timeout=90)
+        wait_until(all_workers_answer, "Squid's workers have found the portal", timeout=90)
 
     def start_throttler(self, policy: str = UNCAPPED) -> Throttler:
         self.policy.write_text(policy)
@@ -117,7 +119,7 @@ class PortalSite:
         return throttler
 
     @contextmanager
-    def throttled(self, policy: str = UNCAPPED) -> Iterator[Throttler]:
+    def run_throttler(self, policy: str = UNCAPPED) -> Iterator[Throttler]:
         """Run a throttler with *policy* while the block runs."""
         throttler = self.start_throttler(policy)
         try:

@@ -38,5 +38,5 @@ def test_clients_with_the_same_port_are_distinguished(require: Any) -> None:
         proxy = ip_address(PROXY), listener.getsockname()[1]
         for address, each in zip(CLIENTS, accepted, strict=True):
             found = mptcp_connections(Ends((ip_address(address), port), proxy))
-            assert [one.inode for one in found] == [os.fstat(each.fileno()).st_ino]
+            assert [connection.inode for connection in found] == [os.fstat(each.fileno()).st_ino]
         assert mptcp_connections(Ends((ip_address("127.0.0.4"), port), proxy)) == []

@@ -22,7 +22,7 @@ FIRST, SECOND = "10.77.1.2", "10.77.2.2"
 @pytest.fixture(scope="module")
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSite:
     require("htb", "bpf-pacing")
-    return PortalSite.on(make_module_testbed(with_second_client(TWO_PATHS, "neighbour")))
+    return PortalSite.create(make_module_testbed(with_second_client(TWO_PATHS, "neighbour")))
 
 
 @pytest.fixture(scope="module")
@@ -87,48 +87,50 @@ def test_page_shows_a_removed_and_an_added_path(portal: PortalSite, family: int)
     client, address = portal.client, {4: SECOND, 6: "fd77:2::2"}[family]
     endpoints = portal.testbed.topology.node("client").endpoints
     number = next(str(each.id) for each in endpoints if each.address == address)
-    with portal.throttled():
+    with portal.run_throttler():
         client.run(["ip", "mptcp", "endpoint", "delete", "id", number])
         try:
-            with connection(portal, family) as one:
-                one.get(CHECK)
-                found = one.until(lambda answer: len(answer["subflows"]) == 1, "the page shows one path")
+            with connection(portal, family) as page_client:
+                page_client.get(CHECK)
+                found = page_client.until(lambda answer: len(answer["subflows"]) == 1, "the page shows one path")
                 # "so far" is shown only for a young connection; on a busy machine this one may be old by now.
                 assert found["headline"].replace(" so far", "") == "Multipath TCP with 1 subflow: Wi-Fi"
                 client.run(["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"])
-                found = one.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
+                found = page_client.until(lambda answer: len(answer["subflows"]) == 2, "the page shows both paths")
                 assert found["headline"].replace(" so far", "") == "Multipath TCP with 2 subflows: Wi-Fi and LTE"
                 # While the throttler does not answer, the page has only the kernel's data, which lists no subflows.
-                found = one.until(
+                found = page_client.until(
                     lambda answer: len(answer["subflows"]) == 2 and " so far" not in answer["headline"],
-                    "the connection counts as an older one",
+                    "the page no longer says 'so far'",
                 )
                 assert [each["address"] for each in found["subflows"]][1] == address
                 assert found["lines"] == ["No path is limited now."]
                 client.run(["ip", "mptcp", "endpoint", "delete", "id", number])
-                one.until(lambda answer: len(answer["subflows"]) == 1, "the page shows one remaining path")
+                page_client.until(lambda answer: len(answer["subflows"]) == 1, "the page shows one remaining path")
         finally:
             command = ["ip", "mptcp", "endpoint", "add", address, "dev", "wlan0", "id", number, "subflow"]
             client.run(command, check=False)
 
 
 def test_page_shows_a_connection_without_its_first_path(portal: PortalSite) -> None:
-    with portal.throttled(), connection(portal) as client:
-        client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
+    with portal.run_throttler(), connection(portal) as client:
+        client.until(lambda answer: len(answer["subflows"]) == 2, "the page shows both paths")
         with portal.client.link_down("eth0"):
             # The kernel closes a dead subflow when it sends data on it; until then, the other subflow carries answers.
             portal.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
-            found = client.until(lambda answer: len(answer["subflows"]) == 1, "the other path is left")
+            found = client.until(lambda answer: len(answer["subflows"]) == 1, "the page shows only the other path")
             assert found["subflows"][0]["path"] == "LTE"
             assert found["transport"] == "multipath"
 
 
 def test_page_shows_a_cap_until_it_is_lifted(portal: PortalSite) -> None:
-    with portal.throttled() as throttler, connection(portal) as client:
-        found = client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
+    with portal.run_throttler() as throttler, connection(portal) as client:
+        found = client.until(lambda answer: len(answer["subflows"]) == 2, "the page shows both paths")
         assert found["lines"] == ["No path is limited now."]
         portal.reload(throttler, LTE_CAPPED)
-        found = client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the cap is seen")
+        found = client.until(
+            lambda answer: any(each["capped"] for each in answer["subflows"]), "the page shows the cap"
+        )
         assert found["lines"] == ["LTE is limited to 5 Mbit/s by rule evening."]
         assert [each["limit"] for each in found["subflows"]] == ["none", "5 Mbit/s"]
         portal.reload(throttler, PATHS + "rules: []\n")
@@ -139,8 +141,8 @@ def test_page_shows_a_cap_until_it_is_lifted(portal: PortalSite) -> None:
 @pytest.mark.parametrize("family", [4, 6])
 def test_page_shows_plain_tcp_without_caps_of_other_connections(portal: PortalSite, family: int) -> None:
     """The same client also has a Multipath TCP connection with a cap."""
-    with portal.throttled(LTE_CAPPED), connection(portal, family) as other:
-        other.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the cap is seen")
+    with portal.run_throttler(LTE_CAPPED), connection(portal, family) as other:
+        other.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the page shows the cap")
         with connection(portal, family, protocol=socket.IPPROTO_TCP) as client:
             for _ in range(2):
                 answer = client.until(lambda answer: answer["throttler"] == "answered", "the throttler has answered")
@@ -150,8 +152,8 @@ def test_page_shows_plain_tcp_without_caps_of_other_connections(portal: PortalSi
 
 
 def test_page_shows_a_volume_until_it_is_used_up(portal: PortalSite, origin: Origin) -> None:
-    with portal.throttled(PATHS + VOLUME % "5 MB"), connection(portal) as client:
-        found = client.until(lambda answer: bool(answer["budgets"]), "the volume is seen")
+    with portal.run_throttler(PATHS + VOLUME % "5 MB"), connection(portal) as client:
+        found = client.until(lambda answer: bool(answer["budgets"]), "the page shows the volume")
         assert found["budgets"][0]["volume"] == 5_000_000
         first = found["budgets"][0]["left"]
         assert 4_000_000 < first <= 5_000_000
@@ -170,8 +172,12 @@ def test_page_shows_a_volume_until_it_is_used_up(portal: PortalSite, origin: Ori
 
 
 def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
-    with portal.throttled(LTE_CAPPED), connection(portal) as victim, connection(portal, node="neighbour") as attacker:
-        mine = victim.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
+    with (
+        portal.run_throttler(LTE_CAPPED),
+        connection(portal) as victim,
+        connection(portal, node="neighbour") as attacker,
+    ):
+        victims_answer = victim.until(lambda answer: len(answer["subflows"]) == 2, "the page shows both paths")
         address, port = victim.end
         end = portal.ends(victim)
         claims = [
@@ -195,7 +201,7 @@ def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
         # Squid rejects a header with a blank before its colon.
         status, _, body = attacker.get(CHECK + "check.json", f"MPTCP-Client : {end}")
         assert (status, address.encode() in body) == (400, False)
-        assert {each["address"] for each in mine["subflows"]} == {FIRST, SECOND}
+        assert {each["address"] for each in victims_answer["subflows"]} == {FIRST, SECOND}
 
 
 MALFORMED = {
@@ -217,7 +223,7 @@ MALFORMED = {
     "a body": "{get}Content-Length: {size}\r\n\r\n{hidden}",
     "a body of chunks": "{get}Transfer-Encoding: chunked\r\n\r\n{hexadecimal}\r\n{hidden}\r\n0\r\n\r\n",
     "a trailer": "{get}Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n{claim}\r\n\r\n",
-    "a body by two lengths": "{get}Content-Length: 0\r\nContent-Length: {size}\r\n\r\n{hidden}",
+    "a body with two lengths": "{get}Content-Length: 0\r\nContent-Length: {size}\r\n\r\n{hidden}",
     "length and chunks": "{get}Content-Length: {size}\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}",
     "no coding": "{get}Transfer-Encoding: identity\r\nContent-Length: {size}\r\n\r\n{hidden}",
     "an invalid coding": "{get}Transfer-Encoding: xchunked\r\nContent-Length: {size}\r\n\r\n{hidden}",
@@ -230,8 +236,8 @@ MALFORMED = {
 
 def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> None:
     """A client never gets another client's data, whatever it sends or hides in a request."""
-    with portal.throttled(LTE_CAPPED), connection(portal) as victim:
-        victim.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
+    with portal.run_throttler(LTE_CAPPED), connection(portal) as victim:
+        victim.until(lambda answer: len(answer["subflows"]) == 2, "the page shows both paths")
         end = portal.ends(victim)
         claim = f"MPTCP-Client: {end}"
         hidden = f"GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\n{claim}\r\n\r\n"
@@ -258,8 +264,8 @@ def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> No
 
 
 def test_portal_answers_only_squid(portal: PortalSite) -> None:
-    with portal.throttled(), connection(portal) as client:
-        client.until(lambda answer: len(answer["subflows"]) == 2, "both paths are seen")
+    with portal.run_throttler(), connection(portal) as client:
+        client.until(lambda answer: len(answer["subflows"]) == 2, "the page shows both paths")
         address, _ = client.end
         url = f"http://127.0.0.1:{CHECK_PORT}/check.json"
         curl = ["curl", "-s", "-w", "%{http_code}", "-H", f"MPTCP-Client: {portal.ends(client)}", url]
@@ -288,30 +294,30 @@ def test_captive_portal_api_returns_the_remaining_bytes(portal: PortalSite) -> N
     host = portal.node.service_address()
     curl = ["curl", "-s", "-H", f"X-Forwarded-For: {FIRST}", f"http://{host}:{CAPTIVE_PORT}/captive-portal"]
 
-    def left() -> int:
+    def remaining() -> int:
         answer = portal.node.run(curl).stdout
         assert '"captive":false' in answer
         # The field is missing if the throttler did not answer in time.
         return int(answer.partition('"bytes-remaining":')[2].rstrip("}") or 0)
 
-    def wait_for_left() -> int:
+    def wait_for_remaining() -> int:
         found: list[int] = []
 
         def is_known() -> bool:
-            found[:] = [left()]
+            found[:] = [remaining()]
             return found[0] > 0
 
         wait_until(is_known, "the remaining volume is known")
         return found[0]
 
-    with portal.throttled(PATHS + VOLUME % "5 GB"):
+    with portal.run_throttler(PATHS + VOLUME % "5 GB"):
         # An operating system sends its request before it opens a connection.
-        before = wait_for_left()
+        before = wait_for_remaining()
         with connection(portal) as client:
-            found = client.until(lambda answer: bool(answer["budgets"]), "the volume is seen")
+            found = client.until(lambda answer: bool(answer["budgets"]), "the page shows the volume")
             (own,) = [each for each in found["budgets"] if each["client"] == FIRST]
             assert own["left"] <= before
             # The portal caches an answer for one second.
-            wait_until(lambda: 0 < left() <= own["left"], "the remaining volume has shrunk")
+            wait_until(lambda: 0 < remaining() <= own["left"], "the remaining volume has shrunk")
     # Only the web server in front of the portal gets an answer.
     assert "captive" not in portal.client.run(curl).stdout

@@ -24,7 +24,7 @@ PARENT = (
 def test_page_behind_a_relay_shows_the_relays_connection(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "bpf-pacing", "squid", "gcc")
     testbed = make_testbed(RELAY)
-    site, relay = PortalSite.on(testbed), testbed["relay"]
+    site, relay = PortalSite.create(testbed), testbed["relay"]
     relay.run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
     text, found = re.subn(
         r"^#cache_peer .*$", PARENT.format(site.node.service_address()), RELAY_CONFIG.read_text(), flags=re.MULTILINE
@@ -35,13 +35,13 @@ def test_page_behind_a_relay_shows_the_relays_connection(make_testbed: Callable[
     site.wait_for_all_workers(relay)
     with Connection(testbed["client"], relay.service_address(), socket.IPPROTO_TCP) as phone:
         wait_until(lambda: phone.get("http://check.mptcp.internal/")[0] == 200, "the chain works", timeout=90)
-        # Each answer uses a new connection, whose second subflow joins after the request. Only the kernel is asked.
+        # Each answer uses a new connection, whose second subflow joins after the request. Only the kernel is queried.
         answers = [phone.report("MPTCP-Client: 10.77.8.2 3128 10.77.8.2 3128") for _ in range(10)]
         assert {(answer["transport"], answer["throttler"]) for answer in answers} == {("multipath", "absent")}
         assert all("Another proxy, for instance a relay" in answer["lines"][0] for answer in answers)
         # The page waits one second for the second subflow, which may be too short on a busy machine.
         assert sum(answer["headline"] == "Multipath TCP with 2 subflows" for answer in answers) >= 6
-        with site.throttled(LTE_CAPPED):
+        with site.run_throttler(LTE_CAPPED):
             answer = phone.until(
                 lambda answer: any(each["capped"] for each in answer["subflows"]), "the page shows the relay's cap"
             )

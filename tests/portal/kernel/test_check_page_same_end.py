@@ -33,7 +33,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSit
     testbed = make_module_testbed(with_second_client(TWO_PATHS, "neighbour"))
     # Add it before Squid starts, because Squid refuses clients for a moment when it learns of a new address.
     testbed["proxy"].run(["ip", "address", "add", f"{OTHER_ADDRESS}/24", "dev", "wan0"])
-    site = PortalSite.on(testbed)
+    site = PortalSite.create(testbed)
     site.start_portal()
     site.wait_for_all_workers()
     return site
@@ -47,7 +47,7 @@ def victim(site: PortalSite, port: int) -> Iterator[Connection]:
     """
     source = (FIRST, port)
     with (
-        site.throttled(LTE_CAPPED),
+        site.run_throttler(LTE_CAPPED),
         Connection(site.client, site.node.service_address(), source=source) as client,
     ):
         client.until(lambda answer: any(each["capped"] for each in answer["subflows"]), "the page shows the cap")
@@ -87,7 +87,10 @@ def test_client_that_reuses_ends_does_not_see_the_older_connection(site: PortalS
     with victim(site, port) as client, site.client.link_down("eth0"):
         # The kernel closes a dead subflow when it sends data on it; until then, the other subflow carries answers.
         site.node.run(["ss", "-K", "dst", FIRST, "sport", "=", ":3128"], check=False)
-        client.until(lambda answer: [each["path"] for each in answer["subflows"]] == ["LTE"], "the other path is left")
+        client.until(
+            lambda answer: [each["path"] for each in answer["subflows"]] == ["LTE"],
+            "the page shows only the other path",
+        )
         neighbour.run(["ip", "address", "add", f"{FIRST}/32", "dev", "lo"])
         core.run(["ip", "route", "add", FIRST, "via", "10.77.3.2"])
         try:

@@ -21,11 +21,11 @@ DEAD = "10.77.9.66"
 ONE_BYTE = "import socket; s = socket.create_server(('', 2001))\nwhile True: s.accept()[0].close()"
 
 
-def shown(client: Connection, url: str) -> tuple[int, str]:
-    """Return the status of the answer, and the kind of our page."""
+def error_page(client: Connection, url: str) -> tuple[int, str]:
+    """Return the status of the answer, and the kind of this project's page."""
     status, _, body = client.get(url)
     page = body.decode()
-    # All codes of the template are filled in.
+    # Squid has replaced all codes of the template.
     assert not re.search(r"%[A-Za-z]\b|\[", page), page
     found = re.search(r'data-proxy-page="([a-z-]+)"', page)
     return status, found[1] if found else page
@@ -47,11 +47,11 @@ def test_squid_shows_the_error_page_of_each_kind(make_testbed: Callable[..., Tes
         "http://check.mptcp.internal/": (503, "no-portal"),
         "http://check.mptcp.internal:8080/": (403, "refused"),
     }
-    seen = {}
+    results = {}
     for url in cases:
         with Connection(testbed["client"], host) as client:
-            seen[url] = shown(client, url)
-    assert seen == cases
+            results[url] = error_page(client, url)
+    assert results == cases
     log = (proxy.logs / "cache.log").read_text()
     assert "error-pages" not in log, log
 
@@ -64,6 +64,6 @@ def test_relay_shows_an_error_page_if_its_proxy_is_silent(make_testbed: Callable
     text = re.sub(r"^#cache_peer .*$", parent, RELAY_CONFIG.read_text(), flags=re.MULTILINE)
     start_relay(relay, relay.write("relay.conf", text))
     with Connection(testbed["client"], relay.service_address(), socket.IPPROTO_TCP) as client:
-        status, kind = shown(client, f"http://{ORIGIN}/")
+        status, kind = error_page(client, f"http://{ORIGIN}/")
     assert status in (502, 503)
     assert kind == "no-proxy"

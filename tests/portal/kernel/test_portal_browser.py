@@ -13,7 +13,7 @@ from typing import Any
 import axe
 import pytest
 from kept_connection import CHECK
-from portal_browser import SCHEMES, SIZES, chromium, complaints, is_wider_than, screenshot, set_appearance
+from portal_browser import SCHEMES, SIZES, chromium, console_errors, is_wider_than, screenshot, set_appearance
 from portal_site import LTE_CAPPED, PAGE_PORT, PATHS, VOLUME, PortalSite
 from qr_reader import qr_texts
 from selenium.webdriver import Remote
@@ -45,7 +45,7 @@ SITE = """\
 @pytest.fixture(scope="module")
 def site(make_module_testbed: Callable[..., Testbed], require: Any) -> PortalSite:
     require("htb", "bpf-pacing")
-    site = PortalSite.on(make_module_testbed())
+    site = PortalSite.create(make_module_testbed())
     site.start_portal()
     site.wait_for_all_workers()
     return site
@@ -92,7 +92,7 @@ def is_whole(browser: Remote) -> bool:
     return bool((browser.title, widths, colour) == (f"The script loaded {checksum()}", [1] * PICTURES, "rgb(1, 2, 3)"))
 
 
-def shown_code(browser: Remote) -> list[str]:
+def qr_code_texts(browser: Remote) -> list[str]:
     """Return the text of the page's QR code as the browser paints it."""
     width = 456
     grey = browser.execute_script(
@@ -134,13 +134,13 @@ def wait_for_words(browser: Remote, words: str) -> None:
 
 def save_screenshots(browser: Remote, name: str) -> None:
     """If MPTCP_SCREENSHOTS is set, write screenshots of the page in all sizes and schemes there."""
-    if not (wanted := os.environ.get("MPTCP_SCREENSHOTS")):
+    if not (directory := os.environ.get("MPTCP_SCREENSHOTS")):
         return
-    Path(wanted).mkdir(parents=True, exist_ok=True)
+    Path(directory).mkdir(parents=True, exist_ok=True)
     for size in SIZES:
         for scheme in SCHEMES:
             set_appearance(browser, size, scheme)
-            screenshot(browser, Path(wanted) / f"{name}-{size}-{scheme}.png")
+            screenshot(browser, Path(directory) / f"{name}-{size}-{scheme}.png")
 
 
 def assert_accessible(browser: Remote, *statuses: int) -> None:
@@ -155,7 +155,7 @@ def assert_accessible(browser: Remote, *statuses: int) -> None:
             assert axe.faults(browser, of_colour=scheme != SCHEMES[0]) == [], (size, scheme)
             assert not is_wider_than(browser, size), (size, scheme)
     expected = [f"status of {each}" for each in statuses]
-    assert [complaint for complaint in complaints(browser) if not any(each in complaint for each in expected)] == []
+    assert [error for error in console_errors(browser) if not any(each in error for each in expected)] == []
 
 
 @pytest.mark.nightly(except_for=("https",))
@@ -171,12 +171,12 @@ def test_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: str)
     assert min(received.values()) > len(DATA) / 20, received
     assert site.node.mib()["MPTcpExtMPJoinAckRx"] > joined
 
-    def logged() -> bool:
+    def log_is_complete() -> bool:
         """Return whether the log is complete: Squid logs a tunnel only when it is closed."""
         log = access_log(site)
         return log.count("picture.gif") >= PICTURES if scheme == "http" else f"CONNECT {host}:443" in log
 
-    wait_until(logged, "Squid has logged the request")
+    wait_until(log_is_complete, "Squid has logged the request")
 
 
 def test_chromium_follows_proxy_pac(site: PortalSite, origin: Origin) -> None:
@@ -194,7 +194,7 @@ def test_check_page_follows_changes_of_paths_and_caps(site: PortalSite, origin: 
     add = ["ip", "mptcp", "endpoint", "add", second.address, "dev", second.device, "id", str(second.id), "subflow"]
     site.client.run(["ip", "mptcp", "endpoint", "delete", "id", str(second.id)])
     try:
-        with site.throttled() as throttler, chromium(site, pac_flag(site)) as browser:
+        with site.run_throttler() as throttler, chromium(site, pac_flag(site)) as browser:
             browser.get(CHECK)
             wait_for_words(browser, "Multipath TCP with 1 subflow")
             site.client.run(add)
@@ -207,8 +207,8 @@ def test_check_page_follows_changes_of_paths_and_caps(site: PortalSite, origin: 
 
             def shows_less() -> bool:
                 text = text_of(browser, "#answer")
-                left = re.search(r"contract, Wi-Fi: ([\d.]+)", text)
-                return bool(left and float(left[1]) < 49 and "LTE is limited to 5 Mbit/s by rule evening." in text)
+                volume = re.search(r"contract, Wi-Fi: ([\d.]+)", text)
+                return bool(volume and float(volume[1]) < 49 and "LTE is limited to 5 Mbit/s by rule evening." in text)
 
             wait_until(shows_less, "the page shows a smaller volume, and the cap", timeout=90)
             assert_accessible(browser)
@@ -227,7 +227,7 @@ def test_check_page_follows_changes_of_paths_and_caps(site: PortalSite, origin: 
 
 def test_check_page_shows_plain_tcp(site: PortalSite) -> None:
     """The throttler knows no subflows of a connection without MPTCP, whatever caps apply."""
-    with site.throttled(LTE_CAPPED), chromium(site, proxy_flag(site), mptcp=False) as browser:
+    with site.run_throttler(LTE_CAPPED), chromium(site, proxy_flag(site), mptcp=False) as browser:
         browser.get(CHECK)
         wait_for_words(browser, "Plain TCP over one path")
         assert "held" not in text_of(browser, "#answer")
@@ -238,7 +238,7 @@ def test_check_page_shows_plain_tcp(site: PortalSite) -> None:
         browser.execute_script("document.querySelector('#systems a').click()")
         wait_until(lambda: browser.current_url == f"{CHECK}use/", "the link is followed", timeout=90)
         wait_until(lambda: "Set it up" in text_of(browser, "main"), "the page shows the steps", timeout=90)
-        assert shown_code(browser) == [f"http://{site.node.service_address()}:{PAGE_PORT}/"]
+        assert qr_code_texts(browser) == [f"http://{site.node.service_address()}:{PAGE_PORT}/"]
         assert "Get the profile" in str(browser.execute_script("return document.body.textContent"))
         assert_accessible(browser)
 
@@ -246,7 +246,7 @@ def test_check_page_shows_plain_tcp(site: PortalSite) -> None:
 def test_check_page_reports_a_stopped_throttler(site: PortalSite) -> None:
     """The check page has status 200, its JSON 503."""
     with chromium(site, proxy_flag(site)) as browser:
-        with site.throttled(LTE_CAPPED):
+        with site.run_throttler(LTE_CAPPED):
             browser.get(CHECK)
             wait_for_words(browser, "Wi-Fi and LTE")
         state = "return document.getElementById('answer').dataset.throttler"
@@ -278,8 +278,8 @@ window.fetch = async () => {
 """Replacement for the portal's answers, so that a test can choose the report that the page gets."""
 WATCH_CHANGES = """
 window.written = [];
-new MutationObserver((found) => {
-  for (const each of found) window.written.push((each.target.parentElement ?? each.target).closest("[id]").id);
+new MutationObserver((changes) => {
+  for (const each of changes) window.written.push((each.target.parentElement ?? each.target).closest("[id]").id);
 }).observe(document.querySelector("main"), {childList: true, characterData: true, subtree: true});
 """
 
@@ -302,7 +302,7 @@ def report(left: str, throttler: str = "answered", transport: str = "multipath")
     }
 
 
-def shown_report(browser: Remote, report: dict[str, object]) -> None:
+def show_report(browser: Remote, report: dict[str, object]) -> None:
     """Let the page receive *report* twice: when it receives the second report, it has processed the first."""
     browser.execute_script("window.report = arguments[0]; window.answers = 0", report)
     wait_until(
@@ -317,24 +317,24 @@ def test_check_page_updates_only_changed_parts(site: PortalSite) -> None:
     with chromium(site, proxy_flag(site)) as browser:
         browser.get(CHECK)
         browser.execute_script(FAKE_FETCH)
-        shown_report(browser, report("40 MB"))
+        show_report(browser, report("40 MB"))
         browser.execute_script("window.lines = [...document.querySelectorAll('#lines li')]" + ";" + WATCH_CHANGES)
-        shown_report(browser, report("30 MB"))
+        show_report(browser, report("30 MB"))
         assert "month: 30 MB left." in text_of(browser, "#lines")
         assert set(browser.execute_script("return window.written")) == {"lines", "subflows", "budgets"}
         assert browser.execute_script("return window.lines.every((each) => each.isConnected)")
         assert browser.execute_script("return document.querySelectorAll('[aria-live]').length") == 1
 
-        shown_report(browser, report("", "busy"))
+        show_report(browser, report("", "busy"))
         assert "month: 30 MB left." in text_of(browser, "#lines")
         assert "LTE" in text_of(browser, "#subflows")
         assert "Too many requests at the moment: this is the previous state." in text_of(browser, "#state")
         assert not browser.execute_script("return document.getElementById('volumes').hidden")
-        shown_report(browser, report("20 MB"))
+        show_report(browser, report("20 MB"))
         assert "month: 20 MB left." in text_of(browser, "#lines")
         assert "Too many" not in text_of(browser, "#state")
-        # The page must still show that the connection is now another one.
-        shown_report(browser, report("", "busy", "tcp"))
+        # The page must still show that the client now uses another connection.
+        show_report(browser, report("", "busy", "tcp"))
         assert text_of(browser, "#headline") == "Plain TCP over one path"
         assert text_of(browser, "#lines") == "Too many requests at the moment"
         assert browser.execute_script("return document.getElementById('volumes').hidden")
@@ -371,7 +371,7 @@ def test_page_of_a_stopped_portal_reloads_until_it_runs(site: PortalSite) -> Non
 def test_onboarding_page_is_accessible_and_shows_its_qr_code(site: PortalSite) -> None:
     with chromium(site, "--no-proxy-server", mptcp=False) as browser:
         browser.get(f"http://{site.node.service_address()}:{PAGE_PORT}/")
-        assert shown_code(browser) == [f"http://{site.node.service_address()}:{PAGE_PORT}/"]
+        assert qr_code_texts(browser) == [f"http://{site.node.service_address()}:{PAGE_PORT}/"]
         assert_accessible(browser)
         save_screenshots(browser, "onboarding")
         browser.execute_script("document.querySelectorAll('details').forEach(each => each.open = true)")

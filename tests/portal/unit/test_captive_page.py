@@ -21,13 +21,13 @@ from mptcp_portal.captive_page import captive_app, client_address
 from mptcp_portal.settings import load_settings
 from mptcp_portal.throttler_client import MAX_SYSTEMS, ThrottlerClient
 
-OWN = [MONTH, MONTH | {"name": "day", "used": 93, "volume": 50, "left": 0, "step": 50, "next_step": 100}]
+OWN_BUDGETS = [MONTH, MONTH | {"name": "day", "used": 93, "volume": 50, "left": 0, "step": 50, "next_step": 100}]
 TEXT = "captive_portal: {listen: 10.0.0.1:3182, behind: [127.0.0.1/32], user_portal_url: https://proxy.example.net/}"
 
 
 @pytest.fixture
 def throttler(tmp_path: Path) -> Iterator[Path]:
-    with answering(tmp_path / "s", answers_for({}, {"10.0.0.7": OWN})):
+    with answering(tmp_path / "s", answers_for({}, {"10.0.0.7": OWN_BUDGETS})):
         yield tmp_path / "s"
 
 
@@ -80,7 +80,7 @@ def test_only_the_configured_web_server_is_answered(throttler: Path) -> None:
 
 
 def test_extra_slash_causes_no_redirect(tmp_path: Path) -> None:
-    """Defect: a slash after the path caused a redirect by HTTP to the host that the Host header named."""
+    """Defect: a slash after the path caused a redirect over HTTP to the host that the Host header named."""
     captive = load_settings(TEXT, "portal.yaml").captive
     assert captive is not None
     client = TestClient(captive_app(captive, ThrottlerClient(tmp_path / "s", pause=0)), base_url="http://evil.example")
@@ -108,7 +108,7 @@ async def request_within_loop(app: ASGIApp, client: str) -> tuple[int, dict[str,
     return sent[0]["status"], headers, json.loads(b"".join(each.get("body", b"") for each in sent[1:]))
 
 
-def test_clients_beyond_the_limit_get_503_with_a_retry_time(tmp_path: Path) -> None:
+def test_clients_above_the_limit_get_503_with_a_retry_time(tmp_path: Path) -> None:
     """Defect: if twenty phones joined at once, some got an answer without a volume, as if they had no volume."""
     clients = [f"10.0.1.{number}" for number in range(MAX_SYSTEMS + 40)]
     captive = load_settings("captive_portal: {listen: 10.0.0.1:3182, certificate: /c, key: /k}", "portal.yaml").captive
@@ -118,7 +118,7 @@ def test_clients_beyond_the_limit_get_503_with_a_retry_time(tmp_path: Path) -> N
         app = captive_app(captive, ThrottlerClient(tmp_path / "s", pause=0.001))
         return await asyncio.gather(*(request_within_loop(app, each) for each in clients))
 
-    with answering(tmp_path / "s", answers_for({}, dict.fromkeys(clients, OWN))):
+    with answering(tmp_path / "s", answers_for({}, dict.fromkeys(clients, OWN_BUDGETS))):
         answers = asyncio.run(all_at_once())
     retry_times = []
     for status, headers, found in answers:

@@ -115,9 +115,9 @@ def test_volume_is_shown_rounded_down(left: int, volume: int, expected: str) -> 
             7_000,
             6_000,
             8_000,
-            "all of 5 GB used up, and also all until the step at 6 GB; 1 GB left until the next step, at 8 GB.",
+            "all of 5 GB used up, and all up to the step at 6 GB; 1 GB left until the next step, at 8 GB.",
         ),
-        (9_000, 8_000, None, "all of 5 GB used up, and also all until the step at 8 GB."),
+        (9_000, 8_000, None, "all of 5 GB used up, and all up to the step at 8 GB."),
         (9_000, 5_000, None, "all of 5 GB used up."),
     ],
 )

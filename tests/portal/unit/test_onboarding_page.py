@@ -92,6 +92,6 @@ def test_configured_names_are_escaped() -> None:
 
 def test_qr_code_depends_on_the_pages_address() -> None:
     """Another address gives another picture. The browser test decodes it."""
-    one, other = (client(*lines).get("/qr.svg").text for lines in ((), ("url: http://proxy.example.net/",)))
-    assert one.startswith("<?xml")
-    assert one != other
+    first, second = (client(*lines).get("/qr.svg").text for lines in ((), ("url: http://proxy.example.net/",)))
+    assert first.startswith("<?xml")
+    assert first != second

@@ -29,12 +29,12 @@ LIMIT = 1000.0
 
 
 class MovedLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock is :attr:`ahead` seconds ahead of the machine's clock."""
+    """An event loop whose clock is :attr:`offset` seconds ahead of the machine's clock."""
 
-    ahead = 0.0
+    offset = 0.0
 
     def time(self) -> float:
-        return super().time() + self.ahead
+        return super().time() + self.offset
 
 
 def run_with_moved_clock(scene: Coroutine[None, None, None]) -> None:
@@ -48,7 +48,7 @@ async def advance(seconds: float) -> None:
     assert isinstance(loop, MovedLoop)
     for _ in range(20):
         await asyncio.sleep(0)
-    loop.ahead += seconds
+    loop.offset += seconds
     due = loop.create_future()
     loop.call_later(0, due.set_result, None)
     await due
@@ -63,7 +63,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @asynccontextmanager
-async def served(bounds: Bounds, files: tuple[Path, Path] | None = None) -> AsyncIterator[tuple[BoundedServer, int]]:
+async def running_server(
+    bounds: Bounds, files: tuple[Path, Path] | None = None
+) -> AsyncIterator[tuple[BoundedServer, int]]:
     listener = socket.create_server(("", 0))
     certificate, key = map(str, files) if files else (None, None)
     config = uvicorn.Config(
@@ -79,7 +81,7 @@ async def served(bounds: Bounds, files: tuple[Path, Path] | None = None) -> Asyn
         await running
 
 
-async def one_answer(reader: asyncio.StreamReader) -> bytes:
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
     return head + await reader.readexactly(5)
 
@@ -89,13 +91,13 @@ async def is_accepted(port: int, address: str = "127.0.0.1") -> bool:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
         try:
             writer.write(GET)
-            return (await one_answer(reader)).startswith(b"HTTP/1.1 200 ")
+            return (await read_answer(reader)).startswith(b"HTTP/1.1 200 ")
         finally:
             writer.close()
     return False
 
 
-async def connections(server: BoundedServer, count: int) -> None:
+async def wait_for_connections(server: BoundedServer, count: int) -> None:
     """Wait until the server has *count* connections."""
     async with asyncio.timeout(30):
         while len(server.server_state.connections) != count:  # noqa: ASYNC110 -- the server has no event for it
@@ -120,7 +122,7 @@ def test_connection_without_a_complete_request_is_closed(
     """The client sends *first*, *later*, and then nothing. If it does not send HTTP, the connection ends at once."""
 
     async def send_slowly() -> None:
-        async with served(Bounds(keep_alive=int(LIMIT))) as (server, port):
+        async with running_server(Bounds(keep_alive=int(LIMIT))) as (server, port):
             client = socket.socket()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", port))
@@ -130,12 +132,12 @@ def test_connection_without_a_complete_request_is_closed(
                 assert await is_accepted(port)
                 client.sendall(later)
                 assert await is_accepted(port)
-                await connections(server, 1 if is_kept else 0)
+                await wait_for_connections(server, 1 if is_kept else 0)
                 # The connection is first idle, and then waits for a request that never arrives.
                 await advance(LIMIT / 2)
                 assert len(server.server_state.connections) == is_kept
                 await advance(2 * LIMIT)
-                await connections(server, 0)
+                await wait_for_connections(server, 0)
 
     monkeypatch.setattr(bounded, "REQUEST_SECONDS", LIMIT)
     run_with_moved_clock(send_slowly())
@@ -153,14 +155,14 @@ def test_malformed_chunked_body_closes_the_connection_silently(
     head = request_line + b" HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
     async def send_requests() -> None:
-        async with served(Bounds()) as (server, port):
+        async with running_server(Bounds()) as (server, port):
             client = socket.socket()
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", port))
             with client:
                 if is_answered:
                     client.sendall(head)
-                    await connections(server, 1)
+                    await wait_for_connections(server, 1)
                     # This client gets its answer after the server has read the first client's data.
                     assert await is_accepted(port)
                     client.sendall(b"no length\r\n")
@@ -168,7 +170,7 @@ def test_malformed_chunked_body_closes_the_connection_silently(
                     client.sendall(head + b"no length\r\n")
                     assert await is_accepted(port)
                     assert request_line == b"HEAD /" or client.recv(4096).startswith(b"HTTP/1.1 400 ")
-                await connections(server, 0)
+                await wait_for_connections(server, 0)
 
     asyncio.run(send_requests())
     assert [each.getMessage() for each in caplog.records if each.exc_info] == []
@@ -177,11 +179,11 @@ def test_malformed_chunked_body_closes_the_connection_silently(
 def test_connection_with_timely_requests_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     async def send_requests() -> None:
         # The limit for idle connections is too long to matter here.
-        async with served(Bounds(keep_alive=int(10 * LIMIT))) as (_, port):
+        async with running_server(Bounds(keep_alive=int(10 * LIMIT))) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             for _ in range(5):
                 writer.write(GET)
-                assert (await one_answer(reader)).endswith(b"small")
+                assert (await read_answer(reader)).endswith(b"small")
                 # Two of these pauses exceed the limit for the first request; each answer restarts the timer.
                 await advance(0.6 * LIMIT)
             writer.close()
@@ -192,11 +194,11 @@ def test_connection_with_timely_requests_stays_open(monkeypatch: pytest.MonkeyPa
 
 def test_connections_of_one_address_are_bounded() -> None:
     async def connect_many() -> None:
-        async with served(Bounds(per_client=3)) as (_, port):
+        async with running_server(Bounds(per_client=3)) as (_, port):
             clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
             for reader, writer in clients:
                 writer.write(GET)
-                await one_answer(reader)
+                await read_answer(reader)
             assert not await is_accepted(port)
             assert await is_accepted(port, "127.0.0.2")
             clients.pop()[1].close()
@@ -220,7 +222,7 @@ class LoopWithAddresses(asyncio.SelectorEventLoop):
 
 
 @pytest.mark.parametrize(
-    ("addresses", "is_one"),
+    ("addresses", "is_one_client"),
     [
         (("2001:db8:0:1::1", "2001:db8:0:1::2", "2001:db8:0:1:ffff::3"), True),
         (("fe80::1%eth0",) * 3, True),
@@ -228,19 +230,19 @@ class LoopWithAddresses(asyncio.SelectorEventLoop):
     ],
     ids=["a /64", "with a zone", "behind one NAT64"],
 )
-def test_connections_of_one_ipv6_network_are_bounded(addresses: tuple[str, ...], is_one: bool) -> None:
+def test_connections_of_one_ipv6_network_are_bounded(addresses: tuple[str, ...], is_one_client: bool) -> None:
     """Defect: each address of a client's /64 had its own share, so one client could occupy all connections."""
 
     async def connect_many() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, LoopWithAddresses)
-        async with served(Bounds(per_client=2)) as (_, port):
+        async with running_server(Bounds(per_client=2)) as (_, port):
             loop.addresses = iter(addresses)
             clients = [await asyncio.open_connection("127.0.0.1", port) for _ in addresses[:2]]
             for reader, writer in clients:
                 writer.write(GET)
-                await one_answer(reader)
-            assert await is_accepted(port) is not is_one
+                await read_answer(reader)
+            assert await is_accepted(port) is not is_one_client
             assert await is_accepted(port)
             for _, writer in clients:
                 writer.close()
@@ -253,7 +255,7 @@ def test_buffers_of_a_connection_are_bounded() -> None:
     """Linux reports twice the buffer size that was requested."""
 
     async def check_buffers() -> None:
-        async with served(Bounds()) as (server, port):
+        async with running_server(Bounds()) as (server, port):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             assert await is_accepted(port)
             (protocol, *_) = server.server_state.connections
@@ -279,7 +281,7 @@ def test_connections_without_a_tls_handshake_are_bounded(
     context = ssl.create_default_context(cafile=str(files[0]))
 
     async def connect_many() -> None:
-        async with served(Bounds(per_client=2), files) as (_, port):
+        async with running_server(Bounds(per_client=2), files) as (_, port):
             clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
             with pytest.raises((OSError, asyncio.IncompleteReadError)):
                 await asyncio.open_connection("127.0.0.1", port, ssl=context)
@@ -288,7 +290,7 @@ def test_connections_without_a_tls_handshake_are_bounded(
                 assert await asyncio.wait_for(reader.read(), 30) == b""
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
             writer.write(GET)
-            assert (await one_answer(reader)).endswith(b"small")
+            assert (await read_answer(reader)).endswith(b"small")
             writer.close()
 
     monkeypatch.setattr(bounded, "REQUEST_SECONDS", LIMIT)

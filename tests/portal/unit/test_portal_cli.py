@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from certificates import checking_often, der, encrypted, replaced, self_signed, shown
+from certificates import checking_often, der, encrypted, replace_file, self_signed, served_certificate
 from reserved_port import reserved_port
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
@@ -110,15 +110,15 @@ def test_portal_answers_the_socket_owner_and_stops_on_sigterm(tmp_path: Path) ->
     """The real process and plain sockets are used, because uvicorn would trust X-Forwarded-For of a local client."""
     path, port = tmp_path / "portal.yaml", reserved_port()
     path.write_text(f"check: {{squid_user: {_own_name()}, listen: 127.0.0.1:{port}}}\nstatus_socket: {tmp_path}/none\n")
-    notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    notices.bind(str(tmp_path / "notify"))
-    notices.settimeout(60)
+    notifications = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notifications.bind(str(tmp_path / "notify"))
+    notifications.settimeout(60)
     command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
     environment = os.environ | {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "30000000"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        assert b"READY=1" in notices.recv(4096)
-        assert b"WATCHDOG=1" in notices.recv(4096)
+        assert b"READY=1" in notifications.recv(4096)
+        assert b"WATCHDOG=1" in notifications.recv(4096)
         head = "GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n"
         assert " 403 " in _answer(port, head)
         own = _answer(port, head + "X-Forwarded-For: 192.0.2.1\r\nMPTCP-Client: 192.0.2.1 4 192.0.2.2 3128\r\n")
@@ -132,7 +132,7 @@ def test_portal_answers_the_socket_owner_and_stops_on_sigterm(tmp_path: Path) ->
     finally:
         process.kill()
         process.wait()
-        notices.close()
+        notifications.close()
 
 
 def test_waiting_clients_are_answered_at_shutdown(tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ def test_unwritable_output_is_reported_in_one_line(tmp_path: Path) -> None:
     path.write_text(f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\n")
     command = [sys.executable, "-m", "mptcp_portal.cli", "run", "--config", str(path)]
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stderr) == (FAILED, "mptcp-portal: No space left on device\n")
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (FAILED, "mptcp-portal: No space left on device\n")
 
 
 def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path) -> None:
@@ -234,10 +234,10 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline()
-        assert shown(port) == der(certificate)
-        replaced(certificate, new_certificate)
-        replaced(key, new_key)
-        _wait(lambda: shown(port) == der(new_certificate))
+        assert served_certificate(port) == der(certificate)
+        replace_file(certificate, new_certificate)
+        replace_file(key, new_key)
+        _wait(lambda: served_certificate(port) == der(new_certificate))
         head = "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
         assert " 200 " in _answer(port, head, ssl.create_default_context(cafile=str(new_certificate)))
         process.send_signal(signal.SIGTERM)
@@ -320,10 +320,10 @@ def _is_refused(port: int) -> bool:
         return True
 
 
-def _wait(until: object, seconds: float = 30) -> None:
-    assert callable(until)
+def _wait(condition: object, seconds: float = 30) -> None:
+    assert callable(condition)
     deadline = time.monotonic() + seconds
-    while not until():
+    while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

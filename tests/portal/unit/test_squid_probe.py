@@ -14,19 +14,19 @@ from mptcp_portal.squid_probe import is_dead, make_squid_probe
 
 PORTAL = End("127.0.0.1", 3180)
 PARENTS = "by kid1 {\nParent     : other\nHost       : 192.0.2.1/3128/0\nStatus     : Down\n\n%s}\n"
-OURS = "Parent     : portal\nHost       : 127.0.0.1/3180/0\nFlags      : no-query\nStatus     : %s\n"
+PORTAL_PARENT = "Parent     : portal\nHost       : 127.0.0.1/3180/0\nFlags      : no-query\nStatus     : %s\n"
 
 
 @pytest.mark.parametrize(
     ("states", "dead"), [([], False), (["Up"], False), (["Down"], True), (["Up", "Down"], True), (["Up", "Up"], False)]
 )
 def test_portal_counts_as_dead_while_a_worker_reports_it(states: list[str], dead: bool) -> None:
-    assert is_dead("".join(PARENTS % (OURS % state) for state in states), PORTAL) is dead
+    assert is_dead("".join(PARENTS % (PORTAL_PARENT % state) for state in states), PORTAL) is dead
 
 
 def test_portal_sends_requests_until_squid_has_found_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(squid_probe, "_RETRY_SECONDS", 0)
-    answers = [PARENTS % (OURS % state) for state in ("Down", "Down", "Up", "Down")]
+    answers = [PARENTS % (PORTAL_PARENT % state) for state in ("Down", "Down", "Up", "Down")]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert b"server_list" in await reader.readuntil(b"\r\n\r\n")

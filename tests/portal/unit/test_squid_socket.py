@@ -62,21 +62,21 @@ def test_sockets_are_distinguished_by_both_ends(listen: str, address: str) -> No
     family = socket.AF_INET6 if ":" in listen else socket.AF_INET
     with ExitStack() as stack:
 
-        def entered(each: socket.socket) -> socket.socket:
+        def enter(each: socket.socket) -> socket.socket:
             return stack.enter_context(each)
 
         ports: list[int] = []
         clients: list[socket.socket] = []
         accepted: list[socket.socket] = []
         for _ in range(2):
-            server = entered(socket.create_server((listen, 0), family=family, dualstack_ipv6=listen == "::"))
+            server = enter(socket.create_server((listen, 0), family=family, dualstack_ipv6=listen == "::"))
             ports.append(server.getsockname()[1])
-            client = entered(socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET))
+            client = enter(socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET))
             client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             client.bind((address, clients[0].getsockname()[1] if clients else 0))
             client.connect((address, ports[-1]))
             clients.append(client)
-            accepted.append(entered(server.accept()[0]))
+            accepted.append(enter(server.accept()[0]))
         own = clients[0].getsockname()
         for port, each in zip(ports, accepted, strict=True):
             assert tcp_inodes(ends_of(own, (address, port))) == {os.fstat(each.fileno()).st_ino}

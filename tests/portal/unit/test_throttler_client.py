@@ -27,14 +27,14 @@ from mptcp_portal.throttler_client import (
 
 @pytest.fixture
 def silent(tmp_path: Path) -> Iterator[Path]:
-    """A throttler that accepts each question and answers none."""
+    """A throttler that accepts each request and answers none."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
         yield tmp_path / "s"
 
 
-def test_waiting_question_ends_as_busy_after_the_limit(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_request_ends_as_busy_after_the_limit(silent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: each client waited without a limit for all earlier clients, until its connection was closed."""
     monkeypatch.setattr("mptcp_portal.throttler_client.MAX_WAIT_SECONDS", 0.01)
     monkeypatch.setattr("mptcp_portal.throttler_client._TIMEOUT", 600.0)
@@ -50,7 +50,7 @@ def test_waiting_question_ends_as_busy_after_the_limit(silent: Path, monkeypatch
     asyncio.run(run_queries())
 
 
-def test_asker_waits_for_a_starting_throttler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_waits_for_a_starting_throttler(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[dict[str, Any] | None] = [None, None, {"schema": 99}, None]
 
     async def answer(*_: object) -> dict[str, Any]:
@@ -72,10 +72,10 @@ def test_asker_waits_for_a_starting_throttler(monkeypatch: pytest.MonkeyPatch) -
 def test_answer_is_not_reused_for_another_token(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    questions = list[object]()
+    requests = list[object]()
 
     async def answer(_: Path, request: dict[str, object], *__: object) -> dict[str, Any]:
-        questions.append(request.get("token"))
+        requests.append(request.get("token"))
         return {"schema": 99, "token": request.get("token")}
 
     async def run_queries() -> None:
@@ -85,14 +85,14 @@ def test_answer_is_not_reused_for_another_token(
 
     monkeypatch.setattr("mptcp_portal.throttler_client.ask_async", answer)
     asyncio.run(run_queries())
-    assert questions == ["00000001", "00000002", None]
+    assert requests == ["00000001", "00000002", None]
 
 
 def test_longest_wait_is_shorter_than_the_request_limit() -> None:
     assert MAX_WAIT_SECONDS + _TIMEOUT < REQUEST_SECONDS
 
 
-def test_close_ends_waiting_questions(silent: Path) -> None:
+def test_close_ends_waiting_requests(silent: Path) -> None:
     async def run_queries() -> None:
         throttler_client = ThrottlerClient(silent, pause=0)
         waiting = [asyncio.ensure_future(throttler_client.budgets_of(f"10.0.0.{number}")) for number in range(3)]
@@ -162,6 +162,6 @@ def test_place_is_free_after_its_answer(tmp_path: Path) -> None:
         assert set(asyncio.run(one_group_after_another())) == {ThrottlerOutcome.ANSWERED}
 
 
-def test_repeated_questions_of_one_client_take_one_place(tmp_path: Path) -> None:
+def test_repeated_requests_of_one_client_take_one_place(tmp_path: Path) -> None:
     others = [f"10.0.1.{number}" for number in range(1, MAX_SYSTEMS)]
     assert set(statuses_of(tmp_path / "s", ["10.0.0.9"] * 50 + others)) == {ThrottlerOutcome.ANSWERED}

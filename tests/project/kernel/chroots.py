@@ -43,7 +43,7 @@ class Chroot:
         self._holder.kill()
         self._holder.wait()
 
-    def _entered(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def _run_inside(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         # unshare itself is outside of the PID namespace, but its only child is in all three namespaces.
         (init,) = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
         command = ["nsenter", "--target", init, "--mount", "--net", "--pid", *argv]
@@ -53,9 +53,9 @@ class Chroot:
         """Run a command with the copy as its root. Standard output and standard error come as one text."""
         path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         variables = [path, "DEBIAN_FRONTEND=noninteractive", *(f"{key}={value}" for key, value in environment.items())]
-        done = self._entered(["chroot", f"{self.directory}/root", "env", "-i", *variables, *argv])
-        assert done.returncode == 0 or not check, f"{' '.join(argv)}: {done.returncode}\n{done.stdout}"
-        return done
+        result = self._run_inside(["chroot", f"{self.directory}/root", "env", "-i", *variables, *argv])
+        assert result.returncode == 0 or not check, f"{' '.join(argv)}: {result.returncode}\n{result.stdout}"
+        return result
 
     def sh(self, script: str, *, check: bool = True) -> str:
         return self.run("sh", "-c", script, check=check).stdout
@@ -63,7 +63,7 @@ class Chroot:
     def copy_in(self, file: Path) -> str:
         """Copy *file* into the copy's /tmp and return its path there."""
         target = f"/tmp/{file.name}"
-        assert self._entered(["cp", str(file), f"{self.directory}/root{target}"]).returncode == 0
+        assert self._run_inside(["cp", str(file), f"{self.directory}/root{target}"]).returncode == 0
         return target
 
     def changed(self) -> list[str]:
@@ -76,6 +76,6 @@ class Chroot:
             else cmp --quiet "$name" "/$name" || echo "$name"; fi
         done
         """
-        done = self._entered(["sh", "-c", script, "changed", str(self.directory)])
-        assert done.returncode == 0, done.stdout
-        return done.stdout.splitlines()
+        result = self._run_inside(["sh", "-c", script, "changed", str(self.directory)])
+        assert result.returncode == 0, result.stdout
+        return result.stdout.splitlines()

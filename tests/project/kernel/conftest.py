@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from containers import Container, cache_of_one_run
 from deb_package import RELEASES, build
-from release_builds import built_in
+from release_builds import build_in
 
 
 @pytest.fixture(scope="session")
@@ -41,4 +41,4 @@ def package(builder: Container | None, tmp_path_factory: pytest.TempPathFactory)
     """Return the package for *release*, built on that release or given by the environment."""
     if builder is None or "MPTCP_PACKAGE" in os.environ:
         return build(tmp_path_factory.mktemp("package"))
-    return built_in(builder, "present")
+    return build_in(builder, "present")

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from deb_package import KINDLY
+from deb_package import LOW_PRIORITY
 
 CACHE: Final = Path("/var/cache/mptcp-steering-proxy")
 """Cache of each release's root file system and downloaded packages. If it is removed, the tests download newer ones."""
-PATIENCE: Final = 300
+TIMEOUT: Final = 300
 """Maximum number of seconds for a step in a container on a busy machine."""
 # Privileges that systemd-nspawn drops by default and that throttler and proxy need.
 _PRIVILEGES: Final = (
@@ -30,10 +30,10 @@ _ENVIRONMENT: Final = (
 )
 
 
-def until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
+def until(condition: Callable[[], bool], description: str, timeout: float = TIMEOUT) -> None:
+    deadline = time.monotonic() + timeout
     while not condition():
-        assert time.monotonic() < deadline, f"not within {patience:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {description}"
         time.sleep(0.2)
 
 
@@ -80,19 +80,19 @@ class Container:
 
     def _command(self, *more: str) -> list[str]:
         mounts = [f"--bind={self._archives}:/var/cache/apt/archives", f"--bind={self.shared}:/shared"]
-        named = ["--quiet", "--register=no", "--keep-unit", f"--directory={self.root}", "--hostname=proxy"]
-        return [*KINDLY, "systemd-nspawn", *named, *mounts, *more]
+        options = ["--quiet", "--register=no", "--keep-unit", f"--directory={self.root}", "--hostname=proxy"]
+        return [*LOW_PRIORITY, "systemd-nspawn", *options, *mounts, *more]
 
     def run_with_host_network(self, script: str) -> str:
         """Run *script* in the container while it is not booted, with this machine's network."""
-        return self._piped(script, "--resolv-conf=copy-host")
+        return self._run(script, "--resolv-conf=copy-host")
 
     def run_isolated(self, script: str) -> str:
         """Run *script* in the container while it is not booted, with a private network and the daemons' privileges."""
-        return self._piped(script, "--private-network", *_PRIVILEGES)
+        return self._run(script, "--private-network", *_PRIVILEGES)
 
-    def _piped(self, script: str, *options: str) -> str:
-        done = subprocess.run(
+    def _run(self, script: str, *options: str) -> str:
+        result = subprocess.run(
             self._command("--pipe", *options, *_ENVIRONMENT, "sh", "-ec", script),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -100,8 +100,8 @@ class Container:
             check=False,
             timeout=3600,
         )
-        assert done.returncode == 0, f"{script}\n" + "\n".join(done.stdout.splitlines()[-60:])
-        return done.stdout
+        assert result.returncode == 0, f"{script}\n" + "\n".join(result.stdout.splitlines()[-60:])
+        return result.stdout
 
     def boot(self, namespace: str, others: Mapping[str, str] | None = None) -> None:
         """Boot the container in the network namespace *namespace*; return when systemd has finished starting.
@@ -129,12 +129,12 @@ class Container:
 
     def command_inside(self, argv: Sequence[str]) -> list[str]:
         """Return the command line that runs *argv* in the booted container."""
-        entered = ["nsenter", f"--target={self._init}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd"]
-        return [*entered, *_ENVIRONMENT, *argv]
+        nsenter = ["nsenter", f"--target={self._init}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd"]
+        return [*nsenter, *_ENVIRONMENT, *argv]
 
     def run(self, argv: Sequence[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command in the booted container."""
-        done = subprocess.run(
+        result = subprocess.run(
             self.command_inside(argv),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -143,8 +143,8 @@ class Container:
             check=False,
             timeout=1800,
         )
-        assert done.returncode == 0 or not check, f"{' '.join(argv)}: {done.returncode}\n{done.stdout}"
-        return done
+        assert result.returncode == 0 or not check, f"{' '.join(argv)}: {result.returncode}\n{result.stdout}"
+        return result
 
     def sh(self, script: str, *, check: bool = True) -> str:
         return self.run(["sh", "-c", script], check=check).stdout
@@ -154,8 +154,8 @@ class Container:
 
     def restart_after_failure(self, *units: str) -> None:
         """Stop and start *units*. Reset the counters of their start limits first."""
-        named = " ".join(units)
-        self.sh(f"systemctl stop {named} && systemctl reset-failed {named}")
+        names = " ".join(units)
+        self.sh(f"systemctl stop {names} && systemctl reset-failed {names}")
         started = self.run(["systemctl", "start", *units], check=False)
         assert started.returncode == 0, started.stdout + self.sh("journalctl --no-pager --lines=40")
         assert all(self.active(unit) for unit in units)
@@ -179,7 +179,7 @@ class Container:
         if self._init and self._nspawn.poll() is None:
             os.kill(self._init, signal.SIGRTMIN + 4)  # systemd(1): poweroff.target
         try:
-            self._nspawn.wait(PATIENCE)
+            self._nspawn.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
             self._nspawn.kill()
             self._nspawn.wait()

@@ -23,13 +23,13 @@ As long as only one version exists, this is the first commit that ran on both re
 """
 # Root may test a checkout of another user.
 _GIT: Final = ("git", "-c", "safe.directory=*", "-C", str(REPOSITORY))
-KINDLY: Final = ("nice", "--adjustment=10")
+LOW_PRIORITY: Final = ("nice", "--adjustment=10")
 """Command prefix for slow steps, which lets other programs run first. With idle scheduling, the steps would starve."""
-BUILD_PATIENCE: Final = 1800
+BUILD_TIMEOUT: Final = 1800
 """Maximum number of seconds for a build on a busy machine."""
 
 # Files of dpkg and apt, backups that tools make of the files they change, and the index of manual pages.
-NOT_OURS: Final = (
+FILES_OF_DPKG: Final = (
     "var/lib/dpkg/",
     "var/log/",
     "var/cache/",
@@ -42,14 +42,14 @@ BACKUPS: Final = ("etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "e
 # Build as another user, with other file times, umask, time zone, language and number of processors.
 BUILD_DIFFERENTLY: Final = """
 cd "$1"
-mkdir home tmp made
+mkdir home tmp output
 find source -exec touch --no-dereference --date=2001-01-01 {} +
 chown --recursive nobody .
 umask 027
 exec taskset --cpu-list 0 setpriv --reuid=nobody --regid=nogroup --clear-groups \
-    env HOME="$1/home" TMPDIR="$1/tmp" TZ=Pacific/Auckland LC_ALL=C LANGUAGE=de sh source/debian/package "$1/made"
+    env HOME="$1/home" TMPDIR="$1/tmp" TZ=Pacific/Auckland LC_ALL=C LANGUAGE=de sh source/debian/package "$1/output"
 """
-"""Script for sh(1): it builds a package in the folder ``made`` from the folder ``source`` of the directory "$1"."""
+"""Script for sh(1): it builds a package in the folder ``output`` from the folder ``source`` of the directory "$1"."""
 
 
 def build(directory: Path) -> Path:
@@ -63,8 +63,8 @@ def build(directory: Path) -> Path:
 
 
 def build_from(sources: Path, directory: Path) -> Path:
-    command = [*KINDLY, "sh", str(sources / "debian/package"), str(directory)]
-    subprocess.run(command, check=True, timeout=BUILD_PATIENCE)
+    command = [*LOW_PRIORITY, "sh", str(sources / "debian/package"), str(directory)]
+    subprocess.run(command, check=True, timeout=BUILD_TIMEOUT)
     (package,) = directory.glob(f"{NAME}_*.deb")
     return package
 
@@ -94,21 +94,21 @@ def copy_sources(directory: Path, commit: str | None = None) -> None:
 def contents(package: Path) -> dict[str, tuple[str, int, str, float, str]]:
     """Return the installed files of *package*: owner, mode, link target, time and SHA-256 by file name."""
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)], stdout=subprocess.PIPE) as data:
-        found = {}
+        files = {}
         with tarfile.open(fileobj=data.stdout, mode="r|") as archive:
             for member in archive:
                 file = archive.extractfile(member) if member.isfile() else None
                 digest = hashlib.sha256(file.read()).hexdigest() if file else ""
-                found[member.name] = (member.uname, member.mode, member.linkname, member.mtime, digest)
+                files[member.name] = (member.uname, member.mode, member.linkname, member.mtime, digest)
     assert data.returncode == 0
-    return found
+    return files
 
 
 def sha256(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def repacked(package: Path, directory: Path, version: str, changes: Iterable[tuple[str, str, str]]) -> Path:
+def repack(package: Path, directory: Path, version: str, changes: Iterable[tuple[str, str, str]]) -> Path:
     """Return *package* rebuilt as *version*. Each of *changes* replaces one text by another in a file."""
     tree = directory / version
     subprocess.run(["dpkg-deb", "--raw-extract", str(package), str(tree)], check=True)
@@ -124,6 +124,6 @@ def repacked(package: Path, directory: Path, version: str, changes: Iterable[tup
     return target
 
 
-def foreign(paths: Sequence[str]) -> list[str]:
+def unexpected_files(paths: Sequence[str]) -> list[str]:
     """Return the *paths* that belong to this project, or that are neither files of dpkg nor backups of other tools."""
-    return [path for path in paths if "mptcp" in path or not (path.startswith(NOT_OURS) or path in BACKUPS)]
+    return [path for path in paths if "mptcp" in path or not (path.startswith(FILES_OF_DPKG) or path in BACKUPS)]

@@ -86,7 +86,7 @@ def squids_of(container: Container) -> set[str]:
 
 
 def check_systemd_gives_up_a_unit_that_fails_repeatedly(site: Site) -> None:
-    """Check a proxy whose port is taken: systemd retries up to the limit, and then reports the unit as failed."""
+    """Check a proxy whose port is in use: systemd retries up to the limit, and then reports the unit as failed."""
     container, node = site.container, site.testbed["proxy"]
     container.sh(LONG_LIMIT)
     container.sh("systemctl stop mptcp-proxy && systemctl reset-failed mptcp-proxy")
@@ -94,8 +94,8 @@ def check_systemd_gives_up_a_unit_that_fails_repeatedly(site: Site) -> None:
     until(lambda: other.output() == "listens\n", "another program listens at the port")
     assert container.run(["systemctl", "start", "mptcp-proxy"], check=False).returncode != 0
     until(lambda: "mptcp-proxy.service" in container.failed(), "systemctl --failed shows it")
-    shown = container.sh("systemctl show -p ExecMainStatus -p MainPID mptcp-proxy").split()
-    assert sorted(shown) == ["ExecMainStatus=1", "MainPID=0"]
+    properties = container.sh("systemctl show -p ExecMainStatus -p MainPID mptcp-proxy").split()
+    assert sorted(properties) == ["ExecMainStatus=1", "MainPID=0"]
     messages = journal(container, "--unit=mptcp-proxy")
     assert messages.count(f"port {PROXY_PORT} is in use by") == STARTS
     assert "Start request repeated too quickly" in messages

@@ -64,9 +64,9 @@ class Site:
 def fetch(node: LiveNode, url: str, *options: str) -> tuple[int, str]:
     """Return status and body of *url* as *node* fetches it."""
     command = ["curl", "-sSg", "-m", "120", "--noproxy", "*", "-w", "\n%{http_code}", *options, url]
-    done = node.run(command, check=False, timeout=150)
-    assert done.returncode == 0, f"{url}: {done.stderr}"
-    body, _, status = done.stdout.rpartition("\n")
+    result = node.run(command, check=False, timeout=150)
+    assert result.returncode == 0, f"{url}: {result.stderr}"
+    body, _, status = result.stdout.rpartition("\n")
     return int(status), body
 
 
@@ -80,7 +80,7 @@ def download_is_throttled(site: Site) -> None:
     download = client.popen(mptcp_command([*command, site.origin.url("file")]), name="curl")
     status: dict[str, Any] = {}
 
-    def capped() -> bool:
+    def is_capped() -> bool:
         answer = container.run(["mptcp-throttler", "status", "--json"], check=False)
         if answer.returncode == 0:
             status.update(json.loads(answer.stdout))
@@ -89,16 +89,16 @@ def download_is_throttled(site: Site) -> None:
             for each in status.get("connections", ())
         )
 
-    until(lambda: capped() or not download.running, "a capped subflow")
-    assert capped(), (
+    until(lambda: is_capped() or not download.running, "a capped subflow")
+    assert is_capped(), (
         f"no subflow was capped: {download.output()}\n{status}\n{container.sh('journalctl --no-pager --lines 60')}"
     )
     assert download.wait(150) == 0, download.output()
     assert download.output().split() == ["200", str(SIZE)]
-    took, after = time.monotonic() - began, client.counters()
+    seconds, after = time.monotonic() - began, client.counters()
     ethernet, wifi = (after[device].received - before[device].received for device in ("eth0", "wlan0"))
     # Other tests judge the bytes before the cap and their repayment; this one only checks that the cap works.
-    assert ethernet < wifi / 2, f"ethernet {ethernet}, wifi {wifi} bytes in {took:.1f} s under a cap of {CAP} bits/s"
+    assert ethernet < wifi / 2, f"ethernet {ethernet}, wifi {wifi} bytes in {seconds:.1f} s under a cap of {CAP} bits/s"
     assert ethernet > 0
 
 
@@ -143,7 +143,7 @@ def check_page_answers_only_clients_of_the_proxy(site: Site) -> None:
 
 
 def new_clients_are_served(site: Site) -> None:
-    """Check the example pages of conf/portal.yaml: onboarding with scripts and profile, captive portal by HTTPS."""
+    """Check the example pages of conf/portal.yaml: onboarding with scripts and profile, captive portal over HTTPS."""
     client, pages = site.testbed["client"], f"http://{site.address}:{PAGE_PORT}"
     status, page = fetch(client, f"{pages}/")
     assert status == 200
@@ -197,12 +197,12 @@ def console_shows_the_cap(site: Site, console: str, token: str) -> None:
     in_force = ("mptcp_throttler_caps_in_force", frozenset(cap.items()))
     found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
 
-    def shown() -> bool:
+    def shows_cap() -> bool:
         found.clear()
         found.update(metrics(client, console, "-H", header))
         return found.get(in_force) == 1 == found.get(("mptcp_throttler_path_subflows", frozenset({("path", "wifi")})))
 
-    until(shown, "the console shows the cap, and the path without one", 120)
+    until(shows_cap, "the console shows the cap, and the path without one", 120)
     assert found["mptcp_throttler_up", frozenset()] == 1
     assert found["squid_up", frozenset()] == 1
     ceil = ("mptcp_throttler_cap_ceil_bytes_per_second", frozenset(cap.items()))
@@ -211,7 +211,7 @@ def console_shows_the_cap(site: Site, console: str, token: str) -> None:
 
 
 def relay_uses_both_uplinks(site: Site) -> None:
-    """Check a plain-TCP client, by HTTP and CONNECT: the relay uses Multipath TCP over both uplinks."""
+    """Check a plain-TCP client, with plain HTTP and CONNECT: the relay uses Multipath TCP over both uplinks."""
     laptop, relay, proxy = (site.testbed[name] for name in ("laptop", "relay", "proxy"))
     output_format = "%{http_code} %{size_download}"
     curl = [
@@ -229,16 +229,16 @@ def relay_uses_both_uplinks(site: Site) -> None:
         f"http://{LAN}:{PROXY_PORT}",
     ]
 
-    def fetched(*arguments: str) -> list[str]:
+    def download(*arguments: str) -> list[str]:
         return laptop.run([*curl, *arguments], check=False, timeout=150).stdout.split()
 
     until(lambda: accepts(laptop, LAN, PROXY_PORT), "the relay listens")
     # A relay that started before its parent considers the parent dead, and retries a little later.
-    until(lambda: fetched("--head", site.origin.url("relayed"))[:1] == ["200"], "the relay reaches its parent")
+    until(lambda: download("--head", site.origin.url("relayed"))[:1] == ["200"], "the relay reaches its parent")
     for port, tunnel in ((80, ()), (443, ("-p",))):
         url = site.origin.url("relayed", port=port)
         before, mib, joins = relay.counters(), relay.mib(), proxy.mib()["MPTcpExtMPJoinAckRx"]
-        assert fetched(*tunnel, url) == ["200", str(RELAYED)]
+        assert download(*tunnel, url) == ["200", str(RELAYED)]
         after = relay.counters()
         carried = {each: after[each].received - before[each].received for each in UPLINKS}
         assert min(carried.values()) > RELAYED / 10, carried

@@ -73,8 +73,8 @@ def configure(site: Site) -> None:
     # The shipped file names no parent, so the relay ends immediately, and systemd does not restart it.
     assert "no cache_peer" in container.sh("mptcp-proxy check --role relay", check=False)
     container.sh("systemctl start mptcp-relay", check=False)
-    shown = container.sh("systemctl show -p ExecMainStatus -p NRestarts mptcp-relay").split()
-    assert sorted(shown) == ["ExecMainStatus=78", "NRestarts=0"]
+    properties = container.sh("systemctl show -p ExecMainStatus -p NRestarts mptcp-relay").split()
+    assert sorted(properties) == ["ExecMainStatus=78", "NRestarts=0"]
     container.sh(f"sed -i 's/^#cache_peer proxy.example.net/cache_peer {address}/' /etc/mptcp-proxy/relay-squid.conf")
     container.sh("mptcp-proxy check --role relay && systemctl start mptcp-relay")
 

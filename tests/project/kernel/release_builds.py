@@ -14,16 +14,16 @@ apt-get update --quiet
 apt-get install --yes --quiet --no-install-recommends dpkg-dev lintian
 cd "$1/source"
 apt-get build-dep --yes --quiet --no-install-recommends .
-PIP_CERT=/shared/trusted.pem sh debian/package "$1/made"
+PIP_CERT=/shared/trusted.pem sh debian/package "$1/output"
 """
-"""Script for sh(1) in a container: it builds a package in ``made`` from ``source`` of the directory "$1"."""
+"""Script for sh(1) in a container: it builds a package in ``output`` from ``source`` of the directory "$1"."""
 
 
-def built_in(builder: Container, name: str, commit: str | None = None) -> Path:
+def build_in(builder: Container, name: str, commit: str | None = None) -> Path:
     """Return the package of *commit*, or of the checkout as it is, built in the container's folder *name*."""
     directory = builder.shared / name
     directory.mkdir()
     copy_sources(directory / "source", commit)
     builder.run_with_host_network(f"set -- /shared/{name}; {BUILD}")
-    (package,) = (directory / "made").glob("*.deb")
+    (package,) = (directory / "output").glob("*.deb")
     return package

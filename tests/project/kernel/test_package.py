@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from chroots import Chroot
-from deb_package import NAME, REPOSITORY, build, foreign, repacked
+from deb_package import NAME, REPOSITORY, build, repack, unexpected_files
 from packaging.utils import canonicalize_name
 
 pytestmark = [pytest.mark.kernel, pytest.mark.nightly]
@@ -58,17 +58,17 @@ def install(host: Chroot, package: Path) -> str:
     return host.run("dpkg", "--install", host.copy_in(package)).stdout
 
 
-def enabled(host: Chroot, unit: str) -> bool:
+def is_enabled(host: Chroot, unit: str) -> bool:
     (answer,) = host.sh(f"systemctl is-enabled {unit}", check=False).split()
     assert answer in ("enabled", "disabled"), answer
     return answer == "enabled"
 
 
 def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path) -> None:
-    before = foreign(host.changed())
+    before = unexpected_files(host.changed())
     output = install(host, package)
     assert "mptcp-throttler waits for its configuration" in output
-    assert {unit for unit in UNITS if enabled(host, unit)} == ENABLED
+    assert {unit for unit in UNITS if is_enabled(host, unit)} == ENABLED
     assert host.sh("getent passwd mptcp-throttler").startswith("mptcp-throttler:")
     # Do what an operator does next, and create the files of running daemons.
     host.sh("sed -i 's/^http_port 3128/http_port 3129/' /etc/mptcp-proxy/squid.conf")
@@ -91,12 +91,12 @@ def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path
     assert "with a token" in host.sh("mptcp-console check")
     # The next version changes a file and has another version number.
     module = f"{HOME.lstrip('/')}/pyvenv.cfg"
-    later = repacked(package, tmp_path, "9.9", [(module, "home = /usr/bin", "home = /usr/bin/")])
+    later = repack(package, tmp_path, "9.9", [(module, "home = /usr/bin", "home = /usr/bin/")])
     # Simulate an earlier version that had no token.
     host.sh("rm /etc/mptcp-console/token")
-    assert "mptcp-console asks for a token now" in install(host, later)
+    assert "mptcp-console now requires a token" in install(host, later)
     assert host.sh(f"dpkg-query --show --showformat='${{Version}}' {NAME}") == "9.9"
-    assert all(enabled(host, unit) for unit in UNITS), "services that the operator enabled stay enabled"
+    assert all(is_enabled(host, unit) for unit in UNITS), "services that the operator enabled stay enabled"
     assert "3129" in host.sh("mptcp-proxy check"), "the operator's squid.conf is kept"
     assert host.sh("cat /var/lib/mptcp-throttler/ledger.sqlite", check=True) == ""
 
@@ -108,7 +108,7 @@ def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path
     host.run("dpkg", "--purge", NAME)
     # Defect: the iptables lock would have belonged to the next user of the host that got this user id.
     assert host.sh("stat --format='%U:%G %a' /run/xtables.lock && rm /run/xtables.lock") == "root:root 600\n"
-    assert foreign(host.changed()) == before
+    assert unexpected_files(host.changed()) == before
     assert "mptcp-throttler" not in host.sh("cat /etc/passwd /etc/group /etc/shadow /etc/gshadow")
 
 

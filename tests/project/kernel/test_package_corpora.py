@@ -43,7 +43,7 @@ class AttackedHost:
 
 
 @pytest.fixture(scope="module")
-def attacked(
+def attacked_host(
     release: str,
     package: Path,
     make_module_testbed: Callable[..., Testbed],
@@ -65,13 +65,13 @@ def attacked(
 
 
 @pytest.mark.parametrize("name", CORPORA)
-def test_corpus_gets_the_expected_answers_from_the_package(attacked: AttackedHost, name: str) -> None:
-    before = attacked.squids()
-    outcome = attacked.scene.try_all(CORPORA[name])
+def test_corpus_gets_the_expected_answers_from_the_package(attacked_host: AttackedHost, name: str) -> None:
+    before = attacked_host.squids()
+    outcome = attacked_host.scene.try_all(CORPORA[name])
     outcome.assert_no_fault()
-    assert attacked.squids() == before, "a request ended Squid"
-    assert unexpected_statuses(attacked.container.release, outcome.statuses) == {}
-    RESULTS[attacked.container.release, name] = outcome.statuses
+    assert attacked_host.squids() == before, "a request ended Squid"
+    assert unexpected_statuses(attacked_host.container.release, outcome.statuses) == {}
+    RESULTS[attacked_host.container.release, name] = outcome.statuses
     # If both releases were tested, only rows of DIFFERENT may have different results.
     older, newer = (RESULTS.get((release, name), {}) for release in ("bookworm", "trixie"))
     assert {row for row in older.keys() & newer.keys() if older[row] != newer[row]} <= DIFFERENT.keys()

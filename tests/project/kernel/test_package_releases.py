@@ -22,18 +22,18 @@ from confinement import assert_units_have_only_needed_privileges, exposures
 from containers import Container, until
 from deb_package import (
     BUILD_DIFFERENTLY,
-    BUILD_PATIENCE,
+    BUILD_TIMEOUT,
     EARLIER,
-    KINDLY,
+    LOW_PRIORITY,
     NAME,
     RELEASES,
     build_from,
     contents,
     copy_sources,
-    foreign,
     has_commit,
-    repacked,
+    repack,
     sha256,
+    unexpected_files,
 )
 from failing_services import (
     check_hung_daemons_are_restarted,
@@ -55,7 +55,7 @@ from installed_services import (
     topology,
 )
 from operator_steps import OPERATORS_OWN, TOKEN, configure, configure_throttler
-from release_builds import built_in
+from release_builds import build_in
 from typing_shells import SHELLS, TypingShell
 from unit_exposure import MAX_EXPOSURE
 from unit_places import check_warns_of_files_the_unit_cannot_open
@@ -119,10 +119,10 @@ def earlier_package(builder: Container | None, tmp_path_factory: pytest.TempPath
     if not has_commit(EARLIER):
         pytest.skip(f"NOT TESTED: no git, or a checkout without commit {EARLIER:.12}: git fetch --unshallow fetches it")
     if builder is not None:
-        return built_in(builder, "earlier", EARLIER)
+        return build_in(builder, "earlier", EARLIER)
     directory = tmp_path_factory.mktemp("earlier")
     copy_sources(directory / "source", EARLIER)
-    return build_from(directory / "source", directory / "made")
+    return build_from(directory / "source", directory / "output")
 
 
 @pytest.fixture(scope="module")
@@ -133,13 +133,13 @@ def other_users_package(builder: Container | None, package: Path) -> Iterator[Pa
         directory = Path(name)
         copy_sources(directory / "source")
         if builder is None:
-            command = [*KINDLY, "sh", "-euc", BUILD_DIFFERENTLY, "sh", str(directory)]
-            subprocess.run(command, check=True, timeout=BUILD_PATIENCE)
+            command = [*LOW_PRIORITY, "sh", "-euc", BUILD_DIFFERENTLY, "sh", str(directory)]
+            subprocess.run(command, check=True, timeout=BUILD_TIMEOUT)
         else:
             inside = f"/shared/{directory.name}"
             builder.run_with_host_network(f"export PIP_CERT=/shared/trusted.pem; set -- {inside}; {BUILD_DIFFERENTLY}")
-        (built,) = (directory / "made").glob("*.deb")
-        yield built
+        (built_package,) = (directory / "output").glob("*.deb")
+        yield built_package
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_package_works_from_installation_to_purge(
     site: Site, package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     container, node = site.container, site.testbed["proxy"]
-    later = repacked(package, tmp_path, "9.9", [("etc/mptcp-proxy/squid.conf", "dns_timeout 10", "dns_timeout 11")])
+    later = repack(package, tmp_path, "9.9", [("etc/mptcp-proxy/squid.conf", "dns_timeout 10", "dns_timeout 11")])
     first, second = (f"/shared/{each.name}" for each in (package, later))
     for each in (package, later):
         shutil.copy(each, container.shared)
@@ -179,7 +179,7 @@ def test_package_works_from_installation_to_purge(
         assert (omission in messages) == (container.release != "bookworm"), messages
     assert container.sh("systemctl is-enabled squid.service", check=False).strip() == "disabled"
     assert not container.active("squid")
-    assert enabled(container) == set(ENABLED)
+    assert enabled_units(container) == set(ENABLED)
     assert {unit for unit in UNITS if container.active(unit)} == {"mptcp-proxy"}
     check_tab_completion(container)
 
@@ -233,8 +233,8 @@ def test_package_works_from_installation_to_purge(
     container.sh(f"rm -r {' '.join(OPERATORS_OWN)}; systemctl daemon-reload; systemctl reset-failed")
     # A dependency that Debian marks as important stays installed.
     files_of_others = {name.lstrip("/") for name in container.sh("cat /var/lib/dpkg/info/*.list").splitlines()}
-    left = foreign(sorted(container.files() - before - files_of_others))
-    assert [name for name in left if "mptcp" in name or not name.startswith(FILES_OF_DEBIAN)] == []
+    remaining = unexpected_files(sorted(container.files() - before - files_of_others))
+    assert [name for name in remaining if "mptcp" in name or not name.startswith(FILES_OF_DEBIAN)] == []
     assert container.sh("find /etc /run -nouser -o -nogroup") == "", "another user may get this user ID later"
     assert container.sh("stat --format='%U:%G %a' /run/xtables.lock", check=False) in ("", "root:root 600\n")
     assert "mptcp" not in container.sh(
@@ -251,7 +251,7 @@ def test_upgrade_from_an_earlier_package_succeeds(
     request.addfinalizer(container.shut_down)
     site = replace(site, container=container)
     # apt would treat a package of the same version as a reinstallation.
-    earlier = repacked(earlier_package, tmp_path, "0.0.1", [])
+    earlier = repack(earlier_package, tmp_path, "0.0.1", [])
     first, second = (f"/shared/{each.name}" for each in (earlier, package))
     for each in (earlier, package):
         shutil.copy(each, container.shared)
@@ -267,12 +267,12 @@ def test_upgrade_from_an_earlier_package_succeeds(
             until(lambda: all(container.active(unit) for unit in ENABLED), "both are active after the upgrade")
             assert not set(main_processes(container, ENABLED)) & set(processes), "both run the installed version"
             assert container.failed() == ""
-        assert metered(container) >= used, "the used part of budgets stays"
+        assert metered_bytes(container) >= used, "what budgets have counted is kept"
         download_is_throttled(site)
-        until(partial(has_metered, container, used + SIZE // 2), "the download counts")
-        used = metered(container)
+        until(partial(has_counted, container, used + SIZE // 2), "the download counts")
+        used = metered_bytes(container)
         if step == second:
-            assert enabled(container) == set(ENABLED)
+            assert enabled_units(container) == set(ENABLED)
             assert {unit for unit in UNITS if container.active(unit)} == set(ENABLED)
             # Files that an earlier version owned as root.
             others = "find /var/lib/mptcp-throttler /run/mptcp-throttler ! -user mptcp-throttler"
@@ -307,8 +307,8 @@ def check_mistakes_are_reported(container: Container) -> None:
     message = f"{directory}/throttler.yaml:7: interfaces: there is no interface wan7 on this host"
     assert message in container.sh("mptcp-throttler check", check=False)
     assert container.run(["systemctl", "restart", "mptcp-throttler"], check=False).returncode != 0
-    shown = container.sh("systemctl show -p ActiveState -p ExecMainStatus -p NRestarts mptcp-throttler").split()
-    assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
+    properties = container.sh("systemctl show -p ActiveState -p ExecMainStatus -p NRestarts mptcp-throttler").split()
+    assert sorted(properties) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
     assert "mptcp-throttler.service" in container.failed()
     assert message in journal(container, "--unit=mptcp-throttler", "--priority=err")
     container.sh(f"cd {directory} && mv throttler.good throttler.yaml && systemctl start mptcp-throttler")
@@ -323,10 +323,10 @@ def check_tab_completion(container: Container) -> None:
     for shell in SHELLS:
         with TypingShell(container, shell) as typing:
             for typed, line in COMPLETIONS.items():
-                assert typing.completed(typed)[0] == line, shell
-            shown = typing.completed("mptcp-throttler ", tabs=2)[1]
+                assert typing.complete(typed)[0] == line, shell
+            suggestions = typing.complete("mptcp-throttler ", tabs=2)[1]
             for command in ("check", "events", "explain", "quota", "replay", "status", "top"):
-                assert command in shown, shell
+                assert command in suggestions, shell
 
 
 def check_all_services(site: Site) -> None:
@@ -337,8 +337,8 @@ def check_all_services(site: Site) -> None:
     new_clients_are_served(site)
     relay_uses_both_uplinks(site)
     # The cap of the first download applied to one subflow: its journal line names the path.
-    named = journal(site.container, "--unit=mptcp-throttler", "MPTCP_RULE=spare-ethernet", "--output=json")
-    assert "ethernet" in [json.loads(line).get("MPTCP_PATH") for line in named.splitlines()], named
+    lines = journal(site.container, "--unit=mptcp-throttler", "MPTCP_RULE=spare-ethernet", "--output=json")
+    assert "ethernet" in [json.loads(line).get("MPTCP_PATH") for line in lines.splitlines()], lines
     logs = journal(site.container) + site.container.sh("cat /var/log/mptcpproxy/* /var/log/mptcprelay/*")
     assert "Traceback" not in logs
     assert TOKEN not in logs
@@ -354,7 +354,7 @@ def boot_with_downloads(site: Site, package: str) -> None:
     site.boot()
 
 
-def enabled(container: Container) -> set[str]:
+def enabled_units(container: Container) -> set[str]:
     states = container.sh(f"systemctl is-enabled {' '.join(UNITS)}", check=False).split()
     assert set(states) <= {"enabled", "disabled"}, states
     return {unit for unit, state in zip(UNITS, states, strict=True) if state == "enabled"}
@@ -368,10 +368,10 @@ def main_processes(container: Container, units: Iterable[str] = UNITS) -> list[s
     return container.sh(f"systemctl show --value -p MainPID {' '.join(units)}").split()
 
 
-def has_metered(container: Container, volume: int) -> bool:
-    return metered(container) >= volume
+def has_counted(container: Container, volume: int) -> bool:
+    return metered_bytes(container) >= volume
 
 
-def metered(container: Container) -> int:
+def metered_bytes(container: Container) -> int:
     """Return the bytes that count towards the budget of :data:`METERED`."""
     return sum(each["used"] for each in json.loads(container.sh("mptcp-throttler quota show --json")))

@@ -15,7 +15,7 @@ import time
 from types import TracebackType
 from typing import Final, Self
 
-from containers import PATIENCE, Container
+from containers import TIMEOUT, Container
 
 SHELLS: Final = {
     "bash": (["bash", "--norc", "-i"], ". /usr/share/bash-completion/bash_completion"),
@@ -40,7 +40,7 @@ class TypingShell:
         os.close(shell_side)
         # The quotes distinguish the terminal's echo of the typed line from the command's output.
         self._type(f"{settings}; echo set''tled\n")
-        self._until("settled")
+        self._read_until("settled")
 
     def __enter__(self) -> Self:
         return self
@@ -53,17 +53,17 @@ class TypingShell:
     def _type(self, text: str) -> None:
         os.write(self._terminal, text.encode())
 
-    def _until(self, pattern: str) -> re.Match[str]:
-        output, deadline = "", time.monotonic() + PATIENCE
+    def _read_until(self, pattern: str) -> re.Match[str]:
+        output, deadline = "", time.monotonic() + TIMEOUT
         while (found := re.search(pattern, output)) is None:
             assert time.monotonic() < deadline, f"no {pattern!r} in {output!r}"
             if select.select([self._terminal], [], [], 0.2)[0]:
                 output += os.read(self._terminal, 65536).decode(errors="replace")
         return found
 
-    def completed(self, typed: str, tabs: int = 1) -> tuple[str, str]:
+    def complete(self, typed: str, tabs: int = 1) -> tuple[str, str]:
         """Type *typed* and the TAB key. Return the completed line, and everything that the shell showed."""
         self._type(f"{typed}{_TAB * tabs}{_TO_THE_BEGINNING}echo COMPLETED \n")
         # The line is executed by echo, whose output contains no control characters.
-        found = self._until(r"(?s)(.*)[\n\r](?:\x1b\[J)?COMPLETED (mptcp-[^\r\n]*)\r?\n")
+        found = self._read_until(r"(?s)(.*)[\n\r](?:\x1b\[J)?COMPLETED (mptcp-[^\r\n]*)\r?\n")
         return found[2].strip(), found[1]

@@ -48,11 +48,11 @@ def run(words: str, number: str, *arguments: str) -> NoReturn:
     )
 
     def requests(
-        self: NetlinkSocket, batch: Sequence[tuple[int, int, bytes]], what: str, ignore: Sequence[int] = ()
+        self: NetlinkSocket, batch: Sequence[tuple[int, int, bytes]], action: str, ignore: Sequence[int] = ()
     ) -> None:
         for each in batch:
-            send(self, [each], what, ignore)
-            switch.changed(what)
+            send(self, [each], action, ignore)
+            switch.changed(action)
 
     def run_commands(self: LibNftables, commands: str, operation: str) -> str:
         output = nft(self, commands, operation)

@@ -31,9 +31,9 @@ from mptcp_common.fields import (
     Name,
     Parsed,
     Section,
+    alternatives,
     between,
     choice,
-    either,
     one_of,
     parse_name,
     seconds,
@@ -222,7 +222,7 @@ def _parse_mode(value: object) -> object:
     if value == "redundant":
         raise ValueError(
             "redundant is not possible: Linux's MPTCP scheduler sends data on one subflow and cannot "
-            f"duplicate them on another; write {either(tuple(BY_NAME))}"
+            f"duplicate them on another; write {alternatives(tuple(BY_NAME))}"
         )
     return _mode.parse(value)
 

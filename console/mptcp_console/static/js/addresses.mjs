@@ -51,15 +51,15 @@ function parseIpv6(word) {
   if (!groups.every(group => /^[0-9a-f]{1,4}$/.test(group))) return "wrong";
   if (after === undefined) {
     if (groups.length > 8 || (groups.length === 8 && endsWithColon)) return "wrong";
-    return groups.length === 8 ? compressed(groups) : "incomplete";
+    return groups.length === 8 ? compress(groups) : "incomplete";
   }
   if (groups.length > 7) return "wrong";
   if (endsWithColon) return groups.length === 7 ? "wrong" : "incomplete";
-  return compressed([...before, ...new Array(8 - groups.length).fill("0"), ...after]);
+  return compress([...before, ...new Array(8 - groups.length).fill("0"), ...after]);
 }
 
 /** @param {string[]} groups eight @returns {string} without the longest run of zeros */
-function compressed(groups) {
+function compress(groups) {
   const numbers = groups.map(group => parseInt(group, 16));
   let [begin, length] = [0, 1];
   for (let from = 0; from < 8; from += 1) {

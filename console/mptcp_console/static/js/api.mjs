@@ -18,11 +18,11 @@ export async function post(path, document) {
   return answer(`/api/${path}`, {method: "POST", headers, body: JSON.stringify(document)});
 }
 
-/** @param {string} url @param {RequestInit} how */
-async function answer(url, how) {
+/** @param {string} url @param {RequestInit} options */
+async function answer(url, options) {
   let response;
   try {
-    response = await fetch(url, {...how, cache: "no-store"});
+    response = await fetch(url, {...options, cache: "no-store"});
   } catch {
     throw new Error("the console does not answer");
   }

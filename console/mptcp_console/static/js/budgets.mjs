@@ -2,26 +2,26 @@
 /**
  * Draws budgets as bars: on the live page, and on the policy's page.
  */
-import {keyed, make, setText} from "./dom.mjs";
+import {updateChildren, make, setText} from "./dom.mjs";
 import {counted, hour, percent, size} from "./format.mjs";
-import {named} from "./names.mjs";
+import {withNames} from "./names.mjs";
 
 /** @typedef {{name: string, client: string|null, used: number, volume: number, until: number|null, accounts?: number, used_up?: number}} Budget */
 
 /**
  * @param {Element} list @param {Budget[]} totals of budgets per client @param {Budget[]} accounts
- * @param {number} now @param {string} zone the policy's, in which budgets are reset
+ * @param {number} now @param {string} zone the policy's time zone, in which budgets are reset
  */
 export function showBudgets(list, totals, accounts, now, zone) {
   const shown = [...totals.map(each => ({...each, client: null})), ...accounts];
-  keyed(list, shown, each => `${each.name} ${each.client ?? ""}`, bar, (item, each) => update(item, each, now, zone));
+  updateChildren(list, shown, each => `${each.name} ${each.client ?? ""}`, bar, (item, each) => update(item, each, now, zone));
   list.querySelector(":scope > .empty")?.remove();
   if (shown.length === 0) list.append(make("li", {class: "empty"}, "The policy has no budget."));
 }
 
 /** @param {Budget} each */
 function title(each) {
-  if (each.client !== null) return `${each.name}, client ${named(each.client)}`;
+  if (each.client !== null) return `${each.name}, client ${withNames(each.client)}`;
   return each.accounts === undefined ? each.name : `${each.name}, all clients together`;
 }
 
@@ -40,8 +40,8 @@ function update(item, each, now, zone) {
   item.className = isUsedUp(each) ? "used-up" : "";
   meter.value = each.volume > 0 ? Math.min(1, each.used / each.volume) : 0;
   meter.textContent = text;
-  const whose = each.accounts === undefined ? [] : [`${counted(each.accounts, "client")}, ${each.used_up} over their budget`];
-  setText(until, [...whose, ...(each.until === null ? [] : [`restarts ${hour(each.until, now, zone)}`])].join("; "));
+  const clients = each.accounts === undefined ? [] : [`${counted(each.accounts, "client")}, ${each.used_up} over their budget`];
+  setText(until, [...clients, ...(each.until === null ? [] : [`restarts ${hour(each.until, now, zone)}`])].join("; "));
 }
 
 /** @param {{used: number, volume: number}} each @returns {string} */

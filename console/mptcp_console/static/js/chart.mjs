@@ -33,13 +33,13 @@ export class Chart {
 
   /**
    * @param {HTMLElement} parent
-   * @param {(index: number|null) => void} point called with the pointer's index, null when it leaves
-   * @param {(index: number) => void} hold called with the clicked index
+   * @param {(index: number|null) => void} onPoint called with the pointer's index, null when it leaves
+   * @param {(index: number) => void} onClick called with the clicked index
    */
-  constructor(parent, point, hold) {
+  constructor(parent, onPoint, onClick) {
     this.parent = parent;
-    this.point = point;
-    this.hold = hold;
+    this.onPoint = onPoint;
+    this.onClick = onClick;
     new ResizeObserver(() => this.#plot?.setSize(this.#size())).observe(parent);
   }
 
@@ -61,7 +61,7 @@ export class Chart {
     /** @type {uPlot.AlignedData} */
     const data = [series.times, ...this.#lines.map(each => each.values), ...this.#caps.map(each => each.values)];
     const end = series.times.at(-1) ?? 0;
-    const plot = this.#plot !== null && shape === this.#shape ? this.#plot : this.#make(shape, data);
+    const plot = this.#plot !== null && shape === this.#shape ? this.#plot : this.#create(shape, data);
     plot.batch(() => {
       plot.setData(data, false);
       plot.setScale("x", {min: end - series.span, max: end});
@@ -70,13 +70,13 @@ export class Chart {
     return more;
   }
 
-  /** Draw everything again next time, for example in dark colours. */
+  /** Let the next draw() create the graph again, for example in dark colours. */
   forget() {
     this.#shape = "";
   }
 
   /** @param {string} shape @param {uPlot.AlignedData} data */
-  #make(shape, data) {
+  #create(shape, data) {
     this.#plot?.destroy();
     this.#shape = shape;
     const ink = colour("--muted");
@@ -108,11 +108,11 @@ export class Chart {
       ],
       hooks: {
         draw: [plot => this.#decorate(plot)],
-        setCursor: [plot => this.point((plot.cursor.left ?? -1) >= 0 ? plot.cursor.idx ?? null : null)],
+        setCursor: [plot => this.onPoint((plot.cursor.left ?? -1) >= 0 ? plot.cursor.idx ?? null : null)],
       },
     }, data, this.parent);
     plot.over.addEventListener("click", () => {
-      if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) this.hold(plot.cursor.idx);
+      if (plot.cursor.idx !== null && plot.cursor.idx !== undefined) this.onClick(plot.cursor.idx);
     });
     this.#plot = plot;
     return plot;

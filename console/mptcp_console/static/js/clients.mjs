@@ -4,9 +4,9 @@
  */
 import {Repeated, get} from "./api.mjs";
 import {isUsedUp, usedText} from "./budgets.mjs";
-import {byId, fill, keyed, make, setText} from "./dom.mjs";
+import {byId, fill, updateChildren, make, setText} from "./dom.mjs";
 import {counted, rate, size} from "./format.mjs";
-import {named} from "./names.mjs";
+import {withNames} from "./names.mjs";
 
 /** @typedef {{name: string, client: string, used: number, volume: number}} Account */
 /**
@@ -35,7 +35,7 @@ export class ClientsPage {
   }
 
   /** Update the table, because names of addresses changed. */
-  changed() {
+  refresh() {
     this.#polling.soon();
   }
 
@@ -58,11 +58,11 @@ function draw(clients, total) {
   const more = total > clients.length ? `, the first ${clients.length} shown` : "";
   setText(byId("clients-count"), `${counted(total, "client")}${more}`);
   const body = byId("clients").tBodies[0];
-  keyed(body, clients, each => each.client, each => make("tr", {}, make("th", {scope: "row"}, linkTo(each.client), make("span", {class: "narrow"})),
+  updateChildren(body, clients, each => each.client, each => make("tr", {}, make("th", {scope: "row"}, linkTo(each.client), make("span", {class: "narrow"})),
     make("td", {class: "number"}), make("td", {class: "number wide"}), make("td", {class: "number"}),
     make("td", {class: "number wide"}), make("td", {class: "number"}), make("td", {class: "wide"})),
   (row, each) => {
-    setText(/** @type {Element} */ (row.cells[0].firstElementChild), named(each.client));
+    setText(/** @type {Element} */ (row.cells[0].firstElementChild), withNames(each.client));
     // A phone has no room for a column of budgets.
     setText(/** @type {Element} */ (row.cells[0].lastElementChild), each.budgets.some(isUsedUp) ? " over its budget" : "");
     fill(row, [each.connections.toLocaleString("en"), each.capped > 0 ? `${each.capped} of ${each.subflows}` : "none",
@@ -95,8 +95,8 @@ function drawPlain(plain) {
   setText(byId("plain-count"), known === null ? "unknown"
     : `${counted(known.total, "client")}, ${counted(known.connections, "connection")}`);
   const list = byId("plain-clients");
-  keyed(list, known?.clients ?? [], each => each.client, () => make("li"),
-    (item, each) => setText(item, `${named(each.client)}: ${counted(each.connections, "connection")}`));
+  updateChildren(list, known?.clients ?? [], each => each.client, () => make("li"),
+    (item, each) => setText(item, `${withNames(each.client)}: ${counted(each.connections, "connection")}`));
   list.querySelector(":scope > .empty")?.remove();
   if (known === null || known.clients.length === 0) {
     list.append(make("li", {class: "empty"}, known === null ? "The throttler does not report clients of plain TCP." : "No client uses plain TCP now."));

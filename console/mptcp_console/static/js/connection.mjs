@@ -3,10 +3,10 @@
  * The page of one connection: why each subflow is capped or not, and its events.
  */
 import {Repeated, get} from "./api.mjs";
-import {byId, facts, keyed, make, setText} from "./dom.mjs";
+import {byId, facts, updateChildren, make, setText} from "./dom.mjs";
 import {age, clock, milliseconds, moment, rate, size} from "./format.mjs";
 import {show} from "./event_lists.mjs";
-import {named} from "./names.mjs";
+import {withNames} from "./names.mjs";
 import {pathLabel} from "./overview.mjs";
 import {pathName} from "./series.mjs";
 import {triedText} from "./sentences.mjs";
@@ -20,13 +20,13 @@ const EVENTS = 200;
 export class ConnectionPage {
   #token = "";
   /** @type {number|null} time of the shown state */
-  #known = null;
+  #shownTime = null;
   #polling = new Repeated(() => this.#load(), UPDATE_SECONDS, () => this.#token !== "");
 
   /** @param {string} token the connection's; empty while the page is hidden */
   show(token) {
     if (token !== "" && token !== this.#token) {
-      this.#known = null;
+      this.#shownTime = null;
       byId("explained").replaceChildren();
       byId("connection-facts").replaceChildren();
       byId("connection-events").replaceChildren();
@@ -38,7 +38,7 @@ export class ConnectionPage {
   }
 
   /** Update the page, because caps changed. */
-  changed() {
+  refresh() {
     this.#polling.soon();
   }
 
@@ -55,21 +55,21 @@ export class ConnectionPage {
       const why = explained.connections[0];
       const live = found.connections[0];
       if (why === undefined) {
-        setText(message, closedText(this.#known, events.events.length > 0));
+        setText(message, closedText(this.#shownTime, events.events.length > 0));
         return;
       }
-      this.#known = now;
+      this.#shownTime = now;
       setText(message, "");
       facts(byId("connection-facts"), [
-        ["Client", why.tunnel === undefined ? named(why.client) : `${named(why.client)}, tunnel ${why.tunnel} (UDP)`],
+        ["Client", why.tunnel === undefined ? withNames(why.client) : `${withNames(why.client)}, tunnel ${why.tunnel} (UDP)`],
         ["Since", `${moment(why.since, now)} (${age(now - why.since)})`],
         ["Sent", size(live?.bytes_sent)],
         ["Received", size(live?.bytes_received)],
         ["Caps relaxed by the guard", live?.relaxed ?? (why.subflows.some(isCapped) ? "no" : "no cap")],
       ]);
       const subflows = new Map((live?.subflows ?? []).map((/** @type {Subflow} */ each) => [each.remote, each]));
-      keyed(byId("explained"), why.subflows, (/** @type {ExplainedSubflow} */ each) => `${each.direction} ${each.remote}`,
-        cardOf,
+      updateChildren(byId("explained"), why.subflows, (/** @type {ExplainedSubflow} */ each) => `${each.direction} ${each.remote}`,
+        emptyCard,
         (card, /** @type {ExplainedSubflow} */ each) => update(card, each, subflows.get(each.remote), now, explained.time_zone));
     } catch (error) {
       setText(message, `Not up to date: ${/** @type {Error} */ (error).message}.`);
@@ -93,7 +93,7 @@ function isCapped(each) {
 }
 
 /** Returns an empty card. Updates change only the elements that differ, so that focus and selection are kept. */
-function cardOf() {
+function emptyCard() {
   return make("article", {class: "card"},
     make("div", {class: "card-head"}, make("h2", {}, make("span"), make("span"), make("span", {class: "badge"}))),
     make("p", {class: "reason"}), make("dl", {class: "facts"}),
@@ -115,7 +115,7 @@ function update(card, each, live, now, zone) {
   badge.className = `badge ${each.cap_state === "none" ? "none" : each.cap_state === "in force" ? "capped" : "landing"}`;
   setText(reason, each.reason);
   facts(list, [
-    ["Client's end", named(each.remote)],
+    ["Client's end", withNames(each.remote)],
     ["Proxy's end", `${each.local}${each.interface === null ? "" : ` on ${each.interface}`}`],
     ["Subflow since", live === undefined ? "–" : `${moment(live.since, now)} (${age(now - live.since)})`],
     ["Cap unchanged since", `${moment(each.since, now)} (${age(now - each.since)})`],
@@ -124,14 +124,14 @@ function update(card, each, live, now, zone) {
     ["RTT", milliseconds(live?.rtt)],
     ["Retransmitted segments", live?.retransmits === null || live === undefined ? "–" : String(live.retransmits)],
   ]);
-  keyed(tried, each.tried.map((rule, index) => ({rule, index})), ({index}) => String(index),
+  updateChildren(tried, each.tried.map((rule, index) => ({rule, index})), ({index}) => String(index),
     () => make("li", {}, make("strong"), make("span")), (item, {rule}) => {
       item.className = rule.matched ? "matched" : "failed";
       setText(item.children[0], rule.rule);
       setText(item.children[1], `${rule.kind === "throttle" ? "" : ` (${rule.kind})`} ${triedText(rule, now, zone)}`);
     });
   none.hidden = each.tried.length > 0;
-  keyed(stages, each.stages.map((stage, index) => ({stage, index})), ({index}) => String(index),
+  updateChildren(stages, each.stages.map((stage, index) => ({stage, index})), ({index}) => String(index),
     () => make("li", {}, make("strong"), make("span")), (item, {stage}) => {
       setText(item.children[0], stage.stage);
       setText(item.children[1], ` ${stage.what}${stage.since === null ? "" : `, since ${moment(stage.since, now)}`}`);

@@ -5,12 +5,12 @@
  */
 import {Repeated, get} from "./api.mjs";
 import {clientIn} from "./client_filter.mjs";
-import {byId, fill, keyed, make, setText} from "./dom.mjs";
+import {byId, fill, updateChildren, make, setText} from "./dom.mjs";
 import {age, counted, milliseconds, percent, rate, size} from "./format.mjs";
-import {named} from "./names.mjs";
+import {withNames} from "./names.mjs";
 import {pathLabel} from "./overview.mjs";
 import {pathName} from "./series.mjs";
-import {carried, reasonsText, verdict} from "./sentences.mjs";
+import {reasonsText, totalBytes, verdict} from "./sentences.mjs";
 
 /** @typedef {import("./types.mjs").Connection} Connection */
 /** @typedef {import("./types.mjs").Subflow} Subflow */
@@ -63,7 +63,7 @@ export class ConnectionsPage {
   }
 
   /** Update the table, because caps changed. */
-  changed() {
+  refresh() {
     this.#polling.soon();
   }
 
@@ -95,14 +95,14 @@ export class ConnectionsPage {
         return;
       }
       this.#draw(answer.connections, answer.total, answer.time);
-      this.#none(answer.total === 0, client !== "" || word("path") !== "" || word("rule") !== "");
+      this.#drawEmpty(answer.total === 0, client !== "" || word("path") !== "" || word("rule") !== "");
     } catch (error) {
       setText(message, `${this.#drawn ? "Not up to date" : "Not available"}: ${/** @type {Error} */ (error).message}.`);
     }
   }
 
   /** @param {boolean} isEmpty @param {boolean} isFiltered */
-  #none(isEmpty, isFiltered) {
+  #drawEmpty(isEmpty, isFiltered) {
     byId("connections-none").hidden = !isEmpty;
     setText(byId("connections-none-text"), isFiltered ? "No connection matches the filter." : "There is no Multipath TCP connection now.");
     byId("connections-clear").hidden = !isFiltered;
@@ -111,7 +111,7 @@ export class ConnectionsPage {
   /** @param {Connection[]} connections @param {number} total @param {number} now */
   #draw(connections, total, now) {
     const table = byId("connections");
-    keyed(table, connections, each => each.token, each => group(each), (body, each) => update(body, each, now, this.#dryRun));
+    updateChildren(table, connections, each => each.token, each => group(each), (body, each) => update(body, each, now, this.#dryRun));
     setText(byId("connections-count"), counted(total, "connection"));
     const last = this.#offset + connections.length;
     setText(byId("page-text"), total === 0 ? "none" : `${this.#offset + 1}–${last} of ${total.toLocaleString("en")}`);
@@ -130,11 +130,11 @@ function group(each) {
 
 function cells() {
   const kinds = ["wide", "number wide", "number", "number wide", "number wide", "number wide", "number wide"];
-  return [...kinds.map(kind => make("td", {class: kind})), make("td", {}, make("span"), reasoned())];
+  return [...kinds.map(kind => make("td", {class: kind})), make("td", {}, make("span"), reasonDetails())];
 }
 
 /** Returns an element that shows the reason for a cap when it is opened, because tooltips need a mouse. */
-function reasoned() {
+function reasonDetails() {
   return make("details", {class: "why"}, make("summary", {}, make("span", {class: "badge"})), make("p"));
 }
 
@@ -162,11 +162,11 @@ function update(body, each, now, dryRun) {
   };
   const capped = each.subflows.filter(subflow => verdict(subflow, dryRun).kind !== "none").length;
   setText(/** @type {Element} */ (head.querySelector(".client")),
-    each.tunnel === undefined ? named(each.client) : `${named(each.client)}, tunnel ${each.tunnel}`);
-  fill(head, ["", age(now - each.since), rate(sum("rate_sent")), rate(sum("rate_received")), "", "", size(carried(each))]);
+    each.tunnel === undefined ? withNames(each.client) : `${withNames(each.client)}, tunnel ${each.tunnel}`);
+  fill(head, ["", age(now - each.since), rate(sum("rate_sent")), rate(sum("rate_received")), "", "", size(totalBytes(each))]);
   if (each.relaxed === null) setVerdict(head, capped === 0 ? "none" : `${capped} of ${each.subflows.length} capped`, null);
   else setVerdict(head, "", {text: "relaxed", kind: "relaxed", reason: each.relaxed});
-  keyed(body, each.subflows, subflow => subflow.remote, subflow => {
+  updateChildren(body, each.subflows, subflow => subflow.remote, subflow => {
     const row = make("tr", {class: "subflow"}, make("th", {scope: "row"}), ...cells());
     row.cells[8].append(make("span", {class: "rule wide-inline"}));
     return row;
@@ -176,9 +176,9 @@ function update(body, each, now, dryRun) {
     const {text, kind} = verdict(subflow, dryRun);
     const uncapped = subflow.ceil === null && (subflow.upload?.ceil ?? null) === null;
     const rule = uncapped ? "" : subflow.rule ?? subflow.upload?.rule ?? "";
-    fill(row, [named(subflow.remote), age(now - subflow.since), rate(subflow.rate_sent), rate(subflow.rate_received),
+    fill(row, [withNames(subflow.remote), age(now - subflow.since), rate(subflow.rate_sent), rate(subflow.rate_received),
       milliseconds(subflow.rtt), subflow.segments_out ? percent(subflow.retransmits ?? 0, subflow.segments_out) : "–",
-      size(carried(subflow))]);
+      size(totalBytes(subflow))]);
     setVerdict(row, "", {text, kind, reason: reasonsText(subflow)});
     setText(/** @type {Element} */ (row.cells[8].lastElementChild), rule);
   });

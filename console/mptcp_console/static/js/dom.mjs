@@ -38,12 +38,12 @@ export function setText(element, text) {
  * @param {Element} parent @param {T[]} items @param {(item: T) => string} key
  * @param {(item: T) => E} create @param {(element: E, item: T) => void} update
  */
-export function keyed(parent, items, key, create, update) {
+export function updateChildren(parent, items, key, create, update) {
   const existing = new Map();
   for (const child of parent.children) {
     if (child instanceof HTMLElement && child.dataset.key !== undefined) existing.set(child.dataset.key, child);
   }
-  const wanted = items.map(item => {
+  const elements = items.map(item => {
     const name = key(item);
     let element = existing.get(name);
     if (element === undefined) {
@@ -55,21 +55,21 @@ export function keyed(parent, items, key, create, update) {
     return element;
   });
   for (const element of existing.values()) element.remove();
-  const focused = wanted.findIndex(each => each.contains(document.activeElement));
+  const focused = elements.findIndex(each => each.contains(document.activeElement));
   const selected = parent.contains(getSelection()?.anchorNode ?? null) ? selection() : null;
   if (focused < 0) {
     /** @type {Element|null} */
     let next = [...parent.children].find(child => child instanceof HTMLElement && child.dataset.key !== undefined) ?? null;
-    for (const element of wanted) {
+    for (const element of elements) {
       if (element === next) next = element.nextElementSibling;
       else parent.insertBefore(element, next);
     }
   } else {
     for (let index = focused - 1; index >= 0; index -= 1) {
-      if (wanted[index].nextElementSibling !== wanted[index + 1]) parent.insertBefore(wanted[index], wanted[index + 1]);
+      if (elements[index].nextElementSibling !== elements[index + 1]) parent.insertBefore(elements[index], elements[index + 1]);
     }
-    for (let index = focused + 1; index < wanted.length; index += 1) {
-      if (wanted[index].previousElementSibling !== wanted[index - 1]) wanted[index - 1].after(wanted[index]);
+    for (let index = focused + 1; index < elements.length; index += 1) {
+      if (elements[index].previousElementSibling !== elements[index - 1]) elements[index - 1].after(elements[index]);
     }
   }
   if (selected !== null) select(selected);
@@ -89,9 +89,9 @@ function selection() {
  * @param {Selected} selected
  */
 function select({anchor, anchorOffset, focus, focusOffset}) {
-  const now = getSelection();
-  if (now === null || (now.anchorNode === anchor && now.focusNode === focus) || !anchor.isConnected || !focus.isConnected) return;
-  now.setBaseAndExtent(anchor, anchorOffset, focus, focusOffset);
+  const current = getSelection();
+  if (current === null || (current.anchorNode === anchor && current.focusNode === focus) || !anchor.isConnected || !focus.isConnected) return;
+  current.setBaseAndExtent(anchor, anchorOffset, focus, focusOffset);
 }
 
 /**
@@ -111,7 +111,7 @@ export function fill(row, values) {
  * @param {Element} list @param {[string, string|Node][]} facts
  */
 export function facts(list, facts) {
-  keyed(list, facts, ([name]) => name, ([name]) => make("div", {}, make("dt", {}, name), make("dd")),
+  updateChildren(list, facts, ([name]) => name, ([name]) => make("div", {}, make("dt", {}, name), make("dd")),
     (element, [, value]) => {
       const existing = /** @type {HTMLElement} */ (element.lastElementChild);
       if (typeof value === "string") setText(existing, value);

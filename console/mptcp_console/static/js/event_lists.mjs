@@ -4,9 +4,9 @@
  */
 import {get} from "./api.mjs";
 import {clientIn} from "./client_filter.mjs";
-import {byId, keyed, make, setText} from "./dom.mjs";
+import {byId, updateChildren, make, setText} from "./dom.mjs";
 import {clock, lastTime, moment} from "./format.mjs";
-import {named} from "./names.mjs";
+import {withNames} from "./names.mjs";
 import {now} from "./server_time.mjs";
 
 /** @typedef {import("./types.mjs").LoggedEvent} LoggedEvent */
@@ -14,15 +14,15 @@ import {now} from "./server_time.mjs";
 const MAX_SHOWN = 300;
 
 /**
- * @param {Element} list @param {LoggedEvent[]} events the newest first @param {number} today seconds since the epoch
- * @param {string} none text if there are no events @param {string} [about] the connection that needs no link
+ * @param {Element} list @param {LoggedEvent[]} events the newest first @param {number} now seconds since the epoch
+ * @param {string} emptyText text if there are no events @param {string} [own] token of a connection that needs no link
  */
-export function show(list, events, today, none, about) {
-  keyed(list, events, each => String(each.serial), each => row(each, about), (element, each) => {
-    setText(/** @type {Element} */ (element.firstElementChild), moment(each.time, today));
+export function show(list, events, now, emptyText, own) {
+  updateChildren(list, events, each => String(each.serial), each => row(each, own), (element, each) => {
+    setText(/** @type {Element} */ (element.firstElementChild), moment(each.time, now));
   });
   list.querySelector(":scope > .empty")?.remove();
-  if (events.length === 0) list.append(make("li", {class: "empty"}, none));
+  if (events.length === 0) list.append(make("li", {class: "empty"}, emptyText));
 }
 
 /**
@@ -33,17 +33,17 @@ export function show(list, events, today, none, about) {
  */
 export function mergeNewest(answer, shown, before, limit) {
   // Objects are compared instead of numbers, because a restarted console begins its numbers again.
-  const had = new Set(before), known = new Set(answer.map(each => each.serial));
-  return shown.filter(each => !had.has(each) && !known.has(each.serial)).concat(answer.reverse()).slice(0, limit);
+  const shownBefore = new Set(before), known = new Set(answer.map(each => each.serial));
+  return shown.filter(each => !shownBefore.has(each) && !known.has(each.serial)).concat(answer.reverse()).slice(0, limit);
 }
 
-/** @param {LoggedEvent} each @param {string} [about] */
-function row(each, about) {
+/** @param {LoggedEvent} each @param {string} [own] */
+function row(each, own) {
   const time = make("time", {datetime: new Date(each.time * 1000).toISOString()}, clock(each.time));
   const kind = make("span", {class: "kind", "data-kind": each.kind ?? ""}, each.kind ?? "");
-  const text = make("span", {class: "what"}, named(each.text));
+  const text = make("span", {class: "what"}, withNames(each.text));
   const item = make("li", {}, time, kind, text);
-  if (each.token !== undefined && each.token !== about) {
+  if (each.token !== undefined && each.token !== own) {
     item.append(make("a", {href: `#connection/${each.token}`, "aria-label": `Connection ${each.token}`}, each.token));
   }
   return item;
@@ -54,7 +54,7 @@ export class EventsPage {
   /** @type {LoggedEvent[]} the newest first */
   #events = [];
   /** The text if there are no events. */
-  #none = "Loading …";
+  #emptyText = "Loading …";
   #form = byId("events-filter");
   #timer = 0;
 
@@ -81,7 +81,7 @@ export class EventsPage {
     this.load();
   }
 
-  #wanted() {
+  #filter() {
     const data = new FormData(this.#form);
     const from = lastTime(byId("events-from").value, now());
     const to = lastTime(byId("events-to").value, now());
@@ -94,14 +94,14 @@ export class EventsPage {
     const message = byId("events-message");
     const before = this.#events;
     try {
-      const answer = await get("events", {...this.#wanted(), limit: MAX_SHOWN});
+      const answer = await get("events", {...this.#filter(), limit: MAX_SHOWN});
       this.#events = mergeNewest(answer.events, this.#events, before, MAX_SHOWN);
-      this.#none = this.#isFiltered() ? "No event matches the filter." : "No events yet.";
+      this.#emptyText = this.#isFiltered() ? "No event matches the filter." : "No events yet.";
       setText(message, "");
       const since = answer.since === null ? "" : `; complete since ${clock(answer.since)}`;
       setText(byId("events-count"), answer.more ? `the newest ${MAX_SHOWN}${since}` : `${this.#events.length} within an hour${since}`);
     } catch (error) {
-      this.#none = "The events are unknown.";
+      this.#emptyText = "The events are unknown.";
       setText(message, `Not available: ${/** @type {Error} */ (error).message}.`);
     }
     this.#draw();
@@ -109,24 +109,24 @@ export class EventsPage {
 
   /** @param {LoggedEvent[]} events new events, the oldest first */
   push(events) {
-    const {kind, client, rule, from, to} = this.#wanted();
+    const {kind, client, rule, from, to} = this.#filter();
     if (to !== "" || events.length === 0) return;
-    const taken = events.filter(each => (kind === "" || each.kind === kind) && (client === "" || each.client === client)
+    const matching = events.filter(each => (kind === "" || each.kind === kind) && (client === "" || each.client === client)
       && (rule === "" || each.rule === rule) && (from === "" || each.time >= Number(from))
       && each.serial > (this.#events[0]?.serial ?? 0));
-    if (taken.length === 0) return;
-    this.#events = [...taken.reverse(), ...this.#events].slice(0, MAX_SHOWN);
+    if (matching.length === 0) return;
+    this.#events = [...matching.reverse(), ...this.#events].slice(0, MAX_SHOWN);
     setText(byId("events-count"), this.#events.length === MAX_SHOWN ? `the newest ${MAX_SHOWN}` : `${this.#events.length} within an hour`);
     this.#draw();
   }
 
   /** @returns {boolean} whether a filter is set */
   #isFiltered() {
-    return Object.values(this.#wanted()).some(each => each !== "");
+    return Object.values(this.#filter()).some(each => each !== "");
   }
 
   #draw() {
-    show(byId("events"), this.#events, now(), this.#none);
+    show(byId("events"), this.#events, now(), this.#emptyText);
     byId("events-none").hidden = this.#events.length > 0 || !this.#isFiltered();
   }
 }

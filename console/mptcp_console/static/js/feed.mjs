@@ -19,7 +19,7 @@ export class Feed {
 
   /**
    * @param {(snapshot: import("./types.mjs").Snapshot) => void} onSnapshot
-   * @param {(why: "gone"|"full") => void} onLoss called when the stream breaks, or the console has too many pages
+   * @param {(why: "broken"|"full") => void} onLoss called when the stream breaks, or the console has too many pages
    * @param {() => void} onPause called when the stream ends without a fault, for example because the page is hidden
    */
   constructor(onSnapshot, onLoss, onPause) {
@@ -77,7 +77,7 @@ export class Feed {
   #onBroken() {
     this.#close();
     this.#failures += 1;
-    if (!this.#isFull) this.onLoss("gone");
+    if (!this.#isFull) this.onLoss("broken");
     this.#timer = setTimeout(() => this.#retry(), RETRY_MS);
   }
 
@@ -102,7 +102,7 @@ export class Feed {
       }
     } catch {
       this.#isFull = false;
-      this.onLoss("gone");
+      this.onLoss("broken");
       this.#timer = setTimeout(() => this.#retry(), RETRY_MS);
     }
   }

@@ -76,9 +76,9 @@ export function age(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-/** @param {number} number @param {string} noun @param {string} [many] @returns {string} */
-export function counted(number, noun, many = `${noun}s`) {
-  return `${number.toLocaleString("en")} ${number === 1 ? noun : many}`;
+/** @param {number} number @param {string} noun @param {string} [plural] @returns {string} */
+export function counted(number, noun, plural = `${noun}s`) {
+  return `${number.toLocaleString("en")} ${number === 1 ? noun : plural}`;
 }
 
 /** @param {number} part @param {number} whole @returns {string} */
@@ -115,13 +115,13 @@ export function lastTime(text, now) {
   const found = /^(\d{1,2}):(\d{2})(?::(\d{2}))?$/.exec(text.trim());
   if (found === null) return null;
   const [hour, minute, second] = [found[1], found[2], found[3] ?? "0"].map(Number);
-  const wanted = [hour, minute, second].map(part => String(part).padStart(2, "0")).join(":");
+  const normalized = [hour, minute, second].map(part => String(part).padStart(2, "0")).join(":");
   const today = new Date(now * 1000);
   // The day before may also have skipped this time (daylight saving).
   for (const days of [0, 1, 2]) {
     const first = new Date(today.getFullYear(), today.getMonth(), today.getDate() - days, hour, minute, second).getTime() / 1000;
-    // If clocks were set back, it occurs twice, an hour or half an hour apart.
-    for (const time of [first + 3600, first + 1800, first]) if (time <= now + 1 && clock(time) === wanted) return time;
+    // If clocks were set back, the time occurs twice, an hour or half an hour apart.
+    for (const time of [first + 3600, first + 1800, first]) if (time <= now + 1 && clock(time) === normalized) return time;
   }
   return null;
 }

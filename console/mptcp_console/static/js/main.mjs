@@ -2,7 +2,7 @@
 /**
  * Connects the page's parts: the shown view, the stream, and the colour scheme.
  */
-import {byId, keyed, make, setText} from "./dom.mjs";
+import {byId, updateChildren, make, setText} from "./dom.mjs";
 import {age} from "./format.mjs";
 import {get} from "./api.mjs";
 import {ClientsPage} from "./clients.mjs";
@@ -40,8 +40,8 @@ let latest = null;
 /** @type {import("./sentences.mjs").Lost} */
 let lost = null;
 let wasPaused = false;
-let announced = 0;
-let shown = "";
+let lastAnnouncement = 0;
+let shownView = "";
 /** The version of the page's address names. */
 let namesVersion = -1;
 
@@ -52,8 +52,8 @@ function navigate(byUser) {
     /** @type {HTMLElement} */ (section).hidden = section.id !== `view-${view}`;
   }
   for (const link of document.querySelectorAll("nav.views a")) {
-    const is = /** @type {HTMLElement} */ (link).dataset.view === (view === "connection" ? "connections" : view);
-    if (is) link.setAttribute("aria-current", "page");
+    const isShown = /** @type {HTMLElement} */ (link).dataset.view === (view === "connection" ? "connections" : view);
+    if (isShown) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   document.title = `${TITLES[view]}${token ? ` ${token}` : ""} – MPTCP console`;
@@ -63,12 +63,12 @@ function navigate(byUser) {
   connections.show(view === "connections", client);
   connection.show(view === "connection" ? token : "");
   policy.show(view === "policy");
-  if (view === "events" && (shown !== view || span)) events.show(span);
-  if (byUser && shown !== view) {
+  if (view === "events" && (shownView !== view || span)) events.show(span);
+  if (byUser && shownView !== view) {
     byId(`title-${view}`).focus();
     scrollTo(0, 0);
   }
-  shown = view;
+  shownView = view;
 }
 
 function drawState() {
@@ -78,14 +78,14 @@ function drawState() {
   setText(byId("state-text"), stateText(throttler, lost, faults.length));
   const text = troubleText(throttler, lost);
   byId("trouble").hidden = text === null;
-  overview.age(text !== null);
+  overview.setStale(text !== null);
   setText(byId("trouble-text"), text ?? "");
   // The age is not in the alert, because a screen reader would read it out each second.
   const since = lost?.since ?? throttler?.since ?? 0;
   setText(byId("trouble-age"), text === null ? "" : `(${age(now() - since)})`);
   byId("faults").hidden = faults.length === 0;
   setText(byId("faults"), faultsText(faults));
-  health.throttler(stateText(throttler, lost, faults.length));
+  health.setThrottlerState(stateText(throttler, lost, faults.length));
 }
 
 /** Load facts that rarely change. */
@@ -94,7 +94,7 @@ async function loadAbout() {
     const about = await get("about");
     namesVersion = about.names_version;
     setNames(about.names);
-    for (const page of [clients, connections, connection]) page.changed();
+    for (const page of [clients, connections, connection]) page.refresh();
     setText(byId("about-version"), `mptcp-console ${about.version}`);
     byId("docs").hidden = !about.docs;
     const grafana = byId("grafana");
@@ -114,14 +114,14 @@ function showSnapshot(snapshot) {
   wasPaused = false;
   if (hasGap) {
     overview.load();
-    if (shown === "events") events.load();
+    if (shownView === "events") events.load();
   }
   if (snapshot.names !== namesVersion) loadAbout();
   overview.push(snapshot);
-  if (changesCaps(latest, snapshot)) for (const page of [connections, connection, policy]) page.changed();
+  if (changesCaps(latest, snapshot)) for (const page of [connections, connection, policy]) page.refresh();
   latest = snapshot.now ?? latest;
   drawState();
-  if (snapshot.more_events && shown === "events") events.load();
+  if (snapshot.more_events && shownView === "events") events.load();
   else events.push(snapshot.events);
   byId("logout").hidden = !snapshot.login;
   const known = snapshot.now ?? snapshot.last;
@@ -134,10 +134,10 @@ function showSnapshot(snapshot) {
     note.hidden = refused === null;
     setText(note, refused === null ? "" : refusedText(refused, now()));
   }
-  const words = announcement(snapshot.events);
-  if (words !== null && Date.now() - announced > MIN_ANNOUNCEMENT_INTERVAL_MS) {
-    announced = Date.now();
-    setText(byId("announcer"), words);
+  const text = announcement(snapshot.events);
+  if (text !== null && Date.now() - lastAnnouncement > MIN_ANNOUNCEMENT_INTERVAL_MS) {
+    lastAnnouncement = Date.now();
+    setText(byId("announcer"), text);
   }
 }
 
@@ -150,11 +150,11 @@ function fillFilters(newest) {
   ])) {
     const select = byId(id);
     const selected = select.value !== "" && !names.includes(select.value) ? [select.value] : [];
-    keyed(select, [...names, ...selected].sort(), name => name, name => make("option", {value: name}, name), () => {});
+    updateChildren(select, [...names, ...selected].sort(), name => name, name => make("option", {value: name}, name), () => {});
   }
 }
 
-/** @param {"gone"|"full"} why */
+/** @param {"broken"|"full"} why */
 function streamLost(why) {
   lost = {since: lost?.since ?? now(), why};
   drawState();

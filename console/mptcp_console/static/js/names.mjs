@@ -6,16 +6,16 @@
 /** @type {Map<string, string>} */
 let names = new Map();
 
-/** @param {Record<string, string>} all by address */
-export function setNames(all) {
-  names = new Map(Object.entries(all));
+/** @param {Record<string, string>} byAddress */
+export function setNames(byAddress) {
+  names = new Map(Object.entries(byAddress));
 }
 
 /**
  * Returns a line or an address, with the name after each address.
  * @param {string} text @returns {string} 10.77.1.2:40000 (phone)
  */
-export function named(text) {
+export function withNames(text) {
   if (names.size === 0) return text;
   return text.replace(/[^\s,;()]+/g, word => {
     const end = /[:.]$/.test(word) ? word.slice(-1) : "";

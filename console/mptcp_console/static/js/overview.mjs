@@ -6,10 +6,10 @@ import {get} from "./api.mjs";
 import {showBudgets} from "./budgets.mjs";
 import {Chart} from "./chart.mjs";
 import {colourNumber, assignColours} from "./colours.mjs";
-import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
+import {byId, facts, fill, updateChildren, make, setText} from "./dom.mjs";
 import {clock, counted, hour, lastTime, rate, size} from "./format.mjs";
 import {mergeNewest, show} from "./event_lists.mjs";
-import {AROUND, eventsNote, noEvents, noRates} from "./selected_time.mjs";
+import {AROUND_SECONDS, eventsNote, noEvents, noRates} from "./selected_time.mjs";
 import {Series, pathName} from "./series.mjs";
 import {now} from "./server_time.mjs";
 import {eventsBetween} from "./view.mjs";
@@ -33,20 +33,20 @@ export class OverviewPage {
   /** @type {number|null} the selected time */
   #selected = null;
   /** @type {number|null} the pointer's index */
-  #pointed = null;
+  #hovered = null;
   /** @type {import("./types.mjs").LoggedEvent[]} the newest first */
   #latest = [];
   /** @type {import("./selected_time.mjs").Nearby} the events around the selected time */
   #around = {state: "requested"};
   /** @type {StoredNumbers|null} numbers of a selected time that has left the graph */
   #stored = null;
-  /** @type {Overview|null} the stream's last one */
+  /** @type {Overview|null} the newest overview of the stream */
   #now = null;
   #requestTimer = 0;
   /** Whether events arrived during the request for the events around the selected time. */
   #eventsDuringRequest = false;
   #graph = byId("graph");
-  #chart = new Chart(this.#graph, index => this.#pointAt(index), index => this.#select(this.#series.times[index]));
+  #chart = new Chart(this.#graph, index => this.#hover(index), index => this.#select(this.#series.times[index]));
   /** When the history was requested, in steps of the series. */
   #loaded = 0;
   /** @type {number|null} time of the console's first value */
@@ -73,9 +73,9 @@ export class OverviewPage {
       this.#release();
       this.#graph.focus();
     });
-    byId("as-table").addEventListener("toggle", () => this.#table());
-    this.#tiles(null);
-    this.#graph.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.#key(event));
+    byId("as-table").addEventListener("toggle", () => this.#drawTable());
+    this.#drawTiles(null);
+    this.#graph.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.#onKey(event));
   }
 
   /** @param {boolean} visible whether the page is shown */
@@ -86,15 +86,15 @@ export class OverviewPage {
 
   /** Load the history from the console: at the start, and after a gap. */
   async load() {
-    const wanted = this.#series;
+    const series = this.#series;
     const before = this.#latest;
-    this.#loaded = Math.floor(now() / wanted.step);
+    this.#loaded = Math.floor(now() / series.step);
     try {
-      const columns = await get("history", {step: wanted.step, span: wanted.span + 10});
+      const columns = await get("history", {step: series.step, span: series.span + 10});
       const events = await get("events", {limit: MAX_LATEST});
-      if (wanted !== this.#series) return;
+      if (series !== this.#series) return;
       assignColours(columns.paths.map((/** @type {{path: string|null}} */ each) => each.path));
-      wanted.load(columns);
+      series.load(columns);
       this.#since = columns.since;
       this.#latest = mergeNewest(events.events, this.#latest, before, MAX_LATEST);
     } catch {
@@ -112,12 +112,12 @@ export class OverviewPage {
       this.#series.push(snapshot.now);
       // This page stores the last value of ten seconds; the console's history has the mean.
       if (this.#series.step > 1 && Math.floor(snapshot.now.time / this.#series.step) > this.#loaded) this.load();
-      this.#figures(snapshot.now);
+      this.#drawFigures(snapshot.now);
     } else if (snapshot.last !== null && this.#now === null) {
       // The page was opened after the throttler ended.
       assignColours(snapshot.last.paths.map(each => each.path));
       this.#now = snapshot.last;
-      this.#figures(snapshot.last);
+      this.#drawFigures(snapshot.last);
     }
     if (this.#stored?.state === "failed") this.#stored = null;
     if (this.#selected !== null && this.#mayAroundBeIncomplete(this.#selected, snapshot)) this.#loadAround(this.#selected);
@@ -129,11 +129,11 @@ export class OverviewPage {
   /** @param {number} selected @param {Snapshot} snapshot @returns {boolean} whether events around *selected* may have come since the request */
   #mayAroundBeIncomplete(selected, {events, more_events}) {
     if (this.#around.state === "failed") return true;
-    return this.#around.state === "known" && this.#around.answer.time < selected + AROUND + 2 && (events.length > 0 || more_events);
+    return this.#around.state === "known" && this.#around.answer.time < selected + AROUND_SECONDS + 2 && (events.length > 0 || more_events);
   }
 
   /** @param {boolean} isStale whether the shown state is outdated */
-  age(isStale) {
+  setStale(isStale) {
     if (isStale === this.#isStale) return;
     this.#isStale = isStale;
     byId("view-live").classList.toggle("stale", isStale);
@@ -152,8 +152,8 @@ export class OverviewPage {
     byId("not-drawn").hidden = note === "";
     setText(byId("not-drawn"), note);
     this.#drawTime();
-    this.#legend();
-    this.#table();
+    this.#drawLegend();
+    this.#drawTable();
   }
 
   /** @param {number} span */
@@ -172,18 +172,18 @@ export class OverviewPage {
   /** @param {number} time */
   async #goTo(time) {
     const ago = now() - time + 5;
-    const wanted = ago <= this.#series.span ? this.#series.span : ago <= FINE_SECONDS ? FINE_SECONDS : 3600;
-    const input = /** @type {HTMLInputElement} */ (document.querySelector(`input[name=range][value="${wanted}"]`));
+    const span = ago <= this.#series.span ? this.#series.span : ago <= FINE_SECONDS ? FINE_SECONDS : 3600;
+    const input = /** @type {HTMLInputElement} */ (document.querySelector(`input[name=range][value="${span}"]`));
     input.checked = true;
-    await this.#show(wanted);
+    await this.#show(span);
     this.#select(time);
     this.#graph.focus();
   }
 
   /** @param {number|null} index */
-  #pointAt(index) {
-    if (index === this.#pointed) return;
-    this.#pointed = index;
+  #hover(index) {
+    if (index === this.#hovered) return;
+    this.#hovered = index;
     this.#drawTime();
   }
 
@@ -199,10 +199,10 @@ export class OverviewPage {
     this.#requestTimer = setTimeout(() => this.#loadAround(time), KEY_PAUSE_MS);
   }
 
-  /** @param {number} time the selected one */
+  /** @param {number} time the selected time */
   async #loadAround(time) {
     try {
-      const answer = await get("events", {from: Math.max(0, time - AROUND), to: time + AROUND, near: time, limit: MAX_AROUND});
+      const answer = await get("events", {from: Math.max(0, time - AROUND_SECONDS), to: time + AROUND_SECONDS, near: time, limit: MAX_AROUND});
       if (this.#selected !== time) return;
       this.#around = {state: "known", answer};
       if (this.#eventsDuringRequest) {
@@ -219,7 +219,7 @@ export class OverviewPage {
 
   /**
    * Loads the numbers of a time that has left the graph.
-   * @param {number} time the selected one
+   * @param {number} time the selected time
    */
   async #loadNumbers(time) {
     const step = now() - time < FINE_SECONDS - 20 ? 1 : 10;
@@ -257,12 +257,12 @@ export class OverviewPage {
     clearTimeout(this.#requestTimer);
     this.#selected = null;
     this.#stored = null;
-    this.#pointed = null;
+    this.#hovered = null;
     this.draw();
   }
 
   /** @param {KeyboardEvent} event */
-  #key(event) {
+  #onKey(event) {
     const {times, step} = this.#series;
     if (times.length === 0) return;
     const [first, last] = [times[0], Number(times.at(-1))];
@@ -283,10 +283,10 @@ export class OverviewPage {
 
   #drawTime() {
     const {times} = this.#series;
-    const isNow = this.#selected === null && this.#pointed === null;
-    const time = this.#selected ?? (this.#pointed !== null ? times[this.#pointed] : this.#now?.time ?? times.at(-1)) ?? 0;
+    const isNow = this.#selected === null && this.#hovered === null;
+    const time = this.#selected ?? (this.#hovered !== null ? times[this.#hovered] : this.#now?.time ?? times.at(-1)) ?? 0;
     const {paths, none} = this.#selected !== null ? this.#numbersAt(this.#selected)
-      : {paths: isNow ? this.#current() : this.#series.at(Number(this.#pointed), this.#direction), none: "No data yet."};
+      : {paths: isNow ? this.#current() : this.#series.at(Number(this.#hovered), this.#direction), none: "No data yet."};
     const title = this.#isStale && time > 0 ? `Last known: ${clock(time)}` : "Now";
     const old = byId("tiles-note");
     old.hidden = !this.#isStale || this.#now === null;
@@ -294,7 +294,7 @@ export class OverviewPage {
     setText(byId("title-moment"), isNow ? title : `At ${clock(time)}`);
     byId("to-now").hidden = this.#selected === null;
     const body = byId("moment").tBodies[0];
-    keyed(body, paths, each => String(each.path), each => timeRow(each), (row, each) => {
+    updateChildren(body, paths, each => String(each.path), each => timeRow(each), (row, each) => {
       const caps = each.caps.map(cap =>
         `${capText(cap)}: ${cap.rule}, ${counted(cap.capped, "subflow")}`).join("; ");
       fill(row, [each.rate === null ? "unknown" : rate(each.rate), caps || "none"]);
@@ -302,7 +302,7 @@ export class OverviewPage {
     });
     body.querySelector(":scope > .empty")?.remove();
     if (paths.length === 0) body.append(make("tr", {class: "empty"}, make("td", {colspan: "3"}, none)));
-    this.#nearby();
+    this.#drawEvents();
     const graph = this.#graph;
     graph.setAttribute("aria-valuemin", String(times[0] ?? 0));
     graph.setAttribute("aria-valuemax", String(times.at(-1) ?? 0));
@@ -318,7 +318,7 @@ export class OverviewPage {
   }
 
   /** Show the latest events, or those around the selected time. */
-  #nearby() {
+  #drawEvents() {
     const selected = this.#selected, nearby = this.#around;
     setText(byId("title-nearby"), selected === null ? "Latest events" : `Events around ${clock(selected)}`);
     const note = selected === null ? "" : eventsNote(nearby, selected);
@@ -326,14 +326,14 @@ export class OverviewPage {
     setText(byId("nearby-note"), note);
     const all = byId("nearby-all");
     all.hidden = selected === null || nearby.state !== "known" || !nearby.answer.more;
-    if (selected !== null) all.href = eventsBetween(selected - AROUND, selected + AROUND);
+    if (selected !== null) all.href = eventsBetween(selected - AROUND_SECONDS, selected + AROUND_SECONDS);
     const around = nearby.state === "known" ? [...nearby.answer.events].reverse() : [];
     const none = this.#since === null ? "No data yet." : "No events yet.";
     show(byId("nearby"), selected === null ? this.#latest : around, now(), selected === null ? none : noEvents(nearby, selected));
   }
 
-  #legend() {
-    keyed(byId("legend"), this.#current(), each => String(each.path),
+  #drawLegend() {
+    updateChildren(byId("legend"), this.#current(), each => String(each.path),
       each => make("li", {}, make("span", {class: `swatch c${colourNumber(each.path)}`, "aria-hidden": "true"}),
         make("strong", {}, pathName(each.path)), make("span", {class: "legend-rate"}), make("span", {class: "legend-cap"})),
       (item, each) => {
@@ -343,7 +343,7 @@ export class OverviewPage {
   }
 
   /** Show the graph as a table: a row stays until its time has left the graph. */
-  #table() {
+  #drawTable() {
     if (!byId("as-table").open) return;
     const {times, step} = this.#series;
     const lines = this.#series.lines(this.#direction);
@@ -355,24 +355,24 @@ export class OverviewPage {
         ...lines.map(each => make("th", {scope: "col", class: "number"}, pathName(each.path))));
       table.replaceChildren(make("thead", {}, head), make("tbody"));
     }
-    const apart = step * Math.max(1, Math.ceil(times.length / TABLE_ROWS));
-    const rows = times.filter(time => time % apart === 0).reverse();
-    keyed(table.tBodies[0], rows, String,
+    const interval = step * Math.max(1, Math.ceil(times.length / TABLE_ROWS));
+    const rows = times.filter(time => time % interval === 0).reverse();
+    updateChildren(table.tBodies[0], rows, String,
       time => make("tr", {}, make("th", {scope: "row"}, clock(time)), ...lines.map(() => make("td", {class: "number"}))),
       (row, time) => fill(row, this.#series.at(this.#series.indexOf(time), this.#direction).map(each =>
         `${each.rate === null ? "unknown" : rate(each.rate)}${each.caps.map(cap => `, cap ${capText(cap)}`).join("")}`)));
   }
 
   /** @param {Overview} overview */
-  #figures(overview) {
-    this.#tiles(overview);
+  #drawFigures(overview) {
+    this.#drawTiles(overview);
     const zone = overview.time_zone ?? "UTC";
     showBudgets(byId("live-budgets"), overview.budget_totals, overview.budgets, overview.time, zone);
-    volumes(overview, zone);
+    drawVolumes(overview, zone);
   }
 
   /** @param {Overview|null} overview null is shown as unknown, not as zero */
-  #tiles(overview) {
+  #drawTiles(overview) {
     const number = (/** @type {number|undefined} */ value) => value === undefined ? "–" : value.toLocaleString("en");
     const sum = (/** @type {string} */ direction) => {
       if (overview === null) return null;
@@ -396,10 +396,10 @@ export class OverviewPage {
  * Shows the bytes of each path today and this month.
  * @param {Overview} overview @param {string} zone
  */
-function volumes({volumes: {day, month}, time}, zone) {
+function drawVolumes({volumes: {day, month}, time}, zone) {
   const today = new Map(day.paths.map(each => [each.path, each]));
   const body = byId("volumes").tBodies[0];
-  keyed(body, month.paths, each => String(each.path),
+  updateChildren(body, month.paths, each => String(each.path),
     each => make("tr", {}, make("th", {scope: "row"}, pathLabel(each.path)), ...["", " wide", "", " wide"].map(
       wide => make("td", {class: `number${wide}`}))),
     (row, each) => {

@@ -4,17 +4,17 @@
  */
 import {Repeated, get, post} from "./api.mjs";
 import {showBudgets} from "./budgets.mjs";
-import {byId, facts, fill, keyed, make, setText} from "./dom.mjs";
+import {byId, facts, fill, updateChildren, make, setText} from "./dom.mjs";
 import {age, clock, counted, moment, size} from "./format.mjs";
 import {pathLabel} from "./overview.mjs";
-import {between, guaranteed} from "./sentences.mjs";
+import {guaranteedText, rangeText} from "./sentences.mjs";
 
 /** @typedef {import("./types.mjs").Rule} Rule */
 /** @typedef {{rule: string, conditions: string[], does: string[]}} RuleWords */
 /** @typedef {{path: string, conditions: string[]}} PathWords */
 /**
  * A subflow in the answer to what_if.
- * @typedef {{token: string, remote: string, path: string|null, direction: string, now: string, then: string, why: string|null}} Treated
+ * @typedef {{token: string, remote: string, path: string|null, direction: string, now: string, then: string, why: string|null}} SubflowChange
  */
 
 const UPDATE_SECONDS = 3;
@@ -30,8 +30,8 @@ export class PolicyPage {
     if (visible) this.#polling.now();
   }
 
-  /** After a change of caps. */
-  changed() {
+  /** Update the page, because caps changed. */
+  refresh() {
     this.#polling.soon();
   }
 
@@ -61,7 +61,7 @@ function draw(answer) {
     ["Reloads", answer.reloads ? `${answer.reloads.accepted} accepted, ${answer.reloads.refused} refused` : "–"],
   ]);
   const paths = byId("path-words");
-  keyed(paths, policy?.paths_in_words ?? [], (/** @type {PathWords} */ each) => each.path,
+  updateChildren(paths, policy?.paths_in_words ?? [], (/** @type {PathWords} */ each) => each.path,
     (/** @type {PathWords} */ each) => make("li", {}, make("strong", {}, each.path), make("span")),
     (item, /** @type {PathWords} */ each) => {
       setText(item.children[1], ` ${each.conditions.length > 0 ? each.conditions.join("; ") : "every subflow"}`);
@@ -71,7 +71,7 @@ function draw(answer) {
   /** @type {string[]} */
   const order = policy?.rules ?? [];
   const words = byId("rule-words");
-  keyed(words, policy?.rules_in_words ?? [], (/** @type {RuleWords} */ each) => each.rule,
+  updateChildren(words, policy?.rules_in_words ?? [], (/** @type {RuleWords} */ each) => each.rule,
     (/** @type {RuleWords} */ each) => make("li", {}, make("strong", {}, each.rule), make("span"), make("p", {class: "help"})),
     (item, /** @type {RuleWords} */ each) => {
       setText(item.children[1], ` ${each.does.join("; ")}`);
@@ -79,20 +79,20 @@ function draw(answer) {
     });
   words.querySelector(":scope > .empty")?.remove();
   if (order.length === 0) words.append(make("li", {class: "empty"}, "The policy has no rules: nothing is capped."));
-  const place = (/** @type {Rule} */ each) => order.indexOf(each.rule) + 1 || order.length + 1;
-  const rules = [...answer.rules].sort((/** @type {Rule} */ a, /** @type {Rule} */ b) => place(a) - place(b));
+  const position = (/** @type {Rule} */ each) => order.indexOf(each.rule) + 1 || order.length + 1;
+  const rules = [...answer.rules].sort((/** @type {Rule} */ a, /** @type {Rule} */ b) => position(a) - position(b));
   const body = byId("rules").tBodies[0];
-  keyed(body, rules, (/** @type {Rule} */ each) => [each.rule, each.path, each.direction, each.share].join("|"),
+  updateChildren(body, rules, (/** @type {Rule} */ each) => [each.rule, each.path, each.direction, each.share].join("|"),
     (/** @type {Rule} */ each) => make("tr", {}, make("th", {scope: "row"}, each.rule), make("td"),
       make("td", {class: "wide"}), make("td"), make("td", {class: "wide"}),
       make("td", {class: "number"}), make("td", {class: "number wide"})),
     (row, /** @type {Rule} */ each) => {
-      const coming = each.landing > 0 ? ` (${each.landing} starting)` : "";
-      const subflows = policy?.dry_run ? `${each.capped} would be` : `${each.capped}${coming}`;
+      const starting = each.landing > 0 ? ` (${each.landing} starting)` : "";
+      const subflows = policy?.dry_run ? `${each.capped} would be` : `${each.capped}${starting}`;
       // A phone has no room for a column of directions.
       const path = make("span", {}, pathLabel(each.path), make("span", {class: "narrow"}, ` ${each.direction}`));
-      fill(row, [path, each.direction, `${between(each.lowest_ceil, each.ceil)}${guaranteed(each.rate, each.lowest_ceil ?? each.ceil)}`,
-        shared(each), subflows, size(each.bytes)]);
+      fill(row, [path, each.direction, `${rangeText(each.lowest_ceil, each.ceil)}${guaranteedText(each.rate, each.lowest_ceil ?? each.ceil)}`,
+        sharingText(each), subflows, size(each.bytes)]);
     });
   body.querySelector(":scope > .empty")?.remove();
   if (rules.length === 0) {
@@ -106,10 +106,10 @@ function draw(answer) {
  * Returns who shares a cap, and the number of its classes.
  * @param {Rule} each
  */
-function shared(each) {
-  const whose = SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–";
+function sharingText(each) {
+  const scope = SHARED[/** @type {keyof typeof SHARED} */ (each.share)] ?? each.share ?? "–";
   const number = (each.classes ?? 0) > 1 ? `: ${counted(each.classes ?? 0, "class", "classes")}` : "";
-  return `${whose}${number}${(each.shared_classes ?? 0) > 0 ? ", with other paths" : ""}`;
+  return `${scope}${number}${(each.shared_classes ?? 0) > 0 ? ", with other paths" : ""}`;
 }
 
 /** The page that shows what a policy would do. */
@@ -148,7 +148,7 @@ export class WhatIfPage {
     button.disabled = true;
     result.replaceChildren(make("p", {class: "message"}, "Asking the throttler …"));
     try {
-      result.replaceChildren(...answerOf(await post("what_if", {policy})));
+      result.replaceChildren(...resultNodes(await post("what_if", {policy})));
     } catch (error) {
       result.replaceChildren(make("p", {class: "message"}, `No answer: ${/** @type {Error} */ (error).message}.`));
     }
@@ -157,41 +157,41 @@ export class WhatIfPage {
 }
 
 /** @param {any} answer @returns {Node[]} */
-function answerOf(answer) {
+function resultNodes(answer) {
   if (answer.errors?.length > 0) {
     return [make("p", {class: "message"}, `${counted(answer.errors.length, "problem")}; it would be refused:`),
       make("ul", {class: "errors"}, ...answer.errors.map((/** @type {string} */ each) => make("li", {}, each)))];
   }
   const changes = answer.changes ?? [];
-  const dry = (/** @type {boolean|undefined} */ run) => run ? " (dry run)" : "";
+  const dryRunNote = (/** @type {boolean|undefined} */ run) => run ? " (dry run)" : "";
   const head = make("p", {class: "verdict"}, "Capped subflows: ", make("strong", {}, String(answer.capped_now)),
-    ` now${dry(answer.dry_run_now)}, `, make("strong", {}, String(answer.capped_then)),
-    ` with this policy${dry(answer.dry_run_then)}.`);
-  const stay = treated("What stays capped", answer.stay_capped ?? [], answer.stay_capped_count ?? 0,
-    "would be capped and treated as now", ["Cap"], each => [reasoned(each)]);
+    ` now${dryRunNote(answer.dry_run_now)}, `, make("strong", {}, String(answer.capped_then)),
+    ` with this policy${dryRunNote(answer.dry_run_then)}.`);
+  const stay = subflowTable("What stays capped", answer.stay_capped ?? [], answer.stay_capped_count ?? 0,
+    "would be capped and treated as now", ["Cap"], each => [effectCell(each)]);
   if (changes.length === 0) return [head, make("p", {}, "No current subflow would be treated differently."), ...stay];
-  return [head, ...treated("What would change", changes, answer.changed, "would be treated differently", ["Now", "Then"],
-    each => [make("td", {}, each.now), reasoned(each)]), ...stay];
+  return [head, ...subflowTable("What would change", changes, answer.changed, "would be treated differently", ["Now", "Then"],
+    each => [make("td", {}, each.now), effectCell(each)]), ...stay];
 }
 
 /**
  * Returns a cell with a policy's effect on a subflow, and its reason.
- * @param {Treated} each
+ * @param {SubflowChange} each
  */
-function reasoned(each) {
+function effectCell(each) {
   return make("td", {}, each.then, ...(each.why ? [make("p", {class: "why-text"}, each.why)] : []));
 }
 
 /**
  * Returns a table of subflows; empty without subflows.
- * @param {string} label @param {Treated[]} rows @param {number} number of all, of which these are the first
- * @param {string} what a text about them @param {string[]} titles @param {(each: Treated) => Node[]} cells
+ * @param {string} label @param {SubflowChange[]} rows @param {number} number of all, of which these are the first
+ * @param {string} text about the subflows @param {string[]} titles @param {(each: SubflowChange) => Node[]} cells
  * @returns {Node[]}
  */
-function treated(label, rows, number, what, titles, cells) {
+function subflowTable(label, rows, number, text, titles, cells) {
   if (rows.length === 0) return [];
   const table = make("table", {},
-    make("caption", {}, `${counted(number, "subflow")} ${what}${number > rows.length ? `; the first ${rows.length}` : ""}`),
+    make("caption", {}, `${counted(number, "subflow")} ${text}${number > rows.length ? `; the first ${rows.length}` : ""}`),
     make("thead", {}, make("tr", {}, ...["Connection", "Client's end", "Path", "Direction", ...titles].map(
       title => make("th", {scope: "col"}, title)))),
     make("tbody", {}, ...rows.map(each => make("tr", {},

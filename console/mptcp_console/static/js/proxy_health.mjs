@@ -23,7 +23,7 @@ export class HealthPage {
   }
 
   /** @param {string} state as in each page's header */
-  throttler(state) {
+  setThrottlerState(state) {
     this.#state = state;
     this.#draw();
   }

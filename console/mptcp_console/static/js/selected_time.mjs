@@ -11,7 +11,7 @@
 import {clock} from "./format.mjs";
 
 /** Seconds before and after the selected time. */
-export const AROUND = 15;
+export const AROUND_SECONDS = 15;
 
 /**
  * Returns the text to show instead of events if there are none.
@@ -21,7 +21,7 @@ export function noEvents(nearby, time) {
   if (nearby.state === "requested") return "Loading …";
   if (nearby.state === "failed") return `The events of that time are not available: ${nearby.why}.`;
   const {since} = nearby.answer;
-  return since !== null && since <= time - AROUND ? `No events within ${AROUND} s of this time.` : "No events of that time are stored.";
+  return since !== null && since <= time - AROUND_SECONDS ? `No events within ${AROUND_SECONDS} s of this time.` : "No events of that time are stored.";
 }
 
 /**
@@ -35,7 +35,7 @@ export function eventsNote(nearby, time) {
   if (more) {
     parts.push(`Only the ${events.length} nearest are shown, from ${clock(events[0].time)} to ${clock(Number(events.at(-1)?.time))}.`);
   }
-  const isWhole = since !== null && since <= time - AROUND;
+  const isWhole = since !== null && since <= time - AROUND_SECONDS;
   if (!isWhole && since !== null) parts.push(`Events are complete only since ${clock(since)}.`);
   if (more || !isWhole) parts.push(countsText(numbers));
   return parts.join(" ");

@@ -11,9 +11,9 @@ const EACH = {path: "", client: " per client", connection: " per connection"};
 
 /** @param {import("./series.mjs").Cap} each */
 export function capText(each) {
-  const range = `${between(each.lowest, each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
+  const range = `${rangeText(each.lowest, each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
   const all = each.total > each.cap ? `, ${cap(each.total)} in all` : "";
-  return `${range}${guaranteed(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
+  return `${range}${guaranteedText(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
 }
 
 /**
@@ -21,14 +21,14 @@ export function capText(each) {
  * @param {import("./series.mjs").Cap} each @returns {string[]}
  */
 export function capLabels(each) {
-  return [`cap ${capText(each)}`, `cap ${between(each.lowest, each.cap)}`, cap(each.total)];
+  return [`cap ${capText(each)}`, `cap ${rangeText(each.lowest, each.cap)}`, cap(each.total)];
 }
 
 /**
  * Formats the ceil of classes, which may differ.
  * @param {number|null|undefined} lowest @param {number|null} highest
  */
-export function between(lowest, highest) {
+export function rangeText(lowest, highest) {
   return lowest !== null && lowest !== undefined && highest !== null && lowest < highest
     ? `${cap(lowest)} to ${cap(highest)}` : cap(highest);
 }
@@ -37,7 +37,7 @@ export function between(lowest, highest) {
  * Formats the rate that HTB guarantees, if it is below the ceil.
  * @param {number|null} rate @param {number|null} ceil
  */
-export function guaranteed(rate, ceil) {
+export function guaranteedText(rate, ceil) {
   return rate !== null && ceil !== null && rate < ceil ? `, ${cap(rate)} of it guaranteed` : "";
 }
 
@@ -48,15 +48,15 @@ export function guaranteed(rate, ceil) {
 export function momentText(time, paths) {
   if (paths.length === 0) return `${clock(time)}: no data`;
   const parts = paths.map(({path, rate: value, caps}) => {
-    const under = caps.map(each => `cap ${capText(each)} by ${each.rule}`).join(", ");
-    return `${pathName(path)} ${value === null ? "unknown" : rate(value)}${under ? ` (${under})` : ""}`;
+    const capTexts = caps.map(each => `cap ${capText(each)} by ${each.rule}`).join(", ");
+    return `${pathName(path)} ${value === null ? "unknown" : rate(value)}${capTexts ? ` (${capTexts})` : ""}`;
   });
   return `${clock(time)}: ${parts.join(", ")}`;
 }
 
 /**
  * Returns a sentence about what is not drawn, and why.
- * @param {{morePaths: number, moreCaps: number, highCaps: number}} more @param {number} moreRules capping rules that the page does not get
+ * @param {{morePaths: number, moreCaps: number, highCaps: number}} more @param {number} moreRules number of capping rules that the page does not receive
  * @returns {string} usually empty
  */
 export function notDrawnText({morePaths, moreCaps, highCaps}, moreRules) {
@@ -70,8 +70,8 @@ export function notDrawnText({morePaths, moreCaps, highCaps}, moreRules) {
 }
 
 /**
- * Why the page gets nothing new from the console; null while it does.
- * @typedef {{since: number, why: "gone"|"full"}|null} Lost
+ * Why the page receives no snapshots; null while it receives them.
+ * @typedef {{since: number, why: "broken"|"full"}|null} Lost
  */
 
 /**
@@ -162,7 +162,7 @@ export function triedText({matched, failed, until}, now, zone) {
  * Returns the bytes of both directions.
  * @param {{bytes_sent: number|null, bytes_received: number|null}} each
  */
-export function carried({bytes_sent, bytes_received}) {
+export function totalBytes({bytes_sent, bytes_received}) {
   return bytes_sent === null && bytes_received === null ? null : (bytes_sent ?? 0) + (bytes_received ?? 0);
 }
 
@@ -174,9 +174,9 @@ export function carried({bytes_sent, bytes_received}) {
 export function verdict(subflow, dryRun = false) {
   /** @type {string[]} */
   const parts = [];
-  const add = (/** @type {{rate: number|null, ceil: number|null, landing?: boolean}|null} */ each, /** @type {string} */ way) => {
+  const add = (/** @type {{rate: number|null, ceil: number|null, landing?: boolean}|null} */ each, /** @type {string} */ suffix) => {
     if (each === null || each.ceil === null) return;
-    parts.push(`${cap(each.ceil)}${way}${guaranteed(each.rate, each.ceil)}${each.landing ? ", starting" : ""}`);
+    parts.push(`${cap(each.ceil)}${suffix}${guaranteedText(each.rate, each.ceil)}${each.landing ? ", starting" : ""}`);
   };
   add(subflow, "");
   add(subflow.upload, " up");

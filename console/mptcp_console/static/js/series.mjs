@@ -226,7 +226,7 @@ function highest(all) {
  * @param {Line[]} lines @param {CapLine[]} caps
  */
 export function axisMaximum(lines, caps) {
-  const carried = highest(lines);
-  const near = caps.map(each => ({values: each.values.map(value => value !== null && value <= 4 * carried ? value : null)}));
-  return Math.max(carried, highest(near), 1e5) * 1.08;
+  const highestRate = highest(lines);
+  const near = caps.map(each => ({values: each.values.map(value => value !== null && value <= 4 * highestRate ? value : null)}));
+  return Math.max(highestRate, highest(near), 1e5) * 1.08;
 }

@@ -13,10 +13,10 @@ const VIEWS = ["clients", "connections", "events", "policy", "what-if", "health"
  *   of events, in seconds since the epoch; *client*: an address to filter connections by
  */
 export function viewOf(hash) {
-  const [name, more = ""] = hash.replace(/^#/, "").split("/", 2);
-  if (name === "connection" && /^[0-9a-f]{8,9}$/.test(more)) return {view: "connection", token: more, span: "", client: ""};
-  const span = name === "events" && /^[0-9]{1,11}-[0-9]{1,11}$/.test(more) ? more : "";
-  const client = name === "connections" && /^[0-9a-f.:]{2,45}$/.test(more) ? more : "";
+  const [name, argument = ""] = hash.replace(/^#/, "").split("/", 2);
+  if (name === "connection" && /^[0-9a-f]{8,9}$/.test(argument)) return {view: "connection", token: argument, span: "", client: ""};
+  const span = name === "events" && /^[0-9]{1,11}-[0-9]{1,11}$/.test(argument) ? argument : "";
+  const client = name === "connections" && /^[0-9a-f.:]{2,45}$/.test(argument) ? argument : "";
   if (VIEWS.includes(name)) return {view: /** @type {View} */ (name), token: "", span, client};
   return {view: "live", token: "", span: "", client: ""};
 }

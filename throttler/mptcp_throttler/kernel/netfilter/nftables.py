@@ -321,7 +321,7 @@ def _chains(netlink: NetlinkSocket, family: str) -> Iterator[tuple[str, bytes | 
 def _base_chain(netlink: NetlinkSocket, family: str, name: str) -> tuple[bytes, ...]:
     """Return hook, policy and rules of a chain; empty if it does not exist."""
     request = _header(family) + string(_CHAIN_TABLE, NFT_TABLE) + string(_CHAIN_NAME, name)
-    reply = netlink.ask_if_there(_GETCHAIN, request, f"look up the chain {name} of table {family} {NFT_TABLE}")
+    reply = netlink.ask_if_exists(_GETCHAIN, request, f"look up the chain {name} of table {family} {NFT_TABLE}")
     if reply is None:
         return ()
     fields = dict(attributes(reply, _NFGENMSG.size))

@@ -108,7 +108,7 @@ class SocketDiagnostics:
                 subflows, unknown = self._look_up(batch)
                 existing = list(subflows.values())
                 requests = [(SOCK_DESTROY, 0, exact_request(each.four_tuple, each.cookie)) for each in existing]
-                refused = self._look_ups.refused(requests, _CLOSE, ignore=(errno.ENOENT,))
+                refused = self._look_ups.try_requests(requests, _CLOSE, ignore=(errno.ENOENT,))
             except KernelError as error:
                 still_open |= dict.fromkeys(batch, str(error))
                 if isinstance(error.__cause__, TimeoutError):

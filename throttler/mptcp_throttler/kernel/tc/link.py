@@ -53,7 +53,7 @@ def find_link(key: str | int) -> Link | None:
     if isinstance(key, str):
         request += string(_IFLA_IFNAME, key)
     with NetlinkSocket(NETLINK_ROUTE) as netlink:
-        reply = netlink.ask_if_there(_RTM_GETLINK, request, f"look up interface {key}")
+        reply = netlink.ask_if_exists(_RTM_GETLINK, request, f"look up interface {key}")
     if reply is None:
         return None
     return replace(_link(reply), name=key) if isinstance(key, str) else _link(reply)
