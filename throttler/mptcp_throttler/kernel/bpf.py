@@ -12,8 +12,8 @@ subflow rests. It needs Linux 5.16 and CAP_PERFMON.
 
 Send buffers only grow, and only on Linux 6.1 or later (docs/soft-start.md). net.core.wmem_max limits half their size.
 
-An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it, only while a subflow retransmits: otherwise
-data of a vanished client would wait for 15 minutes. On an idle subflow, the option would override the number of
+An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it on a subflow that retransmits: otherwise data
+of a vanished client would wait for 15 minutes. On an idle subflow, the option would override the number of
 unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c).
 
 A second map gives initial options by client prefix (``shaping.initial_options``) when a subflow is accepted. The first
@@ -235,7 +235,7 @@ class SocketPacing(Bpf):
 
 
 def open_socket_pacing(ownership: Ownership) -> SocketPacing | None:
-    """Return the limits; log the reason and return None if this host does not support them."""
+    """Open the limits on sockets; log the reason and return None if this host does not support them."""
     try:
         return SocketPacing(ownership)
     except KernelError as error:

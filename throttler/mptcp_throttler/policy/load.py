@@ -42,7 +42,7 @@ class CheckedPolicy:
 
 
 def check_policy(text: str, source: str, interfaces: Collection[str] | None = None) -> CheckedPolicy:
-    """Return the policy in *text* and its problems. *source*: the file; *interfaces*: of the settings, if known."""
+    """Return the policy in *text* and its problems. *source*: file name; *interfaces*: in the settings, if known."""
     document = parse_document(text, source)
     policy, problems = validate(Policy, document)
     checks = (_unknown_paths, _unknown_budgets, _repeated_names, _wrong_actions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The weekly hours of a rule: parses them, computes whether they are open, and when that changes.
+"""Parses the weekly hours of a rule, and computes whether they are open and when that changes.
 
 A window is open while the local time of day is between its ends. A window inside a repeated hour opens twice. A window
 inside a skipped hour does not open; a window that begins in it opens at its end. A window that passes midnight belongs
@@ -131,7 +131,7 @@ def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: floa
         local = datetime.fromtimestamp(instant, zone)
         return [is_open(windows, local) for windows in schedules]
 
-    # A window may open or close at its ends on each day, both of them in a repeated hour, and when the offset from UTC
+    # A window may open or close at its ends on each day (twice in a repeated hour), and when the offset from UTC
     # changes. Its ends in a skipped hour have no effect.
     edges = {edge for window in chain.from_iterable(schedules) for edge in (window.start, window.end)} | {MIDNIGHT}
     days = [datetime.fromtimestamp(now, zone).date() + timedelta(days=ahead) for ahead in range(_HORIZON.days + 1)]

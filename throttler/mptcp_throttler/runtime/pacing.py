@@ -232,7 +232,7 @@ async def lift_all(
     pacing: SocketPacing, sockets: KernelSockets, seconds: float
 ) -> tuple[int, Collection[KernelSubflow]]:
     """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. Busy sockets
-    may take the change only a round trip later: wait for them at most *seconds*. Raises KernelError."""
+    may apply the change a round trip later: wait for them at most *seconds*. Raises KernelError."""
     all_sockets: list[KernelSubflow] = []
     for piece in sockets.batches():
         all_sockets += (each for each in piece if each.cookie)

@@ -9,7 +9,7 @@ and deleted when it was idle for some time. A class keeps its minor number as lo
 A capped subflow is *pending* while ``onset`` runs its onset (:attr:`Planner.soft_caps`), until
 :meth:`Planner.complete`. Then its entry becomes desired. A lowered cap gets its new rate when the onsets of all its
 users are complete. The cap is *in force* when the kernel has class and entry. After its end, a subflow *drains*: its
-entry stays until the data assigned to it are sent. Each call by ``onset`` costs O(1) per subflow.
+entry stays until the data assigned to it are sent. Each call from ``onset`` costs O(1) per subflow.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from mptcp_throttler.shaping.model import DEFAULT_MINOR, SMALL_FALL_SHARE, Class
 IDLE_SECONDS = 60.0  # how long the class of an unused cap is kept
 CONNECTION_IDLE_SECONDS = 2.0  # the same for a connection's cap: shorter, because its token is not used again
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""Target of a subflow that lost the cap in whose class it began: its packets would still use this class otherwise."""
+"""Target of a subflow that lost the cap in whose class it began: otherwise its packets would still use that class."""
 DRAIN_SECONDS = 10.0  # minimum lifetime of an ended subflow's entry; longer if its socket is known to have data
-MAX_DRAINING = 16_384  # maximum draining entries, the oldest is dropped first: 10,000 connections/s would keep 100,000
+MAX_DRAINING = 16_384  # maximum number of draining entries; without it, 10,000 connections/s would keep 100,000
 MAX_CHANGED = 1024  # maximum number of changed subflows processed per call
 DRAIN_SLICE = 2048  # maximum number of draining entries dropped per call: this takes about 4 ms
 
@@ -50,7 +50,7 @@ class Planner:
         self._numbers = ClassNumbers(ownership.htb_major)
         self.members: dict[FourTuple, Member] = {}  # subflows with cap or entry, or at rest; read-only for others
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
-        self.draining: dict[FourTuple, float] = {}  # ended members, oldest first, and until when their entries stay
+        self.draining: dict[FourTuple, float] = {}  # ended members, oldest first, with the end time of their entries
         self.changed_subflows: set[FourTuple] = set()  # subflows that :meth:`take_changed_subflows` returns
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}
@@ -62,8 +62,8 @@ class Planner:
         """Function that is called with the entries that the kernel added or changed (True) or removed (False)."""
         self.clock: Callable[[], float] = lambda: 0.0
         self.report_delay: Callable[[float], None] = lambda seconds: None
-        """Function that is called with the seconds, by :attr:`clock`, from the decision on a cap or its new rate to the
-        full effect on a subflow, except for caps that balance loads."""
+        """Function that is called with the delay, seconds of :attr:`clock`, from the decision on a cap or its new rate
+        to its full effect on a subflow. Caps that balance loads are not reported."""
 
     def set_policy(self, policy: Policy) -> None:
         """Put *policy* in force. The caller must then give verdicts under it for every connection."""

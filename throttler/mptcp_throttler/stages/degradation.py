@@ -54,11 +54,11 @@ MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many sam
 
 FULL_SHARE = 0.85  # a cap counts as full if the payload takes this part: headers add up to 8 % with small packets
 FAIR_SHARE = 0.5  # under a full shared cap, a subflow has demand if its rate is at least this part of an equal share
-MIN_OWED_SECONDS = 0.05  # minimum of the missing bytes that count as owed, as seconds of the best baseline
+MIN_OWED_SECONDS = 0.05  # missing bytes count as owed if the best path needs this time for them at its baseline
 MAX_READ_SECONDS = MIN_OWED_SECONDS / 2  # maximum time between reads that are compared: only look-ups are that fast
 MIN_OWED_BYTES = 2 * ASSIGNMENT_BYTES
-"""The same minimum in bytes. The known data sequence number of a subflow is imprecise: it is the start of a chunk of up
-to 64 KB."""
+"""A minimum in bytes, which also applies. The known data sequence number of a subflow is imprecise: it is the start of
+a chunk of up to 64 KB."""
 OWED_DEMAND_SECONDS, OWED_PROOF_SECONDS = 1.0, 5.0
 """How long owed data count as demand, and as proof. While such data fill its send buffer, a client sends little."""
 LAPSE_SECONDS = 0.3  # a cap that is not full for at most this long still counts as full: the demand has not ended
@@ -403,7 +403,7 @@ class DegradationDetector:
         yield changed
 
     def _record(self, connection: GuardedConnection, samples: Samples, sampled: dict[Path, None]) -> tuple[int, int]:
-        """Return how many of the uncapped subflows have a socket and data waiting; add their paths to *sampled*."""
+        """Return the numbers of uncapped subflows with a socket and with data waiting; add their paths to *sampled*."""
         now, sockets, complete, _ = samples
         present = waiting = 0
         for flow in connection.flows:

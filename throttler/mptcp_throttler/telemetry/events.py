@@ -17,7 +17,7 @@ from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_EVENTS: Final = 30_000
-"""All together take up to 19 MB. A connection of two subflows causes eight to ten events."""
+"""The events take up to 19 MB together. A connection of two subflows causes eight to ten events."""
 MAX_DETAIL: Final = 150  # characters
 ELLIPSIS: Final = "..."  # in ASCII, because a character outside Latin-1 would multiply the size of the string
 MAX_REFUSED_JOINS: Final = 20  # maximum events per minute about refused joins, so that these do not displace all others

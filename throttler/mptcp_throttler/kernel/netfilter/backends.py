@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The netfilter backends, and the choice of one for this host.
+"""The netfilter backends, and the choice of a backend for this host.
 
 A new backend needs a row in ``mptcp_common.throttler_needs``, with its name and its requirements, and a module here: a
 :class:`Backend`.

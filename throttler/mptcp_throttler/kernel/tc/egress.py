@@ -59,7 +59,7 @@ class HtbTrafficControl:
                 if not self.prepared:
                     for each in replaced:  # no other code would restore them
                         self._try_restore(each)
-                if not self.prepared or self._tree.is_ours(link):  # caps hold where our root is, and a retry follows
+                if not self.prepared or self._tree.is_ours(link):  # our root keeps the caps, and a retry follows
                     raise
                 refused[link.name] = str(error)
         if len(refused) == len(links):

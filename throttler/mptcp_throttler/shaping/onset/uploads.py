@@ -26,7 +26,7 @@ MAX_FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s t
 MAX_FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS, LAG_BYTES = 0.45, 1_500_000
 """The lower limit applies: the bytes if the other paths are fast. A client keeps about 3.5 MB (Linux: at most 4 MB send
-buffer per subflow, minus overhead); the rest of these waits on the subflow or is in flight."""
+buffer per subflow, minus overhead); the remaining bytes wait on the subflow or are in flight."""
 STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
 """After this time the cap is in force in any case. The lag counts less and less: even if it is always at its limit, the
@@ -48,16 +48,16 @@ class _Ramp:
     start: int = 0
     siblings: Collection[FourTuple] = ()  # the other subflows of the connection
     rate: float = 0.0
-    stepped: float = 0.0
+    last_step: float = 0.0
     base_lag: float | None = None  # lag at the first sample, seconds
     lag: float = 0.0  # lag in excess of ``base_lag``, seconds
-    others: dict[FourTuple, int] = field(default_factory=dict)  # bytes received on each sibling, as of ``sampled``
-    sampled: float = 0.0
+    others: dict[FourTuple, int] = field(default_factory=dict)  # bytes received on each sibling, at ``last_sample``
+    last_sample: float = 0.0
     others_rate: float = 0.0  # highest total rate of the siblings between two samples
 
     def fall_from(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
         self.is_falling, self.start, self.rate, self.siblings = True, start, start, siblings
-        self.began = self.stepped = now
+        self.began = self.last_step = now
 
 
 class UploadOnsets:
@@ -125,10 +125,10 @@ class UploadOnsets:
         cap = self._planner.soft_cap(four_tuple)
         if cap is None or cap.ceil >= ramp.start * SMALL_FALL_SHARE or now - ramp.began >= MAX_RAMP_SECONDS:
             return None
-        elapsed = min(MAX_STEP_SECONDS, now - ramp.stepped)
+        elapsed = min(MAX_STEP_SECONDS, now - ramp.last_step)
         impatience = ((now - ramp.began) / MAX_RAMP_SECONDS) ** 2
         ramp.rate *= math.exp(-elapsed * allowed_fall(ramp.rate, ramp.lag, ramp.others_rate, impatience))
-        ramp.stepped = now
+        ramp.last_step = now
         # The sum of all interim rates falls to the cap, so each falls to its part.
         return round(ramp.rate) if ramp.rate > cap.ceil / max(1, len(cap.interim_rates)) else None
 
@@ -149,13 +149,13 @@ def _measure_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
         return
     times = [each.read for each in (sample, *others)]
     read = max(times)
-    elapsed = read - ramp.sampled
+    elapsed = read - ramp.last_sample
     if read - min(times) > MEASURE_SECONDS / 2 or (ramp.others and elapsed < MEASURE_SECONDS / 2):
         return  # the reads are too far apart (as in a sweep), or so close to the last sample that bursts would count
     octets = sum(max(0, each.bytes_received - ramp.others.get(each.four_tuple, each.bytes_received)) for each in others)
     if ramp.others and elapsed > 0:
         ramp.others_rate = max(ramp.others_rate, compute_rate(0, octets, elapsed))
-    ramp.others, ramp.sampled = {each.four_tuple: each.bytes_received for each in others}, read
+    ramp.others, ramp.last_sample = {each.four_tuple: each.bytes_received for each in others}, read
     if not ramp.others_rate:
         return
     # Use the siblings' highest rate, because the lag does not shrink while they send nothing.
