@@ -46,7 +46,7 @@ LOST_SECONDS, LOST_ROUND_TRIPS = 0.55, 3
 """A path is lost if outstanding data do not arrive for these seconds, or these round trips if they take longer."""
 RETURN_SECONDS = 0.5  # a lost path is usable again after this many seconds without outstanding data
 BASELINE_DECAY_SECONDS = 60.0  # seconds in which a baseline falls to 1/e
-SETTLE_SECONDS = 1.0  # how long a path must have had little, or much, data waiting to count as idle, or backlogged
+SETTLE_SECONDS = 1.0  # a path is idle (or backlogged) after little (or much) data have waited for this long
 MIN_CAP = 256_000  # minimum cap of a path in any mode, bits/s
 
 OPEN_SECONDS, CLOSE_SECONDS = 0.5, 1.0  # seconds
@@ -317,7 +317,7 @@ class Overflow:
         baseline, waiting = sum(each.baseline for each in earlier), sum(each.waiting for each in earlier)
         carried, rate = sum(each.rate(MIN_WINDOW) for each in earlier), path.rate(MIN_WINDOW)
         growth = 8 * (waiting - self._waiting) / seconds
-        # The origin's rate is what all paths carry plus the growth of the backlog.
+        # The origin's rate is the rate of all paths plus the growth of the backlog.
         needed = rate + carried + growth - OVERFLOW_SHARE * baseline
         was_unused, self._was_unused = self._was_unused, self.cap is not None and rate < USED_SHARE * self.cap
         self._set_at, self._waiting = now, waiting

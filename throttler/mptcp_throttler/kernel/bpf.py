@@ -213,7 +213,7 @@ class SocketPacing(Bpf):
         try:
             self.iterate(self._open_iterator())
         except KernelError as error:
-            log.info("%s; sockets that send nothing keep their limits until they do", error)
+            log.info("%s; sockets that send nothing keep their limits until they send", error)
             return False
         return True
 

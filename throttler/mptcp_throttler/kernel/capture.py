@@ -49,12 +49,14 @@ _LINK_HEADER = {1: 14, 772: 14}  # bytes, by type of the link: Ethernet, loopbac
 
 def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
     """Return the pcap-filter(7) expression for TCP ports, on the *loopback* or another interface."""
-    either, target, source = (" or ".join(f"{end}port {port}" for port in listen_ports) for end in ("", "dst ", "src "))
-    ports = f"inbound and ({either})" if loopback else f"(inbound and ({target})) or (outbound and ({source}))"
+    any_port, destination, source = (
+        " or ".join(f"{end}port {port}" for port in listen_ports) for end in ("", "dst ", "src ")
+    )
+    ports = f"inbound and ({any_port})" if loopback else f"(inbound and ({destination})) or (outbound and ({source}))"
     # Byte 12 has the header length: bytes after the header are payload, not options.
     signals = " or ".join(
-        f"(tcp[12] >= {(offset + 7) // 4 << 4:#x} and {before}tcp[{offset}] = 30 and tcp[{offset + 2}] & 0x90 = 0x10)"
-        for offset, before in _OPTION_OFFSETS.items()
+        f"(tcp[12] >= {(offset + 7) // 4 << 4:#x} and {test}tcp[{offset}] = 30 and tcp[{offset + 2}] & 0x90 = 0x10)"
+        for offset, test in _OPTION_OFFSETS.items()
     )
     ipv4 = f"tcp[13] & 6 != 0 or {signals}"
     ipv6 = ipv4.replace("tcp[", "ip6[40 + ")  # pcap-filter(7): tcp[] is for IPv4 only

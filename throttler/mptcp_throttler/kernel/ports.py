@@ -54,7 +54,7 @@ class Netfilter(Protocol):
         """Create or adopt the sets and the rule."""
 
     async def check(self) -> list[str]:
-        """Return deviations from :meth:`prepare`, except entries, as texts; change nothing. May yield to the loop."""
+        """Return texts on deviations from :meth:`prepare`, except entries; change nothing. Yields to the event loop."""
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         """Return all entries. Yields to the event loop; changes may happen during the read."""

@@ -8,7 +8,7 @@
 No I/O, no clock: times are seconds of one clock that is never set. Every call returns the events that it caused.
 
 Sources of the kernel's records: linux/mptcp_pm.h (events), linux/inet_diag.h and linux/mptcp.h (dumps). The kernel has
-checked each handshake, so the table holds exactly what the kernel has. Events can get lost, and a dump takes time. A
+checked each handshake, so the table has exactly the kernel's subflows. Events can get lost, and a dump takes time. A
 ``DISAGREEMENT`` is a contradiction between two kernel records: another token or address identifier for the same
 subflow, or a subflow that a dump lists after its end or does not list.
 

@@ -138,7 +138,7 @@ def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: floa
     ends = product(days, edges, (0, 1))
     moments = {datetime.combine(day, edge, zone).replace(fold=fold).timestamp() for day, edge, fold in ends}
     steps = range(int(now) // _STEP * _STEP, int(now + _HORIZON.total_seconds()) + _STEP, _STEP)
-    offsets = [(at, datetime.fromtimestamp(at, zone).utcoffset()) for at in steps]
-    moments.update(float(at) for (_, before), (at, after) in pairwise(offsets) if before != after)
+    offsets = [(moment, datetime.fromtimestamp(moment, zone).utcoffset()) for moment in steps]
+    moments.update(float(moment) for (_, before), (moment, after) in pairwise(offsets) if before != after)
     present = state(now)
-    return next((at for at in sorted(moments) if at > now and state(at) != present), None)
+    return next((moment for moment in sorted(moments) if moment > now and state(moment) != present), None)

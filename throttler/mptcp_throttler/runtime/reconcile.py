@@ -55,11 +55,11 @@ class Reconciler:
         self._netfilter = netfilter
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._is_closed = False  # a task that waited for the lock must not recreate what was removed
+        self._is_closed = False  # whether everything was removed: a task that waited for the lock must not recreate it
         self._was_refused = False
         """Whether the kernel refused a change. Then only :meth:`run` makes changes, after it has read the state."""
         self._changing_now: set[int | FourTuple] = set()  # classes and entries that are being changed right now
-        self._changed_since_read: set[int | FourTuple] | None = None  # and since the current comparison began
+        self._changed_since_read: set[int | FourTuple] | None = None  # changed since the current comparison began
 
     async def prepare(self) -> None:
         """Prepare the interfaces, create or adopt sets and rules, and give the actual state to the planner."""
@@ -220,8 +220,8 @@ class Reconciler:
             problems = dict.fromkeys([*tc_problems, *await self._netfilter.check()], 1)
             if not problems:
                 entries, plan = await self._netfilter.read_entries(), self.planner
-                ours, same = plan.classes.actual, ClassSpec.same_as
-                if classes is not None and await _count_differences(ours, classes, same, changed):
+                recorded, same = plan.classes.actual, ClassSpec.same_as
+                if classes is not None and await _count_differences(recorded, classes, same, changed):
                     problems["classes differ"] = 0
                 if await _count_differences(plan.entries.actual, entries, Target.__eq__, changed):
                     problems["entries differ"] = 0

@@ -140,11 +140,11 @@ class Accounts:
     def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
         """Set the used bytes of all accounts of *periods* from the ledger; return the connections to decide again.
         Before the call, all counts that were fetched for the ledger must have been written or restored."""
-        read = set(periods)
-        others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read}
+        read_periods = set(periods)
+        others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read_periods}
         self.used = others | dict(used)
         for account in self._open_accounts.values():
-            if (account.key.budget, account.key.start) in read:
+            if (account.key.budget, account.key.start) in read_periods:
                 self.used[account.key] = used.get(account.key, 0) + self.added.get(account.key, 0)
                 self._refresh_level(account)
         return self.pop_stale_tokens()

@@ -15,8 +15,8 @@ uncapped subflows lack of the baseline. At first that is the whole baseline, bec
 corrected at most once per window. The caps are restored when the path is healthy again. After ``Guard.retry`` seconds,
 they are restored as a trial unless the path is evidently still degraded; this pause doubles each time.
 
-If the span of the samples exceeds the window, the state counts as if it had already lasted for the difference. Nearly
-all connections want no more than they get; each of them costs one comparison per uncapped subflow. The others are
+If the samples span more than the window, the state counts as having lasted longer, by the difference. Nearly all
+connections want no more than they get; each of them costs one comparison per uncapped subflow. The others are
 candidates, and all subflows of candidates are sampled. Times are monotonic seconds, rates bits/s.
 """
 
@@ -448,23 +448,23 @@ class DegradationDetector:
             candidate.degraded_since = candidate.suspected = None
             return
         path, rate = slow_path
-        read = connection.known_until(now)
+        known_until = connection.known_until(now)
         if candidate.degraded_since is None or candidate.suspected is not path:
-            candidate.degraded_since = read - max(0.0, connection.span - WINDOW_SECONDS)
+            candidate.degraded_since = known_until - max(0.0, connection.span - WINDOW_SECONDS)
             candidate.suspected, candidate.suspected_since = path, now
-        if read - candidate.degraded_since < self.guard.after or path.last_complete < candidate.suspected_since:
+        if known_until - candidate.degraded_since < self.guard.after or path.last_complete < candidate.suspected_since:
             return
         candidate.lengthen_pause(self.guard)
         baseline = round(path.baseline)
         candidate.relaxation = Relaxation(now + candidate.pause, path.address, round(rate), baseline, baseline, now)
         candidate.degraded_since = candidate.suspected = None
-        candidate.healthy_since, candidate.counted_until = None, read
+        candidate.healthy_since, candidate.counted_until = None, known_until
 
     def _update_relaxed(
         self, connection: GuardedConnection, candidate: Candidate, relaxation: Relaxation, now: float
     ) -> None:
-        read = connection.known_until(now)
-        seconds, candidate.counted_until = max(0.0, read - candidate.counted_until), read
+        known_until = connection.known_until(now)
+        seconds, candidate.counted_until = max(0.0, known_until - candidate.counted_until), known_until
         capped = [candidate.histories[each].rate for each in connection.capped if each in candidate.histories]
         self._counters.lacking_bytes += max(0.0, connection.compute_lacking(relaxation.baseline)) / 8 * seconds
         self._counters.relaxed_bytes += sum(capped) / 8 * seconds
@@ -473,8 +473,8 @@ class DegradationDetector:
         if path is None or path.rate < HEALTHY_SHARE * relaxation.baseline:
             candidate.healthy_since = None
         elif candidate.healthy_since is None:
-            candidate.healthy_since = read - max(0.0, connection.span - WINDOW_SECONDS)
-        is_healthy = candidate.healthy_since is not None and read - candidate.healthy_since >= self.guard.after
+            candidate.healthy_since = known_until - max(0.0, connection.span - WINDOW_SECONDS)
+        is_healthy = candidate.healthy_since is not None and known_until - candidate.healthy_since >= self.guard.after
         if not is_healthy and now < relaxation.next_trial:
             lacking = round(max(MIN_RATE, connection.compute_lacking(relaxation.baseline)))
             differs = not MIN_LACKING_RATIO * relaxation.lacking <= lacking <= MAX_LACKING_RATIO * relaxation.lacking

@@ -34,7 +34,7 @@ ACTIVE_RATE: Final = 100_000  # Bits/s. A connection with a higher rate counts a
 SLOW_RATIO: Final = 12  # like ``RATIO``, but for an uncapped subflow: the divisor is its own rate
 HELD_UP_RATIO: Final = 1.4
 """A path holds up the others if their best rates add up to this multiple of the mean rate, and to 4 times its own."""
-RECOVERY_SECONDS: Final = 6.0  # how long data of a slow path may stay in flight after it began to rest
+RECOVERY_SECONDS: Final = 6.0  # how long data of a slow path may stay in flight after the path began to rest
 MEAN_WEIGHT: Final = 0.4  # weight of the latest window in the mean rate
 BEST_RATE_DECAY: Final = 0.95  # factor by which the best rate decays in each window
 MIN_SLOW_WINDOWS: Final = 3  # number of slow windows after which a path rests: TCP slow start takes some round trips

@@ -116,8 +116,8 @@ class EventRecorder:
                 continue
             if event.kind is EventKind.JOIN_REFUSED and not self._refused_joins.allow(event.time):
                 continue
-            (kind, detail), token, at = _KINDS[event.kind], event.token or None, event.time + self._clock_offset()
-            self.ring.add(at, kind, token, event.four_tuple, detail=detail.format(event.detail))
+            (kind, detail), token, time = _KINDS[event.kind], event.token or None, event.time + self._clock_offset()
+            self.ring.add(time, kind, token, event.four_tuple, detail=detail.format(event.detail))
 
     def record_decision(self, decision: Decision) -> None:
         """Record caps that began, changed or ended."""
