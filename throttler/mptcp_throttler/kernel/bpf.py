@@ -7,7 +7,7 @@ No process has a descriptor of a subflow's socket, and options of an MPTCP socke
 in our map and sets the limits of the entry. If nothing is in flight, a limit applies to the next data. Only sockets
 accepted while the program runs request these calls. The program ends with the process; the limits stay.
 
-A second program, an iterator, also reaches sockets that send nothing: to lift limits, and to set rate 0, at which a
+A second program, an iterator, also reaches sockets that send nothing. It lifts limits, and sets the rate 0, at which a
 subflow rests. It needs Linux 5.16 and CAP_PERFMON.
 
 Send buffers only grow, and only on Linux 6.1 or later (docs/soft-start.md). net.core.wmem_max limits half their size.

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Capture of MPTCP signalling on one interface, through Scapy's link-layer socket. packet(7), pcap-filter(7).
 
-The kernel filter passes SYN, RST, third ACKs with MP_JOIN, and MP_FASTCLOSE, also ADD_ADDR and MP_PRIO, whose subtypes
-share their bits, but never DSS (data). It expects the option where stacks put it: first, after two NOPs, or after a
-timestamp or SACK. It compares these preceding bytes too; otherwise one data segment in 80 would match because of a byte
-of its timestamp. It passes incoming frames to a listening port and outgoing frames from it. Loopback delivers each
-frame in both directions; only the incoming frame is read.
+The kernel filter passes SYN, RST, third ACKs with MP_JOIN, and MP_FASTCLOSE. It also passes ADD_ADDR and MP_PRIO, whose
+subtypes share their bits, but never DSS (data). It expects the option where stacks put it: first, after two NOPs, or
+after a timestamp or SACK. It compares these preceding bytes too; otherwise one data segment in 80 would match because
+of a byte of its timestamp. It passes incoming frames to a listening port and outgoing frames from it. Loopback delivers
+each frame in both directions; only the incoming frame is read.
 
 The socket has protocol 0 until filter and buffer are set; otherwise it would receive frames of other interfaces, and
 the kernel would count overflows of the small buffer as dropped.

@@ -103,8 +103,8 @@ def _days_text(days: frozenset[int]) -> str:
 
 
 def moment_text(moment: float, now: float, zone: tzinfo) -> str:
-    """Return the local time of *moment*: ``18:00``, ``Mon 08:00`` or, from a week after *now* on, with the date; in a
-    repeated hour with the offset from UTC."""
+    """Return the local time of *moment*: ``18:00`` or ``Mon 08:00``. Add the date from a week after *now* on, and the
+    offset from UTC in a repeated hour."""
     local, today = datetime.fromtimestamp(moment, zone), datetime.fromtimestamp(now, zone).date()
     days_ahead = (local.date() - today).days
     weekday = DAYS[local.weekday()].title()

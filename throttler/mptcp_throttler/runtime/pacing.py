@@ -95,8 +95,8 @@ class SocketLimiter(Component, Consumer):
         """Set the initial options of subflows accepted from now on, by the client's prefix.
 
         Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. The event loop
-        runs in between, so other calls, also of :meth:`set_clients`, may run, and subflows may begin with settings of
-        the previous policy: the BPF program reverts them after the first segments, and the first sample ends a rest.
+        runs in between, so other calls may run, also of :meth:`set_clients`. Subflows may begin with settings of the
+        previous policy: the BPF program reverts them after the first segments, and the first sample ends a rest.
         """
         if not self.possible or not self._pacing.sets_initial_options:
             return

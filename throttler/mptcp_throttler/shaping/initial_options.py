@@ -3,8 +3,8 @@
 Pure.
 
 If the client's address suffices to decide that a path is capped, the kernel accepts its subflows with a small bound on
-unsent data, few initial segments, and, for a path cap, in the cap's class: if hundreds begin at a time, their entries
-would come after the first segments. A cap with an immediate onset sets only the class. A client known to have a single
+unsent data and few initial segments. Under a path cap, they also begin in the cap's class: if hundreds began at a time,
+their entries would come too late. A cap with an immediate onset sets only the class. A client known to have a single
 path gets only a large bound on unsent data: if a second path appears, little data must drain before the cap begins.
 
 A socket that never gets a soft cap keeps the small bound for its first 450 kB (``kernel/sockets/programs``), so only

@@ -2,7 +2,7 @@
 """Turns verdicts into the HTB classes and set entries that they need. Pure: without kernel access; times are arguments.
 
 Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. The class of a path cap is created with the
-policy, so that later connections do not wait; the class of a client's or connection's cap is created at its first use,
+policy, so that later connections do not wait. The class of a client's or connection's cap is created at its first use,
 and deleted when it was idle for some time. A class keeps its minor number as long as it exists, across reloads and (by
 :meth:`Planner.adopt`) restarts of the daemon, because the entries in the kernel refer to it.
 

@@ -2,9 +2,9 @@
 """Detects capped connections whose rate is too low because their uncapped paths have degraded. Pure.
 
 A capped connection should get at least as much as a TCP session over one path: the rate that the best of its uncapped
-paths once had, its baseline (``stages.baseline``). A connection is degraded while it wants more than it gets,
-all connections of the client over that path together get at most ``DEGRADED_SHARE`` of the baseline (if they get more,
-other connections only take their share), and all its own subflows get less than ``MAX_TOTAL_SHARE`` of the baseline.
+paths once had, its baseline (``stages.baseline``). A connection is degraded while three conditions hold. It wants more
+than it gets. Its own subflows together get less than ``MAX_TOTAL_SHARE`` of the baseline. All connections of the client
+over that path get at most ``DEGRADED_SHARE`` of it; if they get more, other connections only take their share.
 
 Senders need time to use freed capacity. So after a subflow joins or leaves the path, or the connection begins to want
 more, the path counts as degraded only if it was healthy in the meantime, or after ``GRACE_SECONDS``. There is no grace

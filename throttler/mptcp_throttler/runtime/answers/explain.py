@@ -198,8 +198,8 @@ class _Explanation:
                 yield {"stage": stage, "what": text, "since": self._since(stage, step[four_tuple, direction])}
 
     def _since(self, stage: StageName, verdict: Verdict) -> float | None:
-        """Return the time of the last event in which the stage acted on the subflow; None without such an event, or if
-        the state of the budget has changed since, with its period or with the policy."""
+        """Return the time of the last event in which the stage acted on the subflow. Return None without such an event,
+        or if a new period or policy has changed the state of the budget since."""
         kind = _EVENTS.get(stage)
         matching = (each for each in reversed(self._events) if each.kind == kind and self._concerns(each, verdict))
         last = next(matching, None)
