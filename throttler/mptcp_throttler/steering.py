@@ -135,7 +135,7 @@ class PathLoad:
             self._last_empty = read
 
     def update_client_load(self, client_load: ClientLoad | None) -> None:
-        """Update this connection's part of *client_load* (None: of the same load as before)."""
+        """Update this connection's part of *client_load* (None: of the load passed last)."""
         self._client_load.waiting -= self._own_load[0]
         self._client_load.rate -= self._own_load[1]
         self._client_load = client_load or self._client_load
@@ -282,7 +282,7 @@ class ActiveStandby(Mode):
         return Treatment(False, self.cap(path), "the paths before it are full")
 
     def cap(self, path: str) -> int | None:
-        """Return the cap, bits/s, of an open *path* after others that all work."""
+        """Return the cap, bits/s, of an open *path* if all paths before it work."""
         return None
 
     def _earlier_paths(self, name: str) -> list[PathLoad]:

@@ -34,7 +34,7 @@ MAX_NAMED = 8  # maximum number of changes that are named in the log at the next
 class ChangeCounters:
     noticed: int = 0  # changes by other programs, reported by the kernel, of our objects or their dependencies
     comparisons: int = 0  # number of comparisons that notices caused
-    repaired: int = 0  # comparisons, including periodic ones, that found something to repair
+    repaired: int = 0  # comparisons, also periodic, that repaired an object
 
 
 class DriftMonitor:

@@ -198,7 +198,7 @@ class Engine:
         loop, planner = asyncio.get_running_loop(), self.downloads.planner
         if self.socket_limiter.possible:
             # Handle the first changes at once, so that the next sample finds the new limits. If more changes remain,
-            # let the event loop run before the next ones.
+            # let the event loop run before the next changes.
             self.socket_limiter.follow()
             if planner.changed_subflows:
                 loop.call_soon(self.apply_plan)

@@ -26,7 +26,7 @@ from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, SMALL_FALL_SHARE, ClassSpec, DeltaTracker, Ownership, Target
 
 IDLE_SECONDS = 60.0  # how long the class of an unused cap is kept
-CONNECTION_IDLE_SECONDS = 2.0  # the same for a connection's cap: shorter, because its token is not used again
+CONNECTION_IDLE_SECONDS = 2.0  # how long the class of a connection's unused cap is kept; no later cap has its token
 UNCAPPED = Target(DEFAULT_MINOR, 0)
 """Target of a subflow that lost the cap in whose class it began: otherwise its packets would still use that class."""
 DRAIN_SECONDS = 10.0  # minimum lifetime of an ended subflow's entry; longer if its socket is known to have data

@@ -217,7 +217,7 @@ class MeteredSubflow:
     four_tuple: FourTuple
     token: int
     accounts: tuple[OpenAccount, ...] = ()
-    next_accounts: tuple[OpenAccount, ...] | None = None  # the accounts after the next sample; None: the same
+    next_accounts: tuple[OpenAccount, ...] | None = None  # the accounts after the next sample; None: no change
     is_active: bool = True  # whether the subflow has a verdict
     cookie: int | None = None  # cookie of the socket; None before the first sample and after the close
     is_reported: bool = False  # whether the socket has closed and its final counters are known

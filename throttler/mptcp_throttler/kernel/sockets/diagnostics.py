@@ -112,7 +112,7 @@ class SocketDiagnostics:
             except KernelError as error:
                 still_open |= dict.fromkeys(batch, str(error))
                 if isinstance(error.__cause__, TimeoutError):
-                    # Every further batch would block the event loop for as long.
+                    # Every further batch would block the event loop for the same time.
                     return still_open | dict.fromkeys(four_tuples[start:], str(error))
                 continue
             still_open |= {four_tuple: str(error) for four_tuple, error in unknown.items()}

@@ -75,7 +75,7 @@ class HtbTrafficControl:
         await self.settle()
 
     async def _take_over(self, link: Link) -> bool:
-        """Install our root on *link*; return whether it replaced another root, restored before a KernelError."""
+        """Install our root on *link*; return whether it replaced another root. Before a KernelError, restore that."""
         if self._tree.is_ours(link):
             await self._tree.install_root(link)
             return False

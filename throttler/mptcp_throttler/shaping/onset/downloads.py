@@ -97,7 +97,7 @@ class DownloadOnsets:
         self._sockets: dict[FourTuple, _Socket] = {}
         self._urgent: dict[FourTuple, None] = {}  # subflows that are pending or in transition
         self._first_checks: dict[FourTuple, float] = {}  # releasing subflows, and when to check them; earliest first
-        self._later_checks: dict[FourTuple, float] = {}  # the same for subflows that were checked before
+        self._later_checks: dict[FourTuple, float] = {}  # subflows that were checked before, and the next check
         self._low_buffer_until: dict[FourTuple, float] = {}  # end of ``LOW_BUFFER_SECONDS`` of subflows that need it
         self._buffers = SendBuffers()
         self._changes = SocketChanges()
