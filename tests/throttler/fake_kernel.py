@@ -324,6 +324,6 @@ class FakeKernel:
             notices=lambda _: (),
             class_counters=lambda _, direction: self.class_counters if direction is Direction.DOWN else {},
             mptcp_missing=lambda: None,
-            ask_tunnels=self.tunnels.ask,
+            query_tunnels=self.tunnels.ask,
             subflow_commands=lambda: self.subflows,  # type: ignore[arg-type, return-value]
         )

@@ -2,10 +2,10 @@
 """The steering modes of 3GPP ATSSS (TS 23.501, 5.32.8), each with the simplest means that works. Pure.
 
 *active-standby*: the subflows of the standby path are backup (RFC 8684, 3.3.8). The kernel's scheduler uses a backup
-subflow when no other is usable. The kernel would return at the first packet from the active path, which must then
-retransmit all its losses, so that no data would arrive for seconds. So this mode treats a path as lost when
-outstanding data do not arrive for ``LOST_SECONDS``. It makes the lost path backup and the next path regular, until no
-data have been outstanding on the lost path for ``RETURN_SECONDS``.
+subflow when no other is usable. The kernel would return to the active path at that path's first packet. No data would
+then arrive for seconds, while the path retransmits all its losses. So this mode treats a path as lost when outstanding
+data do not arrive for ``LOST_SECONDS``. It makes the lost path backup and the next path regular, until no data have
+been outstanding on the lost path for ``RETURN_SECONDS``.
 
 *waterfall*: a path is used while all paths before it are full or absent. Lost paths are treated as above. A path opens
 (its subflows become regular) when all paths before it had data waiting for ``OPEN_SECONDS``, of this connection or of
@@ -38,15 +38,15 @@ from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 
 RATE_WINDOW, MIN_WINDOW, MAX_WINDOW = 1.0, 0.5, 10.0  # seconds: usual, shortest and longest window of a rate
 MIN_BACKLOG_SECONDS, SLOW_BACKLOG_SECONDS = 0.08, 0.5
-"""Seconds that waiting data of a full path take to be sent, near its baseline rate and on a slower path."""
+"""A path is full if its waiting data take this long to send: the first near its baseline rate, the second below."""
 MIN_BACKLOG, CERTAIN_BACKLOG = 70_000, 200_000  # bytes: one 64 KB chunk proves nothing, three are a backlog
 BACKLOG_SECONDS = 0.7  # a path is full if more than one chunk has waited at every sample for this many seconds
-BUSY_SHARE = 0.7  # fraction of the baseline from which on a path's rate is near its baseline
+BUSY_SHARE = 0.7  # a rate of at least this fraction of the baseline counts as near the baseline
 LOST_SECONDS, LOST_ROUND_TRIPS = 0.55, 3
 """A path is lost if outstanding data do not arrive for these seconds, or these round trips if they take longer."""
 RETURN_SECONDS = 0.5  # a lost path is usable again after this many seconds without outstanding data
 BASELINE_DECAY_SECONDS = 60.0  # seconds in which a baseline falls to 1/e
-SETTLE_SECONDS = 1.0  # seconds for which little or much data must have waited before this counts
+SETTLE_SECONDS = 1.0  # a path is idle (or backlogged) after little (or much) data have waited for this long
 MIN_CAP = 256_000  # minimum cap of a path in any mode, bits/s
 
 OPEN_SECONDS, CLOSE_SECONDS = 0.5, 1.0  # seconds
@@ -55,15 +55,15 @@ USED_SHARE = 0.7  # a path that carries this fraction of its cap would carry mor
 STEP_SECONDS, FAST_STEP_SECONDS = 0.5, 0.25  # between two changes of a cap; the second while an overflow grows fast
 FIRST_CAP_SHARE = 0.5  # cap of a newly opened path, as a fraction of the baselines of the paths before it
 FAST_GROWTH, GROWTH, ACCELERATION = 2.0, 1.06, 1.5
-"""Growth factor until the cap was first too high; first factor after that; exponent for each further factor."""
-MIN_FACTOR = 0.7  # lowest factor of the cap, or of the rate without one, per ``STEP_SECONDS``
+"""Growth factor until a cap is too high for the first time; the next factor; exponent that yields further factors."""
+MIN_FACTOR = 0.7  # per ``STEP_SECONDS``, a cap falls at most by this factor (a first cap: relative to the path's rate)
 DRAIN_SHARE, FAST_DRAIN_SHARE = 0.05, 0.3
-"""The cap suffices if the backlog drains faster than the first (in fast growth: second) share of the baselines."""
+"""A cap suffices if the backlog drains faster than this share of the baselines (the second during fast growth)."""
 OVERFLOW_SHARE = 0.97  # the last path gets the data above this fraction of the earlier paths' baselines
 
 MEASURE_WINDOW = 2.0  # seconds over which rates are computed: BBR's pause of 0.2 s every 10 s must not matter
 FIRST_CAP_SECONDS = 0.6  # seconds from the first sample to the first cap
-HEADROOM = 1.03  # margin above a share, so that a path that could carry more shows it
+HEADROOM = 1.03  # margin above a share, which reveals whether a path can carry more
 SLACK_FACTOR = 1.35  # reference rate while no data wait, as a multiple of the rate of all paths
 MAX_CORRECTION = 0.25  # fraction of a share
 MIN_RATE_SHARE = 0.05  # a path below this fraction of its baseline is excluded
@@ -95,7 +95,7 @@ class PathLoad:
         self._history: list[tuple[float, int]] = []  # past times, each with the bytes carried until then
         self.baseline = 0.0  # rate that the path once had, bits/s
         self.waiting = 0
-        self._client_load, self._own_load = ClientLoad(), (0, 0)  # own: of this connection, (bytes, bits/s)
+        self._client_load, self._own_load = ClientLoad(), (0, 0)  # own: this connection's part, (bytes, bits/s)
         self.read = 0.0  # When the path was last read. In a sweep, another path may be read seconds earlier or later.
         self._last_arrival = 0.0  # when data last arrived, or nothing was outstanding
         self._empty_since: float | None = None  # since when no data are outstanding; None while some are
@@ -135,7 +135,7 @@ class PathLoad:
             self._last_empty = read
 
     def update_client_load(self, client_load: ClientLoad | None) -> None:
-        """Update this connection's part of *client_load* (None: of the same load as before)."""
+        """Update this connection's part of *client_load* (None: of the load passed last)."""
         self._client_load.waiting -= self._own_load[0]
         self._client_load.rate -= self._own_load[1]
         self._client_load = client_load or self._client_load
@@ -282,7 +282,7 @@ class ActiveStandby(Mode):
         return Treatment(False, self.cap(path), "the paths before it are full")
 
     def cap(self, path: str) -> int | None:
-        """Return the cap, bits/s, of an open *path* after others that all work."""
+        """Return the cap, bits/s, of an open *path* if all paths before it work."""
         return None
 
     def _earlier_paths(self, name: str) -> list[PathLoad]:
@@ -291,10 +291,10 @@ class ActiveStandby(Mode):
 
 @dataclass(slots=True)
 class Overflow:
-    """The cap of the last open path. While the paths before it are full, the cap grows: it doubles until it was first
-    too high, then grows slowly at first, or at once as the backlog grows. It stays while the backlog drains. It
-    falls to the rate that the other paths lack when they are not full and carry less than before. It ends when the path
-    itself cannot carry more."""
+    """The cap of the last open path. While the paths before it are full, the cap grows: it doubles until it is too high
+    for the first time, and then grows slowly at first, or as fast as the backlog requires. It stays while the backlog
+    drains. When the other paths are not full and carry less than their baselines, it falls to the rate that they lack.
+    It ends when the path itself cannot carry more."""
 
     cap: int | None = None
     _growth: float = FAST_GROWTH
@@ -309,7 +309,7 @@ class Overflow:
         self._waiting = sum(each.waiting for each in earlier)
 
     def adjust(self, now: float, path: PathLoad, earlier: Sequence[PathLoad]) -> None:
-        """Set the cap of *path* by its load and that of the *earlier* paths."""
+        """Set the cap of *path* from its load and that of the *earlier* paths."""
         is_fast = self._growth == FAST_GROWTH
         seconds = now - self._set_at
         if seconds < (FAST_STEP_SECONDS if is_fast else STEP_SECONDS):
@@ -317,7 +317,7 @@ class Overflow:
         baseline, waiting = sum(each.baseline for each in earlier), sum(each.waiting for each in earlier)
         carried, rate = sum(each.rate(MIN_WINDOW) for each in earlier), path.rate(MIN_WINDOW)
         growth = 8 * (waiting - self._waiting) / seconds
-        # The origin's rate is what all paths carry plus the growth of the backlog.
+        # The origin's rate is the rate of all paths plus the growth of the backlog.
         needed = rate + carried + growth - OVERFLOW_SHARE * baseline
         was_unused, self._was_unused = self._was_unused, self.cap is not None and rate < USED_SHARE * self.cap
         self._set_at, self._waiting = now, waiting
@@ -367,7 +367,7 @@ class Waterfall(ActiveStandby):
         fewer_paths = open_paths[:-1]
         closed = [name for name in usable if name not in self._open]
         total = sum(path.rate(RATE_WINDOW) for path in open_paths)
-        # During an upload the paths have no baseline, which would keep all of them open.
+        # During an upload the paths have no baseline: without ``MIN_CAP``, all of them would stay open.
         trusted = max(MIN_CAP, TRUSTED_SHARE * sum(path.baseline for path in fewer_paths))
         if closed and all(path.is_full for path in open_paths) and self._overflow.cap is None:
             next_open, seconds = {*self._open, closed[0]}, OPEN_SECONDS
@@ -425,7 +425,7 @@ class LoadBalancing(Mode):
     def _balance(self, participants: Mapping[str, PathLoad]) -> dict[str, int]:
         weights = sum(self._weights[name] for name in participants)
         shares = {name: self._weights[name] / weights for name in participants}
-        slowest, measure = self._measure(participants, shares)
+        slowest, reference_rate = self._slowest(participants, shares)
         carried = {name: path.carried_bytes(MAX_WINDOW) for name, path in participants.items()}
         total = sum(carried.values()) or 1
         caps = {}
@@ -434,13 +434,13 @@ class LoadBalancing(Mode):
                 continue
             deficit = (shares[name] - carried[name] / total) / shares[name]
             correction = max(-MAX_CORRECTION, min(MAX_CORRECTION, deficit))
-            rate = max(MIN_CAP, round(measure * shares[name] * (1 + correction)))
+            rate = max(MIN_CAP, round(reference_rate * shares[name] * (1 + correction)))
             previous = self._caps.get(name)
             caps[name] = previous if previous is not None and abs(rate - previous) <= CAP_TOLERANCE * previous else rate
         return caps
 
-    def _measure(self, participants: Mapping[str, PathLoad], shares: Mapping[str, float]) -> tuple[str | None, float]:
-        """Return the uncapped path that sets the reference rate, None if all are capped; and that rate, bits/s."""
+    def _slowest(self, participants: Mapping[str, PathLoad], shares: Mapping[str, float]) -> tuple[str | None, float]:
+        """Return the uncapped path that sets the reference rate (None if all are capped), and that rate, bits/s."""
         rates = {name: path.rate(MEASURE_WINDOW) for name, path in participants.items()}
         # A path that its cap limits could carry more, so it does not set the reference rate.
         uncapped = [name for name in participants if rates[name] < USED_SHARE * self._caps.get(name, inf)]

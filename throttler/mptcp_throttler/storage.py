@@ -84,14 +84,14 @@ class Ledger:
         return usage
 
     def counters(self, boot: str) -> dict[int, tuple[int, int]]:
-        """Return acked and received bytes in the totals, by cookie, for this *boot*; delete those of other boots."""
+        """Return acked and received bytes of sockets in this *boot*, by cookie; delete the counters of other boots."""
         with self._transaction() as database:
             database.execute("DELETE FROM counter WHERE boot <> ?", (boot,))
             rows = database.execute("SELECT cookie, acked, received FROM counter")
             return {cookie: (acked, received) for cookie, acked, received in rows}
 
     def write(self, boot: str, usage: Usage) -> None:
-        """Add to totals, store the counters they come from, and delete closed sockets, in one transaction."""
+        """In one transaction, add to totals, store the counters that they include, and delete closed sockets."""
         with self._transaction() as database:
             database.executemany(_ADD_USAGE, [(*account, octets) for account, octets in usage.added.items()])
             database.executemany(

@@ -147,7 +147,7 @@ MISSING_FEATURES = {
         policy=STEERING_POLICY,
     ),
     "types of the kernel": MissingFeature(
-        "sockets that send nothing keep their limits until they do", empty="/sys/kernel/btf", runs="iptables"
+        "sockets that send nothing keep their limits until they send", empty="/sys/kernel/btf", runs="iptables"
     ),
 }
 

@@ -338,7 +338,7 @@ def test_caps_are_logged_when_decided_and_when_lifted(
             print_status(scene.status())
             assert " 10 Mbit/s │ 4d50:" in capsys.readouterr().out
             await scene.reload(UNCAPPED)
-            lifted = "10.77.0.1:3128-10.1.0.1:40000 (10 Mbit/s): no cap any more: no rule matches"
+            lifted = "10.77.0.1:3128-10.1.0.1:40000 (10 Mbit/s): no longer capped: no rule matches"
             await until(lambda: lifted in caplog.messages)
 
     test(tmp_path)

@@ -117,7 +117,7 @@ def test_time_of_the_capture_opens_rules_and_expires_handshakes(replay: Run) -> 
     _, out, _ = replay(pcap([*handshake, later]), policy=night + "}")
     lines = out.splitlines()
     assert "22:20:00.000000  the hours of rule spare end" in lines
-    over = "cap of rule spare is over after 400.0 s, 0 B: rule spare does not apply: outside its hours"
+    over = "cap of rule spare ended after 400.0 s, 0 B: rule spare does not apply: outside its hours"
     assert f"                 10.77.0.1:48830 {over}" in lines
     # The capture does not show whether the handshake was completed.
     (ended,) = entries(replay(pcap([BOTH[0], later]), "--json", policy=night + "}")[1])[1:2]

@@ -54,7 +54,7 @@ async def test_events_of_a_connections_life(tmp_path: Path) -> None:
         assert {each["text"].partition(": ")[2] for each in more if each["kind"] == "fault"} == {
             "the kernel's records disagree: no end was reported, but the kernel does not list it"
         }
-        assert more[1]["text"] == "10.1.0.1:40000 on path a: no cap in force any more"
+        assert more[1]["text"] == "10.1.0.1:40000 on path a: no cap is in force"
         assert [each["seq"] for each in more] == list(range(events[-1]["seq"] + 1, events[-1]["seq"] + 8))
         assert scene.request(query="summary")["last_event"] == more[-1]["seq"]
 

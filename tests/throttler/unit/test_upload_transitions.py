@@ -288,11 +288,11 @@ def test_rate_of_siblings_is_not_measured_over_milliseconds() -> None:
     (ramp,) = scene.transitions._ramps.values()
     sockets = {each: scene.sample(each) for each in scene.transitions.urgent()}
     scene.transitions.observe(list(sockets), sockets, scene.now + 0.1)
-    before = ramp.others_rate
+    before = ramp.siblings_rate
     sibling = sockets[SIBLING]
     sockets[SIBLING] = sibling._replace(bytes_received=sibling.bytes_received + ASSIGNMENT_BYTES)
     scene.transitions.observe(list(sockets), sockets, scene.now + 0.105)
-    assert ramp.others_rate == before
+    assert ramp.siblings_rate == before
 
 
 def test_rate_is_measured_between_two_readings_of_the_socket() -> None:

@@ -86,10 +86,10 @@ def _parser() -> argparse.ArgumentParser:
     events.add_argument("--rule", metavar="NAME", help="only events of this rule")
     text = "show at most this number of the latest events (default: 1000)"
     events.add_argument("--limit", type=int, default=1000, metavar="NUMBER", help=text)
-    add_output(events, "print JSON, one object a line")
+    add_output(events, "print JSON, one object per line")
 
     top = add("top", "top", "Show connections and subflows live: rates, caps and reasons; --once prints one table.")
-    top.add_argument("--once", action="store_true", help="print one table and end")
+    top.add_argument("--once", action="store_true", help="print one table and exit")
     text = "value by which the connections are sorted (default: rate)"
     top.add_argument("--sort", choices=("rate", "bytes", "age", "client"), default="rate", help=text)
     top.add_argument("--client", metavar="ADDRESS", help="only connections of this client")
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--interface", action="append", metavar="[PREFIX=]NAME", help=text)
     text = "the capture was not made on the proxy's host: ignore the directions of its packets"
     replay.add_argument("--elsewhere", action="store_true", help=text)
-    replay.add_argument("--json", action="store_true", help="print JSON, one object a line")
+    replay.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
     add("cleanup", "daemon", "Remove the objects that a killed daemon left in the kernel; restore those it replaced.")
     return parser

@@ -168,9 +168,9 @@ def _follow(path: Path, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             journal.say("note: the daemon was restarted; its events begin here")
             request["after"] = 0
             continue
-        lost = answer["first"] - after - 1
-        if after and lost > 0:
-            journal.say(f"note: {lost} events are missing: the daemon keeps only the latest events")
+        missing = answer["first"] - after - 1
+        if after and missing > 0:
+            journal.say(f"note: {missing} events are missing: the daemon keeps only the latest events")
         events = answer["events"]
         yield from events
         # A full answer may omit events: request the next events. Otherwise request only new events.

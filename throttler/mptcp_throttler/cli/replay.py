@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The command ``replay``: print a capture of the proxy's packets as a timeline: text, or JSON lines with the keys of
-``events --json``. It needs neither a daemon nor its host."""
+"""The command ``replay``, which prints a capture of the proxy's packets as a timeline, in text or in JSON lines with
+the keys of ``events --json``. It needs neither a daemon nor its host."""
 
 from __future__ import annotations
 

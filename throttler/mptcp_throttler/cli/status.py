@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The command ``status``: print the running daemon's status as a table for the terminal or as JSON."""
+"""The command ``status``, which prints the running daemon's status as a table for the terminal or as JSON."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The operator's files: read and check settings, policy and connections."""
+"""Reads and checks the operator's files: settings, policy and connections."""
 
 from __future__ import annotations
 

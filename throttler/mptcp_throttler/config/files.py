@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Read and check the operator's files: settings, policy, and the connections of ``plan --subflows``:
+"""Reads and checks the operator's files: settings, policy, and the connections of ``plan --subflows``:
 
     connections:
       - subflows:

@@ -140,7 +140,7 @@ def load_settings(text: str, source: str) -> Settings:
     :class:`DocumentError` with all problems."""
     settings, document = load(Settings, text, source, _repeated_items)
     settings._source = source
-    settings._lines = {str(path[0]): at.line for path, at in document.keys.items() if len(path) == 1}
+    settings._lines = {str(path[0]): position.line for path, position in document.keys.items() if len(path) == 1}
     return settings.model_copy(update={"policy": Path(source).parent / settings.policy})
 
 

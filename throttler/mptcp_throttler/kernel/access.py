@@ -71,7 +71,7 @@ class KernelAccess:
     keeper: Callable[[Path], Awaitable[KeeperConnection]] = find_or_start_keeper
     """Finds a killed daemon's keeper in the state directory, or starts one."""
     subflow_commands: Callable[[], SubflowCommands] = SubflowCommands
-    ask_tunnels: Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]] = ask_async
+    query_tunnels: Callable[[Path, Mapping[str, object]], Awaitable[Mapping[str, Any]]] = ask_async
     """Queries the tunnel daemon."""
 
 

@@ -7,13 +7,13 @@ No process has a descriptor of a subflow's socket, and options of an MPTCP socke
 in our map and sets the limits of the entry. If nothing is in flight, a limit applies to the next data. Only sockets
 accepted while the program runs request these calls. The program ends with the process; the limits stay.
 
-A second program, an iterator, also reaches sockets that send nothing: to lift limits, and to set rate 0, at which a
+A second program, an iterator, also reaches sockets that send nothing. It lifts limits, and sets the rate 0, at which a
 subflow rests. It needs Linux 5.16 and CAP_PERFMON.
 
 Send buffers only grow, and only on Linux 6.1 or later (docs/soft-start.md). net.core.wmem_max limits half their size.
 
-An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it, only while a subflow retransmits: otherwise
-data of a vanished client would wait for 15 minutes. On an idle subflow, the option would override the number of
+An MPTCP socket refuses TCP_USER_TIMEOUT (tcp(7)), so the program sets it on a subflow that retransmits: otherwise data
+of a vanished client would wait for 15 minutes. On an idle subflow, the option would override the number of
 unanswered probes (tcp_keepalive_timer(), net/ipv4/tcp_timer.c).
 
 A second map gives initial options by client prefix (``shaping.initial_options``) when a subflow is accepted. The first
@@ -213,7 +213,7 @@ class SocketPacing(Bpf):
         try:
             self.iterate(self._open_iterator())
         except KernelError as error:
-            log.info("%s; sockets that send nothing keep their limits until they do", error)
+            log.info("%s; sockets that send nothing keep their limits until they send", error)
             return False
         return True
 
@@ -235,7 +235,7 @@ class SocketPacing(Bpf):
 
 
 def open_socket_pacing(ownership: Ownership) -> SocketPacing | None:
-    """Return the limits; log the reason and return None if this host does not support them."""
+    """Open the limits on sockets; log the reason and return None if this host does not support them."""
     try:
         return SocketPacing(ownership)
     except KernelError as error:

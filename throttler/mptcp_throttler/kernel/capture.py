@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Capture of MPTCP signalling on one interface, through Scapy's link-layer socket. packet(7), pcap-filter(7).
 
-The kernel filter passes SYN, RST, third ACKs with MP_JOIN, and MP_FASTCLOSE, also ADD_ADDR and MP_PRIO, whose subtypes
-share their bits, but never DSS (data). It expects the option where stacks put it: first, after two NOPs, or after a
-timestamp or SACK. It compares these preceding bytes too; otherwise one data segment in 80 would match because of a byte
-of its timestamp. It passes incoming frames to a listening port and outgoing frames from it. Loopback delivers each
-frame in both directions; only the incoming frame is read.
+The kernel filter passes SYN, RST, third ACKs with MP_JOIN, and MP_FASTCLOSE. It also passes ADD_ADDR and MP_PRIO, whose
+subtypes share their bits, but never DSS (data). It expects the option where stacks put it: first, after two NOPs, or
+after a timestamp or SACK. It compares these preceding bytes too; otherwise one data segment in 80 would match because
+of a byte of its timestamp. It passes incoming frames to a listening port and outgoing frames from it. Loopback delivers
+each frame in both directions; only the incoming frame is read.
 
 The socket has protocol 0 until filter and buffer are set; otherwise it would receive frames of other interfaces, and
 the kernel would count overflows of the small buffer as dropped.
@@ -49,12 +49,14 @@ _LINK_HEADER = {1: 14, 772: 14}  # bytes, by type of the link: Ethernet, loopbac
 
 def kernel_filter(listen_ports: Collection[int], loopback: bool = False) -> str:
     """Return the pcap-filter(7) expression for TCP ports, on the *loopback* or another interface."""
-    either, target, source = (" or ".join(f"{end}port {port}" for port in listen_ports) for end in ("", "dst ", "src "))
-    ports = f"inbound and ({either})" if loopback else f"(inbound and ({target})) or (outbound and ({source}))"
+    any_port, destination, source = (
+        " or ".join(f"{end}port {port}" for port in listen_ports) for end in ("", "dst ", "src ")
+    )
+    ports = f"inbound and ({any_port})" if loopback else f"(inbound and ({destination})) or (outbound and ({source}))"
     # Byte 12 has the header length: bytes after the header are payload, not options.
     signals = " or ".join(
-        f"(tcp[12] >= {(offset + 7) // 4 << 4:#x} and {before}tcp[{offset}] = 30 and tcp[{offset + 2}] & 0x90 = 0x10)"
-        for offset, before in _OPTION_OFFSETS.items()
+        f"(tcp[12] >= {(offset + 7) // 4 << 4:#x} and {test}tcp[{offset}] = 30 and tcp[{offset + 2}] & 0x90 = 0x10)"
+        for offset, test in _OPTION_OFFSETS.items()
     )
     ipv4 = f"tcp[13] & 6 != 0 or {signals}"
     ipv6 = ipv4.replace("tcp[", "ip6[40 + ")  # pcap-filter(7): tcp[] is for IPv4 only

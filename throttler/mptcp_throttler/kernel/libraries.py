@@ -29,7 +29,7 @@ def python_iptables() -> Any:
     """Return the package iptc. Loading it loads the kernel modules ip_tables and ip6_tables."""
     with _substitute({"distutils": None}):
         import iptc
-    # To distinguish a target from a chain it would read all of the kernel's tables, and thereby create them (nat too).
+    # To distinguish a target from a chain, iptc would read all of the kernel's tables, and so create them (nat too).
     iptc.Rule.tables = property(lambda _: [iptc.Table("mangle", False)])
     iptc.Rule6.tables = property(lambda _: [iptc.Table6("mangle", False)])
     return iptc

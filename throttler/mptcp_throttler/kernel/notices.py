@@ -165,5 +165,5 @@ def _own_message_filter() -> tuple[tuple[int, int, int, int], ...]:
     offset, own_bits = _PORT_OFFSET, OUR_PORTS >> 16
     if sys.byteorder == "little":
         offset, own_bits = offset + 2, int.from_bytes(own_bits.to_bytes(2, "little"), "big")
-    # Load the half-word with the upper bits; if it is not ours, skip the next instruction, which drops; then pass.
+    # Load the half-word with the upper bits. If the port is ours, drop the message; otherwise skip the drop, and pass.
     return (0x28, 0, 0, offset), (0x15, 0, 1, own_bits), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)

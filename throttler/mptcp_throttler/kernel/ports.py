@@ -20,8 +20,8 @@ class TrafficControl(Protocol):
     async def prepare(self) -> None:
         """Adopt our root qdisc if it exists; otherwise save the present root and replace it.
 
-        If the kernel refuses one interface at the start, restore the others. If it refuses one later, omit this
-        interface, unless all are refused or this one already has our root: then raise KernelError.
+        If the kernel refuses an interface at the start, restore the others. If it refuses an interface later, omit that
+        interface, unless all are refused or that interface already has our root: then raise KernelError.
         """
 
     @property
@@ -54,7 +54,7 @@ class Netfilter(Protocol):
         """Create or adopt the sets and the rule."""
 
     async def check(self) -> list[str]:
-        """Return deviations from :meth:`prepare`, except entries, as texts; repair none. Yields to the event loop."""
+        """Return texts on deviations from :meth:`prepare`, except entries; change nothing. Yields to the event loop."""
 
     async def read_entries(self) -> dict[FourTuple, Target]:
         """Return all entries. Yields to the event loop; changes may happen during the read."""

@@ -31,7 +31,7 @@ BUSY_SHARE = 0.9  # processor share of a period above which the loop is busy; th
 REST_SHARE = 0.1
 """Rest after a busy period, as a share of the period. Long computations make long periods: a fixed rest of 2 ms was too
 short for periods of 40 ms or more."""
-MAX_REST_SECONDS = 0.02  # a computation of some seconds must not cause a rest of tenths of a second
+MAX_REST_SECONDS = 0.02  # even a computation of some seconds must cause only a short rest
 
 
 def prefer_event_loop() -> None:

@@ -38,7 +38,7 @@ class OwnedSysctls:
         return {name: originals[name] if name in originals else _read(name) for name in names}
 
     def hold(self, values: Mapping[str, str]) -> None:
-        """Set sysctls to *values* and restore our others.
+        """Set sysctls to *values*, and restore our other sysctls.
 
         Raises KernelError if a sysctl cannot be set or saved; the sysctls not held before are then restored.
         """

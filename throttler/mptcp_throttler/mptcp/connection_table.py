@@ -115,7 +115,8 @@ class ConnectionTable:
         """Tokens of connections refused because of their client's share. Late joins to them are refused, too."""
         self.dumps = 0  # number of socket dumps begun
         self.dump_began: float | None = None
-        self.dumps_requested = self.dumps_served = 0  # requests for a dump; requests made before a complete dump began
+        self.dumps_requested = 0  # number of requests for a dump
+        self.dumps_served = 0  # number of requests that were made before the last complete dump began
 
     # Subflows and connections
 

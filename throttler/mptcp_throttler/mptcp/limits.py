@@ -23,7 +23,7 @@ class TrackerLimits:
     max_refused: int = 1_024  # refused joins that are remembered and reported per ``handshake_timeout``
     handshake_timeout: float = 10.0
     closed_linger: float = 10.0
-    """How long a connection without a subflow waits for a join (break before make), and how long an end is known."""
+    """Lifetime of a connection without a subflow, which may get a join (break before make), and of records of ends."""
     resync_grace: float = 1.0  # a dump may miss a subflow that became active less than this many seconds before it
 
 

@@ -8,7 +8,7 @@ reads only the version in MP_CAPABLE. Rules:
 - An invalid option of another kind ends the parsing, as it does in the kernel: the next option cannot be found.
 - No octets appear in a ``repr``: keys are the connection's only secret, and logs have many readers.
 
-This runs for every captured segment, hence slices and ``int.from_bytes`` rather than a declarative parser.
+This runs for every captured segment, so it uses slices and ``int.from_bytes`` rather than a declarative parser.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Parses a captured frame into a :class:`~.model.Segment`: link, IP and TCP headers, without a library.
 
-Sources: IEEE 802.1Q (tags), RFC 791 (IPv4), RFC 8200 (IPv6), RFC 9293, 3.1 (TCP). Without a whole TCP header in an
-unfragmented packet or first fragment, the result is None: other protocols, later fragments, IPv6 extension headers,
-truncated or malformed frames. No function raises. Checksums are ignored, because offloading leaves them incomplete.
+Sources: IEEE 802.1Q (tags), RFC 791 (IPv4), RFC 8200 (IPv6), RFC 9293, 3.1 (TCP). The result is None for other
+protocols, later fragments, IPv6 extension headers, and truncated or malformed headers. No function raises. Checksums
+are ignored, because offloading leaves them incomplete.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def parse_frame(
 
 
 def locate_tcp(frame: bytes, ip: int) -> _TcpLocation | None:
-    """Return, for the IP packet at the offset *ip*, the offset of TCP, the end of the captured packet, source and
-    destination; None if the packet has no TCP header."""
+    """Return the offset of TCP in the IP packet at offset *ip*, the end of the captured packet, source and destination;
+    None if the packet has no TCP header."""
     version = frame[ip] >> 4
     return _ipv4(frame, ip) if version == 4 else _ipv6(frame, ip) if version == 6 else None
 

@@ -8,7 +8,7 @@
 No I/O, no clock: times are seconds of one clock that is never set. Every call returns the events that it caused.
 
 Sources of the kernel's records: linux/mptcp_pm.h (events), linux/inet_diag.h and linux/mptcp.h (dumps). The kernel has
-checked each handshake, so the table holds exactly what the kernel has. Events can get lost, and a dump takes time. A
+checked each handshake, so the table has exactly the kernel's subflows. Events can get lost, and a dump takes time. A
 ``DISAGREEMENT`` is a contradiction between two kernel records: another token or address identifier for the same
 subflow, or a subflow that a dump lists after its end or does not list.
 
@@ -267,8 +267,8 @@ class Resync:
         self._table.dump_began = time
         self._dump_number, self._requests = self._table.dumps, self._table.dumps_requested
         self._postponed: list[tuple[KernelSubflow, float]] = []
-        """Sockets of connections with too many subflows, joins of unknown connections, each with its reading time. The
-        rest of the dump may show that other subflows ended, or the initial subflow, which identifies the client."""
+        """Sockets of connections with too many subflows, and joins to unknown connections, with their reading times.
+        The rest of the dump may show that other subflows ended, or the initial subflow, which identifies the client."""
 
     def add(self, piece: Iterable[KernelSubflow], read_time: float | None = None) -> list[Event]:
         """Apply some sockets of the dump, in any order. New subflows date from *read_time*, when the kernel read them

@@ -6,9 +6,9 @@ two paths. So a young connection on one path is *anticipated* to have two. If it
 decision is repeated for one path, and the client has a miss. A "second subflow" is always on a second path.
 
 A client is the source address of its connections (all clients behind a NAT count as one). Only its last connections
-count. If one of them had a second subflow, later connections are anticipated; if nearly all had a second subflow, for
-twice the time of a join. If no second subflow came in time, or several connections ended too early for it, the client
-has a single path. Its connections are not anticipated until one has a second subflow, or after ``CLIENT_TIMEOUT``.
+count. If one of them had a second subflow, later connections are anticipated; if nearly all had one, for twice the time
+that a join takes. If no second subflow came in time, or several connections ended too early for it, the client has a
+single path. Its connections are not anticipated until one has a second subflow, or after ``CLIENT_TIMEOUT``.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MAX_MISSES = {False: 1.0, True: 2.0}
 """Misses until a client counts as single-path, by whether it ever joined: on busy paths, joins may come too late."""
 SHORT_MISS_WEIGHT = 0.34  # weight of a connection that ended before its window
 CLIENT_TIMEOUT = 600.0  # a client without a connection for this long is forgotten
-MAX_FORGOTTEN = 256  # maximum clients forgotten per second: removing their initial limits takes 1 to 2 ms
-MAX_CLIENTS = 65_536  # maximum addresses remembered; a new address replaces the address seen longest ago
+MAX_FORGOTTEN = 256  # maximum number of clients forgotten per second: removing their initial limits takes 1 to 2 ms
+MAX_CLIENTS = 65_536  # maximum number of remembered addresses; a new address replaces the least recently seen
 
 
 @dataclass(slots=True)

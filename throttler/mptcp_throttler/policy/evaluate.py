@@ -79,7 +79,7 @@ class RuleOutcome(NamedTuple):
     kind: Kind
     matched: bool
     failed: str | None  # The first unmet condition, in words. For a rule that decided: why its cap is lifted.
-    until: float | None = None  # when the rule's hours next change this, seconds since the epoch; None without hours
+    until: float | None = None  # when the rule's hours next change the outcome, epoch seconds; None without hours
 
 
 def cap_text(throttle: Throttle) -> str:
@@ -89,7 +89,7 @@ def cap_text(throttle: Throttle) -> str:
 
 
 def _map_prefixes(items: Iterable[tuple[Collection[Network] | None, int]]) -> Prefixes[int]:
-    """Return, for each prefix, the bits of the paths or rules that name it: one look-up finds all of 10,000."""
+    """Return, for each prefix, the bits of the paths or rules that name it, so that one look-up replaces 10,000."""
     bits_by_network: dict[Network, int] = {}
     for networks, bit in items:
         bits_by_network.update((each, bits_by_network.get(each, 0) | bit) for each in networks or ())

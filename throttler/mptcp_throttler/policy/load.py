@@ -42,7 +42,7 @@ class CheckedPolicy:
 
 
 def check_policy(text: str, source: str, interfaces: Collection[str] | None = None) -> CheckedPolicy:
-    """Return the policy in *text* and its problems. *source*: the file; *interfaces*: of the settings, if known."""
+    """Return the policy in *text* and its problems. *source*: file name; *interfaces*: from the settings, if known."""
     document = parse_document(text, source)
     policy, problems = validate(Policy, document)
     checks = (_unknown_paths, _unknown_budgets, _repeated_names, _wrong_actions)
@@ -141,11 +141,11 @@ def _wrong_actions(document: Document) -> Iterator[Problem]:
 
 
 def _repeated_names(document: Document) -> Iterator[Problem]:
-    first: dict[str, int] = {}
+    first_index: dict[str, int] = {}
     for index, rule in _rules_of(document):
         name = rule.get("name")
-        if isinstance(name, str) and first.setdefault(name, index) != index:
-            line = document.value_position(("rules", first[name], "name")).line
+        if isinstance(name, str) and first_index.setdefault(name, index) != index:
+            line = document.value_position(("rules", first_index[name], "name")).line
             message = f"{shown(name)} is already the name of the rule on line {line}; choose another name"
             yield problem_at(document, ("rules", index, "name"), name, message)
 

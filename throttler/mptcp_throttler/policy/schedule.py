@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The weekly hours of a rule: parses them, computes whether they are open, and when that changes.
+"""Parses the weekly hours of a rule, and computes whether they are open and when that changes.
 
 A window is open while the local time of day is between its ends. A window inside a repeated hour opens twice. A window
 inside a skipped hour does not open; a window that begins in it opens at its end. A window that passes midnight belongs
@@ -103,8 +103,8 @@ def _days_text(days: frozenset[int]) -> str:
 
 
 def moment_text(moment: float, now: float, zone: tzinfo) -> str:
-    """Return the local time of *moment*: ``18:00``, ``Mon 08:00`` or, from a week after *now* on, with the date; in a
-    repeated hour with the offset from UTC."""
+    """Return the local time of *moment*: ``18:00`` or ``Mon 08:00``. Add the date from a week after *now* on, and the
+    offset from UTC in a repeated hour."""
     local, today = datetime.fromtimestamp(moment, zone), datetime.fromtimestamp(now, zone).date()
     days_ahead = (local.date() - today).days
     weekday = DAYS[local.weekday()].title()
@@ -131,14 +131,14 @@ def next_change(schedules: Collection[Sequence[Window]], zone: tzinfo, now: floa
         local = datetime.fromtimestamp(instant, zone)
         return [is_open(windows, local) for windows in schedules]
 
-    # A window may open or close at its ends on each day, both of them in a repeated hour, and when the offset from UTC
+    # A window may open or close at its ends on each day (twice in a repeated hour), and when the offset from UTC
     # changes. Its ends in a skipped hour have no effect.
     edges = {edge for window in chain.from_iterable(schedules) for edge in (window.start, window.end)} | {MIDNIGHT}
     days = [datetime.fromtimestamp(now, zone).date() + timedelta(days=ahead) for ahead in range(_HORIZON.days + 1)]
     ends = product(days, edges, (0, 1))
     moments = {datetime.combine(day, edge, zone).replace(fold=fold).timestamp() for day, edge, fold in ends}
     steps = range(int(now) // _STEP * _STEP, int(now + _HORIZON.total_seconds()) + _STEP, _STEP)
-    offsets = [(at, datetime.fromtimestamp(at, zone).utcoffset()) for at in steps]
-    moments.update(float(at) for (_, before), (at, after) in pairwise(offsets) if before != after)
+    offsets = [(moment, datetime.fromtimestamp(moment, zone).utcoffset()) for moment in steps]
+    moments.update(float(moment) for (_, before), (moment, after) in pairwise(offsets) if before != after)
     present = state(now)
-    return next((at for at in sorted(moments) if at > now and state(at) != present), None)
+    return next((moment for moment in sorted(moments) if moment > now and state(moment) != present), None)

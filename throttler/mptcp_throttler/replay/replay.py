@@ -36,8 +36,8 @@ from mptcp_throttler.views.answers import AccountAnswer
 from mptcp_throttler.views.budgets import budget_rows
 from mptcp_throttler.views.text import planned_reason
 
-TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods; in a gap of the capture, at
-MAX_TICKS: Final = 10_000  # least this part of the gap: the time of a damaged packet may be years ahead
+TICK_SECONDS: Final = 1.0  # interval of the checks for expired subflows and budget periods
+MAX_TICKS: Final = 10_000  # in a gap, a check covers at least 1/10,000 of it: a damaged time may be years ahead
 SAMPLE_SECONDS: Final = 0.1  # the daemon's sampling interval near the next step of a budget
 MAX_ACCOUNTS: Final = 20  # maximum accounts in the summary; if the policy has more budgets, one account of each
 _UNKNOWN_TOKEN: Final = "no connection with this token is known: it began before the capture, or the join is forged"
@@ -116,7 +116,7 @@ class Replay:
         self._syn_seen: dict[FourTuple, bool] = {}  # for subflows with MPTCP options: whether the SYN was captured
         self._verdicts: dict[int, dict[_Key, Verdict]] = {}
         self._active: dict[FourTuple, ByteCounts] = {}
-        self._caps: dict[_Key, tuple[str, float, int]] = {}  # in force: rule, begin, bytes that the subflow had carried
+        self._caps: dict[_Key, tuple[str, float, int]] = {}  # in force: rule, begin, bytes carried before
         self._subflows_with_data: set[FourTuple] = set()  # subflows that carried data since the last sample
         self._next_expiry_check = self._next_sample = self._next_rule_change = math.inf
         """Times of the next check for expired subflows, sample for budgets, and begin or end of a rule's hours."""
@@ -332,7 +332,7 @@ class Replay:
         total.bytes += byte_count
         reason = "" if verdict is None else f": {verdict.reason}"
         upload = "upload: " if key[1] is Direction.UP else ""
-        text = f"{upload}cap of rule {rule} is over after {seconds:.1f} s, {approximate_size(byte_count)}{reason}"
+        text = f"{upload}cap of rule {rule} ended after {seconds:.1f} s, {approximate_size(byte_count)}{reason}"
         details = {"path": None if verdict is None else verdict.path, "rule": rule, "direction": key[1].value}
         return Entry(self.now, "lifted", text, token, key[0], details=details)
 

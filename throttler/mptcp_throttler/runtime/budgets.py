@@ -213,7 +213,7 @@ class ClosedSockets(Component):
 
 
 class Grants(Component):
-    """The grants of one daemon: a new grant comes into force within a second, and ends at its time."""
+    """The grants of one daemon: a new grant comes into force within a second, and ends when it expires."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine, self._stage = engine, engine.grants
@@ -257,7 +257,7 @@ class Grants(Component):
         before = self._stage.in_force
         tokens = self._stage.set_grants(self._grants, time.time(), self._engine.tracker.connections)
         for each in set(before) - set(self._stage.in_force):
-            if not self._stage.covers(each.network):  # a longer grant, or one for a larger network, may still hold
+            if not self._stage.covers(each.network):  # a longer grant, or one for a larger network, may remain
                 self._report(each, "caps apply again")
         if before != self._stage.in_force:
             await self._engine.apply_grants(tokens)

@@ -54,7 +54,7 @@ async def _tunnels(settings: Settings) -> str:
     if not settings.ownership.tunnel_ports:
         return ""
     try:
-        await REAL.ask_tunnels(settings.tunnel_socket, {"classes": {}})
+        await REAL.query_tunnels(settings.tunnel_socket, {"classes": {}})
     except (FileNotFoundError, ConnectionRefusedError):
         return ""  # a restarted daemon has no classes
     except OSError as error:

@@ -28,7 +28,7 @@ from mptcp_throttler.telemetry.decision import Comparer, Decision, Verdicts, wit
 log = logging.getLogger(__name__)
 
 MAX_AT_ONCE = 64  # maximum number of connections that are decided without a yield to the event loop
-SLICE_SECONDS = 0.003  # maximum delay of a new join; a slice takes three times as long after a fork for a status
+SLICE_SECONDS = 0.003  # maximum delay of a new join; after a fork for a status request, slices take 3 times as long
 NOT_CAPPED: Final = "counted but not capped: it belongs to a tunnel"
 NOT_STEERED: Final = "the tunnel's daemon chooses the paths"
 YOUNG_SECONDS = 0.3  # up to this age, an observed subflow has so little in flight that its cap may begin at once

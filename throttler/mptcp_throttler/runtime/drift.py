@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Drift: detects and repairs changes that other programs make to the throttler's objects.
 
-The components compare and repair shortly after the kernel reports a change (``kernel.notices``: traffic control,
-interfaces, nftables), and every ``verify_interval`` for changes that it does not report: ipset, legacy iptables,
-sysctls, BPF, files. If another program keeps changing an object back, that object waits for the periodic comparison.
+The components compare and repair soon after the kernel reports a change of traffic control, interfaces or nftables
+(``kernel.notices``). It does not report changes of ipset, legacy iptables, sysctls, BPF and files: they are compared
+every ``verify_interval``. If another program keeps changing an object, that object waits for the periodic comparison.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_NAMED = 8  # maximum number of changes that are named in the log at the next
 class ChangeCounters:
     noticed: int = 0  # changes by other programs, reported by the kernel, of our objects or their dependencies
     comparisons: int = 0  # number of comparisons that notices caused
-    repaired: int = 0  # comparisons, including periodic ones, that found something to repair
+    repaired: int = 0  # comparisons, also periodic, that repaired an object
 
 
 class DriftMonitor:

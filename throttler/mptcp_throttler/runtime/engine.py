@@ -72,8 +72,8 @@ class Engine:
         self.downloads = Downloads(settings, kernel, self.tunnels)
         self.uploads = Uploads(settings, kernel, connections)
         self._planners = self.downloads.planner, self.uploads.planner
-        # Seconds by which the wall clock is ahead of the monotonic clock, in which times are stored. It is updated only
-        # when the wall clock was set, so that a stored time is always shown as the same wall time.
+        # Wall clock minus monotonic clock, seconds. Stored times are monotonic. This offset changes only when the wall
+        # clock is set, so that a stored time is always shown as the same wall time.
         self.clock_offset = time.time() - time.monotonic()
         self.traffic = Traffic(time.monotonic, lambda: self.sampler.sweep_seconds)
         self.events = EventRecorder(self.traffic, lambda: self.clock_offset)
@@ -198,7 +198,7 @@ class Engine:
         loop, planner = asyncio.get_running_loop(), self.downloads.planner
         if self.socket_limiter.possible:
             # Handle the first changes at once, so that the next sample finds the new limits. If more changes remain,
-            # let the event loop run before the next ones.
+            # let the event loop run before the next changes.
             self.socket_limiter.follow()
             if planner.changed_subflows:
                 loop.call_soon(self.apply_plan)

@@ -114,7 +114,7 @@ def end_acyclic() -> None:
 
 
 async def collect_garbage() -> None:
-    """Collect young objects and freeze the survivors for good, forever."""
+    """Forever, collect young objects and freeze the survivors."""
     try:
         collected = time.monotonic()
         while True:

@@ -74,7 +74,7 @@ class LineFormatter(logging.Formatter):
 
 
 class JournalHandler(logging.StreamHandler[TextIO]):
-    """Sends entries to the journal; if the journal does not take an entry at once, prints a line on stderr."""
+    """Sends entries to the journal; if the journal does not accept an entry at once, prints a line on stderr."""
 
     def __init__(self, address: str) -> None:
         """Open a socket for the journal. Raises OSError if no journal listens at *address*."""
@@ -184,7 +184,7 @@ class CapLog:
         was_dry = decision.was_dry
         if was_dry and decision.is_dry_run_change:
             return  # the subflows had no real cap
-        text = "would no longer be capped (dry run)" if was_dry else "no cap any more"
+        text = "would no longer be capped (dry run)" if was_dry else "no longer capped"
         for capped, verdict in decision.lost:
             self._record(decision, capped, was_dry, 1, f"{text}: {verdict.reason}")
         for capped in decision.ended:

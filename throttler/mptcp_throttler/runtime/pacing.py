@@ -95,8 +95,8 @@ class SocketLimiter(Component, Consumer):
         """Set the initial options of subflows accepted from now on, by the client's prefix.
 
         Only changes are written, because there may be ten thousand prefixes, and 65,536 single clients. The event loop
-        runs in between, so other calls, also of :meth:`set_clients`, may run, and subflows may begin with settings of
-        the previous policy: the BPF program reverts them after the first segments, and the first sample ends a rest.
+        runs in between, so other calls may run, also of :meth:`set_clients`. Subflows may begin with settings of the
+        previous policy: the BPF program reverts them after the first segments, and the first sample ends a rest.
         """
         if not self.possible or not self._pacing.sets_initial_options:
             return
@@ -232,7 +232,7 @@ async def lift_all(
     pacing: SocketPacing, sockets: KernelSockets, seconds: float
 ) -> tuple[int, Collection[KernelSubflow]]:
     """Lift all limits of all sockets; return how many had a pacing limit, and the sockets that keep it. Busy sockets
-    may take the change only a round trip later: wait for them at most *seconds*. Raises KernelError."""
+    may apply the change a round trip later: wait for them at most *seconds*. Raises KernelError."""
     all_sockets: list[KernelSubflow] = []
     for piece in sockets.batches():
         all_sockets += (each for each in piece if each.cookie)

@@ -5,8 +5,7 @@ Only the user-space path manager can make one subflow backup among several that 
 ``net.mptcp.pm_type`` 1, the kernel accepts joins only while a process listens to the path manager's events. This
 applies to each connection accepted at that setting, as long as it lives. So a keeper process
 (``kernel.mptcp_pm.keeper``) also listens, from before the sysctl is set until the last such connection has ended.
-Until then, ``net.mptcp.stale_loss_cnt`` is 3 instead of 4: the kernel then leaves a subflow whose path has died one
-timeout earlier.
+Until then, ``net.mptcp.stale_loss_cnt`` is 3 instead of 4: the kernel then leaves a dead path one timeout earlier.
 """
 
 from __future__ import annotations

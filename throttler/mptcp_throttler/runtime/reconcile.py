@@ -5,7 +5,7 @@ A class is created before the entries that name it, and an entry is deleted befo
 names a missing class would pass unshaped. If the kernel refuses a change, the other changes are made first; then the
 refused change is retried with growing pauses. Before a retry the actual state is read: a batch may fail in part.
 
-The comparison with the kernel runs concurrently, and ignores objects that were changed since it began. If another
+The comparison with the kernel runs concurrently, and ignores objects that were changed since it began. If any other
 object differs, changes stop until the whole state has been read again and repaired.
 """
 
@@ -55,11 +55,11 @@ class Reconciler:
         self._netfilter = netfilter
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._is_closed = False  # whether all was removed: a task that waited for the lock must not recreate it
+        self._is_closed = False  # whether everything was removed: a task that waited for the lock must not recreate it
         self._was_refused = False
         """Whether the kernel refused a change. Then only :meth:`run` makes changes, after it has read the state."""
         self._changing_now: set[int | FourTuple] = set()  # classes and entries that are being changed right now
-        self._changed_since_read: set[int | FourTuple] | None = None  # the same, since the current comparison began
+        self._changed_since_read: set[int | FourTuple] | None = None  # changed since the current comparison began
 
     async def prepare(self) -> None:
         """Prepare the interfaces, create or adopt sets and rules, and give the actual state to the planner."""
@@ -220,8 +220,8 @@ class Reconciler:
             problems = dict.fromkeys([*tc_problems, *await self._netfilter.check()], 1)
             if not problems:
                 entries, plan = await self._netfilter.read_entries(), self.planner
-                ours, same = plan.classes.actual, ClassSpec.same_as
-                if classes is not None and await _count_differences(ours, classes, same, changed):
+                recorded, same = plan.classes.actual, ClassSpec.same_as
+                if classes is not None and await _count_differences(recorded, classes, same, changed):
                     problems["classes differ"] = 0
                 if await _count_differences(plan.entries.actual, entries, Target.__eq__, changed):
                     problems["entries differ"] = 0

@@ -109,7 +109,7 @@ class Sampler:
                 await asyncio.sleep(IDLE_SECONDS)
 
     async def sample_watched(self) -> None:
-        """Sample all watched subflows if that is due, by a sweep or by look-ups of a few. Raises KernelError."""
+        """Sample all watched subflows if due: by a sweep, or by look-ups if they are few. Raises KernelError."""
         watching = [state.consumer for state in self._states if state.consumer.watches_any()]
         if self._pause_to_sweep() > 0 or not watching:
             return
@@ -132,7 +132,7 @@ class Sampler:
         pause after each slice (``REST_RATIO``). Raises KernelError."""
         async with self._sweep_lock, self._without_look_ups():
             pace = _Pace(REST_RATIO if with_pauses else 0.0)
-            # ``latest`` is updated in place, so that old samples are freed one by one as new ones come.
+            # ``latest`` is updated in place, so that old samples are freed one by one as new samples arrive.
             seen = set[FourTuple]()
             for piece in self._sockets.batches():
                 for subflow in piece:

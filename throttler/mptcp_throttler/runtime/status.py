@@ -204,8 +204,8 @@ def _read_line(client: socket.socket) -> bytes:
 
 
 def answer(snapshot: Snapshot, line: bytes) -> Iterator[bytes]:
-    """Yield the JSON answer to *line* in pieces; an empty line requests the whole status. A complete answer is one line
-    with its end of line; otherwise it was cut off."""
+    """Yield the JSON answer to *line* in pieces; an empty line requests the whole status. A complete answer ends with a
+    line feed; without it, the answer was cut off."""
     try:
         query, arguments = parse_request(line)
         if query == STATUS:

@@ -44,7 +44,7 @@ class Tunnels(Component):
     ) -> None:
         """*on_events* gets the events of paths, *on_earlier_bytes* a path's cookie and the bytes that the path sent and
         received before the throttler tracked it."""
-        self._settings, self._query = settings, kernel.ask_tunnels
+        self._settings, self._query = settings, kernel.query_tunnels
         self._on_events, self._on_earlier_bytes = on_events, on_earlier_bytes
         self.table = TunnelTable(settings.ownership.tunnel_ports)
         self.entries: dict[FourTuple, Target] = {}

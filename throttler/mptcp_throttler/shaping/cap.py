@@ -12,7 +12,7 @@ from mptcp_throttler.policy.model import Direction, Throttle
 from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import FIRST_MINOR, LAST_MINOR, ClassSpec, class_spec
 
-PATH_RESERVE = 128  # one in this many numbers is reserved for path caps: client caps may use all others at a reload
+PATH_RESERVE = 128  # 1/128 of the numbers is reserved for path caps: client caps may use all others at a reload
 
 
 class PlanError(Exception):

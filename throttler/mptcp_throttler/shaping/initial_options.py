@@ -3,8 +3,8 @@
 Pure.
 
 If the client's address suffices to decide that a path is capped, the kernel accepts its subflows with a small bound on
-unsent data, few initial segments, and, for a path cap, in the cap's class: if hundreds begin at a time, their entries
-would come after the first segments. A cap with an immediate onset sets only the class. A client known to have a single
+unsent data and few initial segments. Under a path cap, they also begin in the cap's class: if hundreds began at a time,
+their entries would come too late. A cap with an immediate onset sets only the class. A client known to have a single
 path gets only a large bound on unsent data: if a second path appears, little data must drain before the cap begins.
 
 A socket that never gets a soft cap keeps the small bound for its first 450 kB (``kernel/sockets/programs``), so only
@@ -27,7 +27,7 @@ from mptcp_throttler.policy.verdict import ScopeKey
 from mptcp_throttler.shaping.model import MTU, InitialOptions
 
 UNSENT_SECONDS = 0.001  # bound on unsent data, as time at the cap's rate: one segment up to about 10 Mbit/s
-INITIAL_WINDOW_SECONDS = 0.004  # initial window, as time at the cap's rate: small, as many may begin at the same time
+INITIAL_WINDOW_SECONDS = 0.004  # initial window, as time at the cap's rate: short, because many may begin together
 MIN_WINDOW, MAX_WINDOW = 2, 10  # limits of the initial window, segments; the kernel's default is 10
 DEFAULT_OPTIONS = InitialOptions()
 MAX_REST_RATE: Final = 1_000_000
@@ -89,7 +89,7 @@ def initial_options(
 def with_exceptions(
     options: Mapping[Network, InitialOptions], networks: Collection[Network]
 ) -> dict[Network, InitialOptions]:
-    """Return *options* with exceptions for clients in *networks*, which get none."""
+    """Return *options* with exceptions for clients in *networks*, which get no settings."""
     if not options or not networks:
         return dict(options)
     exceptions = Prefixes((each, True) for each in networks)

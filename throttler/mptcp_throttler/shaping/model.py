@@ -99,7 +99,7 @@ class SocketLimit:
     """SO_MAX_PACING_RATE, bits/s. The MPTCP scheduler uses it as the rate of the path. If it is 0, the scheduler skips
     the path (mptcp_subflow_get_send(), net/mptcp/protocol.c), and the subflow rests."""
     not_sent: int | None = None  # TCP_NOTSENT_LOWAT, bytes: the scheduler assigns nothing while more is unsent
-    send_buffer: int | None = None  # minimum send buffer, bytes, permanently: the kernel then no longer adapts it
+    send_buffer: int | None = None  # permanent minimum of the send buffer, bytes: the kernel no longer adapts it
 
 
 NO_LIMIT = SocketLimit()

@@ -2,14 +2,14 @@
 """Turns verdicts into the HTB classes and set entries that they need. Pure: without kernel access; times are arguments.
 
 Each cap (:class:`~mptcp_throttler.policy.verdict.ScopeKey`) has one class. The class of a path cap is created with the
-policy, so that later connections do not wait; the class of a client's or connection's cap is created at its first use,
+policy, so that later connections do not wait. The class of a client's or connection's cap is created at its first use,
 and deleted when it was idle for some time. A class keeps its minor number as long as it exists, across reloads and (by
 :meth:`Planner.adopt`) restarts of the daemon, because the entries in the kernel refer to it.
 
 A capped subflow is *pending* while ``onset`` runs its onset (:attr:`Planner.soft_caps`), until
 :meth:`Planner.complete`. Then its entry becomes desired. A lowered cap gets its new rate when the onsets of all its
 users are complete. The cap is *in force* when the kernel has class and entry. After its end, a subflow *drains*: its
-entry stays until the data assigned to it are sent. Each call by ``onset`` costs O(1) per subflow.
+entry stays until the data assigned to it are sent. Each call from ``onset`` costs O(1) per subflow.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from mptcp_throttler.shaping.cap import ClassNumbers, LiveCap, Member, PlanError
 from mptcp_throttler.shaping.model import DEFAULT_MINOR, SMALL_FALL_SHARE, ClassSpec, DeltaTracker, Ownership, Target
 
 IDLE_SECONDS = 60.0  # how long the class of an unused cap is kept
-CONNECTION_IDLE_SECONDS = 2.0  # the same for a connection's cap: shorter, because its token is not used again
+CONNECTION_IDLE_SECONDS = 2.0  # how long the class of a connection's unused cap is kept; no later cap has its token
 UNCAPPED = Target(DEFAULT_MINOR, 0)
-"""Target of a subflow that lost the cap in whose class it began: its packets would still use this class otherwise."""
+"""Target of a subflow that lost the cap in whose class it began: otherwise its packets would still use that class."""
 DRAIN_SECONDS = 10.0  # minimum lifetime of an ended subflow's entry; longer if its socket is known to have data
-MAX_DRAINING = 16_384  # maximum draining entries, the oldest is dropped first: 10,000 connections/s would keep 100,000
+MAX_DRAINING = 16_384  # maximum number of draining entries; without it, 10,000 connections/s would keep 100,000
 MAX_CHANGED = 1024  # maximum number of changed subflows processed per call
 DRAIN_SLICE = 2048  # maximum number of draining entries dropped per call: this takes about 4 ms
 
@@ -50,7 +50,7 @@ class Planner:
         self._numbers = ClassNumbers(ownership.htb_major)
         self.members: dict[FourTuple, Member] = {}  # subflows with cap or entry, or at rest; read-only for others
         self._connections: dict[int, tuple[FourTuple, ...]] = {}
-        self.draining: dict[FourTuple, float] = {}  # ended members, oldest first, and until when their entries stay
+        self.draining: dict[FourTuple, float] = {}  # ended members, oldest first, with the end time of their entries
         self.changed_subflows: set[FourTuple] = set()  # subflows that :meth:`take_changed_subflows` returns
         self._marks: dict[str, int] = {}
         self._rules: dict[str, Rule] = {}
@@ -62,8 +62,8 @@ class Planner:
         """Function that is called with the entries that the kernel added or changed (True) or removed (False)."""
         self.clock: Callable[[], float] = lambda: 0.0
         self.report_delay: Callable[[float], None] = lambda seconds: None
-        """Function that is called with the seconds, by :attr:`clock`, from the decision on a cap or its new rate to the
-        full effect on a subflow, except for caps that balance loads."""
+        """Function that is called with the delay, seconds of :attr:`clock`, from the decision on a cap or its new rate
+        to its full effect on a subflow. Caps that balance loads are not reported."""
 
     def set_policy(self, policy: Policy) -> None:
         """Put *policy* in force. The caller must then give verdicts under it for every connection."""

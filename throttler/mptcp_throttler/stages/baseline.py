@@ -23,7 +23,8 @@ PRESENT_SECONDS = 0.3  # seconds over which the present rate is computed
 MAX_WINDOW_LIMITED = 0.1  # if the receive window stops the sender for more than this share of time, the client is slow
 MIN_BACKLOG_SECONDS = 0.05  # minimum of a backlog, as time to send the unsent data; below, the application may be slow
 MAX_GAP_SECONDS = 10.0  # seconds; samples further apart are not compared
-DEGRADED_SHARE, HEALTHY_SHARE = 0.5, 0.8  # of the baseline: a path is degraded up to the first, healthy from the second
+DEGRADED_SHARE = 0.5  # a path whose rate is at most this share of its baseline is degraded
+HEALTHY_SHARE = 0.8  # a path whose rate is at least this share of its baseline is healthy
 DECAY_SECONDS = 120.0  # time in which a baseline falls to 1/e, so that a path that stays slower gets a lower baseline
 FORGET_SECONDS = 3 * DECAY_SECONDS  # time after which the baseline of a path without subflows is forgotten
 READ_TOGETHER_SECONDS = 0.1  # reads of different subflows count as simultaneous if they are at most this long apart
@@ -223,7 +224,7 @@ class Paths:
                 self.unused[path.address] = path
 
     def begin_samples(self, now: float) -> None:
-        """Set ``last_change`` of paths that subflows left to *now*, the time of the next samples; forget old paths."""
+        """Set ``last_change`` to *now*, the samples' time, for paths that subflows have left; forget old paths."""
         for path in self._changed:
             path.last_change = now
         self._changed.clear()

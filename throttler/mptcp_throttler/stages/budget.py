@@ -138,13 +138,13 @@ class Accounts:
         return f"until {datetime.fromtimestamp(self._period_of[budget.name][1], self._zone):%Y-%m-%d %H:%M %Z}"
 
     def set_used(self, periods: Collection[tuple[str, int]], used: Mapping[Account, int]) -> Collection[int]:
-        """Set the used bytes of all accounts of *periods* to the ledger's; return the connections to decide again.
+        """Set the used bytes of all accounts of *periods* from the ledger; return the connections to decide again.
         Before the call, all counts that were fetched for the ledger must have been written or restored."""
-        read = set(periods)
-        others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read}
+        read_periods = set(periods)
+        others = {key: octets for key, octets in self.used.items() if (key.budget, key.start) not in read_periods}
         self.used = others | dict(used)
         for account in self._open_accounts.values():
-            if (account.key.budget, account.key.start) in read:
+            if (account.key.budget, account.key.start) in read_periods:
                 self.used[account.key] = used.get(account.key, 0) + self.added.get(account.key, 0)
                 self._refresh_level(account)
         return self.pop_stale_tokens()
@@ -176,8 +176,8 @@ class Accounts:
             self._refresh_level(account)
 
     def near_change(self, span: float) -> Iterator[Collection[int]]:
-        """After a full sweep, yield for each account with new bytes: its connections if their verdicts may change soon,
-        otherwise (). The caller may pause at any point."""
+        """After a full sweep, yield for each account with new bytes its connections, or () if their verdicts cannot
+        change soon. The caller may pause at any point."""
         grown, self._grown_accounts = self._grown_accounts, {}
         for account in grown:
             used = self.used.get(account.key, 0)  # missing if the account's period has ended
@@ -217,7 +217,7 @@ class MeteredSubflow:
     four_tuple: FourTuple
     token: int
     accounts: tuple[OpenAccount, ...] = ()
-    next_accounts: tuple[OpenAccount, ...] | None = None  # the accounts after the next sample; None: the same
+    next_accounts: tuple[OpenAccount, ...] | None = None  # the accounts after the next sample; None: no change
     is_active: bool = True  # whether the subflow has a verdict
     cookie: int | None = None  # cookie of the socket; None before the first sample and after the close
     is_reported: bool = False  # whether the socket has closed and its final counters are known
@@ -344,7 +344,7 @@ class MeteredSockets:
     def forget_unlisted(self, now: float, listed: Callable[[float], Set[int] | None]) -> None:
         """Forget, every ``CHECK_SECONDS``, the counters of unmetered sockets that ended without a report. The counters
         of other sockets are kept: if these are metered later, their old bytes must not count again. *listed* returns
-        the cookies of the last sweep, or None if that ended before the given time."""
+        the cookies of the last sweep, or None if that sweep ended before the given time."""
         since = self._last_check
         if since is not None and now - since <= CHECK_SECONDS:
             return

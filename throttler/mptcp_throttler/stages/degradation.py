@@ -2,9 +2,9 @@
 """Detects capped connections whose rate is too low because their uncapped paths have degraded. Pure.
 
 A capped connection should get at least as much as a TCP session over one path: the rate that the best of its uncapped
-paths once had, its baseline (``stages.baseline``). A connection is degraded while it wants more than it gets,
-all connections of the client over that path together get at most ``DEGRADED_SHARE`` of the baseline (if they get more,
-other connections only take their share), and all its own subflows get less than ``MAX_TOTAL_SHARE`` of the baseline.
+paths once had, its baseline (``stages.baseline``). A connection is degraded while three conditions hold. It wants more
+than it gets. Its own subflows together get less than ``MAX_TOTAL_SHARE`` of the baseline. All connections of the client
+over that path get at most ``DEGRADED_SHARE`` of it; if they get more, other connections only take their share.
 
 Senders need time to use freed capacity. So after a subflow joins or leaves the path, or the connection begins to want
 more, the path counts as degraded only if it was healthy in the meantime, or after ``GRACE_SECONDS``. There is no grace
@@ -15,8 +15,8 @@ uncapped subflows lack of the baseline. At first that is the whole baseline, bec
 corrected at most once per window. The caps are restored when the path is healthy again. After ``Guard.retry`` seconds,
 they are restored as a trial unless the path is evidently still degraded; this pause doubles each time.
 
-If the span of the samples exceeds the window, the state counts as if it had already lasted for the difference. Nearly
-all connections want no more than they get; each of them costs one comparison per uncapped subflow. The others are
+If the samples span more than the window, the state counts as having lasted longer, by the difference. Nearly all
+connections want no more than they get; each of them costs one comparison per uncapped subflow. The others are
 candidates, and all subflows of candidates are sampled. Times are monotonic seconds, rates bits/s.
 """
 
@@ -54,11 +54,11 @@ MAX_IDLE_SAMPLES = 3  # a connection stops being a candidate after this many sam
 
 FULL_SHARE = 0.85  # a cap counts as full if the payload takes this part: headers add up to 8 % with small packets
 FAIR_SHARE = 0.5  # under a full shared cap, a subflow has demand if its rate is at least this part of an equal share
-MIN_OWED_SECONDS = 0.05  # minimum of the missing bytes that count as owed, as seconds of the best baseline
+MIN_OWED_SECONDS = 0.05  # missing bytes count as owed if the best path needs this time for them at its baseline
 MAX_READ_SECONDS = MIN_OWED_SECONDS / 2  # maximum time between reads that are compared: only look-ups are that fast
 MIN_OWED_BYTES = 2 * ASSIGNMENT_BYTES
-"""The same minimum in bytes. The known data sequence number of a subflow is imprecise: it is the start of a chunk of up
-to 64 KB."""
+"""A minimum in bytes, which also applies. The known data sequence number of a subflow is imprecise: it is the start of
+a chunk of up to 64 KB."""
 OWED_DEMAND_SECONDS, OWED_PROOF_SECONDS = 1.0, 5.0
 """How long owed data count as demand, and as proof. While such data fill its send buffer, a client sends little."""
 LAPSE_SECONDS = 0.3  # a cap that is not full for at most this long still counts as full: the demand has not ended
@@ -403,7 +403,7 @@ class DegradationDetector:
         yield changed
 
     def _record(self, connection: GuardedConnection, samples: Samples, sampled: dict[Path, None]) -> tuple[int, int]:
-        """Return how many of the uncapped subflows have a socket and data waiting; add their paths to *sampled*."""
+        """Return the numbers of uncapped subflows with a socket and with data waiting; add their paths to *sampled*."""
         now, sockets, complete, _ = samples
         present = waiting = 0
         for flow in connection.flows:
@@ -448,23 +448,23 @@ class DegradationDetector:
             candidate.degraded_since = candidate.suspected = None
             return
         path, rate = slow_path
-        read = connection.known_until(now)
+        known_until = connection.known_until(now)
         if candidate.degraded_since is None or candidate.suspected is not path:
-            candidate.degraded_since = read - max(0.0, connection.span - WINDOW_SECONDS)
+            candidate.degraded_since = known_until - max(0.0, connection.span - WINDOW_SECONDS)
             candidate.suspected, candidate.suspected_since = path, now
-        if read - candidate.degraded_since < self.guard.after or path.last_complete < candidate.suspected_since:
+        if known_until - candidate.degraded_since < self.guard.after or path.last_complete < candidate.suspected_since:
             return
         candidate.lengthen_pause(self.guard)
         baseline = round(path.baseline)
         candidate.relaxation = Relaxation(now + candidate.pause, path.address, round(rate), baseline, baseline, now)
         candidate.degraded_since = candidate.suspected = None
-        candidate.healthy_since, candidate.counted_until = None, read
+        candidate.healthy_since, candidate.counted_until = None, known_until
 
     def _update_relaxed(
         self, connection: GuardedConnection, candidate: Candidate, relaxation: Relaxation, now: float
     ) -> None:
-        read = connection.known_until(now)
-        seconds, candidate.counted_until = max(0.0, read - candidate.counted_until), read
+        known_until = connection.known_until(now)
+        seconds, candidate.counted_until = max(0.0, known_until - candidate.counted_until), known_until
         capped = [candidate.histories[each].rate for each in connection.capped if each in candidate.histories]
         self._counters.lacking_bytes += max(0.0, connection.compute_lacking(relaxation.baseline)) / 8 * seconds
         self._counters.relaxed_bytes += sum(capped) / 8 * seconds
@@ -473,8 +473,8 @@ class DegradationDetector:
         if path is None or path.rate < HEALTHY_SHARE * relaxation.baseline:
             candidate.healthy_since = None
         elif candidate.healthy_since is None:
-            candidate.healthy_since = read - max(0.0, connection.span - WINDOW_SECONDS)
-        is_healthy = candidate.healthy_since is not None and read - candidate.healthy_since >= self.guard.after
+            candidate.healthy_since = known_until - max(0.0, connection.span - WINDOW_SECONDS)
+        is_healthy = candidate.healthy_since is not None and known_until - candidate.healthy_since >= self.guard.after
         if not is_healthy and now < relaxation.next_trial:
             lacking = round(max(MIN_RATE, connection.compute_lacking(relaxation.baseline)))
             differs = not MIN_LACKING_RATIO * relaxation.lacking <= lacking <= MAX_LACKING_RATIO * relaxation.lacking

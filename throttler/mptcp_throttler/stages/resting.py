@@ -6,7 +6,7 @@ The data of the other subflows wait for a chunk of up to 64 KB that the schedule
 times the rate that its cap leaves it. The connection then loses at most the share 1/``ratio`` of its rate. The subflow
 wakes when the other subflows have ended, when its cap rises, or when the others have data to send and are too slow.
 
-With ``rest_slow_paths``, an uncapped subflow also rests in two cases: its own rate is that low, or it holds up the
+With ``rest_slow_paths``, an uncapped subflow also rests in two cases: its own rate is similarly low, or it holds up the
 others, so that their best recent rates together exceed the connection's mean rate. It wakes early if the others do not
 become faster without it. The speed of a resting path is unknown, so the path is tried again at growing intervals.
 """
@@ -34,7 +34,7 @@ ACTIVE_RATE: Final = 100_000  # Bits/s. A connection with a higher rate counts a
 SLOW_RATIO: Final = 12  # like ``RATIO``, but for an uncapped subflow: the divisor is its own rate
 HELD_UP_RATIO: Final = 1.4
 """A path holds up the others if their best rates add up to this multiple of the mean rate, and to 4 times its own."""
-RECOVERY_SECONDS: Final = 6.0  # seconds after a slow path began to rest during which its data may still be in flight
+RECOVERY_SECONDS: Final = 6.0  # how long data of a slow path may stay in flight after the path began to rest
 MEAN_WEIGHT: Final = 0.4  # weight of the latest window in the mean rate
 BEST_RATE_DECAY: Final = 0.95  # factor by which the best rate decays in each window
 MIN_SLOW_WINDOWS: Final = 3  # number of slow windows after which a path rests: TCP slow start takes some round trips

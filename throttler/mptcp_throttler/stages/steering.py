@@ -124,7 +124,7 @@ class _SteeredSubflow:
 
     four_tuple: FourTuple
     path: str
-    present: bool | None = None  # whether the subflow has a socket; None until a sample has it or a sweep misses it
+    present: bool | None = None  # whether the subflow has a socket; None before its first sample or the first sweep
     delivered: int = 0
 
 

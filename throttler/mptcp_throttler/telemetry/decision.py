@@ -22,7 +22,7 @@ class Decision(NamedTuple):
     after: Verdicts
     now: float  # monotonic seconds
     was_dry: bool  # whether *before* was decided in a dry run, which applies no caps
-    is_dry: bool  # the same for *after*
+    is_dry: bool  # whether *after* was decided in a dry run
     gained: Sequence[Verdict] = ()  # new caps
     changed: Sequence[tuple[Verdict, Verdict]] = ()  # other caps or rates: before and after
     lost: Sequence[tuple[Verdict, Verdict]] = ()  # removed caps: before and after

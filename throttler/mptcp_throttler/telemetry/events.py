@@ -17,7 +17,7 @@ from mptcp_throttler.telemetry.decision import Decision
 from mptcp_throttler.telemetry.traffic import Traffic
 
 MAX_EVENTS: Final = 30_000
-"""All together take up to 19 MB. A connection of two subflows causes eight to ten events."""
+"""The events take up to 19 MB together. A connection of two subflows causes eight to ten events."""
 MAX_DETAIL: Final = 150  # characters
 ELLIPSIS: Final = "..."  # in ASCII, because a character outside Latin-1 would multiply the size of the string
 MAX_REFUSED_JOINS: Final = 20  # maximum events per minute about refused joins, so that these do not displace all others
@@ -116,8 +116,8 @@ class EventRecorder:
                 continue
             if event.kind is EventKind.JOIN_REFUSED and not self._refused_joins.allow(event.time):
                 continue
-            (kind, detail), token, at = _KINDS[event.kind], event.token or None, event.time + self._clock_offset()
-            self.ring.add(at, kind, token, event.four_tuple, detail=detail.format(event.detail))
+            (kind, detail), token, time = _KINDS[event.kind], event.token or None, event.time + self._clock_offset()
+            self.ring.add(time, kind, token, event.four_tuple, detail=detail.format(event.detail))
 
     def record_decision(self, decision: Decision) -> None:
         """Record caps that began, changed or ended."""

@@ -25,7 +25,7 @@ from mptcp_throttler.telemetry.decision import Decision
 PERIOD_SECONDS = 1.0  # minimum interval of sweeps for the totals
 SWEEP_SHARE = 0.02  # share of a processor for sweeps that only the totals need
 CLOSED_SECONDS = 120.0  # how long to wait for the meter: a socket that lost its path tries to send for this long
-MAX_CLOSED = 16_384  # maximum closed subflows that wait for the meter, 5 MB; without a meter, all recent ones wait
+MAX_CLOSED = 16_384  # maximum number of closed subflows that wait for the meter: 5 MB. Without a meter, all wait.
 REPORTED_SECONDS = 10.0  # how long a report waits for the end of its subflow; most reports are of plain TCP
 SLICE = 256  # subflows counted at a time: about 0.2 ms
 MAX_CAPS = 4096  # maximum number of cap totals, including those of former policies
@@ -93,7 +93,7 @@ class _SubflowTotal:
     cookie: int | None = None  # None before its first sample
     acked: int = 0
     received: int = 0
-    sampled: float = 0.0
+    sample_time: float = 0.0
     rates: Rates = NO_RATES
 
     def count(self, acked: int, received: int) -> None:
@@ -128,7 +128,7 @@ class Traffic(Consumer):
         self.classes: dict[ScopeKey, CapClass] = {}
         self._subflows: dict[FourTuple, _SubflowTotal] = {}
         self._closed: TimedTable[End, _SubflowTotal] = TimedTable(MAX_CLOSED)  # the meter may still report these
-        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # without subflow: cookie, sent, received
+        self._reported: TimedTable[End, tuple[int, int, int]] = TimedTable()  # no subflow yet: cookie, sent, received
         self.counted_at = clock()  # when all sockets were last counted, monotonic seconds
         self._next_sweep = float("inf")  # not before :meth:`begin`
         self._clock = clock
@@ -144,7 +144,7 @@ class Traffic(Consumer):
         return (0, 0) if subflow is None else (subflow.acked, subflow.received)
 
     def cap_since(self, four_tuple: FourTuple, direction: Direction) -> float | None:
-        """Return the time since which a subflow has its cap and rate, applied or dry, or no cap; None if unknown."""
+        """Return since when a subflow has its present cap and rate (applied or dry), or no cap; None if unknown."""
         subflow = self._subflows.get(four_tuple)
         return None if subflow is None else subflow.cap_state(direction).since
 
@@ -165,7 +165,7 @@ class Traffic(Consumer):
         for four_tuple, subflow in self._subflows.items():
             socket = sockets.get(four_tuple)
             if socket is not None:
-                subflow.cookie, subflow.sampled = socket.cookie, socket.read
+                subflow.cookie, subflow.sample_time = socket.cookie, socket.read
                 subflow.acked, subflow.received = socket.bytes_acked, socket.bytes_received
         self._next_sweep = 0.0
 
@@ -252,10 +252,10 @@ class Traffic(Consumer):
             subflow.cookie = socket.cookie
             subflow.acked = subflow.received = 0
             subflow.rates = NO_RATES
-        elif (span := socket.read - subflow.sampled) > 0:
+        elif (span := socket.read - subflow.sample_time) > 0:
             pairs = (subflow.acked, acked), (subflow.received, received)
             subflow.rates = Rates(*(int(compute_rate(before, after, span)) for before, after in pairs))
-        subflow.sampled = socket.read
+        subflow.sample_time = socket.read
         subflow.count(acked, received)
 
     def _update_cap(self, subflow: _SubflowTotal, verdict: Verdict, decision: Decision) -> None:

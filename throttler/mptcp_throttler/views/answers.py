@@ -34,7 +34,7 @@ SchemaVersion = Annotated[int, Field(ge=SCHEMA, le=SCHEMA, description="Version 
 MptcpVersion = Annotated[int, Field(ge=1, le=1, description="Version of Multipath TCP.")]
 
 
-def described(text: str) -> Any:
+def describe(text: str) -> Any:
     """Return the annotation for a key with this description."""
     return Field(description=text)
 
@@ -48,7 +48,7 @@ class ErrorAnswer(Part):
     """The answer to a request that cannot be answered."""
 
     schema: SchemaVersion
-    error: Annotated[str, described("The reason, in one line.")]
+    error: Annotated[str, describe("The reason, in one line.")]
 
 
 class Answer(Part):
@@ -56,7 +56,7 @@ class Answer(Part):
 
     schema: SchemaVersion
     time: Timestamp  # when the answer was built
-    version: Annotated[str, described("Version of the throttler.")]
+    version: Annotated[str, describe("Version of the throttler.")]
     pid: int
 
 
@@ -68,17 +68,17 @@ class RefusedReload(Part):
 class ReloadCounts(Part):
     accepted: Count
     refused: Count
-    last_refused: Annotated[RefusedReload | None, described("Null if the last reload succeeded.")]
+    last_refused: Annotated[RefusedReload | None, describe("Null if the last reload succeeded.")]
     settings: Annotated[
         list[str],
-        described(
+        describe(
             "Changes and errors that the last reload found in the settings file, which is read only at the start."
         ),
     ]
 
 
 class PolicyInForce(Part):
-    source: Annotated[str, described("The policy file.")]
+    source: Annotated[str, describe("The policy file.")]
     dry_run: bool
     rules: list[str]
 
@@ -89,29 +89,29 @@ class HeadAnswer(Answer):
     started: Timestamp
     now: Timestamp
     interfaces: list[str]
-    listen_ports: Annotated[list[int], described("The proxy's ports, as read at the start.")]
-    netfilter: Annotated[str, described("The netfilter backend in use.")]
-    paced: Annotated[bool, described("Sockets can be paced, for soft starts.")]
+    listen_ports: Annotated[list[int], describe("The proxy's ports, as read at the start.")]
+    netfilter: Annotated[str, describe("The netfilter backend in use.")]
+    paced: Annotated[bool, describe("Sockets can be paced, for soft starts.")]
     policy: PolicyInForce
     reloads: ReloadCounts
-    ledger_error: Annotated[str | None, described("Why the ledger cannot be written now.")]
+    ledger_error: Annotated[str | None, describe("Why the ledger cannot be written now.")]
     path_manager: Literal["kernel", "user space"]
     uploads_shaped: bool
-    in_step: Annotated[bool, described("The kernel has everything that the policy needs.")]
+    in_step: Annotated[bool, describe("The kernel has everything that the policy needs.")]
 
 
 class CapAnswer(Part):
-    rule: Annotated[str | None, described("The rule that decided.")]
-    rate: Annotated[Rate | None, described("Guaranteed rate; null without a cap.")]
-    ceil: Annotated[Rate | None, described("Maximum rate.")]
-    classid: Annotated[str | None, described("The class of its packets now.")]
-    landing: Annotated[bool, described("The cap is not fully in force yet.")]
+    rule: Annotated[str | None, describe("The rule that decided.")]
+    rate: Annotated[Rate | None, describe("Guaranteed rate; null without a cap.")]
+    ceil: Annotated[Rate | None, describe("Maximum rate.")]
+    classid: Annotated[str | None, describe("The class of its packets now.")]
+    landing: Annotated[bool, describe("The cap is not fully in force yet.")]
     reason: str
 
 
 class TunnelPathName(Part):
     tunnel_path: NotRequired[
-        Annotated[str, described("Only for tunnels: the path's name in the tunnel. Its bytes are those of IP packets.")]
+        Annotated[str, describe("Only for tunnels: the path's name in the tunnel. Its bytes are those of IP packets.")]
     ]
 
 
@@ -128,11 +128,11 @@ class SubflowAnswer(CapAnswer, TunnelPathName):
     since: Timestamp
     path: str | None
     pacing_limit: Rate | None
-    bytes_sent: Annotated[Bytes | None, described("Payload that the client acknowledged.")]
+    bytes_sent: Annotated[Bytes | None, describe("Payload that the client acknowledged.")]
     bytes_received: Bytes | None
     upload: Annotated[
         CapAnswer | None,
-        described("The cap for uploads, with the keys from `rule` to `reason`; null if no rule is for uploads."),
+        describe("The cap for uploads, with the keys from `rule` to `reason`; null if no rule is for uploads."),
     ]
 
 
@@ -144,7 +144,7 @@ class StatusConnection(TunnelName):
     token: Token
     version: MptcpVersion
     since: Timestamp
-    relaxed: Annotated[str | None, described("Why its caps are relaxed.")]
+    relaxed: Annotated[str | None, describe("Why its caps are relaxed.")]
     subflows: list[SubflowAnswer]
 
 
@@ -168,23 +168,23 @@ class SubflowDetails(SubflowAnswer):
     rtt_var: Seconds | None
     retransmits: Count | None
     segments_out: Count | None
-    lost: Annotated[Count | None, described("Segments in flight considered lost.")]
-    cwnd: Annotated[Count | None, described("Congestion window in segments.")]
-    rate_sent: Annotated[Rate | None, described("Rate between the last two samples.")]
+    lost: Annotated[Count | None, describe("Segments in flight considered lost.")]
+    cwnd: Annotated[Count | None, describe("Congestion window in segments.")]
+    rate_sent: Annotated[Rate | None, describe("Rate between the last two samples.")]
     rate_received: Rate | None
     share: Annotated[
         Annotated[float, Field(ge=0, le=1)] | None,
-        described("Share of the connection's current rate; if that is 0, of the bytes that it has carried."),
+        describe("Share of the connection's current rate; if that is 0, of the bytes that it has carried."),
     ]
 
 
 class ConnectionDetails(TunnelName):
     token: Token
-    client: Annotated[str | None, described("The address that opened the connection.")]
+    client: Annotated[str | None, describe("The address that opened the connection.")]
     since: Timestamp
     version: MptcpVersion
     relaxed: str | None
-    bytes_sent: Annotated[Bytes, described("Sum over its current subflows.")]
+    bytes_sent: Annotated[Bytes, describe("Sum over its current subflows.")]
     bytes_received: Bytes
     subflows: list[SubflowDetails]
 
@@ -192,45 +192,45 @@ class ConnectionDetails(TunnelName):
 class ConnectionsAnswer(Answer):
     """Connections that match all arguments, with the state of their sockets."""
 
-    total: Annotated[Count, described("Matching connections.")]
+    total: Annotated[Count, describe("Matching connections.")]
     connections: list[ConnectionDetails]
 
 
 class SubflowCounts(Part):
     active: Count
-    pending: Annotated[Count, described("Waiting for the end of a transition.")]
+    pending: Annotated[Count, describe("Waiting for the end of a transition.")]
 
 
 class PathTotals(Part):
-    path: Annotated[str | None, described("Null: on no path of the policy.")]
+    path: Annotated[str | None, describe("Null: on no path of the policy.")]
     interface: str | None
-    subflows: Annotated[Count, described("Active subflows.")]
-    bytes_sent: Annotated[Bytes, described("Bytes since the daemon's start.")]
+    subflows: Annotated[Count, describe("Active subflows.")]
+    bytes_sent: Annotated[Bytes, describe("Bytes since the daemon's start.")]
     bytes_received: Bytes
 
 
 class RuleTotals(Part):
-    policy: Annotated[str, described("Name of the policy file without the suffix.")]
+    policy: Annotated[str, describe("Name of the policy file without the suffix.")]
     rule: str
     path: str | None
     direction: Direction
-    capped: Annotated[Count, described("Subflows with the cap.")]
-    landing: Annotated[Count, described("Subflows whose cap is not fully in force.")]
+    capped: Annotated[Count, describe("Subflows with the cap.")]
+    landing: Annotated[Count, describe("Subflows whose cap is not fully in force.")]
     rate: Annotated[
-        Rate | None, described("Lowest guaranteed rate of its classes; null if the policy in force has no such cap.")
+        Rate | None, describe("Lowest guaranteed rate of its classes; null if the policy in force has no such cap.")
     ]
-    lowest_ceil: Annotated[Rate | None, described("Lowest ceil of its classes.")]
-    ceil: Annotated[Rate | None, described("Highest ceil of its classes.")]
-    total_ceil: Annotated[Annotated[int, Field(ge=0)], described("Sum of its ceils, bits/s.")]
-    classes: Annotated[Count, described("HTB classes of its subflows.")]
-    shared_classes: Annotated[Count, described("Classes that also have subflows on other paths.")]
-    bytes: Annotated[Bytes, described("Bytes under this cap since the daemon's start.")]
+    lowest_ceil: Annotated[Rate | None, describe("Lowest ceil of its classes.")]
+    ceil: Annotated[Rate | None, describe("Highest ceil of its classes.")]
+    total_ceil: Annotated[Annotated[int, Field(ge=0)], describe("Sum of its ceils, bits/s.")]
+    classes: Annotated[Count, describe("HTB classes of its subflows.")]
+    shared_classes: Annotated[Count, describe("Classes that also have subflows on other paths.")]
+    bytes: Annotated[Bytes, describe("Bytes under this cap since the daemon's start.")]
     share: Share | None
 
 
 class ClassTotals(ClassAnswer):
     rule: str | None
-    bytes: Annotated[Bytes | None, described("Bytes including headers, as counted by tc.")]
+    bytes: Annotated[Bytes | None, describe("Bytes including headers, as counted by tc.")]
     packets: Count | None
     drops: Count | None
 
@@ -245,11 +245,11 @@ class BudgetTotals(Part):
 
     name: str
     per: Literal["client", "path"]
-    accounts: Annotated[Count, described("Used accounts; at least one if all clients share one.")]
-    used_up: Annotated[Count, described("Accounts that have used their volume.")]
-    used: Annotated[Bytes, described("Sum over all accounts.")]
-    volume: Annotated[Bytes, described("Sum over all accounts.")]
-    first_volume: Annotated[Bytes, described("Volume of one account.")]
+    accounts: Annotated[Count, describe("Used accounts; at least one if all clients share one.")]
+    used_up: Annotated[Count, describe("Accounts that have used their volume.")]
+    used: Annotated[Bytes, describe("Sum over all accounts.")]
+    volume: Annotated[Bytes, describe("Sum over all accounts.")]
+    first_volume: Annotated[Bytes, describe("Volume of one account.")]
     until: Timestamp  # when the next period begins
 
 
@@ -257,34 +257,34 @@ class OwnAccount(Part):
     """The keys of an account that its client may see."""
 
     name: str
-    client: Annotated[str | None, described("Null for all clients together.")]
+    client: Annotated[str | None, describe("Null for all clients together.")]
     used: Bytes
-    volume: Annotated[Bytes, described("Volume that may be used before the first step.")]
+    volume: Annotated[Bytes, describe("Volume that may be used before the first step.")]
     left: Bytes
-    step: Annotated[Bytes | None, described("Volume of the current step.")]
-    next_step: Annotated[Bytes | None, described("Volume of the next step.")]
+    step: Annotated[Bytes | None, describe("Volume of the current step.")]
+    next_step: Annotated[Bytes | None, describe("Volume of the next step.")]
     until: Timestamp  # when the next period begins
 
 
 class AccountAnswer(OwnAccount):
-    rule: Annotated[str, described("The first rule that counts towards this account.")]
+    rule: Annotated[str, describe("The first rule that counts towards this account.")]
 
 
 class GuardTotals(Part):
-    relaxed: Annotated[Count, described("Connections with relaxed caps.")]
-    interventions: Annotated[Count, described("Interventions since the daemon's start.")]
+    relaxed: Annotated[Count, describe("Connections with relaxed caps.")]
+    interventions: Annotated[Count, describe("Interventions since the daemon's start.")]
 
 
 class LoopDelay(Part):
-    longest: Annotated[Seconds, described("Longest time that the event loop was blocked, since the start.")]
-    recent: Annotated[Seconds, described("Longest time that it was blocked in the last 10 s.")]
-    late: Annotated[Count, described("Delays above 50 ms.")]
+    longest: Annotated[Seconds, describe("Longest time that the event loop was blocked, since the start.")]
+    recent: Annotated[Seconds, describe("Longest time that it was blocked in the last 10 s.")]
+    late: Annotated[Count, describe("Delays above 50 ms.")]
 
 
 class HistogramAnswer(Part):
-    le: Annotated[list[float], described("Upper bounds of the buckets, seconds.")]
-    count: Annotated[list[Count], described("Cumulative, for each of `le`.")]
-    total: Annotated[Count, described("Bucket `+Inf`.")]
+    le: Annotated[list[float], describe("Upper bounds of the buckets, seconds.")]
+    count: Annotated[list[Count], describe("Cumulative, for each of `le`.")]
+    total: Annotated[Count, describe("Bucket `+Inf`.")]
     sum: Seconds
 
 
@@ -321,14 +321,14 @@ class PolicySummary(Part):
 
 
 class BpfPrograms(Part):
-    pacing: Annotated[bool, described("Sockets are paced for soft starts.")]
-    counting: Annotated[bool, described("Bytes are counted until a socket closes.")]
+    pacing: Annotated[bool, describe("Sockets are paced for soft starts.")]
+    counting: Annotated[bool, describe("Bytes are counted until a socket closes.")]
 
 
 class TunnelPathTotals(Part):
     tunnel: str
     path: str
-    bytes_sent: Annotated[Bytes, described("Bytes of IP packets since the path got its addresses.")]
+    bytes_sent: Annotated[Bytes, describe("Bytes of IP packets since the path got its addresses.")]
     bytes_received: Bytes
 
 
@@ -336,47 +336,47 @@ class SummaryAnswer(Answer):
     """Counts, bytes by path and rule, classes, budgets, counters, delays."""
 
     started: Timestamp  # when the daemon was started
-    connections: Annotated[Count, described("Connections, including tunnels.")]
-    tunnels: Annotated[list[TunnelPathTotals], described("Paths of tunnels; at most 1,000.")]
+    connections: Annotated[Count, describe("Connections, including tunnels.")]
+    tunnels: Annotated[list[TunnelPathTotals], describe("Paths of tunnels; at most 1,000.")]
     subflows: SubflowCounts
-    clients: Annotated[Count, described("Addresses that opened connections.")]
+    clients: Annotated[Count, describe("Addresses that opened connections.")]
     counted: Timestamp  # when the bytes of all subflows were last counted: a rate is a difference over that time
     paths: list[PathTotals]
     rules: list[RuleTotals]
-    classes: Annotated[list[ClassTotals], described("The 256 with the most bytes.")]
+    classes: Annotated[list[ClassTotals], describe("The 256 with the most bytes.")]
     class_counts: ClassCounts
-    budget_totals: Annotated[list[BudgetTotals], described("Every budget of the policy.")]
-    budgets: Annotated[list[AccountAnswer], described("The 100 fullest accounts, including every budget's.")]
+    budget_totals: Annotated[list[BudgetTotals], describe("Every budget of the policy.")]
+    budgets: Annotated[list[AccountAnswer], describe("The 100 fullest accounts, including every budget's.")]
     guard: GuardTotals
     counters: dict[str, Any]
     loop: LoopDelay
     reaction: Annotated[
         HistogramAnswer,
-        described(
+        describe(
             "Time from the capture of a join handshake's last packet to the entry in the kernel, without transitions."
         ),
     ]
     effect: Annotated[
-        EffectHistograms, described("Time from the decision about a cap to its full effect, including transitions.")
+        EffectHistograms, describe("Time from the decision about a cap to its full effect, including transitions.")
     ]
     reloads: ReloadCounts
     ledger_error: str | None
-    captures: Annotated[dict[str, bool], described("By interface: whether the throttler captures there now.")]
+    captures: Annotated[dict[str, bool], describe("By interface: whether the throttler captures there now.")]
     bpf: BpfPrograms
     policy: PolicySummary
     last_event: EventNumber
 
 
 class ClientTotals(Part):
-    client: Annotated[str, described("The address that opened the connections.")]
+    client: Annotated[str, describe("The address that opened the connections.")]
     connections: Count
     subflows: Count
-    capped: Annotated[Count, described("Subflows with a cap.")]
+    capped: Annotated[Count, describe("Subflows with a cap.")]
     rate_sent: Rate  # sum over all subflows of the client, as in `connections`
     rate_received: Rate
-    bytes_sent: Annotated[Bytes, described("Sum over its current subflows.")]
+    bytes_sent: Annotated[Bytes, describe("Sum over its current subflows.")]
     bytes_received: Bytes
-    budgets: Annotated[list[AccountAnswer], described("Accounts of its addresses, the fullest first.")]
+    budgets: Annotated[list[AccountAnswer], describe("Accounts of its addresses, the fullest first.")]
 
 
 class PlainClient(Part):
@@ -388,8 +388,8 @@ class PlainTcp(Part):
     """Established connections to the proxy's ports that are not known subflows, without the loopback interface."""
 
     connections: Count
-    total: Annotated[Count, described("Addresses.")]
-    clients: Annotated[list[PlainClient], described("Those with the most connections first.")]
+    total: Annotated[Count, describe("Addresses.")]
+    clients: Annotated[list[PlainClient], describe("Those with the most connections first.")]
 
 
 class ClientsAnswer(Answer):
@@ -397,28 +397,26 @@ class ClientsAnswer(Answer):
 
     total: Count
     clients: Annotated[
-        list[ClientTotals], described("If sorted by `budget`, clients without a connection are included.")
+        list[ClientTotals], describe("If sorted by `budget`, clients without a connection are included.")
     ]
     plain_tcp: Annotated[
         PlainTcp | None,
-        described("Established connections to the proxy's ports that are not MPTCP; null if they cannot be read."),
+        describe("Established connections to the proxy's ports that are not MPTCP; null if they cannot be read."),
     ]
 
 
 class EvaluatedRule(Part):
     rule: str
     kind: Kind
-    matched: Annotated[bool, described("The rule decided.")]
-    failed: Annotated[
-        str | None, described("The condition that failed or, if the rule decided, why its cap is lifted.")
-    ]
-    until: Annotated[Timestamp | None, described("When this result changes because of the rule's hours.")]
+    matched: Annotated[bool, describe("The rule decided.")]
+    failed: Annotated[str | None, describe("The condition that failed or, if the rule decided, why its cap is lifted.")]
+    until: Annotated[Timestamp | None, describe("When this result changes because of the rule's hours.")]
 
 
 class StageText(Part):
     stage: Literal["budgets", "grants", "guard", "steering", "rest"]
     what: str
-    since: Annotated[Timestamp | None, described("Time of the event that reported it; null without one.")]
+    since: Annotated[Timestamp | None, describe("Time of the event that reported it; null without one.")]
 
 
 class ExplainedSubflow(Part):
@@ -427,14 +425,14 @@ class ExplainedSubflow(Part):
     path: str | None
     interface: str | None
     direction: Direction
-    verdict: Annotated[str, described("`capped at 5 Mbit/s` or `not capped`.")]
+    verdict: Annotated[str, describe("`capped at 5 Mbit/s` or `not capped`.")]
     reason: str
     rate: Rate | None
     ceil: Rate | None
     rule: str | None
     since: Timestamp  # since when the subflow has had this rule's cap at this rate, or no cap
-    tried: Annotated[list[EvaluatedRule], described("The rules in order, up to the one that decided, for each kind.")]
-    stages: Annotated[list[StageText], described("Changes that were made after the rules.")]
+    tried: Annotated[list[EvaluatedRule], describe("The rules in order, up to the one that decided, for each kind.")]
+    stages: Annotated[list[StageText], describe("Changes that were made after the rules.")]
     cap_state: Literal["none", "coming", "in force", "being lifted"]
 
 
@@ -442,9 +440,7 @@ class ExplainedConnection(TunnelName):
     token: Token
     client: str | None
     since: Timestamp
-    subflows: Annotated[
-        list[ExplainedSubflow], described("One entry for each direction that the policy has rules for.")
-    ]
+    subflows: Annotated[list[ExplainedSubflow], describe("One entry for each direction that the policy has rules for.")]
 
 
 class ExplainAnswer(Answer):
@@ -452,7 +448,7 @@ class ExplainAnswer(Answer):
 
     time_zone: str
     total: Count
-    connections: Annotated[list[ExplainedConnection], described("The 50 latest.")]
+    connections: Annotated[list[ExplainedConnection], describe("The 50 latest.")]
 
 
 class EventAnswer(Part):
@@ -464,7 +460,7 @@ class EventAnswer(Part):
     remote: Endpoint | None
     local: Endpoint | None
     path: str | None
-    rule: Annotated[str | None, described("The rule, or in budget events the budget.")]
+    rule: Annotated[str | None, describe("The rule, or in budget events the budget.")]
     direction: Annotated[str, Field(json_schema_extra={"enum": ["down", "up"]})] | None
     text: str
 
@@ -480,17 +476,17 @@ class EventsAnswer(Answer):
 class OwnSubflow(Part):
     path: str | None
     address: str | None
-    capped: Annotated[bool, described("Downloads have a cap.")]
-    rate: Annotated[Rate | None, described("Maximum rate of downloads.")]
+    capped: Annotated[bool, describe("Downloads have a cap.")]
+    rate: Annotated[Rate | None, describe("Maximum rate of downloads.")]
     rule: str | None
     upload_rate: Rate | None
-    bytes: Annotated[Bytes, described("Sum of both directions.")]
+    bytes: Annotated[Bytes, describe("Sum of both directions.")]
     bytes_sent: Bytes
     bytes_received: Bytes
 
 
 class OwnBudget(OwnAccount):
-    shared: Annotated[bool, described("All clients share the volume.")]
+    shared: Annotated[bool, describe("All clients share the volume.")]
 
 
 class ClientAnswer(Answer):
@@ -500,14 +496,14 @@ class ClientAnswer(Answer):
     since: Timestamp | None
     time_zone: str
     subflows: list[OwnSubflow]
-    budgets: Annotated[list[OwnBudget], described("The budgets that meter the connection.")]
+    budgets: Annotated[list[OwnBudget], describe("The budgets that meter the connection.")]
 
 
 class BudgetsAnswer(Answer):
     """Remaining budgets of one address."""
 
     budgets: Annotated[
-        list[OwnBudget], described("Those that have metered the address in this period, meter it now, or would.")
+        list[OwnBudget], describe("Those that have metered the address in this period, meter it now, or would.")
     ]
 
 
@@ -517,7 +513,7 @@ class PolicyAnswer(Answer):
     file: str
     since: Timestamp  # when the policy was loaded
     dry_run: bool
-    text: Annotated[str, described("With comments; the file may have changed since.")]
+    text: Annotated[str, describe("With comments; the file may have changed since.")]
 
 
 class Difference(Part):
@@ -525,28 +521,28 @@ class Difference(Part):
     remote: Endpoint
     path: str | None
     direction: Direction
-    now: Annotated[str, described("Its cap, steering and budget; ends in `(dry run)` if not applied.")]
+    now: Annotated[str, describe("Its cap, steering and budget; ends in `(dry run)` if not applied.")]
     then: str
-    why: Annotated[str | None, described("The subflow's reason under the other policy.")]
+    why: Annotated[str | None, describe("The subflow's reason under the other policy.")]
 
 
 class WhatIfAnswer(Answer):
     """Changes that another policy would cause."""
 
-    errors: Annotated[list[str], described("If there are errors, the optional keys are missing.")]
+    errors: Annotated[list[str], describe("If there are errors, the optional keys are missing.")]
     changes: NotRequired[
         Annotated[
             list[Difference],
-            described(
+            describe(
                 "The first 200 of `changed`: subflows whose cap, steering or budget changes, or whose dry run begins "
                 "or ends."
             ),
         ]
     ]
     changed: NotRequired[Count]
-    stay_capped: NotRequired[Annotated[list[Difference], described("The first 200.")]]
+    stay_capped: NotRequired[Annotated[list[Difference], describe("The first 200.")]]
     stay_capped_count: NotRequired[Count]
-    capped_now: NotRequired[Annotated[Count, described("Each direction of a subflow counts; 0 in a dry run.")]]
+    capped_now: NotRequired[Annotated[Count, describe("Each direction of a subflow counts; 0 in a dry run.")]]
     capped_then: NotRequired[Count]
     dry_run_now: NotRequired[bool]
     dry_run_then: NotRequired[bool]

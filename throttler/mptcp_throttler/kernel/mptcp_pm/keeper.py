@@ -119,7 +119,7 @@ class Keeper:
             self._remaining = tokens
         else:
             self._remaining &= tokens
-            # Not before the second check: the SIGTERM that ended the throttler may also be sent here, a little later.
+            # Only from the second check on: the SIGTERM that ended the throttler may reach the keeper a little later.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._pause = CHECK_SECONDS
         return bool(self._remaining)

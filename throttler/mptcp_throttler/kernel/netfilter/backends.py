@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The netfilter backends, and the choice of one for this host.
+"""The netfilter backends, and the choice of a backend for this host.
 
 A new backend needs a row in ``mptcp_common.throttler_needs``, with its name and its requirements, and a module here: a
 :class:`Backend`.
@@ -54,9 +54,9 @@ def open_netfilter(backend: str, ownership: Ownership) -> tuple[str, Netfilter]:
     raise KernelError(NO_BACKEND + "; ".join(missing))
 
 
-async def remove_backends(ownership: Ownership, kept: str | None = None) -> dict[str, KernelError | None]:
-    """Remove our objects from all backends except *kept*; return each backend's error or None."""
-    errors: dict[str, KernelError | None] = {name: None for name in BACKENDS if name != kept}
+async def remove_backends(ownership: Ownership, exception: str | None = None) -> dict[str, KernelError | None]:
+    """Remove our objects from all backends except *exception*; return each backend's error or None."""
+    errors: dict[str, KernelError | None] = {name: None for name in BACKENDS if name != exception}
     for name in errors:
         if _MODULES[name].in_use():
             with closing(_MODULES[name].open_adapter(ownership)) as netfilter:
@@ -67,8 +67,8 @@ async def remove_backends(ownership: Ownership, kept: str | None = None) -> dict
     return errors
 
 
-async def remove_other_backends(ours: str, ownership: Ownership) -> None:
+async def remove_other_backends(backend: str, ownership: Ownership) -> None:
     """Remove objects that a killed daemon with another setting left in other backends. Raises KernelError."""
-    for error in (await remove_backends(ownership, ours)).values():
+    for error in (await remove_backends(ownership, backend)).values():
         if error is not None:
             raise error

@@ -231,7 +231,7 @@ def preview(entries: Mapping[FourTuple, Target], ownership: Ownership) -> Iterat
 
 def _small_packets(version: int) -> str:
     """Return the packet lengths that bypass the classes, for ``-m length``. The range excludes a bare IP header: some
-    kernels see that length in an IPv6 segment of more than 64 KiB."""
+    kernels report that length for an IPv6 segment of more than 64 KiB."""
     return f"{SMALL_PACKET[version] - 59}:{SMALL_PACKET[version]}"
 
 
@@ -259,7 +259,7 @@ def missing_support() -> str | None:
         rule = iptc.Rule()
         rule.create_match("length")
         rule.create_target("SET")
-    except Exception as error:  # python-iptables raises many kinds
+    except Exception as error:  # python-iptables raises many kinds of exceptions
         return f"legacy iptables does not answer ({error or type(error).__name__})"
     return None
 

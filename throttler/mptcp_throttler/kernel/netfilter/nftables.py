@@ -184,7 +184,7 @@ class NftablesNetfilter:
                 for _ in range(_ATTEMPTS):
                     listed: dict[FourTuple, Target] = {}
                     # Between messages of a dump the kernel skips as many elements as it has listed, in the order of the
-                    # hash table. If the table grows, it lists some twice and omits as many, without NLM_F_DUMP_INTR.
+                    # hash table. If the table grows, it lists some twice and omits others, without NLM_F_DUMP_INTR.
                     has_duplicates = False
                     async for four_tuple, target in in_slices(_entries(netlink, self._table.family, version)):
                         has_duplicates = has_duplicates or four_tuple in listed

@@ -47,7 +47,7 @@ _INFO, _ULP, _MPTCP = (2,), (19,), (19, 3)
 """Attributes by their types, from the outermost inward: INET_DIAG_INFO, INET_DIAG_ULP_INFO, INET_ULP_INFO_MPTCP."""
 _TOKEN = (*_MPTCP, 2)
 _ATTRIBUTES = {_TOKEN: "I", (*_MPTCP, 8): "I", (*_MPTCP, 9): "B", (*_MPTCP, 10): "B", (*_MPTCP, 4): "Q"}
-"""Local token, flags, remote and local address identifier, data sequence number last received."""
+"""Local token, flags, remote and local address identifier, last received data sequence number."""
 _TCP_INFO = struct.Struct("=16x I 4x I I I 32x I I 4x I 16x I Q Q Q Q I 4x I 12x Q 8x Q 8x")
 """The fields read from struct tcp_info, linux/tcp.h; Linux 4.10 and later have all of them."""
 _FLAG_JOIN, _FLAG_BACKUP, _FLAG_MADE_BACKUP = 1 << 2 | 1 << 3, 1 << 4, 1 << 5
@@ -112,7 +112,7 @@ class SocketDiagnostics:
             except KernelError as error:
                 still_open |= dict.fromkeys(batch, str(error))
                 if isinstance(error.__cause__, TimeoutError):
-                    # Every further batch would block the event loop for as long.
+                    # Every further batch would block the event loop for the same time.
                     return still_open | dict.fromkeys(four_tuples[start:], str(error))
                 continue
             still_open |= {four_tuple: str(error) for four_tuple, error in unknown.items()}

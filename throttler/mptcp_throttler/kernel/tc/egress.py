@@ -59,7 +59,7 @@ class HtbTrafficControl:
                 if not self.prepared:
                     for each in replaced:  # no other code would restore them
                         self._try_restore(each)
-                if not self.prepared or self._tree.is_ours(link):  # caps hold where our root is, and a retry follows
+                if not self.prepared or self._tree.is_ours(link):  # our root keeps the caps, and a retry follows
                     raise
                 refused[link.name] = str(error)
         if len(refused) == len(links):
@@ -75,7 +75,7 @@ class HtbTrafficControl:
         await self.settle()
 
     async def _take_over(self, link: Link) -> bool:
-        """Install our root on *link*; return whether it replaced another root, restored before a KernelError."""
+        """Install our root on *link*; return whether it replaced another root. Before a KernelError, restore that."""
         if self._tree.is_ours(link):
             await self._tree.install_root(link)
             return False

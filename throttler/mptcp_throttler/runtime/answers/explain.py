@@ -97,7 +97,7 @@ def _text(event: RecordedEvent, remote: str) -> str:
         case kinds.APPLIED:
             return f"{upload}{remote}{path}: cap of rule {event.rule} in force"
         case kinds.LIFTED:
-            return f"{upload}{remote}{path}: no cap in force any more"
+            return f"{upload}{remote}{path}: no cap is in force"
         case _:
             return f"{remote}{path}: {event.detail}" if remote else event.detail
 
@@ -190,7 +190,7 @@ class _Explanation:
         return tried.failed
 
     def _stages(self, four_tuple: FourTuple, direction: Direction) -> Iterator[StageText]:
-        """Yield the text that each stage added to the reason or replaced it with."""
+        """Yield, for each stage that changed the reason, the text that it added, or its new reason."""
         reasons = [step[four_tuple, direction].reason for step in self._steps]
         for stage, step, before, after in zip(_STAGES, self._steps[1:], reasons[:-1], reasons[1:], strict=True):
             text = after.removeprefix(f"{before}; ").removeprefix(PREFIX[direction])
@@ -198,8 +198,8 @@ class _Explanation:
                 yield {"stage": stage, "what": text, "since": self._since(stage, step[four_tuple, direction])}
 
     def _since(self, stage: StageName, verdict: Verdict) -> float | None:
-        """Return the time of the last event in which the stage acted on the subflow; None without such an event, or if
-        the state of the budget has changed since, with its period or with the policy."""
+        """Return the time of the last event in which the stage acted on the subflow. Return None without such an event,
+        or if a new period or policy has changed the state of the budget since."""
         kind = _EVENTS.get(stage)
         matching = (each for each in reversed(self._events) if each.kind == kind and self._concerns(each, verdict))
         last = next(matching, None)

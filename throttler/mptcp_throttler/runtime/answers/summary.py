@@ -31,7 +31,7 @@ from mptcp_throttler.views.text import address_text, describe_paths, describe_ru
 log = logging.getLogger(__name__)
 
 MAX_CLASSES: Final = 256  # Maximum number of listed classes. A policy with caps per client may have more.
-MAX_BUDGETS: Final = 100  # maximum number of listed accounts; one of each budget if the policy has more budgets
+MAX_BUDGETS: Final = 100  # maximum number of listed accounts; with more budgets than this, one account of each
 MAX_TUNNEL_PATHS: Final = 1000
 
 

@@ -50,7 +50,7 @@ class SocketChanges:
     """Limits to set on sockets, by cookie."""
 
     limits: dict[int, SocketLimit] = field(default_factory=dict)
-    dropped: list[int] = field(default_factory=list)  # sockets that need no limit any longer
+    dropped: list[int] = field(default_factory=list)  # sockets that no longer need a limit
     plan_changed: bool = False  # whether the plan changed
     is_urgent: bool = False  # whether some limits must be in force at once, because sockets begin or end a rest
 
@@ -71,7 +71,7 @@ class _Socket:
     rests: bool = False  # whether the pacing rate is 0 instead of the rate in ``limit``
     had_limit: bool = False  # whether a sample showed a limit; otherwise only acknowledged bytes prove its end
     transition: RateTransition | None = None
-    sent: int = 0  # bytes sent at the transition's last step; while releasing: acknowledged at the first check, else -1
+    sent: int = 0  # bytes sent at the last transition step; while releasing, acked bytes at the first check, or -1
     demand: Demand = field(default_factory=Demand)
 
 
@@ -79,7 +79,7 @@ def _sent(sample: KernelSubflow) -> int:
     return sample.bytes_acked + sample.tcp.unacked * sample.tcp.mss
 
 
-def _elapsed(times: Mapping[FourTuple, float], now: float) -> list[FourTuple]:
+def _due_subflows(times: Mapping[FourTuple, float], now: float) -> list[FourTuple]:
     """Return the first subflows of *times*, at most ``MAX_CHANGED``, whose time is at or before *now*."""
     return [each for each, _ in takewhile(lambda item: item[1] <= now, islice(times.items(), MAX_CHANGED))]
 
@@ -97,7 +97,7 @@ class DownloadOnsets:
         self._sockets: dict[FourTuple, _Socket] = {}
         self._urgent: dict[FourTuple, None] = {}  # subflows that are pending or in transition
         self._first_checks: dict[FourTuple, float] = {}  # releasing subflows, and when to check them; earliest first
-        self._later_checks: dict[FourTuple, float] = {}  # the same for subflows that were checked before
+        self._later_checks: dict[FourTuple, float] = {}  # subflows that were checked before, and the next check
         self._low_buffer_until: dict[FourTuple, float] = {}  # end of ``LOW_BUFFER_SECONDS`` of subflows that need it
         self._buffers = SendBuffers()
         self._changes = SocketChanges()
@@ -120,7 +120,7 @@ class DownloadOnsets:
 
     def urgent(self) -> Collection[FourTuple]:
         """Return the subflows to sample every ``STEP_SECONDS``."""
-        checks = _elapsed(self._first_checks, self._now) + _elapsed(self._later_checks, self._now)
+        checks = _due_subflows(self._first_checks, self._now) + _due_subflows(self._later_checks, self._now)
         return [*self._urgent, *self._planner.overdue(SLICE), *checks]
 
     def handle_failed_sampling(self, now: float) -> SocketChanges:
@@ -140,7 +140,7 @@ class DownloadOnsets:
 
     def observe(self, queried: Collection[FourTuple], sockets: Sockets, now: float) -> Iterator[SocketChanges]:
         """Process samples of the *queried* subflows; those missing from *sockets* have no socket. Yield the
-        changes in slices, so that the caller can do something else in between."""
+        changes in slices, so that the caller can do other work in between."""
         self._now = now
         for number, _ in enumerate(self._steps(queried, sockets, now), 1):
             if not number % SLICE:
@@ -346,7 +346,7 @@ class DownloadOnsets:
         return SocketLimit(rate, unsent_bound(rate) if four_tuple in self._low_buffer_until else None)
 
     def _end_low_buffers(self) -> None:
-        for four_tuple in _elapsed(self._low_buffer_until, self._now):
+        for four_tuple in _due_subflows(self._low_buffer_until, self._now):
             del self._low_buffer_until[four_tuple]
             socket = self._sockets.get(four_tuple)
             if socket is not None and socket.state is not State.TRANSITION and socket.limit.rate is not None:

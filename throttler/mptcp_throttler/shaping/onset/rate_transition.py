@@ -24,8 +24,8 @@ from mptcp_throttler.shaping.model import SMALL_FALL_SHARE, SocketLimit
 
 UNSENT_SECONDS = 0.02
 UNSENT_GROWTH_SECONDS, UNSENT_GROWTH_RATE = 0.15, 5_000_000
-"""Growth of the bound on unsent data over the ramp, as time, from this target rate on, bits/s. For lower targets it is
-proportionally smaller: one assignment then takes longer than the buffers of the other paths last."""
+"""Growth of the bound on unsent data during the ramp, as time, for targets of at least this rate (bits/s). For lower
+targets it is proportionally smaller: one assignment then takes longer than the buffers of the other paths last."""
 RAMP_SECONDS = 0.6
 MAX_DRAIN_SECONDS = 0.3  # a cap must be in force within 1 s; drain and ramp leave 0.1 s for the round trip
 DRAINED_FACTOR = 1.1  # the ramp begins when the unsent data are at most this multiple of the bound

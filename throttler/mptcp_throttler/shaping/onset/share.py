@@ -23,7 +23,7 @@ SHARE_SECONDS = 0.5  # seconds between two samples of the subflows under a share
 COUNT_SECONDS = 0.25  # minimum interval over which the rate of a subflow is counted
 SILENT_SECONDS = 0.5  # a subflow loses its part if no byte is delivered for this long; samples show it within 1 s
 SILENT_ROUND_TRIPS = 2
-SILENT_ROUNDS = 2  # the same time in round trips and in rounds of the cap (``Level``), if these are longer
+SILENT_ROUNDS = 2  # a subflow also keeps its part for these round trips, and rounds of the cap (``Level``)
 HEADROOM = 1.1  # factor on the level: a subflow below it may want more at any moment, and HTB enforces the cap
 
 LOW_RATE = 5_000_000  # bits/s; from this rate on, an assignment leaves in 0.1 s, and the kernel's buffer suffices
@@ -33,7 +33,7 @@ another path of 30 Mbit/s, 64 Mbit/s were not always enough."""
 MAX_BYTES = 4 << 20  # maximum send buffer per socket: the kernel's own maximum (default of net.ipv4.tcp_wmem)
 MIN_GROWTH_SHARE = 0.75  # a buffer is not enlarged if it has at least this share of the needed size
 MAX_SOCKETS = 128  # maximum number of sockets with a larger buffer: 512 MB if all are full
-MAX_IDLE_SOCKETS = MAX_SOCKETS // 2  # the same for sockets without waiting data, so that some are left for downloads
+MAX_IDLE_SOCKETS = MAX_SOCKETS // 2  # maximum number of them without waiting data, to leave some for downloads
 
 
 def send_buffer(rate: int) -> int:
@@ -95,7 +95,7 @@ class SendBuffers(dict[int, int]):
         if previous is None:
             grows = bool(size) and len(self) < (MAX_SOCKETS if backlogged else MAX_IDLE_SOCKETS)
         else:
-            size = size or MAX_BYTES  # the higher cap needs no buffer, but the kernel no longer adapts this one
+            size = size or MAX_BYTES  # the higher cap needs no buffer, but the kernel no longer adapts this buffer
             grows = previous < MIN_GROWTH_SHARE * size
         if grows:
             self[cookie] = size

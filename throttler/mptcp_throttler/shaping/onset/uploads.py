@@ -26,7 +26,7 @@ MAX_FALL = 0.8  # fall of the natural logarithm of the rate per second: in 1 s t
 MAX_FALL_PER_ASSIGNMENT = 0.15
 LAG_SECONDS, LAG_BYTES = 0.45, 1_500_000
 """The lower limit applies: the bytes if the other paths are fast. A client keeps about 3.5 MB (Linux: at most 4 MB send
-buffer per subflow, minus overhead); the rest of these waits on the subflow or is in flight."""
+buffer per subflow, minus overhead); the remaining bytes wait on the subflow or are in flight."""
 STEADY_LAG = 0.25  # a lag up to this share of its limit does not slow the fall
 MAX_RAMP_SECONDS = 15.0
 """After this time the cap is in force in any case. The lag counts less and less: even if it is always at its limit, the
@@ -48,16 +48,16 @@ class _Ramp:
     start: int = 0
     siblings: Collection[FourTuple] = ()  # the other subflows of the connection
     rate: float = 0.0
-    stepped: float = 0.0
+    last_step: float = 0.0
     base_lag: float | None = None  # lag at the first sample, seconds
     lag: float = 0.0  # lag in excess of ``base_lag``, seconds
-    others: dict[FourTuple, int] = field(default_factory=dict)  # bytes received on each sibling, as of ``sampled``
-    sampled: float = 0.0
-    others_rate: float = 0.0  # highest total rate of the siblings between two samples
+    sibling_bytes: dict[FourTuple, int] = field(default_factory=dict)  # received on each sibling at ``last_sample``
+    last_sample: float = 0.0
+    siblings_rate: float = 0.0  # highest total rate of the siblings between two samples
 
     def fall_from(self, start: int, now: float, siblings: Collection[FourTuple] = ()) -> None:
         self.is_falling, self.start, self.rate, self.siblings = True, start, start, siblings
-        self.began = self.stepped = now
+        self.began = self.last_step = now
 
 
 class UploadOnsets:
@@ -125,42 +125,43 @@ class UploadOnsets:
         cap = self._planner.soft_cap(four_tuple)
         if cap is None or cap.ceil >= ramp.start * SMALL_FALL_SHARE or now - ramp.began >= MAX_RAMP_SECONDS:
             return None
-        elapsed = min(MAX_STEP_SECONDS, now - ramp.stepped)
+        elapsed = min(MAX_STEP_SECONDS, now - ramp.last_step)
         impatience = ((now - ramp.began) / MAX_RAMP_SECONDS) ** 2
-        ramp.rate *= math.exp(-elapsed * allowed_fall(ramp.rate, ramp.lag, ramp.others_rate, impatience))
-        ramp.stepped = now
+        ramp.rate *= math.exp(-elapsed * allowed_fall(ramp.rate, ramp.lag, ramp.siblings_rate, impatience))
+        ramp.last_step = now
         # The sum of all interim rates falls to the cap, so each falls to its part.
         return round(ramp.rate) if ramp.rate > cap.ceil / max(1, len(cap.interim_rates)) else None
 
 
-def allowed_fall(rate: float, lag: float, others_rate: float, impatience: float = 0.0) -> float:
+def allowed_fall(rate: float, lag: float, siblings_rate: float, impatience: float = 0.0) -> float:
     """Return by how much the logarithm of *rate* may fall per second, at a *lag* in seconds. Rates are in bits/s. At an
     *impatience* of 1 the lag does not count."""
     assignment = 8 * ASSIGNMENT_BYTES / rate
-    limit = min(LAG_SECONDS, 8 * LAG_BYTES / others_rate) if others_rate else LAG_SECONDS
+    limit = min(LAG_SECONDS, 8 * LAG_BYTES / siblings_rate) if siblings_rate else LAG_SECONDS
     slowing = (limit + assignment - lag) / (limit * (1 - STEADY_LAG))
     return min(MAX_FALL, MAX_FALL_PER_ASSIGNMENT / assignment) * min(1.0, max(impatience, slowing))
 
 
 def _measure_lag(ramp: _Ramp, sample: KernelSubflow, sockets: Sockets) -> None:
     """Measure how far the data of a subflow are behind those of its siblings."""
-    others = [sockets[each] for each in ramp.siblings if each in sockets]
-    if not others:
+    siblings = [sockets[each] for each in ramp.siblings if each in sockets]
+    if not siblings:
         return
-    times = [each.read for each in (sample, *others)]
+    times = [each.read for each in (sample, *siblings)]
     read = max(times)
-    elapsed = read - ramp.sampled
-    if read - min(times) > MEASURE_SECONDS / 2 or (ramp.others and elapsed < MEASURE_SECONDS / 2):
+    elapsed = read - ramp.last_sample
+    if read - min(times) > MEASURE_SECONDS / 2 or (ramp.sibling_bytes and elapsed < MEASURE_SECONDS / 2):
         return  # the reads are too far apart (as in a sweep), or so close to the last sample that bursts would count
-    octets = sum(max(0, each.bytes_received - ramp.others.get(each.four_tuple, each.bytes_received)) for each in others)
-    if ramp.others and elapsed > 0:
-        ramp.others_rate = max(ramp.others_rate, compute_rate(0, octets, elapsed))
-    ramp.others, ramp.sampled = {each.four_tuple: each.bytes_received for each in others}, read
-    if not ramp.others_rate:
+    before = ramp.sibling_bytes
+    octets = sum(max(0, each.bytes_received - before.get(each.four_tuple, each.bytes_received)) for each in siblings)
+    if before and elapsed > 0:
+        ramp.siblings_rate = max(ramp.siblings_rate, compute_rate(0, octets, elapsed))
+    ramp.sibling_bytes, ramp.last_sample = {each.four_tuple: each.bytes_received for each in siblings}, read
+    if not ramp.siblings_rate:
         return
     # Use the siblings' highest rate, because the lag does not shrink while they send nothing.
-    lead = max(bytes_ahead(each.data_sequence, sample.data_sequence) for each in others)
-    lag = 8 * max(0, lead) / ramp.others_rate
+    lead = max(bytes_ahead(each.data_sequence, sample.data_sequence) for each in siblings)
+    lag = 8 * max(0, lead) / ramp.siblings_rate
     if ramp.base_lag is None:
         ramp.base_lag = min(lag, MAX_BASE_LAG_SECONDS)
     ramp.lag = max(0.0, lag - ramp.base_lag)
