@@ -50,11 +50,11 @@ class Site(ThrottledSite):
         return self.curl(self.origin.url(name, family=family), "-w", "%{size_download} %{size_header}\n", family=family)
 
     def download(self, name: str, family: int = 4) -> int:
-        """Download a file. Return the received bytes of header and body."""
+        """Download a file. Return the received bytes of HTTP header and body."""
         return sum(map(int, self.testbed["client"].run(self.command(name, family), timeout=90).stdout.split()))
 
     def received(self) -> int:
-        """Return the bytes on the wire that the client received over both paths."""
+        """Return the bytes that both interfaces of the client received, with headers."""
         return sum(self.testbed["client"].interface_bytes(each).received for each in ("eth0", "wlan0"))
 
     def quota(self, *arguments: str) -> tuple[int, str]:
@@ -78,7 +78,7 @@ def is_nearly_equal(used: int, downloaded: int) -> bool:
 
 @pytest.mark.nightly(except_for=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_long_and_short_downloads_are_counted_completely(site: Site, family: int) -> None:
+def test_all_bytes_of_long_and_short_downloads_are_counted(site: Site, family: int) -> None:
     throttler = site.start_with("5 GB")
     downloaded = site.download("big", family)
     downloaded += sum(site.download("small", family) for _ in range(30))
@@ -103,11 +103,11 @@ def test_kills_during_a_transfer_neither_lose_nor_double_count_bytes(site: Site)
     wait_until(lambda: not throttler.status()["connections"], "the connection has ended")
     site.stop_cleanly(throttler)
     received = site.received() - before
-    assert 0.9 * received < site.used() < received, "headers are not counted"
+    assert 0.9 * received < site.used() < received, "TCP and IP headers are not counted"
 
 
 def was_lifted(throttler: Throttler) -> bool:
-    """Return whether a cap was ever lifted."""
+    """Return whether the throttler has lifted a cap since its start."""
     return "lifted" in {each["kind"] for each in ask(throttler.socket, {"query": "events"}, ANSWER)["events"]}
 
 

@@ -40,7 +40,7 @@ def test_allowed_time_grows_with_load_up_to_a_limit() -> None:
 
 
 def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The damage is repaired after 0.3 s, by a clock that advances with each check, but the allowed time is 0.1 s.
+    """The repair takes 0.3 s on a clock that advances with each check, but the allowed time is 0.1 s.
 
     The load of the machine is ignored.
     """

@@ -106,20 +106,20 @@ def test_cap_without_guard_stays_while_another_cap_is_relaxed(
         testbed["client"].popen(mptcp_command(command), name=f"download-{family}")
 
     def capped() -> dict[str, Any]:
-        """Return the connections that have a cap, by the capped path."""
+        """Map each capped path to its connection."""
         found = throttler.status()["connections"]
         return {s["path"]: c for c in found for s in c["subflows"] if s["classid"] is not None}
 
     def received(device: str) -> int:
         return int(testbed["client"].counters()[device].received)
 
-    def counted(name: str) -> int:
+    def guard_counter(name: str) -> int:
         return int(throttler.status()["counters"]["guard"][name])
 
     tokens: dict[str, str] = {}
 
     def both_are_capped() -> bool:
-        """Return whether both have a cap, and note their tokens. An anticipated cap may be lifted for a moment."""
+        """Return whether both paths have a cap, and store the tokens. An anticipated cap may be lifted for a moment."""
         found = capped()
         tokens.update({path: each["token"] for path, each in found.items()})
         return len(found) == 2
@@ -129,13 +129,13 @@ def test_cap_without_guard_stays_while_another_cap_is_relaxed(
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
     drop = DROP.replace("wlan0", device)
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
-        wait_until(lambda: counted("relaxations") > 0, "a cap is relaxed")
-        # The guard checks all connections together. Without a cap, this transfer takes longer than relaxing another cap
-        # would.
+        wait_until(lambda: guard_counter("relaxations") > 0, "a cap is relaxed")
+        # The guard checks all connections at the same time. This transfer, without a cap, takes longer than it needs to
+        # relax another cap.
         before = received("eth0")
         wait_until(lambda: received("eth0") > before + 20_000_000, "the connection with the relaxed cap downloads more")
         assert capped()["by-ipv6"]["relaxed"] is None
-    wait_until(lambda: counted("resumptions") > 0, "the cap is tried again")
+    wait_until(lambda: guard_counter("resumptions") > 0, "the cap is tried again")
     throttler.process.signal(signal.SIGTERM)
     assert throttler.process.wait(60) == 0
     relaxed = [line for line in throttler.process.output().splitlines() if "caps relaxed" in line]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the soft landing on real sockets: which subflows are paced and for how long, and that no limit stays."""
+"""Tests for the soft landing on real sockets: which subflows are paced, for how long, and that no limit remains."""
 
 from __future__ import annotations
 
@@ -95,7 +95,9 @@ def test_cap_paces_its_socket_and_class_and_is_lifted_again(site: Site, family: 
     with site.transfer(family):
         wait_for_comparisons(throttler)
         assert site.limits() == {True: None, False: None}
-        assert max(site.send_buffers().values()) < send_buffer(2_000_000), "without a cap the buffer is the kernel's"
+        assert max(site.send_buffers().values()) < send_buffer(2_000_000), (
+            "without a cap, the buffer has the kernel's size"
+        )
         site.reload(throttler, capped("rate: 5 Mbit/s"))
         wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap is in force")
         wait_until(lambda: site.limits() == {True: 5_000_000, False: None}, "only the capped subflow is paced")

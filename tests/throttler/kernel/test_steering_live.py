@@ -40,7 +40,7 @@ def capped(throttler: Throttler) -> list[dict[str, Any]]:
     return [s for each in throttler.status()["connections"] for s in each["subflows"] if s["classid"]]
 
 
-def has_its_share(subflow: dict[str, Any]) -> bool:
+def has_rate_of_its_share(subflow: dict[str, Any]) -> bool:
     reason = "steered load-balancing by rule b: 20 % of the bytes"
     return (subflow["path"], subflow["reason"]) == ("ethernet", reason) and 1_000_000 < subflow["rate"] < 60_000_000
 
@@ -96,7 +96,7 @@ def test_standby_is_used_only_if_the_active_path_is_down(site: Site, family: int
     assert site.sysctls() == ["1", "3"]
     with site.download(family):
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
-        # Data that were already queued for the standby still arrive over it.
+        # Data that were queued for the standby path still arrive over it.
         wait_until(lambda: site.standby_bytes() < 100_000, "the active path carries the download", timeout=60)
         reasons = {s["path"]: s["reason"] for s in throttler.status()["connections"][0]["subflows"]}
         assert reasons == {
@@ -165,16 +165,15 @@ def test_backup_flags_of_a_killed_throttler_are_removed(site: Site) -> None:
 def test_load_balancing_caps_the_path_above_its_share(site: Site) -> None:
     throttler = site.start(BALANCE)
     with site.download():
-        # The caps follow the load of the paths. Under other load, a cap may vanish, or both paths may have one for a
-        # moment.
+        # The caps follow the load of the paths. For a moment, no path or both may have a cap.
         wait_until(lambda: [s["path"] for s in capped(throttler)] == ["ethernet"], "only Ethernet is capped")
-        wait_until(lambda: any(has_its_share(s) for s in capped(throttler)), "the cap is Ethernet's share")
+        wait_until(lambda: any(has_rate_of_its_share(s) for s in capped(throttler)), "the cap is Ethernet's share")
     wait_until(lambda: not throttler.status()["classes"], "the class is removed with the connection")
     site.stop_cleanly(throttler)
 
 
-def test_refused_reload_changes_no_sysctl_and_makes_no_device(site: Site) -> None:
-    """The ledger cannot be opened, so the reload is refused. No sysctl or upload device of the new policy is left."""
+def test_refused_reload_changes_no_sysctl_and_creates_no_device(site: Site) -> None:
+    """The reload is refused because the ledger cannot be opened."""
     before = site.sysctls()
     (site.testbed.directory / "ledger").mkdir()
     write_throttler_config(site.node, site.policy, settings={"ledger": f"{site.testbed.directory}/ledger"})

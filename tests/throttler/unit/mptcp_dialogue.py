@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A client of the proxy and the segments of both ends, so that the tracker's tests read as dialogues.
+"""A client of the proxy and the segments of both ends, for the tracker's tests.
 
-The segments have correct sequence numbers, keys and HMACs, unless a test asks for wrong ones.
+The segments have correct sequence numbers, keys and HMACs, unless a test requests wrong ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CLOSED, REFUSED, ENDED, DISAGREE = "subflow-closed", "join-refused", "connection
 
 
 def join_syn_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes) -> bytes:
-    """Return the 8 octets that prove that host B, which answers a join, knows both keys (3.2)."""
+    """Return the truncated HMAC of host B, which answers a join (RFC 8684, 3.2)."""
     return hmac.digest(key_b + key_a, nonce_b + nonce_a, "sha256")[:8]
 
 
@@ -73,7 +73,7 @@ class Host:
 
 
 class Path:
-    """One subflow of a host, with all segments that signal something."""
+    """One subflow of a host, with all segments that change its state."""
 
     def __init__(
         self, host: Host, address: str, port: int, initial: bool, proxy: str = PROXY, interface: str = "eth0"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling import MBIT, Flow, capped, four_tuple, free, sampled
+from sampling import MBIT, Flow, capped, four_tuple, free, make_samples
 
 from mptcp_throttler.policy.model import Direction, Guard, Share
 from mptcp_throttler.policy.verdict import ScopeKey
@@ -75,7 +75,7 @@ class Scene:
                 self.observe([flow for flow in flows if flow.four_tuple in wanted], complete=False)
 
     def observe(self, flows: list[Flow], complete: bool) -> None:
-        samples = sampled(self.now, [flow.socket for flow in flows], complete)
+        samples = make_samples(self.now, [flow.socket for flow in flows], complete)
         self.changes += [(self.now, token) for changed in self.detector.observe(samples) for token in changed]
 
     def seconds_until_relaxed(self, max_seconds: float) -> float:

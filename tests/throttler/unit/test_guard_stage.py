@@ -9,7 +9,7 @@ import pytest
 from metering import LTE, MB, Host
 from metering import policy as metered
 from policy_values import replace
-from sampling import MBIT, Flow, capped, connection_of, four_tuple, free, sampled
+from sampling import MBIT, Flow, capped, connection_of, four_tuple, free, make_samples
 
 from mptcp_throttler.policy.evaluate import _compiled, evaluate
 from mptcp_throttler.policy.load import load_policy
@@ -65,7 +65,7 @@ class Scene:
             self.now += STEP
             for flow in self.flows:
                 flow.advance(STEP)
-            for outcome in self.guard.observe(sampled(self.now, [flow.socket for flow in self.flows])):
+            for outcome in self.guard.observe(make_samples(self.now, [flow.socket for flow in self.flows])):
                 self.changed += outcome.changed
                 self.actions += outcome.actions
         return self.apply()
@@ -119,7 +119,7 @@ def test_uploads_are_guarded_separately() -> None:
                 flow.socket._replace(bytes_acked=0, bytes_received=int(flow.delivered), data_sequence=sequence)
                 for flow, sequence in zip(uploads, sequences, strict=True)
             ]
-            for outcome in scene.guard.observe(sampled(scene.now, sockets)):
+            for outcome in scene.guard.observe(make_samples(scene.now, sockets)):
                 scene.changed += outcome.changed
                 scene.actions += outcome.actions
         return scene.apply()
@@ -219,7 +219,7 @@ def test_earlier_policy_and_ended_connections_are_freed(monkeypatch: pytest.Monk
 
     def observe(second: float) -> None:
         sockets = [flow.socket for pair in flows.values() for flow in pair]
-        assert not [outcome.changed for outcome in guard.observe(sampled(second, sockets)) if outcome.changed]
+        assert not [outcome.changed for outcome in guard.observe(make_samples(second, sockets)) if outcome.changed]
 
     compiled = reload(load_policy(POLICY % ("{}", "true"), "policy.yaml"))
     observe(1.0)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from capture_files import LABORATORY, pcap
+from capture_files import CAPTURED_FRAMES, pcap
 from hypothesis import given
 from hypothesis import strategies as st
 from mptcp_dialogue import ACK, FIN, PORT, SYN, Host
@@ -49,30 +49,30 @@ def has_data(frame: bytes) -> bool:
 @pytest.mark.parametrize("after", [0, 3])
 def test_retransmitted_data_count_once(replay: Run, after: int) -> None:
     """Defect: replay counted data each time they were sent, while the daemon counts acknowledged bytes."""
-    _, expected, _ = replay(pcap(LABORATORY), policy=BUDGET)
+    _, expected, _ = replay(pcap(CAPTURED_FRAMES), policy=BUDGET)
     frames, repeated = [], 0
-    for number, each in enumerate(LABORATORY):
+    for number, each in enumerate(CAPTURED_FRAMES):
         frames.append(each)
-        earlier = LABORATORY[number - after][2] if number >= after else b""
+        earlier = CAPTURED_FRAMES[number - after][2] if number >= after else b""
         # Segments with signals cause a line of output each time, so they are not repeated.
         if number > 12 and has_data(earlier):
             frames.append((each[0], each[1], retransmitted(earlier)))
             repeated += 1
     assert repeated > 10
     _, out, err = replay(pcap(frames), policy=BUDGET)
-    assert out == expected.replace(f"{len(LABORATORY)} segments", f"{len(LABORATORY) + repeated} segments")
+    assert out == expected.replace(f"{len(CAPTURED_FRAMES)} segments", f"{len(CAPTURED_FRAMES) + repeated} segments")
     assert err == ""
 
 
 def test_reordered_data_and_data_after_a_gap_are_counted(replay: Run) -> None:
-    data = [number for number, each in enumerate(LABORATORY) if number > 12 and has_data(each[2])]
-    shuffled = list(LABORATORY)
+    data = [number for number, each in enumerate(CAPTURED_FRAMES) if number > 12 and has_data(each[2])]
+    shuffled = list(CAPTURED_FRAMES)
     order = random.Random(9293).sample(data, len(data))
     for position, number in zip(data, order, strict=True):
-        shuffled[position] = (LABORATORY[position][0], "v0", LABORATORY[number][2])
-    _, expected, _ = replay(pcap(LABORATORY), policy=BUDGET)
+        shuffled[position] = (CAPTURED_FRAMES[position][0], "v0", CAPTURED_FRAMES[number][2])
+    _, expected, _ = replay(pcap(CAPTURED_FRAMES), policy=BUDGET)
     assert replay(pcap(shuffled), policy=BUDGET)[1].splitlines()[-1] == expected.splitlines()[-1]
-    received = [each for number, each in enumerate(LABORATORY) if number not in data[1:4]]
+    received = [each for number, each in enumerate(CAPTURED_FRAMES) if number not in data[1:4]]
     assert "30.0 KB down" in replay(pcap(received), policy=BUDGET)[1]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from policy_values import replace
-from sampling import MBIT, Flow, capped, connection_of, free, observed, sampled
+from sampling import MBIT, Flow, capped, connection_of, free, make_samples, observe_all
 
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
@@ -67,7 +67,7 @@ class Scene:
             for flow in [each for flows in self.flows.values() for each in flows]:
                 flow.advance(STEP)
                 sockets.append(flow.socket)
-            for token in observed(self.stage, sampled(self.now, sockets)).changed:
+            for token in observe_all(self.stage, make_samples(self.now, sockets)).changed:
                 self.apply(token)
                 self.changes += 1
         return self.apply()

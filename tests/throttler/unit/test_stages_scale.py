@@ -9,7 +9,7 @@ from typing import Any
 import metering
 import pytest
 from examples import examples
-from sampling import MBIT, Flow, connection_of, observed
+from sampling import MBIT, Flow, connection_of, observe_all
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.evaluate import evaluate
@@ -89,7 +89,7 @@ class Host:
                 sockets[flow.four_tuple] = flow.socket._replace(read=self.now)
         changed: set[int] = set()
         for stage in self.stages:
-            outcome = observed(stage, Samples(self.now, sockets, True))
+            outcome = observe_all(stage, Samples(self.now, sockets, True))
             changed.update(outcome.changed)
             self.actions += outcome.actions
             for action in outcome.actions:

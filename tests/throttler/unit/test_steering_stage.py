@@ -5,7 +5,18 @@ from __future__ import annotations
 
 import pytest
 from policy_values import a_throttle, replace
-from sampling import IDLE, MBIT, NOW, Flow, capped, connection_of, four_tuple, free, observed, sampled
+from sampling import (
+    IDLE,
+    MBIT,
+    READ_AT_SAMPLE,
+    Flow,
+    capped,
+    connection_of,
+    four_tuple,
+    free,
+    make_samples,
+    observe_all,
+)
 
 from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.policy.evaluate import evaluate
@@ -66,7 +77,7 @@ class Scene:
                 flow.advance(STEP_SECONDS)
             urgent = self.stage.urgent()
             flows = [flow for flow in self.flows if complete or flow.four_tuple in urgent]
-            outcome = observed(self.stage, sampled(self.now, [flow.socket for flow in flows], complete))
+            outcome = observe_all(self.stage, make_samples(self.now, [flow.socket for flow in flows], complete))
             for action in outcome.actions:
                 assert isinstance(action, SetBackup)
                 self.actions.append(action)
@@ -138,7 +149,7 @@ def test_reload_to_load_balancing_resets_the_flags() -> None:
 def test_unconfirmed_flag_is_set_again_and_refused_flag_is_not() -> None:
     scene = Scene(STANDBY, accepts_flags=False)
     scene.apply()
-    outcome = observed(scene.stage, sampled(0.1, [flow.socket for flow in scene.flows]))
+    outcome = observe_all(scene.stage, make_samples(0.1, [flow.socket for flow in scene.flows]))
     assert len(outcome.actions) == 1
     assert len(scene.run(5)) == 1
     assert not scene.stage.flags.release_actions()
@@ -296,11 +307,11 @@ def test_idle_connection_is_urgent_only_until_its_second_sample() -> None:
 
 def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A path that fills soon after a pause is full. The low rate during the pause must not lower the estimate."""
-    observed: list[float] = []
+    observe_all: list[float] = []
     observe = Mode.observe
 
     def counted(self: Mode, now: float, *others: object) -> object:
-        observed.append(now)
+        observe_all.append(now)
         return observe(self, now, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Mode, "observe", counted)
@@ -309,12 +320,12 @@ def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> No
     scene.wifi.rate = 40_000
     scene.apply()
     scene.run(1)
-    observed.clear()
+    observe_all.clear()
     scene.run(60)
-    assert not observed, "an idle connection is not observed"
+    assert not observe_all, "an idle connection is not observed"
     scene.wifi.rate, scene.wifi.waiting = 30 * MBIT, 500_000
     scene.run(STEP_SECONDS)
-    assert observed == pytest.approx([scene.now - STEP_SECONDS, scene.now])
+    assert observe_all == pytest.approx([scene.now - STEP_SECONDS, scene.now])
     wifi = scene.stage._connections[1].mode._paths["wifi"]
     assert wifi.rate(1.0) == pytest.approx(30 * MBIT * STEP_SECONDS, rel=0.02)
     assert SetBackup(1, scene.ethernet.four_tuple, False, "p") in scene.run(1)
@@ -329,7 +340,7 @@ def test_sample_of_one_subflow_does_not_end_the_other() -> None:
     for _ in range(20):
         scene.now += STEP_SECONDS
         scene.wifi.advance(STEP_SECONDS)
-        assert observed(scene.stage, sampled(scene.now, [scene.wifi.socket], complete=False)) == ([], [])
+        assert observe_all(scene.stage, make_samples(scene.now, [scene.wifi.socket], complete=False)) == ([], [])
     assert scene.apply() == before
 
 
@@ -338,7 +349,7 @@ def test_first_sample_of_one_subflow_opens_no_path() -> None:
     scene = Scene(PRIORITY)
     scene.idle()
     scene.apply()
-    assert observed(scene.stage, sampled(scene.now, [scene.ethernet.socket], complete=False)) == ([], [])
+    assert observe_all(scene.stage, make_samples(scene.now, [scene.ethernet.socket], complete=False)) == ([], [])
     assert scene.run(STEP_SECONDS) == [SetBackup(1, scene.ethernet.four_tuple, True, "p")]
 
 
@@ -347,7 +358,7 @@ def test_stage_does_not_wait_for_a_subflow_missing_from_a_sweep() -> None:
     scene.idle()
     scene.apply()
     for complete in (True, False):
-        observed(scene.stage, sampled(scene.now, [scene.ethernet.socket], complete))
+        observe_all(scene.stage, make_samples(scene.now, [scene.ethernet.socket], complete))
     assert not scene.stage.urgent(), "the connection has its first two samples"
 
 
@@ -367,16 +378,16 @@ def test_flag_outlives_samples_older_than_its_subflow() -> None:
     scene.apply()
     flag = SetBackup(1, scene.ethernet.four_tuple, True, "s")
     scene.stage.record_done(flag)
-    observed(scene.stage, sampled(STEP_SECONDS, [scene.wifi.socket]))
+    observe_all(scene.stage, make_samples(STEP_SECONDS, [scene.wifi.socket]))
     assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
-    observed(scene.stage, sampled(2 * STEP_SECONDS, [scene.wifi.socket]))
+    observe_all(scene.stage, make_samples(2 * STEP_SECONDS, [scene.wifi.socket]))
     assert not scene.stage.flags.release_actions(), "the subflow is missing from a newer sample"
 
 
 def test_subflows_without_a_tracked_connection_are_ignored() -> None:
     stage = SteeringStage()
-    socket = KernelSubflow(5, free().four_tuple, True, 0, 0, False, NOW, tcp=IDLE)
-    assert observed(stage, sampled(1.0, [socket])) == ([], [])
+    socket = KernelSubflow(5, free().four_tuple, True, 0, 0, False, READ_AT_SAMPLE, tcp=IDLE)
+    assert observe_all(stage, make_samples(1.0, [socket])) == ([], [])
 
 
 def test_connection_stays_urgent_after_a_long_sweep() -> None:
@@ -388,7 +399,7 @@ def test_connection_stays_urgent_after_a_long_sweep() -> None:
     for flow in scene.flows:
         flow.waiting, flow.unacked = 0, 5
     sockets = [flow.socket._replace(read=read) for flow in scene.flows]
-    observed(scene.stage, sampled(scene.now + 2 * URGENT_SECONDS, sockets))
+    observe_all(scene.stage, make_samples(scene.now + 2 * URGENT_SECONDS, sockets))
     assert len(scene.stage.urgent()) == 2
 
 
@@ -416,8 +427,8 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
             for number, (_, first) in enumerate(flows):
                 first.advance(STEP_SECONDS)
                 first.waiting = waiting if (number + round(now[0] / STEP_SECONDS)) % 2 else 0
-            samples = sampled(now[0], [each.socket for pair in flows for each in pair])
-            for action in observed(stage, samples).actions:
+            samples = make_samples(now[0], [each.socket for pair in flows for each in pair])
+            for action in observe_all(stage, samples).actions:
                 assert isinstance(action, SetBackup)
                 stage.record_done(action)
                 (found.add if action.backup else found.discard)(action.token)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from sampling import IDLE, MBIT, NOW, four_tuple, sampled
+from sampling import IDLE, MBIT, READ_AT_SAMPLE, four_tuple, make_samples
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Guard, Share
@@ -74,7 +74,7 @@ class Upload:
     def sockets(self) -> list[KernelSubflow]:
         return [
             KernelSubflow(
-                self.number, end, name == "ethernet", 0, 0, False, NOW,
+                self.number, end, name == "ethernet", 0, 0, False, READ_AT_SAMPLE,
                 bytes_received=int(self.received[name]), tcp=IDLE, data_sequence=self.sequence[name] % (1 << 64),
             )
             for name, end in self.ends.items()
@@ -99,7 +99,7 @@ class Scene:
                 each.advance(TICK)
             sockets = [socket for each in self.uploads for socket in each.sockets]
             before = self.detector.relaxed_tokens()
-            for changed in self.detector.observe(sampled(self.now, sockets)):
+            for changed in self.detector.observe(make_samples(self.now, sockets)):
                 assert set(changed) >= self.detector.relaxed_tokens() ^ before
             self.changes += [self.now] * len(self.detector.relaxed_tokens() ^ before)
 
@@ -248,7 +248,7 @@ def test_new_or_ended_subflow_owes_no_data() -> None:
         scene.now += TICK
         upload.advance(TICK)
         sockets = [*upload.sockets, *([unrelated] if step < 40 else [])]
-        for changed in scene.detector.observe(sampled(scene.now, sockets)):
+        for changed in scene.detector.observe(make_samples(scene.now, sockets)):
             scene.changes += [scene.now] * len(changed)
     upload.wifi = 0
     scene.run(SILENT_SECONDS)
@@ -279,7 +279,7 @@ def test_bytes_received_during_a_sweep_do_not_prove_a_degradation(skew: float) -
     after = {each.four_tuple: each for each in upload.sockets}
     wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
     sockets = [before[wifi]._replace(read=scene.now - skew), after[ethernet]._replace(read=scene.now)]
-    list(scene.detector.observe(sampled(scene.now, sockets)))
+    list(scene.detector.observe(make_samples(scene.now, sockets)))
     assert scene.detector.connections[1].is_proven(scene.now) is (skew == 0.0)
 
 
@@ -295,10 +295,10 @@ def test_path_is_silent_only_if_all_of_its_subflows_are() -> None:
     scene.detector.watch(1, [wifi, second], {ethernet: Cap(SHARED, CAP)})
     for step in range(1, 60):
         upload.advance(TICK)
-        sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]
-        list(scene.detector.observe(sampled(step * TICK, sockets)))
+        sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, READ_AT_SAMPLE, tcp=IDLE)]
+        list(scene.detector.observe(make_samples(step * TICK, sockets)))
     upload.advance(TICK)
     read = {wifi: 6.0, ethernet: 6.0, second: 9.0}
-    sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]
-    list(scene.detector.observe(sampled(9.0, [each._replace(read=read[each.four_tuple]) for each in sockets])))
+    sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, READ_AT_SAMPLE, tcp=IDLE)]
+    list(scene.detector.observe(make_samples(9.0, [each._replace(read=read[each.four_tuple]) for each in sockets])))
     assert not scene.detector.connections[1].is_proven(9.0)
