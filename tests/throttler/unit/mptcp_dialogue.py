@@ -85,7 +85,7 @@ class Path:
         self.nonce_client, self.nonce_proxy = seed[8:12], seed[12:16]
         self.remote_id, self.local_id, self.backup = (0, 0, False) if initial else (seed[16], 0, False)
 
-    def retried(self) -> Path:
+    def later_attempt(self) -> Path:
         """Return a later attempt with the same four-tuple."""
         other = Path.__new__(Path)
         other.__dict__.update(self.__dict__)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the guard on downloads if a sweep needs seconds to read the sockets one after the other."""
+"""Tests for the guard on downloads if a sweep needs seconds to read all sockets."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def test_late_end_of_a_sweep_does_not_change_a_paths_rate() -> None:
     scene.run(8)
     flows = scene.connections[1]
     scene.run(TICK)
-    read = [flow.socket._replace(read=scene.now) for flow in flows]
+    early_sockets = [flow.socket._replace(read=scene.now) for flow in flows]
     for flow in flows:
         flow.advance(2.0)
     scene.ticks += round(2.0 / TICK)
-    list(scene.detector.observe(make_samples(scene.now + 2.0, read, complete=True)))
+    list(scene.detector.observe(make_samples(scene.now + 2.0, early_sockets, complete=True)))
     assert not scene.relaxed()
     scene.run(10)
     assert not scene.changes
@@ -32,8 +32,8 @@ def test_one_sample_in_a_long_sweep_does_not_prove_a_lasting_degradation() -> No
         scene.run(TICK)
     for flow in scene.connections[1]:
         flow.advance(TICK)
-    read = [flow.socket._replace(read=scene.now + TICK) for flow in scene.connections[1]]
-    list(scene.detector.observe(make_samples(scene.now + 3.0, read)))
+    early_sockets = [flow.socket._replace(read=scene.now + TICK) for flow in scene.connections[1]]
+    list(scene.detector.observe(make_samples(scene.now + 3.0, early_sockets)))
     assert not scene.relaxed(), "the two samples are only 0.1 s apart"
 
 

@@ -66,7 +66,7 @@ class TestHandshakes:
         """A replayed HMAC proves nothing, because the proxy's nonce is new for each join."""
         connected(endpoint, host)
         old = host.join(port=7)
-        new = old.retried()
+        new = old.later_attempt()
         replayed = replace(old.ack(), acknowledgment=new.ack().acknowledgment)
         assert kinds(endpoint, new.syn(), new.syn_ack(), replayed, new.ack(forged=True)) == []
         assert kinds(endpoint, new.ack()) == [K.SUBFLOW_ESTABLISHED]
