@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that replay counts each byte once, however often it was sent."""
+"""Tests that replay counts each byte once, even if it was sent repeatedly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def replace_bytes(frame: bytes, offset: int, value: bytes) -> bytes:
     return frame[:offset] + value + frame[offset + len(value) :]
 
 
-def retransmitted(frame: bytes) -> bytes:
+def retransmission_of(frame: bytes) -> bytes:
     """Return the frame with a different IP identification."""
     return replace_bytes(frame, 18, (int.from_bytes(frame[18:20], "big") ^ 0x8000).to_bytes(2, "big"))
 
@@ -46,17 +46,17 @@ def has_data(frame: bytes) -> bool:
     return int.from_bytes(frame[16:18], "big") > 20 + (frame[TCP_OFFSET + 12] >> 4 << 2)
 
 
-@pytest.mark.parametrize("after", [0, 3])
-def test_retransmitted_data_count_once(replay: Run, after: int) -> None:
-    """Defect: replay counted data each time they were sent, while the daemon counts acknowledged bytes."""
+@pytest.mark.parametrize("distance", [0, 3])
+def test_retransmitted_data_count_once(replay: Run, distance: int) -> None:
+    """Defect: replay counted retransmitted data again, but the daemon counts only acknowledged bytes."""
     _, expected, _ = replay(pcap(CAPTURED_FRAMES), policy=BUDGET)
     frames, repeated = [], 0
     for number, each in enumerate(CAPTURED_FRAMES):
         frames.append(each)
-        earlier = CAPTURED_FRAMES[number - after][2] if number >= after else b""
-        # Segments with signals cause a line of output each time, so they are not repeated.
-        if number > 12 and has_data(earlier):
-            frames.append((each[0], each[1], retransmitted(earlier)))
+        earlier_frame = CAPTURED_FRAMES[number - distance][2] if number >= distance else b""
+        # Segments with MPTCP signals are not repeated, because each causes a line of output.
+        if number > 12 and has_data(earlier_frame):
+            frames.append((each[0], each[1], retransmission_of(earlier_frame)))
             repeated += 1
     assert repeated > 10
     _, out, err = replay(pcap(frames), policy=BUDGET)
@@ -94,7 +94,7 @@ def byte_counts(entries: Iterable[Entry]) -> list[str]:
 
 
 def test_counting_restarts_if_a_port_is_reused() -> None:
-    """The new connection has other sequence numbers. The end of neither connection was captured."""
+    """The new connection has other sequence numbers. Neither connection's end was captured."""
     run = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT])
     first, second = Host("first"), Host("second", time=1100.0)
     one, two = first.initial(), second.initial()
@@ -120,7 +120,7 @@ def test_data_of_the_segment_that_activates_a_subflow_count() -> None:
     assert byte_counts(entries) == ["0 B down, 70 B up"]
 
 
-def test_data_in_any_order_count_from_the_handshake_on() -> None:
+def test_data_in_any_order_count_from_the_handshake() -> None:
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
     entries = [entry for each in path.handshake() for entry in run.process(captured(each))]
@@ -152,23 +152,23 @@ def segment(sequence: int, flags: int = ACK, acknowledgment: int = 0) -> Segment
 @given(
     begin=st.one_of(st.integers(0, 2**32 - 1), st.integers(2**32 - 3_000, 2**32 - 1)),
     cuts=st.sets(st.integers(1, 4_999), max_size=20),
-    more=st.lists(st.tuples(st.integers(0, 4_999), st.integers(1, 3_000)), max_size=20),
+    retransmissions=st.lists(st.tuples(st.integers(0, 4_999), st.integers(1, 3_000)), max_size=20),
     order=st.randoms(use_true_random=False),
 )
 def test_each_byte_counts_once_in_any_order(
-    begin: int, cuts: set[int], more: list[tuple[int, int]], order: random.Random
+    begin: int, cuts: set[int], retransmissions: list[tuple[int, int]], order: random.Random
 ) -> None:
     """Sequence numbers wrap at 2^32. A retransmission may have other boundaries than the original."""
     bounds = [0, *sorted(cuts), 5_000]
-    pieces = [(offset, end - offset) for offset, end in pairwise(bounds)]
-    pieces += [(offset, min(size, 5_000 - offset)) for offset, size in more]
-    order.shuffle(pieces)
+    segments = [(offset, end - offset) for offset, end in pairwise(bounds)]
+    segments += [(offset, min(size, 5_000 - offset)) for offset, size in retransmissions]
+    order.shuffle(segments)
     counts = ByteCounts(1, highest={False: begin})
-    seen = 0
-    for offset, size in pieces:
-        assert counts.count(segment(begin + offset), size, from_client=False) is (offset + size > seen)
-        seen = max(seen, offset + size)
-        assert counts.down == seen, "missing earlier bytes count, because they are late or were not captured"
+    highest_end = 0
+    for offset, size in segments:
+        assert counts.count(segment(begin + offset), size, from_client=False) is (offset + size > highest_end)
+        highest_end = max(highest_end, offset + size)
+        assert counts.down == highest_end, "missing earlier bytes count, because they arrive later or were not captured"
     assert (counts.down, counts.up) == (5_000, 0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the events that replay derives from a capture: it checks handshakes like the kernel."""
+"""Tests for the events that replay derives from a capture. It checks handshakes like the kernel."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ class TestHandshakes:
         assert kinds(endpoint, path.ack()) == [], "a repeated third ACK causes no event"
 
     def test_join_must_have_the_right_hmac(self, endpoint: Endpoint, host: Host) -> None:
-        """A replayed HMAC proves nothing, because the proxy's nonce is new for each join."""
+        """A replayed HMAC is invalid, because the proxy's nonce is new for each join."""
         connected(endpoint, host)
-        old = host.join(port=7)
-        new = old.later_attempt()
-        replayed = replace(old.ack(), acknowledgment=new.ack().acknowledgment)
-        assert kinds(endpoint, new.syn(), new.syn_ack(), replayed, new.ack(forged=True)) == []
-        assert kinds(endpoint, new.ack()) == [K.SUBFLOW_ESTABLISHED]
+        earlier_join = host.join(port=7)
+        later_join = earlier_join.later_attempt()
+        replayed = replace(earlier_join.ack(), acknowledgment=later_join.ack().acknowledgment)
+        assert kinds(endpoint, later_join.syn(), later_join.syn_ack(), replayed, later_join.ack(forged=True)) == []
+        assert kinds(endpoint, later_join.ack()) == [K.SUBFLOW_ESTABLISHED]
 
     def test_acknowledgment_numbers_must_match(self, endpoint: Endpoint, host: Host) -> None:
         path = host.initial()
