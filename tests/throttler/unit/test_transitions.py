@@ -113,7 +113,7 @@ class Scene:
         self.cookies: dict[FourTuple, int] = {}
         self.limits: dict[int, SocketLimit] = {}
         self.applies_limits = applies_limits
-        self.vanished: set[FourTuple] = set()
+        self.stalled: set[FourTuple] = set()
         self.acked: dict[FourTuple, int] = {}
         self.plan_changes = self.urgent_changes = 0
         self.sampled = 0
@@ -126,7 +126,7 @@ class Scene:
         limit = self.limits.get(cookie, NO_LIMIT)
         if self.applies_limits and limit.rate is not None:
             tcp = tcp._replace(max_pacing_rate=limit.rate, pacing_rate=limit.rate, not_sent=limit.not_sent or 50_000)
-        if four_tuple not in self.vanished:
+        if four_tuple not in self.stalled:
             self.acked[four_tuple] = self.acked.get(four_tuple, 0) + 1448
         acked = self.acked.get(four_tuple, 0)
         return KernelSubflow(1, four_tuple, True, 0, 0, False, read, acked, cookie=cookie, tcp=tcp)
