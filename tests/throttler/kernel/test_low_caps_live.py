@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import pytest
-from kept_connection import Connection
+from persistent_connection import Connection
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (

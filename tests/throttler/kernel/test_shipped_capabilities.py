@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from unit_capabilities import confined
+from unit_capabilities import capability_prefix
 
 from mptcp_lab.testbed import Testbed
 
@@ -35,7 +35,7 @@ print(os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR)
 
 def output_with_capabilities(testbed: Testbed, code: str, without: str | None) -> str:
     """Run *code* with the capabilities of the unit, except *without*. Return its output."""
-    argv = [*confined("mptcp-throttler", without), sys.executable, "-c", code]
+    argv = [*capability_prefix("mptcp-throttler", without), sys.executable, "-c", code]
     found = testbed["proxy"].run(["unshare", "--mount", "sh", "-c", WITH_CGROUPS, "sh", *argv])
     return found.stdout.strip()
 

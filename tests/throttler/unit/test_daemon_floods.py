@@ -70,10 +70,10 @@ def test_only_the_flooded_capture_pauses(tmp_path: Path, monkeypatch: pytest.Mon
             first.give(forged_join(2).syn())
             for number in range(3, 6):
                 second.give(forged_join(number, "w1").syn())
-                await until(lambda: not second.waits)
-            assert first.waits
+                await until(lambda: not second.has_unread_items)
+            assert first.has_unread_items
             resumptions.pop()()
-            await until(lambda: not first.waits)
+            await until(lambda: not first.has_unread_items)
             pauses.append(PAUSE_SECONDS)
             first.give(forged_join(6).syn())
             await until(lambda: resumptions)

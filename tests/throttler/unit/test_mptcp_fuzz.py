@@ -187,7 +187,7 @@ def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
         event_count += len(events)
         if segment_count % 100 == 0:
             check_tables(tracker, SMALL)
-            subscriber.agrees_with(tracker)
+            subscriber.assert_agrees_with(tracker)
     counters = tracker.counters
     assert counters.segments > SEGMENTS * 0.7, "most frames contain a segment"
     # The test must reach every counter.
@@ -236,4 +236,4 @@ def test_segments_in_any_order_keep_the_tracker_consistent(frames: Sequence[byte
         if segment is not None:
             subscriber.receive(tracker.apply_segment(segment))
             check_tables(tracker, SMALL)
-    subscriber.agrees_with(tracker)
+    subscriber.assert_agrees_with(tracker)

@@ -207,7 +207,7 @@ class Kernel(RuleBasedStateMachine):
     @invariant()
     def tables_agree(self) -> None:
         check_tables(self.tracker, TrackerLimits())
-        self.subscriber.agrees_with(self.tracker)
+        self.subscriber.assert_agrees_with(self.tracker)
 
 
 Kernel.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=50, deadline=None)

@@ -105,4 +105,4 @@ def test_roaming_clients_keep_their_connections_in_any_flood(actions: list[tuple
             assert connection.since == began
             assert [each.four_tuple for each in connection.subflows] == ([] if four_tuple is None else [four_tuple])
         check_tables(tracker, SMALL)
-        subscriber.agrees_with(tracker)
+        subscriber.assert_agrees_with(tracker)

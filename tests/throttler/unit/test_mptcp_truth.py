@@ -375,7 +375,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
     @invariant()
     def tables_are_bounded_and_agree(self) -> None:
         check_tables(self.tracker, self.limits)
-        self.subscriber.agrees_with(self.tracker)
+        self.subscriber.assert_agrees_with(self.tracker)
 
 
 class SegmentsAndEventsIPv6(SegmentsAndEvents):

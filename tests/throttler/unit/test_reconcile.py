@@ -95,13 +95,13 @@ def test_entries_that_cannot_be_added_immediately_are_added_by_the_loop(reason: 
         await bench.reconciler.apply()
         count = 100 if reason == "many" else 2
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1000 + count)], NOW)
-        bench.netfilter.only_in_turns = reason == "the backend cannot"
-        bench.netfilter.refused = {1001} if reason == "refused" else set()
+        bench.netfilter.declines_immediate_upserts = reason == "the backend cannot"
+        bench.netfilter.refused_ports = {1001} if reason == "refused" else set()
         async with bench.reconciler._lock if reason == "another change is running" else asyncio.Lock():
             bench.reconciler.wake()
         assert len(bench.netfilter.entries) == 1
         assert bench.reconciler.counters.entries_upserted == 1
-        bench.netfilter.refused.clear()
+        bench.netfilter.refused_ports.clear()
         await bench.reconciler.apply()
         assert len(bench.netfilter.entries) == count
         return bench
@@ -135,12 +135,12 @@ def test_entries_are_read_from_the_kernel_after_a_refusal() -> None:
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
         await bench.reconciler.apply()
         bench.planner.set_verdicts(1, [verdict(1000), verdict(1001), verdict(1002)], NOW)
-        bench.netfilter.refused = {1002}
+        bench.netfilter.refused_ports = {1002}
         bench.reconciler.wake()
         # The kernel had applied part of the change before the refusal. The subflow ends before the next attempt.
         bench.netfilter.entries[verdict(1001).four_tuple] = Target(0x10, 0x10000)
         bench.planner.set_verdicts(1, [verdict(1000), uncapped(1001), uncapped(1002)], NOW)
-        bench.netfilter.refused.clear()
+        bench.netfilter.refused_ports.clear()
         bench.reconciler.wake()
         task = asyncio.create_task(bench.reconciler.run())
         for _ in range(20):
@@ -163,7 +163,7 @@ def test_entry_added_while_the_kernel_is_read_does_not_count_as_a_repair() -> No
             # The entry is missing from this dump, which had passed its position.
             del bench.netfilter.entries[verdict(1010).four_tuple]
 
-        bench.netfilter.reading = join
+        bench.netfilter.during_read = join
         await bench.reconciler.verify()
         return bench
 
@@ -223,7 +223,7 @@ def test_verify_repairs_foreign_changes_and_removes_foreign_entries() -> None:
 def test_full_set_does_not_prevent_the_removal_of_old_entries() -> None:
     async def scenario() -> Bench:
         bench = Bench()
-        bench.netfilter.room = 4
+        bench.netfilter.max_entries = 4
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1004)], NOW)
         await bench.reconciler.apply()
         verdicts = [*map(uncapped, range(1000, 1004)), *map(verdict, range(2000, 2004))]
@@ -319,7 +319,7 @@ def test_changes_while_the_kernel_is_read_do_not_count_as_repairs() -> None:
             async with asyncio.timeout(60):
                 await bench.reconciler.apply()
 
-        bench.netfilter.reading = change
+        bench.netfilter.during_read = change
         await bench.reconciler.verify()
         return bench
 
@@ -340,7 +340,7 @@ def test_foreign_change_is_found_despite_concurrent_changes() -> None:
             bench.planner.set_verdicts(2, [verdict(2000, token=2)], NOW)
             await bench.reconciler.apply()
 
-        bench.netfilter.reading = change
+        bench.netfilter.during_read = change
         await bench.reconciler.verify()
         return bench
 
@@ -367,7 +367,7 @@ def test_refused_changes_do_not_prevent_the_others(monkeypatch: pytest.MonkeyPat
 
     async def scenario() -> Bench:
         bench = Bench()
-        bench.netfilter.refused = {1001}
+        bench.netfilter.refused_ports = {1001}
         bench.tc.refusals = 1  # The kernel refuses the class of token 1.
         for token in (1, 2):
             ports = range(1000 * token, 1000 * token + 4)

@@ -86,7 +86,7 @@ async def reconciler_with_refused_change(action: str) -> Reconciler:
     reconciler = Reconciler(planner, tc, netfilter)
     await reconciler.prepare()
     tc.refused = {action}
-    netfilter.refused = {1000} if action == "create entry" else set()
+    netfilter.refused_ports = {1000} if action == "create entry" else set()
     if action == "limit segments":
         tc.want_gso(lambda before: before // 2)
         return reconciler

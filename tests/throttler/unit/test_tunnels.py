@@ -156,8 +156,8 @@ def scenario(test: Callable[[Path, pytest.MonkeyPatch], Awaitable[None]]) -> Cal
 def kernel_with_tunnel() -> FakeKernel:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
-    kernel.tunnels.path("home", 0, "10.1.0.9")
-    kernel.tunnels.path("home", 1, "10.2.0.9")
+    kernel.tunnels.add_path("home", 0, "10.1.0.9")
+    kernel.tunnels.add_path("home", 1, "10.2.0.9")
     return kernel
 
 
