@@ -22,14 +22,14 @@ def self_signed(directory: Path, kind: str = "ec") -> tuple[Path, Path]:
     return certificate, key
 
 
-def replace_file(file: Path, source: Path) -> None:
-    """Replace *file* with a copy of *source* atomically, as programs that renew certificates do."""
+def replace_file(file: Path, by: Path) -> None:
+    """Replace *file* with a copy of *by* atomically, as programs that renew certificates do."""
     new = file.with_suffix(".new")
-    new.write_bytes(source.read_bytes())
+    new.write_bytes(by.read_bytes())
     new.replace(file)
 
 
-def certificate_of_server(port: int) -> bytes:
+def served_certificate(port: int) -> bytes:
     """Return the certificate (DER) that a server on loopback sends to a client without a server name."""
     context = ssl.create_default_context()
     context.check_hostname = False
@@ -44,7 +44,7 @@ def der(certificate: Path) -> bytes:
     return ssl.PEM_cert_to_DER_cert(certificate.read_text())
 
 
-def command_with_frequent_checks(module: str) -> list[str]:
+def checking_often(module: str) -> list[str]:
     """Return a command that runs *module* and checks the certificate files 50 times per second, not once per minute."""
     # The module must tolerate all failures: on a busy machine, the test may replace the key long after the certificate.
     text = (

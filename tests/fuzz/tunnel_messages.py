@@ -87,7 +87,7 @@ class Tunnel:
         if message is None:
             return None
         answer, moved = self.proxy.receive(message, source, self.now)
-        assert not moved or source in RELAYS, "the proxy moved a path to an address that is not the relay's"
+        assert not moved or source in RELAYS, "the proxy moved a path to an address that the relay never had"
         if answer is None:
             return None
         sent = pack(answer, KEY, len(payload))

@@ -72,7 +72,7 @@ class Server:
 def test_renewed_certificate_is_shown_as_soon_as_its_key_exists(
     served: Pair, pairs: dict[str, Pair], capsys: pytest.CaptureFixture[str], version: ssl.TLSVersion, name: str | None
 ) -> None:
-    """Defect: the files were read only once, at the start, and clients received a certificate that had expired."""
+    """Defect: the files were read only once, at the start, and clients were shown a certificate that expired."""
     old, new = (der(pairs[each].certificate) for each in ("old", "new"))
     server = Server(served)
     server.renewal.check()

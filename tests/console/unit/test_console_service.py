@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
-from certificates import certificate_of_server, command_with_frequent_checks, der, replace_file, self_signed
+from certificates import checking_often, der, replace_file, self_signed, served_certificate
 from console_site import console
 from reserved_port import reserved_port
 
@@ -33,14 +33,14 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
     new_certificate, new_key = self_signed(tmp_path / "new")
     settings, port = f"certificate: {certificate}\nkey: {key}\n", reserved_port()
     with console(
-        tmp_path, tmp_path / "s", port, settings=settings, program=command_with_frequent_checks("mptcp_console.cli")
+        tmp_path, tmp_path / "s", port, settings=settings, program=checking_often("mptcp_console.cli")
     ) as running:
-        assert certificate_of_server(port) == der(certificate)
+        assert served_certificate(port) == der(certificate)
         replace_file(certificate, new_certificate)
         replace_file(key, new_key)
         wait_until(
-            lambda: certificate_of_server(port) == der(new_certificate),
-            "the server sends the new certificate",
+            lambda: served_certificate(port) == der(new_certificate),
+            "the new certificate is shown",
             timeout=60,
         )
         message = f"mptcp-console: new connections use the renewed certificate {certificate}\n"

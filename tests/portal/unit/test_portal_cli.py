@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from certificates import certificate_of_server, command_with_frequent_checks, der, encrypted, replace_file, self_signed
+from certificates import checking_often, der, encrypted, replace_file, self_signed, served_certificate
 from reserved_port import reserved_port
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
@@ -229,15 +229,15 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
         f"check: {{squid_user: root, listen: 127.0.0.1:{reserved_port()}}}\nstatus_socket: {tmp_path}/none\n"
         f"captive_portal: {{listen: 127.0.0.1:{port}, certificate: {certificate}, key: {key}}}\n"
     )
-    command = [*command_with_frequent_checks("mptcp_portal.cli"), "run", "--config", str(path)]
+    command = [*checking_often("mptcp_portal.cli"), "run", "--config", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         assert process.stdout is not None
         assert process.stdout.readline()
-        assert certificate_of_server(port) == der(certificate)
+        assert served_certificate(port) == der(certificate)
         replace_file(certificate, new_certificate)
         replace_file(key, new_key)
-        _wait(lambda: certificate_of_server(port) == der(new_certificate))
+        _wait(lambda: served_certificate(port) == der(new_certificate))
         head = "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
         assert " 200 " in _answer(port, head, ssl.create_default_context(cafile=str(new_certificate)))
         process.send_signal(signal.SIGTERM)

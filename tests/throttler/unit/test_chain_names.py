@@ -41,7 +41,7 @@ def test_chains_of_a_predecessor_on_other_interfaces_are_unwanted() -> None:
         "ingress_wan1",
         "ingress_lte0",
     ]
-    # The caps of a renamed interface stay until another interface gets its former name.
+    # If an interface was renamed, its caps stay until another interface has its name.
     assert table.unwanted_chains({"ingress_wan1": "wan9"}, {"wan0", "wan9"}) == []
     assert table.unwanted_chains({"ingress_wan0": None}, {"wan0"}) == ["ingress_wan0"], (
         "a chain on two interfaces, or on none, is unwanted"

@@ -56,7 +56,7 @@ async def test_grant_lifts_caps_until_its_end(tmp_path: Path) -> None:
         await until(lambda: scene.engine.capped == 0)
         await until(lambda: scene.engine.capped == 1)
         texts = [each["text"] for each in scene.request(query="events")["events"] if each["kind"] == "grant"]
-        assert f"client {CLIENT}: caps again" in texts, "the grant ends at its time, although it began later"
+        assert f"client {CLIENT}: caps again" in texts, "the grant ends in time, although it began later"
         assert "client 10.1.0.2: caps again" not in texts, "the longer grant has not ended"
         assert any("bob" in each for each in texts)
         path.write_text("[")
