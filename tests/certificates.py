@@ -22,15 +22,15 @@ def self_signed(directory: Path, kind: str = "ec") -> tuple[Path, Path]:
     return certificate, key
 
 
-def replace_file(file: Path, by: Path) -> None:
-    """Replace *file* with a copy of *by* atomically, as programs that renew certificates do."""
+def replaced(file: Path, by: Path) -> None:
+    """Replace *file* by a copy of *by* atomically, as programs that renew certificates do."""
     new = file.with_suffix(".new")
     new.write_bytes(by.read_bytes())
     new.replace(file)
 
 
-def served_certificate(port: int) -> bytes:
-    """Return the certificate (DER) that a server on loopback sends to a client without a server name."""
+def shown(port: int) -> bytes:
+    """Return the certificate (DER) that a server on loopback shows to a new connection without a server name."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from certificates import der, encrypted, replace_file, self_signed
+from certificates import der, encrypted, replaced, self_signed
 
 from mptcp_common import renewal
 from mptcp_common.certificates import load_certificate
@@ -35,7 +35,7 @@ def served(tmp_path: Path, pairs: dict[str, Pair]) -> Pair:
     """The files that the server uses. Their content is that of ``old``."""
     pair = Pair(tmp_path / "certificate.pem", tmp_path / "key.pem")
     for file, source in zip(pair, pairs["old"], strict=True):
-        replace_file(file, source)
+        replaced(file, source)
     return pair
 
 
@@ -77,10 +77,10 @@ def test_renewed_certificate_is_shown_as_soon_as_its_key_exists(
     server = Server(served)
     server.renewal.check()
     assert server.shown_certificate(version, name) == old
-    replace_file(served.certificate, pairs["new"].certificate)
+    replaced(served.certificate, pairs["new"].certificate)
     server.renewal.check()
     assert server.shown_certificate(version, name) == old
-    replace_file(served.key, pairs["new"].key)
+    replaced(served.key, pairs["new"].key)
     assert server.shown_certificate(version, name) == old
     assert capsys.readouterr().err == ""
     server.renewal.check()
@@ -98,7 +98,7 @@ def test_certificate_with_another_kind_of_key_replaces_the_old_one(
     """In one context, OpenSSL would keep both certificates, and show the old one to clients that prefer its key."""
     server = Server(served)
     for file, source in zip(served, pairs["rsa"], strict=True):
-        replace_file(file, source)
+        replaced(file, source)
     server.renewal.check()
     assert server.shown_certificate(version) == der(pairs["rsa"].certificate)
 
@@ -131,7 +131,7 @@ def test_existing_connection_continues_after_a_renewal(served: Pair, pairs: dict
         with suppress(ssl.SSLWantReadError):
             each.do_handshake()
     for file, source in zip(served, pairs["new"], strict=True):
-        replace_file(file, source)
+        replaced(file, source)
     server.renewal.check()
     ends[1].write(b"answer")
     assert ends[0].read() == b"answer"
@@ -142,7 +142,7 @@ def test_files_changed_during_the_start_are_used(served: Pair, pairs: dict[str, 
     certificate, key = map(str, served)
     context = load_certificate(certificate, key)
     for file, source in zip(served, pairs["new"], strict=True):
-        replace_file(file, source)
+        replaced(file, source)
     server = Server(served)
     server.renewal = Renewal("server", context, certificate, key)
     assert server.shown_certificate() == der(pairs["new"].certificate)
@@ -156,10 +156,10 @@ def test_files_replaced_during_a_check_are_reported_once(
     The next check found that the files had changed since then.
     """
     server = Server(served)
-    replace_file(served.certificate, pairs["new"].certificate)
+    replaced(served.certificate, pairs["new"].certificate)
 
     def load_late(certificate: str, key: str) -> ssl.SSLContext:
-        replace_file(served.key, pairs["new"].key)
+        replaced(served.key, pairs["new"].key)
         monkeypatch.undo()
         return load_certificate(certificate, key)
 
@@ -177,9 +177,9 @@ def test_unusable_files_are_reported_once_and_tried_again(
     server = Server(served)
     if missing == "a file":
         served.key.unlink()
-        replace_file(served.certificate, pairs["new"].certificate)
+        replaced(served.certificate, pairs["new"].certificate)
     else:
-        replace_file(served.certificate, pairs["new"].certificate if missing == "a key" else Path(__file__))
+        replaced(served.certificate, pairs["new"].certificate if missing == "a key" else Path(__file__))
     for _ in range(TOLERATED_FAILURES - 1):
         server.renewal.check()
     assert capsys.readouterr().err == ""
@@ -193,7 +193,7 @@ def test_unusable_files_are_reported_once_and_tried_again(
     assert capsys.readouterr().err == ""
     assert server.shown_certificate() == der(pairs["old"].certificate)
     for file, source in zip(served, pairs["new"], strict=True):
-        replace_file(file, source)
+        replaced(file, source)
     server.renewal.check()
     assert server.shown_certificate() == der(pairs["new"].certificate)
     assert "new connections use" in capsys.readouterr().err
@@ -215,7 +215,7 @@ def test_files_are_checked_repeatedly(served: Pair, pairs: dict[str, Pair], monk
         async with asyncio.timeout(60):
             for name in ("new", "old", "rsa"):
                 for file, source in zip(served, pairs[name], strict=True):
-                    replace_file(file, source)
+                    replaced(file, source)
                 while server.shown_certificate() != der(pairs[name].certificate):  # noqa: ASYNC110 -- the renewal has no event
                     await asyncio.sleep(0)
         checking.cancel()

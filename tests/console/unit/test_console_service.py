@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 import pytest
-from certificates import checking_often, der, replace_file, self_signed, served_certificate
+from certificates import checking_often, der, replaced, self_signed, shown
 from console_site import console
 from reserved_port import reserved_port
 
@@ -35,14 +35,10 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
     with console(
         tmp_path, tmp_path / "s", port, settings=settings, program=checking_often("mptcp_console.cli")
     ) as running:
-        assert served_certificate(port) == der(certificate)
-        replace_file(certificate, new_certificate)
-        replace_file(key, new_key)
-        wait_until(
-            lambda: served_certificate(port) == der(new_certificate),
-            "the new certificate is shown",
-            timeout=60,
-        )
+        assert shown(port) == der(certificate)
+        replaced(certificate, new_certificate)
+        replaced(key, new_key)
+        wait_until(lambda: shown(port) == der(new_certificate), "the new certificate is shown", timeout=60)
         message = f"mptcp-console: new connections use the renewed certificate {certificate}\n"
         assert running.log.read_text().count(message) == 1
 

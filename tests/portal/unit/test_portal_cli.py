@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from certificates import checking_often, der, encrypted, replace_file, self_signed, served_certificate
+from certificates import checking_often, der, encrypted, replaced, self_signed, shown
 from reserved_port import reserved_port
 
 from mptcp_common.exit_status import CONFIGURATION, DONE, FAILED
@@ -234,10 +234,10 @@ def test_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
     try:
         assert process.stdout is not None
         assert process.stdout.readline()
-        assert served_certificate(port) == der(certificate)
-        replace_file(certificate, new_certificate)
-        replace_file(key, new_key)
-        _wait(lambda: served_certificate(port) == der(new_certificate))
+        assert shown(port) == der(certificate)
+        replaced(certificate, new_certificate)
+        replaced(key, new_key)
+        _wait(lambda: shown(port) == der(new_certificate))
         head = "GET /captive-portal HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
         assert " 200 " in _answer(port, head, ssl.create_default_context(cafile=str(new_certificate)))
         process.send_signal(signal.SIGTERM)
