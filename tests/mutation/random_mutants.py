@@ -65,11 +65,11 @@ def modules() -> list[Path]:
     for name in contract["source_modules"]:
         location = CHECKOUT / name.split("_")[1].split(".")[0] / name.replace(".", "/")
         files = sorted(location.rglob("*.py")) if location.is_dir() else [location.with_suffix(".py")]
-        found += [file for file in files if dotted(file) not in impure]
+        found += [file for file in files if module_name(file) not in impure]
     return found
 
 
-def dotted(file: Path) -> str:
+def module_name(file: Path) -> str:
     return ".".join(file.relative_to(CHECKOUT).with_suffix("").parts[1:])
 
 

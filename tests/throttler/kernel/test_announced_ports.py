@@ -17,7 +17,7 @@ ENDPOINT = ["ip", "mptcp", "endpoint"]
 
 
 @pytest.fixture(autouse=True)
-def announced(site: Site, unchanged_kernel: None) -> Iterator[None]:
+def announced_port(site: Site, unchanged_kernel: None) -> Iterator[None]:
     site.proxy.run([*ENDPOINT, "add", site.proxy.address("wan0"), "port", str(ANNOUNCED_PORT), "id", "9", "signal"])
     yield
     site.proxy.run([*ENDPOINT, "delete", "id", "9"])
@@ -43,12 +43,12 @@ def test_join_at_announced_port_is_capped(site: Site) -> None:
     """Defect: a join at an announced port that is not in listen_ports had no cap."""
     with running(site) as throttler, listening(site) as listener, connected(site, listener):
 
-        def capped() -> dict[str, str | None]:
+        def capped_clients() -> dict[str, str | None]:
             found = subflows(throttler.socket)
             return {entry(each): each["classid"] for each in found[PORT] + found[ANNOUNCED_PORT] if each["rate"]}
 
         # The client joins at the announced port from its first path, which has a cap.
-        until(lambda: len(site.entries()) == 2 and site.entries() == capped())
+        until(lambda: len(site.entries()) == 2 and site.entries() == capped_clients())
         found = subflows(throttler.socket)
         assert {each["path"]: each["rate"] for each in found[ANNOUNCED_PORT]} == {"ethernet": 5_000_000}
 

@@ -53,7 +53,7 @@ class Site(ThrottledSite):
         """Download a file. Return the received bytes of HTTP header and body."""
         return sum(map(int, self.testbed["client"].run(self.command(name, family), timeout=90).stdout.split()))
 
-    def received(self) -> int:
+    def received_bytes(self) -> int:
         """Return the bytes that both interfaces of the client received, with headers."""
         return sum(self.testbed["client"].interface_bytes(each).received for each in ("eth0", "wlan0"))
 
@@ -91,7 +91,7 @@ def test_all_bytes_of_long_and_short_downloads_are_counted(site: Site, family: i
 @pytest.mark.nightly
 def test_kills_during_a_transfer_neither_lose_nor_double_count_bytes(site: Site) -> None:
     throttler = site.start_with("5 GB")
-    before = site.received()
+    before = site.received_bytes()
     # Bytes of a socket that ends while no throttler runs are not counted, so the download must last (200 seconds).
     client = site.testbed["client"].popen([*site.command("endless"), "--limit-rate", "2M"])
     for megabytes in (2, 6, 10):
@@ -102,7 +102,7 @@ def test_kills_during_a_transfer_neither_lose_nor_double_count_bytes(site: Site)
     site.abort(client)
     wait_until(lambda: not throttler.status()["connections"], "the connection has ended")
     site.stop_cleanly(throttler)
-    received = site.received() - before
+    received = site.received_bytes() - before
     assert 0.9 * received < site.used() < received, "TCP and IP headers are not counted"
 
 

@@ -127,7 +127,7 @@ def test_excess_subflows_are_closed_and_others_are_capped(site: Site, family: in
         )
         wait_until(lambda: len(site.client_endpoints()) == MAX_SUBFLOWS, "the excess subflows are closed")
 
-        def capped() -> dict[tuple[bytes, int], Any]:
+        def client_rates() -> dict[tuple[bytes, int], Any]:
             (connection,) = throttler.status()["connections"]
             ends = (each["remote"].rpartition(":") for each in connection["subflows"])
             rates = (each["rate"] for each in connection["subflows"])
@@ -136,8 +136,10 @@ def test_excess_subflows_are_closed_and_others_are_capped(site: Site, family: in
                 for end, rate in zip(ends, rates, strict=True)
             }
 
-        wait_until(lambda: capped().keys() == site.client_endpoints(), "the throttler knows all remaining subflows")
-        assert set(capped().values()) == {5_000_000}
+        wait_until(
+            lambda: client_rates().keys() == site.client_endpoints(), "the throttler knows all remaining subflows"
+        )
+        assert set(client_rates().values()) == {5_000_000}
         assert throttler.process.output().count("too many subflows") == JOIN_COUNT - MAX_SUBFLOWS
         assert site.answers_request(connected), "the connection still works"
     site.stop_cleanly(throttler)

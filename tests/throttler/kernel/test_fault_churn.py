@@ -107,12 +107,12 @@ def test_each_subflow_is_capped_and_no_state_remains(
                     counts.append(len(list(bpf.entries(table))))
             return counts[0], counts[1]
 
-        def settled() -> bool:
+        def is_in_step() -> bool:
             status = read_status(throttler.socket)
             return bool(status["in_step"]) and site.entries().keys() == subflows(site) and maps()[1] == 0
 
         with connected(site, listener):
-            until(lambda: clients(site.entries()) == ["10.77.1.2", "10.77.2.2"] and settled(), timeout=LONG_TIMEOUT)
+            until(lambda: clients(site.entries()) == ["10.77.1.2", "10.77.2.2"] and is_in_step(), timeout=LONG_TIMEOUT)
             first, before, classes, map_sizes = (
                 read_status(throttler.socket)["counters"]["tracker"],
                 joins(site),
@@ -136,7 +136,7 @@ def test_each_subflow_is_capped_and_no_state_remains(
             endpoints.close()
             try:
                 until(lambda: changing_subflows_have_ended(site), timeout=LONG_TIMEOUT)
-                until(lambda: site.entries() == classes and settled(), timeout=LONG_TIMEOUT)
+                until(lambda: site.entries() == classes and is_in_step(), timeout=LONG_TIMEOUT)
             except AssertionError as error:
                 # Print the sockets of both kernels, so that the log shows which end is at fault.
                 listings = [

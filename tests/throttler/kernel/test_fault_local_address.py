@@ -82,7 +82,7 @@ class Scene:
         print(f"Ethernet carries {rate / 1e6:.1f} Mbit/s over {subflows} subflows")
         return MIN_RATE < rate < CAPPED * TOLERANCE
 
-    def received(self) -> int:
+    def received_bytes(self) -> int:
         """Return the number of bytes that the client received from the second address."""
         output = self.site.client.run(["ss", "-HOtni", "dst", SECOND_ADDRESS]).stdout
         return sum(int(each) for each in re.findall(r"bytes_received:(\d+)", output))
@@ -126,11 +126,11 @@ def test_subflow_stalls_if_only_its_address_is_removed(scene: Scene) -> None:
     scene.check_other_traffic()
     # The kernel keeps the subflow, which may continue at any time. The throttler must therefore keep its cap.
     until(lambda: scene.is_correct(2), timeout=LONG_TIMEOUT)
-    stopped = scene.received()
+    stopped = scene.received_bytes()
     scene.check_other_traffic()
-    assert scene.received() == stopped
+    assert scene.received_bytes() == stopped
     scene.run(ADDRESS.format("add"))
-    until(lambda: scene.received() > stopped + 100_000, timeout=2 * LONG_TIMEOUT)
+    until(lambda: scene.received_bytes() > stopped + 100_000, timeout=2 * LONG_TIMEOUT)
     until(lambda: scene.is_correct(2), timeout=LONG_TIMEOUT)
     scene.check_other_traffic()
 
@@ -146,5 +146,5 @@ def test_subflow_closes_if_its_address_and_endpoint_are_removed(scene: Scene) ->
     until(lambda: scene.is_correct(2), timeout=LONG_TIMEOUT)
     # The client joined with a new subflow, which has a cap like the one before.
     assert joined.isdisjoint(end for end, local in scene.subflows().items() if local == SECOND_ADDRESS)
-    until(lambda: scene.received() > 100_000, timeout=LONG_TIMEOUT)
+    until(lambda: scene.received_bytes() > 100_000, timeout=LONG_TIMEOUT)
     scene.check_other_traffic()

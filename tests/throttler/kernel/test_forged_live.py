@@ -75,16 +75,16 @@ def send_and_wait(throttler: Throttler, proxy_link: Link, frames: list[bytes], p
     """
     from mptcp_layers import MpJoinSyn, tcp_option
 
-    def refused() -> int:
+    def refused_join_count() -> int:
         return int(read_status(throttler.socket)["counters"]["tracker"]["joins_refused"])
 
-    before = refused()
+    before = refused_join_count()
     for frame in frames:
         proxy_link.send(frame)
     proxy_link.send(
         proxy_link.frame((UNUSED_ADDRESS, port), flags="S", ack=0, options=[tcp_option(MpJoinSyn(token=0))])
     )
-    until(lambda: refused() > before)
+    until(lambda: refused_join_count() > before)
 
 
 def lookups_are_complete(throttler: Throttler) -> bool:

@@ -26,7 +26,7 @@ def _require_pacing(require: Any) -> None:
 
 
 @contextmanager
-def suspended(throttler: Throttler) -> Iterator[None]:
+def suspend(throttler: Throttler) -> Iterator[None]:
     """Stop the throttler's process (SIGSTOP) within the block."""
     throttler.process.signal(signal.SIGSTOP)
     try:
@@ -68,7 +68,7 @@ def capped_bytes(site: Site) -> int:
 def test_first_segments_use_the_class_before_an_entry_exists(site: Site, family: int) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
-        with suspended(throttler), site.client.link_down("wlan0"), connection(site, family) as (client, proxy):
+        with suspend(throttler), site.client.link_down("wlan0"), connection(site, family) as (client, proxy):
             # Each end has sent one byte of data so far. ACKs and FINs do not go into the class.
             assert capped_bytes(site) < 200
             for _ in range(10):
@@ -82,7 +82,7 @@ def test_first_segments_use_the_class_before_an_entry_exists(site: Site, family:
 def test_undecided_socket_leaves_the_class_after_60_segments(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
-        with suspended(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
+        with suspend(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
             for _ in range(60):
                 proxy.sendall(bytes(SEGMENT))
                 remaining = SEGMENT
@@ -99,7 +99,7 @@ def test_undecided_socket_leaves_the_class_after_60_segments(site: Site) -> None
 def test_undecided_socket_gets_a_larger_limit_of_unsent_bytes(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
-        with suspended(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
+        with suspend(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
             assert unsent_limits(site) == {625}, "the bytes of one millisecond at the rate of the cap"
             for _ in range(400):
                 proxy.sendall(bytes(SEGMENT))

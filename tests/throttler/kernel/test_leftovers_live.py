@@ -64,14 +64,14 @@ class Site(ThrottledSite):
     def megabits_per_second(self, seconds: float) -> float:
         """Return the rate of the Ethernet subflow over *seconds*, in Mbit/s."""
 
-        def acked() -> int:
+        def acknowledged_bytes() -> int:
             return int(search_group(r"bytes_acked:(\d+)", self.subflows()[True]))
 
         began = time.monotonic()
-        before = acked()
+        before = acknowledged_bytes()
         time.sleep(seconds)
         # Divide by the actual time, because ss itself may take long.
-        return (acked() - before) * 8e-6 / (time.monotonic() - began)
+        return (acknowledged_bytes() - before) * 8e-6 / (time.monotonic() - began)
 
     def unsent_limits(self) -> dict[bool, int]:
         """Return TCP_NOTSENT_LOWAT of both subflows' sockets. ss(8) does not show it. 0 is the kernel's default."""

@@ -108,7 +108,7 @@ class Site(ThrottledSite):
     def listening_sockets(self) -> set[int]:
         """Return the inodes of the sockets in the proxy's namespace that listen to the path manager's events."""
         with self.node.entered():
-            return subscribed(Path("/proc/thread-self/net/netlink"))
+            return subscribed_sockets(Path("/proc/thread-self/net/netlink"))
 
     def listens(self, pid: int) -> bool:
         """Return whether a process has one of these sockets."""
@@ -120,7 +120,7 @@ class Site(ThrottledSite):
         return any(f"socket:[{inode}]" in descriptors for inode in self.listening_sockets())
 
 
-def subscribed(listing: Path) -> set[int]:
+def subscribed_sockets(listing: Path) -> set[int]:
     """Return the inodes of the netlink sockets in *listing* that listen to the path manager's events."""
     bit = 1 << (find_family()[1] - 1)
     rows = [line.split() for line in listing.read_text().splitlines()[1:]]
@@ -131,7 +131,7 @@ def any_process_listens() -> bool:
     """Return whether any process on this host listens to the path manager's events, in any network namespace."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if subscribed(process / "net" / "netlink"):
+            if subscribed_sockets(process / "net" / "netlink"):
                 return True
         except OSError:
             continue  # The process has ended
@@ -170,12 +170,12 @@ def site(shared_site: Site) -> Iterator[Site]:
 def wait_for_two_checks(keeper: int) -> None:
     """Wait until the keeper has checked twice which connections remain. The keeper sleeps before each check."""
 
-    def slept() -> int:
+    def sleep_count() -> int:
         (count,) = re.findall(r"^voluntary_ctxt_switches:\t(\d+)", Path(f"/proc/{keeper}/status").read_text(), re.M)
         return int(count)
 
-    before = slept()
-    wait_until(lambda: slept() >= before + 4, "the keeper has checked twice")
+    before = sleep_count()
+    wait_until(lambda: sleep_count() >= before + 4, "the keeper has checked twice")
 
 
 def kill_throttler_and_keeper(throttler: Throttler, keeper: int) -> None:
@@ -320,14 +320,14 @@ def test_keeper_ignores_signals_to_all_processes_of_the_service(site: Site) -> N
         assert site.keepers() == [keeper]
         wait_until(lambda: site.sysctls() == before, "the keeper restores the sysctls")
 
-        def ended() -> bool:
+        def has_ended() -> bool:
             with suppress(ProcessLookupError):
                 os.kill(keeper, signal.SIGTERM)
             return not site.keepers()
 
         # A SIGTERM that comes later, as when the host shuts down, ends the keeper. The keeper itself has that time
         # limit.
-        wait_until(ended, "the keeper ends")
+        wait_until(has_ended, "the keeper ends")
     site.cleanup()
 
 

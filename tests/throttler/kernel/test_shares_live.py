@@ -95,15 +95,15 @@ def test_connections_above_a_clients_share_are_closed_and_others_are_capped(
         remaining = kernel_ports(site)
         assert remaining <= set(connections)
 
-        def capped() -> set[int]:
+        def capped_ports() -> set[int]:
             """Return the client's ports of the initial subflows that the status shows as capped."""
             connections = read_status(throttler.socket)["connections"]
             first = [each for connection in connections for each in connection["subflows"] if each["initial"]]
             return {int(each["remote"].rpartition(":")[2]) for each in first if each["rate"] == 5_000_000}
 
-        until(lambda: capped() == remaining)
+        until(lambda: capped_ports() == remaining)
         (other_client,) = stack.enter_context(idle_connections(site, listener, 1, "wlan0", family))
-        until(lambda: capped() == {*remaining, other_client})
+        until(lambda: capped_ports() == {*remaining, other_client})
         assert kernel_ports(site) == {*remaining, other_client}, "the connections within the share stay"
         counted = read_status(throttler.socket)["counters"]["tracker"]["connections_refused"]
         assert counted >= CONNECTION_COUNT - SHARE

@@ -83,16 +83,16 @@ def test_byte_totals_are_correct_and_remain_after_connections_end(site: Site) ->
                 """
                 (cap,) = query(throttler, "summary")["classes"]
                 assert (cap["rule"], cap["classid"][:5]) == ("spare-ethernet", "4d50:")
-                listed = site.proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
-                shown = listed.split(f"class htb {cap['classid']} ")[1].split("Sent ")[1].split()
+                listing = site.proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
+                shown = listing.split(f"class htb {cap['classid']} ")[1].split("Sent ")[1].split()
                 return (cap["bytes"], cap["packets"]) == (int(shown[0]), int(shown[2]))
 
             until(agrees_with_tc, TIMEOUT)
         until(lambda: not read()["connections"], TIMEOUT)
         after = read()
-        sent = sum(each["bytes_sent"] for each in after["paths"])
+        sent_bytes = sum(each["bytes_sent"] for each in after["paths"])
         # Data that are retransmitted on another subflow count twice.
-        assert SENT_BYTES <= sent < 2 * SENT_BYTES
+        assert SENT_BYTES <= sent_bytes < 2 * SENT_BYTES
         assert all(each["subflows"] == 0 for each in after["paths"])
     for before, later in itertools.pairwise(totals_so_far):
         assert all(later[key] >= count for key, count in before.items()), "a total has decreased"
@@ -108,11 +108,11 @@ def test_all_bytes_of_short_connections_are_counted_without_a_budget(site: Site)
                 transfer(proxy, client, download_bytes)
             until(lambda: not query(throttler, "summary")["connections"], TIMEOUT)
 
-        def sent() -> int:
+        def sent_bytes() -> int:
             return sum(int(each["bytes_sent"]) for each in query(throttler, "summary")["paths"])
 
-        until(lambda: sent() >= download_bytes * count, TIMEOUT)
-        assert sent() < 1.5 * download_bytes * count
+        until(lambda: sent_bytes() >= download_bytes * count, TIMEOUT)
+        assert sent_bytes() < 1.5 * download_bytes * count
 
 
 def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None:
@@ -121,12 +121,12 @@ def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None
         transfer(proxy, client, 300_000)
         until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, TIMEOUT)
 
-        def listed() -> dict[str, Any]:
+        def listed_connections() -> dict[str, Any]:
             return query(throttler, "connections", client="10.77.1.2", sort="bytes")
 
         # Only acknowledged bytes count. The client may have read more.
-        until(lambda: listed()["connections"][0]["bytes_sent"] >= 300_000, TIMEOUT)
-        found = listed()
+        until(lambda: listed_connections()["connections"][0]["bytes_sent"] >= 300_000, TIMEOUT)
+        found = listed_connections()
         (connection,) = found["connections"]
         ethernet, wifi = connection["subflows"]
         assert found["total"] == 1
@@ -139,13 +139,13 @@ def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None
 
         endpoint = ethernet["remote"]
 
-        def explained() -> list[dict[str, Any]]:
+        def explained_subflows() -> list[dict[str, Any]]:
             (found,) = query(throttler, "explain", endpoint=endpoint)["connections"]
             return list(found["subflows"])
 
         # If the second subflow joins late, the anticipated cap is lifted, and set again by a soft start.
-        until(lambda: explained()[0]["cap_state"] == "in force", TIMEOUT)
-        capped, free = explained()
+        until(lambda: explained_subflows()[0]["cap_state"] == "in force", TIMEOUT)
+        capped, free = explained_subflows()
         assert capped["verdict"] == "capped at 5 Mbit/s"
         assert free["tried"][0]["failed"] == "it is on path wifi, not on ethernet"
 

@@ -45,7 +45,7 @@ def start(site: Site) -> Iterator[Callable[..., Process]]:
     lock.touch(0o600)
     os.chown(lock, USER, -1)
 
-    def started(**environment: str) -> Process:
+    def start_throttler(**environment: str) -> Process:
         command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
         command += [
             f"--{capability_set}={CAPABILITIES}" for capability_set in ("inh-caps", "ambient-caps", "bounding-set")
@@ -56,7 +56,7 @@ def start(site: Site) -> Iterator[Callable[..., Process]]:
         environment = {"XTABLES_LOCKFILE": "/run/mptcp-throttler/xtables.lock", **environment}
         return site.proxy.popen(command, name="unprivileged", mounts=mounts, env=environment)
 
-    yield started
+    yield start_throttler
     # The test, not the daemon, created this file, so the test removes it.
     lock.unlink()
 

@@ -63,20 +63,20 @@ class Site(ThrottledSite):
         client = self.testbed["client"].popen(argv)
         try:
             wait_until(lambda: _size(target) > 1_000_000, "the download has begun", process=client)
-            yield partial(self._ended, client, target)
+            yield partial(self._check_download, client, target)
         finally:
             client.kill()
 
-    def _ended(self, client: Process, target: Path) -> None:
+    def _check_download(self, client: Process, target: Path) -> None:
         assert client.wait(310) == 0, client.output()
         assert hashlib.sha256(target.read_bytes()).hexdigest() == self.files.digests[BIG]
 
-    def received(self, device: str) -> int:
+    def received_bytes(self, device: str) -> int:
         """Return the bytes that the client has received on *device*, with headers."""
         return self.testbed["client"].interface_bytes(device).received
 
     def received_by_both(self) -> int:
-        return self.received("eth0") + self.received("wlan0")
+        return self.received_bytes("eth0") + self.received_bytes("wlan0")
 
 
 def _size(path: Path) -> int:
@@ -105,13 +105,17 @@ def test_tunnel_has_two_subflows_and_is_capped_and_counted(site: Site) -> None:
     with site.vpn() as vpn:
         wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")
         with site.download(vpn) as finish:
-            began, ethernet_before, wifi_before = time.monotonic(), site.received("eth0"), site.received("wlan0")
+            began, ethernet_before, wifi_before = (
+                time.monotonic(),
+                site.received_bytes("eth0"),
+                site.received_bytes("wlan0"),
+            )
             finish()
             seconds = time.monotonic() - began
-            ethernet_bytes = site.received("eth0") - ethernet_before
+            ethernet_bytes = site.received_bytes("eth0") - ethernet_before
             assert 8 * (ethernet_bytes - BURST) < 1.1 * CAP * seconds
             assert ethernet_bytes > BURST
-            assert site.received("wlan0") - wifi_before > 2 * ethernet_bytes
+            assert site.received_bytes("wlan0") - wifi_before > 2 * ethernet_bytes
         received = site.received_by_both() - before
         # Headers, and control messages of both ends, are not counted.
         wait_until(lambda: 0.9 * received < site.used() - counted < received, "the budget has counted the tunnel")
@@ -129,10 +133,10 @@ def test_download_in_the_tunnel_survives_the_loss_of_a_path(site: Site, device: 
         wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")
         with site.download(vpn) as finish:
             with site.testbed["client"].link_down(device):
-                before = site.received(other)
-                wait_until(lambda: site.received(other) > before + 500_000, "the other path carries the download")
-            received_before = site.received(device)
-            wait_until(lambda: site.received(device) > received_before + 100_000, "the path carries data again")
+                before = site.received_bytes(other)
+                wait_until(lambda: site.received_bytes(other) > before + 500_000, "the other path carries the download")
+            received_before = site.received_bytes(device)
+            wait_until(lambda: site.received_bytes(device) > received_before + 100_000, "the path carries data again")
             finish()
     wait_until(lambda: subflows(throttler) == [], "the tunnel has ended")
     site.stop_cleanly(throttler)

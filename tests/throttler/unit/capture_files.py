@@ -30,7 +30,7 @@ CAPTURED_FRAMES: list[Frame] = [
 """A download of 30,000 bytes and an upload of 1 byte. The first 160 bytes of each frame were captured."""
 
 
-def tagged(*protocols: int) -> Wrap:
+def tag_inserter(*protocols: int) -> Wrap:
     """Return a function that inserts 802.1Q tags into an Ethernet frame."""
 
     def wrap(frame: bytes) -> bytes:
@@ -40,7 +40,7 @@ def tagged(*protocols: int) -> Wrap:
     return wrap
 
 
-def cooked(frame: bytes) -> bytes:
+def cooked_capture_frame(frame: bytes) -> bytes:
     return struct.pack("!HHH8s", _packet_type(frame), 1, 6, frame[6:12]) + frame[12:]
 
 

@@ -44,7 +44,7 @@ def join_syn_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes
     return hmac.digest(key_b + key_a, nonce_b + nonce_a, "sha256")[:8]
 
 
-def packed(address: str) -> bytes:
+def address_bytes(address: str) -> bytes:
     return ipaddress.ip_address(address).packed
 
 
@@ -79,7 +79,7 @@ class Path:
         self, host: Host, address: str, port: int, initial: bool, proxy: str = PROXY, interface: str = "eth0"
     ) -> None:
         self.host, self.is_initial, self.interface = host, initial, interface
-        self.four_tuple = FourTuple(packed(proxy), PORT, packed(address), port)
+        self.four_tuple = FourTuple(address_bytes(proxy), PORT, address_bytes(address), port)
         seed = hashlib.sha256(f"{host.name} {address} {port}".encode()).digest()
         self.client_isn, self.proxy_isn = (int.from_bytes(seed[at : at + 4], "big") for at in (0, 4))
         self.nonce_client, self.nonce_proxy = seed[8:12], seed[12:16]

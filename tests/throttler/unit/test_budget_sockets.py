@@ -152,14 +152,14 @@ def test_sockets_that_began_after_a_sweep_are_kept() -> None:
     host.take_used()
     times_of_queries: list[float] = []
 
-    def listed(since: float) -> set[int]:
+    def record_query(since: float) -> set[int]:
         times_of_queries.append(since)
         return set()
 
     first, second = host.clock + CHECK_SECONDS + 1, host.clock + 2 * CHECK_SECONDS + 2
-    host.stage.sockets.forget_unlisted(first, listed)
+    host.stage.sockets.forget_unlisted(first, record_query)
     assert not times_of_queries
-    host.stage.sockets.forget_unlisted(second, listed)
+    host.stage.sockets.forget_unlisted(second, record_query)
     assert times_of_queries == [first], "a sweep after that time would have listed the socket"
 
 

@@ -125,7 +125,7 @@ class Host:
         self.cookie, self.token, self.acked, self.received = self.cookie + 1, self.token + 1, 0, 0
         self.decide()
 
-    def used(self) -> int:
+    def used_bytes(self) -> int:
         ledger = Ledger(self.path)
         ((total,),) = ledger._database.execute("SELECT coalesce(sum(octets), 0) FROM used").fetchall()
         ledger.close()
@@ -156,7 +156,7 @@ def test_counted_bytes_are_in_the_ledger_within_a_second(path: Path) -> None:
     async def play(host: Host) -> None:
         host.acked, host.received = 2_000_000, 10
         await host.count()
-        assert host.used() == 2_000_010
+        assert host.used_bytes() == 2_000_010
         assert host.decided == [1]
         await host.start()
         assert host.verdict.throttle is not None, "the next daemon has the usage"
@@ -283,7 +283,7 @@ def test_failed_write_is_repeated_without_loss_or_double_count(
             assert host.budgets.write_error == error
 
     with caplog.at_level(logging.INFO):
-        assert play_and_kill(path, play).used() == 3000
+        assert play_and_kill(path, play).used_bytes() == 3000
     assert [record.message for record in caplog.records] == [
         "disk full; the counts of budgets are written later",
         f"ledger {path}: the counts of budgets are written again",
@@ -305,7 +305,7 @@ def test_policy_with_a_budget_is_refused_while_writing_fails(path: Path, monkeyp
         await host.budgets.prepare(replace(host.policy, rules=[], budgets={}))
         monkeypatch.undo()
         await host.budgets.prepare(host.policy)
-        assert host.used() == 1000
+        assert host.used_bytes() == 1000
 
     play_and_kill(path, play)
 
@@ -330,7 +330,7 @@ def test_write_interrupted_by_the_stop_counts_once(path: Path, monkeypatch: pyte
         host.sample()
         await host.stop()
 
-    assert play_and_kill(path, play).used() == 1001
+    assert play_and_kill(path, play).used_bytes() == 1001
 
 
 def test_many_counters_are_written_less_often_but_closed_sockets_immediately(path: Path) -> None:
@@ -343,11 +343,11 @@ def test_many_counters_are_written_less_often_but_closed_sockets_immediately(pat
         for _ in range(3):
             host.clock += 1
             await host.tick()
-            assert host.used() == 0
+            assert host.used_bytes() == 0
         host.reconnect()
         host.clock += 0.1
         await host.tick()
-        assert host.used() == 1000
+        assert host.used_bytes() == 1000
 
     play_and_kill(path, play)
 
@@ -390,7 +390,7 @@ def test_each_byte_counts_exactly_once_across_kills_and_stops(
                 host.now += 86_400
         await host.count()
 
-    assert play_and_kill(tmp_path_factory.mktemp("lib") / "ledger.sqlite", play).used() == sent
+    assert play_and_kill(tmp_path_factory.mktemp("lib") / "ledger.sqlite", play).used_bytes() == sent
 
 
 def test_socket_that_was_unmetered_for_a_long_time_is_not_counted_again(path: Path) -> None:
@@ -413,7 +413,7 @@ def test_socket_that_was_unmetered_for_a_long_time_is_not_counted_again(path: Pa
         host.acked += 100
         await host.count()
 
-    assert play_and_kill(path, play).used() == 4100
+    assert play_and_kill(path, play).used_bytes() == 4100
 
 
 def test_counters_of_another_boot_are_ignored(path: Path) -> None:

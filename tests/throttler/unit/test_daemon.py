@@ -108,10 +108,10 @@ async def until(condition: Callable[[], object]) -> None:
 def scenario(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
     """Run an async test."""
 
-    def wrapped(tmp_path: Path) -> None:
+    def run_test(tmp_path: Path) -> None:
         asyncio.run(test(tmp_path))  # type: ignore[arg-type]
 
-    return wrapped
+    return run_test
 
 
 @scenario

@@ -84,11 +84,11 @@ class Scene:
         Return how long that took.
         """
         start = self.now
-        while not self.relaxed() and self.now < start + max_seconds:
+        while not self.is_relaxed() and self.now < start + max_seconds:
             self.run(TICK)
         return self.now - start
 
-    def relaxed(self, token: int = 1) -> bool:
+    def is_relaxed(self, token: int = 1) -> bool:
         return self.detector.relaxation(token) is not None
 
     def relaxation(self, token: int = 1) -> Relaxation:
@@ -157,10 +157,10 @@ def test_cap_is_restored_when_the_path_has_recovered(spacing: float, urgent: flo
     scene.run(detection_limit(spacing, urgent))
     ethernet.rate = 95 * MBIT
     scene.run(1)
-    assert scene.relaxed()
+    assert scene.is_relaxed()
     wifi.rate = 30 * MBIT
     scene.run(max(2.0, detection_limit(spacing, urgent)))
-    assert not scene.relaxed()
+    assert not scene.is_relaxed()
 
 
 def test_cap_is_tried_less_often_while_the_path_stays_degraded() -> None:
@@ -170,10 +170,10 @@ def test_cap_is_tried_less_often_while_the_path_stays_degraded() -> None:
     scene.run(5)
     for _ in range(4):
         wifi.rate, wifi.waiting = 1 * MBIT, 300_000
-        while not scene.relaxed() and scene.now < 100:
+        while not scene.is_relaxed() and scene.now < 100:
             scene.run(0.1)
         wifi.waiting = 0
-        while scene.relaxed():
+        while scene.is_relaxed():
             scene.run(0.1)
     times = [time for time, _ in scene.changes]
     pauses = [round(after - before) for before, after in zip(times[::2], times[1::2], strict=True)]
@@ -188,7 +188,7 @@ def test_cap_is_not_tried_while_the_path_is_clearly_degraded(spacing: float, urg
     wifi.rate = 1 * MBIT
     scene.run(30)
     assert [token for _, token in scene.changes] == [1]
-    assert scene.relaxed()
+    assert scene.is_relaxed()
 
 
 @any_spacing
@@ -227,7 +227,7 @@ def test_path_that_stays_slower_gets_a_new_baseline() -> None:
     scene.run(5)
     wifi.rate = 10 * MBIT
     scene.run(200)
-    assert not scene.relaxed()
+    assert not scene.is_relaxed()
     scene.changes.clear()
     scene.run(100)
     assert not scene.changes
@@ -363,9 +363,9 @@ def test_relaxed_connection_that_ends_is_forgotten() -> None:
     scene.run(5)
     wifi.rate = 0
     scene.run(2)
-    assert scene.relaxed()
+    assert scene.is_relaxed()
     scene.detector.forget(1)
-    assert not scene.relaxed()
+    assert not scene.is_relaxed()
     assert not scene.detector.watched()
     assert not scene.detector.urgent()
 
@@ -379,7 +379,7 @@ def test_relaxation_continues_after_a_change_of_subflows() -> None:
     third = Flow(four_tuple(3), False, 20 * MBIT)
     scene.connections = {1: [*scene.connections[1], third]}
     scene.run(2)
-    assert scene.relaxed()
+    assert scene.is_relaxed()
     scene.connections = {1: [third]}
     scene.run(1)
     assert scene.detector.watched() == {third.four_tuple}
@@ -415,7 +415,7 @@ def test_limited_number_of_baselines_outlives_their_connections() -> None:
     second = free(1 * MBIT, 2)
     scene.connections = {2: [capped(connection=2), second]}
     scene.run(6)
-    assert scene.relaxed(2)
+    assert scene.is_relaxed(2)
     for number in range(3 * MAX_UNUSED):
         flows = [capped(connection=number), free(connection=number)]
         flows[1].four_tuple = four_tuple(2, number, 78 + number // 200)._replace(remote=number.to_bytes(4, "big"))

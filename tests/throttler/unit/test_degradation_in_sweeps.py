@@ -18,7 +18,7 @@ def test_late_end_of_a_sweep_does_not_change_a_paths_rate() -> None:
         flow.advance(2.0)
     scene.ticks += round(2.0 / TICK)
     list(scene.detector.observe(make_samples(scene.now + 2.0, early_sockets, complete=True)))
-    assert not scene.relaxed()
+    assert not scene.is_relaxed()
     scene.run(10)
     assert not scene.changes
 
@@ -34,7 +34,7 @@ def test_one_sample_in_a_long_sweep_does_not_prove_a_lasting_degradation() -> No
         flow.advance(TICK)
     early_sockets = [flow.socket._replace(read=scene.now + TICK) for flow in scene.connections[1]]
     list(scene.detector.observe(make_samples(scene.now + 3.0, early_sockets)))
-    assert not scene.relaxed(), "the two samples are only 0.1 s apart"
+    assert not scene.is_relaxed(), "the two samples are only 0.1 s apart"
 
 
 def test_subflows_read_seconds_apart_do_not_raise_the_baseline() -> None:

@@ -109,7 +109,7 @@ class Bench:
             )
         return []
 
-    def capped(self) -> set[int]:
+    def capped_ports(self) -> set[int]:
         return {each.remote_port for each in self.netfilter.entries}
 
     def minors(self, name: str) -> set[int]:
@@ -138,7 +138,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[
         running = asyncio.create_task(bench.reconciler.run())
         bench.reconciler.wake()
         await run_loop()
-        assert bench.capped() == {1000, *range(2000, 2004)}
+        assert bench.capped_ports() == {1000, *range(2000, 2004)}
         await scenario(bench)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -169,7 +169,7 @@ def test_new_caps_are_created_on_the_other_interface(run: Run, reason: str) -> N
         bench.planner.set_verdicts(2, [verdict_of_path(port) for port in range(2000, 2005)], NOW)
         bench.reconciler.wake()
         await run_loop()
-        assert {2004, 3000} <= bench.capped()
+        assert {2004, 3000} <= bench.capped_ports()
         assert len(bench.minors("wan0")) == 3
         assert not bench.minors("wan1")
         assert bench.tree.roots["wan0"] == OWN_TREE
@@ -188,7 +188,7 @@ def test_class_refused_before_a_comparison_is_created_at_the_next_attempt(
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
         bench.reconciler.wake()
         await run_loop()
-        assert 3000 in bench.capped()
+        assert 3000 in bench.capped_ports()
         assert bench.minors("wan0") == set(bench.planner.classes.desired)
 
     run(scenario)
@@ -282,7 +282,7 @@ def test_no_class_counts_as_created_if_no_interface_is_usable(run: Run) -> None:
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
         bench.reconciler.wake()
         await run_loop()
-        assert 3000 not in bench.capped()
+        assert 3000 not in bench.capped_ports()
 
     run(scenario)
 

@@ -19,11 +19,11 @@ from mptcp_dialogue import (
     SYN,
     Host,
     Path,
+    address_bytes,
     feed,
     kinds_of_events,
     known_subflows,
     open_connection,
-    packed,
 )
 from mptcp_invariants import SMALL, check_tables
 
@@ -71,7 +71,7 @@ class TestInterface:
         path = host.initial(address="::ffff:198.51.100.1", proxy="::ffff:192.0.2.1")
         feed(tracker, *path.established())
         (subflow,) = tracker.connections[host.token].subflows
-        assert subflow.four_tuple == FourTuple(packed("192.0.2.1"), PORT, packed("198.51.100.1"), 40000)
+        assert subflow.four_tuple == FourTuple(address_bytes("192.0.2.1"), PORT, address_bytes("198.51.100.1"), 40000)
         assert subflow.interface == "eth0"
 
     def test_client_may_use_the_proxys_port(self, tracker: Tracker, host: Host) -> None:

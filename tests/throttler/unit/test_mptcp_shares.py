@@ -28,7 +28,7 @@ EXCESS = "connection-excess"
 CREATED, JOINED = KernelEventKind.CREATED, KernelEventKind.SUBFLOW_ESTABLISHED
 
 
-def packed(client: int) -> bytes:
+def client_address(client: int) -> bytes:
     return bytes([192, 0, 2, client])
 
 
@@ -40,13 +40,13 @@ def test_client_may_have_as_many_connections_as_are_free(room: int, actions: lis
     shares, counts = ConnectionShares(room), Counter[int]()
     for client, opens in actions:
         free = room - counts.total()
-        assert shares.allows(packed(client)) is (counts[client] < free)
-        if opens and shares.allows(packed(client)):
+        assert shares.allows(client_address(client)) is (counts[client] < free)
+        if opens and shares.allows(client_address(client)):
             counts[client] += 1
-            shares.add(packed(client))
+            shares.add(client_address(client))
         elif not opens and counts[client]:
             counts[client] -= 1
-            shares.release(packed(client))
+            shares.release(client_address(client))
         assert (shares.total, len(shares.counts)) == (counts.total(), len(+counts))
         assert 0 <= shares.total <= room
 
@@ -54,13 +54,15 @@ def test_client_may_have_as_many_connections_as_are_free(room: int, actions: lis
 @given(room=st.integers(1, 300), clients=st.integers(1, 6))
 def test_clients_at_their_limits_leave_room_for_another_client(room: int, clients: int) -> None:
     shares = ConnectionShares(room)
-    admitted = [shares.add(packed(n)) for _ in range(room) for n in range(clients) if shares.allows(packed(n))]
+    admitted = [
+        shares.add(client_address(n)) for _ in range(room) for n in range(clients) if shares.allows(client_address(n))
+    ]
     free = room - len(admitted)
     assert free >= room // (clients + 1)
     assert max(Counter(admitted).values()) <= free + 1, "no client's count exceeds the rest by more than one"
     for _ in range((free + 1) // 2):
-        assert shares.allows(packed(99)), "another client gets half of the rest"
-        shares.add(packed(99))
+        assert shares.allows(client_address(99)), "another client gets half of the rest"
+        shares.add(client_address(99))
 
 
 def test_ipv6_network_counts_as_one_client() -> None:
@@ -73,8 +75,8 @@ def test_ipv6_network_counts_as_one_client() -> None:
         "2001:db8::/64 has 2 connections, and there is room for 2 more of all clients"
     )
     assert shares.allows(ip_address("2001:db8:0:1::").packed)
-    assert shares.allows(packed(1))
-    assert shares.describe(packed(1)).startswith("192.0.2.1 has 0 connections")
+    assert shares.allows(client_address(1))
+    assert shares.describe(client_address(1)).startswith("192.0.2.1 has 0 connections")
 
 
 # The tracker
@@ -189,11 +191,11 @@ def test_restart_keeps_allowed_connections_in_any_order(
     """Defect: a client that had filled its share before other clients connected seemed to exceed it."""
     shares, in_kernel = ConnectionShares(MAX_CONNECTIONS), list[tuple[int, int]]()
     for number, (client, opens) in enumerate(actions):
-        if opens and shares.allows(packed(client)):
-            shares.add(packed(client))
+        if opens and shares.allows(client_address(client)):
+            shares.add(client_address(client))
             in_kernel.append((number, client))
         elif not opens and in_kernel:
-            shares.release(packed(in_kernel.pop(0)[1]))
+            shares.release(client_address(in_kernel.pop(0)[1]))
     paths = [path_of(number, client) for number, client in in_kernel]
     joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
     dump = [path.kernel_subflow() for path in (*paths, *joins)]
@@ -240,9 +242,9 @@ def test_allowed_connections_are_allowed_after_a_restart_in_any_order(
 ) -> None:
     shares, in_kernel = ConnectionShares(room), list[bytes]()
     for client, opens in actions:
-        if opens and shares.allows(packed(client)):
-            assert shares.allows_older(packed(client))
-            in_kernel.append(shares.add(packed(client)))
+        if opens and shares.allows(client_address(client)):
+            assert shares.allows_older(client_address(client))
+            in_kernel.append(shares.add(client_address(client)))
         elif not opens and in_kernel:
             shares.release(in_kernel.pop(0))
     listed = ConnectionShares(room)

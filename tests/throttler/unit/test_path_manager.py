@@ -262,11 +262,11 @@ def test_failed_preparation_changes_nothing(host: FakeHost, break_host: Callable
 def test_successor_uses_the_keeper_of_a_killed_throttler(host: FakeHost) -> None:
     """The keeper may be running or killed. In both cases the values to restore are known."""
 
-    async def killed(manager: UserspacePathManager) -> None:
+    async def prepare_and_commit(manager: UserspacePathManager) -> None:
         await manager.prepare(STEERED)
         await manager.commit(STEERED)
 
-    run(host, killed)
+    run(host, prepare_and_commit)
     host.found = host.keepers[0]
     host.log.clear()
 

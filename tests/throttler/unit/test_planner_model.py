@@ -352,7 +352,7 @@ class History(RuleBasedStateMachine):
         self.apply(classes=True, entries=True)
 
 
-def capped(planner: Planner) -> dict[FourTuple, tuple[ScopeKey, int]]:
+def cap_and_mark_of_entries(planner: Planner) -> dict[FourTuple, tuple[ScopeKey, int]]:
     """Return cap and mark of each entry."""
     scopes = {cap.minor: scope for scope, cap in planner.caps.items()}
     entries = planner.entries.desired.items()
@@ -374,7 +374,7 @@ def token_and_scope(member: Member) -> tuple[int | None, ScopeKey | None]:
 
 
 def compare(planner: Planner, expected: Planner) -> None:
-    assert capped(planner) == capped(expected)
+    assert cap_and_mark_of_entries(planner) == cap_and_mark_of_entries(expected)
     assert specs(planner) == specs(expected)
     assert len(planner.classes.desired) == len(planner.caps) == len(expected.caps)
     assert planner.classes.settled

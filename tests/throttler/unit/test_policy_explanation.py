@@ -178,15 +178,15 @@ def test_end_time_equals_the_result_of_a_search_by_minutes(
     tested_policy = policy(rule, PATHS.replace("Europe/Athens", zone))
     tested_subflow = subflow(ETHERNET)
 
-    def decided(timestamp: float) -> bool:
+    def is_window_open(timestamp: float) -> bool:
         return is_open(
             tested_policy.rules[0].when.windows or (), datetime.fromtimestamp(timestamp, tested_policy.time_zone)
         )
 
     (outcome,) = CompiledPolicy(tested_policy).explain(connection(tested_subflow), tested_subflow, Direction.DOWN, now)
-    assert outcome.matched is decided(now)
+    assert outcome.matched is is_window_open(now)
     minutes = (now // 60 * 60 + 60 * step for step in range(1, 60 * 24 * 15))
-    expected = next((timestamp for timestamp in minutes if decided(timestamp) is not outcome.matched), None)
+    expected = next((timestamp for timestamp in minutes if is_window_open(timestamp) is not outcome.matched), None)
     assert outcome.until == expected
     if not outcome.matched and expected is not None:
         begins = datetime.fromtimestamp(expected, ZoneInfo(zone))
@@ -295,11 +295,11 @@ def test_explanation_agrees_with_the_verdict(
     tested_connection = connection(*flows)
     for each, verdict in zip(flows, evaluate(tested_policy, tested_connection, now, expected), strict=True):
         outcome = list(CompiledPolicy(tested_policy).explain(tested_connection, each, Direction.DOWN, now, expected))
-        decided = [result.rule for result in outcome if result.matched]
-        assert decided == ([] if verdict.rule is None else [verdict.rule.name])
+        decided_rules = [result.rule for result in outcome if result.matched]
+        assert decided_rules == ([] if verdict.rule is None else [verdict.rule.name])
         assert all(result.failed for result in outcome if not result.matched)
         assert [result.rule for result in outcome] == [rule.name for rule in tested_policy.rules][: len(outcome)]
-        if not decided:
+        if not decided_rules:
             assert len(outcome) == len(tested_policy.rules)
             on_its_path = [result for result in outcome if "it is on" not in (result.failed or "")]
             # The reason in a verdict is only "outside its hours". The explanation adds these hours and their end.

@@ -127,13 +127,13 @@ def test_refused_change_of_the_reconciler_leaves_no_cycle(
     asyncio.run(scenario())
 
 
-def denied(number: int) -> list[bytes]:
+def denial(number: int) -> list[bytes]:
     return [message(NLMSG_ERROR, number, struct.pack("=i", -errno.EPERM))]
 
 
 def test_refused_netlink_request_leaves_no_cycle() -> None:
     """Defect: each refusal left a reference cycle."""
-    netlink = connect_fake(NetlinkSocket(0), denied)
+    netlink = connect_fake(NetlinkSocket(0), denial)
     assert_no_cycles(lambda: netlink.request(9, 0, b"", "a request"))
     netlink.close()
 
@@ -141,7 +141,7 @@ def test_refused_netlink_request_leaves_no_cycle() -> None:
 def test_refused_socket_look_up_leaves_no_cycle() -> None:
     """Defect: each refusal left a reference cycle."""
     diagnostics = SocketDiagnostics((3128,))
-    connect_fake(diagnostics._look_ups, denied)
+    connect_fake(diagnostics._look_ups, denial)
     assert_no_cycles(lambda: diagnostics.look_up(SUBFLOWS))
     diagnostics.close()
 

@@ -19,11 +19,11 @@ from capture_files import (
     START,
     Frame,
     bare,
-    cooked,
     cooked_2,
+    cooked_capture_frame,
     pcap,
     pcapng,
-    tagged,
+    tag_inserter,
 )
 from examples import examples
 from hypothesis import HealthCheck, given, settings
@@ -35,13 +35,13 @@ from mptcp_throttler.cli import main
 CAPTURES = {
     "Ethernet": pcap(BOTH),
     "big-endian": pcap(BOTH, big=True),
-    "802.1Q": pcap(BOTH, wrap=tagged(0x8100)),
-    "QinQ": pcap(BOTH, wrap=tagged(0x88A8, 0x8100)),
+    "802.1Q": pcap(BOTH, wrap=tag_inserter(0x8100)),
+    "QinQ": pcap(BOTH, wrap=tag_inserter(0x88A8, 0x8100)),
     "frames with their check sequences": pcap(BOTH, ETHERNET | 0x54000000, lambda frame: frame + b"\1\2\3\4"),
-    "cooked v1": pcap(BOTH, COOKED, cooked),
-    "cooked v1, 802.1Q": pcap(BOTH, COOKED, lambda frame: cooked(tagged(0x8100)(frame))),
+    "cooked v1": pcap(BOTH, COOKED, cooked_capture_frame),
+    "cooked v1, 802.1Q": pcap(BOTH, COOKED, lambda frame: cooked_capture_frame(tag_inserter(0x8100)(frame))),
     "cooked v2": pcap(BOTH, COOKED_2, cooked_2),
-    "cooked v2, 802.1Q": pcap(BOTH, COOKED_2, lambda frame: cooked_2(tagged(0x8100)(frame))),
+    "cooked v2, 802.1Q": pcap(BOTH, COOKED_2, lambda frame: cooked_2(tag_inserter(0x8100)(frame))),
     "raw IP": pcap(BOTH, RAW, bare),
     "cut after the TCP header": pcap(BOTH, snap=118),
     "compressed": gzip.compress(pcap(BOTH)),
@@ -214,7 +214,7 @@ def test_connections_from_before_the_capture_are_reported(replay: Run) -> None:
 
 def test_capture_from_the_clients_side_is_read(replay: Run) -> None:
     def cooked_at_the_client(frame: bytes) -> bytes:
-        data = cooked(frame)
+        data = cooked_capture_frame(frame)
         return (b"\x00\x04" if data[:2] == b"\x00\x00" else b"\x00\x00") + data[2:]
 
     capture = pcap(BOTH, COOKED, cooked_at_the_client)

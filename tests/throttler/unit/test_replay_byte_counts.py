@@ -81,10 +81,10 @@ def test_reordered_data_and_data_after_a_gap_are_counted(replay: Run) -> None:
 
 def captured_data(host: Host, subflow: Subflow, size: int, sequence: int, from_client: bool = False) -> Captured:
     send = subflow.from_client if from_client else subflow.from_proxy
-    return captured(send(ACK, sequence=sequence), size)
+    return captured_segment(send(ACK, sequence=sequence), size)
 
 
-def captured(segment: Segment, size: int = 0) -> Captured:
+def captured_segment(segment: Segment, size: int = 0) -> Captured:
     """Return the segment with *size* bytes of data."""
     return Captured(segment, round(segment.time * 1e9), size, b"")
 
@@ -98,15 +98,15 @@ def test_counting_restarts_if_a_port_is_reused() -> None:
     run = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT])
     first, second = Host("first"), Host("second", time=1100.0)
     one, two = first.initial(), second.initial()
-    entries = [entry for each in one.handshake() for entry in run.process(captured(each))]
+    entries = [entry for each in one.handshake() for entry in run.process(captured_segment(each))]
     entries += run.process(captured_data(first, one, 1_000, 1))
     entries += run.process(captured_data(first, one, 1_000, 1_001))
-    entries += [entry for each in two.handshake() for entry in run.process(captured(each))]
+    entries += [entry for each in two.handshake() for entry in run.process(captured_segment(each))]
     assert byte_counts(entries) == ["2.00 KB down, 0 B up"]
     entries += run.process(captured_data(second, two, 300, 1))
     entries += run.process(captured_data(second, two, 40, 1, from_client=True))
-    entries += run.process(captured(two.from_client(FIN | ACK, sequence=41)))
-    entries += run.process(captured(two.from_proxy(FIN | ACK, sequence=301)))
+    entries += run.process(captured_segment(two.from_client(FIN | ACK, sequence=41)))
+    entries += run.process(captured_segment(two.from_proxy(FIN | ACK, sequence=301)))
     assert byte_counts(entries)[1:] == ["300 B down, 40 B up"]
 
 
@@ -115,21 +115,25 @@ def test_data_of_the_segment_that_activates_a_subflow_count() -> None:
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
     syn, syn_ack, ack = path.handshake()
-    entries = [*run.process(captured(syn)), *run.process(captured(syn_ack)), *run.process(captured(ack, 70))]
-    entries += [*run.process(captured(path.fin())), *run.process(captured(path.proxy_fin()))]
+    entries = [
+        *run.process(captured_segment(syn)),
+        *run.process(captured_segment(syn_ack)),
+        *run.process(captured_segment(ack, 70)),
+    ]
+    entries += [*run.process(captured_segment(path.fin())), *run.process(captured_segment(path.proxy_fin()))]
     assert byte_counts(entries) == ["0 B down, 70 B up"]
 
 
 def test_data_in_any_order_count_from_the_handshake() -> None:
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
-    entries = [entry for each in path.handshake() for entry in run.process(captured(each))]
+    entries = [entry for each in path.handshake() for entry in run.process(captured_segment(each))]
     for sequence in (1_001, 1):
         entries += [
             *run.process(captured_data(host, path, 1_000, sequence)),
             *run.process(captured_data(host, path, 1_000, sequence, True)),
         ]
-    entries += [*run.process(captured(path.fin())), *run.process(captured(path.proxy_fin()))]
+    entries += [*run.process(captured_segment(path.fin())), *run.process(captured_segment(path.proxy_fin()))]
     assert byte_counts(entries) == ["2.00 KB down, 2.00 KB up"]
 
 
@@ -137,10 +141,13 @@ def test_segment_in_the_wrong_direction_carries_no_data() -> None:
     """Otherwise the segment's sequence number would hide data that the client sends later."""
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
-    entries = [entry for each in path.handshake() for entry in run.process(captured(each))]
+    entries = [entry for each in path.handshake() for entry in run.process(captured_segment(each))]
     forged = replace(path.from_client(ACK, sequence=1_000_000), outgoing=True)
-    entries += [*run.process(captured(forged, 100)), *run.process(captured_data(host, path, 50, 1, from_client=True))]
-    entries += [*run.process(captured(path.fin())), *run.process(captured(path.proxy_fin()))]
+    entries += [
+        *run.process(captured_segment(forged, 100)),
+        *run.process(captured_data(host, path, 50, 1, from_client=True)),
+    ]
+    entries += [*run.process(captured_segment(path.fin())), *run.process(captured_segment(path.proxy_fin()))]
     assert byte_counts(entries) == ["0 B down, 50 B up"]
 
 

@@ -119,7 +119,7 @@ def test_plan_reads_times_in_the_policys_time_zone_and_accepts_used_volumes(
     )
     plan = ["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml")]
 
-    def capped(*options: str) -> bool:
+    def has_cap(*options: str) -> bool:
         assert main([*plan, *options]) == 0
         return "htb rate 1000000bit" in capsys.readouterr().out
 
@@ -127,9 +127,9 @@ def test_plan_reads_times_in_the_policys_time_zone_and_accepts_used_volumes(
     assert "rule a caps path ethernet" in capsys.readouterr().out
     assert main([*plan, "--at", "2026-11-20T09:30+00:00"]) == 0
     assert "rule a does not apply" in capsys.readouterr().out
-    assert not capped()
-    assert not capped("--used", "v=999 MB")
-    assert capped("--used", "v=1 GB")
+    assert not has_cap()
+    assert not has_cap("--used", "v=999 MB")
+    assert has_cap("--used", "v=1 GB")
     for argument in ("w=1 GB", "v=1 gb", "v"):
         assert main([*plan, "--used", argument]) == FAILED
         assert capsys.readouterr().err.startswith("--used: ")

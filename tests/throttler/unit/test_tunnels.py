@@ -146,11 +146,11 @@ def _expected_paths(
 
 def scenario(test: Callable[[Path, pytest.MonkeyPatch], Awaitable[None]]) -> Callable[[Path, pytest.MonkeyPatch], None]:
     @wraps(test)
-    def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(component, "QUERY_SECONDS", 0.01)
         asyncio.run(test(tmp_path, monkeypatch))  # type: ignore[arg-type]
 
-    return wrapped
+    return run_test
 
 
 def kernel_with_tunnel() -> FakeKernel:
@@ -236,20 +236,20 @@ async def test_budget_counts_tunnels_and_connections_once(tmp_path: Path, monkey
     home = kernel.tunnels.tunnels["home"]
     home[0] |= {"id": 5, "bytes_sent": 50_000_000}  # The path carried these bytes before the daemon started.
 
-    def used(scene: Scene) -> int:
+    def used_bytes(scene: Scene) -> int:
         return sum(scene.engine.budget_stage.accounts.used.values())
 
     async with running(tmp_path, policy, kernel, TUNNELS) as scene:
         home[0]["bytes_sent"] += 1000
         kernel.sockets.carry(four_tuple("10.1.0.1"), 200)
-        await until(lambda: used(scene) == 1200)
+        await until(lambda: used_bytes(scene) == 1200)
     home[0]["bytes_sent"] += 30
     async with running(tmp_path, policy, kernel, TUNNELS) as scene:
         home[1]["bytes_received"] += 4
-        await until(lambda: used(scene) == 1234)
+        await until(lambda: used_bytes(scene) == 1234)
         home[1] |= {"id": 6, "remote": "10.2.0.10", "bytes_received": 0}
         home[1] |= {"id": (1 << 61) + 7777, "bytes_sent": 766}
-        await until(lambda: used(scene) == 2000)
+        await until(lambda: used_bytes(scene) == 2000)
         home[0]["bytes_sent"] += 998_000
         await until(lambda: len(kernel.tunnels.classes) == 2)
         assert four_tuple("10.1.0.1") in kernel.netfilter.entries
@@ -265,20 +265,20 @@ async def test_bytes_of_a_path_that_ends_and_returns_are_counted_once(
     policy = PATHS + "rules: [{name: v, budget: {period: day, steps: [{after: 1 GB, throttle: {rate: 1 Mbit/s}}]}}]\n"
     home = kernel.tunnels.tunnels["home"]
 
-    def used(scene: Scene) -> int:
+    def used_bytes(scene: Scene) -> int:
         return sum(scene.engine.budget_stage.accounts.used.values())
 
     async with running(tmp_path, policy, kernel, TUNNELS) as scene:
         home[0]["bytes_sent"] = 1000
-        await until(lambda: used(scene) == 1000)
+        await until(lambda: used_bytes(scene) == 1000)
         removed_path = home.pop(0)
         await until(lambda: not scene.engine.budget_stage.sockets.counters)
         home.insert(0, removed_path | {"bytes_sent": 1050})
         await until(lambda: len(tunnel_of(scene)["subflows"]) == 2)
         await until(lambda: bool(scene.engine.budget_stage.sockets.counters))
         home[0]["bytes_sent"] += 7
-        await until(lambda: used(scene) >= 1007)
-        assert used(scene) == 1007
+        await until(lambda: used_bytes(scene) >= 1007)
+        assert used_bytes(scene) == 1007
 
 
 @scenario
