@@ -45,7 +45,7 @@ def link(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Live
 
 @pytest.fixture
 def ordinary_scheduling() -> Iterator[None]:
-    """Run the test with SCHED_OTHER, whatever policy the tests have. Skip it if real time is not permitted."""
+    """Run the test with SCHED_OTHER, independent of this process's policy. Skip it if real time is not permitted."""
     if subprocess.run(["chrt", "--rr", "1", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this host permits no real-time scheduling (chrt --rr 1 true)")
     before = os.sched_getscheduler(0)

@@ -157,13 +157,13 @@ def repair_seconds(
     tried = []
     for _ in range(ATTEMPTS):
         damage()
-        tried.append(timed(is_repaired, clock))
+        tried.append(measure_time(is_repaired, clock))
         if tried[-1].is_in_time:
             return tried[-1].seconds
     raise AssertionError(f"repaired within none of the allowed times: {tried}")
 
 
-class Timed(NamedTuple):
+class MeasuredTime(NamedTuple):
     """A measured time and the time that was allowed, in seconds."""
 
     seconds: float
@@ -174,13 +174,13 @@ class Timed(NamedTuple):
         return self.seconds <= self.allowed
 
 
-def timed(holds: Callable[[], bool], clock: Clock = time.monotonic) -> Timed:
+def measure_time(holds: Callable[[], bool], clock: Clock = time.monotonic) -> MeasuredTime:
     """Wait until *holds*. The allowed time grows with the load of the machine during the wait."""
     before = processors.read()
     took = seconds_until(holds, clock=clock)
-    return Timed(took, allowed(processors.usage(before, processors.read()).waiting))
+    return MeasuredTime(took, allowed_seconds(processors.usage(before, processors.read()).waiting))
 
 
-def allowed(waiting: float | None) -> float:
+def allowed_seconds(waiting: float | None) -> float:
     """Return the allowed seconds. *waiting*: share of the time in which processes waited for a processor, or None."""
     return MAX_REPAIR_SECONDS * slowness(waiting)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with kill -9 at random times, during reloads and joins: traffic continues, and a new throttler takes over."""
+"""Tests with kill -9 at random times, during reloads and joins: traffic continues, and a successor adopts the state."""
 
 from __future__ import annotations
 

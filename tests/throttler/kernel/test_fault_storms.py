@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from faults import LONG_TIMEOUT, RARE_INTERVAL, timed, traffic
+from faults import LONG_TIMEOUT, RARE_INTERVAL, measure_time, traffic
 from throttler_site import IPPROTO_MPTCP, POLICY, PORT, Site, make_site, read_status
 
 from mptcp_lab.testbed import Process, Testbed
@@ -170,7 +170,7 @@ def check_recovery(burst: Burst, site: Site, throttler: Throttler) -> None:
             # Entries of ended subflows are kept for some time, because data may be in flight.
             return status_subflows(throttler) == expected and site.entries().keys() >= capped and is_shaped(site)
 
-        tried.append(timed(is_correct))
+        tried.append(measure_time(is_correct))
         print(f"{len(expected)} subflows: {tried[-1].seconds:.2f} s later")
     assert any(each.is_in_time for each in tried), tried
     counters = read_status(throttler.socket)["counters"]["observers"]

@@ -35,8 +35,8 @@ from mptcp_throttler.mptcp.segment import parse_frame
 pytestmark = pytest.mark.kernel
 FLOOD_SECONDS, FRAMES_PER_SECOND, BURST = 5.0, 10_000, 100
 MIN_PER_SECOND = FRAMES_PER_SECOND / 5
-"""Required mean rate of the whole flood, segments per second. A busy machine sends late, then catches up. The test
-prints the rate that was reached. The limit is this low because sender, proxy and throttler share the processors with
+"""Required mean rate of the whole flood, segments per second. A busy machine sends late, and faster afterwards. The
+test prints the measured rate. The limit is low, because sender, proxy and throttler share the processors with
 other programs."""
 MIN_GUESSES_PER_SECOND = FRAMES_PER_SECOND / 2
 """Guessed HMACs that the kernel must refuse per second. Even under other load, two processors refuse all 10,000."""

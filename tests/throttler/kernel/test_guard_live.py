@@ -130,8 +130,8 @@ def test_cap_without_guard_stays_while_another_cap_is_relaxed(
     drop = DROP.replace("wlan0", device)
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
         wait_until(lambda: guard_counter("relaxations") > 0, "a cap is relaxed")
-        # The guard checks all connections at the same time. This transfer, without a cap, takes longer than it needs to
-        # relax another cap.
+        # The guard checks all connections at the same time. This transfer lasts longer than the guard needs to relax a
+        # cap.
         before = received_bytes("eth0")
         wait_until(
             lambda: received_bytes("eth0") > before + 20_000_000, "the connection with the relaxed cap downloads more"

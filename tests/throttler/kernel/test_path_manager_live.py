@@ -219,7 +219,7 @@ def test_connections_can_join_after_the_throttler_was_killed(site: Site) -> None
 
 @pytest.mark.nightly
 def test_joins_are_refused_if_the_keeper_is_killed_too(site: Site) -> None:
-    """Control: without a keeper, joins are refused, which the previous test excludes."""
+    """Without a keeper, joins are refused. So the success of the joins in the previous test is due to the keeper."""
     before = site.sysctls()
     throttler = site.start(STANDBY)
     rejected_joins = site.rejected_joins()

@@ -81,7 +81,7 @@ def connection_of(token: int, four_tuples: Iterable[FourTuple]) -> Connection:
 
 
 def observe_all(stage: Stage, samples: Samples) -> Outcome:
-    """Let *stage* process *samples* in all slices. Return the combined outcome."""
+    """Process *samples* in *stage*, with all slices. Return the combined outcome."""
     changed: list[int] = []
     actions: list[Action] = []
     for outcome in stage.observe(samples):

@@ -214,7 +214,7 @@ def test_budget_added_by_a_reload_counts_only_later_bytes() -> None:
 
 @pytest.mark.parametrize("closed", ["before the next sample", "before the reload", "unreported"])
 def test_no_socket_is_watched_for_a_budget_that_a_reload_removed(closed: str) -> None:
-    """Defect: a socket that closed before its next sample was watched forever, with a sweep every second."""
+    """Defect: a socket that closed before its next sample stayed watched permanently, with a sweep every second."""
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 300)

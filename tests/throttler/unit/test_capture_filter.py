@@ -88,7 +88,7 @@ def test_signalling_options_pass_at_any_position(passes, before, option, v6) -> 
 
 @pytest.mark.parametrize("v6", [False, True])
 @pytest.mark.parametrize("before", [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP)])
-def test_data_segments_do_not_pass_whatever_their_timestamp(passes, before, v6) -> None:  # type: ignore[no-untyped-def]
+def test_data_segments_do_not_pass_with_any_timestamp(passes, before, v6) -> None:  # type: ignore[no-untyped-def]
     assert not passes(frame(*before, DSS_OPTION, payload=b"\x1e\x03\x51" * 100, v6=v6))
     assert not passes(frame(*before, payload=b"\x1e\x03\x51" * 100, v6=v6))
     assert not passes(frame(*before, CAPABLE_OPTION, flags="FA", v6=v6))

@@ -35,7 +35,7 @@ def kernel() -> FakeKernel:
 
 @pytest.mark.parametrize("policy", [UNCAPPED, UNCAPPED + "dry_run: true\n"])
 def test_backup_flags_of_other_programs_stay(tmp_path: Path, kernel: FakeKernel, policy: str) -> None:
-    """Defect: each daemon reset these flags some seconds after its start, whatever its policy."""
+    """Defect: each daemon reset these flags some seconds after its start, independent of its policy."""
 
     async def scenario() -> None:
         async with running(tmp_path, policy, kernel) as scene:

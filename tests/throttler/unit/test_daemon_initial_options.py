@@ -30,7 +30,7 @@ PREFIX, CLIENT = ip_network("10.1.0.0/16"), ip_network(f"{ADDRESS_A}/32")
 
 
 def report_event(scene: Scene, kind: KernelEventKind, token: int, client: str) -> None:
-    """Let the kernel report an event, and the daemon process it."""
+    """Report an event as the kernel does, and process it in the daemon."""
     event = KernelEvent(time.monotonic(), kind, token, four_tuple(client), 0, 0)
     scene.engine.handle_events(scene.engine.tracker.apply_event(event))
 

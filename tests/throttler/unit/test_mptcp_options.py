@@ -165,7 +165,7 @@ def test_parsing_stops_at_the_end_or_at_a_broken_option(text: str, count: int) -
 
 
 @pytest.mark.parametrize("text", ["1e", "1e00", "1e01", "1eff", "01 1e0c 0101"])
-def test_option_that_runs_past_the_header_is_malformed(text: str) -> None:
+def test_option_that_is_longer_than_the_header_is_malformed(text: str) -> None:
     (option,) = parse_options(bytes.fromhex(text), SYN)
     assert isinstance(option, Malformed)
     assert option.subtype is None
@@ -214,7 +214,7 @@ def allowed_lengths(subtype: int, first: int, second: int, flags: int) -> set[in
 
 
 def test_every_invalid_length_of_each_subtype_is_malformed() -> None:
-    """An option that is too short or too long is malformed, whatever its flags and other bits."""
+    """An option that is too short or too long is malformed, independent of its flags and other bits."""
     refused = parsed = 0
     second_bytes = 0, 1, 3, 5, 7, 15, 16, 31, 0x81, 0xFF
     firsts = ((first, second) for first in range(256) for second in (second_bytes if first >> 4 == 2 else (0, 0xFF)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the tracker has exactly the subflows that the kernel reported, whatever packets are captured.
+"""Tests that the tracker has exactly the subflows that the kernel reported, independent of the captured packets.
 
 A model of the kernel opens, joins, changes and closes subflows. Its packets may or may not be captured, and its events
 may be read late. Among them are forged segments of every subtype on any subflow, with the client's or the proxy's
@@ -256,7 +256,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((2.0, 12.0)))
     def dump(self, seconds: float) -> None:
-        """Read all packets and events, let time pass, and resync with a dump."""
+        """Read all packets and events, advance the time, and resync with a dump."""
         self.packets_are_read(100, True)
         self.events_are_read(100)
         self.time += seconds
@@ -337,7 +337,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
         with_syn=st.booleans(),
     )
     def replay(self, number: int, port: int | None, index: int, is_later_attempt: bool, with_syn: bool) -> None:
-        """Let a segment arrive on another interface.
+        """Deliver a segment on another interface.
 
         A real stack could have sent it, in this attempt or in another.
         """
@@ -357,7 +357,7 @@ class SegmentsAndEvents(RuleBasedStateMachine):
     @precondition(lambda self: self.packets)
     @rule(index=st.integers(0, 5))
     def copy_of_a_real_packet_arrives_early(self, index: int) -> None:
-        """Let a copy of a real packet arrive on another interface before the packet itself is read."""
+        """Deliver a copy of a real packet on another interface before the packet itself is read."""
         self.time += 0.0005
         segment = self.packets[min(index, len(self.packets) - 1)]
         self.segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))
