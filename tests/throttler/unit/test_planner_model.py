@@ -244,7 +244,7 @@ class History(RuleBasedStateMachine):
 
     @rule(classes=st.booleans(), entries=st.booleans())
     def apply(self, classes: bool, entries: bool) -> None:
-        """Let the kernel apply planned changes."""
+        """Apply planned changes as the kernel does."""
         if classes:
             self.planner.classes.upserted(dict(self.planner.classes.upserts))
             self.planner.classes.deleted(set(self.planner.classes.deletes))
@@ -323,7 +323,7 @@ class History(RuleBasedStateMachine):
         return planner
 
     def settle(self) -> None:
-        """Decide every connection, complete every transition, and let idle classes expire.
+        """Decide every connection, complete every transition, and expire idle classes.
 
         Repeat this three times, because idle caps may have the classes that others need.
         """

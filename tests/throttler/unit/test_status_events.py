@@ -179,7 +179,7 @@ async def test_used_up_budget_causes_an_event(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_owner_gets_only_the_own_connection(tmp_path: Path) -> None:
+async def test_owner_gets_only_its_own_connection(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, "10.1.0.8", "10.2.0.8")
@@ -209,7 +209,7 @@ async def test_owner_gets_only_the_own_connection(tmp_path: Path) -> None:
 
 @scenario
 async def test_clients_of_one_nat_get_their_own_connections(tmp_path: Path) -> None:
-    """Defect: the answer described the first connection with that address and port, of whatever client."""
+    """Defect: the answer described the first connection with that address and port, even if it was another client's."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, WIFI, proxy=ip_address("10.77.0.9").packed)

@@ -131,7 +131,7 @@ async def test_stage_has_no_start_time_if_its_event_was_displaced(tmp_path: Path
 
 
 def shift_clocks(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[[], float]) -> None:
-    """Let the daemon's clocks begin at *start*. They are *ahead* seconds before the event loop's clock."""
+    """Start the daemon's clocks at *start*. They are *ahead* seconds before the event loop's clock."""
     real_start = time.monotonic()
     clock = SimpleNamespace(
         time=lambda: start + ahead() + time.monotonic() - real_start, monotonic=lambda: time.monotonic() + ahead()
