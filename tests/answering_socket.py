@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A fake status socket of a throttler: it reads one line of JSON, and sends the document that the test chooses."""
+"""A fake status socket of a throttler. It reads a line of JSON, and sends a document from the test."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from listening_socket import serving
 def answering(
     path: Path, answer: Callable[[dict[str, Any]], Mapping[str, Any]]
 ) -> Iterator[list[tuple[float, dict[str, Any]]]]:
-    """Answer each request at *path* with the result of *answer*. Yield the list of received requests with their
-    times."""
+    """Answer each request at *path* with the result of *answer*. Yield the list of requests with their times."""
     requests: list[tuple[float, dict[str, Any]]] = []
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     listener.listen()
 
-    def talk(client: socket.socket) -> None:
+    def answer_request(client: socket.socket) -> None:
         with client.makefile("rb") as lines:
             request = json.loads(lines.readline() or b'{"query": "status"}')
             requests.append((time.monotonic(), request))
             client.sendall(json.dumps(answer(request)).encode())
 
     try:
-        with serving(listener, talk):
+        with serving(listener, answer_request):
             yield requests
     finally:
         path.unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Makes self-signed certificates for 127.0.0.1, and reads the certificate that a server shows."""
+"""Creates self-signed certificates for 127.0.0.1, and reads the certificate of a server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEYS = {"ec": ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"], "rs
 
 
 def self_signed(directory: Path, kind: str = "ec") -> tuple[Path, Path]:
-    """Write a certificate and its key to *directory*, and return their files."""
+    """Write a certificate and its key to *directory*. Return the two files."""
     certificate, key = directory / "certificate.pem", directory / "key.pem"
     command = ["openssl", "req", "-x509", *KEYS[kind], "-nodes"]
     command += ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
@@ -45,9 +45,8 @@ def der(certificate: Path) -> bytes:
 
 
 def checking_often(module: str) -> list[str]:
-    """Return a command that runs *module* and lets it check its certificate files 50 times a second, not once a
-    minute."""
-    # Let the module tolerate all failures: on a busy machine, the test may replace the key long after the certificate.
+    """Return a command that runs *module* and checks the certificate files 50 times per second, not once per minute."""
+    # The module must tolerate all failures: on a busy machine, the test may replace the key long after the certificate.
     text = (
         "import runpy; from mptcp_common import renewal; "
         "renewal.CHECK_INTERVAL = 0.02; renewal.TOLERATED_FAILURES = 10**9; "

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fixtures of the kernel tests: testbeds that are removed after use, and the rule for missing features.
+"""Fixtures of the kernel tests: testbeds, and the reaction to missing kernel features.
 
-This file also makes this folder importable, because tests of different components share its modules.
+With this file, pytest can also import the modules in this folder. Tests of different components share them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from mptcp_lab.testbed.process import Process
 Require = Callable[..., None]
 MakeTestbed = Callable[..., Testbed]
 PROCESSOR_SECONDS = pytest.StashKey[float]()
-"""Processor seconds that this process and its ended children had used at the latest report."""
+"""Processor time in seconds that this process and its ended children had used at the latest report."""
 REPOSITORY = Path(__file__).parents[1]
 BPF_PROGRAMS = REPOSITORY / "throttler/mptcp_throttler/kernel/sockets/programs"
 TUNNEL = REPOSITORY / "tunnel/mptcp_tunnel"
 REQUIRED_FEATURES = ("root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "ethtool")
 
-# The workers of Apache and Squid run as other users, and must enter directories that tests create.
+# The workers of Apache and Squid run as other users, and need access to directories that tests create.
 os.umask(0o022)
 
 
@@ -46,12 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The time to draw and run an example depends on the machine.
+    # The time that an example takes depends on the machine.
     profile = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("gate", profile, max_examples=ALL // 4)
     settings.register_profile("all", profile, max_examples=ALL)
     settings.load_profile("all" if config.getoption("--all") else "gate")
-    # Build the BPF programs as ./run does, because their sources may have changed since.
+    # Build the BPF programs as ./run does, because their sources may have changed.
     if shutil.which("bpf-gcc"):
         # The build may fail, because the checkout may belong to another user.
         subprocess.run(["sh", BPF_PROGRAMS / "build"], check=False)
@@ -63,14 +63,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect the nightly tests, except those that the command line names."""
     if config.getoption("--all") or config.option.markexpr:
         return
-    named = tuple(argument for argument in config.args if "::" in argument)
-    deselected = {each for each in items if _is_nightly(each) and not each.nodeid.startswith(named)}
+    test_ids = tuple(argument for argument in config.args if "::" in argument)
+    deselected = {each for each in items if _is_nightly(each) and not each.nodeid.startswith(test_ids)}
     config.hook.pytest_deselected(items=list(deselected))
     items[:] = [each for each in items if each not in deselected]
 
 
 def _is_nightly(item: pytest.Item) -> bool:
-    """Return whether *item* runs only with ``--all``: no text of its mark's ``except_for`` occurs in its name."""
+    """Return whether *item* runs only with ``--all``: its name contains no text of the mark's ``except_for``."""
     return any(
         not any(each in item.name for each in mark.kwargs.get("except_for", ()))
         for mark in item.iter_markers("nightly")
@@ -79,11 +79,11 @@ def _is_nightly(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add to each report the processor seconds since the previous one."""
+    """Add to each report the processor time since the previous report."""
     report = yield
-    spent = sum(os.times()[:4]) + forking.processor_seconds()
-    vars(report)["processor_seconds"] = spent - item.config.stash.get(PROCESSOR_SECONDS, 0.0)
-    item.config.stash[PROCESSOR_SECONDS] = spent
+    used_seconds = sum(os.times()[:4]) + forking.processor_seconds()
+    vars(report)["processor_seconds"] = used_seconds - item.config.stash.get(PROCESSOR_SECONDS, 0.0)
+    item.config.stash[PROCESSOR_SECONDS] = used_seconds
     return report
 
 
@@ -113,7 +113,7 @@ def _require(*features: str) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _tolerate_late_packets() -> Iterator[None]:
-    """Let testbeds accept late packets: tests do not judge times, and a busy machine would invalidate each run."""
+    """Accept late packets in testbeds. Tests do not assess times, and a busy machine would invalidate each run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(TOLERANCE, "1")
         yield
@@ -121,19 +121,17 @@ def _tolerate_late_packets() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _use_private_iptables_lock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give iptables(8) a private lock file: otherwise it waits or fails while any iptables in any namespace holds the
-    lock."""
+    """Give iptables(8) a private lock file. All namespaces share the default lock file, so that iptables could fail."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XTABLES_LOCKFILE", str(tmp_path_factory.mktemp("iptables") / "xtables.lock"))
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _unignore_signals() -> Iterator[None]:
-    """Catch ignored signals: shells and nohup(1) let programs in the background ignore signals, and children inherit
-    that.
+def _catch_ignored_signals() -> Iterator[None]:
+    """Catch ignored signals: shells and nohup(1) make background programs ignore signals, and children inherit this.
 
-    If this process catches a signal, a program that it starts no longer ignores it (execve(2)).
+    If this process catches a signal, programs that it starts do not ignore this signal (execve(2)).
     """
     ignored = [
         each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if signal.getsignal(each) == signal.SIG_IGN
@@ -146,7 +144,7 @@ def _unignore_signals() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _fork_own_commands(_unignore_signals: None) -> Iterator[None]:
+def _fork_project_commands(_catch_ignored_signals: None) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Process, "spawn", staticmethod(forking.spawn))
         yield
@@ -155,8 +153,7 @@ def _fork_own_commands(_unignore_signals: None) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def require() -> Require:
-    """Return a function: ``require("ipset", "htb")`` skips the test, or fails it in CI, if this host lacks a
-    feature."""
+    """Return a function: ``require("ipset")`` skips the test if this feature is missing. In CI, the test then fails."""
     return _require
 
 
@@ -173,12 +170,12 @@ def _testbeds() -> Iterator[MakeTestbed]:
         yield make
         stack.close()
         remaining = [str(path) for name in names for path in NAMESPACES.glob(name)]
-        assert not remaining, f"namespaces left behind: {remaining}"
+        assert not remaining, f"namespaces that still exist: {remaining}"
 
 
 @pytest.fixture
 def dead_runs() -> Iterator[None]:
-    """Hold a lock for tests that leave or clean up dead runs, so that no other test run does so at the same time."""
+    """Hold a lock for tests that create or clean up dead runs. Only one such test may run at a time."""
     with ownership.registry():
         lock = (ownership.RUN_DIRECTORY / "dead-runs").open("w")
     with lock:
@@ -188,13 +185,13 @@ def dead_runs() -> Iterator[None]:
 
 @pytest.fixture
 def make_testbed() -> Iterator[MakeTestbed]:
-    """Yield a function that builds testbeds for one test: ``make_testbed(topology)``."""
+    """Yield a function that creates testbeds for one test: ``make_testbed(topology)``."""
     yield from _testbeds()
 
 
 @pytest.fixture(scope="module")
 def make_module_testbed() -> Iterator[MakeTestbed]:
-    """Yield a function that builds testbeds, which last until the module's last test has ended."""
+    """Yield a function that creates testbeds for all tests of a module."""
     yield from _testbeds()
 
 
@@ -206,5 +203,5 @@ def testbed(make_testbed: MakeTestbed) -> Testbed:
 
 @pytest.fixture(scope="module")
 def module_testbed(make_module_testbed: MakeTestbed) -> Testbed:
-    """Return a two-path testbed that the tests of a module share."""
+    """Return a two-path testbed for all tests of a module."""
     return make_module_testbed()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Number of examples for property tests: a quarter of all, unless all tests run (``./run test --all``)."""
+"""Number of examples for property tests. Without ``--all``, only a quarter of the examples run."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ ALL = 100
 
 
 def examples(number: int) -> int:
-    """Return the share of *number* for the current profile, which has ``ALL`` examples or fewer."""
+    """Return *number*, reduced in proportion to the examples of the current profile."""
     return number * settings().max_examples // ALL

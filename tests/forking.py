@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Starts the project's commands as forks of a process that has already imported their modules.
+"""Starts the project's commands as forks of processes that have already imported the modules.
 
 The imports of a daemon take almost a second of processor time, and the kernel tests start hundreds of daemons. For each
-command, one process, the *forkserver*, imports them once. Each start is a fork that enters the namespace, makes its
-private mounts and calls the command's ``main``; otherwise it equals a start by ``mptcp_lab.testbed.process``. Tests of
-the installation or of preload libraries execute the command's file instead.
+command, one process, the *forkserver*, imports the modules once. Each start is a fork that enters the namespace, makes
+private mounts and calls the ``main`` of the command. The result is the same as that of ``mptcp_lab.testbed.process``.
+Tests of the installation or of preload libraries execute the file of the command instead.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 
 class Forked:
-    """A started command, with the part of ``subprocess.Popen`` that the testbed uses."""
+    """A started command, with the methods of ``subprocess.Popen`` that the testbed uses."""
 
     def __init__(self, argv: Sequence[str], status: socket.socket) -> None:
         self.args = argv
@@ -67,7 +67,7 @@ class Forked:
             ended = self._status.recv(4096)
             self._status.close()
             self.returncode, seconds = json.loads(ended) if ended else (-signal.SIGKILL, 0.0)
-            _spent.append(seconds)
+            _used_seconds.append(seconds)
         return self.returncode
 
     def poll(self) -> int | None:
@@ -83,8 +83,8 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def inherited() -> tuple[object, ...]:
-    """Return the properties of this process that children inherit, and that a test may change for one of them."""
+def inherited_properties() -> tuple[object, ...]:
+    """Return the properties of this process that child processes inherit and that tests change."""
     limits = (resource.getrlimit(each) for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_AS))
     ignored = [
         each for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is signal.SIG_IGN
@@ -93,17 +93,17 @@ def inherited() -> tuple[object, ...]:
 
 
 class Forkserver:
-    """The process that has imported *command*. It ends when this process ends."""
+    """The process that has imported the modules of *command*. It ends when this process ends."""
 
     def __init__(self, command: str) -> None:
-        self.inherited = inherited()
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self.inherited_properties = inherited_properties()
+        self._control, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_socket:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", __file__, command, str(theirs.fileno())],
+                [sys.executable, "-I", __file__, command, str(child_socket.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_socket.fileno()],
                 start_new_session=True,
             )
 
@@ -116,13 +116,13 @@ class Forkserver:
         env: Mapping[str, str],
         log: int,
     ) -> Forked:
-        """Start a fork that has only the *capabilities* (a bit set), or all if they are None."""
+        """Start a fork that has only *capabilities* (a bit set). None: it has all capabilities."""
         script = mount_script(mounts) if mounts else None
         request = [list(argv), capabilities, str(NAMESPACES / namespace), script, dict(env)]
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            socket.send_fds(self._control, [json.dumps(request).encode()], [log, theirs.fileno()])
-        return Forked(argv, ours)
+        parent_socket, child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with child_socket:
+            socket.send_fds(self._control, [json.dumps(request).encode()], [log, child_socket.fileno()])
+        return Forked(argv, parent_socket)
 
     def close(self) -> None:
         self._control.close()
@@ -130,42 +130,43 @@ class Forkserver:
 
 
 _servers: dict[str, Forkserver] = {}
-_spent: list[float] = []
+_used_seconds: list[float] = []
 
 
 def spawn(argv: Sequence[str], namespace: str, mounts: Mapping[str, str], env: Mapping[str, str], log: int) -> Started:
-    """Start *argv* as ``mptcp_lab.testbed.process.spawn`` does, but as a fork if it is a command of the project.
+    """Start *argv* as ``mptcp_lab.testbed.process.spawn`` does. A command of the project is started as a fork.
 
-    A prefix from :func:`unit_capabilities.confined` is allowed. A command with a preload library is not forked.
+    *argv* may begin with a prefix from :func:`unit_capabilities.capability_prefix`. Commands with a preload library are
+    not forked.
     """
-    from unit_capabilities import split_confined  # the forkserver's sys.path has no tests
+    from unit_capabilities import split_capability_prefix  # the forkserver's sys.path has no tests
 
-    capabilities, command = split_confined(argv)
+    capabilities, command = split_capability_prefix(argv)
     name = Path(command[0]).name
     if name not in COMMANDS or command[0] != program(name) or "LD_PRELOAD" in env:
         return process.spawn(argv, namespace, mounts, env, log)
     if name not in _servers:
         _servers[name] = Forkserver(name)
     server = _servers[name]
-    if server.inherited != inherited():
+    if server.inherited_properties != inherited_properties():
         return process.spawn(argv, namespace, mounts, env, log)
     return server.start(command, capabilities, namespace, mounts, env, log)
 
 
 def processor_seconds() -> float:
     """Return the processor seconds of the forked processes that have ended."""
-    return sum(_spent)
+    return sum(_used_seconds)
 
 
 def close() -> None:
-    """End the forkservers. The testbeds have already ended the processes that these started."""
+    """End the forkservers. The testbeds have already ended the forks."""
     while _servers:
         _servers.popitem()[1].close()
-    _spent.clear()  # from now on, os.times() counts them as seconds of the forkservers' children
+    _used_seconds.clear()  # os.times() now includes this time, as that of the forkservers' children
 
 
 def _serve(command: str, control: socket.socket) -> int:
-    """Fork for each request; in a child, return what the command's ``main`` returns."""
+    """Fork for each request. In a child process, return the result of the command's ``main``."""
     module, imported = COMMANDS[command]
     for name in (module, *imported):
         import_module(name)
@@ -175,17 +176,17 @@ def _serve(command: str, control: socket.socket) -> int:
         libraries.python_iptables()
     gc.collect()
     gc.freeze()
-    woken, waker = socket.socketpair()
-    for each in (woken, waker):
+    wakeup_receiver, wakeup_sender = socket.socketpair()
+    for each in (wakeup_receiver, wakeup_sender):
         each.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    signal.set_wakeup_fd(waker.fileno())
+    signal.set_wakeup_fd(wakeup_sender.fileno())
     running: dict[int, socket.socket] = {}
     while True:
-        ready = select.select([control, woken], [], [])[0]
-        if woken in ready:
+        ready = select.select([control, wakeup_receiver], [], [])[0]
+        if wakeup_receiver in ready:
             with suppress(BlockingIOError):
-                woken.recv(4096)
+                wakeup_receiver.recv(4096)
             _report_ended(running)
         if control not in ready:
             continue
@@ -197,7 +198,7 @@ def _serve(command: str, control: socket.socket) -> int:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for each in (control, woken, waker, status, *running.values()):
+            for each in (control, wakeup_receiver, wakeup_sender, status, *running.values()):
                 each.close()
             argv, capabilities, namespace, mounts, environment = json.loads(data)
             _set_up(argv, namespace, mounts, environment, log)
@@ -219,7 +220,7 @@ def _report_ended(running: dict[int, socket.socket]) -> None:
 
 
 def _set_up(argv: list[str], namespace: str, mounts: str | None, env: dict[str, str], log: int) -> None:
-    """Set up this process as ip-netns(8) and unshare(1) would, with *argv* and *env*, and output to *log*."""
+    """Set up this process as ip-netns(8) and unshare(1) do, with *argv* and *env*, and with output to *log*."""
     os.setsid()
     for each in (1, 2):
         os.dup2(log, each)
@@ -233,7 +234,7 @@ def _set_up(argv: list[str], namespace: str, mounts: str | None, env: dict[str, 
     if mounts is not None:
         subprocess.run(["sh", "-c", mounts, "sh", "true"], check=True)
     if (scapy := sys.modules.get("scapy.config")) is not None:
-        # Scapy reads the interfaces when it is loaded.
+        # Scapy read the interfaces of another namespace when it was imported.
         scapy.conf.ifaces.reload()
     os.environ.clear()
     os.environ.update(env)
@@ -242,7 +243,7 @@ def _set_up(argv: list[str], namespace: str, mounts: str | None, env: dict[str, 
 
 
 def _confine(capabilities: int) -> None:
-    """Set the state that a program has after ``setpriv --bounding-set --no-new-privs`` has started it as root."""
+    """Limit the capabilities as ``setpriv --bounding-set --no-new-privs`` does for a program of root."""
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     for number in range(last + 1):
         if not capabilities >> number & 1:

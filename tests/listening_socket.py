@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A server in a thread of the test. It calls a function of the test for one connection at a time."""
+"""A server in a thread. It calls a function of the test for each connection, one connection at a time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def serving(listener: socket.socket, talk: Callable[[socket.socket], object]) -> Iterator[None]:
-    """Call *talk* with each connection that *listener* accepts, then close the connection. Close *listener* at the end.
+def serving(listener: socket.socket, handle_connection: Callable[[socket.socket], object]) -> Iterator[None]:
+    """Call *handle_connection* with each connection that *listener* accepts, and close the connection afterwards.
 
-    If a client disconnects, *talk* ends with a ConnectionError; otherwise *talk* must return by itself.
+    At the end, close *listener*. If a client disconnects, *handle_connection* may raise a ConnectionError. Otherwise it
+    must return.
     """
 
     def serve() -> None:
@@ -23,14 +24,14 @@ def serving(listener: socket.socket, talk: Callable[[socket.socket], object]) ->
             except OSError:
                 return
             with connection, suppress(ConnectionError):
-                talk(connection)
+                handle_connection(connection)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        # close(2) alone would not end an accept(2) that waits.
+        # close(2) does not end a blocked accept(2), but shutdown(2) does.
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(60)

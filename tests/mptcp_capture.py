@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Frames of two real connections, captured on the proxy host: Linux 6.18 at both ends, MPTCP version 1.
 
-A client with two interfaces opens a connection over the first (veth pair ``v0``) and joins it over the second (``v1``),
-sends five bytes and closes. ``tcpdump -s 0`` captured the frames with the throttler's capture filter, which omits
-further acknowledgments and data. The constants at the end are the kernel's own values for these connections (``ip mptcp
-monitor`` and ``ss -tie`` on the proxy host).
+A client with two interfaces opens a connection over the first interface (veth pair ``v0``) and joins it over the second
+interface (``v1``). The client sends five bytes and closes the connection. ``tcpdump -s 0`` captured the frames with the
+throttler's capture filter, which omits further acknowledgments and data. The constants at the end are the kernel's
+values for these connections (``ip mptcp monitor`` and ``ss -tie`` on the proxy host).
 """
 
 from __future__ import annotations
@@ -204,4 +204,4 @@ IPV4_NONCES = bytes.fromhex("a3063463"), bytes.fromhex("cb10c0a4")
 IPV4_HMACS = bytes.fromhex("e73aac80c8bf0294"), bytes.fromhex("9c9808bb67e1ab68f8b526119a9170612e7f56b9")
 """The HMACs of the SYN/ACK and of the third ACK."""
 IPV4_FIRST_DATA = 0xE86251C9B64C2EBB, 0x4FD5675AA89B84DB
-"""Data sequence number of the first byte from the client and from the proxy: one more than the IDSN."""
+"""Data sequence number of the first byte from the client, and of the first byte from the proxy: the IDSN plus 1."""

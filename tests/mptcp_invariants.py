@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Invariants of a tracker, which hold at any time and for any input."""
+"""Invariants of a tracker, which hold at all times and for all input."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = TrackerLimits(
 
 
 def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
-    """Assert that each table is within its bound, and that the tables agree with each other."""
+    """Assert that each table is within its limit, and that the tables are consistent with each other."""
     table, size = tracker.table, tracker.table_sizes
     assert size["connections"] <= limits.max_connections
     assert size["handshakes"] <= limits.max_remembered
@@ -40,7 +40,7 @@ def check_tables(tracker: Tracker, limits: TrackerLimits) -> None:
 
 
 class Subscriber:
-    """Follows a tracker's connections by its events, as the rest of the daemon does."""
+    """Computes the connections from the events of a tracker, as other parts of the daemon do."""
 
     def __init__(self) -> None:
         self.live: dict[int, set[FourTuple]] = {}
@@ -64,7 +64,7 @@ class Subscriber:
                 case EventKind.SUBFLOW_CHANGED:
                     assert four_tuple in self.live[token]
 
-    def agrees_with(self, tracker: Tracker) -> None:
+    def assert_agrees_with(self, tracker: Tracker) -> None:
         assert self.live == {
             token: {subflow.four_tuple for subflow in connection.subflows}
             for token, connection in tracker.connections.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reserves ports for programs that a test starts, so that no other process gets one before the program binds it."""
+"""Reserves ports for programs that a test starts: no other process gets the port before the program binds it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Three namespaces that act as separate hosts. A fourth namespace, the core, reaches them only by ssh.
+"""Three namespaces that simulate separate hosts. A fourth namespace, the core, has access to them only with ssh.
 
-Each has a real sshd with a private /tmp, /run and /etc. The client is like a fresh Raspberry Pi: it has addresses and
-default routes, but no policy routing and no endpoints, and the usual sysctls. bench/rpi configures the rest.
+Each host has an sshd with a private /tmp, /run and /etc. The client is like a newly installed Raspberry Pi: it has
+addresses, default routes and default sysctls, but no policy routing and no endpoints, which bench/rpi configures.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ PORT = 2222
 LIST_ADDRESSES = ("ip -o -4 addr show", "ip -o -6 addr show scope global")
 ROUTES = "ip -6 route show table all"
 UNSETTLED = ("NO-CARRIER", "LOWERLAYERDOWN", " linkdown")
-"""States of links and routes just after a link was set up, until the kernel knows that its other end is up."""
+"""Texts in the state of a link that was just set up. They disappear when the kernel detects the link's other end."""
 
 
 def dump(node: LiveNode) -> str:
-    """Return the kernel state of *node* that a run or a script may change, without state that all namespaces share."""
+    """Return the kernel state of *node* that a run or a script may change, without state that namespaces share."""
     state: State = {}
 
     def complete() -> bool:
-        """Return whether the dump is complete: it is not if a link vanishes during the dump."""
+        """Return whether the dump is complete. It is incomplete if a link was deleted during the dump."""
         nonlocal state
         state = kernel_state(node)
         return not differences(state, state)
@@ -47,7 +47,7 @@ def dump(node: LiveNode) -> str:
     state[SYSCTLS] = "\n".join(
         line for line in state[SYSCTLS].splitlines() if line.startswith(("net.ipv4.", "net.ipv6.", "net.mptcp."))
     )
-    # Leave out the routes that the kernel adds later for each IPv6 address; the address represents them.
+    # Omit the routes that the kernel adds after a delay for each IPv6 address. The dump contains the address.
     state[ROUTES] = "\n".join(line for line in state[ROUTES].splitlines() if "proto kernel" not in line)
     for command in LIST_ADDRESSES:
         lines = node.run(command.split()).stdout.splitlines()
@@ -55,8 +55,8 @@ def dump(node: LiveNode) -> str:
     return "\n".join(f"{name}:\n{text}" for name, text in state.items())
 
 
-def settled(node: LiveNode) -> str:
-    """Return the dump of *node* as soon as all its links are up."""
+def dump_when_links_are_up(node: LiveNode) -> str:
+    """Wait until all links of *node* are up. Return its dump."""
     found = ""
 
     def is_settled() -> bool:
@@ -68,14 +68,14 @@ def settled(node: LiveNode) -> str:
     return found
 
 
-def differing(old: str, new: str) -> list[str]:
+def differing_lines(old: str, new: str) -> list[str]:
     """Return the lines that only one of the two dumps contains."""
     before, after = old.splitlines(), new.splitlines()
     return [f"- {line}" for line in before if line not in after] + [f"+ {line}" for line in after if line not in before]
 
 
-def until_same(before: str, read: Callable[[], str], what: str = "the state is as before") -> None:
-    """Wait until *read* returns *before*, because the kernel makes some changes after a delay."""
+def wait_until_same(before: str, read: Callable[[], str], what: str = "the state is as before") -> None:
+    """Wait until *read* returns *before*: the kernel makes some changes after a delay."""
     now = ""
 
     def is_as_before() -> bool:
@@ -85,13 +85,13 @@ def until_same(before: str, read: Callable[[], str], what: str = "the state is a
 
     with suppress(TestbedError):
         wait_until(is_as_before, what)
-    assert now == before, f"{what}: {differing(before, now)}"
+    assert now == before, f"{what}: {differing_lines(before, now)}"
 
 
 def plain() -> Topology:
-    """Return the two-path topology with a client that is not configured for several paths."""
+    """Return the two-path topology, but with a client that is not configured for several paths."""
 
-    def untouched(name: str) -> Any:
+    def unconfigured_node(name: str) -> Any:
         node = TWO_PATHS.node(name)
         settings = (
             ("net.mptcp.enabled", "0" if name == "client" else "1"),
@@ -101,7 +101,7 @@ def plain() -> Topology:
         routes = tuple(route for route in node.routes if "table" not in route)
         return replace(node, routes=routes, endpoints=(), max_subflows=2, max_add_addr=0, sysctls=settings)
 
-    nodes = tuple(untouched(node.name) if node.name in PARTS else node for node in TWO_PATHS.nodes)
+    nodes = tuple(unconfigured_node(node.name) if node.name in PARTS else node for node in TWO_PATHS.nodes)
     return replace(TWO_PATHS, name="plain", nodes=nodes)
 
 
@@ -150,7 +150,7 @@ class SshHosts:
         return f"{user}@{self.testbed[part].address(DEVICE[part])}"
 
     def inventory(self, name: str = "inventory.yaml", **changes: Any) -> Path:
-        """Write an inventory with *changes*, given as ``client__paths={…}``, and return the file."""
+        """Write an inventory with *changes*, such as ``client__paths={…}``. Return the file."""
         content: dict[str, Any] = {
             "options": self.ssh_options,
             "client": {"ssh": self.destination("client"), "paths": {"ethernet": "eth0", "wifi": "wlan0"}},
@@ -168,7 +168,7 @@ class SshHosts:
             else:
                 content[section] = value
         file = self.directory / name
-        # JSON is YAML. Each key is on its own line, so that messages can name the line.
+        # JSON is also YAML. Each key is on a separate line, because messages contain line numbers.
         file.write_text(json.dumps(content, indent=1))
         return file
 
@@ -182,13 +182,13 @@ class SshHosts:
         for part in PARTS:
             old, new = self.before[part], self.dump(part)
             if old != new:
-                changed[part] = differing(old, new)
+                changed[part] = differing_lines(old, new)
         return changed
 
-    def until_unchanged(self) -> None:
-        """Wait until all hosts have their state from before the test."""
+    def wait_until_unchanged(self) -> None:
+        """Wait until all hosts have the state from before the test."""
         for part in PARTS:
-            until_same(self.before[part], partial(self.dump, part), f"{part} has its former state")
+            wait_until_same(self.before[part], partial(self.dump, part), f"{part} has the state from before the test")
 
     def processes(self, part: str) -> list[str]:
         """Return the command lines of the processes on a host, except its sshd."""
@@ -197,7 +197,7 @@ class SshHosts:
     def processes_by_id(self, part: str) -> dict[int, str]:
         found = {}
         for pid in namespace_processes(self.testbed[part].namespace):
-            # A process that has just ended has no such file, or an empty one.
+            # If a process has just ended, this file is empty or does not exist.
             with suppress(OSError):
                 line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                 if line:
@@ -205,7 +205,7 @@ class SshHosts:
         return found
 
     def directories(self, part: str) -> list[str]:
-        """Return the directories that runs left in the host's own /tmp."""
+        """Return the directories of runs in the host's private /tmp."""
         return sorted(path.name for path in (self.directory / part).glob("mptcp-bench-*"))
 
 
@@ -216,38 +216,38 @@ def start(testbed: Testbed, *, sudoers: str = "ALL=(ALL:ALL) NOPASSWD: ALL") -> 
     known = []
     daemons = {}
     for part in PARTS:
-        own = directory / part
-        own.mkdir()
-        own.chmod(0o1777)
+        host_tmp = directory / part
+        host_tmp.mkdir()
+        host_tmp.chmod(0o1777)
         (directory / f"{part}-sshd").mkdir(mode=0o755)
-        _keygen(own / "host_key")
-        shutil.copy(directory / "key.pub", own / "authorized_keys")
-        (own / "authorized_keys").chmod(0o644)
-        # These are the paths that sshd sees: its /tmp is the directory *own*.
-        (own / "sshd_config").write_text(
+        _keygen(host_tmp / "host_key")
+        shutil.copy(directory / "key.pub", host_tmp / "authorized_keys")
+        (host_tmp / "authorized_keys").chmod(0o644)
+        # These paths are valid for sshd, whose /tmp is the directory *host_tmp*.
+        (host_tmp / "sshd_config").write_text(
             f"Port {PORT}\nHostKey /tmp/host_key\nPidFile none\nAuthorizedKeysFile /tmp/authorized_keys\n"
             "StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\n"
             "PermitRootLogin prohibit-password\n"
         )
         _etc(directory / f"{part}-etc", sudoers)
         mounts = {
-            "/tmp": str(own),
+            "/tmp": str(host_tmp),
             "/etc": str(directory / f"{part}-etc"),
             "/run/sshd": str(directory / f"{part}-sshd"),
         }
         if REPOSITORY.is_relative_to("/tmp"):
-            # The project's commands are below /tmp, and the host's /tmp would hide them. Mounts are made in order of
-            # name.
+            # The project's commands are in /tmp, and the host's private /tmp would hide them. Mounts are made in the
+            # order of their names.
             mounts |= {"/mnt": str(REPOSITORY), str(REPOSITORY): "/mnt"}
         argv = ["/usr/sbin/sshd", "-D", "-e", "-f", "/tmp/sshd_config"]
         daemons[part] = testbed[part].popen(argv, name="sshd", mounts=mounts)
         address = testbed[part].address(DEVICE[part])
-        kind, key = (own / "host_key.pub").read_text().split()[:2]
+        kind, key = (host_tmp / "host_key.pub").read_text().split()[:2]
         known.append(f"[{address}]:{PORT} {kind} {key}\n")
     (directory / "known_hosts").write_text("".join(known))
     hosts = SshHosts(testbed, daemons, directory)
     for part in PARTS:
         daemon = daemons[part]
         wait_until(lambda d=daemon: "Server listening" in d.output(), f"sshd of {part}", process=daemon)  # type: ignore[misc]
-        hosts.before[part] = settled(testbed[part])
+        hosts.before[part] = dump_when_links_are_up(testbed[part])
     return hosts

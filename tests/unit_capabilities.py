@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Commands that run with only the capabilities that a systemd unit leaves to its processes."""
+"""Command prefixes that reduce the capabilities of a program to those of a systemd unit."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ NUMBERS: Final = {
 _BOUNDING: Final = "--bounding-set=-all,+"
 
 
-def confined(unit: str, without: str | None = None) -> list[str]:
-    """Return the command prefix that limits a program to the capabilities of a unit, except *without*."""
+def capability_prefix(unit: str, without: str | None = None) -> list[str]:
+    """Return the command prefix that reduces the capabilities of a program to those of a unit, except *without*."""
     text = (UNITS / f"{unit}.service").read_text()
-    (found,) = re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE)
-    names = [each.lower().removeprefix("cap_") for each in found.split()]
+    (capabilities,) = re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE)
+    names = [each.lower().removeprefix("cap_") for each in capabilities.split()]
     return ["setpriv", _BOUNDING + ",+".join(each for each in names if each != without), "--no-new-privs"]
 
 
-def split_confined(argv: Sequence[str]) -> tuple[int | None, list[str]]:
-    """Split *argv* into the capabilities that a prefix of :func:`confined` leaves (a bit set), and the command after
-    it.
+def split_capability_prefix(argv: Sequence[str]) -> tuple[int | None, list[str]]:
+    """Split *argv* into the capabilities in a prefix of :func:`capability_prefix` (a bit set), and the command.
 
     The capabilities are None if *argv* has no such prefix.
     """

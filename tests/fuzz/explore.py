@@ -21,7 +21,7 @@ def main(name: str, seconds: str, finds: str) -> None:
 
     directory = Path(finds)
     directory.mkdir(parents=True, exist_ok=True)
-    words = HERE / "dictionaries" / f"{name}.dict"
+    dictionary = HERE / "dictionaries" / f"{name}.dict"
     atheris.Setup(
         [
             sys.argv[0],
@@ -30,7 +30,7 @@ def main(name: str, seconds: str, finds: str) -> None:
             "-max_len=2048",
             "-print_final_stats=1",
             f"-artifact_prefix={directory}/",
-            *([f"-dict={words}"] if words.exists() else []),
+            *([f"-dict={dictionary}"] if dictionary.exists() else []),
             str(directory),
             str(HERE / "corpora" / name),
         ],

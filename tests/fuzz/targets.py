@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fuzz targets: functions that take bytes, and raise an exception if the product handles them wrongly.
+"""Fuzz targets: functions of bytes that raise an exception if the product handles the bytes wrongly.
 
-``unit/test_fuzz_targets.py`` runs them for a few seconds in each test run. ``explore.py``, which is guided by coverage,
-runs one target as long as the caller wants.
+``unit/test_fuzz_targets.py`` runs the targets for a few seconds in each test run. ``explore.py`` runs one target with
+coverage guidance, for a time that the caller chooses.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ def options(data: bytes) -> None:
     flags, header = data[0] if data else 0, data[1:]
     found = parse_options(header, flags)
     at, end, walked = 0, len(header), 0
-    # Walk the options once more, as RFC 9293, 3.1, defines them.
+    # Find the options a second time, as RFC 9293, 3.1, defines them.
     while at < end and header[at] != 0:
         if header[at] == 1:
             at += 1
             continue
         length = header[at + 1] if at + 1 < end else 0
-        whole = 2 <= length <= end - at
+        is_complete = 2 <= length <= end - at
         if header[at] == 30:
             option: MptcpOption = found[walked]
-            assert whole or (isinstance(option, Malformed) and option.subtype is None)
-            if whole:
+            assert is_complete or (isinstance(option, Malformed) and option.subtype is None)
+            if is_complete:
                 raw = header[at : at + length]
                 assert option == parse_option(raw, flags)
                 _assert_fits_bytes(option, raw)
             walked += 1
-        if not whole:
+        if not is_complete:
             break
         at += length
     assert walked == len(found)
@@ -67,16 +67,16 @@ def _assert_fits_bytes(option: MptcpOption, raw: bytes) -> None:
             assert (option.subtype, option.body) == (raw[2] >> 4, raw[2:])
         case _:
             assert type(option).__name__.startswith(_SUBTYPES[raw[2] >> 4])
-    shown = repr(option)
+    text = repr(option)
     if len(raw) >= 12 and raw[2] >> 4 in (0, 7):
-        assert raw[4:12].hex() not in shown, "a key is shown"
-        assert repr(raw[4:12])[2:-1] not in shown, "a key is shown"
+        assert raw[4:12].hex() not in text, "the text contains a key"
+        assert repr(raw[4:12])[2:-1] not in text, "the text contains a key"
 
 
 def packets(data: bytes) -> None:
-    """Give frames to a tracker, one by one, with the events that the kernel would have sent for them.
+    """Give frames to a tracker, and the events that a kernel would have sent for each frame.
 
-    Each frame in *data* follows two bytes: its length, and the interface kind and direction of its capture.
+    In *data*, two bytes precede each frame: its length, and the interface kind and direction of its capture.
     """
     tracker, endpoint, subscriber = Tracker([PORT], SMALL), Endpoint(), Subscriber()
     time = 1000.0
@@ -88,10 +88,10 @@ def packets(data: bytes) -> None:
         assert len(segment.source) == len(segment.destination) in (4, 16)
         events = tracker.apply_segment(segment)
         assert {event.kind for event in events} <= {EventKind.SUBFLOW_CHANGED, EventKind.JOIN_REFUSED}
-        inward = FourTuple(segment.destination, segment.destination_port, segment.source, segment.source_port)
-        outward = FourTuple(segment.source, segment.source_port, segment.destination, segment.destination_port)
+        incoming = FourTuple(segment.destination, segment.destination_port, segment.source, segment.source_port)
+        outgoing = FourTuple(segment.source, segment.source_port, segment.destination, segment.destination_port)
         from_client = segment.destination_port == PORT
-        for reported in endpoint.process(segment, inward if from_client else outward, from_client):
+        for reported in endpoint.process(segment, incoming if from_client else outgoing, from_client):
             events += tracker.apply_event(reported)
         events += tracker.expire(time)
         for event in events:
@@ -99,7 +99,7 @@ def packets(data: bytes) -> None:
                 endpoint.forget(event.token)
         subscriber.receive(events)
         check_tables(tracker, SMALL)
-    subscriber.agrees_with(tracker)
+    subscriber.assert_agrees_with(tracker)
     subscriber.receive(tracker.resync([], time + 1e6))
     subscriber.receive(tracker.apply_lookup(list(tracker.table.subflows), {}, time + 1e6))
     subscriber.receive(tracker.expire(time + 2e6))
@@ -116,7 +116,7 @@ def _frames(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def policy(data: bytes) -> None:
-    """Check the text of a policy: the result is a policy, or messages of one line each."""
+    """Check the text of a policy: the result is a policy, or messages of one line."""
     text = data.decode("utf-8", "replace")
     checked = check_policy(text, "policy.yaml")
     errors = [problem for problem in checked.problems if problem.severity is Severity.ERROR]
@@ -127,7 +127,7 @@ def policy(data: bytes) -> None:
 
 
 def squid_configuration(data: bytes) -> None:
-    """Check the text of a squid.conf. It is written to a file, because it may include others."""
+    """Check the text of a squid.conf. The text is written to a file, because it may include itself."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as directory:
         path = Path(directory, "squid.conf")
         path.write_bytes(data.replace(b"SELF", bytes(path)))
@@ -140,7 +140,7 @@ def squid_configuration(data: bytes) -> None:
         assert 0 <= statement.first <= statement.last < len(lines)
     assert list(open_proxy_problems(list(statements([_line("http_access allow all"), *lines], _SERVICE))))
     assert not list(open_proxy_problems(list(statements([_line("http_access deny all"), *lines], _SERVICE))))
-    # Interpret messages of Squid that quote the lines of the file.
+    # Interpret messages of Squid that contain lines of the file.
     output = "\n".join(f"2026/01/01 00:00:00| Processing: {each.text}\n{each.text}" for each in found)
     for problem in interpret(output, found, set())[0]:
         _assert_one_line(str(problem))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fuzz target that sends messages to both ends of a tunnel: genuine, repeated and malformed ones, and ones with wrong
-numbers from a faulty relay."""
+"""Fuzz target that sends messages to both ends of a tunnel: genuine, repeated and malformed messages, and messages of a
+faulty relay with wrong numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = Key(b"fuzz" * 8)
 PROXY = End(ip_address("203.0.113.5"), 51820)
 RELAYS = [End(ip_address(f"198.51.100.{number}"), 51820) for number in range(1, 5)]
 """Addresses from which the relay sends."""
-OTHERS = [End(ip_address(f"192.0.2.{number}"), 51820) for number in range(1, 5)]
+OTHER_HOSTS = [End(ip_address(f"192.0.2.{number}"), 51820) for number in range(1, 5)]
 """Addresses of other hosts."""
 PATHS = 3
 
@@ -35,7 +35,7 @@ class Tunnel:
 
     def step(self, kind: int, value: int, data: bytes) -> None:
         match kind % 6:
-            case 0:  # the relay probes, from one of its addresses
+            case 0:  # the relay sends probes from one of its addresses
                 probes = [(index, message, SIZE + value * 4) for index, message in self.relay.due_probes(self.now)]
                 for index, message, size in (*probes, *self.relay.size_probes(self.now)):
                     payload = pack(message, KEY, size)
@@ -43,30 +43,30 @@ class Tunnel:
                     answer = self.deliver_to_proxy(payload, RELAYS[(value + index) % len(RELAYS)])
                     if answer is not None and not value & 128:
                         self.relay.receive(self.read(answer), PROXY, self.now + value)
-            case 1:  # another address sends an earlier message again
+            case 1:  # another host repeats an earlier message
                 if self.recent:
                     payload = self.recent[value % len(self.recent)]
-                    self.deliver_to_proxy(payload, OTHERS[value % len(OTHERS)])
+                    self.deliver_to_proxy(payload, OTHER_HOSTS[value % len(OTHER_HOSTS)])
                     assert self.relay.receive(self.read(payload), PROXY, self.now) == (None, False)
             case 2:  # an arbitrary packet arrives
                 received = parsed_packet(data)
                 if received is not None:
                     assert received.payload in data
                     self.deliver_to_proxy(received.payload, received.ends.remote)
-            case 3:  # an arbitrary payload arrives; its authentication code may be right
+            case 3:  # an arbitrary payload arrives, with or without a correct authentication code
                 payload = bytes([MAGIC, 2, 1]) + data
                 self.deliver_to_proxy(
-                    payload + KEY.code(payload) if value & 1 else payload, OTHERS[value % len(OTHERS)]
+                    payload + KEY.code(payload) if value & 1 else payload, OTHER_HOSTS[value % len(OTHER_HOSTS)]
                 )
-            case 4:  # time passes
+            case 4:  # advance the time
                 self.now += value * value * (SECOND // 1000)
-            case _:  # an end counts packets and bytes
+            case _:  # one end reports packet and byte counts
                 self.bytes += value << 8
                 counted = [PathCounters(value, self.bytes, value, self.bytes)] * PATHS
                 (self.relay if value & 1 else self.proxy).count(counted, self.now)
 
     def send_arbitrary(self, value: int, data: bytes) -> None:
-        """Let a faulty relay, which has the key, send arbitrary numbers with the token that it got."""
+        """Send arbitrary numbers from a faulty relay, which has the key and a valid token."""
         index, kind = value % 10, Kind.ANSWER if value >= 250 else Kind.PROBE
         path = self.relay.paths[index % PATHS]
         numbers = [int.from_bytes(data[at : at + 8], "big") for at in range(0, 24, 8)]
@@ -79,7 +79,7 @@ class Tunnel:
         return message
 
     def deliver_to_proxy(self, payload: bytes, source: End) -> bytes | None:
-        """Give a payload to the proxy; return its answer."""
+        """Give a payload to the proxy. Return the proxy's answer."""
         if sender_of(payload) != KEY.identifier:
             return None
         assert SIZE <= len(payload) <= MAX_SIZE
@@ -112,7 +112,7 @@ class Tunnel:
 
 
 def tunnel_messages(data: bytes) -> None:
-    """Run the steps of *data* on a tunnel. Each step follows three bytes: its kind, a value, and its number of
+    """Run the steps of *data* on a tunnel. Three bytes precede each step: its kind, a value, and its number of
     bytes."""
     tunnel = Tunnel()
     for kind, value, part in _steps(data):

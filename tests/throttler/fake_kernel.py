@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A fake kernel for the daemon: sockets in a dictionary, captures that tests feed, classes and set entries."""
+"""A fake kernel for the daemon: sockets, captures, classes and set entries in memory."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class FakeSockets:
         self._cookies = count(1)
 
     def connect(self, token: int, *clients: str, port: int = 40_000, proxy: bytes = PROXY) -> None:
-        """Make a connection to *proxy* with a subflow from each of *clients*. The first one opened the connection."""
+        """Make a connection from *clients* to *proxy*, with a subflow from each client. The first client opened it."""
         for index, client in enumerate(clients):
-            known = four_tuple(client, port)._replace(local=proxy)
-            self.by_four_tuple[known] = KernelSubflow(
-                token, known, index == 0, 0, index, False, 0.0, cookie=next(self._cookies), tcp=IDLE
+            subflow = four_tuple(client, port)._replace(local=proxy)
+            self.by_four_tuple[subflow] = KernelSubflow(
+                token, subflow, index == 0, 0, index, False, 0.0, cookie=next(self._cookies), tcp=IDLE
             )
 
     def batches(self) -> Iterator[Sequence[KernelSubflow]]:
@@ -71,37 +71,37 @@ class FakeSockets:
             self.by_four_tuple.pop(each, None)
         return {}
 
-    def fill(self, known: FourTuple) -> None:
-        """Queue more data on a subflow than it can carry soon."""
+    def fill(self, subflow: FourTuple) -> None:
+        """Queue much data on a subflow."""
         busy = IDLE._replace(unacked=1_000, not_sent=9_000_000)
-        self.by_four_tuple[known] = self.by_four_tuple[known]._replace(tcp=busy)
+        self.by_four_tuple[subflow] = self.by_four_tuple[subflow]._replace(tcp=busy)
 
-    def carry(self, known: FourTuple, acked: int, received: int = 0) -> None:
-        """Let a socket carry more bytes."""
-        there = self.by_four_tuple[known]
-        self.by_four_tuple[known] = there._replace(
-            bytes_acked=there.bytes_acked + acked, bytes_received=there.bytes_received + received
+    def carry(self, subflow: FourTuple, acked: int, received: int = 0) -> None:
+        """Increase the byte counts of a socket."""
+        socket = self.by_four_tuple[subflow]
+        self.by_four_tuple[subflow] = socket._replace(
+            bytes_acked=socket.bytes_acked + acked, bytes_received=socket.bytes_received + received
         )
 
-    def disconnect(self, meter: FakeMeter, known: FourTuple) -> None:
+    def disconnect(self, meter: FakeMeter, subflow: FourTuple) -> None:
         """Close a socket and report it to *meter*."""
-        gone = self.by_four_tuple.pop(known)
-        end = known.remote, known.remote_port, known.local_port
-        meter.waiting.append(ClosedSocket(gone.cookie, end, gone.bytes_acked, gone.bytes_received))
+        socket = self.by_four_tuple.pop(subflow)
+        addresses = subflow.remote, subflow.remote_port, subflow.local_port
+        meter.waiting.append(ClosedSocket(socket.cookie, addresses, socket.bytes_acked, socket.bytes_received))
 
     def close(self) -> None: ...
 
 
 class FakeMeter(SocketMeter):
-    """Closed sockets that have not been read yet."""
+    """A meter whose closed sockets are a list."""
 
     def __init__(self) -> None:
         self.waiting: list[ClosedSocket] = []
         self.open = True
 
     def closed(self) -> Iterator[ClosedSocket]:
-        taken, self.waiting = self.waiting, []
-        return iter(taken)
+        closed_sockets, self.waiting = self.waiting, []
+        return iter(closed_sockets)
 
     def check(self) -> list[str]:
         return []
@@ -111,14 +111,14 @@ class FakeMeter(SocketMeter):
 
 
 class FakeSubflows:
-    """Records which subflows are to become backup or regular. *refusal*: the error with which the kernel refuses."""
+    """Records the requests to set a backup flag. *refusal*: the error message if the kernel refuses requests."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[int, FourTuple, bool]] = []
         self.refusal = ""
 
-    def set_backup(self, token: int, known: FourTuple, backup: bool) -> None:
-        self.requests.append((token, known, backup))
+    def set_backup(self, token: int, subflow: FourTuple, backup: bool) -> None:
+        self.requests.append((token, subflow, backup))
         if self.refusal:
             raise KernelError(self.refusal)
 
@@ -126,7 +126,7 @@ class FakeSubflows:
 
 
 class FakePacing(SocketPacing):
-    """Sockets that apply their limits at once. Real sockets apply them a round trip later."""
+    """Applies limits to sockets immediately. Real sockets apply limits after a round trip."""
 
     def __init__(self, sockets: FakeSockets) -> None:
         self.limits: dict[int, SocketLimit] = {}
@@ -138,18 +138,18 @@ class FakePacing(SocketPacing):
         self._sockets = sockets
 
     def set_initial_options(self, changes: Mapping[Network, InitialOptions | None]) -> None:
-        for network, birth in changes.items():
-            if birth is None:
+        for network, options in changes.items():
+            if options is None:
                 self.initial_options.pop(network, None)
             else:
-                self.initial_options[network] = birth
+                self.initial_options[network] = options
 
     def limit(self, limits: Mapping[int, SocketLimit]) -> None:
         self.limits.update(limits)
-        for known, sample in self._sockets.by_four_tuple.items():
+        for subflow, sample in self._sockets.by_four_tuple.items():
             if sample.cookie in limits and sample.tcp is not None:
                 tcp = sample.tcp._replace(max_pacing_rate=limits[sample.cookie].rate)
-                self._sockets.by_four_tuple[known] = sample._replace(tcp=tcp)
+                self._sockets.by_four_tuple[subflow] = sample._replace(tcp=tcp)
 
     def limit_at_once(self) -> bool:
         return True
@@ -170,32 +170,32 @@ class FakePacing(SocketPacing):
 
 
 class FakeSource(Generic[T]):
-    """A source that returns what tests give it. Its descriptor is that of a pipe."""
+    """A source that returns items from tests. Its file descriptor is the read end of a pipe."""
 
     def __init__(self) -> None:
-        self._ends = os.pipe()
-        self._given: list[T] = []
+        self._pipe = os.pipe()
+        self._items: list[T] = []
 
     def give(self, item: T) -> None:
-        self._given.append(item)
-        os.write(self._ends[1], b".")
+        self._items.append(item)
+        os.write(self._pipe[1], b".")
 
     @property
-    def waits(self) -> bool:
-        """Return whether a test gave something that has not been read yet."""
-        return bool(self._given)
+    def has_unread_items(self) -> bool:
+        """Return whether there are unread items."""
+        return bool(self._items)
 
     def fileno(self) -> int:
-        return self._ends[0]
+        return self._pipe[0]
 
     def read(self, limit: int) -> Iterator[T]:
-        given, self._given = self._given, []
-        os.read(self._ends[0], len(given))
-        return iter(given)
+        items, self._items = self._items, []
+        os.read(self._pipe[0], len(items))
+        return iter(items)
 
     def close(self) -> None:
-        for end in self._ends:
-            os.close(end)
+        for descriptor in self._pipe:
+            os.close(descriptor)
 
 
 class FakeEvents(FakeSource[KernelEvent]):
@@ -221,14 +221,16 @@ class FakeTunnels:
     def __init__(self) -> None:
         self.tunnels: dict[str, list[dict[str, Any]]] = {}
         self.classes: dict[str, list[int]] = {}
-        """The classes that the throttler requested last."""
+        """The classes in the throttler's latest request."""
         self.requests = 0
         self.is_running = True
 
-    def path(self, tunnel: str, number: int, remote: str, begun: int = 0, sent: int = 0, **more: Any) -> dict[str, Any]:
+    def add_path(
+        self, tunnel: str, number: int, remote: str, begun: int = 0, sent: int = 0, **more: Any
+    ) -> dict[str, Any]:
         """Add a path.
 
-        *begun* is the path's start time in nanoseconds since the epoch. The default is after the throttler's start.
+        *begun* is the path's start time in nanoseconds since the epoch. By default, it is after the throttler's start.
         """
         path = {
             "path": str(number),
@@ -257,7 +259,7 @@ class FakeTunnels:
 
 
 class FakeNftables:
-    """libnftables with one table, stored as the commands that made it."""
+    """libnftables with one table. Stores the table as commands."""
 
     def __init__(self) -> None:
         self.table = ""
@@ -277,7 +279,7 @@ class FakeNftables:
 
 
 class FakeKernel:
-    """All fakes together. The daemon uses ``access``."""
+    """Contains all fakes. The daemon uses ``access``."""
 
     def __init__(self) -> None:
         self.log: list[str] = []

@@ -17,7 +17,7 @@ async def _nothing() -> None:
 class FakeTrafficControl:
     """Keeps classes in a dictionary, and a log of its operations.
 
-    It can share the log with FakeNetfilter to show the order.
+    If FakeNetfilter has the same log, the log shows the order of operations.
     """
 
     def __init__(self, log: list[str] | None = None) -> None:
@@ -25,7 +25,7 @@ class FakeTrafficControl:
         self.classes: dict[int, ClassSpec] = {}
         self.prepared = False
         self.gso = self._wanted = 65_536
-        """Maximum size of a GSO packet, in bytes."""
+        """Maximum size of a GSO packet in bytes."""
         self.refusals = 0
         """Number of the next changes to refuse."""
         self.problems: list[str] = []
@@ -45,7 +45,7 @@ class FakeTrafficControl:
         return self.gso == self._wanted
 
     async def settle(self) -> None:
-        self._refuse_some("limit segments")
+        self._refuse_if_configured("limit segments")
         self.gso = self._wanted
 
     async def read(self) -> tuple[list[str], dict[int, ClassSpec]]:
@@ -53,11 +53,11 @@ class FakeTrafficControl:
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
         for spec in specs:
-            self._refuse_some(f"set class {spec.minor:x}")
+            self._refuse_if_configured(f"set class {spec.minor:x}")
             self.classes[spec.minor] = spec
             self.log.append(f"set class {spec.minor:x} to {spec.rate}")
 
-    def _refuse_some(self, what: str) -> None:
+    def _refuse_if_configured(self, what: str) -> None:
         if self.refusals:
             self.refusals -= 1
             raise KernelError(f"{what}: refused")
@@ -78,17 +78,16 @@ class FakeNetfilter:
     def __init__(self, log: list[str] | None = None) -> None:
         self.log = [] if log is None else log
         self.entries: dict[FourTuple, Target] = {}
-        self.room = 1_000_000
+        self.max_entries = 1_000_000
         self.refuses_removal = False
-        self.only_in_turns = False
-        """Whether :meth:`upsert_at_once` declines, so that the caller must use :meth:`upsert_entries`."""
-        self.refused: set[int] = set()
-        """Client ports. A call that contains an entry with such a port is refused as a whole."""
+        self.declines_immediate_upserts = False
+        """Whether :meth:`upsert_at_once` returns False. Then the caller must use :meth:`upsert_entries`."""
+        self.refused_ports: set[int] = set()
+        """Client ports. A call with an entry for such a port fails, and sets no entry."""
         self.ports: set[int] | None = None
         """Ports of the proxy for which entries are accepted. None accepts any port."""
-        self.reading: Callable[[], Awaitable[None]] = _nothing
-        """Called once, in the middle of the next :meth:`read_entries`: simulates changes while entries are being read.
-        """
+        self.during_read: Callable[[], Awaitable[None]] = _nothing
+        """Called once, in the middle of the next :meth:`read_entries`, to change entries during the read."""
 
     async def prepare(self) -> None:
         self.log.append("make sets")
@@ -97,22 +96,22 @@ class FakeNetfilter:
         return []
 
     async def read_entries(self) -> dict[FourTuple, Target]:
-        found = dict(list(self.entries.items())[: len(self.entries) // 2])
-        meanwhile, self.reading = self.reading, _nothing
-        await meanwhile()
-        return found | {key: value for key, value in self.entries.items() if key not in found}
+        entries = dict(list(self.entries.items())[: len(self.entries) // 2])
+        during_read, self.during_read = self.during_read, _nothing
+        await during_read()
+        return entries | {key: value for key, value in self.entries.items() if key not in entries}
 
     async def upsert_entries(self, entries: Mapping[FourTuple, Target]) -> None:
-        self._refuse_some(entries)
+        self._refuse_if_configured(entries)
         for four_tuple, target in entries.items():
-            if four_tuple not in self.entries and len(self.entries) >= self.room:
+            if four_tuple not in self.entries and len(self.entries) >= self.max_entries:
                 raise KernelError("add set entries: the set is full")
             self.entries[four_tuple] = target
             self.log.append(f"set entry {four_tuple.remote_port} to {target.minor:x}")
 
     def upsert_at_once(self, entries: Mapping[FourTuple, Target]) -> bool:
-        self._refuse_some(entries)
-        if self.only_in_turns:
+        self._refuse_if_configured(entries)
+        if self.declines_immediate_upserts:
             return False
         self.entries.update(entries)
         self.log += [
@@ -120,9 +119,9 @@ class FakeNetfilter:
         ]
         return True
 
-    def _refuse_some(self, entries: Iterable[FourTuple]) -> None:
+    def _refuse_if_configured(self, entries: Iterable[FourTuple]) -> None:
         for each in entries:
-            if each.remote_port in self.refused or (self.ports is not None and each.local_port not in self.ports):
+            if each.remote_port in self.refused_ports or (self.ports is not None and each.local_port not in self.ports):
                 raise KernelError("add set entries: refused")
 
     async def delete_entries(self, four_tuples: Iterable[FourTuple]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Generates the tables of keys in docs/policy.md and docs/status.md from the published schemas.
+"""Writes the tables of keys in docs/policy.md and docs/status.md from the published schemas.
 
 Run ``python tests/throttler/key_tables.py`` to write the tables into the pages.
 """
@@ -36,26 +36,28 @@ _PATTERNS: Final = {
     "^/": "path",
     "^0[xX][0-9a-fA-F]{1,8}$": "hexadecimal",
 }
-_LISTED: Final = {"steps": "BudgetStep"}
-"""Sections that have no table of their own. The key that lists such a section is mapped to its name."""
-_OF_TYPES: Final = {get_args(each)[1].description for each in vars(answers).values() if len(get_args(each)) == 2}
-"""Descriptions that belong to a type. They are not repeated for each key with that type."""
+_INLINED_SECTIONS: Final = {"steps": "BudgetStep"}
+"""Sections without a separate table, by the key whose value is a list of such sections."""
+_TYPE_DESCRIPTIONS: Final = {
+    get_args(each)[1].description for each in vars(answers).values() if len(get_args(each)) == 2
+}
+"""Descriptions of types. They are not repeated for each key of such a type."""
 
 
 def with_tables(page: str) -> str:
-    """Return *page* with its tables generated again."""
-    return _TABLE.sub(lambda found: found[0].partition("\n")[0] + "\n\n" + _table(found) + "\n<!-- end -->", page)
+    """Return *page* with current tables."""
+    return _TABLE.sub(lambda match: match[0].partition("\n")[0] + "\n\n" + _table(match) + "\n<!-- end -->", page)
 
 
 def sections() -> list[str]:
     """Return the names of the sections of both configuration files."""
     files = ("policy", "throttler")
-    found = [(name, section) for name in files for section in _SCHEMAS[name].get("$defs", ())]
-    return [*files, *(f"{name}.{section}" for name, section in found if section not in _LISTED.values())]
+    names = [(name, section) for name in files for section in _SCHEMAS[name].get("$defs", ())]
+    return [*files, *(f"{name}.{section}" for name, section in names if section not in _INLINED_SECTIONS.values())]
 
 
-def _table(found: re.Match[str]) -> str:
-    schema, section = found.groups()
+def _table(match: re.Match[str]) -> str:
+    schema, section = match.groups()
     if schema == "queries":
         return "\n".join(["| query | arguments | answer |", "|---|---|---|", *map(_query, QUERIES)]) + "\n"
     if schema == "answers":
@@ -64,16 +66,16 @@ def _table(found: re.Match[str]) -> str:
     return "\n".join(["| key | values | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
 
 
-def _rows(schema: str, part: dict[str, Any], of: str = "") -> Iterator[str]:
-    """Yield the rows of *part*, and of the sections that a list in it contains."""
+def _rows(schema: str, part: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the rows of *part*, and of sections in its lists."""
     for key, each in part["properties"].items():
         text = each["description"]
         default = "required" if key in part.get("required", ()) else _code(each["default"]) if "default" in each else ""
-        if stated := _DEFAULT.search(text):
-            default, text = stated[1], text[: stated.start()]
-        yield f"| `{of}{key}` | {_values(each)} | {default} | {text} |"
-        if listed := _LISTED.get(key):
-            yield from _rows(schema, _SCHEMAS[schema]["$defs"][listed], f"{key}[].")
+        if stated_default := _DEFAULT.search(text):
+            default, text = stated_default[1], text[: stated_default.start()]
+        yield f"| `{prefix}{key}` | {_values(each)} | {default} | {text} |"
+        if inlined := _INLINED_SECTIONS.get(key):
+            yield from _rows(schema, _SCHEMAS[schema]["$defs"][inlined], f"{key}[].")
 
 
 def _code(value: object) -> str:
@@ -84,10 +86,10 @@ def _code(value: object) -> str:
 def _values(schema: dict[str, Any]) -> str:
     """Return a description of the values that *schema* accepts."""
     if "anyOf" in schema:
-        of = [each for each in schema["anyOf"] if each.get("type") != "null"]
-        # A value with a unit may also be a plain number
-        with_unit = any(each.get("pattern") in _PATTERNS for each in of)
-        return " or ".join(_values(each) for each in of if not (with_unit and each.get("type") == "integer"))
+        choices = [each for each in schema["anyOf"] if each.get("type") != "null"]
+        # A value with a unit may also be a number without a unit.
+        with_unit = any(each.get("pattern") in _PATTERNS for each in choices)
+        return " or ".join(_values(each) for each in choices if not (with_unit and each.get("type") == "integer"))
     if "const" in schema:
         return _code(schema["const"])
     if "enum" in schema:
@@ -117,47 +119,49 @@ def _query(query: str) -> str:
 
 
 def _answers() -> Iterator[str]:
-    """Yield the lines about the keys of all answers. Each part is described where it is first used."""
+    """Yield the lines about the keys of all answers. Each part is described at its first use."""
     described = {"Answer": ""}
     order = {"head": answers.HeadAnswer} | answers.ANSWERS
     for query, answer in order.items():
-        yield f"{query}{_like(answer, described)}"
+        yield f"{query}{_reference(answer, described)}"
         yield from _part(answer, query, described, "  ")
 
 
-def _like(part: Any, described: dict[str, str]) -> str:
-    places = [described[base.__name__] for base in getattr(part, "__orig_bases__", ()) if described.get(base.__name__)]
-    return f" (as in {', '.join(places)}, and:)" if places else ""
+def _reference(part: Any, described: dict[str, str]) -> str:
+    locations = [
+        described[base.__name__] for base in getattr(part, "__orig_bases__", ()) if described.get(base.__name__)
+    ]
+    return f" (as in {', '.join(locations)}, and:)" if locations else ""
 
 
-def _part(part: Any, place: str, described: dict[str, str], indent: str) -> Iterator[str]:
-    """Yield the lines about the keys of *part*. *described* maps each part that was already described to its place."""
-    known = {key for base in part.__orig_bases__ if base.__name__ in described for key in _keys(base)}
+def _part(part: Any, location: str, described: dict[str, str], indent: str) -> Iterator[str]:
+    """Yield the lines about the keys of *part*. *described* maps each described part to its location."""
+    inherited_keys = {key for base in part.__orig_bases__ if base.__name__ in described for key in _keys(base)}
     for each in (part, *(base for base in part.__orig_bases__ if len(_keys(base)) > 1)):
-        described.setdefault(each.__name__, place)
+        described.setdefault(each.__name__, location)
     plain: list[str] = []
-    found = _SCHEMAS["status"]["$defs"][part.__name__]
-    for key, schema in found["properties"].items():
-        if key in known:
+    definition = _SCHEMAS["status"]["$defs"][part.__name__]
+    for key, schema in definition["properties"].items():
+        if key in inherited_keys:
             continue
-        mark, inner, words = _type(schema)
-        mark += "" if key in found["required"] else "*"
+        mark, inner, values = _type(schema)
+        mark += "" if key in definition["required"] else "*"
         text = schema.get("description", "")
-        text = "; ".join(filter(None, ("" if text in _OF_TYPES else text.rstrip("."), words)))
-        deeper = getattr(answers, inner, None)
-        if not is_typeddict(deeper):
-            deeper = None
-        if not text and deeper is None:
+        text = "; ".join(filter(None, ("" if text in _TYPE_DESCRIPTIONS else text.rstrip("."), values)))
+        nested = getattr(answers, inner, None)
+        if not is_typeddict(nested):
+            nested = None
+        if not text and nested is None:
             plain.append(key + mark)
             continue
-        yield from _wrapped(", ".join(plain), indent)
+        yield from _wrap(", ".join(plain), indent)
         plain = []
-        seen = described.get(inner)
-        like = f" (as in {seen})" if seen else _like(deeper, described)
-        yield from _wrapped(f"{key}{mark}{like}{f': {text}' if text else ''}", indent)
-        if deeper is not None and not seen:
-            yield from _part(deeper, f"{place}.{key}", described, indent + "  ")
-    yield from _wrapped(", ".join(plain), indent)
+        described_at = described.get(inner)
+        reference = f" (as in {described_at})" if described_at else _reference(nested, described)
+        yield from _wrap(f"{key}{mark}{reference}{f': {text}' if text else ''}", indent)
+        if nested is not None and not described_at:
+            yield from _part(nested, f"{location}.{key}", described, indent + "  ")
+    yield from _wrap(", ".join(plain), indent)
 
 
 def _keys(part: Any) -> set[str]:
@@ -165,18 +169,18 @@ def _keys(part: Any) -> set[str]:
 
 
 def _type(schema: dict[str, Any]) -> tuple[str, str, str]:
-    """Return the mark for a key, the name of the part that it contains, and the words that it accepts."""
-    of = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
-    mark = "?" if len(of) < len(schema.get("anyOf", ())) else ""
-    (one,) = of
-    if one.get("type") == "array":
-        mark, one = "[]" + mark, one["items"]
-    inner = one.get("$ref", "").rpartition("/")[2]
-    words = one.get("enum") or _SCHEMAS["status"]["$defs"].get(inner, {}).get("enum", [])
-    return mark, inner, ", ".join(words) if set(words) != {"down", "up"} else ""
+    """Return the mark for a key, the name of the part that it contains, and its possible values."""
+    choices = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    mark = "?" if len(choices) < len(schema.get("anyOf", ())) else ""
+    (choice,) = choices
+    if choice.get("type") == "array":
+        mark, choice = "[]" + mark, choice["items"]
+    inner = choice.get("$ref", "").rpartition("/")[2]
+    values = choice.get("enum") or _SCHEMAS["status"]["$defs"].get(inner, {}).get("enum", [])
+    return mark, inner, ", ".join(values) if set(values) != {"down", "up"} else ""
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
+def _wrap(text: str, indent: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "    ") if text else []
 
 

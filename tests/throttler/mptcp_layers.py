@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 # mypy: disable-error-code="misc"
-# Scapy has no types, so that mypy reports a subclass of its classes as an error.
-"""Scapy layers for the MPTCP options (RFC 8684, section 3, and RFC 6824, section 3, where it differs).
+# Scapy has no type annotations. Therefore, mypy reports subclasses of its classes as errors.
+"""Scapy layers for the MPTCP options (RFC 8684, section 3, and RFC 6824, section 3, if the two RFCs differ).
 
-Scapy itself has none.
+Scapy contains no MPTCP layers.
 
-Tests build segments from them and compare ``mptcp_throttler.mptcp.options`` with them, as an independent definition of
-each option format.
+Tests build segments from these layers. They also compare ``mptcp_throttler.mptcp.options`` with the layers, which
+define each option format independently.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 KIND: Final = 30
-_FIXED: Final = 20
-"""Bytes of the TCP header before its options."""
+_FIXED_HEADER_BYTES: Final = 20
+"""Size of the TCP header before its options."""
 SUBTYPES: Final = {
     0: "MP_CAPABLE",
     1: "MP_JOIN",
@@ -61,19 +61,19 @@ RESET_REASONS: Final = {
 }
 
 
-def _head(subtype: int) -> list[Any]:
+def _first_fields(subtype: int) -> list[Any]:
     return [ByteField("kind", KIND), ByteField("length", None), BitEnumField("subtype", subtype, 4, SUBTYPES)]
 
 
-def _flagged(subtype: int, flag: str) -> list[Any]:
+def _fields_with_flag(subtype: int, flag: str) -> list[Any]:
     """Return the first fields of an option that has one flag and an address identifier."""
-    return [*_head(subtype), BitField("reserved", 0, 3), BitField(flag, 0, 1), ByteField("address_id", 0)]
+    return [*_first_fields(subtype), BitField("reserved", 0, 3), BitField(flag, 0, 1), ByteField("address_id", 0)]
 
 
-def _if(name: str, *lengths: int) -> Callable[[Packet], bool]:
-    """Return the condition for an optional field.
+def _is_present_with(name: str, *lengths: int) -> Callable[[Packet], bool]:
+    """Return the condition under which an optional field is present.
 
-    The field is present if the length includes it or, without a length, if a value was given.
+    With a length, the field is present if *lengths* contains this length. Otherwise it is present if it has a value.
     """
 
     def present(packet: Packet) -> bool:
@@ -95,18 +95,18 @@ class MptcpOption(Packet):
 class MpCapable(MptcpOption):
     """RFC 8684, 3.1.
 
-    In version 0 the SYN already has a key; in version 1 there may be a data-level length and a checksum.
+    In version 0, the SYN already has a key. In version 1, the option may have a data-level length and a checksum.
     """
 
     name = "MpCapable"
     fields_desc = (
-        *_head(0),
+        *_first_fields(0),
         BitField("version", 1, 4),
         FlagsField("flags", 1, 8, "HGFEDCBA"),
-        ConditionalField(XLongField("sender_key", None), _if("sender_key", 12, 20, 22, 24)),
-        ConditionalField(XLongField("receiver_key", None), _if("receiver_key", 20, 22, 24)),
-        ConditionalField(ShortField("data_length", None), _if("data_length", 22, 24)),
-        ConditionalField(XShortField("checksum", None), _if("checksum", 24)),
+        ConditionalField(XLongField("sender_key", None), _is_present_with("sender_key", 12, 20, 22, 24)),
+        ConditionalField(XLongField("receiver_key", None), _is_present_with("receiver_key", 20, 22, 24)),
+        ConditionalField(ShortField("data_length", None), _is_present_with("data_length", 22, 24)),
+        ConditionalField(XShortField("checksum", None), _is_present_with("checksum", 24)),
     )
 
 
@@ -115,7 +115,7 @@ class MpJoinSyn(MptcpOption):
 
     name = "MpJoinSyn"
     fields_desc = (
-        *_flagged(1, "backup"),
+        *_fields_with_flag(1, "backup"),
         XIntField("token", 0),
         XIntField("nonce", 0),
     )
@@ -126,7 +126,7 @@ class MpJoinSynAck(MptcpOption):
 
     name = "MpJoinSynAck"
     fields_desc = (
-        *_flagged(1, "backup"),
+        *_fields_with_flag(1, "backup"),
         XLongField("hmac", 0),
         XIntField("nonce", 0),
     )
@@ -136,7 +136,7 @@ class MpJoinAck(MptcpOption):
     """RFC 8684, 3.2, figure 7."""
 
     name = "MpJoinAck"
-    fields_desc = (*_head(1), BitField("reserved", 0, 12), StrFixedLenField("hmac", bytes(20), 20))
+    fields_desc = (*_first_fields(1), BitField("reserved", 0, 12), StrFixedLenField("hmac", bytes(20), 20))
 
 
 def _dss_has_checksum(packet: Packet) -> bool:
@@ -161,7 +161,7 @@ class Dss(MptcpOption):
 
     name = "Dss"
     fields_desc = (
-        *_head(2),
+        *_first_fields(2),
         BitField("reserved", 0, 4),
         FlagsField("flags", 0, 8, "AaMmF678"),
         ConditionalField(
@@ -198,23 +198,23 @@ class AddAddr(MptcpOption):
 
     name = "AddAddr"
     fields_desc = (
-        *_flagged(3, "echo"),
+        *_fields_with_flag(3, "echo"),
         _ADDRESS,
-        ConditionalField(ShortField("port", None), _if("port", 10, 18, 22, 30)),
-        ConditionalField(XLongField("hmac", None), _if("hmac", 16, 18, 28, 30)),
+        ConditionalField(ShortField("port", None), _is_present_with("port", 10, 18, 22, 30)),
+        ConditionalField(XLongField("hmac", None), _is_present_with("hmac", 16, 18, 28, 30)),
     )
 
 
 class AddAddrV0(MptcpOption):
-    """RFC 6824, 3.4.1 (version 0). It has the IP version in the bits that version 1 uses for flags."""
+    """RFC 6824, 3.4.1 (version 0). The IP version is in the bits that version 1 uses for flags."""
 
     name = "AddAddrV0"
     fields_desc = (
-        *_head(3),
+        *_first_fields(3),
         BitField("ip_version", 4, 4),
         ByteField("address_id", 0),
         _ADDRESS,
-        ConditionalField(ShortField("port", None), _if("port", 10, 22)),
+        ConditionalField(ShortField("port", None), _is_present_with("port", 10, 22)),
     )
 
 
@@ -223,21 +223,21 @@ class RemoveAddr(MptcpOption):
 
     name = "RemoveAddr"
     fields_desc = (
-        *_head(4),
+        *_first_fields(4),
         BitField("reserved", 0, 4),
         FieldListField("address_ids", [], ByteField("", 0), length_from=lambda p: p.length - 3),
     )
 
 
 class MpPrio(MptcpOption):
-    """RFC 8684, 3.3.8. In RFC 6824 it may contain an address identifier; in RFC 8684 it may not."""
+    """RFC 8684, 3.3.8. Only RFC 6824 allows an address identifier in this option."""
 
     name = "MpPrio"
     fields_desc = (
-        *_head(5),
+        *_first_fields(5),
         BitField("reserved", 0, 3),
         BitField("backup", 0, 1),
-        ConditionalField(ByteField("address_id", None), _if("address_id", 4)),
+        ConditionalField(ByteField("address_id", None), _is_present_with("address_id", 4)),
     )
 
 
@@ -245,41 +245,41 @@ class MpFail(MptcpOption):
     """RFC 8684, 3.7."""
 
     name = "MpFail"
-    fields_desc = (*_head(6), BitField("reserved", 0, 12), LongField("data_sequence", 0))
+    fields_desc = (*_first_fields(6), BitField("reserved", 0, 12), LongField("data_sequence", 0))
 
 
 class MpFastclose(MptcpOption):
     """RFC 8684, 3.5."""
 
     name = "MpFastclose"
-    fields_desc = (*_head(7), BitField("reserved", 0, 12), XLongField("receiver_key", 0))
+    fields_desc = (*_first_fields(7), BitField("reserved", 0, 12), XLongField("receiver_key", 0))
 
 
 class MpTcprst(MptcpOption):
-    """RFC 8684, 3.6. Version 0 does not have it."""
+    """RFC 8684, 3.6. Version 0 does not have this option."""
 
     name = "MpTcprst"
-    fields_desc = (*_head(8), FlagsField("flags", 0, 4, "TWVU"), ByteEnumField("reason", 0, RESET_REASONS))
+    fields_desc = (*_first_fields(8), FlagsField("flags", 0, 4, "TWVU"), ByteEnumField("reason", 0, RESET_REASONS))
 
 
 class Unknown(MptcpOption):
     """An option with a subtype that no RFC defines, or with a length that does not fit its subtype."""
 
     name = "Unknown"
-    fields_desc = (*_head(15), BitField("rest", 0, 4), StrField("body", b""))
+    fields_desc = (*_first_fields(15), BitField("rest", 0, 4), StrField("body", b""))
 
 
 class Empty(Packet):
-    """A kind-30 option too short to have a subtype."""
+    """A kind-30 option that is too short for a subtype."""
 
     name = "Empty"
     fields_desc = (ByteField("kind", KIND), ByteField("length", 2))
 
 
-def _form(option: bytes) -> type[Packet]:
+def _layer_class(option: bytes) -> type[Packet]:
     length, subtype, nibble = len(option), option[2] >> 4, option[2] & 15
     dss = _dss_length(option[3]) if length > 3 else 0
-    forms: dict[int, type[Packet] | None] = {
+    classes: dict[int, type[Packet] | None] = {
         0: MpCapable if length in (4, 12, 20, 22, 24) else None,
         1: {12: MpJoinSyn, 16: MpJoinSynAck, 24: MpJoinAck}.get(length),
         2: Dss if length == dss or (length == dss + 2 and option[3] & 4) else None,
@@ -294,36 +294,36 @@ def _form(option: bytes) -> type[Packet]:
         7: MpFastclose if length == 12 else None,
         8: MpTcprst if length == 4 else None,
     }
-    return forms.get(subtype) or Unknown
+    return classes.get(subtype) or Unknown
 
 
 def dissect(option: bytes) -> Packet:
-    """Return the layer for one complete kind-30 option, including kind and length. It never raises an exception."""
-    return (_form(option) if len(option) > 2 else Empty)(option)
+    """Return the layer for one complete kind-30 option, including kind and length. Never raises an exception."""
+    return (_layer_class(option) if len(option) > 2 else Empty)(option)
 
 
 def tcp_option(layer: Packet) -> tuple[int, bytes]:
-    """Return *layer* as ``TCP(options=[...])`` accepts an option that Scapy does not know."""
+    """Return *layer* in the form in which ``TCP(options=[...])`` accepts an option that is unknown to Scapy."""
     return KIND, bytes(layer)[2:]
 
 
 def mptcp_options(tcp_header: bytes) -> list[Packet]:
-    """Return the MPTCP options of a TCP header as layers, in order. The last one may be truncated.
+    """Return the MPTCP options of a TCP header as layers, in order. The last option may be truncated.
 
-    It never raises an exception. Scapy's TCP layer raises one if another option is too short, for example TCP-AO
+    Never raises an exception. Scapy's TCP layer raises an exception if another option is too short, for example TCP-AO
     without key number.
     """
-    found = []
-    at, end = _FIXED, len(tcp_header)
-    while at < end and (kind := tcp_header[at]) != 0:
+    layers = []
+    position, end = _FIXED_HEADER_BYTES, len(tcp_header)
+    while position < end and (kind := tcp_header[position]) != 0:
         if kind == 1:
-            at += 1
+            position += 1
             continue
-        length = tcp_header[at + 1] if at + 1 < end else 0
-        value = tcp_header[at + 2 : at + length]
+        length = tcp_header[position + 1] if position + 1 < end else 0
+        value = tcp_header[position + 2 : position + length]
         if kind == KIND:
-            found.append(dissect(bytes([KIND, len(value) + 2]) + value))
+            layers.append(dissect(bytes([KIND, len(value) + 2]) + value))
         if length < 2:
             break
-        at += length
-    return found
+        position += length
+    return layers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Builders for parts of a policy, so that tests need no policy file."""
+"""Functions that create parts of a policy, for tests without a policy file."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def a_throttle(
     share: Share = Share.PATH,
     onset: Onset = Onset.SOFT,
 ) -> Throttle:
-    """Return a cap. It is not validated, so it may have values that no policy file can have."""
+    """Return a cap. It is not validated, and may have values that are invalid in a policy file."""
     return Throttle.model_construct(rate=rate, ceil=ceil or rate, burst=burst, share=share, landing=onset)
 
 
-def _lists(keys: dict[str, Any]) -> dict[str, Any]:
+def _with_lists(keys: dict[str, Any]) -> dict[str, Any]:
     return {
         key: list(each) if isinstance(each, tuple | frozenset) else each
         for key, each in keys.items()
@@ -38,7 +38,7 @@ def _lists(keys: dict[str, Any]) -> dict[str, Any]:
 
 
 def a_path(name: str, **keys: Any) -> PathMatch:
-    path = PathMatch.model_construct(**_lists(keys))
+    path = PathMatch.model_construct(**_with_lists(keys))
     path.__dict__["name"] = name
     return path
 
@@ -58,12 +58,12 @@ def a_rule(
 
     *exempts*: give the rule *throttle* even if it is None (``throttle: none``).
     """
-    conditions = When.model_construct(**_lists(when))
+    conditions = When.model_construct(**_with_lists(when))
     if windows is not None:
         conditions.__dict__["windows"] = list(windows)
     answers: dict[str, Any] = {"throttle": throttle} if exempts or throttle is not None else {}
-    named = None if paths is None else list(paths)
-    return Rule(name=name, paths=named, when=conditions, direction=direction, lift_last=lift_last, **answers)
+    path_names = None if paths is None else list(paths)
+    return Rule(name=name, paths=path_names, when=conditions, direction=direction, lift_last=lift_last, **answers)
 
 
 def a_policy(
@@ -76,23 +76,25 @@ def a_policy(
     return Policy(version=1, paths={each.name: each for each in paths}, rules=list(rules), dry_run=dry_run, **zone)  # type: ignore[arg-type]
 
 
-def replace(thing: T, **changes: Any) -> T:
-    """Return a copy of *thing*, a section, a dataclass or a named tuple, with *changes*.
+def replace(original: T, **changes: Any) -> T:
+    """Return a copy of *original*, a section, a dataclass or a named tuple, with *changes*.
 
-    For a rule, *changes* may contain conditions, too.
+    For a rule, *changes* may also contain conditions.
     """
-    if isinstance(thing, tuple):
-        return cast("T", cast("Any", thing)._replace(**changes))
-    if not isinstance(thing, BaseModel):
-        changed: T = dataclasses.replace(thing, **changes)  # type: ignore[type-var]
+    if isinstance(original, tuple):
+        return cast("T", cast("Any", original)._replace(**changes))
+    if not isinstance(original, BaseModel):
+        changed: T = dataclasses.replace(original, **changes)  # type: ignore[type-var]
         return changed
-    if isinstance(thing, Rule) and (when := {key: changes.pop(key) for key in [*changes] if key in When.model_fields}):
+    if isinstance(original, Rule) and (
+        when := {key: changes.pop(key) for key in [*changes] if key in When.model_fields}
+    ):
         changes["when"] = When.model_construct(
-            **{key: getattr(thing.when, key) for key in thing.when.model_fields_set} | _lists(when)
+            **{key: getattr(original.when, key) for key in original.when.model_fields_set} | _with_lists(when)
         )
-    if isinstance(thing, Policy) and "paths" in changes:
+    if isinstance(original, Policy) and "paths" in changes:
         changes["paths"] = {each.name: each for each in changes["paths"]}
-    copy = cast("Any", thing).model_copy(update=changes)
+    copy = cast("Any", original).model_copy(update=changes)
     for cached in [key for key in copy.__dict__ if isinstance(getattr(type(copy), key, None), cached_property)]:
         del copy.__dict__[cached]
     return cast("T", copy)

@@ -43,4 +43,4 @@ def test_experiment_of_the_paper_is_one_command_on_real_hosts(hosts: SshHosts, t
     for part in PARTS:
         wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
         assert hosts.directories(part) == []
-    hosts.until_unchanged()
+    hosts.wait_until_unchanged()

@@ -3,7 +3,7 @@
  * The part of turns.c that tests fair_turns.c: accepted clients, and the epoll events that represent clients.
  */
 
-/* Accepts a client with this address. The library must not read beyond its length, and must give an IP client a place. */
+/* Accepts a client with this address. The library must not read past its length, and must give an IP client a place. */
 static void try_client(const uint8_t *data, size_t size)
 {
 	struct sockaddr_storage address = { 0 };
@@ -60,7 +60,7 @@ static void try_accepts(struct epoll_event *events, int others, unsigned int bef
 }
 
 /* Each byte is an event; a seventh of the events represent clients. The other events must keep their order. All clients
- * must get the same share: at least one event each, but together no more events than the room or EVENTS_PER_TURN. */
+ * must get the same share: at least one event each, but in total no more than the room or EVENTS_PER_TURN. */
 static void try_fair_turn(const uint8_t *data, size_t size)
 {
 	struct epoll_event events[CLIENTS + 256];

@@ -8,8 +8,8 @@
 
 struct stream {
 	int server, client; /* -1: closed */
-	size_t sent, got;
-	bool reset; /* the client got ECONNRESET, which recv(2) reports only once */
+	size_t sent, received;
+	bool reset; /* the client received ECONNRESET, which recv(2) reports only once */
 	uint32_t events; /* requested from epoll(7) */
 };
 
@@ -26,14 +26,14 @@ static bool receive(struct stream *stream, size_t max)
 	ssize_t size = recv(stream->client, buffer, max < sizeof buffer ? max : sizeof buffer, MSG_DONTWAIT);
 
 	for (ssize_t i = 0; i < size; i++)
-		assert(buffer[i] == byte_at(stream->got + i));
+		assert(buffer[i] == byte_at(stream->received + i));
 	if (size > 0)
-		stream->got += size;
+		stream->received += size;
 	if (size < 0 && errno == ECONNRESET)
 		stream->reset = first_copy == end_of_copies;
 	if (size == 0)
-		assert(stream->reset || (stream->server == -1 && stream->got == stream->sent));
-	assert(stream->got <= stream->sent);
+		assert(stream->reset || (stream->server == -1 && stream->received == stream->sent));
+	assert(stream->received <= stream->sent);
 	assert(size >= 0 || errno == EAGAIN || errno == EINTR || stream->reset);
 	return size > 0 || (size < 0 && errno != ECONNRESET);
 }
@@ -175,8 +175,8 @@ static void try_writes(const uint8_t *data, size_t size)
 
 		if (stream->server >= 0)
 			poll_for(stream, loop, EPOLLIN);
-		/* The library must send the rest even if the program does not request EPOLLOUT. */
-		while (stream->client >= 0 && stream->got < stream->sent && receive(stream, 1 << 17)) {
+		/* The library must send the remaining data even if the program does not request EPOLLOUT. */
+		while (stream->client >= 0 && stream->received < stream->sent && receive(stream, 1 << 17)) {
 			poll_loop(streams, loop, 0);
 			assert(now() < end);
 		}
@@ -184,7 +184,7 @@ static void try_writes(const uint8_t *data, size_t size)
 	}
 	for (int i = 0; i < STREAMS; i++)
 		close_server(&streams[i]);
-	/* If a client vanished while data waited for it, the library closes the connection in the next turn. */
+	/* If a client has closed while data wait for it, the library closes the connection in the next turn. */
 	for (int turn = 0; turn < 3; turn++)
 		poll_loop(streams, loop, 0);
 	assert(joined_count == 0 && waiting_count == 0 && ended_count == 0);

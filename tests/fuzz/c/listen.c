@@ -61,19 +61,19 @@ static void try_address(const uint8_t *data, size_t size)
 {
 	struct sockaddr_storage address = { 0 };
 	/* Allocate on the heap, so that the sanitizer detects a read past the end. */
-	void *exact = malloc(size > 0 ? size : 1);
+	void *copy_of_exact_size = malloc(size > 0 ? size : 1);
 	int port;
 
 	if (size > sizeof address)
 		size = sizeof address;
-	memcpy(exact, data, size);
+	memcpy(copy_of_exact_size, data, size);
 	memcpy(&address, data, size);
-	port = port_of(exact, size);
+	port = port_of(copy_of_exact_size, size);
 	assert(port >= 0 && port <= 65535);
 	if (!(address.ss_family == AF_INET && size >= sizeof(struct sockaddr_in)) &&
 	    !(address.ss_family == AF_INET6 && size >= sizeof(struct sockaddr_in6)))
 		assert(port == 0);
-	free(exact);
+	free(copy_of_exact_size);
 	assert(port_of(NULL, 16) == 0);
 }
 
@@ -151,25 +151,25 @@ static void try_program(char *text)
 }
 
 /* inet_pton(3) and strtoul(3) must read the written form of an address as the same address. */
-static void try_goal(const uint8_t *data, size_t size)
+static void try_target(const uint8_t *data, size_t size)
 {
 	struct sockaddr_storage address = { 0 };
-	void *exact;
+	void *copy_of_exact_size;
 	char target[TARGET_SIZE], *colon;
 	unsigned char bytes[16], mapped[16] = { [10] = 0xff, [11] = 0xff };
 
 	if (size < 1)
 		return;
-	/* Set a known address family, because most inputs would have an unknown one. */
+	/* Set a known address family in most cases, because most inputs would have an unknown one. */
 	size = size - 1 > sizeof address ? sizeof address : size - 1;
 	memcpy(&address, data + 1, size);
 	address.ss_family = data[0] % 3 == 0 ? AF_INET : data[0] % 3 == 1 ? AF_INET6 : address.ss_family;
-	exact = malloc(size > 0 ? size : 1);
-	memcpy(exact, &address, size);
-	if (write_target(exact, size, target)) {
+	copy_of_exact_size = malloc(size > 0 ? size : 1);
+	memcpy(copy_of_exact_size, &address, size);
+	if (write_target(copy_of_exact_size, size, target)) {
 		assert(strlen(target) < TARGET_SIZE && strpbrk(target, ", \t\n") == NULL);
 		colon = strrchr(target, ':');
-		assert(strtoul(colon + 1, NULL, 10) == (unsigned long)port_of(exact, size));
+		assert(strtoul(colon + 1, NULL, 10) == (unsigned long)port_of(copy_of_exact_size, size));
 		*colon = '\0';
 		if (address.ss_family == AF_INET) {
 			assert(inet_pton(AF_INET, target, bytes) == 1);
@@ -184,9 +184,9 @@ static void try_goal(const uint8_t *data, size_t size)
 			assert(memcmp(mapped, &((struct sockaddr_in6 *)&address)->sin6_addr, 16) == 0);
 		}
 	} else {
-		assert(port_of(exact, size) == 0);
+		assert(port_of(copy_of_exact_size, size) == 0);
 	}
-	free(exact);
+	free(copy_of_exact_size);
 }
 
 /* Computes the result of contains_target() in another way: with strtok(3). */
@@ -207,7 +207,7 @@ static void try_parents(char *text)
 
 #define PAIRS 4
 
-/* Makes both ends of an MPTCP connection over loopback. Returns false if the host cannot. */
+/* Opens both ends of an MPTCP connection over loopback. Returns false if the host does not support MPTCP. */
 static bool connected(int *server, int *client)
 {
 	static int listener = -1;
@@ -259,7 +259,7 @@ static void take_action(int *server, int *client, int action)
 	}
 }
 
-static int kept_descriptors(void)
+static int count_held_descriptors(void)
 {
 	int count = 0;
 
@@ -270,7 +270,7 @@ static int kept_descriptors(void)
 	return count;
 }
 
-/* A descriptor that the program closed must be closed, and the library must keep none after all clients have
+/* A descriptor that the program closed must be closed. The library must hold no descriptor after all clients have
  * disconnected. */
 static void try_closes(const uint8_t *data, size_t size)
 {
@@ -291,7 +291,7 @@ static void try_closes(const uint8_t *data, size_t size)
 		end_server(&servers[i]);
 		end_client(&clients[i]);
 	}
-	for (begin = now(); kept_descriptors() > 0; nanosleep(&pause, NULL))
+	for (begin = now(); count_held_descriptors() > 0; nanosleep(&pause, NULL))
 		assert(now() < begin + 8);
 	for (int i = 0; i < PAIRS; i++)
 		assert(first_copy == 0 || fcntl(first_copy + i, F_GETFD) == -1);
@@ -314,7 +314,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	case 2: try_environment(text, size - 1); break;
 	case 3: try_preload(text, size - 1); break;
 	case 4: try_program(text); break;
-	case 6: try_goal(data + 1, size - 1); break;
+	case 6: try_target(data + 1, size - 1); break;
 	case 7: try_parents(text); break;
 	case 8: try_closes(data + 1, size - 1); break;
 	}

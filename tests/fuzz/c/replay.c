@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Drives a fuzz target without libFuzzer: "replay COUNT FILE..." runs it on each file, then on COUNT damaged copies.
+ * Runs a fuzz target without libFuzzer: "replay COUNT FILE..." runs it on each file, then on COUNT damaged copies.
  */
 
 #include <stdint.h>
@@ -49,7 +49,7 @@ static void damage(struct input *input)
 
 int main(int argc, char **argv)
 {
-	struct input *seeds = calloc(argc, sizeof *seeds), tried;
+	struct input *seeds = calloc(argc, sizeof *seeds), input;
 	int found = 0;
 
 	for (int i = 2; i < argc; i++) {
@@ -63,10 +63,10 @@ int main(int argc, char **argv)
 		found++;
 	}
 	srand(8684);
-	for (long left = argc > 1 && found > 0 ? atol(argv[1]) : 0; left > 0; left--) {
-		tried = seeds[rand() % found];
-		damage(&tried);
-		LLVMFuzzerTestOneInput(tried.data, tried.size);
+	for (long remaining = argc > 1 && found > 0 ? atol(argv[1]) : 0; remaining > 0; remaining--) {
+		input = seeds[rand() % found];
+		damage(&input);
+		LLVMFuzzerTestOneInput(input.data, input.size);
 	}
 	printf("%d files\n", found);
 	free(seeds);

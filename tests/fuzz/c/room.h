@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Lowers the limit of open files, as mptcp-proxy does, so that the libraries can use higher descriptors.
+ * Lowers the soft limit of open files, as mptcp-proxy does, so that the libraries can use the descriptors above it.
  */
 
 __attribute__((constructor)) static void lower_limit(void)

@@ -27,7 +27,7 @@
 static int pauses;
 
 /* Replaces nanosleep(2) in zero_read.c: counts the pauses without waiting. */
-static int counted_sleep(const struct timespec *time, struct timespec *left)
+static int count_sleep(const struct timespec *time, struct timespec *left)
 {
 	(void)left;
 	assert(time->tv_sec == 0 && time->tv_nsec > 0);
@@ -35,7 +35,7 @@ static int counted_sleep(const struct timespec *time, struct timespec *left)
 	return 0;
 }
 
-#define nanosleep counted_sleep
+#define nanosleep count_sleep
 #include "turns/zero_read.c"
 #undef nanosleep
 
@@ -49,25 +49,25 @@ static void try_read(const uint8_t *data, size_t size)
 {
 	int pipes[2], sockets[2], ends[2];
 	char buffer[64];
-	ssize_t got;
-	size_t wanted;
+	ssize_t received;
+	size_t requested;
 
 	if (size < 2 || pipe(pipes) != 0 || socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) != 0)
 		return;
 	ends[0] = data[0] & 1 ? sockets[0] : pipes[0];
 	ends[1] = data[0] & 1 ? sockets[1] : pipes[1];
-	wanted = data[1] % sizeof buffer;
+	requested = data[1] % sizeof buffer;
 	size = size - 2 > 32 ? 32 : size - 2;
 	if (size > 0)
 		assert(write(ends[1], data + 2, size) == (ssize_t)size);
 	else
 		close(ends[1]);
 	errno = 0;
-	got = read(ends[0], buffer, wanted);
-	if (wanted == 0)
-		assert(data[0] & 1 ? got == -1 && errno == EAGAIN : got == 0);
+	received = read(ends[0], buffer, requested);
+	if (requested == 0)
+		assert(data[0] & 1 ? received == -1 && errno == EAGAIN : received == 0);
 	else
-		assert(got == (ssize_t)(size < wanted ? size : wanted));
+		assert(received == (ssize_t)(size < requested ? size : requested));
 	close(pipes[0]), close(sockets[0]);
 	close(data[0] & 1 ? pipes[1] : sockets[1]);
 	if (size > 0)

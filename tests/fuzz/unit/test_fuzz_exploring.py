@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Test that runs each fuzz target for some seconds with coverage guidance."""
+"""Test that runs each fuzz target with coverage guidance for a few seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = examples(8)
 
 @pytest.fixture
 def _atheris() -> None:
-    """Skip the test without atheris, or fail it in CI on x86-64, for which pyproject.toml names atheris."""
+    """Skip the test without atheris. In CI on x86-64, for which pyproject.toml requires atheris, the test fails."""
     if find_spec("atheris") is not None:
         return
     if fails_when_missing() and platform.machine() == "x86_64":
@@ -30,7 +30,7 @@ def _atheris() -> None:
     pytest.skip("NOT TESTED, needs atheris, which exists only for x86-64")
 
 
-def explored(*argv: str) -> subprocess.CompletedProcess[str]:
+def run_python(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *argv], capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -38,12 +38,12 @@ def explored(*argv: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.nightly(except_for=("packets",))
 @pytest.mark.parametrize("name", sorted(TARGETS))
 def test_exploration_finds_no_crash(name: str, tmp_path: Path) -> None:
-    ended = explored(str(HERE / "explore.py"), name, str(SECONDS), str(tmp_path))
-    assert ended.returncode == 0, ended.stderr[-2000:]
+    completed = run_python(str(HERE / "explore.py"), name, str(SECONDS), str(tmp_path))
+    assert completed.returncode == 0, completed.stderr[-2000:]
     assert not list(tmp_path.glob("crash-*"))
     seeds = len(list((HERE / "corpora" / name).iterdir()))
-    executed = re.search(r"stat::number_of_executed_units: (\d+)", ended.stderr)
-    assert executed is not None
-    assert int(executed[1]) > seeds
-    covered = re.findall(r" cov: (\d+) ", ended.stderr)
-    assert max(map(int, covered), default=0) > 20, "the coverage does not include the product's code"
+    executed_count = re.search(r"stat::number_of_executed_units: (\d+)", completed.stderr)
+    assert executed_count is not None
+    assert int(executed_count[1]) > seeds
+    coverage_counts = re.findall(r" cov: (\d+) ", completed.stderr)
+    assert max(map(int, coverage_counts), default=0) > 20, "the coverage does not include the product's code"

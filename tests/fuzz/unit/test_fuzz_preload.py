@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests of the preload libraries under the address and undefined-behaviour sanitizers, with a corpus and damaged
+"""Tests of the preload libraries with the address and undefined-behaviour sanitizers, on a corpus and on damaged
 inputs.
 
-One program contains all mutants of a library, because building takes longer than running. $MUTANT selects one; 0
-selects none.
+One program contains all mutants of a library, because compiling takes longer than running. $MUTANT selects a mutant,
+and 0 the unchanged library.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mptcp_proxy import shim
 
 HERE = Path(__file__).parents[1]
 DAMAGED = 15_000
-"""Number of damaged inputs. Most mutants fail early."""
+"""Number of damaged inputs. The tests of most mutants need only a small part of them."""
 FLAGS = ("-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 MUTANT_CHOICE = """
 #include <stdlib.h>
@@ -90,18 +90,18 @@ MUTANTS = [
 ]
 """For each mutant: the file, a statement or an expression in it, and its replacement."""
 SLOW = ("\t\tevents |= EPOLLOUT;", "close_held(each);", "all_joined[joined->place]->place = joined->place;")
-"""Original texts of mutants that are slow because they wait for something that never happens."""
+"""Original texts of mutants that are slow, because they wait for an event that never occurs."""
 
 
 def with_mutants(texts: dict[str, str]) -> dict[str, str]:
-    """Return the libraries' sources, by name, in which each mutant can be chosen while the program runs."""
-    for number, (name, right, wrong) in enumerate(MUTANTS, 1):
-        assert texts[name].count(right) == 1, right
-        if right.endswith(";"):
-            selected = f"{{ if (mutant == {number}) {{ {wrong} }} else {{ {right} }} }}"
+    """Return the sources of the libraries, by name. In them, a variable selects the mutant at run time."""
+    for number, (name, original, replacement) in enumerate(MUTANTS, 1):
+        assert texts[name].count(original) == 1, original
+        if original.endswith(";"):
+            selected = f"{{ if (mutant == {number}) {{ {replacement} }} else {{ {original} }} }}"
         else:
-            selected = f"(mutant == {number} ? ({wrong}) : ({right}))"
-        texts[name] = texts[name].replace(right, selected)
+            selected = f"(mutant == {number} ? ({replacement}) : ({original}))"
+        texts[name] = texts[name].replace(original, selected)
     return {name: f"extern int mutant;\n{text}" for name, text in texts.items()}
 
 
@@ -110,7 +110,7 @@ Programs = dict[str, Path]
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]) -> Programs:
-    """Build, for each library, a program from its fuzz target, the replay driver, and the library with its mutants."""
+    """For each library, build a program from the fuzz target, the replay driver, and the library with its mutants."""
     require("gcc")
     directory, sources = tmp_path_factory.mktemp("preload"), Path(shim.__file__).parent
     texts = {str(path.relative_to(sources)): path.read_text() for path in sources.glob("*/*.[ch]")}
@@ -125,9 +125,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory, require: Callable[..., No
 
 
 def replay(programs: Programs, name: str, mutant: int, damaged: int = DAMAGED) -> subprocess.CompletedProcess[str]:
-    """Run the *mutant* of library *name* on its corpus and on *damaged* inputs derived from it."""
+    """Run the *mutant* of library *name* on its corpus, and on as many *damaged* inputs as stated."""
     corpus = sorted(map(str, (HERE / "corpora" / name).iterdir()))
-    # Any other preload library would be loaded before the sanitizer.
+    # The sanitizer must be the first preload library.
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     return subprocess.run(
         [str(programs[name]), str(damaged), *corpus],
@@ -141,18 +141,18 @@ def replay(programs: Programs, name: str, mutant: int, damaged: int = DAMAGED) -
 
 @pytest.mark.parametrize("name", ["listen", "turns"])
 def test_library_handles_corpus_and_damaged_inputs(programs: Programs, name: str) -> None:
-    ended = replay(programs, name, 0, examples(DAMAGED))
-    assert ended.returncode == 0, ended.stderr[-2000:]
+    completed = replay(programs, name, 0, examples(DAMAGED))
+    assert completed.returncode == 0, completed.stderr[-2000:]
 
 
 @pytest.mark.parametrize(
     "mutant",
     [
-        pytest.param(number, id=f"{name}: {right}", marks=[pytest.mark.nightly] * (right in SLOW))
-        for number, (name, right, _) in enumerate(MUTANTS, 1)
+        pytest.param(number, id=f"{name}: {original}", marks=[pytest.mark.nightly] * (original in SLOW))
+        for number, (name, original, _) in enumerate(MUTANTS, 1)
     ],
 )
-def test_fuzzing_detects_a_broken_library(programs: Programs, mutant: int) -> None:
+def test_fuzzing_detects_a_faulty_library(programs: Programs, mutant: int) -> None:
     directory = MUTANTS[mutant - 1][0].partition("/")[0]
     # The target of the listen library also tests the code that both libraries share.
     name = "listen" if directory == "both" else directory

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the proxy's parser reads generated configurations as Squid does: the same statements, and no fewer
-addresses.
+"""Tests that the proxy's parser reads generated configurations as Squid does: the same statements, and at least the
+same addresses.
 
-``squid -k parse`` prints each statement. It reports an unknown directive (``zzz1``) when it acts on it, which shows
-whether a branch is taken. It warns if a value of a list contains another value, which shows the addresses that a value
-includes (Squid 5.7 and 6.13; later versions merge such values silently).
+``squid -k parse`` prints each statement. It reports an unknown directive (``zzz1``) only when it executes the
+directive, which shows whether a branch is executed. It warns if a value of a list contains another value, which shows
+the addresses in a value (Squid 5.7 and 6.13; later versions merge such values without a message).
 
-The generated lines contain no host names, because Squid would look them up, and no names of programs.
+The generated lines contain no names of programs, and no host names, because Squid would resolve them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mptcp_proxy.squid import Squid, find_squid
 
 SEED = 8684
 CONFIGURATIONS = examples(150)
-"""Number of configurations. Squid parses each in about 25 ms."""
+"""Number of configurations. Squid parses a configuration in about 25 ms."""
 VALUES = examples(250)
 BATCH = 10
 SERVICE = "fuzz"
@@ -43,12 +43,12 @@ def squid() -> Squid:
 
 
 def squid_output(squid: Squid, path: Path) -> list[str]:
-    """Return Squid's messages about a file, without times."""
+    """Return the messages of Squid about a file, without times."""
     return [_STAMP.sub("", line) for line in squid.parse(path, SERVICE).split("\n")]
 
 
-def executed(lines: Sequence[str]) -> list[str]:
-    """Return the meaningless directives that Squid would have executed."""
+def executed_directives(lines: Sequence[str]) -> list[str]:
+    """Return the unknown directives that Squid tried to execute."""
     return [found[1] for line in lines if (found := re.search(r"unrecognized: '(zzz\d+)", line))]
 
 
@@ -59,20 +59,20 @@ _CONDITIONS = """
 true false 1=1 1=2 010=8 010=10 0x10=16 -1=-1 +1=1 0=-0 99999999999999999999=9223372036854775807 1=01
 ${process_number}=0 ${process_number}=1 0${process_number}=0
 """.split()  # noqa: SIM905
-_WRONG = "08=8 1_0=10 0b1=1 \u0661=1 =0 1 true=true ${service_name}=1".split()  # noqa: SIM905
+_INVALID_CONDITIONS = "08=8 1_0=10 0b1=1 \u0661=1 =0 1 true=true ${service_name}=1".split()  # noqa: SIM905
 """Conditions that make Squid exit."""
 _COMMENTS = ["", "# zzz", "line 7", 'line 7 "/x"']
 _ENDS = ["\n"] * 20 + ["\r\n", "\\\n", " \\\n", "\\ \n", "\\\r\n", " \n", "\v\n", "\r!all\n", "\0x\n", "\n\\\n", "\n\n"]
 
 
 def configuration(rng: random.Random, parts: Sequence[Path]) -> str:
-    """Return meaningless statements, with branches, comments, continued lines and long lines."""
+    """Return unknown statements, with branches, comments, continued lines and long lines."""
     text, depth = [], 0
     for number in range(rng.randrange(4, 16)):
         blank = rng.choice(_BLANKS)
         match rng.randrange(18):
             case 0 | 1 | 2 if depth < 3:
-                condition = rng.choice(_CONDITIONS if rng.random() < 0.95 else _WRONG)
+                condition = rng.choice(_CONDITIONS if rng.random() < 0.95 else _INVALID_CONDITIONS)
                 text.append(f"if{blank}{condition.replace('=', rng.choice(['=', ' = ', '= ', ' =']))}")
                 depth += 1
             case 3 | 4 if depth:
@@ -95,18 +95,18 @@ def configuration(rng: random.Random, parts: Sequence[Path]) -> str:
 
 
 def expected_directives(statements: Sequence[Statement]) -> Iterator[tuple[str, bool | None]]:
-    """Yield the meaningless directives, and whether Squid executes them according to the parser (None: unknown)."""
+    """Yield the unknown directives, and whether Squid executes them according to the parser (None: it depends)."""
     for statement in statements:
         if found := re.match(r"zzz\d+", statement.text):
             yield found[0], statement.applies
 
 
 def assert_same_statements(lines: list[str], statements: Sequence[Statement]) -> None:
-    """Compare *lines*, Squid's messages, with the statements that the parser has read."""
+    """Compare *lines*, the messages of Squid, with the statements that the parser has read."""
     assert not list(differences(lines, statements))
     # After a fatal error, Squid reads no further lines.
     processed = sum(line.startswith("Processing: ") for line in lines)
-    found = executed(lines)
+    found = executed_directives(lines)
     for name, applies in expected_directives(statements[:processed]):
         if applies is not None:
             assert (name in found) == applies, name
@@ -116,7 +116,7 @@ def assert_same_statements(lines: list[str], statements: Sequence[Statement]) ->
 def test_parser_reads_the_statements_that_squid_reads(squid: Squid, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     path, copy, parts = tmp_path / "squid.conf", tmp_path / "copy.conf", [tmp_path / f"part{n}.conf" for n in (1, 2)]
-    compared = refused = 0
+    compared_count = refused_count = 0
     for _ in range(CONFIGURATIONS):
         for part in parts:
             part.write_text(
@@ -127,26 +127,26 @@ def test_parser_reads_the_statements_that_squid_reads(squid: Squid, tmp_path: Pa
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
         lines, problems = read(path, SERVICE)
         if any("bytes: Squid would read the part" in problem.text for problem in problems):
-            refused += 1
+            refused_count += 1
             continue
         if problems and with_parts:
-            refused += 1
+            refused_count += 1
             continue
         copy.write_bytes(render(lines))
         try:
             printed = squid_output(squid, copy)
             assert_same_statements(printed, list(all_statements(lines, SERVICE)))
-            # The text inserted in place of an include must be what Squid itself would read there.
+            # The parser replaces an include with its text. Squid must read the same text.
             original = squid_output(squid, path)
-            assert executed(original) == executed(printed)
+            assert executed_directives(original) == executed_directives(printed)
             if not with_parts:
                 assert_same_statements(original, list(all_statements(lines, SERVICE)))
         except AssertionError as error:
             error.add_note(f"input: {text!r}\nsquid: {squid_output(squid, copy)!r}")
             raise
-        compared += 1
-    assert compared > CONFIGURATIONS / 3
-    assert refused > CONFIGURATIONS / 30
+        compared_count += 1
+    assert compared_count > CONFIGURATIONS / 3
+    assert refused_count > CONFIGURATIONS / 30
 
 
 # ---- Addresses -----------------------------------------------------------------------------------------------------
@@ -169,14 +169,14 @@ _MASKS = [
 """.split(),  # noqa: SIM905
 ]
 _MASKED = ["0.0.0.0", "10.0.0.0", "128.0.0.0", "2000::", "::ffff:10.0.0.0"]
-_TAILS = ["", "", "", "", ",128.0.0.0/1", "x", "-", "/", ",", "#x", ";", ":", "-9", " 8.0.0.0/5", "\v1"]
+_SUFFIXES = ["", "", "", "", ",128.0.0.0/1", "x", "-", "/", ",", "#x", ";", ":", "-9", " 8.0.0.0/5", "\v1"]
 
 
 def value(rng: random.Random) -> str:
-    """Return a text that resembles an address with a mask, or a range."""
+    """Return a text that is similar to an address with a mask, or to a range."""
     first, last, mask = rng.choice(_V4 + _V6), rng.choice(_V4 + _V6), rng.choice(_MASKS)
     form = rng.choice([f"{first}/{mask}", f"{first}/{mask}", f"{first}-{last}", f"{first}-{last}/{mask}"])
-    text = form + rng.choice(_TAILS)
+    text = form + rng.choice(_SUFFIXES)
     if rng.random() < 0.2:
         at = rng.randrange(len(text) + 1)
         text = text[:at] + rng.choice(string.hexdigits + ".:/-,x%+") + text[at + rng.randrange(2) :]
@@ -184,14 +184,14 @@ def value(rng: random.Random) -> str:
 
 
 def may_be_host_name(text: str) -> bool:
-    """Return whether Squid may look *text* up as a host name: it is neither a range nor an address with a mask."""
+    """Return whether Squid may resolve *text* as a host name: it is neither a range nor an address with a mask."""
     return not re.match(r"[^/\s]+/[^\s]|[0-9.]+-[0-9.]|[0-9A-Fa-f:]+-[0-9A-Fa-f:]", text)
 
 
 def probes_in_values(squid: Squid, directory: Path, texts: Sequence[str]) -> list[set[str] | None]:
-    """Return, for each value, the probe addresses that Squid considers part of it; None if Squid refuses the value.
+    """Return for each value the probe addresses that it contains according to Squid, or None if Squid refuses it.
 
-    Each value is the only line of a file, because it may contain blanks.
+    Each value is the only line of a file, because a value may contain blanks.
     """
     path = directory / "squid.conf"
     names = [directory / f"v{number}" for number in range(len(texts))]
@@ -209,9 +209,9 @@ def probes_in_values(squid: Squid, directory: Path, texts: Sequence[str]) -> lis
         path.write_text("".join(rules))
         probe = ""
         for line in squid_output(squid, path):
-            if announced := re.match(r"Processing: acl a(\d+)x\d+ src (\S+)", line):
-                probe = announced[2]
-                found.extend(set() for _ in range(len(found), int(announced[1]) + 1))
+            if statement := re.match(r"Processing: acl a(\d+)x\d+ src (\S+)", line):
+                probe = statement[2]
+                found.extend(set() for _ in range(len(found), int(statement[1]) + 1))
             elif "is a subnetwork of" in line and found[-1] is not None:
                 found[-1].add(probe)
             elif "FATAL: Bungled" in line:
@@ -226,18 +226,18 @@ def test_parser_reads_the_addresses_that_squid_reads(squid: Squid, tmp_path: Pat
     forms = [f"{address}/{mask}" for address in _MASKED for mask in _MASKS]
     texts = [text for text in (*forms, *(value(rng) for _ in range(VALUES))) if not may_be_host_name(text)]
     probes = {probe: address_value(probe).certain for probe in _PROBES}
-    accepted = 0
+    accepted_count = 0
     for begin in range(0, len(texts), BATCH):
         batch = texts[begin : begin + BATCH]
         for text, found in zip(batch, probes_in_values(squid, tmp_path, batch), strict=True):
-            ours = address_value(text)
-            assert not ours.certain - ours.possible, text
+            own_value = address_value(text)
+            assert not own_value.certain - own_value.possible, text
             if found is None:
                 continue
-            accepted += 1
+            accepted_count += 1
             for probe, bits in probes.items():
                 if probe in found:
-                    assert bits & ours.possible, (text, probe)
+                    assert bits & own_value.possible, (text, probe)
                 else:
-                    assert not bits & ours.certain, (text, probe)
-    assert accepted > len(texts) / 4
+                    assert not bits & own_value.certain, (text, probe)
+    assert accepted_count > len(texts) / 4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Test that runs each fuzz target on its corpus, and on mixed and damaged inputs."""
+"""Test that runs each fuzz target on its corpus and on damaged inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAMAGED = {
     "squid_configuration": examples(400),
     "tunnel_messages": examples(4_000),
 }
-"""Number of damaged inputs for each target. They take about three seconds."""
+"""Number of damaged inputs for each target. They take about three seconds per target."""
 MAX_BYTES = 2048
 SEED = 8684
 
@@ -29,13 +29,13 @@ def corpus(name: str) -> list[bytes]:
 
 
 def words(name: str) -> list[bytes]:
-    """Return the words of the target's dictionary (the format is libFuzzer's)."""
+    """Return the words of the target's dictionary, which is a libFuzzer dictionary."""
     path = HERE / "dictionaries" / f"{name}.dict"
     text = path.read_text() if path.exists() else ""
     return [each.encode().decode("unicode_escape").encode("latin-1") for each in re.findall(r'^"(.*)"$', text, re.M)]
 
 
-def damaged(rng: random.Random, seeds: list[bytes], dictionary_words: list[bytes]) -> bytes:
+def damage(rng: random.Random, seeds: list[bytes], dictionary_words: list[bytes]) -> bytes:
     data = bytearray(rng.choice(seeds))
     for _ in range(rng.randrange(1, 6)):
         at = rng.randrange(len(data) + 1)
@@ -64,7 +64,7 @@ def test_target_handles_corpus_and_damaged_inputs(name: str) -> None:
     for data in seeds:
         TARGETS[name](data)
     for _ in range(DAMAGED[name]):
-        data = damaged(rng, seeds, dictionary_words)
+        data = damage(rng, seeds, dictionary_words)
         try:
             TARGETS[name](data)
         except Exception as error:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from unit_capabilities import confined
+from unit_capabilities import capability_prefix
 
 from mptcp_gateway.plan import TABLES
 from mptcp_lab.testbed import LiveNode, Testbed
@@ -53,7 +53,7 @@ class Home:
     @contextmanager
     def daemon(self) -> Iterator[Process]:
         command = [program("mptcp-gateway"), "run", "--config", str(self.settings), "--directory", str(self.directory)]
-        with self.relay.running([*confined("mptcp-gateway"), *command]) as process:
+        with self.relay.running([*capability_prefix("mptcp-gateway"), *command]) as process:
             wait_until(lambda: self.verdicts() == ["good", "good"], "both are good", process=process)
             yield process
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from unit_capabilities import confined
+from unit_capabilities import capability_prefix
 
 from mptcp_gateway import connect
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed
@@ -87,11 +87,11 @@ class Home:
     @contextmanager
     def gateway(self, lan_options: str = "") -> Iterator[Process]:
         self.settings = write_settings(self.relay, self.testbed["proxy"].service_address(), lan_options)
-        with home_of.gateway(self.relay, self.settings, confined("mptcp-gateway")) as process:
+        with home_of.gateway(self.relay, self.settings, capability_prefix("mptcp-gateway")) as process:
             yield process
 
     def forwarder(self) -> AbstractContextManager[Process]:
-        return home_of.forwarder(self.relay, self.settings, confined("mptcp-forwarder"))
+        return home_of.forwarder(self.relay, self.settings, capability_prefix("mptcp-forwarder"))
 
     def status(self) -> dict[str, Any]:
         command = home_of.command(self.relay, "status", self.settings)
@@ -302,7 +302,7 @@ def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
 
     whole = f"200 {FILES['small.bin']}"
     home.settings = write_settings(relay, home.testbed["proxy"].service_address(), home="eth0")
-    with home_of.gateway(relay, home.settings, confined("mptcp-gateway")):
+    with home_of.gateway(relay, home.settings, capability_prefix("mptcp-gateway")):
         assert download() == whole, "with NAT"
         with home.forwarder() as forwarder:
             assert download() == whole

@@ -47,7 +47,7 @@ def check(hosts: SshHosts) -> None:
     for part in PARTS:
         wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
         assert hosts.directories(part) == []
-    hosts.until_unchanged()
+    hosts.wait_until_unchanged()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from ssh_hosts import dump, plain, settled, until_same
+from ssh_hosts import dump, dump_when_links_are_up, plain, wait_until_same
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.installed import REPOSITORY
@@ -43,13 +43,13 @@ class Client:
         self.testbed = testbed
         self.node: LiveNode = testbed["client"]
         self.notes = testbed.directory / "notes" / "multipath"
-        self.before = settled(self.node)
+        self.before = dump_when_links_are_up(self.node)
 
     def dump(self) -> str:
         return dump(self.node)
 
-    def until_same(self, before: str, what: str = "the state is restored") -> None:
-        until_same(before, self.dump, what)
+    def wait_until_same(self, before: str, what: str = "the state is restored") -> None:
+        wait_until_same(before, self.dump, what)
 
     def argv(self, *arguments: str) -> list[str]:
         return ["env", f"MULTIPATH_STATE={self.notes}", "sh", str(SCRIPT), *arguments]
@@ -95,7 +95,7 @@ def test_settings_of_other_programs_are_kept_or_restored(client: Client) -> None
     assert "7101" in client.multipath("show")
     for _ in range(2):
         assert client.multipath("down") == ""
-    client.until_same(before)
+    client.wait_until_same(before)
     assert not client.notes.parent.exists()
 
 
@@ -127,7 +127,7 @@ def test_down_restores_the_state_after_up_was_killed_at_any_change(client: Clien
         # The script sets sysctls first, so something has changed at each of these moments.
         assert client.dump() != client.before
         client.multipath("down")
-        client.until_same(client.before, f"{moment} change {number}")
+        client.wait_until_same(client.before, f"{moment} change {number}")
 
 
 def test_ipv6_is_restored_after_an_mtu_that_is_too_small(client: Client) -> None:
@@ -135,7 +135,7 @@ def test_ipv6_is_restored_after_an_mtu_that_is_too_small(client: Client) -> None
     before = client.dump()
     with mtu(client.node, "eth0", 1000), mtu(client.node, "wlan0", 1000), mtu(client.node, "wlan0", 1000):
         assert "fd77:1::2" not in client.node.run(["ip", "-6", "address"]).stdout
-    client.until_same(before)
+    client.wait_until_same(before)
 
 
 def test_mistake_is_one_line_and_changes_nothing(client: Client) -> None:
@@ -147,4 +147,4 @@ def test_mistake_is_one_line_and_changes_nothing(client: Client) -> None:
     ):
         assert client.multipath(*arguments, status=1) == message
     assert client.multipath("sideways", status=2).startswith("multipath up INTERFACE")
-    client.until_same(before)
+    client.wait_until_same(before)

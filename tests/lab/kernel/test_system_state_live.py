@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ssh_hosts import settled
+from ssh_hosts import dump_when_links_are_up
 
 from mptcp_lab.testbed import UNSHAPED, LiveNode, Testbed
 from mptcp_lab.testbed.features import fails_when_missing, missing, need
@@ -31,7 +31,7 @@ time.sleep(60)
 @pytest.fixture(scope="module")
 def node(make_module_testbed: Callable[..., Testbed]) -> LiveNode:
     node = make_module_testbed(UNSHAPED)["proxy"]
-    settled(node)
+    dump_when_links_are_up(node)
     return node
 
 

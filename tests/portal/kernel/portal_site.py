@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from kept_connection import CHECK, Connection
+from persistent_connection import CHECK, Connection
 
 from mptcp_lab.testbed import LiveNode, Process, Testbed
 from mptcp_lab.testbed.services import (

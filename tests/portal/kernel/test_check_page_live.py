@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kept_connection import CHECK, Connection
+from persistent_connection import CHECK, Connection
 from portal_site import CAPTIVE_PORT, CHECK_PORT, CONNECTIONS, LTE_CAPPED, PATHS, VOLUME, PortalSite
 
 from mptcp_lab.testbed import Testbed

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kept_connection import Connection
+from persistent_connection import Connection
 from portal_site import LTE_CAPPED, PortalSite
 
 from mptcp_lab.testbed import RELAY, Testbed

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from kept_connection import Connection
+from persistent_connection import Connection
 from portal_site import LTE_CAPPED, PortalSite
 
 from mptcp_lab.testbed import Testbed

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kept_connection import Connection
+from persistent_connection import Connection
 
 from mptcp_lab.testbed import RELAY, Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, RELAY_CONFIG, start_proxy, start_relay

@@ -12,7 +12,7 @@ from typing import Any
 
 import axe
 import pytest
-from kept_connection import CHECK
+from persistent_connection import CHECK
 from portal_browser import SCHEMES, SIZES, chromium, console_errors, is_wider_than, screenshot, set_appearance
 from portal_site import LTE_CAPPED, PAGE_PORT, PATHS, VOLUME, PortalSite
 from qr_reader import qr_texts

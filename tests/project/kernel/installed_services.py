@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from containers import Container, until
-from kept_connection import CHECK, Connection
+from persistent_connection import CHECK, Connection
 from prometheus_client.parser import text_string_to_metric_families
 
 from mptcp_lab.testbed import End, Link, LiveNode, Node, Testbed, Topology

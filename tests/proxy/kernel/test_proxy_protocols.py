@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from proxying import configuration
-from time_limit import least_time
+from time_limit import shortest_time
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.services import python_command, start_proxy, wait_until
@@ -203,7 +203,7 @@ def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testb
 
     with core.changed(["ip", "neigh", "add", *unused], ["ip", "neigh", "del", *unused]):
         # Squid's timers have a resolution of a second.
-        assert CONNECT_SECONDS - 1 <= least_time(duration, 4 * CONNECT_SECONDS) < 4 * CONNECT_SECONDS
+        assert CONNECT_SECONDS - 1 <= shortest_time(duration, 4 * CONNECT_SECONDS) < 4 * CONNECT_SECONDS
 
 
 @pytest.mark.nightly
@@ -219,7 +219,7 @@ def test_unfinished_request_ends_after_the_timeout(scene: Scene) -> None:
         assert min(durations.values()) >= REQUEST_SECONDS * 0.9, durations
         return float(max(durations.values()))
 
-    assert least_time(longest, 3 * REQUEST_SECONDS) < 3 * REQUEST_SECONDS
+    assert shortest_time(longest, 3 * REQUEST_SECONDS) < 3 * REQUEST_SECONDS
 
 
 def test_name_without_an_address_gives_503(scene: Scene) -> None:

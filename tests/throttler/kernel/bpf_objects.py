@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Access to a throttler's BPF objects, and to the options it set on sockets, from another privileged process."""
+"""Reads a throttler's BPF objects, and the options that it set on sockets, from another privileged process."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from throttler_site import Site, check_untouched, make_site
+from throttler_site import Site, check_restored, make_site
 
 from mptcp_common.throttler_needs import BACKENDS
 from mptcp_lab.testbed import LiveNode, Testbed
@@ -44,10 +44,10 @@ def link(module_testbed: Testbed, require: Callable[..., None]) -> Iterator[Live
 
 
 @pytest.fixture
-def ordinary() -> Iterator[None]:
-    """Run the test with ordinary scheduling and the right to change it, however the tests themselves are scheduled."""
+def ordinary_scheduling() -> Iterator[None]:
+    """Run the test with SCHED_OTHER, independent of this process's policy. Skip it if real time is not permitted."""
     if subprocess.run(["chrt", "--rr", "1", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("this host schedules nothing in real time (chrt --rr 1 true)")
+        pytest.skip("this host permits no real-time scheduling (chrt --rr 1 true)")
     before = os.sched_getscheduler(0)
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     yield
@@ -57,5 +57,5 @@ def ordinary() -> Iterator[None]:
 @pytest.fixture
 def unchanged_kernel(site: Site) -> Iterator[None]:
     """Check after the test that its throttler has left the kernel unchanged."""
-    with check_untouched(site):
+    with check_restored(site):
         yield

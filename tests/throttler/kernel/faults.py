@@ -22,8 +22,8 @@ from mptcp_lab.agent import processors
 LONG_TIMEOUT = 60.0
 """Timeout in seconds. On a busy machine, even an action that must happen within two seconds may take longer."""
 RARE_INTERVAL = 300
-"""Seconds between two comparisons with the kernel. The interval is so long that the throttler must notice itself
-whatever it repairs in these tests."""
+"""Seconds between two comparisons with the kernel. The interval is so long that none happens during a test: the
+throttler must notice all damage by other means."""
 MAX_REPAIR_SECONDS = 2.0
 """Seconds in which everything must be restored, on a machine that is otherwise idle."""
 ATTEMPTS = 3
@@ -43,7 +43,7 @@ class _Rounds:
     """Sends a byte back and forth repeatedly, and keeps the round trips that took longer than `MIN_STALL`."""
 
     def __init__(self, requester: socket.socket, responder: socket.socket | None) -> None:
-        """Start. *responder* is the socket of the other end, or None if a program there sends back each byte."""
+        """Start. *responder* is the socket of the other end, or None if a program there echoes each byte."""
         self.count = 0
         self.slow: list[Interval] = []
         self.error: OSError | None = None
@@ -81,7 +81,7 @@ class Pulse:
     """
 
     def __init__(self, client: socket.socket, proxy: socket.socket | None) -> None:
-        """Start. *proxy* is the socket of the other end, or None if a program there sends back each byte."""
+        """Start. *proxy* is the socket of the other end, or None if a program there echoes each byte."""
         self._loopback_sockets = _loopback()
         self._rounds, self._reference = _Rounds(client, proxy), _Rounds(*self._loopback_sockets)
 
@@ -150,21 +150,21 @@ def seconds_until(holds: Callable[[], bool], timeout: float = LONG_TIMEOUT, cloc
 def repair_seconds(
     damage: Callable[[], object], is_repaired: Callable[[], bool], clock: Clock = time.monotonic
 ) -> float:
-    """Do *damage*, up to three times, until *is_repaired* holds within the allowed time. Return the repair's seconds.
+    """Call *damage*, up to three times, until *is_repaired* holds within the allowed time. Return the repair's seconds.
 
     Raises AssertionError if no attempt was in time.
     """
     tried = []
     for _ in range(ATTEMPTS):
         damage()
-        tried.append(timed(is_repaired, clock))
+        tried.append(measure_time(is_repaired, clock))
         if tried[-1].is_in_time:
             return tried[-1].seconds
     raise AssertionError(f"repaired within none of the allowed times: {tried}")
 
 
-class Timed(NamedTuple):
-    """The time that something took, and the time that was allowed, in seconds."""
+class MeasuredTime(NamedTuple):
+    """A measured time and the time that was allowed, in seconds."""
 
     seconds: float
     allowed: float
@@ -174,13 +174,13 @@ class Timed(NamedTuple):
         return self.seconds <= self.allowed
 
 
-def timed(holds: Callable[[], bool], clock: Clock = time.monotonic) -> Timed:
+def measure_time(holds: Callable[[], bool], clock: Clock = time.monotonic) -> MeasuredTime:
     """Wait until *holds*. The allowed time grows with the load of the machine during the wait."""
     before = processors.read()
     took = seconds_until(holds, clock=clock)
-    return Timed(took, allowed(processors.usage(before, processors.read()).waiting))
+    return MeasuredTime(took, allowed_seconds(processors.usage(before, processors.read()).waiting))
 
 
-def allowed(waiting: float | None) -> float:
-    """Return the allowed seconds if processes waited for a processor in this share of the time (None: unknown)."""
+def allowed_seconds(waiting: float | None) -> float:
+    """Return the allowed seconds. *waiting*: share of the time in which processes waited for a processor, or None."""
     return MAX_REPAIR_SECONDS * slowness(waiting)

@@ -69,7 +69,7 @@ def flood(site: Site, listener: socket.socket) -> Iterator[Flood]:
 
 
 def incoming_rate(site: Site, network: str, seconds: float) -> float:
-    """Return the rate that the client receives by its interface in *network*, averaged over *seconds*, in bit/s."""
+    """Return the client's mean receive rate on its interface in *network* during *seconds*, in bit/s."""
 
     def count() -> tuple[float, int]:
         links = json.loads(site.client.run(["ip", "-j", "-s", "addr", "show", "to", network]).stdout)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Runs the throttler so that it kills itself after one of its changes to the kernel. A test starts this as a program.
+"""Program that runs the throttler and kills it with SIGKILL after one of its changes to the kernel.
 
     python killing_throttler.py WORDS NUMBER ARGUMENT...
 
-The first SIGHUP starts the count. The process ends itself with SIGKILL after the NUMBER-th change whose description
-contains WORDS. Changes are classes and set entries by netlink, nftables commands, and updates of BPF maps. The
-ARGUMENTs are passed to mptcp-throttler. The last line of output names the change.
+The first SIGHUP starts the count. The process kills itself after the NUMBER-th change whose description contains
+WORDS. Changes are classes and set entries (netlink), nftables commands, and updates of BPF maps. The ARGUMENTs are
+passed to mptcp-throttler. The last line of output names the change.
 """
 
 from __future__ import annotations

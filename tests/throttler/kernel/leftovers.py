@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks for the end of the throttler's kernel tests: no object of the throttler is left."""
+"""Checks for the end of the throttler's kernel tests: no object of the throttler remains."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.system_state import FILES, PROCESSES, State, differences, without
 
-KEEPERS = (PROCESSES, FILES)
-"""The parts of the state that show the keeper process, which ends with the last connection, not with the throttler."""
+KEEPER_PARTS = (PROCESSES, FILES)
+"""Parts of the state that contain the keeper process, which ends with the last connection, not with the throttler."""
 
 
 def assert_nothing_left(before: State, state: Callable[[], State], *, keeper: bool = False) -> None:
-    """Check that *state* equals *before*: kernel and BPF at once, the rest when the keeper has ended.
+    """Check that *state* equals *before*: kernel and BPF immediately, the rest when the keeper has ended.
 
     With *keeper*, remaining connections still need the keeper, and the test does not wait for its end.
     """
     after = state()
-    assert_same(without(before, *KEEPERS), without(after, *KEEPERS))
+    assert_same(without(before, *KEEPER_PARTS), without(after, *KEEPER_PARTS))
 
     def is_same() -> bool:
         nonlocal after

@@ -87,7 +87,7 @@ def step(code, jt, jf, k):
     return struct.pack("=HBBI", code, jt, jf, k)
 program = b""
 for number, arguments, error in RULES:
-    # Each rule: the system call, then the low words of its arguments; else on to the next rule.
+    # A rule compares the system call and the low words of its arguments. On a mismatch, the next rule is tried.
     tests = [(0, number), *((16 + 8 * index, value) for index, value in arguments)]
     for left, (offset, value) in enumerate(tests):
         program += step(0x20, 0, 0, offset) + step(0x15, 0, 2 * (len(tests) - left) - 1, value)
@@ -102,11 +102,11 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 
 Refusal = tuple[str, Mapping[int, int], int]
-"""A system call, its arguments by index, and the errno that it returns."""
+"""A system call, its arguments by index, and the errno with which it fails."""
 
 
 def refusing(refusals: Sequence[Refusal], argv: Sequence[str]) -> list[str]:
-    """Return a command that runs *argv* with a kernel that refuses these system calls."""
+    """Return a command that runs *argv* under a seccomp filter that refuses these system calls."""
     numbers = SYSCALLS[os.uname().machine]
     rules = [(numbers[name], sorted(arguments.items()), error) for name, arguments, error in refusals]
     return [sys.executable, "-I", "-c", _FILTER.format(rules=rules), *argv]

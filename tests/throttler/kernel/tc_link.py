@@ -54,7 +54,7 @@ async def limit_gso(tc: HtbTrafficControl, size: int) -> None:
 
 
 async def with_classes(state: Path) -> None:
-    """Take over both interfaces, create the classes, and end without a clean-up."""
+    """Prepare both interfaces, create the classes, and end without a clean-up."""
     tc = HtbTrafficControl(["t0", "t1"], Ownership(), state)
     await tc.prepare()
     await limit_gso(tc, 6250)

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from throttler_site import PORT, Site, ask, connected, listening, running, until
+from throttler_site import PORT, Site, connected, listening, read_status, running, until
 
 pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("unchanged_kernel")]
 
-ANNOUNCED = 4000
+ANNOUNCED_PORT = 4000
 ENDPOINT = ["ip", "mptcp", "endpoint"]
 
 
 @pytest.fixture(autouse=True)
-def announced(site: Site, unchanged_kernel: None) -> Iterator[None]:
-    site.proxy.run([*ENDPOINT, "add", site.proxy.address("wan0"), "port", str(ANNOUNCED), "id", "9", "signal"])
+def announced_port(site: Site, unchanged_kernel: None) -> Iterator[None]:
+    site.proxy.run([*ENDPOINT, "add", site.proxy.address("wan0"), "port", str(ANNOUNCED_PORT), "id", "9", "signal"])
     yield
     site.proxy.run([*ENDPOINT, "delete", "id", "9"])
 
@@ -29,10 +29,10 @@ def subflows(status: Path) -> dict[int, list[dict[str, Any]]]:
 
     def complete() -> bool:
         found.clear()
-        for connection in ask(status)["connections"]:
+        for connection in read_status(status)["connections"]:
             for each in connection["subflows"]:
                 found.setdefault(int(each["local"].rpartition(":")[2]), []).append(each)
-        return {port: len(each) for port, each in found.items()} == {PORT: 2, ANNOUNCED: 1}
+        return {port: len(each) for port, each in found.items()} == {PORT: 2, ANNOUNCED_PORT: 1}
 
     until(complete)
     return found
@@ -43,14 +43,14 @@ def test_join_at_announced_port_is_capped(site: Site) -> None:
     """Defect: a join at an announced port that is not in listen_ports had no cap."""
     with running(site) as throttler, listening(site) as listener, connected(site, listener):
 
-        def capped() -> dict[str, str | None]:
+        def capped_clients() -> dict[str, str | None]:
             found = subflows(throttler.socket)
-            return {entry(each): each["classid"] for each in found[PORT] + found[ANNOUNCED] if each["rate"]}
+            return {entry(each): each["classid"] for each in found[PORT] + found[ANNOUNCED_PORT] if each["rate"]}
 
         # The client joins at the announced port from its first path, which has a cap.
-        until(lambda: len(site.entries()) == 2 and site.entries() == capped())
+        until(lambda: len(site.entries()) == 2 and site.entries() == capped_clients())
         found = subflows(throttler.socket)
-        assert {each["path"]: each["rate"] for each in found[ANNOUNCED]} == {"ethernet": 5_000_000}
+        assert {each["path"]: each["rate"] for each in found[ANNOUNCED_PORT]} == {"ethernet": 5_000_000}
 
 
 def entry(subflow: dict[str, Any]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for BPF maps in batches: each entry is drained once, and a full map raises an error with a message."""
+"""Tests for batch operations on BPF maps: each entry is drained once, and an update of a full map raises an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mptcp_common.kernel_error import KernelError
 pytestmark = pytest.mark.kernel
 
 MAP_SIZE = 5000
-"""More entries than one batch drains."""
+"""Maximum number of entries, more than one batch drains."""
 
 
 @pytest.fixture

@@ -50,11 +50,11 @@ class Site(ThrottledSite):
         return self.curl(self.origin.url(name, family=family), "-w", "%{size_download} %{size_header}\n", family=family)
 
     def download(self, name: str, family: int = 4) -> int:
-        """Download a file. Return the received bytes of header and body."""
+        """Download a file. Return the received bytes of HTTP header and body."""
         return sum(map(int, self.testbed["client"].run(self.command(name, family), timeout=90).stdout.split()))
 
-    def received(self) -> int:
-        """Return the bytes on the wire that the client received over both paths."""
+    def received_bytes(self) -> int:
+        """Return the bytes that both interfaces of the client received, with headers."""
         return sum(self.testbed["client"].interface_bytes(each).received for each in ("eth0", "wlan0"))
 
     def quota(self, *arguments: str) -> tuple[int, str]:
@@ -78,7 +78,7 @@ def is_nearly_equal(used: int, downloaded: int) -> bool:
 
 @pytest.mark.nightly(except_for=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_long_and_short_downloads_are_counted_completely(site: Site, family: int) -> None:
+def test_all_bytes_of_long_and_short_downloads_are_counted(site: Site, family: int) -> None:
     throttler = site.start_with("5 GB")
     downloaded = site.download("big", family)
     downloaded += sum(site.download("small", family) for _ in range(30))
@@ -91,7 +91,7 @@ def test_long_and_short_downloads_are_counted_completely(site: Site, family: int
 @pytest.mark.nightly
 def test_kills_during_a_transfer_neither_lose_nor_double_count_bytes(site: Site) -> None:
     throttler = site.start_with("5 GB")
-    before = site.received()
+    before = site.received_bytes()
     # Bytes of a socket that ends while no throttler runs are not counted, so the download must last (200 seconds).
     client = site.testbed["client"].popen([*site.command("endless"), "--limit-rate", "2M"])
     for megabytes in (2, 6, 10):
@@ -102,12 +102,12 @@ def test_kills_during_a_transfer_neither_lose_nor_double_count_bytes(site: Site)
     site.abort(client)
     wait_until(lambda: not throttler.status()["connections"], "the connection has ended")
     site.stop_cleanly(throttler)
-    received = site.received() - before
-    assert 0.9 * received < site.used() < received, "headers are not counted"
+    received = site.received_bytes() - before
+    assert 0.9 * received < site.used() < received, "TCP and IP headers are not counted"
 
 
 def was_lifted(throttler: Throttler) -> bool:
-    """Return whether a cap was ever lifted."""
+    """Return whether the throttler has lifted a cap since its start."""
     return "lifted" in {each["kind"] for each in ask(throttler.socket, {"query": "events"}, ANSWER)["events"]}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the capture socket on an interface with other traffic: its counters, and the direction of segments."""
+"""Tests for the capture socket: it ignores frames from before its filter, and knows the direction of segments."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mptcp_throttler.mptcp.options import ACK, RST, SYN
 pytestmark = pytest.mark.kernel
 
 PORT = 3128
-OPENINGS = 20
-BLAST = """\
+SOCKETS = 20
+SEND_DATAGRAMS = """\
 import socket, sys, time
 wire = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 until = time.monotonic() + float(sys.argv[2])
@@ -30,21 +30,21 @@ while time.monotonic() < until:
 """
 
 
-def test_capture_neither_counts_nor_reads_traffic_from_before_its_filter(testbed: Testbed) -> None:
+def test_capture_ignores_frames_from_before_its_filter(testbed: Testbed) -> None:
     proxy, client = testbed["proxy"], testbed["client"]
-    blast = client.popen([sys.executable, "-c", BLAST, proxy.address("wan0"), "15"], name="blast")
+    sender = client.popen([sys.executable, "-c", SEND_DATAGRAMS, proxy.address("wan0"), "15"], name="sender")
     try:
         with proxy.entered():
             before = proxy.interface_bytes("wan0").received
             while proxy.interface_bytes("wan0").received < before + 100_000:
                 time.sleep(0.02)
-            for _ in range(OPENINGS):
+            for _ in range(SOCKETS):
                 with closing(Capture("wan0", [PORT])) as capture:
                     assert list(capture.read()) == []
                     received_and_dropped = capture._socket.getsockopt(263, 6, 8)
                     assert received_and_dropped == bytes(8)
     finally:
-        blast.kill()
+        sender.kill()
 
 
 def test_capture_marks_the_segments_that_this_host_sent(testbed: Testbed) -> None:
@@ -53,12 +53,12 @@ def test_capture_marks_the_segments_that_this_host_sent(testbed: Testbed) -> Non
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         capture = Capture("wan0", [PORT])
     with client.entered():
-        caller = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    with listener, caller, closing(capture):
+        client_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    with listener, client_socket, closing(capture):
         listener.bind(("0.0.0.0", PORT))
         listener.listen()
-        caller.settimeout(60)
-        caller.connect((proxy.address("wan0"), PORT))
+        client_socket.settimeout(60)
+        client_socket.connect((proxy.address("wan0"), PORT))
         syn, syn_ack = segments(capture, 2)
     assert (syn.flags & ACK, syn.outgoing) == (0, False)
     assert (syn_ack.flags & ACK, syn_ack.outgoing) == (ACK, True)
@@ -67,15 +67,15 @@ def test_capture_marks_the_segments_that_this_host_sent(testbed: Testbed) -> Non
 def test_capture_on_loopback_reads_each_frame_once(testbed: Testbed) -> None:
     with testbed["proxy"].entered():
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        caller = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        client_socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         capture = Capture("lo", [PORT])
-    with listener, caller, closing(capture):
+    with listener, client_socket, closing(capture):
         listener.bind(("127.0.0.1", PORT))
         listener.listen()
-        caller.settimeout(60)
-        caller.connect(("127.0.0.1", PORT))
-        caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        caller.close()
+        client_socket.settimeout(60)
+        client_socket.connect(("127.0.0.1", PORT))
+        client_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client_socket.close()
         found = segments(capture, 3)
     assert [each.flags & (SYN | RST) for each in found] == [SYN, SYN, RST]
     assert [each.flags & ACK for each in found[:2]] == [0, ACK]

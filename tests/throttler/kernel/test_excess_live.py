@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a client that joins with more subflows than the throttler tracks: no subflow evades a cap."""
+"""Tests with a client that opens more subflows than the throttler tracks: no subflow evades a cap."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mptcp_throttler.mptcp.limits import TrackerLimits
 
 pytestmark = pytest.mark.kernel
 
-CAPPED_BY_ORDER = (
+CAP_AND_STEERING = (
     PATHS
     + """\
 rules:
@@ -34,7 +34,7 @@ rules:
 MAX_SUBFLOWS = TrackerLimits().max_subflows_per_connection
 JOIN_COUNT = 20
 SOL_MPTCP, MPTCP_INFO, TOKEN = 284, 1, 12
-"""From linux/mptcp.h; the last one is an offset in struct mptcp_info."""
+"""From linux/mptcp.h. TOKEN is an offset in struct mptcp_info."""
 SUBFLOW_CREATE, ADDRESS, TOKEN_OF, REMOTE = 10, 1, 4, 6
 FAMILY, ID, ADDRESS_4, ADDRESS_6, PORT = 1, 2, 3, 4, 5
 """From linux/mptcp_pm.h."""
@@ -69,15 +69,16 @@ class Site(ThrottledSite):
         with commands:
             for number in range(count):
                 device = number % 2
-                local = self.end(client.address(("eth0", "wlan0")[device], family=family))
+                local = self.address_attributes(client.address(("eth0", "wlan0")[device], family=family))
                 ends = attribute(TOKEN_OF, token)
                 ends += attribute(ADDRESS | NLA_NESTED, local + attribute(ID, bytes([1 + device])))
                 port = attribute(PORT, struct.pack("=H", 3128))
-                ends += attribute(REMOTE | NLA_NESTED, self.end(self.node.service_address(family)) + port)
+                remote = self.address_attributes(self.node.service_address(family)) + port
+                ends += attribute(REMOTE | NLA_NESTED, remote)
                 commands.request(find_family()[0], 0, struct.pack("=BBH", SUBFLOW_CREATE, 1, 0) + ends, "join")
 
     @staticmethod
-    def end(address: str) -> bytes:
+    def address_attributes(address: str) -> bytes:
         packed = ip_address(address).packed
         v4 = len(packed) == 4
         kind = socket.AF_INET if v4 else socket.AF_INET6
@@ -114,8 +115,8 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 @pytest.mark.nightly(except_for=("[6]",))
 @pytest.mark.parametrize("family", [4, 6])
-def test_subflows_beyond_the_limit_are_closed_and_others_capped(site: Site, family: int) -> None:
-    throttler = site.start(CAPPED_BY_ORDER)
+def test_excess_subflows_are_closed_and_others_are_capped(site: Site, family: int) -> None:
+    throttler = site.start(CAP_AND_STEERING)
     before = site.node.mib()["MPTcpExtMPJoinAckRx"]
     with site.connection(family) as connected:
         assert site.answers_request(connected)
@@ -126,7 +127,7 @@ def test_subflows_beyond_the_limit_are_closed_and_others_capped(site: Site, fami
         )
         wait_until(lambda: len(site.client_endpoints()) == MAX_SUBFLOWS, "the excess subflows are closed")
 
-        def capped() -> dict[tuple[bytes, int], Any]:
+        def client_rates() -> dict[tuple[bytes, int], Any]:
             (connection,) = throttler.status()["connections"]
             ends = (each["remote"].rpartition(":") for each in connection["subflows"])
             rates = (each["rate"] for each in connection["subflows"])
@@ -135,8 +136,10 @@ def test_subflows_beyond_the_limit_are_closed_and_others_capped(site: Site, fami
                 for end, rate in zip(ends, rates, strict=True)
             }
 
-        wait_until(lambda: capped().keys() == site.client_endpoints(), "the throttler knows all remaining subflows")
-        assert set(capped().values()) == {5_000_000}
+        wait_until(
+            lambda: client_rates().keys() == site.client_endpoints(), "the throttler knows all remaining subflows"
+        )
+        assert set(client_rates().values()) == {5_000_000}
         assert throttler.process.output().count("too many subflows") == JOIN_COUNT - MAX_SUBFLOWS
         assert site.answers_request(connected), "the connection still works"
     site.stop_cleanly(throttler)
@@ -151,7 +154,7 @@ def test_excess_subflows_are_closed_if_the_listener_is_ipv4_only(site: Site) -> 
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("0.0.0.0", 3128))
         listener.listen()
-        throttler = site.start(CAPPED_BY_ORDER)
+        throttler = site.start(CAP_AND_STEERING)
         with site.connection(4) as connected:
             before, _ = listener.accept()
             with before:
@@ -163,7 +166,7 @@ def test_excess_subflows_are_closed_if_the_listener_is_ipv4_only(site: Site) -> 
                 site.join(connected, 4, JOIN_COUNT - 1)
                 wait_until(
                     lambda: throttler.process.output().count("too many subflows") == JOIN_COUNT - MAX_SUBFLOWS,
-                    "the throttler has closed them",
+                    "the throttler has closed the excess subflows",
                 )
                 wait_until(lambda: len(site.client_endpoints()) == MAX_SUBFLOWS, "the excess subflows are closed")
                 assert "it is not capped" not in throttler.process.output()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which subflows join and leave a connection at a high rate: each has a cap, and no state of it remains."""
+"""Tests in which subflows are added and closed at a high rate: each is capped, and no state remains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from bpf_objects import open_map
 from faults import LONG_TIMEOUT
-from throttler_site import Site, ask, clients, connected, listening, make_site, running, until
+from throttler_site import Site, clients, connected, listening, make_site, read_status, running, until
 
 from mptcp_common.throttler_needs import BACKENDS
 from mptcp_lab.testbed import Testbed
@@ -31,10 +31,9 @@ rules:
 """
 TEST_SECONDS = 15.0
 ADDRESSES = [f"10.77.2.{last}" for last in range(100, 104)]
-"""Addresses that are added together as endpoints of the client's path manager, and deleted together. The path manager
-has at most 8 endpoints, four of which do not change."""
+"""Addresses that are added and deleted together as endpoints of the client's path manager, which allows 8 endpoints."""
 ENDPOINT_NETWORK = "10.77.2.100/30"
-"""These four addresses as one network."""
+"""The network of these four addresses."""
 PAUSE_SECONDS = 0.02
 """Time for the handshakes of the joins, in seconds."""
 MIN_JOINS = 300
@@ -108,14 +107,14 @@ def test_each_subflow_is_capped_and_no_state_remains(
                     counts.append(len(list(bpf.entries(table))))
             return counts[0], counts[1]
 
-        def settled() -> bool:
-            status = ask(throttler.socket)
+        def is_in_step() -> bool:
+            status = read_status(throttler.socket)
             return bool(status["in_step"]) and site.entries().keys() == subflows(site) and maps()[1] == 0
 
         with connected(site, listener):
-            until(lambda: clients(site.entries()) == ["10.77.1.2", "10.77.2.2"] and settled(), timeout=LONG_TIMEOUT)
+            until(lambda: clients(site.entries()) == ["10.77.1.2", "10.77.2.2"] and is_in_step(), timeout=LONG_TIMEOUT)
             first, before, classes, map_sizes = (
-                ask(throttler.socket)["counters"]["tracker"],
+                read_status(throttler.socket)["counters"]["tracker"],
                 joins(site),
                 site.entries(),
                 maps(),
@@ -137,20 +136,20 @@ def test_each_subflow_is_capped_and_no_state_remains(
             endpoints.close()
             try:
                 until(lambda: changing_subflows_have_ended(site), timeout=LONG_TIMEOUT)
-                until(lambda: site.entries() == classes and settled(), timeout=LONG_TIMEOUT)
+                until(lambda: site.entries() == classes and is_in_step(), timeout=LONG_TIMEOUT)
             except AssertionError as error:
                 # Print the sockets of both kernels, so that the log shows which end is at fault.
                 listings = [
                     node.run(["ss", "-tnHie", port, "=", ":3128"]).stdout
                     for node, port in ((site.proxy, "sport"), (site.client, "dport"))
                 ]
-                status = ask(throttler.socket)
+                status = read_status(throttler.socket)
                 summary = (
                     f"{site.entries()}, was {classes}; maps {maps()}; {status['in_step']=}; {status['connections']}"
                 )
                 raise AssertionError("\n".join([summary, str(subflows(site)), *listings])) from error
             accepted = joins(site) - before
-            last = ask(throttler.socket)["counters"]["tracker"]
+            last = read_status(throttler.socket)["counters"]["tracker"]
             activated = last["subflows_activated"] - first["subflows_activated"]
             print(f"{accepted} joins in {TEST_SECONDS:g} s or more, {activated} counted")
             assert activated == accepted

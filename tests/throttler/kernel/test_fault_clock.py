@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with traffic under a cap while the clock is changed by a day and back, or the host gets another time zone.
+"""Tests with capped traffic while the clock is changed by a day and restored, or the host gets another time zone.
 
-Only the daemon's clock changes: a preloaded library adds a number of seconds, read from a file, to the kernel's time.
+Only the daemon's clock changes: a preloaded library adds seconds to the kernel's time; a file contains their number.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ pytestmark = [pytest.mark.kernel, pytest.mark.usefixtures("unchanged_kernel")]
 
 DAY = 86_400
 NOON = datetime(2026, 11, 18, 11, 0, tzinfo=UTC)
-"""Noon in Berlin on a Wednesday: the daemon's time at its start."""
+"""The daemon's time at its start: noon in Berlin on a Wednesday."""
 OTHER_TIME_ZONE = Path("/usr/share/zoneinfo/Pacific/Auckland")
-"""Time zone in which it is midnight at that time, so that Thursday begins."""
+"""In this time zone, Thursday begins at that time."""
 POLICY = """\
 version: 1
 time_zone: Europe/Berlin
@@ -62,11 +62,11 @@ __attribute__((constructor)) static void begin(void)
 {
 	const char *name = getenv("CLOCK_SHIFT");
 	int file = name == NULL ? -1 : open(name, O_RDONLY | O_CLOEXEC);
-	void *there = file < 0 ? MAP_FAILED : mmap(NULL, sizeof(*shift), PROT_READ, MAP_SHARED, file, 0);
+	void *mapped = file < 0 ? MAP_FAILED : mmap(NULL, sizeof(*shift), PROT_READ, MAP_SHARED, file, 0);
 
-	if (there == MAP_FAILED)
+	if (mapped == MAP_FAILED)
 		abort();
-	shift = there;
+	shift = mapped;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now)
@@ -167,7 +167,7 @@ def local_time(site: Site) -> Path:
 
 
 def has_only_expected_caps(site: Site, *more: str) -> bool:
-    """Return whether only `ALWAYS` and *more* are capped. Raises AssertionError if `ALWAYS` is not capped."""
+    """Return whether only `ALWAYS_CAPPED` and *more* are capped. Raises AssertionError if `ALWAYS_CAPPED` is not."""
     found = clients(site.entries())
     assert ALWAYS_CAPPED in found, found
     return found == sorted((ALWAYS_CAPPED, *more))
@@ -175,7 +175,7 @@ def has_only_expected_caps(site: Site, *more: str) -> bool:
 
 @pytest.mark.nightly(except_for=("iptables--1",))
 @pytest.mark.parametrize("days", [1, -1])
-def test_caps_follow_a_clock_changed_by_a_day_and_back(
+def test_caps_follow_a_clock_changed_by_a_day_and_restored(
     site: Site, library: Path, clock: Clock, local_time: Path, days: int
 ) -> None:
     with throttling(site, library, clock, local_time), connection(site) as ends, traffic(ends) as pulse:
@@ -190,7 +190,7 @@ def test_caps_follow_a_clock_changed_by_a_day_and_back(
 
 
 @pytest.mark.nightly
-def test_new_local_time_zone_moves_no_time_window(site: Site, library: Path, clock: Clock, local_time: Path) -> None:
+def test_new_local_time_zone_changes_no_time_window(site: Site, library: Path, clock: Clock, local_time: Path) -> None:
     """The time windows of a policy use the policy's own time zone."""
     if not OTHER_TIME_ZONE.exists():
         pytest.skip(f"NOT TESTED: there is no {OTHER_TIME_ZONE}")
@@ -205,6 +205,6 @@ def test_new_local_time_zone_moves_no_time_window(site: Site, library: Path, clo
             clock.set(datetime.fromtimestamp(NOON.timestamp() + seconds, UTC))
             deadline = time.monotonic() + 2
             until(lambda: has_only_expected_caps(site, CAPPED_IN_WINDOW) and time.monotonic() > deadline, LONG_TIMEOUT)  # noqa: B023
-        # The policy's zone still counts: it is Tuesday, 23:00, in Berlin, and Wednesday, 11:00, in Auckland.
+        # The policy's zone applies: it is Tuesday, 23:00, in Berlin, although it is Wednesday, 11:00, in Auckland.
         clock.set(datetime(2026, 11, 17, 22, 0, tzinfo=UTC))
         until(lambda: has_only_expected_caps(site), timeout=LONG_TIMEOUT)

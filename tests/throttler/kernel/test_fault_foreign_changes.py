@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests in which another program changes the throttler's kernel objects.
 
-A notice from the kernel reports the change to the throttler, which logs the name of the program that made the change.
-If the kernel sends no notice, the next periodic comparison finds the change.
+The kernel notifies the throttler of the change, and the throttler logs the name of the program that made it.
+If the kernel sends no notification, the next periodic comparison finds the change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from bpf_objects import detach, object_ids
 from faults import LONG_TIMEOUT, RARE_INTERVAL, Pulse, repair_seconds, traffic
-from throttler_site import FULL_POLICY, Site, ask, clients, connected, listening, make_site, running, until
+from throttler_site import FULL_POLICY, Site, clients, connected, listening, make_site, read_status, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
@@ -41,7 +41,7 @@ class Scene:
     pulse: Pulse
 
     def is_shaped(self) -> bool:
-        """Return whether everything that a capped subflow needs is in the kernel."""
+        """Return whether the kernel has all objects that a capped subflow needs."""
         if not (self.is_in_sets() if self.site.backend == "iptables" else self.is_in_table(DOWNLOADS, "vmap @v6")):
             return False
         command = "tc qdisc show; tc class show dev wan0; tc class show dev mptcp-up"
@@ -67,16 +67,16 @@ class Scene:
         return rules.count("--comment mptcp-throttler") == 4 and clients(self.site.entries()) == ["10.77.1.2"]
 
     def is_in_table(self, table: str, rule: str) -> bool:
-        """Return whether *table* has *rule* and the connection's entry. The tables of both directions look similar."""
+        """Return whether *table*, of either direction, has *rule* and the connection's entry."""
         listing = self.site.proxy.run(["nft", "-n", "list", "table", *table.split()], check=False).stdout
         return all(words in listing for words in (rule, "vmap @v4", "10.77.1.2 . "))
 
     def classes(self) -> str:
         return self.site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
 
-    def count(self) -> dict[str, int]:
-        counted: dict[str, int] = ask(self.throttler.socket)["counters"]["changes"]
-        return counted
+    def change_counters(self) -> dict[str, int]:
+        counters: dict[str, int] = read_status(self.throttler.socket)["counters"]["changes"]
+        return counters
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def scene(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Tes
         listener = stack.enter_context(listening(site))
         pulse = stack.enter_context(traffic(stack.enter_context(connected(site, listener))))
         scene = Scene(site, throttler, listener, pulse)
-        until(lambda: ask(throttler.socket)["in_step"] and scene.is_shaped(), timeout=LONG_TIMEOUT)
+        until(lambda: read_status(throttler.socket)["in_step"] and scene.is_shaped(), timeout=LONG_TIMEOUT)
         yield scene
 
 
@@ -138,7 +138,7 @@ def with_notices(backend: str) -> pytest.MarkDecorator:
 
 
 def with_comparisons(backend: str) -> pytest.MarkDecorator:
-    """Use a throttler that compares every second. By default it compares every ten seconds, the longest delay."""
+    """Use a throttler that compares its state with the kernel's every second. The default is every ten seconds."""
     return pytest.mark.parametrize("scene", [(backend, 1)], indirect=True, ids=[f"{backend}-clock"])
 
 
@@ -162,8 +162,8 @@ def test_noticed_change_to_nftables_is_repaired(scene: Scene, command: str, auth
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("scene", [("iptables", RARE_INTERVAL), ("nftables", RARE_INTERVAL)], indirect=True)
-def test_own_changes_do_not_count_as_foreign(scene: Scene) -> None:
-    before = scene.count()["noticed"]
+def test_throttlers_own_changes_do_not_count_as_foreign(scene: Scene) -> None:
+    before = scene.change_counters()["noticed"]
     for rate in ("6 Mbit/s", "5 Mbit/s"):
         with connected(scene.site, scene.listener):
             until(lambda: len(scene.site.entries()) == 2, timeout=LONG_TIMEOUT)
@@ -172,7 +172,7 @@ def test_own_changes_do_not_count_as_foreign(scene: Scene) -> None:
             until(lambda text=f"rate {rate[0]}Mbit": text in scene.classes(), timeout=LONG_TIMEOUT)  # type: ignore[misc]
         until(lambda: len(scene.site.entries()) == 1, timeout=LONG_TIMEOUT)
     until(scene.is_shaped, timeout=LONG_TIMEOUT)
-    assert scene.count()["noticed"] == before
+    assert scene.change_counters()["noticed"] == before
 
 
 def detach_program(scene: Scene, index: int) -> tuple[Damage, IsRepaired]:
@@ -215,7 +215,7 @@ def check_repair(scene: Scene, command: str, author: str) -> None:
 
 
 def damage_and_check(scene: Scene, damage: Damage, is_repaired: IsRepaired, author: str) -> None:
-    before, known_length, rounds = scene.count(), len(scene.throttler.process.output()), scene.pulse.count
+    before, known_length, rounds = scene.change_counters(), len(scene.throttler.process.output()), scene.pulse.count
 
     def change_lines() -> list[str]:
         return [each for each in scene.throttler.process.output()[known_length:].splitlines() if "changed by" in each]
@@ -224,6 +224,6 @@ def damage_and_check(scene: Scene, damage: Damage, is_repaired: IsRepaired, auth
     print(f"repaired after {took:.2f} s; longest pause so far {scene.pulse.longest:.2f} s")
     until(lambda: bool(change_lines()), timeout=LONG_TIMEOUT)
     assert all(author in line for line in change_lines()), change_lines()
-    assert scene.count()["repaired"] > before["repaired"]
+    assert scene.change_counters()["repaired"] > before["repaired"]
     assert scene.is_shaped()
     until(lambda: scene.pulse.count > rounds, timeout=LONG_TIMEOUT)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests for interfaces that go down, are renamed, or are removed and created again.
 
-The throttler reports each such event once, and shapes the interface again when it is back.
+The throttler reports each event once, and shapes the interface again when it is up again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from faults import LONG_TIMEOUT, RARE_INTERVAL, repair_seconds, traffic
-from throttler_site import POLICY, Site, ask, clients, connection, running, until
+from throttler_site import POLICY, Site, clients, connection, read_status, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
@@ -36,7 +36,7 @@ def host(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 @pytest.fixture
 def throttler(host: Site) -> Iterator[Throttler]:
-    """A throttler with extra0 and with traffic on wan0. After the test, no interface is shaped any more."""
+    """A throttler with extra0 and with traffic on wan0. After the test, no interface is shaped any longer."""
     host.policy.write_text(POLICY)
     create_extra0(host)
     try:
@@ -72,7 +72,7 @@ def recreate_extra0(host: Site, throttler: Throttler) -> None:
 
 
 def wait_for_failed_attempts(throttler: Throttler) -> None:
-    """Wait until opening the capture on extra0 has failed twice more."""
+    """Wait until the throttler has failed twice more to open the capture on extra0."""
 
     def attempts() -> int:
         return throttler.process.output().count("capture on extra0: ")
@@ -95,7 +95,7 @@ def test_interface_that_stays_down_is_reported_once(host: Site, throttler: Throt
     )
     run(host, "ip link set extra0 up")
     until(lambda: "capturing again on extra0" in throttler.process.output(), timeout=LONG_TIMEOUT)
-    assert ask(throttler.socket)["counters"]["observers"]["reopened"] == 1
+    assert read_status(throttler.socket)["counters"]["observers"]["reopened"] == 1
 
 
 def test_throttler_starts_with_an_interface_that_is_down(host: Site) -> None:
@@ -135,7 +135,7 @@ def test_renamed_interface_stays_shaped_and_a_new_one_is_shaped_too(host: Site, 
 
 
 def test_interface_removed_from_the_settings_is_restored_after_a_kill(host: Site, require: Any) -> None:
-    """Defect: the interface kept its shaping, small segments and upload rules until the next throttler was stopped."""
+    """Defect: the interface kept its classes, GSO limit and upload rules until the next throttler was stopped."""
     require("ifb", "nft-ingress")
     host.policy.write_text(POLICY.replace("throttle:", "direction: both\n    throttle:"))
     create_extra0(host)

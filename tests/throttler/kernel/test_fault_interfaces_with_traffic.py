@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests in which the interface of a capped subflow goes down, is renamed, or is removed and created again.
 
-The proxy has one interface per path: wan0 for Ethernet, which stays as it is, and wan1 for Wi-Fi, whose subflow has the
-cap. Traffic over Ethernet must never stop, and when wan1 is back, the cap must be correct there.
+The proxy has one interface per path: wan0 for Ethernet, which does not change, and wan1 for Wi-Fi, whose subflow has
+the cap. Traffic over Ethernet must never stop, and when wan1 is up again, the cap must apply there.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ rules:
     throttle: {rate: 5 Mbit/s}
 """
 TOPOLOGY = paths((20 * MBIT, 30 * MBIT), proxy_interfaces=True)
-"""Ethernet carries less than the sender offers, so that there is always data for Wi-Fi."""
+"""Ethernet is slower than the sender, so that there are always data for Wi-Fi."""
 WIFI = "10.77.2.0/24"
 CAPPED, TOLERANCE, MIN_RATE = 5_000_000, 1.5, 200_000
 """Cap and minimum rate in bit/s, and tolerance for the cap. The path carries 30 Mbit/s. A busy machine forwards in
 bursts, and slowly."""
 ROUTES = "ip address replace 10.77.18.2/24 dev wan1; ip route replace 10.77.2.0/24 via 10.77.18.1 dev wan1"
-"""The address and route that vanish with an interface. An administrator would restore them."""
+"""The kernel deletes this address and route with an interface. An administrator would restore them."""
 IPPROTO_TCP = 6
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which the daemon is killed right after one of its changes to the kernel, while a soft cap is under way.
+"""Tests in which the daemon is killed immediately after a change to the kernel, such as a step of a soft transition.
 
-The state in the kernel is then consistent, the next throttler adopts this state and caps as the policy demands, and
-after another kill ``cleanup`` leaves nothing. Traffic never stops.
+The kernel's state is then consistent. The next throttler adopts this state and applies the policy's caps. After another
+kill, ``cleanup`` removes all state. Traffic never stops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from faults import LONG_TIMEOUT
 from flood import flood, incoming_rate
-from throttler_site import POLICY, Site, ask, clients, listening, until
+from throttler_site import POLICY, Site, clients, listening, read_status, until
 
 from mptcp_lab.testbed.services import Throttler, throttler_mounts
 
@@ -31,23 +31,23 @@ UNCAPPED = "version: 1\nrules: []\n"
 RATE, TOLERANCE = 5_000_000, 1.5
 """Rate of the cap in bit/s, and tolerance, because a busy machine forwards in bursts."""
 KILLING = Path(__file__).with_name("killing_throttler.py")
-MOMENTS = {
+KILLED_AFTER = {
     "a class without its queue and entry": (UNCAPPED, CAPPED, "set class", 1),
-    "amid a soft transition": (UNCAPPED, CAPPED, "update the map mptcp_throttler", 1),
+    "a step of a soft transition": (UNCAPPED, CAPPED, "update the map mptcp_throttler", 1),
     "an entry": (UNCAPPED, CAPPED, "add 1 ", 1),
-    "a class whose entry is gone": (CAPPED, UNCAPPED, "remove 1 ", 1),
+    "the deletion of a class's entry": (CAPPED, UNCAPPED, "remove 1 ", 1),
 }
 """For each test: the policy before and after the reload, and the change after which the throttler is killed."""
 
 
 def entries_have_classes(site: Site) -> bool:
-    """Return whether each class that an entry names exists."""
+    """Return whether the class of each entry exists."""
     classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     return all(re.search(rf"class htb {classid} ", classes) for classid in site.entries().values())
 
 
 def kill_throttler(site: Site, policies: tuple[str, str], words: str, number: int) -> str:
-    """Run a throttler until it kills itself. Return the change after which it killed itself."""
+    """Run a throttler until it kills itself. Return its last change."""
     before, after = policies
     site.policy.write_text(before)
     process = site.proxy.popen(
@@ -68,12 +68,15 @@ def kill_throttler(site: Site, policies: tuple[str, str], words: str, number: in
 
 
 def start_successor(site: Site, listener: socket.socket, former: dict[str, str]) -> Throttler:
-    """Start the next throttler, which must cap as the policy demands."""
+    """Start the next throttler, which must apply the policy's caps."""
     site.policy.write_text(CAPPED)
     throttler = site.start()
-    until(lambda: ask(throttler.socket)["in_step"] and clients(site.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
+    until(
+        lambda: read_status(throttler.socket)["in_step"] and clients(site.entries()) == ["10.77.1.2"],
+        timeout=LONG_TIMEOUT,
+    )
     assert entries_have_classes(site)
-    # The next throttler uses a class that an entry names, so that the cap is never lifted.
+    # The next throttler keeps the class of an existing entry, so that the cap is never lifted.
     assert not former or site.entries() == former
     classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
     assert classes.count("rate 5Mbit ceil 5Mbit") == 1, classes
@@ -81,19 +84,19 @@ def start_successor(site: Site, listener: socket.socket, former: dict[str, str])
 
 
 @pytest.mark.nightly(except_for=("iptables-an entry",))
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("change", KILLED_AFTER)
 def test_successor_adopts_the_state_of_a_throttler_killed_after_a_change(
-    site: Site, moment: str, require: Callable[..., None]
+    site: Site, change: str, require: Callable[..., None]
 ) -> None:
     require("bpf-pacing")
-    *policies, words, number = MOMENTS[moment]
+    *policies, words, number = KILLED_AFTER[change]
     state = site.state()
     with listening(site) as listener, flood(site, listener) as data:
         after = kill_throttler(site, (policies[0], policies[1]), words, number)
         assert entries_have_classes(site), f"killed after: {after}"
         data.wait_for_data()
         former = site.entries()
-        assert bool(former) == (moment == "an entry")
+        assert bool(former) == (change == "an entry")
         throttler = start_successor(site, listener, former)
         rate = 0.0
 
@@ -107,5 +110,5 @@ def test_successor_adopts_the_state_of_a_throttler_killed_after_a_change(
         assert site.throttler("cleanup").returncode == 0
         data.wait_for_data()
         until(lambda: incoming_rate(site, ETHERNET, 0.5) > 2 * TOLERANCE * RATE, timeout=LONG_TIMEOUT)
-        print(f"{moment}: killed after: {after}; then {rate / 1e6:.1f} Mbit/s")
+        print(f"{change}: killed after: {after}; then {rate / 1e6:.1f} Mbit/s")
     site.assert_nothing_left(state)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with kill -9 at random moments, during reloads and joins: traffic continues, and a new throttler takes over."""
+"""Tests with kill -9 at random times, during reloads and joins: traffic continues, and a successor adopts the state."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def entries_have_classes(site: Site) -> bool:
 
 @pytest.mark.nightly(except_for=("iptables",))
 def test_kills_leave_no_entry_without_its_class(site: Site) -> None:
-    # These moments range from the first steps of the start to the middle of a reload.
-    moments = random.Random(11).sample([0.3 + 0.35 * step for step in range(12)], KILLS)
+    # These times range from the first steps of the start to the middle of a reload.
+    times_of_kills = random.Random(11).sample([0.3 + 0.35 * step for step in range(12)], KILLS)
     with listening(site) as listener, connected(site, listener) as ends, traffic(ends) as pulse:
-        for number, moment in enumerate(moments):
+        for number, kill_time in enumerate(times_of_kills):
             site.policy.write_text((POLICY, UNCAPPED)[number % 2])
             process = site.proxy.popen(
                 [program("mptcp-throttler"), "run", "--config", str(site.config)],
                 name=f"killed-{number}",
                 mounts=throttler_mounts(site.proxy),
             )
-            deadline = time.monotonic() + moment
+            deadline = time.monotonic() + kill_time
             with connected(site, listener):
                 while time.monotonic() < deadline:
                     if "throttling on" in process.output():
@@ -45,7 +45,7 @@ def test_kills_leave_no_entry_without_its_class(site: Site) -> None:
                         process.signal(signal.SIGHUP)
                     time.sleep(0.05)
                 process.kill()
-                assert entries_have_classes(site), f"killed after {moment:.2f} s"
+                assert entries_have_classes(site), f"killed after {kill_time:.2f} s"
             assert "Traceback" not in process.output()
         rounds = pulse.count
         site.policy.write_text(POLICY)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the ledger on a disk that is really full or read-only, and with pages that are really damaged.
+"""Tests for the ledger on a full disk, on a read-only disk, and with damaged pages. None of these is simulated.
 
-The throttler reports the fault and keeps its caps, counts nothing twice, and loses nothing that it can write later.
+The throttler reports the fault, keeps its caps, counts no byte twice, and keeps counts that it can write later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,17 @@ from pathlib import Path
 import pytest
 from faults import LONG_TIMEOUT, traffic
 from small_disk import fill, small_disk
-from throttler_site import Site, ask, both_subflows_known, clients, connected, connection, listening, running, until
+from throttler_site import (
+    Site,
+    both_subflows_known,
+    clients,
+    connected,
+    connection,
+    listening,
+    read_status,
+    running,
+    until,
+)
 
 from mptcp_lab.testbed.services import Throttler, program, throttler_mounts, write_throttler_config
 
@@ -113,7 +123,7 @@ def ledger_disk(site: Site, require: Callable[..., None]) -> Iterator[Path]:
 
 
 def download(site: Site, listener: socket.socket) -> None:
-    """Download `AMOUNT` bytes over a new connection."""
+    """Download `DOWNLOAD_BYTES` over a new connection."""
     with connected(site, listener) as (client, proxy):
         for _ in range(DOWNLOAD_BYTES // CHUNK):
             proxy.sendall(bytes(CHUNK))
@@ -122,7 +132,7 @@ def download(site: Site, listener: socket.socket) -> None:
                 received += len(client.recv(CHUNK))
 
 
-def used(site: Site) -> int:
+def used_bytes(site: Site) -> int:
     """Return the bytes counted in the ledger, without opening it for writing."""
     shown = site.throttler("quota", "show", "--json").stdout
     assert shown.startswith("["), shown
@@ -135,30 +145,30 @@ def test_full_disk_keeps_caps_and_usage_is_written_later(site: Site, ledger_disk
     site.policy.write_text(COUNTED)
     with running(site) as throttler, listening(site) as listener, connected(site, listener) as ends, traffic(ends):
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
-        until(lambda: used(site) > 0, timeout=LONG_TIMEOUT)
+        until(lambda: used_bytes(site) > 0, timeout=LONG_TIMEOUT)
         filling = fill(ledger_disk)
-        until(lambda: ask(throttler.socket)["ledger_error"] is not None, timeout=LONG_TIMEOUT)
-        status = ask(throttler.socket)
+        until(lambda: read_status(throttler.socket)["ledger_error"] is not None, timeout=LONG_TIMEOUT)
+        status = read_status(throttler.socket)
         assert status["ledger_error"] == f"ledger {ledger_disk}/ledger.sqlite: database or disk is full"
         assert "BUDGETS NOT WRITTEN: ledger " in site.throttler("status").stdout
-        last_written = used(site)
+        last_written = used_bytes(site)
         download(site, listener)
         assert "10.77.1.2" in clients(site.entries())
-        assert used(site) == last_written
+        assert used_bytes(site) == last_written
         # A reload of a policy with budgets needs the counts that could not be written.
         throttler.process.signal(signal.SIGHUP)
         until(lambda: "policy not reloaded" in throttler.process.output(), timeout=LONG_TIMEOUT)
         assert "10.77.1.2" in clients(site.entries())
         filling.unlink()
-        until(lambda: used(site) >= last_written + DOWNLOAD_BYTES, timeout=LONG_TIMEOUT)
-        until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=LONG_TIMEOUT)
+        until(lambda: used_bytes(site) >= last_written + DOWNLOAD_BYTES, timeout=LONG_TIMEOUT)
+        until(lambda: read_status(throttler.socket)["ledger_error"] is None, timeout=LONG_TIMEOUT)
         # Each message appears once, however often the throttler tried to write in between.
         output = throttler.process.output()
         assert output.count("the counts of budgets are written later") == 1, output
         assert output.count("the counts of budgets are written again") == 1, output
         # The entry of an ended connection is removed later.
         assert "10.77.1.2" in clients(site.entries())
-        assert used(site) < last_written + 3 * DOWNLOAD_BYTES, "nothing counts twice"
+        assert used_bytes(site) < last_written + 3 * DOWNLOAD_BYTES, "no byte counts twice"
 
 
 @pytest.mark.parametrize("site", ["nftables"], indirect=True)
@@ -179,8 +189,8 @@ def test_budget_on_a_read_only_disk_is_refused_and_caps_stay(site: Site, ledger_
         assert clients(site.entries()) == ["10.77.1.2"]
         subprocess.run([*remount, "remount,rw", ledger_disk], check=True)
         throttler.process.signal(signal.SIGHUP)
-        until(lambda: ask(throttler.socket)["reloads"]["accepted"] == 1, timeout=LONG_TIMEOUT)
-        until(lambda: used(site) > 0, timeout=LONG_TIMEOUT)
+        until(lambda: read_status(throttler.socket)["reloads"]["accepted"] == 1, timeout=LONG_TIMEOUT)
+        until(lambda: used_bytes(site) > 0, timeout=LONG_TIMEOUT)
         assert clients(site.entries()) == ["10.77.1.2"]
 
 
@@ -188,7 +198,7 @@ def test_budget_on_a_read_only_disk_is_refused_and_caps_stay(site: Site, ledger_
 def failing_disk(site: Site, require: Callable[..., None]) -> Iterator[Callable[[], object]]:
     """A disk that contains only the ledger.
 
-    Yields a function that triggers a file system error, which makes it read-only.
+    Yields a function that triggers a file system error, which makes the disk read-only.
     """
     require("bpf-pacing")
     mkfs = shutil.which("mkfs.ext4", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
@@ -219,7 +229,7 @@ def failing_disk(site: Site, require: Callable[..., None]) -> Iterator[Callable[
 
 @contextmanager
 def killed_afterwards(throttler: Throttler) -> Iterator[Throttler]:
-    """Kill the throttler after the test, also if the test fails."""
+    """Kill the throttler at the end of the block, even if the test fails."""
     try:
         yield throttler
     finally:
@@ -234,10 +244,10 @@ def test_usage_is_reported_lost_if_the_disk_becomes_read_only(site: Site, failin
         stack.enter_context(traffic(stack.enter_context(connected(site, listener))))
         throttler = stack.enter_context(killed_afterwards(site.start()))
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
-        until(lambda: used(site) > 0, timeout=LONG_TIMEOUT)
+        until(lambda: used_bytes(site) > 0, timeout=LONG_TIMEOUT)
         failing_disk()
-        until(lambda: ask(throttler.socket)["ledger_error"] is not None, timeout=LONG_TIMEOUT)
-        assert ask(throttler.socket)["ledger_error"].endswith(
+        until(lambda: read_status(throttler.socket)["ledger_error"] is not None, timeout=LONG_TIMEOUT)
+        assert read_status(throttler.socket)["ledger_error"].endswith(
             ("disk I/O error", "attempt to write a readonly database")
         )
         download(site, listener)
@@ -305,19 +315,19 @@ def test_damaged_pages_keep_caps_and_usage_is_written_after_repair(site: Site, l
     with running(site) as throttler, listening(site) as listener, connected(site, listener) as ends, traffic(ends):
         until(lambda: clients(site.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
         download(site, listener)
-        until(lambda: used(site) > DOWNLOAD_BYTES, timeout=LONG_TIMEOUT)
-        last_written, pages = used(site), overwrite_pages(ledger)
-        until(lambda: ask(throttler.socket)["ledger_error"] is not None, timeout=LONG_TIMEOUT)
-        assert ask(throttler.socket)["ledger_error"] == f"ledger {ledger}: database disk image is malformed"
+        until(lambda: used_bytes(site) > DOWNLOAD_BYTES, timeout=LONG_TIMEOUT)
+        last_written, pages = used_bytes(site), overwrite_pages(ledger)
+        until(lambda: read_status(throttler.socket)["ledger_error"] is not None, timeout=LONG_TIMEOUT)
+        assert read_status(throttler.socket)["ledger_error"] == f"ledger {ledger}: database disk image is malformed"
         assert site.throttler("quota", "show").returncode == 1
         download(site, listener)
         assert "10.77.1.2" in clients(site.entries())
         repair(ledger, pages)
-        until(lambda: ask(throttler.socket)["ledger_error"] is None, timeout=LONG_TIMEOUT)
-        until(lambda: used(site) >= last_written + DOWNLOAD_BYTES, timeout=LONG_TIMEOUT)
+        until(lambda: read_status(throttler.socket)["ledger_error"] is None, timeout=LONG_TIMEOUT)
+        until(lambda: used_bytes(site) >= last_written + DOWNLOAD_BYTES, timeout=LONG_TIMEOUT)
         output = throttler.process.output()
-        assert output.count("what budgets count is written later") == 1, output
-        assert used(site) < last_written + 2 * DOWNLOAD_BYTES, "nothing counts twice"
+        assert output.count("the counts of budgets are written later") == 1, output
+        assert used_bytes(site) < last_written + 2 * DOWNLOAD_BYTES, "no byte counts twice"
 
 
 @pytest.mark.nightly
@@ -327,8 +337,8 @@ def test_throttler_does_not_start_with_damaged_pages(site: Site, ledger_disk: Pa
     site.policy.write_text(COUNTED)
     with running(site), listening(site) as listener:
         download(site, listener)
-        until(lambda: used(site) >= DOWNLOAD_BYTES, timeout=LONG_TIMEOUT)
-    last_written, before, pages = used(site), site.kernel_dump(), overwrite_pages(ledger)
+        until(lambda: used_bytes(site) >= DOWNLOAD_BYTES, timeout=LONG_TIMEOUT)
+    last_written, before, pages = used_bytes(site), site.kernel_dump(), overwrite_pages(ledger)
     argv = [program("mptcp-throttler"), "run", "--config", str(site.config)]
     process = site.proxy.popen(argv, name="damaged", mounts=throttler_mounts(site.proxy))
     assert process.wait(60) == 1
@@ -337,4 +347,4 @@ def test_throttler_does_not_start_with_damaged_pages(site: Site, ledger_disk: Pa
     assert site.kernel_dump() == before
     repair(ledger, pages)
     with running(site):
-        assert used(site) == last_written
+        assert used_bytes(site) == last_written

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import faults
 import pytest
 import time_limit
-from faults import MAX_GAP, MAX_REPAIR_SECONDS, Pulse, allowed, longest_gap, repair_seconds
+from faults import MAX_GAP, MAX_REPAIR_SECONDS, Pulse, allowed_seconds, longest_gap, repair_seconds
 from throttler_site import until
 from time_limit import MAX_SLOWNESS
 
@@ -34,13 +34,13 @@ def test_gap_excludes_time_in_which_the_machine_stalled(
 
 
 def test_allowed_time_grows_with_load_up_to_a_limit() -> None:
-    assert allowed(0.0) == MAX_REPAIR_SECONDS
-    assert allowed(0.5) == MAX_REPAIR_SECONDS * (1 + (MAX_SLOWNESS - 1) / 2)
-    assert allowed(1.0) == allowed(1.1) == allowed(None) == MAX_REPAIR_SECONDS * MAX_SLOWNESS
+    assert allowed_seconds(0.0) == MAX_REPAIR_SECONDS
+    assert allowed_seconds(0.5) == MAX_REPAIR_SECONDS * (1 + (MAX_SLOWNESS - 1) / 2)
+    assert allowed_seconds(1.0) == allowed_seconds(1.1) == allowed_seconds(None) == MAX_REPAIR_SECONDS * MAX_SLOWNESS
 
 
 def test_repair_that_is_always_late_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The damage is repaired after 0.3 s, by a clock that advances with each check, but the allowed time is 0.1 s.
+    """The repair takes 0.3 s on a clock that advances with each check, but the allowed time is 0.1 s.
 
     The load of the machine is ignored.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests on a host that lacks a feature: the throttler ends with one line and status 1, or reports that and runs."""
+"""Tests on a host that lacks a feature: the throttler logs one line, and ends with status 1 or runs without it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from throttler_site import (
     IPPROTO_MPTCP,
     POLICY,
     Site,
-    ask,
     clients,
     connected,
     connection,
     listening,
     make_site,
+    read_status,
     until,
 )
 
@@ -67,11 +67,11 @@ class MissingFeature:
     netfilter: str = "iptables"
     policy: str = POLICY
     runs: str | None = None
-    """Backend with which the throttler still runs. None: it does not run."""
+    """Netfilter backend with which the throttler still runs, or None if it does not run."""
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def no_socket(family: int, protocol: int) -> tuple[Refusal, ...]:
+def refuse_socket(family: int, protocol: int) -> tuple[Refusal, ...]:
     return (("socket", {0: family, 2: protocol}, errno.EPROTONOSUPPORT),)
 
 
@@ -92,15 +92,15 @@ MISSING_FEATURES = {
     "ipset": MissingFeature(
         "iptables: ipset has no sets hash:ip,port,ip (module ip_set_hash_ipportip)", "hash:ip,port,ip"
     ),
-    "ipset, any backend will do": MissingFeature("", "hash:ip,port,ip", netfilter="auto", runs="nftables"),
+    "ipset, any backend allowed": MissingFeature("", "hash:ip,port,ip", netfilter="auto", runs="nftables"),
     "netfilter": MissingFeature(
         "no netfilter backend: iptables: ipset does not answer (open a netlink socket: Protocol not supported; the "
         "kernel needs netfilter's netlink (module nfnetlink)); nftables: open a netlink socket",
-        refusals=no_socket(AF_NETLINK, NETLINK_NETFILTER),
+        refusals=refuse_socket(AF_NETLINK, NETLINK_NETFILTER),
         netfilter="auto",
     ),
     "legacy tables": MissingFeature(
-        "no netfilter backend: iptables: legacy iptables does not answer", refusals=no_socket(AF_INET, IPPROTO_RAW)
+        "no netfilter backend: iptables: legacy iptables does not answer", refusals=refuse_socket(AF_INET, IPPROTO_RAW)
     ),
     "nftables": MissingFeature(
         "create the nftables table inet mptcp_throttler: Error: Could not process rule: No such file or directory",
@@ -118,7 +118,7 @@ MISSING_FEATURES = {
     ),
     "socket diagnostics": MissingFeature(
         "the kernel needs socket diagnostics (modules inet_diag, tcp_diag, mptcp_diag)",
-        refusals=no_socket(AF_NETLINK, NETLINK_SOCK_DIAG),
+        refusals=refuse_socket(AF_NETLINK, NETLINK_SOCK_DIAG),
     ),
     "path-manager events": MissingFeature(
         "no path-manager events; the sockets are listed every second instead", "mptcp_pm", runs="iptables"
@@ -199,7 +199,7 @@ def test_throttler_reports_a_missing_feature_in_one_line(host: Site, tmp_path: P
 
 
 ALL_MISSING_FEATURES = {**MISSING_FEATURES, "forwarding at ingress": MissingFeature("", "fwd", policy=UPLOAD_POLICY)}
-"""Without a check, the daemon would notice the last lack only at the first upload that it caps."""
+"""Only the check finds the last one early: the daemon would notice it at the first upload that it caps."""
 REPORTED_BY_CHECK = {
     "libpcap": "libpcap cannot be loaded: ",
     "libnftables": "libnftables cannot be loaded: ",
@@ -211,7 +211,7 @@ REPORTED_BY_CHECK = {
     "socket diagnostics": "NETLINK_SOCK_DIAG does not work (Protocol not supported), kernel option CONFIG_INET_DIAG: ",
     "ipset": "netfilter: iptables does not work (ipset has no sets hash:ip,port,ip (module ip_set_hash_ipportip)), "
     "kernel option CONFIG_IP_NF_MANGLE, ",
-    "ipset, any backend will do": "",
+    "ipset, any backend allowed": "",
     "legacy tables": "netfilter: iptables does not work (legacy iptables does not answer (",
     "netfilter": "netfilter: netfilter does not work (iptables: ipset does not answer (open a netlink socket: ",
     "nftables": "netfilter: nftables does not work (create the nftables table inet mptcp_throttler: Error: Could not "
@@ -241,15 +241,15 @@ def test_check_reports_a_missing_feature(host: Site, tmp_path: Path, name: str) 
     write_throttler_config(host.proxy, host.policy, settings={"netfilter": missing.netfilter})
     host.policy.write_text(missing.policy)
     check = [program("mptcp-throttler"), "check", "--config", str(host.config)]
-    for lacking in (False, True):
-        argv, env = command_without(missing, tmp_path, check) if lacking else (check, {})
+    for is_missing in (False, True):
+        argv, env = command_without(missing, tmp_path, check) if is_missing else (check, {})
         process = host.proxy.popen(argv, name="check", env=env)
         status, output = process.wait(60), process.output()
-        assert status == (1 if lacking and missing.runs is None else 0), output
-        # Ignore the messages that no proxy listens here, and that no client's network is near.
+        assert status == (1 if is_missing and missing.runs is None else 0), output
+        # Ignore the messages that no proxy listens here, and that no client network is directly connected.
         ignored = " errors", "nobody listens", "note: paths: "
         reported = [line for line in output.splitlines() if not any(each in line for each in ignored)]
-        assert [words in each for each in reported] == [True] * (lacking and bool(words)), output
+        assert [words in each for each in reported] == [True] * (is_missing and bool(words)), output
 
 
 def test_check_passes_without_ifb_if_the_policy_caps_no_uploads(host: Site, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_throttler_reports_disabled_mptcp_and_caps_once_it_is_enabled(host: Site
 
 
 def test_connections_of_an_older_listener_are_capped_after_mptcp_is_disabled(host: Site, tmp_path: Path) -> None:
-    """Defect: the log reported that connections then have one subflow, and that rules with min_subflows 1 cap them."""
+    """Defect: the log claimed that such connections have one subflow and are capped only with min_subflows 1."""
     off = ["sysctl", "-w", "net.mptcp.enabled=0"]
     with listening(host) as listener, host.proxy.changed(off, ["sysctl", "-w", "net.mptcp.enabled=1"]):
         process = start(host, MissingFeature("", runs="iptables"), tmp_path)
@@ -315,8 +315,8 @@ def test_plain_connections_are_not_capped_on_a_kernel_without_mptcp(host: Site, 
             received += len(client.recv(100_000))
         # The daemon has read the segments that passed its capture filter.
         status_socket = Path(throttler_mounts(host.proxy)["/run/mptcp-throttler"]) / STATUS_SOCKET
-        until(lambda: ask(status_socket)["counters"]["observers"]["segments"] > 0, timeout=LONG_TIMEOUT)
-        status = ask(status_socket)
+        until(lambda: read_status(status_socket)["counters"]["observers"]["segments"] > 0, timeout=LONG_TIMEOUT)
+        status = read_status(status_socket)
         assert (status["connections"], host.entries()) == ([], {})
     process.signal(15)
     assert process.wait(60) == 0
@@ -329,7 +329,7 @@ def test_caps_follow_socket_lists_if_there_are_no_path_manager_events(host: Site
     process = start(host, replace(MISSING_FEATURES["path-manager events"], settings={"verify_interval": 600}), tmp_path)
     with connection(host):
         until(lambda: clients(host.entries()) == ["10.77.1.2"], timeout=LONG_TIMEOUT)
-    # An entry is kept for a while, in case data of its subflow are still in flight.
+    # An entry is kept for some time, because data of its subflow may be in flight.
     until(lambda: not host.entries(), timeout=DRAIN_SECONDS + LONG_TIMEOUT)
     process.signal(15)
     assert process.wait(60) == 0
@@ -341,8 +341,8 @@ def test_second_throttler_in_the_network_namespace_is_refused(host: Site, tmp_pa
     other = tmp_path / "state"
     other.mkdir()
     for number in range(3):
-        elsewhere = {"state_directory": str(other), "status_socket": str(other / "s")}
-        second = start(host, MissingFeature("", settings=elsewhere), tmp_path)
+        other_paths = {"state_directory": str(other), "status_socket": str(other / "s")}
+        second = start(host, MissingFeature("", settings=other_paths), tmp_path)
         assert second.wait(60) == 1, number
         expected = f"mptcp-throttler already runs in this network namespace: process {first.pid}"
         assert expected in second.output()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which bursts of connections overflow the throttler's buffers: its state is soon correct again.
+"""Tests in which bursts of connections overflow the throttler's buffers: it corrects its state within seconds.
 
-The buffers have the kernel's minimum size, and the throttler is stopped (SIGSTOP) while connections open and close. The
-events are therefore lost, and no periodic comparison repairs the state.
+The buffers have the kernel's minimum size, and the throttler is stopped (SIGSTOP) while connections open and close, so
+events are lost. No periodic comparison repairs the state.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from faults import LONG_TIMEOUT, RARE_INTERVAL, timed, traffic
-from throttler_site import IPPROTO_MPTCP, POLICY, PORT, Site, ask, make_site
+from faults import LONG_TIMEOUT, RARE_INTERVAL, measure_time, traffic
+from throttler_site import IPPROTO_MPTCP, POLICY, PORT, Site, make_site, read_status
 
 from mptcp_lab.testbed import Process, Testbed
 from mptcp_lab.testbed.services import Throttler, python_command, throttler_mounts, wait_until, write_throttler_config
@@ -25,7 +25,7 @@ from mptcp_lab.testbed.services import Throttler, python_command, throttler_moun
 pytestmark = pytest.mark.kernel
 
 CONNECTIONS = 150
-"""Connections of one storm. Each has two subflows."""
+"""Connections per burst. Each has two subflows."""
 ROUNDS = 3
 # The daemon itself, with buffers that hold only a few messages.
 DAEMON = """
@@ -54,26 +54,26 @@ while True:
 CLIENT = """
 import socket, sys
 proxy, port, pipe = sys.argv[1:]
-held = []
+open_sockets = []
 for line in open(pipe):
-    fresh = [socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) for _ in range(int(line))]
-    for each in fresh:
+    new_sockets = [socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) for _ in range(int(line))]
+    for each in new_sockets:
         each.connect((proxy, int(port)))
         each.sendall(b"?")
         each.recv(1)
-    for each in held:
+    for each in open_sockets:
         each.close()
-    held = fresh
+    open_sockets = new_sockets
     print("done", flush=True)
 """
 
 
-class Storm:
-    """Connections that all open at once, and all close at once."""
+class Burst:
+    """Connections that open at the same time, and close at the same time."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._pipe = site.testbed.directory / "storm"
+        self._pipe = site.testbed.directory / "burst"
         self._pipe.write_text("")
         server = site.proxy.popen(python_command(SERVER, str(PORT)), name="server")
         wait_until(lambda: f":{PORT} " in site.proxy.run(["ss", "-HMtln"]).stdout, "the server listens", process=server)
@@ -101,7 +101,7 @@ def kernel_subflows(site: Site) -> set[str]:
 
 
 def status_subflows(throttler: Throttler) -> set[str]:
-    connections = ask(throttler.socket)["connections"]
+    connections = read_status(throttler.socket)["connections"]
     return {each["remote"] for connection in connections for each in connection["subflows"]}
 
 
@@ -128,8 +128,8 @@ def throttler(site: Site) -> Iterator[Throttler]:
 
 
 @contextmanager
-def traffic_during_the_storm(site: Site) -> Iterator[None]:
-    """Exchange data with the storm's server over a separate connection with two subflows."""
+def traffic_during_the_burst(site: Site) -> Iterator[None]:
+    """Exchange data with the burst's server over a separate connection with two subflows."""
     with site.client.entered():
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
     with client:
@@ -141,12 +141,12 @@ def traffic_during_the_storm(site: Site) -> Iterator[None]:
 
 
 def test_state_is_corrected_after_lost_events(site: Site, throttler: Throttler) -> None:
-    storm = Storm(site)
-    with traffic_during_the_storm(site):
-        check_recovery(storm, site, throttler)
+    burst = Burst(site)
+    with traffic_during_the_burst(site):
+        check_recovery(burst, site, throttler)
 
 
-def check_recovery(storm: Storm, site: Site, throttler: Throttler) -> None:
+def check_recovery(burst: Burst, site: Site, throttler: Throttler) -> None:
     process = throttler.process
     tried = []
 
@@ -157,23 +157,23 @@ def check_recovery(storm: Storm, site: Site, throttler: Throttler) -> None:
         count = CONNECTIONS if number < ROUNDS - 1 else 3
         process.signal(signal.SIGSTOP)
         try:
-            storm.open_connections(count)
-            # The joins arrive a moment later.
+            burst.open_connections(count)
+            # The joins follow the connections.
             wait_until(partial(has, 2 + 2 * count), "both subflows", timeout=LONG_TIMEOUT)
             site.proxy.run(["tc", "qdisc", "del", "dev", "wan0", "root"])
         finally:
             process.signal(signal.SIGCONT)
-        wanted = kernel_subflows(site)
-        capped = {end.replace(":", " ") for end in wanted if end.startswith("10.77.1.")}
+        expected = kernel_subflows(site)
+        capped = {end.replace(":", " ") for end in expected if end.startswith("10.77.1.")}
 
-        def is_correct(wanted: set[str] = wanted, capped: set[str] = capped) -> bool:
-            # Entries of ended subflows are kept for a while, in case data are still in flight.
-            return status_subflows(throttler) == wanted and site.entries().keys() >= capped and is_shaped(site)
+        def is_correct(expected: set[str] = expected, capped: set[str] = capped) -> bool:
+            # Entries of ended subflows are kept for some time, because data may be in flight.
+            return status_subflows(throttler) == expected and site.entries().keys() >= capped and is_shaped(site)
 
-        tried.append(timed(is_correct))
-        print(f"{len(wanted)} subflows: {tried[-1].seconds:.2f} s later")
+        tried.append(measure_time(is_correct))
+        print(f"{len(expected)} subflows: {tried[-1].seconds:.2f} s later")
     assert any(each.is_in_time for each in tried), tried
-    counters = ask(throttler.socket)["counters"]["observers"]
+    counters = read_status(throttler.socket)["counters"]["observers"]
     output = process.output()
     # Check that events really were lost.
     assert counters["kernel_events_lost"] >= ROUNDS - 1

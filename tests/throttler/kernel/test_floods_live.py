@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with thousands of forged segments a second: the caps of a real client stay, and the cost is bounded."""
+"""Tests with thousands of forged segments per second: real caps stay, and CPU time and memory are bounded."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 import pytest
-from throttler_site import PORT, Site, ask, clients, connected, listening, make_site, running, until
-from wire import Link, link
+from proxy_link import Link, link
+from throttler_site import PORT, Site, clients, connected, listening, make_site, read_status, running, until
 
 from mptcp_lab.agent.processors import process_seconds
 from mptcp_lab.testbed import LiveNode, Testbed
@@ -35,8 +35,8 @@ from mptcp_throttler.mptcp.segment import parse_frame
 pytestmark = pytest.mark.kernel
 FLOOD_SECONDS, FRAMES_PER_SECOND, BURST = 5.0, 10_000, 100
 MIN_PER_SECOND = FRAMES_PER_SECOND / 5
-"""Required average rate of the whole flood, segments per second. A busy machine sends late, then catches up. The test
-prints the rate that was reached. The limit is this low because sender, proxy and throttler share the processors with
+"""Required mean rate of the whole flood, segments per second. A busy machine sends late, and faster afterwards. The
+test prints the measured rate. The limit is low, because sender, proxy and throttler share the processors with
 other programs."""
 MIN_GUESSES_PER_SECOND = FRAMES_PER_SECOND / 2
 """Guessed HMACs that the kernel must refuse per second. Even under other load, two processors refuse all 10,000."""
@@ -49,15 +49,15 @@ WRONG_HMAC = "MPTcpExtMPJoinAckHMacFailure"
 FRAME_COUNT = 4000
 """Number of different frames."""
 MIN_SEGMENTS_READ = MIN_PER_SECOND * FLOOD_SECONDS
-"""Minimum number of segments that the throttler must read. It reads for half of the time of a processor."""
+"""Minimum number of segments that the throttler must read. It may use half of a processor for reading."""
 MAX_RELATIVE_COST = 15.0
 """Maximum CPU time of the daemon per segment, including all its other work, relative to the time that only parsing a
-segment takes. The ratio does not depend on the speed of the machine. While busy loops ran, so that the daemon read
-fewer segments at once, the ratio was 9.6."""
+segment takes. The ratio does not depend on the speed of the machine. It was 9.6 with busy loops in other processes,
+because the daemon then read fewer segments at once."""
 MAX_RESYNCS_PER_SECOND = 0.5
 """Maximum number of comparisons with the kernel per second. One every three ``verify_interval`` (6 s here) is normal.
 
-Dropped segments cause none.
+Dropped segments cause no comparison.
 """
 START_CPU_SECONDS, MAX_CPU_SHARE = 0.5, 0.85
 """CPU seconds of the daemon at the beginning, and then its maximum share of one processor: 0.5 for reading segments,
@@ -80,7 +80,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
     return site
 
 
-def frames(wire: Link, kind: str, token: int = 0) -> list[bytes]:
+def frames(proxy_link: Link, kind: str, token: int = 0) -> list[bytes]:
     from mptcp_layers import MpCapable, MpJoinAck, MpJoinSyn, tcp_option
 
     rng = random.Random(8684)
@@ -92,29 +92,29 @@ def frames(wire: Link, kind: str, token: int = 0) -> list[bytes]:
         return tcp_option(MpJoinSyn(address_id=rng.randrange(256), token=token, nonce=rng.getrandbits(32)))
 
     makers: dict[str, Callable[[], bytes]] = {
-        "MP_CAPABLE": lambda: wire.frame(client(), flags="S", ack=0, options=[tcp_option(MpCapable())]),
-        "guessed tokens": lambda: wire.frame(client(), flags="S", ack=0, options=[join(rng.getrandbits(32))]),
-        "right token": lambda: wire.frame(client(), flags="S", ack=0, options=[join(token)]),
-        "guessed HMACs": lambda: wire.frame(
+        "MP_CAPABLE": lambda: proxy_link.frame(client(), flags="S", ack=0, options=[tcp_option(MpCapable())]),
+        "guessed tokens": lambda: proxy_link.frame(client(), flags="S", ack=0, options=[join(rng.getrandbits(32))]),
+        "right token": lambda: proxy_link.frame(client(), flags="S", ack=0, options=[join(token)]),
+        "guessed HMACs": lambda: proxy_link.frame(
             client(), flags="A", options=[tcp_option(MpJoinAck(hmac=rng.randbytes(20)))]
         ),
         # As many options as fit into a header.
-        "options": lambda: wire.frame(client(), flags="A", options=[(30, b"\x51")] * 13),
+        "options": lambda: proxy_link.frame(client(), flags="A", options=[(30, b"\x51")] * 13),
     }
     return [makers[kind]() for _ in range(FRAME_COUNT)]
 
 
 class Flood:
-    """A thread that sends frames at the wanted rate."""
+    """A thread that sends `FRAMES_PER_SECOND`."""
 
-    def __init__(self, wire: Link, frames: list[bytes]) -> None:
-        self.count, self._over, self._volley = 0, threading.Event(), wire.volley(frames, BURST)
+    def __init__(self, proxy_link: Link, frames: list[bytes]) -> None:
+        self.count, self._over, self._batches = 0, threading.Event(), proxy_link.batches(frames, BURST)
         self._begin = time.monotonic()
         self._sender = threading.Thread(target=self._send)
 
     def _send(self) -> None:
         while not self._over.is_set():
-            self.count += self._volley.send()
+            self.count += self._batches.send()
             self._over.wait(max(0.0, self._begin + self.count / FRAMES_PER_SECOND - time.monotonic()))
 
     @property
@@ -123,7 +123,7 @@ class Flood:
 
     def is_too_short(self) -> bool:
         """Return whether the flood has been too short or too slow so far."""
-        assert self.seconds < FLOOD_TIMEOUT, f"{self.count} in {self.seconds:.0f} s are no flood"
+        assert self.seconds < FLOOD_TIMEOUT, f"{self.count} in {self.seconds:.0f} s are not a flood"
         return self.seconds < FLOOD_SECONDS or self.count < MIN_PER_SECOND * self.seconds
 
     def __enter__(self) -> Flood:
@@ -141,7 +141,7 @@ def memory_of(pid: int) -> int:
 
 
 def seconds_to_read(frames: list[bytes]) -> float:
-    """Return the CPU seconds for parsing one of *frames*, on this machine at this time."""
+    """Return the CPU seconds that this machine needs now to parse one of *frames*."""
     durations = []
     for _ in range(5):
         begin = time.thread_time()
@@ -153,38 +153,38 @@ def seconds_to_read(frames: list[bytes]) -> float:
 
 def paths_and_caps(throttler: Throttler) -> list[list[tuple[str, int | None]]]:
     """Return path and cap of each subflow of each connection."""
-    connections = ask(throttler.socket)["connections"]
+    connections = read_status(throttler.socket)["connections"]
     return [sorted((each["path"], each["rate"]) for each in connection["subflows"]) for connection in connections]
 
 
-def both_are_in_the_kernel(site: Site) -> bool:
-    """Return whether the kernel has the caps of the client's two connections. Caps are applied after their decision."""
+def kernel_has_both_caps(site: Site) -> bool:
+    """Return whether the kernel has the caps of both connections, which it gets after the daemon's decision."""
     return clients(site.entries()).count("10.77.1.2") == 2
 
 
 @pytest.mark.nightly(except_for=("guessed tokens",))
 @pytest.mark.parametrize("kind", ["MP_CAPABLE", "guessed tokens", "guessed HMACs", "options"])
 def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> None:
-    with running(site) as throttler, listening(site) as listener, link(site) as wire, connected(site, listener):
+    with running(site) as throttler, listening(site) as listener, link(site) as proxy_link, connected(site, listener):
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
-        forged, pid = frames(wire, kind), throttler.process.pid
-        read = observed(throttler)
+        forged, pid = frames(proxy_link, kind), throttler.process.pid
+        read = count_segments_read(throttler)
         memory, used, begin = memory_of(pid), process_seconds(pid), time.monotonic()
-        with Flood(wire, forged) as flood:
+        with Flood(proxy_link, forged) as flood:
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
-                until(lambda: paths_and_caps(throttler) == [EXPECTED, EXPECTED] and both_are_in_the_kernel(site))
+                until(lambda: paths_and_caps(throttler) == [EXPECTED, EXPECTED] and kernel_has_both_caps(site))
                 while flood.is_too_short():
                     assert paths_and_caps(throttler) == [EXPECTED, EXPECTED]
-                    assert both_are_in_the_kernel(site)
+                    assert kernel_has_both_caps(site)
                     time.sleep(0.3)
             seconds_per_frame = seconds_to_read(forged)
             spent, seconds = process_seconds(pid) - used, time.monotonic() - begin
-            sent, received = flood.count, observed(throttler) - read
+            sent, received = flood.count, count_segments_read(throttler) - read
         cost = spent / received / seconds_per_frame
         print(
             f"{kind}: {sent / seconds:.0f}/s, {received / sent:.2f} read for each, {spent / seconds:.0%} of a CPU, "
-            f"{cost:.1f} times what reading takes"
+            f"{cost:.1f} times the cost of parsing"
         )
         assert received > MIN_SEGMENTS_READ
         assert cost < MAX_RELATIVE_COST
@@ -195,11 +195,11 @@ def test_flood_changes_no_cap_and_its_cost_is_bounded(site: Site, kind: str) -> 
 @pytest.mark.nightly
 def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
     """The forged joins have the right token, which an attacker on the path could read, but a wrong HMAC."""
-    with running(site) as throttler, listening(site) as listener, link(site) as wire, connected(site, listener):
+    with running(site) as throttler, listening(site) as listener, link(site) as proxy_link, connected(site, listener):
         listener.listen(BACKLOG)
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
-        (token,) = (int(each["token"], 16) for each in ask(throttler.socket)["connections"])
-        core, pid, forged = site.testbed["core"], throttler.process.pid, frames(wire, "right token", token)
+        (token,) = (int(each["token"], 16) for each in read_status(throttler.socket)["connections"])
+        core, pid, forged = site.testbed["core"], throttler.process.pid, frames(proxy_link, "right token", token)
         file, program = core.directory / "joins", compile_guessing(core)
         file.write_bytes(b"".join(len(each).to_bytes(2, "big") + each for each in forged))
         before, kernel, memory = counters(throttler), site.proxy.mib().get(WRONG_HMAC, 0), memory_of(pid)
@@ -213,14 +213,14 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
         try:
             # A client that connects during the flood is served, and is capped.
             with connected(site, listener):
-                until(lambda: paths_and_caps(throttler) == [EXPECTED, EXPECTED] and both_are_in_the_kernel(site))
+                until(lambda: paths_and_caps(throttler) == [EXPECTED, EXPECTED] and kernel_has_both_caps(site))
                 while time.monotonic() < begin + FLOOD_SECONDS or refused_hmacs() < MIN_GUESSES_PER_SECOND * (
                     time.monotonic() - begin
                 ):
                     assert attacker.running, attacker.output()
                     assert time.monotonic() < begin + FLOOD_TIMEOUT, attacker.output()
                     assert paths_and_caps(throttler) == [EXPECTED, EXPECTED]
-                    assert both_are_in_the_kernel(site)
+                    assert kernel_has_both_caps(site)
                     time.sleep(0.3)
             seconds_per_frame = seconds_to_read(forged)
             spent, after, guessed = process_seconds(pid) - used, counters(throttler), refused_hmacs()
@@ -234,7 +234,7 @@ def test_flood_of_joins_with_wrong_hmac_changes_no_cap(site: Site) -> None:
         print(
             f"refused by kernel and throttler: {guessed / seconds:.0f}/s, {refused / seconds:.0f}/s; segments read and "
             f"dropped: {read / seconds:.0f}/s, {dropped / seconds:.0f}/s; {resyncs} resyncs in {seconds:.1f} s; "
-            f"{spent / seconds:.0%} of a processor, {cost:.1f} times what reading takes, {growth} kB more"
+            f"{spent / seconds:.0%} of a processor, {cost:.1f} times the cost of parsing, {growth} kB more"
         )
         assert refused > 0
         assert read > MIN_SEGMENTS_READ
@@ -253,10 +253,10 @@ def compile_guessing(node: LiveNode) -> Path:
 
 
 def counters(throttler: Throttler) -> dict[str, dict[str, int]]:
-    return dict(ask(throttler.socket)["counters"])
+    return dict(read_status(throttler.socket)["counters"])
 
 
-def observed(throttler: Throttler) -> int:
+def count_segments_read(throttler: Throttler) -> int:
     return counters(throttler)["observers"]["segments"]
 
 
@@ -271,14 +271,14 @@ def squid_site(make_module_testbed: Callable[..., Testbed], require: Any) -> tup
 
 
 @pytest.mark.nightly
-def test_flood_does_not_keep_clients_from_the_proxy(squid_site: tuple[Site, Origin, Proxy]) -> None:
+def test_proxy_serves_clients_during_a_flood(squid_site: tuple[Site, Origin, Proxy]) -> None:
     site, origin, proxy = squid_site
     command = mptcp_command(["curl", "-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code} %{size_download}"])
     (squid,) = (pid for parent in children(proxy.process.pid) for pid in children(parent))
-    with running(site) as throttler, link(site) as wire, idle_connection(site, origin):
+    with running(site) as throttler, link(site) as proxy_link, idle_connection(site, origin):
         until(lambda: paths_and_caps(throttler) == [EXPECTED])
-        forged, memory = frames(wire, "MP_CAPABLE"), memory_of(squid)
-        with Flood(wire, forged) as flood:
+        forged, memory = frames(proxy_link, "MP_CAPABLE"), memory_of(squid)
+        with Flood(proxy_link, forged) as flood:
             downloads = 0
             while flood.is_too_short() or not downloads:
                 output = site.client.run([*command, "-x", proxy.url(), origin.url("file")], timeout=90).stdout

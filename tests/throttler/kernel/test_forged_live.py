@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with forged segments on the link in front of the proxy, while real connections exist: the segments lift no cap.
+"""Tests with forged segments on the proxy's link, while real connections exist: the segments lift no cap.
 
 The frames have the client's or the proxy's address and random sequence numbers, so that the proxy's kernel drops them.
 """
@@ -16,19 +16,19 @@ from functools import partial
 from typing import Any
 
 import pytest
+from proxy_link import Link, link
 from throttler_site import (
     IPPROTO_MPTCP,
     PORT,
     Site,
-    ask,
     both_subflows_known,
     clients,
     connection,
     make_site,
+    read_status,
     running,
     until,
 )
-from wire import Link, link
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
@@ -55,7 +55,7 @@ def site(request: pytest.FixtureRequest, make_module_testbed: Callable[..., Test
 
 def check_capped(throttler: Throttler) -> dict[str, Any]:
     """Return the only connection, after checking that it has its two subflows and its cap."""
-    (reported,) = ask(throttler.socket)["connections"]
+    (reported,) = read_status(throttler.socket)["connections"]
     found = {each["path"]: (each["backup"], each["rate"]) for each in reported["subflows"]}
     assert found == {"ethernet": (False, 5_000_000), "wifi": (False, None)}
     assert len(reported["subflows"]) == 2
@@ -68,41 +68,43 @@ def client_endpoints(reported: dict[str, Any]) -> dict[str, tuple[str, int]]:
     return {path: (address.strip("[]"), int(port)) for path, (address, port) in remotes.items()}
 
 
-def send_and_wait(throttler: Throttler, wire: Link, frames: list[bytes], port: int = 20_000) -> None:
+def send_and_wait(throttler: Throttler, proxy_link: Link, frames: list[bytes], port: int = 20_000) -> None:
     """Send *frames* and wait until the daemon has read them.
 
     As a marker, a join that the proxy refuses is sent last.
     """
     from mptcp_layers import MpJoinSyn, tcp_option
 
-    def refused() -> int:
-        return int(ask(throttler.socket)["counters"]["tracker"]["joins_refused"])
+    def refused_join_count() -> int:
+        return int(read_status(throttler.socket)["counters"]["tracker"]["joins_refused"])
 
-    before = refused()
+    before = refused_join_count()
     for frame in frames:
-        wire.send(frame)
-    wire.send(wire.frame((UNUSED_ADDRESS, port), flags="S", ack=0, options=[tcp_option(MpJoinSyn(token=0))]))
-    until(lambda: refused() > before)
+        proxy_link.send(frame)
+    proxy_link.send(
+        proxy_link.frame((UNUSED_ADDRESS, port), flags="S", ack=0, options=[tcp_option(MpJoinSyn(token=0))])
+    )
+    until(lambda: refused_join_count() > before)
 
 
 def lookups_are_complete(throttler: Throttler) -> bool:
-    """Return whether the daemon has looked up in the kernel everything that was in doubt."""
-    status = ask(throttler.socket)["counters"]
+    """Return whether the daemon has asked the kernel about every doubtful subflow."""
+    status = read_status(throttler.socket)["counters"]
     return bool(status["observers"]["questions"] > 0 and status["tables"]["questions"] == 0)
 
 
 def segments_read(throttler: Throttler) -> int:
     """Return the number of segments that the daemon has read."""
-    return int(ask(throttler.socket)["counters"]["observers"]["segments"])
+    return int(read_status(throttler.socket)["counters"]["observers"]["segments"])
 
 
-def forgeries(wire: Link, endpoints: dict[str, tuple[str, int]]) -> tuple[list[bytes], ...]:
-    """Return frames. Some lifted a cap in earlier versions. For the last ones, the daemon looks in the kernel."""
+def forgeries(proxy_link: Link, endpoints: dict[str, tuple[str, int]]) -> tuple[list[bytes], ...]:
+    """Return forged frames. Some lifted a cap in earlier versions. The last list makes the daemon ask the kernel."""
     from mptcp_layers import Dss, MpCapable, MpFail, MpFastclose, MpTcprst, tcp_option
 
     opening = tcp_option(MpCapable())
     priority = [
-        wire.frame(end, flags="A", options=[option], checksum=checksum)
+        proxy_link.frame(end, flags="A", options=[option], checksum=checksum)
         for end in endpoints.values()
         for option in (MP_PRIO, MP_PRIO_OF_RFC_6824)
         for checksum in (None, 1)
@@ -112,13 +114,13 @@ def forgeries(wire: Link, endpoints: dict[str, tuple[str, int]]) -> tuple[list[b
         for end in endpoints.values()
         for options in ([], [opening])
         for frame in (
-            wire.frame(end, flags="S", seq=4711, ack=0, options=options),
-            wire.frame(end, from_proxy=True, flags="SA", seq=815, ack=4712, options=options),
+            proxy_link.frame(end, flags="S", seq=4711, ack=0, options=options),
+            proxy_link.frame(end, from_proxy=True, flags="SA", seq=815, ack=4712, options=options),
         )
     ]
     # These are options that close a connection or a subflow, or make it fall back to plain TCP.
     ending = [
-        wire.frame(end, from_proxy, flags=flags, options=[] if option is None else [tcp_option(option)])
+        proxy_link.frame(end, from_proxy, flags=flags, options=[] if option is None else [tcp_option(option)])
         for end in endpoints.values()
         for from_proxy in (False, True)
         for flags, option in (
@@ -140,13 +142,13 @@ def forgeries(wire: Link, endpoints: dict[str, tuple[str, int]]) -> tuple[list[b
 @pytest.mark.nightly(except_for=("nftables",))
 @pytest.mark.parametrize("family", [4, 6])
 def test_forged_frames_lift_no_cap(site: Site, family: int) -> None:
-    with running(site) as throttler, connection(site, family) as (client, proxy), link(site) as wire:
+    with running(site) as throttler, connection(site, family) as (client, proxy), link(site) as proxy_link:
         capped_client = [site.client.address("eth0", family)]
         until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == capped_client)
         reported = check_capped(throttler)
-        for frames in forgeries(wire, client_endpoints(reported)):
-            send_and_wait(throttler, wire, frames)
+        for frames in forgeries(proxy_link, client_endpoints(reported)):
+            send_and_wait(throttler, proxy_link, frames)
             assert check_capped(throttler)["token"] == reported["token"]
         until(lambda: lookups_are_complete(throttler))
         assert check_capped(throttler)["token"] == reported["token"]
@@ -165,32 +167,34 @@ def test_options_of_any_subtype_and_length_lift_no_cap(site: Site) -> None:
         for subtype in SUBTYPES
         for length in LENGTHS
     ]
-    with running(site) as throttler, connection(site), link(site) as wire:
+    with running(site) as throttler, connection(site), link(site) as proxy_link:
         until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         reported, entries, before = check_capped(throttler), site.entries(), segments_read(throttler)
         kinds = list(itertools.product(client_endpoints(reported).values(), FLAGS, (False, True)))
         for number, (end, flags, from_proxy) in enumerate(kinds):
-            frames = wire.with_each(end, options, flags=flags, from_proxy=from_proxy)
-            send_and_wait(throttler, wire, frames, 20_000 + number)
+            frames = proxy_link.with_each(end, options, flags=flags, from_proxy=from_proxy)
+            send_and_wait(throttler, proxy_link, frames, 20_000 + number)
         sent = len(options) * len(kinds)
         assert segments_read(throttler) > before + sent // 4, (
-            "the throttler read incoming options, except most of the subtypes of data"
+            "the throttler read the incoming options, except most DSS options"
         )
-        assert ask(throttler.socket)["counters"]["observers"]["segments_dropped"] == 0
+        assert read_status(throttler.socket)["counters"]["observers"]["segments_dropped"] == 0
         assert check_capped(throttler)["token"] == reported["token"]
         assert site.entries() == entries
 
 
 @pytest.mark.nightly(except_for=("nftables",))
 def test_incoming_segments_with_the_proxys_address_are_ignored(site: Site) -> None:
-    with running(site) as throttler, connection(site), link(site) as wire:
+    with running(site) as throttler, connection(site), link(site) as proxy_link:
         until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         end = client_endpoints(check_capped(throttler))["wifi"]
         before = segments_read(throttler)
         send_and_wait(
-            throttler, wire, [wire.frame(end, from_proxy=True, flags=flags) for flags in ("SA", "R", "FA")] * 100
+            throttler,
+            proxy_link,
+            [proxy_link.frame(end, from_proxy=True, flags=flags) for flags in ("SA", "R", "FA")] * 100,
         )
         assert before < segments_read(throttler) < before + 100
 
@@ -198,12 +202,12 @@ def test_incoming_segments_with_the_proxys_address_are_ignored(site: Site) -> No
 @pytest.mark.nightly(except_for=("iptables",))
 def test_handshake_that_the_kernel_drops_opens_no_connection(site: Site) -> None:
     """The third ACK of the handshake has the keys of both sides."""
-    with running(site) as throttler, connection(site), link(site) as wire:
+    with running(site) as throttler, connection(site), link(site) as proxy_link:
         until(lambda: both_subflows_known(throttler.socket))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         reported = check_capped(throttler)
-        wire.handshake((UNUSED_ADDRESS, 10_000))
-        send_and_wait(throttler, wire, [])
+        proxy_link.handshake((UNUSED_ADDRESS, 10_000))
+        send_and_wait(throttler, proxy_link, [])
         assert check_capped(throttler)["token"] == reported["token"]
         assert clients(site.entries()) == ["10.77.1.2"]
 
@@ -217,7 +221,8 @@ def test_priority_change_by_the_clients_kernel_changes_caps(site: Site) -> None:
         try:
             until(
                 lambda: (
-                    [each["backup"] for each in ask(throttler.socket)["connections"][0]["subflows"]] == [False, True]
+                    [each["backup"] for each in read_status(throttler.socket)["connections"][0]["subflows"]]
+                    == [False, True]
                 )
             )
             until(lambda: not site.entries())
@@ -227,14 +232,14 @@ def test_priority_change_by_the_clients_kernel_changes_caps(site: Site) -> None:
 
 
 @contextmanager
-def flooded(wire: Link, frame: bytes) -> Iterator[None]:
-    """Send *frame* many thousand times a second within the block."""
+def flood(proxy_link: Link, frame: bytes) -> Iterator[None]:
+    """Send *frame* many thousand times per second within the block."""
     over = threading.Event()
 
     def send() -> None:
         while not over.wait(FLOOD_PAUSE_SECONDS):
             for _ in range(FLOOD_BURST):
-                wire.send(frame)
+                proxy_link.send(frame)
 
     sender = threading.Thread(target=send)
     sender.start()
@@ -247,7 +252,7 @@ def flooded(wire: Link, frame: bytes) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def two_interfaces(make_module_testbed: Callable[..., Testbed], site: Site) -> Site:
-    """A proxy with one address and one interface per path. Comparisons with the kernel are too rare to help."""
+    """A proxy with one address and one interface per path. No periodic comparison with the kernel happens."""
     testbed = make_module_testbed(TWO_PATHS_TWO_INTERFACES)
     policy = testbed.directory / "policy.yaml"
     policy.write_text(
@@ -265,7 +270,7 @@ def test_join_keeps_its_interface_during_a_flood_of_remove_addr(two_interfaces: 
     address, service = site.client.address("eth0"), (site.proxy.address("wan0"), PORT)
     # The forged frames use the same link as the joins, so that the daemon reads both in the order of their arrival.
     core = site.testbed["core"]
-    with running(site) as throttler, closing(Link(core, site.proxy, "to-proxy1", "wan1")) as wire:
+    with running(site) as throttler, closing(Link(core, site.proxy, "to-proxy1", "wan1")) as proxy_link:
         with site.proxy.entered():
             listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
         with listener:
@@ -275,7 +280,7 @@ def test_join_keeps_its_interface_during_a_flood_of_remove_addr(two_interfaces: 
             for port in range(45_000, 45_000 + SHORT_CONNECTIONS):
                 with site.client.entered():
                     client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
-                with client, flooded(wire, wire.frame((address, port), flags="A", options=[REMOVE_ADDR])):
+                with client, flood(proxy_link, proxy_link.frame((address, port), flags="A", options=[REMOVE_ADDR])):
                     client.settimeout(60)
                     client.bind((address, port))
                     client.connect(service)
@@ -287,19 +292,19 @@ def test_join_keeps_its_interface_during_a_flood_of_remove_addr(two_interfaces: 
 
 
 @pytest.mark.nightly(except_for=("nftables",))
-def test_older_connections_are_capped_by_the_interface_of_their_route(two_interfaces: Site) -> None:
+def test_older_connections_are_capped_according_to_their_routes_interface(two_interfaces: Site) -> None:
     with connection(two_interfaces), running(two_interfaces) as throttler:
         until(lambda: capped_by_interface(throttler) == {"wan0": False, "wan1": True})
 
 
 def capped_by_interface(throttler: Throttler, port: int | None = None) -> dict[str | None, bool]:
-    """Return for each interface by which a subflow leaves whether that subflow has a class.
+    """Map the outgoing interface of each subflow to whether the subflow has a class.
 
-    With *port*, only the connection that its client opened from this port counts.
+    With *port*, use only the connection that its client opened from this port.
     """
     return {
         each["interface"]: each["classid"] is not None
-        for connection in ask(throttler.socket)["connections"]
+        for connection in read_status(throttler.socket)["connections"]
         for each in connection["subflows"]
         if port is None or is_connection_from(connection, port)
     }

@@ -55,10 +55,10 @@ def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., 
     def status() -> dict[str, Any]:
         return throttler.status()
 
-    def capped() -> int:
+    def capped_subflow_count() -> int:
         return sum(s["classid"] is not None for c in status()["connections"] for s in c["subflows"])
 
-    def received() -> int:
+    def received_bytes() -> int:
         return int(testbed["client"].counters()["wlan0"].received)
 
     def highest_rate() -> int:
@@ -66,7 +66,7 @@ def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., 
         (connection,) = status()["connections"]
         return max(each["rate"] or 0 for each in connection["subflows"])
 
-    def relaxed() -> bool:
+    def is_relaxed() -> bool:
         """Return whether the cap is relaxed, with its reason.
 
         Both values are from a single answer, because a trial may begin before the next answer.
@@ -76,12 +76,12 @@ def test_failing_path_relaxes_the_cap_of_a_download(make_testbed: Callable[..., 
         cause = "its uncapped path from 10.77.2.2 alone once carried"
         return cause in (connection["relaxed"] or "") and "cap of rule cap relaxed" in reason
 
-    wait_until(lambda: capped() == 1, "the cap is in force")
-    wait_until(lambda: received() > 5_000_000, "Wi-Fi has carried enough to measure its rate")
+    wait_until(lambda: capped_subflow_count() == 1, "the cap is in force")
+    wait_until(lambda: received_bytes() > 5_000_000, "Wi-Fi has carried enough to measure its rate")
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
     drop = DROP.replace("wlan0", device)
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
-        wait_until(relaxed, "the cap is relaxed")
+        wait_until(is_relaxed, "the cap is relaxed")
         # Defect: Ethernet's cap was lifted completely. It must be relaxed to the rate of Wi-Fi, which has 30 Mbit/s.
         assert 10_000_000 < highest_rate() < 36_000_000
     wait_until(lambda: status()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
@@ -105,37 +105,39 @@ def test_cap_without_guard_stays_while_another_cap_is_relaxed(
         command = ["curl", "-s", "-m", "300", "-o", "/dev/null", "-x", proxy.url(family), url]
         testbed["client"].popen(mptcp_command(command), name=f"download-{family}")
 
-    def capped() -> dict[str, Any]:
-        """Return the connections that have a cap, by the capped path."""
+    def capped_connections() -> dict[str, Any]:
+        """Map each capped path to its connection."""
         found = throttler.status()["connections"]
         return {s["path"]: c for c in found for s in c["subflows"] if s["classid"] is not None}
 
-    def received(device: str) -> int:
+    def received_bytes(device: str) -> int:
         return int(testbed["client"].counters()[device].received)
 
-    def counted(name: str) -> int:
+    def guard_counter(name: str) -> int:
         return int(throttler.status()["counters"]["guard"][name])
 
     tokens: dict[str, str] = {}
 
     def both_are_capped() -> bool:
-        """Return whether both have a cap, and note their tokens. An anticipated cap may be lifted for a moment."""
-        found = capped()
+        """Return whether both paths have a cap, and store the tokens. An anticipated cap may be lifted for a moment."""
+        found = capped_connections()
         tokens.update({path: each["token"] for path, each in found.items()})
         return len(found) == 2
 
     wait_until(both_are_capped, "both caps are in force")
-    wait_until(lambda: received("wlan0") > 10_000_000, "Wi-Fi has carried enough to measure its rate")
+    wait_until(lambda: received_bytes("wlan0") > 10_000_000, "Wi-Fi has carried enough to measure its rate")
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
     drop = DROP.replace("wlan0", device)
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
-        wait_until(lambda: counted("relaxations") > 0, "a cap is relaxed")
-        # The guard checks all connections together. Without a cap, this transfer takes longer than relaxing another cap
-        # would.
-        before = received("eth0")
-        wait_until(lambda: received("eth0") > before + 20_000_000, "the connection with the relaxed cap downloads more")
-        assert capped()["by-ipv6"]["relaxed"] is None
-    wait_until(lambda: counted("resumptions") > 0, "the cap is tried again")
+        wait_until(lambda: guard_counter("relaxations") > 0, "a cap is relaxed")
+        # The guard checks all connections at the same time. This transfer lasts longer than the guard needs to relax a
+        # cap.
+        before = received_bytes("eth0")
+        wait_until(
+            lambda: received_bytes("eth0") > before + 20_000_000, "the connection with the relaxed cap downloads more"
+        )
+        assert capped_connections()["by-ipv6"]["relaxed"] is None
+    wait_until(lambda: guard_counter("resumptions") > 0, "the cap is tried again")
     throttler.process.signal(signal.SIGTERM)
     assert throttler.process.wait(60) == 0
     relaxed = [line for line in throttler.process.output().splitlines() if "caps relaxed" in line]
@@ -168,10 +170,10 @@ def test_failing_path_relaxes_the_cap_of_an_upload(make_testbed: Callable[..., T
     def in_force() -> bool:
         return status()["counters"]["upload_entries"] == 1 and rate() == 5_000_000
 
-    def sent() -> int:
+    def sent_bytes() -> int:
         return int(testbed["client"].counters()["wlan0"].sent)
 
-    def relaxed() -> bool:
+    def is_relaxed() -> bool:
         """Return whether the cap is relaxed, with its reason and rate, from a single answer."""
         found = status()
         (connection,) = found["connections"]
@@ -183,11 +185,11 @@ def test_failing_path_relaxes_the_cap_of_an_upload(make_testbed: Callable[..., T
         )
 
     wait_until(in_force, "the cap is in force")
-    before = sent()
-    wait_until(lambda: sent() > before + 5_000_000, "Wi-Fi has carried enough to measure its rate")
+    before = sent_bytes()
+    wait_until(lambda: sent_bytes() > before + 5_000_000, "Wi-Fi has carried enough to measure its rate")
     device = testbed["core"].run(["sh", "-c", "ip -o -4 addr | awk '/10.77.2.1/ {print $2}'"]).stdout.strip()
     drop = DROP.replace('oifname "wlan0"', f'meta iifname "{device}" drop; oifname "{device}"')
     with testbed["core"].changed(["nft", drop], ["nft", "delete", "table", "inet", "fault"]):
-        wait_until(relaxed, "the cap is relaxed")
+        wait_until(is_relaxed, "the cap is relaxed")
     wait_until(lambda: status()["counters"]["guard"]["resumptions"] > 0, "the cap is tried again")
     wait_until(in_force, "the cap is in force again")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests that the throttler registers only those iptables tables that it needs.
 
-After a program has requested a table, the kernel keeps the table registered, and every packet is slower.
+After a program has requested a table, the kernel keeps it registered, and every packet takes longer.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ CAPPED = PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 5 Mbit
 NAMES = ("ip_tables_names", "ip6_tables_names", "arp_tables_names")
 
 
-def registered(site: ThrottledSite) -> str:
+def registered_tables(site: ThrottledSite) -> str:
     """Return the legacy iptables tables that are registered in the proxy's namespace."""
     return site.node.run(["sh", "-c", f"cd /proc/net; cat {' '.join(NAMES)} 2>/dev/null || :"]).stdout
 
 
 @pytest.mark.nightly
-def test_nftables_backend_registers_no_table_of_iptables(make_testbed: Callable[..., Testbed], require: Any) -> None:
+def test_nftables_backend_registers_no_iptables_table(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "nftables")
     site = ThrottledSite.start_on(make_testbed(), settings={"netfilter": "nftables", "verify_interval": 1})
-    assert registered(site) == ""
+    assert registered_tables(site) == ""
 
     def command(*words: str) -> None:
         argv = [site.node.program("mptcp-throttler"), *words, "--config", str(site.config)]
         done = site.node.popen(argv, name=f"throttler-{words[0]}", mounts=throttler_mounts(site.node))
         assert done.wait(60) == 0, done.output()
-        assert registered(site) == "", words
+        assert registered_tables(site) == "", words
 
     throttler = site.start(CAPPED)
-    assert registered(site) == "", "after the start"
+    assert registered_tables(site) == "", "after the start"
     site.reload(throttler, UNCAPPED)
     wait_until(lambda: "policy reloaded" in throttler.process.output(), "the reload")
-    assert registered(site) == "", "after a reload"
+    assert registered_tables(site) == "", "after a reload"
     command("status")
     command("check")
     command("plan", "--live")
     site.stop_cleanly(throttler)
-    assert registered(site) == "", "after the stop"
+    assert registered_tables(site) == "", "after the stop"
     throttler = site.start(CAPPED)
     throttler.process.signal(signal.SIGKILL)
     throttler.process.wait(60)
     command("cleanup")
     command("cleanup")
     throttler = site.start(CAPPED)
-    assert registered(site) == ""
+    assert registered_tables(site) == ""
     site.stop_cleanly(throttler)
     doctor = site.node.popen([site.node.program("mptcp-proxy"), "doctor"], name="doctor")
     doctor.wait(60)
-    assert registered(site) == "", "after doctor"
+    assert registered_tables(site) == "", "after doctor"
 
 
 def test_iptables_backend_registers_only_the_mangle_table(make_testbed: Callable[..., Testbed], require: Any) -> None:
     require("htb", "ipset", "iptables-legacy")
     site = ThrottledSite.start_on(make_testbed(), settings={"netfilter": "iptables", "verify_interval": 1})
     throttler = site.start(PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}}]\n")
-    assert registered(site).split() == ["mangle", "mangle"]
+    assert registered_tables(site).split() == ["mangle", "mangle"]
     throttler.process.signal(signal.SIGKILL)
     throttler.process.wait(60)
     site.cleanup()
-    assert registered(site).split() == ["mangle", "mangle"]
+    assert registered_tables(site).split() == ["mangle", "mangle"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the soft landing on real sockets: which subflows are paced and for how long, and that no limit stays."""
+"""Tests for the soft landing on real sockets: which subflows are paced, for how long, and that no limit remains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.kernel
 ETHERNET = re.compile(r"10\.77\.1\.|fd77:1:")
 
 
-def capped(throttle: str) -> str:
+def policy_with_cap(throttle: str) -> str:
     return PATHS + f"rules: [{{name: cap, paths: [ethernet], throttle: {{{throttle}}}}}]\n"
 
 
@@ -95,13 +95,15 @@ def test_cap_paces_its_socket_and_class_and_is_lifted_again(site: Site, family: 
     with site.transfer(family):
         wait_for_comparisons(throttler)
         assert site.limits() == {True: None, False: None}
-        assert max(site.send_buffers().values()) < send_buffer(2_000_000), "without a cap the buffer is the kernel's"
-        site.reload(throttler, capped("rate: 5 Mbit/s"))
+        assert max(site.send_buffers().values()) < send_buffer(2_000_000), (
+            "without a cap, the buffer has the kernel's size"
+        )
+        site.reload(throttler, policy_with_cap("rate: 5 Mbit/s"))
         wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap is in force")
         wait_until(lambda: site.limits() == {True: 5_000_000, False: None}, "only the capped subflow is paced")
-        site.reload(throttler, capped("rate: 8 Mbit/s"))
+        site.reload(throttler, policy_with_cap("rate: 8 Mbit/s"))
         wait_until(lambda: site.limits()[True] == 8_000_000, "the socket has the higher limit")
-        site.reload(throttler, capped("rate: 2 Mbit/s"))
+        site.reload(throttler, policy_with_cap("rate: 2 Mbit/s"))
         wait_until(lambda: site.limits()[True] == 2_000_000, "the socket has the lower limit")
         wait_until(lambda: throttler.status()["classes"][0]["rate"] == 2_000_000, "the class has the lower rate")
         site.reload(throttler, UNCAPPED)
@@ -112,7 +114,7 @@ def test_cap_paces_its_socket_and_class_and_is_lifted_again(site: Site, family: 
 def test_cap_with_landing_at_once_does_not_pace_sockets(site: Site) -> None:
     throttler = site.start(UNCAPPED)
     with site.transfer(4):
-        site.reload(throttler, capped("rate: 5 Mbit/s, landing: at-once"))
+        site.reload(throttler, policy_with_cap("rate: 5 Mbit/s, landing: at-once"))
         wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap is in force")
         wait_for_comparisons(throttler)
         assert site.limits() == {True: None, False: None}
@@ -122,7 +124,7 @@ def test_cap_with_landing_at_once_does_not_pace_sockets(site: Site) -> None:
 def test_stop_removes_the_pacing_limit(site: Site) -> None:
     throttler = site.start(UNCAPPED)
     with site.transfer(4):
-        site.reload(throttler, capped("rate: 5 Mbit/s"))
+        site.reload(throttler, policy_with_cap("rate: 5 Mbit/s"))
         wait_until(lambda: site.limits()[True] == 5_000_000, "the capped subflow is paced")
         site.stop_cleanly(throttler)
         assert site.limits() == {True: None, False: None}
@@ -131,7 +133,7 @@ def test_stop_removes_the_pacing_limit(site: Site) -> None:
 def test_successor_removes_the_pacing_limit_of_a_killed_throttler(site: Site) -> None:
     throttler = site.start(UNCAPPED)
     with site.transfer(4):
-        site.reload(throttler, capped("rate: 5 Mbit/s"))
+        site.reload(throttler, policy_with_cap("rate: 5 Mbit/s"))
         wait_until(lambda: site.limits()[True] == 5_000_000, "the capped subflow is paced")
         throttler.process.kill()
         assert site.limits()[True] in (2_500_000, 5_000_000), (
@@ -149,10 +151,10 @@ def test_low_cap_enlarges_the_send_buffer_of_its_subflow_only(site: Site, family
         pytest.skip("net.core.wmem_max is below 2 MiB")
     throttler = site.start(UNCAPPED)
     with site.transfer(family):
-        site.reload(throttler, capped("rate: 6 Mbit/s"))
+        site.reload(throttler, policy_with_cap("rate: 6 Mbit/s"))
         wait_until(lambda: site.capped_subflows(throttler) == 1, "the cap of 6 Mbit/s is in force")
         assert max(site.send_buffers().values()) < send_buffer(2_000_000)
-        site.reload(throttler, capped("rate: 2 Mbit/s"))
+        site.reload(throttler, policy_with_cap("rate: 2 Mbit/s"))
         wait_until(lambda: site.send_buffers()[True] == send_buffer(2_000_000), "the capped subflow has its buffer")
         wait_until(lambda: site.connection_buffer() > send_buffer(2_000_000), "the connection has its buffer")
         assert site.send_buffers()[False] < send_buffer(2_000_000)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.kernel
 
 CAPPED = PATHS + "rules: [{name: cap, paths: [ethernet], throttle: {rate: 2 Mbit/s}}]\n"
 AT_ONCE = CAPPED.replace("2 Mbit/s", "2 Mbit/s, landing: at-once") + "anticipate: false\n"
-"""A policy that sets no pacing limit, only the limit on unsent bytes with which subflows begin. Anticipation is off,
+"""A policy that sets no pacing limit, only the initial limit on unsent bytes of each subflow. Anticipation is off,
 because it would set only the class."""
 PATH_RATE = 100.0
 """Rate of the capped path in Mbit/s."""
@@ -64,17 +64,17 @@ class Site(ThrottledSite):
     def megabits_per_second(self, seconds: float) -> float:
         """Return the rate of the Ethernet subflow over *seconds*, in Mbit/s."""
 
-        def acked() -> int:
+        def acknowledged_bytes() -> int:
             return int(search_group(r"bytes_acked:(\d+)", self.subflows()[True]))
 
         began = time.monotonic()
-        before = acked()
+        before = acknowledged_bytes()
         time.sleep(seconds)
         # Divide by the actual time, because ss itself may take long.
-        return (acked() - before) * 8e-6 / (time.monotonic() - began)
+        return (acknowledged_bytes() - before) * 8e-6 / (time.monotonic() - began)
 
     def unsent_limits(self) -> dict[bool, int]:
-        """Return TCP_NOTSENT_LOWAT of both subflows' sockets, which ss(8) does not show. 0 is the kernel's default."""
+        """Return TCP_NOTSENT_LOWAT of both subflows' sockets. ss(8) does not show it. 0 is the kernel's default."""
         cookies = {each: int(search_group(r"\bsk:([0-9a-f]+)", line), 16) for each, line in self.subflows().items()}
         with self.node.entered():
             found = unsent_limits_of_sockets()
@@ -100,7 +100,7 @@ def test_cleanup_restores_the_speed_of_a_download(site: Site) -> None:
         assert "the pacing limit of 1 subflow lifted" in output
         assert not throttler.socket.exists()
         assert site.limits() == {True: None, False: None}
-        wait_until(lambda: site.megabits_per_second(1) > PATH_RATE / 5, "the download has its path again")
+        wait_until(lambda: site.megabits_per_second(1) > PATH_RATE / 5, "the download uses the whole path again")
 
 
 def kill(throttler: Throttler) -> None:
@@ -110,7 +110,7 @@ def kill(throttler: Throttler) -> None:
 
 @contextmanager
 def paused_download_of_killed_throttler(site: Site) -> Iterator[None]:
-    """Start a capped download whose client then stops reading, so that no round trip ends. Kill its throttler."""
+    """Start a capped download, stop the client, so that no more data are acknowledged, and kill the throttler."""
     throttler = site.start(CAPPED)
     with site.download() as client:
         wait_until(lambda: site.limits() == {True: 2_000_000, False: None}, "the capped subflow is paced")
@@ -137,7 +137,7 @@ def test_successor_without_caps_removes_all_limits_of_a_paused_download(site: Si
 
 
 @pytest.mark.nightly
-def test_successor_and_stop_remove_the_first_limits_of_a_subflow(site: Site) -> None:
+def test_successor_and_stop_remove_the_initial_limits_of_a_subflow(site: Site) -> None:
     throttler = site.start(AT_ONCE)
     with site.download():
         assert site.limits() == {True: None, False: None}
@@ -154,6 +154,6 @@ def test_successor_and_stop_remove_the_first_limits_of_a_subflow(site: Site) -> 
         assert site.unsent_limits() == {True: 0, False: 0}
 
 
-def test_cleanup_reports_nothing_if_no_socket_was_changed(site: Site) -> None:
+def test_cleanup_does_not_mention_sockets_if_none_was_changed(site: Site) -> None:
     with site.download():
         assert "sockets" not in site.cleanup()

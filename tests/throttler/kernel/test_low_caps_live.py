@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a cap so low that it would slow the other path: the capped subflow rests until it is needed."""
+"""Tests for a cap so low that it would slow down the other path: the capped subflow rests until it is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import pytest
-from kept_connection import Connection
+from persistent_connection import Connection
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import (
@@ -29,10 +29,10 @@ version: 1
 paths: {wifi: {clients: [10.77.2.0/24]}}
 rules: [{name: low, paths: [wifi], throttle: {rate: 128 kbit/s}}]
 """
-SIZE = 4_000_000
+FILE_BYTES = 4_000_000
 
 
-LISTING = ["ss", "-tinH", "state", "established", "sport", "=", ":3128", "dst", "10.77.2.2"]
+LIST_WIFI_SUBFLOWS = ["ss", "-tinH", "state", "established", "sport", "=", ":3128", "dst", "10.77.2.2"]
 
 
 @dataclass
@@ -46,13 +46,13 @@ class Site:
         host = testbed["proxy"]
         throttler = start_throttler(host, write_throttler_config(host, host.write("policy.yaml", policy)))
         start_proxy(host, control=control)
-        return cls(testbed, throttler, start_origin(testbed["origin"], {"file": SIZE}).url("file"))
+        return cls(testbed, throttler, start_origin(testbed["origin"], {"file": FILE_BYTES}).url("file"))
 
     def connect(self) -> Connection:
         return Connection(self.testbed["client"], self.testbed["proxy"].service_address())
 
     def get(self, connection: Connection) -> None:
-        assert len(connection.get(self.url)[2]) == SIZE
+        assert len(connection.get(self.url)[2]) == FILE_BYTES
 
     def wifi(self) -> dict[str, Any]:
         """Return the status of the capped subflow."""
@@ -60,11 +60,11 @@ class Site:
         return next((each for each in found if each["remote"].startswith("10.77.2.")), {})
 
     def has_pacing_rate(self) -> bool:
-        return "pacing_rate" in self.testbed["proxy"].run(LISTING).stdout
+        return "pacing_rate" in self.testbed["proxy"].run(LIST_WIFI_SUBFLOWS).stdout
 
     @contextmanager
     def without_ethernet(self) -> Iterator[None]:
-        """Take Ethernet down while it has no data in flight, so that no retransmission moves data to the other path."""
+        """Take Ethernet down. It has no data in flight, so no retransmission moves data to the other path."""
         with self.testbed["client"].link_down("eth0"):
             self.testbed["proxy"].run(["ss", "-K", "dst", "10.77.1.2", "sport", "=", ":3128"], check=False)
             yield
@@ -83,7 +83,7 @@ def test_low_cap_subflow_rests_and_works_when_the_other_path_is_down(
         carried = site.wifi()["bytes_sent"]
         for _ in range(5):
             site.get(connection)
-        assert site.wifi()["bytes_sent"] < carried + SIZE // 20
+        assert site.wifi()["bytes_sent"] < carried + FILE_BYTES // 20
         assert "rests" in site.wifi()["reason"]
         with site.without_ethernet():
             wait_until(lambda: site.wifi().get("pacing_limit", 0) is None, "the capped subflow no longer rests")
@@ -103,10 +103,10 @@ def test_stop_ends_the_rest_of_a_low_cap_subflow(make_testbed: Callable[..., Tes
             site.get(connection)
 
 
-def test_join_rests_as_soon_as_it_is_accepted(make_testbed: Callable[..., Testbed], require: Any) -> None:
+def test_join_rests_from_its_acceptance(make_testbed: Callable[..., Testbed], require: Any) -> None:
     """The join rests before the throttler decides about it.
 
-    Without this, the scheduler would give it 32 kB at a time.
+    Otherwise, the scheduler would give it 32 kB at a time.
     """
     require("htb", "bpf-pacing")
     site = Site.start_on(make_testbed(), "bbr")
@@ -120,7 +120,7 @@ def test_join_rests_as_soon_as_it_is_accepted(make_testbed: Callable[..., Testbe
             assert not site.has_pacing_rate()
             # On a busy machine the connection retransmits some segments over the resting subflow. The scheduler's unit
             # is 32 kB.
-            sent = re.search(r"bytes_sent:(\d+)", site.testbed["proxy"].run(LISTING).stdout)
+            sent = re.search(r"bytes_sent:(\d+)", site.testbed["proxy"].run(LIST_WIFI_SUBFLOWS).stdout)
             assert sent is None or int(sent[1]) < 20_000
     finally:
         site.throttler.process.signal(signal.SIGCONT)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Contract tests of the Netfilter port: the same tests for iptables with ipset, for nftables, and for the fake."""
+"""Contract tests of the Netfilter port, for iptables with ipset, for nftables, and for the fake."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from fakes import FakeNetfilter
 from marked_flows import ENTRIES, OTHER_TARGET, OWNERSHIP, TARGET, four_tuple
-from throttler_site import needed_by
+from throttler_site import features_needed_by
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_common.throttler_needs import BACKENDS
@@ -28,7 +28,7 @@ def netfilter(request: pytest.FixtureRequest, host: LiveNode, require: object) -
     if request.param == "fake":
         yield FakeNetfilter()
         return
-    require(*needed_by(request.param))  # type: ignore[operator]
+    require(*features_needed_by(request.param))  # type: ignore[operator]
     with host.entered():
         _, port = open_netfilter(request.param, OWNERSHIP)
         yield port
@@ -36,7 +36,7 @@ def netfilter(request: pytest.FixtureRequest, host: LiveNode, require: object) -
         port.close()
 
 
-def test_entries_are_read_back_as_written(netfilter: Netfilter) -> None:
+def test_read_entries_equal_the_written_ones(netfilter: Netfilter) -> None:
     async def scenario() -> dict[FourTuple, Target]:
         await netfilter.prepare()
         await netfilter.upsert_entries(ENTRIES)
@@ -154,17 +154,17 @@ def test_concurrent_changes_to_foreign_rules_are_kept(host: LiveNode, require: o
 
     async def scenario() -> None:
         _, port = open_netfilter("iptables", OWNERSHIP)
-        rival = host.popen(
+        other_program = host.popen(
             ["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do for j in 1 2 3 4 5 6 7 8 9; do "
              "iptables-legacy -w -t mangle -A INPUT -j MARK --set-mark $i$j || exit 1; done; done"],
-            name="rival",
+            name="other-program",
         )  # fmt: skip
         try:
             for _ in range(30):
                 await port.prepare()
                 await port.remove()
         finally:
-            assert rival.wait(60) == 0
+            assert other_program.wait(60) == 0
             port.close()
 
     with host.entered():
@@ -226,7 +226,7 @@ DAMAGE = {
     "ip6tables": "ip6tables-legacy -t mangle -D POSTROUTING 1",
     "nftables rule": "nft flush chain inet mptcp_throttler postrouting",
     "nftables table": "nft delete table inet mptcp_throttler",
-    "nftables order": "nft insert rule inet mptcp_throttler postrouting accept",
+    "nftables order of rules": "nft insert rule inet mptcp_throttler postrouting accept",
 }
 
 
@@ -252,8 +252,8 @@ def test_damaged_rules_are_found_and_repaired(host: LiveNode, require: object, d
         asyncio.run(scenario())
 
 
-def test_event_loop_runs_while_ten_thousand_entries_change(host: LiveNode, require: object) -> None:
-    """Experiments measure durations. This test counts how often other tasks of the loop ran."""
+def test_event_loop_is_not_blocked_while_ten_thousand_entries_change(host: LiveNode, require: object) -> None:
+    """This test counts how often other tasks of the loop run. Experiments measure durations."""
     require("ipset", "iptables-legacy", "nftables")  # type: ignore[operator]
     entries = {four_tuple(number): Target(0x10 + number % 7, TARGET.mark) for number in range(10_000)}
     loop_runs = 0

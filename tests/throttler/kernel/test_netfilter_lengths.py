@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that only segments with data get the mark of their capped subflow, by their length."""
+"""Tests that the netfilter rules mark only segments with data, which they recognize from the packet length."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ pytestmark = pytest.mark.kernel
 FOUR_TUPLES = {False: FourTuple(ip_address("10.77.8.2").packed, 3128, ip_address("10.77.1.2").packed, 40000),
         True: FourTuple(ip_address("fd77:8::2").packed, 3128, ip_address("fd77:1::2").packed, 40000)}  # fmt: skip
 COUNTING_TABLE = (
-    "table inet seen { chain c { type filter hook postrouting priority 0; meta mark & 0xff0000 == 0x10000 counter; }; }"
+    "table inet counting { chain c { type filter hook postrouting priority 0; "
+    "meta mark & 0xff0000 == 0x10000 counter; }; }"
 )
 
 
@@ -41,8 +42,8 @@ def marked_segments(host: LiveNode, octets: int) -> int:
     host.run(["nft", COUNTING_TABLE])
     for each in FOUR_TUPLES.values():
         send(each, octets)
-    rules = json.loads(host.run(["nft", "-j", "list", "table", "inet", "seen"]).stdout)["nftables"]
-    host.run(["nft", "delete", "table", "inet", "seen"])
+    rules = json.loads(host.run(["nft", "-j", "list", "table", "inet", "counting"]).stdout)["nftables"]
+    host.run(["nft", "delete", "table", "inet", "counting"])
     (counter,) = (
         expression["counter"]
         for item in rules
@@ -62,7 +63,7 @@ def test_segments_without_data_get_no_mark(host: LiveNode, require: object, back
         try:
             await port.prepare()
             await port.upsert_entries(dict.fromkeys(FOUR_TUPLES.values(), TARGET))
-            # The longest TCP header has 60 bytes, so that one more byte can only be data.
+            # The longest TCP header has 60 bytes, so one more byte is data.
             assert [marked_segments(host, octets) for octets in (0, 40, 41, 1400)] == [0, 0, 2, 2]
         finally:
             await port.remove()
@@ -72,7 +73,7 @@ def test_segments_without_data_get_no_mark(host: LiveNode, require: object, back
         asyncio.run(scenario())
 
 
-def test_rules_of_versions_without_a_length_are_replaced(host: LiveNode, require: object) -> None:
+def test_rules_of_a_version_without_a_length_match_are_replaced(host: LiveNode, require: object) -> None:
     require("nftables")  # type: ignore[operator]
 
     async def scenario() -> None:

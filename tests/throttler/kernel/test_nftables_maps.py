@@ -34,14 +34,14 @@ def nftables(host: LiveNode, require: Any) -> Iterator[Netfilter]:
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_entries_missing_from_a_dump_are_not_forgotten(
+def test_entries_missing_from_a_dump_remain_known(
     nftables: Netfilter, monkeypatch: pytest.MonkeyPatch, always: bool
 ) -> None:
-    """Defect: an entry that a dump had left out could not be removed from the map, and neither could its chain."""
+    """Defect: an entry missing from a dump could not be removed from the map, and its chain could not either."""
     entries = {four_tuple(number): TARGET for number in range(20)}
     original, dumps = nftables_adapter._entries, 0
 
-    def incomplete(*arguments: Any) -> Iterator[tuple[FourTuple, Target]]:
+    def incomplete_dump(*arguments: Any) -> Iterator[tuple[FourTuple, Target]]:
         nonlocal dumps
         dumps += 1
         # Sort, so that all attempts leave out the same entries, even if the kernel changes its hash table in between.
@@ -52,7 +52,7 @@ def test_entries_missing_from_a_dump_are_not_forgotten(
         await nftables.prepare()
         await nftables.upsert_entries(entries)
         with monkeypatch.context() as patched:
-            patched.setattr(nftables_adapter, "_entries", incomplete)
+            patched.setattr(nftables_adapter, "_entries", incomplete_dump)
             read = await nftables.read_entries()
         await nftables.delete_entries(entries)
         return read, await nftables.read_entries()
@@ -65,11 +65,11 @@ def test_entries_missing_from_a_dump_are_not_forgotten(
 def test_start_adopts_entries_of_a_map_that_changes_continuously(
     nftables: Netfilter, host: LiveNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other programs may change the ruleset continuously. Chains in use must stay, and entries must be removable."""
+    """Other programs may change the ruleset continuously. Chains in use must remain, and entries must be removable."""
     entries = {four_tuple(number): TARGET for number in range(20)}
     original = nftables_adapter._entries
 
-    def interrupted(netlink: NetlinkSocket, *arguments: Any) -> Iterator[tuple[FourTuple, Target]]:
+    def interrupted_dump(netlink: NetlinkSocket, *arguments: Any) -> Iterator[tuple[FourTuple, Target]]:
         yield from original(netlink, *arguments)
         netlink.interrupted = True
 
@@ -79,7 +79,7 @@ def test_start_adopts_entries_of_a_map_that_changes_continuously(
         with host.entered():
             _, successor = open_netfilter("nftables", OWNERSHIP)
         with monkeypatch.context() as patched:
-            patched.setattr(nftables_adapter, "_entries", interrupted)
+            patched.setattr(nftables_adapter, "_entries", interrupted_dump)
             await successor.prepare()
             adopted = await successor.read_entries()
         await successor.delete_entries(entries)

@@ -2,8 +2,8 @@
 """Tests for the keeper: after the throttler dies, joins still succeed, the sysctls are restored, and the keeper ends.
 
 The kernel accepts joins while any process on the host listens to path-manager events, in any network namespace. A
-throttler elsewhere would therefore hide a keeper that does not listen. The tests read from the kernel which sockets in
-the proxy's own namespace listen. They can see refused joins only while no process listens elsewhere.
+throttler in another namespace would therefore hide a keeper that does not listen. So the tests read from the kernel
+which sockets in the proxy's namespace listen. Joins are refused only while no process in another namespace listens.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NETLINK_GENERIC = 16
 
 @dataclass
 class Site(ThrottledSite):
-    """A proxy, with clients in this process. Each client keeps a connection open that has received one answer."""
+    """A proxy, with clients in this process. Each client keeps a connection open after one answer."""
 
     origin: Origin
     started: list[Throttler] = field(default_factory=list)
@@ -102,13 +102,13 @@ class Site(ThrottledSite):
     def keepers(self) -> list[int]:
         return keepers(self.node.run(["ip", "netns", "pids", self.node.namespace]).stdout.split())
 
-    def refused(self) -> int:
+    def rejected_joins(self) -> int:
         return self.node.mib().get(REJECTED, 0)
 
     def listening_sockets(self) -> set[int]:
         """Return the inodes of the sockets in the proxy's namespace that listen to the path manager's events."""
         with self.node.entered():
-            return subscribed(Path("/proc/thread-self/net/netlink"))
+            return subscribed_sockets(Path("/proc/thread-self/net/netlink"))
 
     def listens(self, pid: int) -> bool:
         """Return whether a process has one of these sockets."""
@@ -120,7 +120,7 @@ class Site(ThrottledSite):
         return any(f"socket:[{inode}]" in descriptors for inode in self.listening_sockets())
 
 
-def subscribed(listing: Path) -> set[int]:
+def subscribed_sockets(listing: Path) -> set[int]:
     """Return the inodes of the netlink sockets in *listing* that listen to the path manager's events."""
     bit = 1 << (find_family()[1] - 1)
     rows = [line.split() for line in listing.read_text().splitlines()[1:]]
@@ -131,7 +131,7 @@ def any_process_listens() -> bool:
     """Return whether any process on this host listens to the path manager's events, in any network namespace."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if subscribed(process / "net" / "netlink"):
+            if subscribed_sockets(process / "net" / "netlink"):
                 return True
         except OSError:
             continue  # The process has ended
@@ -170,16 +170,16 @@ def site(shared_site: Site) -> Iterator[Site]:
 def wait_for_two_checks(keeper: int) -> None:
     """Wait until the keeper has checked twice which connections remain. The keeper sleeps before each check."""
 
-    def slept() -> int:
+    def sleep_count() -> int:
         (count,) = re.findall(r"^voluntary_ctxt_switches:\t(\d+)", Path(f"/proc/{keeper}/status").read_text(), re.M)
         return int(count)
 
-    before = slept()
-    wait_until(lambda: slept() >= before + 4, "the keeper has checked twice")
+    before = sleep_count()
+    wait_until(lambda: sleep_count() >= before + 4, "the keeper has checked twice")
 
 
-def kill_together(throttler: Throttler, keeper: int) -> None:
-    """Kill both, without giving the throttler time to start another keeper."""
+def kill_throttler_and_keeper(throttler: Throttler, keeper: int) -> None:
+    """Kill both, so that the throttler has no time to start another keeper."""
     os.kill(throttler.process.pid, signal.SIGSTOP)
     os.kill(keeper, signal.SIGKILL)
     throttler.process.kill()
@@ -194,17 +194,17 @@ def test_connections_can_join_after_the_throttler_was_killed(site: Site) -> None
     with ExitStack() as old, ExitStack() as new:
         with site.with_one_path() as join:
             ports = [site.open_connection(old) for _ in range(5)]
-            refused = site.refused()
+            rejected_joins = site.rejected_joins()
             throttler.process.kill()
             assert site.listens(keeper)
-            # Connections that are opened at once, while the keeper works, must be able to join, too.
+            # Connections that are opened now, while the keeper works, must be able to join, too.
             ports += [site.open_connection(old) for _ in range(5)]
             wait_until(lambda: site.sysctls() == before, "the keeper restores the sysctls")
             later = [site.open_connection(new) for _ in range(5)]
             join()
             wait_until(lambda: site.have_joined(ports + later), "every connection has its second path")
-            assert site.refused() == refused
-        # The old connections need the keeper. The keeper ends with them, whatever newer connections exist.
+            assert site.rejected_joins() == rejected_joins
+        # The old connections need the keeper. The keeper ends with them, even if newer connections exist.
         wait_for_two_checks(keeper)
         assert site.keepers() == [keeper]
         assert site.listens(keeper)
@@ -219,17 +219,17 @@ def test_connections_can_join_after_the_throttler_was_killed(site: Site) -> None
 
 @pytest.mark.nightly
 def test_joins_are_refused_if_the_keeper_is_killed_too(site: Site) -> None:
-    """Control: without a keeper, the failure that the previous test excludes occurs."""
+    """Without a keeper, joins are refused. So the success of the joins in the previous test is due to the keeper."""
     before = site.sysctls()
     throttler = site.start(STANDBY)
-    refused = site.refused()
-    kill_together(throttler, site.keepers()[0])
+    rejected_joins = site.rejected_joins()
+    kill_throttler_and_keeper(throttler, site.keepers()[0])
     # The kernel closes the keeper's sockets when the keeper's process next gets a processor.
     wait_until(lambda: not site.listening_sockets(), "the keeper has ended")
-    elsewhere = any_process_listens()
+    others_listen = any_process_listens()
     with site.connections() as (port,):
-        wait_until(lambda: site.refused() > refused or site.have_joined([port]), "the join has ended")
-        assert not site.have_joined([port]) or elsewhere or any_process_listens()
+        wait_until(lambda: site.rejected_joins() > rejected_joins or site.have_joined([port]), "the join has ended")
+        assert not site.have_joined([port]) or others_listen or any_process_listens()
     assert site.sysctls() == ["1", "3"]
     site.cleanup()
     assert site.sysctls() == before
@@ -269,7 +269,7 @@ def test_successor_uses_the_keeper_and_replaces_a_killed_one(site: Site) -> None
         assert not site.keepers()
 
 
-HOLDER = """\
+KILLED_PROGRAM = """\
 import asyncio, os, signal, sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -294,23 +294,24 @@ def test_twenty_kills_leave_at_most_one_keeper_which_ends(site: Site, tmp_path: 
     before = site.sysctls()
     with site.connections():
         for number in range(20):
-            run = site.node.run([sys.executable, "-c", HOLDER, str(tmp_path), STANDBY], check=False)
+            run = site.node.run([sys.executable, "-c", KILLED_PROGRAM, str(tmp_path), STANDBY], check=False)
             assert run.returncode == -signal.SIGKILL, run.stderr
             wait_until(lambda: site.sysctls() == before, "the keeper restores the sysctls")
             assert len(site.keepers()) <= 1, number
     wait_until(lambda: not site.keepers(), "the keeper ends")
-    # The note that a killed throttler set backup flags stays until a start or cleanup has reset the flags.
+    # The file that records backup flags remains until a start or cleanup has reset the flags.
     assert [file.name for file in tmp_path.iterdir()] == [FLAGS_NOTE]
 
 
-def test_keeper_ignores_signals_to_the_whole_service(site: Site) -> None:
+def test_keeper_ignores_signals_to_all_processes_of_the_service(site: Site) -> None:
     before = site.sysctls()
     throttler = site.start(STANDBY)
     (keeper,) = site.keepers()
     with site.connections():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(keeper, number)
-        # Stop the keeper, so that it sees the throttler's end and the signal together, however busy the machine is.
+        # Stop the keeper, so that it receives the throttler's end and the signal at the same time, even on a busy
+        # machine.
         os.kill(keeper, signal.SIGSTOP)
         throttler.process.kill()
         os.kill(keeper, signal.SIGTERM)
@@ -319,13 +320,14 @@ def test_keeper_ignores_signals_to_the_whole_service(site: Site) -> None:
         assert site.keepers() == [keeper]
         wait_until(lambda: site.sysctls() == before, "the keeper restores the sysctls")
 
-        def ended() -> bool:
+        def has_ended() -> bool:
             with suppress(ProcessLookupError):
                 os.kill(keeper, signal.SIGTERM)
             return not site.keepers()
 
-        # A later SIGTERM is meant for the keeper, as when the host shuts down. The keeper decides how much later.
-        wait_until(ended, "the keeper ends")
+        # A SIGTERM that comes later, as when the host shuts down, ends the keeper. The keeper itself has that time
+        # limit.
+        wait_until(has_ended, "the keeper ends")
     site.cleanup()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for ``plain_tcp: cap`` on real connections: plain and Multipath TCP share one class, and nothing is left."""
+"""Tests for ``plain_tcp: cap`` on real connections: plain and Multipath TCP share one class, and no state remains."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_plain_and_multipath_tcp_share_one_cap(site: Site) -> None:
     throttler = site.start(CAPPED)
     assert site.plain_download_seconds() > 0.9 * seconds
     multipath = site.testbed["client"].popen(site.curl(site.origin.url("big")))
-    wait_until(lambda: len(throttler.status()["connections"]) == 1, "a download by Multipath TCP")
+    wait_until(lambda: len(throttler.status()["connections"]) == 1, "a download over Multipath TCP")
     wait_until(
         lambda: len(throttler.status()["connections"][0]["subflows"]) == 2,
         "the download has a subflow on the other path, too",
@@ -65,10 +65,11 @@ def test_plain_and_multipath_tcp_share_one_cap(site: Site) -> None:
     wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is restored")
     site.reload(throttler, UNCAPPED)
     wait_until(lambda: PLAIN_TCP_TABLE not in site.tables(), "the table is removed with the rule")
-    # A download that begins just when its class goes can lose packets with it and wait for their timers.
+    # A download that begins while its class is deleted can lose the packets queued there, and waits for
+    # retransmissions.
     wait_until(lambda: site.plain_download_seconds() < seconds, "plain TCP has no cap without the rule")
     site.reload(throttler, CAPPED)
-    wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is made with the rule")
+    wait_until(lambda: PLAIN_TCP_TABLE in site.tables(), "the table is created with the rule")
     throttler.process.kill()
     throttler.process.wait(10)
     assert "plain TCP" in site.cleanup()

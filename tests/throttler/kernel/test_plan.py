@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the commands printed by ``plan``, run in a shell, create the same state as the daemon."""
+"""Tests that the commands printed by ``plan`` create the same state as the daemon."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from throttler_site import needed_by
+from throttler_site import features_needed_by
 
 from mptcp_common.throttler_needs import BACKENDS
 from mptcp_lab.testbed import Testbed
@@ -31,7 +31,7 @@ NOW = 1_795_000_000.0
 def test_printed_commands_create_the_desired_state(
     testbed: Testbed, tmp_path: Path, require: object, backend: str
 ) -> None:
-    require("htb", *needed_by(backend))  # type: ignore[operator]
+    require("htb", *features_needed_by(backend))  # type: ignore[operator]
     proxy = testbed["proxy"]
     commands = (ROOT / f"tests/throttler/golden/plan-{backend}.txt").read_text()
     proxy.run(["sh", "-e"], input=commands)
@@ -42,7 +42,7 @@ def test_printed_commands_create_the_desired_state(
     for connection in read_connections(ROOT / "tests/throttler/golden/subflows.yaml", settings, NOW):
         planner.set_verdicts(connection.token, evaluate(policy, connection, NOW), NOW)
 
-    async def read_back() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:
+    async def read_state() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:
         tc = HtbTrafficControl(["wan0"], Ownership(), tmp_path)
         _, netfilter = open_netfilter(backend, Ownership())
         await tc.prepare()
@@ -55,7 +55,7 @@ def test_printed_commands_create_the_desired_state(
         return classes, entries
 
     with proxy.entered():
-        classes, entries = asyncio.run(read_back())
+        classes, entries = asyncio.run(read_state())
     assert entries == planner.entries.desired
     assert classes.keys() == planner.classes.desired.keys()
     assert all(spec.same_as(classes[minor]) for minor, spec in planner.classes.desired.items())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for reloads while a connection closes: the maximum size of GSO segments follows the policy each time."""
+"""Tests for reloads while a connection closes: each reload sets the maximum size of GSO segments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMITS = {"20 Mbit/s": "12500", "1 Mbit/s": "3028"}
 def test_gso_limit_follows_each_reload(make_module_testbed: Callable[..., Testbed], require: Any) -> None:
     site = make_site("iptables", make_module_testbed, require)
 
-    def limits() -> set[str]:
+    def gso_limits() -> set[str]:
         shown = site.proxy.run(["ip", "-d", "link", "show", "wan0"]).stdout
         return set(re.findall(r"gso_(?:ipv4_)?max_size (\d+)", shown))
 
@@ -37,7 +37,7 @@ def test_gso_limit_follows_each_reload(make_module_testbed: Callable[..., Testbe
                     throttler.process.signal(signal.SIGHUP)
             if number % 4 >= 2:
                 throttler.process.signal(signal.SIGHUP)
-            until(lambda limit=LIMITS[rate]: limits() == {limit})  # type: ignore[misc]
+            until(lambda limit=LIMITS[rate]: gso_limits() == {limit})  # type: ignore[misc]
         assert "ERROR" not in throttler.process.output()
         # One comparison may have happened between a reload and its effect.
         assert throttler.process.output().count("limit on GSO segments") <= 1

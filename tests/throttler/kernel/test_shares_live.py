@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a client that opens more connections than the throttler tracks: no cap is evaded, no client displaced."""
+"""Tests with a client that opens more connections than its share: none evades its cap, and other clients have room."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
-from throttler_site import IPPROTO_MPTCP, PORT, Site, ask, listening, running, until
+from throttler_site import IPPROTO_MPTCP, PORT, Site, listening, read_status, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import write_throttler_config
@@ -46,7 +46,7 @@ def idle_connections(
 ) -> Iterator[list[int]]:
     """Open *count* connections from the client's address on *device*, and send one byte. Yields their client ports.
 
-    A connection beyond the client's share may be closed during or right after its handshake.
+    A connection above the client's share may be closed during its handshake or immediately after.
     """
     kind = socket.AF_INET6 if family == 6 else socket.AF_INET
     ports = []
@@ -54,13 +54,13 @@ def idle_connections(
     with ExitStack() as stack:
         for _ in range(count):
             with site.client.entered():
-                opened = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM, IPPROTO_MPTCP))
-            opened.settimeout(60)
-            opened.bind((site.client.address(device, family), 0))
-            ports.append(opened.getsockname()[1])
+                client_socket = stack.enter_context(socket.socket(kind, socket.SOCK_STREAM, IPPROTO_MPTCP))
+            client_socket.settimeout(60)
+            client_socket.bind((site.client.address(device, family), 0))
+            ports.append(client_socket.getsockname()[1])
             with suppress(ConnectionError):
-                opened.connect((site.proxy.address("wan0", family), PORT))
-                opened.sendall(b"?")
+                client_socket.connect((site.proxy.address("wan0", family), PORT))
+                client_socket.sendall(b"?")
             with suppress(BlockingIOError):
                 while True:
                     stack.enter_context(listener.accept()[0])
@@ -76,34 +76,36 @@ def kernel_ports(site: Site) -> set[int]:
     return found
 
 
-@pytest.mark.nightly(except_for=("iptables-4-the throttler comes", "nftables-6-the throttler is"))
-@pytest.mark.parametrize("older", [False, True], ids=["the throttler is there", "the throttler comes later"])
+@pytest.mark.nightly(except_for=("iptables-4-the throttler starts later", "nftables-6-the throttler starts first"))
+@pytest.mark.parametrize(
+    "connections_are_older", [False, True], ids=["the throttler starts first", "the throttler starts later"]
+)
 @pytest.mark.parametrize("family", [4, 6])
-def test_connections_beyond_a_clients_share_are_closed_and_others_are_capped(
-    site: Site, family: int, older: bool
+def test_connections_above_a_clients_share_are_closed_and_others_are_capped(
+    site: Site, family: int, connections_are_older: bool
 ) -> None:
     with ExitStack() as stack:
         listener = stack.enter_context(listening(site))
-        if not older:
+        if not connections_are_older:
             throttler = stack.enter_context(running(site))
         connections = stack.enter_context(idle_connections(site, listener, CONNECTION_COUNT, "eth0", family))
-        if older:
+        if connections_are_older:
             throttler = stack.enter_context(running(site))
         until(lambda: len(kernel_ports(site)) == SHARE)
         remaining = kernel_ports(site)
         assert remaining <= set(connections)
 
-        def capped() -> set[int]:
+        def capped_ports() -> set[int]:
             """Return the client's ports of the initial subflows that the status shows as capped."""
-            connections = ask(throttler.socket)["connections"]
+            connections = read_status(throttler.socket)["connections"]
             first = [each for connection in connections for each in connection["subflows"] if each["initial"]]
             return {int(each["remote"].rpartition(":")[2]) for each in first if each["rate"] == 5_000_000}
 
-        until(lambda: capped() == remaining)
+        until(lambda: capped_ports() == remaining)
         (other_client,) = stack.enter_context(idle_connections(site, listener, 1, "wlan0", family))
-        until(lambda: capped() == {*remaining, other_client})
+        until(lambda: capped_ports() == {*remaining, other_client})
         assert kernel_ports(site) == {*remaining, other_client}, "the connections within the share stay"
-        counted = ask(throttler.socket)["counters"]["tracker"]["connections_refused"]
+        counted = read_status(throttler.socket)["counters"]["tracker"]["connections_refused"]
         assert counted >= CONNECTION_COUNT - SHARE
         assert throttler.process.output().count("too many connections of its client") >= CONNECTION_COUNT - SHARE
         assert "it is not capped" not in throttler.process.output()

@@ -30,23 +30,23 @@ def ss_output(node: LiveNode) -> str:
 
 def test_socket_values_equal_those_of_ss(testbed: Testbed, require: Any) -> None:
     require("mptcp")
-    proxy, client = testbed["proxy"], testbed["client"]
+    proxy, client_node = testbed["proxy"], testbed["client"]
     with proxy.entered():
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
         diagnostics = SocketDiagnostics((PORT,))
-    with client.entered():
-        caller = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
-    with listener, caller:
+    with client_node.entered():
+        client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
+    with listener, client:
         listener.bind(("0.0.0.0", PORT))
         listener.listen()
-        caller.connect((proxy.address("wan0"), PORT))
+        client.connect((proxy.address("wan0"), PORT))
         accepted, _ = listener.accept()
         with accepted:
             accepted.sendall(b"x" * 100_000)
-            caller.sendall(b"y" * 2_000)
+            client.sendall(b"y" * 2_000)
             received = 0
             while received < 100_000:
-                received += len(caller.recv(65_536))
+                received += len(client.recv(65_536))
             before, listing = "", ss_output(proxy)
             deadline = time.monotonic() + 60
             # Wait until the last acknowledgements have arrived and nothing changes any longer.
@@ -68,25 +68,25 @@ def test_socket_values_equal_those_of_ss(testbed: Testbed, require: Any) -> None
         subflow = found[port]
         assert subflow.tcp is not None
 
-        def shown(name: str, line: str = line) -> float:
+        def value_in_ss(name: str, line: str = line) -> float:
             number = re.search(rf"\b{name}[: ]([\d.]+)", line)
             return float(number[1]) if number else 0.0
 
-        assert subflow.bytes_acked == shown("bytes_acked")
-        assert subflow.bytes_received == shown("bytes_received")
-        assert subflow.tcp.rtt / 1e3 == pytest.approx(shown("rtt"), abs=0.001)
-        assert subflow.tcp.mss == shown("mss")
-        assert subflow.tcp.pacing_rate == pytest.approx(shown("pacing_rate"), abs=8)
-        assert subflow.tcp.delivery_rate == pytest.approx(shown("delivery_rate"), abs=8)
+        assert subflow.bytes_acked == value_in_ss("bytes_acked")
+        assert subflow.bytes_received == value_in_ss("bytes_received")
+        assert subflow.tcp.rtt / 1e3 == pytest.approx(value_in_ss("rtt"), abs=0.001)
+        assert subflow.tcp.mss == value_in_ss("mss")
+        assert subflow.tcp.pacing_rate == pytest.approx(value_in_ss("pacing_rate"), abs=8)
+        assert subflow.tcp.delivery_rate == pytest.approx(value_in_ss("delivery_rate"), abs=8)
         assert (subflow.tcp.not_sent, subflow.tcp.unacked, subflow.tcp.sacked) == (0, 0, 0)
-        more = looked_up[subflow.four_tuple].tcp
+        extended = looked_up[subflow.four_tuple].tcp
         variance = re.search(r"\brtt:[\d.]+/([\d.]+)", line)
         assert variance is not None
-        assert more.rtt_variance / 1e3 == pytest.approx(float(variance[1]), abs=0.001)
-        assert (more.congestion_window, more.segments_out) == (shown("cwnd"), shown("segs_out"))
+        assert extended.rtt_variance / 1e3 == pytest.approx(float(variance[1]), abs=0.001)
+        assert (extended.congestion_window, extended.segments_out) == (value_in_ss("cwnd"), value_in_ss("segs_out"))
         retransmitted = re.search(r"\bretrans:\d+/(\d+)", line)
-        assert more.retransmits == (int(retransmitted[1]) if retransmitted else 0)
-        assert more.lost == shown("lost")
+        assert extended.retransmits == (int(retransmitted[1]) if retransmitted else 0)
+        assert extended.lost == value_in_ss("lost")
     assert {each.remote_port for each in looked_up} == found.keys()
 
 
@@ -108,8 +108,8 @@ def many_connections(testbed: Testbed) -> Iterator[SocketDiagnostics]:
             listener.listen(16)
             for number in range(CONNECTIONS):
                 protocol = IPPROTO_MPTCP if number % 10 else socket.IPPROTO_TCP
-                caller = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, protocol))
-                caller.connect((address, PORT))
+                client = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, protocol))
+                client.connect((address, PORT))
                 stack.enter_context(listener.accept()[0])
         yield diagnostics
 
@@ -158,29 +158,29 @@ def test_closing_sockets_at_both_ends_keeps_the_listener(
             listener = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM, IPPROTO_MPTCP))
             listener.bind(("::", PORT))
             listener.listen(16)
-            callers = [stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP)) for _ in range(3)]
-        for caller in callers:
-            caller.settimeout(60)
-            caller.connect(("::1" if family == socket.AF_INET6 else "127.0.0.1", PORT))
-        accepted = [stack.enter_context(listener.accept()[0]) for _ in callers[:2]]
+            clients = [stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP)) for _ in range(3)]
+        for client in clients:
+            client.settimeout(60)
+            client.connect(("::1" if family == socket.AF_INET6 else "127.0.0.1", PORT))
+        accepted = [stack.enter_context(listener.accept()[0]) for _ in clients[:2]]
         # A connection is Multipath TCP from its third ACK with data on. Before that, the kernel lists no MPTCP subflow.
-        for caller in callers:
-            caller.sendall(b"?")
+        for client in clients:
+            client.sendall(b"?")
         with testbed["proxy"].entered():
             found = {each.four_tuple.remote_port: each.four_tuple for each in diagnostics.subflows()}
             # The last connection was not accepted yet.
-            closed = [found[caller.getsockname()[1]] for caller in callers[1:]]
+            closed = [found[client.getsockname()[1]] for client in clients[1:]]
             assert diagnostics.close_sockets([*closed, closed[0]._replace(remote_port=1)]) == {}
             assert {each.four_tuple for each in diagnostics.subflows()} == set(found.values()) - set(closed)
         assert diagnostics.close_sockets(closed) == {}
         accepted[0].settimeout(60)
         assert accepted[0].recv(1) == b"?"
         accepted[0].sendall(b"!")
-        assert callers[0].recv(1) == b"!"
+        assert clients[0].recv(1) == b"!"
         with testbed["proxy"].entered():
             later_client = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
         later_client.settimeout(60)
-        later_client.connect(callers[0].getpeername()[:2])
+        later_client.connect(clients[0].getpeername()[:2])
 
 
 @pytest.mark.parametrize("ports", [(PORT,), (PORT, PORT + 1), (PORT + 2, PORT + 1, PORT)])
@@ -197,8 +197,8 @@ def test_one_dump_has_both_families_and_only_the_given_ports(
                 listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
                 listener.bind((address, port))
                 listener.listen()
-                caller = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
-                caller.connect((address, port))
+                client = stack.enter_context(socket.socket(family, socket.SOCK_STREAM, IPPROTO_MPTCP))
+                client.connect((address, port))
                 stack.enter_context(listener.accept()[0])
         found = [(each.four_tuple.is_ipv6, each.four_tuple.local_port) for each in diagnostics.subflows()]
     assert sorted(found) == sorted((v6, port) for v6 in (False, True) for port in listened if port in ports)
@@ -208,9 +208,9 @@ def test_abandoned_dump_does_not_affect_later_requests(testbed: Testbed, require
     require("mptcp")
     with many_connections(testbed) as diagnostics:
         complete = {each.four_tuple for each in diagnostics.subflows()}
-        for left_after in range(1, 6):
+        for batch_count in range(1, 6):
             unfinished = diagnostics.batches()
-            for _ in range(left_after):
+            for _ in range(batch_count):
                 next(unfinished)
             some = next(iter(complete))
             assert some in diagnostics.look_up([some])

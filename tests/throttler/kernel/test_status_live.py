@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.nightly(except_for=("nftables",)),
 ]
 
-SENT = 3_000_000
+SENT_BYTES = 3_000_000
 ANSWER_TIMEOUT = 60.0
 TIMEOUT = 60.0
 """Time limit in seconds, for a busy machine."""
@@ -53,24 +53,24 @@ def totals(summary: dict[str, Any]) -> dict[str, int]:
 
 
 def test_byte_totals_are_correct_and_remain_after_connections_end(site: Site) -> None:
-    seen: list[dict[str, int]] = []
+    totals_so_far: list[dict[str, int]] = []
     with running(site) as throttler:
 
         def read() -> dict[str, Any]:
             summary = query(throttler, "summary")
-            seen.append(totals(summary))
+            totals_so_far.append(totals(summary))
             return summary
 
         with ExitStack() as stack:
             listener = stack.enter_context(listening(site))
             client, proxy = stack.enter_context(connected(site, listener))
             until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, TIMEOUT)
-            transfer(proxy, client, SENT)
-            transfer(client, proxy, SENT // 10)
-            until(lambda: sum(each["bytes_sent"] for each in read()["paths"]) >= SENT, TIMEOUT)
+            transfer(proxy, client, SENT_BYTES)
+            transfer(client, proxy, SENT_BYTES // 10)
+            until(lambda: sum(each["bytes_sent"] for each in read()["paths"]) >= SENT_BYTES, TIMEOUT)
             summary = read()
             assert {each["path"]: each["subflows"] for each in summary["paths"]} == {"ethernet": 1, "wifi": 1}
-            until(lambda: sum(each["bytes_received"] for each in read()["paths"]) >= SENT // 10, TIMEOUT)
+            until(lambda: sum(each["bytes_received"] for each in read()["paths"]) >= SENT_BYTES // 10, TIMEOUT)
             (rule,) = summary["rules"]
             assert (rule["rule"], rule["path"], rule["capped"], rule["rate"]) == (
                 "spare-ethernet", "ethernet", 1, 5_000_000,
@@ -83,36 +83,36 @@ def test_byte_totals_are_correct_and_remain_after_connections_end(site: Site) ->
                 """
                 (cap,) = query(throttler, "summary")["classes"]
                 assert (cap["rule"], cap["classid"][:5]) == ("spare-ethernet", "4d50:")
-                listed = site.proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
-                shown = listed.split(f"class htb {cap['classid']} ")[1].split("Sent ")[1].split()
+                listing = site.proxy.run(["tc", "-s", "class", "show", "dev", "wan0"]).stdout
+                shown = listing.split(f"class htb {cap['classid']} ")[1].split("Sent ")[1].split()
                 return (cap["bytes"], cap["packets"]) == (int(shown[0]), int(shown[2]))
 
             until(agrees_with_tc, TIMEOUT)
         until(lambda: not read()["connections"], TIMEOUT)
         after = read()
-        sent = sum(each["bytes_sent"] for each in after["paths"])
-        # Data that are sent again on another subflow count twice.
-        assert SENT <= sent < 2 * SENT
+        sent_bytes = sum(each["bytes_sent"] for each in after["paths"])
+        # Data that are retransmitted on another subflow count twice.
+        assert SENT_BYTES <= sent_bytes < 2 * SENT_BYTES
         assert all(each["subflows"] == 0 for each in after["paths"])
-    for before, later in itertools.pairwise(seen):
+    for before, later in itertools.pairwise(totals_so_far):
         assert all(later[key] >= count for key, count in before.items()), "a total has decreased"
 
 
-def test_short_connections_are_counted_completely_without_a_budget(site: Site) -> None:
-    """Each connection ends before two sweeps of the throttler could have seen it."""
-    short, count = 100_000, 20
+def test_all_bytes_of_short_connections_are_counted_without_a_budget(site: Site) -> None:
+    """Each connection ends before the throttler has sampled it twice."""
+    download_bytes, count = 100_000, 20
     with running(site) as throttler, listening(site) as listener:
         for _ in range(count):
             with connected(site, listener) as (client, proxy):
                 until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, TIMEOUT)
-                transfer(proxy, client, short)
+                transfer(proxy, client, download_bytes)
             until(lambda: not query(throttler, "summary")["connections"], TIMEOUT)
 
-        def sent() -> int:
+        def sent_bytes() -> int:
             return sum(int(each["bytes_sent"]) for each in query(throttler, "summary")["paths"])
 
-        until(lambda: sent() >= short * count, TIMEOUT)
-        assert sent() < 1.5 * short * count
+        until(lambda: sent_bytes() >= download_bytes * count, TIMEOUT)
+        assert sent_bytes() < 1.5 * download_bytes * count
 
 
 def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None:
@@ -121,12 +121,12 @@ def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None
         transfer(proxy, client, 300_000)
         until(lambda: query(throttler, "summary")["subflows"]["active"] == 2, TIMEOUT)
 
-        def listed() -> dict[str, Any]:
+        def listed_connections() -> dict[str, Any]:
             return query(throttler, "connections", client="10.77.1.2", sort="bytes")
 
         # Only acknowledged bytes count. The client may have read more.
-        until(lambda: listed()["connections"][0]["bytes_sent"] >= 300_000, TIMEOUT)
-        found = listed()
+        until(lambda: listed_connections()["connections"][0]["bytes_sent"] >= 300_000, TIMEOUT)
+        found = listed_connections()
         (connection,) = found["connections"]
         ethernet, wifi = connection["subflows"]
         assert found["total"] == 1
@@ -139,19 +139,22 @@ def test_connections_events_explain_client_and_what_if_agree(site: Site) -> None
 
         endpoint = ethernet["remote"]
 
-        def explained() -> list[dict[str, Any]]:
+        def explained_subflows() -> list[dict[str, Any]]:
             (found,) = query(throttler, "explain", endpoint=endpoint)["connections"]
             return list(found["subflows"])
 
         # If the second subflow joins late, the anticipated cap is lifted, and set again by a soft start.
-        until(lambda: explained()[0]["cap_state"] == "in force", TIMEOUT)
-        capped, free = explained()
+        until(lambda: explained_subflows()[0]["cap_state"] == "in force", TIMEOUT)
+        capped, free = explained_subflows()
         assert capped["verdict"] == "capped at 5 Mbit/s"
         assert free["tried"][0]["failed"] == "it is on path wifi, not on ethernet"
 
-        own = query(throttler, "client", endpoint=wifi["remote"])
-        assert own["multipath"]
-        assert {(each["path"], each["capped"]) for each in own["subflows"]} == {("ethernet", True), ("wifi", False)}
+        client_answer = query(throttler, "client", endpoint=wifi["remote"])
+        assert client_answer["multipath"]
+        assert {(each["path"], each["capped"]) for each in client_answer["subflows"]} == {
+            ("ethernet", True),
+            ("wifi", False),
+        }
         assert not query(throttler, "client", endpoint="10.77.1.2:1")["multipath"]
 
         other = query(throttler, "what_if", policy=POLICY.replace("[ethernet]", "[wifi]"))

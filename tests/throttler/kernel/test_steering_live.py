@@ -35,12 +35,12 @@ STANDBY_AND_BUDGET = f"""\
 SYSCTLS = ("net.mptcp.pm_type", "net.mptcp.stale_loss_cnt")
 
 
-def capped(throttler: Throttler) -> list[dict[str, Any]]:
+def capped_subflows(throttler: Throttler) -> list[dict[str, Any]]:
     """Return the status of the subflows that have a class."""
     return [s for each in throttler.status()["connections"] for s in each["subflows"] if s["classid"]]
 
 
-def has_its_share(subflow: dict[str, Any]) -> bool:
+def has_rate_of_its_share(subflow: dict[str, Any]) -> bool:
     reason = "steered load-balancing by rule b: 20 % of the bytes"
     return (subflow["path"], subflow["reason"]) == ("ethernet", reason) and 1_000_000 < subflow["rate"] < 60_000_000
 
@@ -73,11 +73,11 @@ class Site(ThrottledSite):
 
     def standby_bytes(self) -> int:
         """Return the bytes that arrive over Ethernet while 5 MB arrive over Wi-Fi."""
-        ethernet, wifi = self.received("eth0"), self.received("wlan0")
-        wait_until(lambda: self.received("wlan0") > wifi + 5_000_000, "Wi-Fi carries the download", timeout=60)
-        return self.received("eth0") - ethernet
+        ethernet, wifi = self.received_bytes("eth0"), self.received_bytes("wlan0")
+        wait_until(lambda: self.received_bytes("wlan0") > wifi + 5_000_000, "Wi-Fi carries the download", timeout=60)
+        return self.received_bytes("eth0") - ethernet
 
-    def received(self, device: str) -> int:
+    def received_bytes(self, device: str) -> int:
         return self.testbed["client"].interface_bytes(device).received
 
 
@@ -96,16 +96,16 @@ def test_standby_is_used_only_if_the_active_path_is_down(site: Site, family: int
     assert site.sysctls() == ["1", "3"]
     with site.download(family):
         wait_until(lambda: site.backups() == [True, False], "the standby is backup")
-        # Data that were already queued for the standby still arrive over it.
+        # Data that were queued for the standby path still arrive over it.
         wait_until(lambda: site.standby_bytes() < 100_000, "the active path carries the download", timeout=60)
         reasons = {s["path"]: s["reason"] for s in throttler.status()["connections"][0]["subflows"]}
         assert reasons == {
             "ethernet": "steered active-standby by rule s: standby",
             "wifi": "steered active-standby by rule s: active",
         }
-        ethernet = site.received("eth0")
+        ethernet = site.received_bytes("eth0")
         with site.testbed["client"].link_down("wlan0"):
-            wait_until(lambda: site.received("eth0") > ethernet + 5_000_000, "the standby takes over")
+            wait_until(lambda: site.received_bytes("eth0") > ethernet + 5_000_000, "the standby takes over")
             wait_until(lambda: site.backups() == [False, True], "Wi-Fi is backup instead of Ethernet")
         wait_until(lambda: site.backups() == [True, False], "Ethernet is backup again")
     site.stop_cleanly(throttler)
@@ -165,16 +165,17 @@ def test_backup_flags_of_a_killed_throttler_are_removed(site: Site) -> None:
 def test_load_balancing_caps_the_path_above_its_share(site: Site) -> None:
     throttler = site.start(BALANCE)
     with site.download():
-        # The caps follow the load of the paths. Under other load, a cap may vanish, or both paths may have one for a
-        # moment.
-        wait_until(lambda: [s["path"] for s in capped(throttler)] == ["ethernet"], "only Ethernet is capped")
-        wait_until(lambda: any(has_its_share(s) for s in capped(throttler)), "the cap is Ethernet's share")
+        # The caps follow the load of the paths. For a moment, no path or both may have a cap.
+        wait_until(lambda: [s["path"] for s in capped_subflows(throttler)] == ["ethernet"], "only Ethernet is capped")
+        wait_until(
+            lambda: any(has_rate_of_its_share(s) for s in capped_subflows(throttler)), "the cap is Ethernet's share"
+        )
     wait_until(lambda: not throttler.status()["classes"], "the class is removed with the connection")
     site.stop_cleanly(throttler)
 
 
-def test_refused_reload_changes_no_sysctl_and_makes_no_device(site: Site) -> None:
-    """The ledger cannot be opened, so the reload is refused. No sysctl or upload device of the new policy is left."""
+def test_refused_reload_changes_no_sysctl_and_creates_no_device(site: Site) -> None:
+    """The reload is refused because the ledger cannot be opened."""
     before = site.sysctls()
     (site.testbed.directory / "ledger").mkdir()
     write_throttler_config(site.node, site.policy, settings={"ledger": f"{site.testbed.directory}/ledger"})

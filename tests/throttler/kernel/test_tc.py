@@ -66,7 +66,7 @@ def test_class_missing_on_one_interface_is_found_and_repaired(link: LiveNode, tm
 
 
 @pytest.mark.parametrize("has_filter", [True, False])
-def test_root_that_could_not_be_restored_is_not_replaced(
+def test_root_that_the_throttler_cannot_restore_is_not_replaced(
     link: LiveNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_filter: bool
 ) -> None:
     link.run(["tc", "qdisc", "add", "dev", "t0", "root", "handle", "1:", "htb"])
@@ -88,7 +88,7 @@ def test_failed_restoration_is_completed_later(link: LiveNode, tmp_path: Path, m
     before = dump(link)
     original = root_qdisc.restore
 
-    def fail_midway(link: Link, tree: list[root_qdisc.Saved]) -> None:
+    def restore_partly(link: Link, tree: list[root_qdisc.Saved]) -> None:
         original(link, tree[:2])
         raise KernelError("refused")
 
@@ -99,7 +99,7 @@ def test_failed_restoration_is_completed_later(link: LiveNode, tmp_path: Path, m
     with link.entered():
         asyncio.run(with_classes(tmp_path))
         with monkeypatch.context() as patched:
-            patched.setattr(root_qdisc, "restore", fail_midway)
+            patched.setattr(root_qdisc, "restore", restore_partly)
             with pytest.raises(KernelError, match="refused"):
                 asyncio.run(restore())
         assert dump(link) != before
@@ -123,7 +123,7 @@ def test_original_gso_size_is_kept_if_the_root_was_removed(link: LiveNode, tmp_p
 
 
 def test_root_without_classes_is_completed(link: LiveNode, tmp_path: Path) -> None:
-    """A daemon may be killed after it created the root qdisc, but before it created the classes."""
+    """A daemon may be killed after it created the root qdisc and before it created the classes."""
     link.run(["tc", "qdisc", "replace", "dev", "t0", "root", "handle", "4d50:", "htb", "default", "0xffff"])
     with link.entered():
         asyncio.run(with_classes(tmp_path))
@@ -133,7 +133,7 @@ def test_root_without_classes_is_completed(link: LiveNode, tmp_path: Path) -> No
     assert "class htb 4d50:10 parent 4d50:fffe" in classes
 
 
-def test_restoration_leaves_a_root_that_the_operator_changed(link: LiveNode, tmp_path: Path) -> None:
+def test_restoration_keeps_a_root_that_the_operator_changed(link: LiveNode, tmp_path: Path) -> None:
     async def restore() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         await tc.restore()
@@ -170,7 +170,7 @@ def test_damage_to_an_interface_is_found_and_repaired(link: LiveNode, tmp_path: 
 
 
 def test_concurrent_tasks_can_use_traffic_control(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: two dumps on one netlink socket failed with EBUSY during busy reloads, and the GSO limit stayed."""
+    """Defect: two simultaneous dumps on one netlink socket failed with EBUSY, and the GSO limit stayed."""
 
     async def scenario() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
@@ -188,13 +188,13 @@ def test_concurrent_tasks_can_use_traffic_control(link: LiveNode, tmp_path: Path
 
 
 def test_refused_class_does_not_prevent_the_others(link: LiveNode, tmp_path: Path) -> None:
-    impossible = ClassSpec(0xFFFF + 0x10, 5_000_000, 5_000_000, 3028, 3028, 6250, 20)
+    class_with_invalid_minor = ClassSpec(0xFFFF + 0x10, 5_000_000, 5_000_000, 3028, 3028, 6250, 20)
 
     async def scenario() -> None:
         tc = HtbTrafficControl(["t0", "t1"], Ownership(), tmp_path)
         await tc.prepare()
         with pytest.raises(KernelError):
-            await tc.upsert_classes([impossible, *CLASSES.values()])
+            await tc.upsert_classes([class_with_invalid_minor, *CLASSES.values()])
         found = (await tc.read())[1]
         assert found is not None
         assert CLASSES.keys() <= found.keys()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the interfaces that a start takes over or restores: fewer than before, renamed, or refused interfaces."""
+"""Tests for the interfaces that a start adopts or restores: fewer than before, renamed, or refused interfaces."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rename(host: LiveNode, name: str, new: str) -> None:
 
 
 async def start_on(state: Path, interfaces: list[str]) -> HtbTrafficControl:
-    """Return the traffic control that a start with *interfaces* has prepared, with smaller GSO segments."""
+    """Prepare traffic control as a start with *interfaces* does, with smaller GSO segments, and return it."""
     tc = HtbTrafficControl(interfaces, Ownership(), state)
     await tc.prepare()
     await limit_gso(tc, 6250)
@@ -37,7 +37,7 @@ async def start_on(state: Path, interfaces: list[str]) -> HtbTrafficControl:
 
 
 def test_start_with_fewer_interfaces_restores_the_others(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: after a kill, the other interfaces kept shaping and small segments until the successor was stopped."""
+    """Defect: after a kill, the other interfaces kept classes and GSO limit until the successor was stopped."""
     for command in ROOTS["a tree"]:
         link.run(["tc", *command.split()])
     before = dump(link)
@@ -56,7 +56,7 @@ def test_failed_restoration_at_the_start_is_logged_and_retried_at_the_stop(
 ) -> None:
     before = dump(link)
 
-    def refuses(link: Link, tree: list[root_qdisc.Saved]) -> None:
+    def refuse(link: Link, tree: list[root_qdisc.Saved]) -> None:
         raise KernelError("refused")
 
     async def stop() -> None:
@@ -66,7 +66,7 @@ def test_failed_restoration_at_the_start_is_logged_and_retried_at_the_stop(
     with link.entered():
         asyncio.run(with_classes(tmp_path))
         with monkeypatch.context() as patched:
-            patched.setattr(root_qdisc, "restore", refuses)
+            patched.setattr(root_qdisc, "restore", refuse)
             assert asyncio.run(start_on(tmp_path, ["t1"])).prepared
         assert "t0, which is not among 'interfaces' any more: refused" in caplog.text
         assert dump(link) != before
@@ -84,7 +84,7 @@ def test_refused_start_leaves_other_interfaces_capped(link: LiveNode, tmp_path: 
 
 
 def test_interface_renamed_before_the_start_is_restored(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: the interface's segments stayed small after the stop, because the state file contained its old name."""
+    """Defect: the interface kept its GSO limit after the stop, because the state file contained its old name."""
     for command in ROOTS["a tree"]:
         link.run(["tc", *command.split()])
     before = dump(link)
@@ -103,8 +103,8 @@ def test_interface_renamed_before_the_start_is_restored(link: LiveNode, tmp_path
     assert dump(link) == before
 
 
-def test_start_leaves_the_root_of_an_interface_with_a_swapped_name(link: LiveNode, tmp_path: Path) -> None:
-    """Defect: t1, renamed to t0, counted as an interface that is no longer configured, and lost its root qdisc."""
+def test_start_keeps_the_root_of_an_interface_with_a_swapped_name(link: LiveNode, tmp_path: Path) -> None:
+    """Defect: t1, renamed to t0, counted as no longer configured, and lost its root qdisc."""
     before = dump(link)
 
     async def successor() -> tuple[str, str]:

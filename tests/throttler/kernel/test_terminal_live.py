@@ -40,9 +40,9 @@ def capturing(site: Site, capture: Path, interface: str) -> Iterator[None]:
     with site.proxy.running([*command, "tcp port 3128"]) as process:
         until(lambda: "listening on" in process.output(), TIMEOUT)
         yield
-        # Wait until the end of the last connection is captured: tcpdump has then written everything before it.
-        last = -1
-        while last != (last := capture.stat().st_size):
+        # Wait until the file stops growing: tcpdump has then written the end of the last connection.
+        size = -1
+        while size != (size := capture.stat().st_size):
             time.sleep(1)
         process.signal(signal.SIGTERM)
         assert process.wait(60) == 0, process.output()
@@ -91,7 +91,7 @@ def test_top_explain_and_events_show_a_cap(site: Site) -> None:
 @pytest.mark.nightly(except_for=("4-any",))
 @pytest.mark.parametrize("interface", ["any", "wan0"])
 @pytest.mark.parametrize("family", [4, 6])
-def test_replay_of_a_capture_decides_as_the_daemon_did(
+def test_replay_of_a_capture_repeats_the_daemons_decisions(
     site: Site, tmp_path: Path, require: Any, interface: str, family: int
 ) -> None:
     if shutil.which("tcpdump") is None:
@@ -106,8 +106,8 @@ def test_replay_of_a_capture_decides_as_the_daemon_did(
         until(lambda: not query(throttler, "summary")["connections"], TIMEOUT)
     found = replay(site, capture)
     assert {each["token"] for each in found if "token" in each} == {live["token"]}
-    last = {each["remote"]: each for each in found if each["kind"] == "decided"}
-    assert {remote: (each.get("path"), each.get("rate"), each.get("rule")) for remote, each in last.items()} == {
+    size = {each["remote"]: each for each in found if each["kind"] == "decided"}
+    assert {remote: (each.get("path"), each.get("rate"), each.get("rule")) for remote, each in size.items()} == {
         each["remote"]: (each["path"], each["rate"], each["rule"]) for each in live["subflows"]
     }
     directory = os.environ.get("MPTCP_KEEP_CAPTURES")

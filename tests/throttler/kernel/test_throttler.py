@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the throttler as a program, on real MPTCP connections: which subflows it caps, and which it does not."""
+"""Tests for the throttler as a program, on real MPTCP connections: it caps the right subflows and no others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 
 import pytest
-from throttler_site import POLICY, PORT, Site, ask, both_subflows_known, clients, connection, running, until
+from throttler_site import POLICY, PORT, Site, both_subflows_known, clients, connection, read_status, running, until
 
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
 from mptcp_lab.testbed.services import write_throttler_config
@@ -31,62 +31,62 @@ def test_rule_caps_the_chosen_subflow_only(site: Site, family: int, ethernet: st
             classes = site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout
             assert f"class htb {classid} " in classes
             assert "rate 5Mbit ceil 5Mbit" in classes.split(f"class htb {classid} ")[1].splitlines()[0]
-            (shown,) = ask(throttler.socket)["connections"]
+            (shown,) = read_status(throttler.socket)["connections"]
             capped, free = shown["subflows"]
             assert (capped["path"], capped["rule"], capped["rate"], capped["classid"]) == (
                 "ethernet", "spare-ethernet", 5_000_000, classid,
             )  # fmt: skip
             assert (free["path"], free["classid"], free["initial"]) == ("wifi", None, False)
         until(lambda: not site.entries(), timeout=DRAIN_SECONDS + 60)
-        until(lambda: not ask(throttler.socket)["connections"])
+        until(lambda: not read_status(throttler.socket)["connections"])
 
 
 def test_single_subflow_and_plain_tcp_are_not_capped(site: Site) -> None:
     with running(site) as throttler:
         with connection(site, protocol=socket.IPPROTO_TCP):
-            assert not ask(throttler.socket)["connections"]
+            assert not read_status(throttler.socket)["connections"]
         with site.client.link_down("wlan0"), connection(site):
-            until(lambda: len(ask(throttler.socket)["connections"]) == 1)
-            (shown,) = ask(throttler.socket)["connections"]
+            until(lambda: len(read_status(throttler.socket)["connections"]) == 1)
+            (shown,) = read_status(throttler.socket)["connections"]
             assert len(shown["subflows"]) == 1
-            until(lambda: not site.entries())  # For a moment, the throttler anticipates a second subflow.
-            (shown,) = ask(throttler.socket)["connections"]
+            until(lambda: not site.entries())  # At first, the throttler anticipates a second subflow.
+            (shown,) = read_status(throttler.socket)["connections"]
             assert "only 1 active subflow" in shown["subflows"][0]["reason"]
 
 
 def test_connections_older_than_the_daemon_are_capped(site: Site) -> None:
     with connection(site), running(site) as throttler:
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
-        (shown,) = ask(throttler.socket)["connections"]
+        (shown,) = read_status(throttler.socket)["connections"]
         assert [s["interface"] for s in shown["subflows"]] == ["wan0", "wan0"]
 
 
-def test_cap_is_lifted_if_its_subflow_is_the_only_one_left(site: Site) -> None:
+def test_cap_is_lifted_from_the_last_subflow_of_a_connection(site: Site) -> None:
     with running(site) as throttler, connection(site):
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         site.client.run(["ip", "mptcp", "endpoint", "delete", "id", "4"])
         try:
             until(lambda: not site.entries())
-            (shown,) = ask(throttler.socket)["connections"]
+            (shown,) = read_status(throttler.socket)["connections"]
             assert [s["path"] for s in shown["subflows"]] == ["ethernet"]
         finally:
             site.client.run(["ip", "mptcp", "endpoint", "add", "10.77.2.2", "dev", "wlan0", "id", "4", "subflow"])
 
 
-def test_dry_run_caps_nothing_and_says_what_it_would_cap(site: Site) -> None:
+def test_dry_run_sets_no_caps_and_reports_those_that_it_would_set(site: Site) -> None:
     site.policy.write_text(POLICY + "dry_run: true\n")
     with running(site) as throttler, connection(site):
-        until(lambda: len(ask(throttler.socket)["connections"]) == 1)
-        until(lambda: len(ask(throttler.socket)["connections"][0]["subflows"]) == 2)
+        until(lambda: len(read_status(throttler.socket)["connections"]) == 1)
+        until(lambda: len(read_status(throttler.socket)["connections"][0]["subflows"]) == 2)
         status = site.throttler("status")
         assert "dry run" in status.stdout
-        (shown,) = ask(throttler.socket)["connections"]
+        (shown,) = read_status(throttler.socket)["connections"]
         assert "would cap path ethernet at 5 Mbit/s" in shown["subflows"][0]["reason"]
         assert not site.entries()
-        assert not ask(throttler.socket)["classes"]
+        assert not read_status(throttler.socket)["classes"]
 
 
-def test_paths_defined_by_the_proxys_interface(make_testbed: Callable[..., Testbed], site: Site) -> None:
+def test_path_can_be_defined_by_the_proxys_interface(make_testbed: Callable[..., Testbed], site: Site) -> None:
     testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
     policy = testbed.directory / "policy.yaml"
     policy.write_text(
@@ -125,24 +125,27 @@ def test_forged_join_does_not_count_as_a_subflow(site: Site) -> None:
     site.client.run(["ip", "mptcp", "endpoint", "delete", "id", "4"])
     try:
         with running(site) as throttler, connection(site):
-            until(lambda: len(ask(throttler.socket)["connections"]) == 1)
-            until(lambda: not site.entries())  # For a moment, the throttler anticipates a join.
-            token = int(ask(throttler.socket)["connections"][0]["token"], 16)
+            until(lambda: len(read_status(throttler.socket)["connections"]) == 1)
+            until(lambda: not site.entries())  # At first, the throttler anticipates a join.
+            token = int(read_status(throttler.socket)["connections"][0]["token"], 16)
             frame = Ether(src=mac, dst=core_mac) / IP(src=attacker, dst=site.proxy.address("wan0"))
             syn = MpJoinSyn(address_id=9, token=token, nonce=1)
             with (
                 site.client.entered(),
-                conf.L2socket(iface="wlan0", filter=f"dst host {attacker}", promisc=False) as wire,
+                conf.L2socket(iface="wlan0", filter=f"dst host {attacker}", promisc=False) as l2_socket,
             ):
                 opening = TCP(sport=4444, dport=PORT, flags="S", seq=1000, options=[tcp_option(syn)])
-                answer = wire.sr1(frame / opening, timeout=60, verbose=0)
+                answer = l2_socket.sr1(frame / opening, timeout=60, verbose=0)
                 assert answer is not None, "the proxy's kernel answers a join with the right token"
-                proof = [tcp_option(MpJoinAck(hmac=b"x" * 20))]
-                wire.send(
-                    frame / TCP(sport=4444, dport=PORT, flags="A", seq=1001, ack=answer[TCP].seq + 1, options=proof)
+                join_ack_options = [tcp_option(MpJoinAck(hmac=b"x" * 20))]
+                l2_socket.send(
+                    frame
+                    / TCP(
+                        sport=4444, dport=PORT, flags="A", seq=1001, ack=answer[TCP].seq + 1, options=join_ack_options
+                    )
                 )
-            until(lambda: ask(throttler.socket)["counters"]["tracker"]["joins_refused"] >= 1)
-            (shown,) = ask(throttler.socket)["connections"]
+            until(lambda: read_status(throttler.socket)["counters"]["tracker"]["joins_refused"] >= 1)
+            (shown,) = read_status(throttler.socket)["connections"]
             assert [s["remote"].split(":")[0] for s in shown["subflows"]] == ["10.77.1.2"]
             assert not site.entries()
     finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the throttler's life: start, reload, stop, kill, and changes by other programs."""
+"""Tests for the throttler's life cycle: start, reload, stop, kill, and changes by other programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from faults import traffic
-from throttler_site import POLICY, Site, ask, both_subflows_known, clients, connection, running, until
+from throttler_site import POLICY, Site, both_subflows_known, clients, connection, read_status, running, until
 
 from mptcp_common.exit_status import CONFIGURATION
 from mptcp_lab.testbed import TWO_PATHS_TWO_INTERFACES, Testbed
@@ -43,7 +43,7 @@ def test_successor_of_a_killed_throttler_keeps_all_entries(site: Site) -> None:
             assert site.entries() == entries
             assert second.running, second.output()
             with suppress(OSError):
-                return bool(ask(socket_path)["connections"])
+                return bool(read_status(socket_path)["connections"])
             return False
 
         until(answers, timeout=60)
@@ -51,7 +51,7 @@ def test_successor_of_a_killed_throttler_keeps_all_entries(site: Site) -> None:
         assert second.wait(60) == 0
 
 
-def test_cleanup_after_a_kill_removes_all_and_is_refused_before(site: Site) -> None:
+def test_cleanup_is_refused_while_the_throttler_runs_and_cleans_after_a_kill(site: Site) -> None:
     before = site.state()
     throttler = site.start()
     with connection(site):
@@ -74,7 +74,7 @@ def test_reload_accepts_a_valid_policy_and_refuses_an_invalid_one(site: Site) ->
         until(lambda: len(site.entries()) == 1)
 
         def rates() -> set[int]:
-            return {entry["rate"] for entry in ask(throttler.socket)["classes"]}
+            return {entry["rate"] for entry in read_status(throttler.socket)["classes"]}
 
         site.policy.write_text(POLICY.replace("5 Mbit/s", "8 Mbit/s"))
         throttler.process.signal(signal.SIGHUP)
@@ -90,8 +90,8 @@ def test_reload_accepts_a_valid_policy_and_refuses_an_invalid_one(site: Site) ->
         until(lambda: clients(site.entries()) == ["10.77.2.2"])
 
 
-def test_log_names_caps_that_were_set(site: Site) -> None:
-    # Without anticipation, there is one decision. An anticipated cap could be lifted, and set again for a late subflow.
+def test_log_reports_new_caps(site: Site) -> None:
+    # Without anticipation, the throttler sets the cap once. An anticipated cap could be lifted and set again.
     site.policy.write_text(POLICY + "anticipate: false\n")
     with running(site) as throttler, connection(site):
         cap_text = "rule spare-ethernet caps path ethernet at 5 Mbit/s"
@@ -124,7 +124,7 @@ def test_removed_rules_and_classes_are_restored(site: Site) -> None:
         until(lambda: f"class htb {classid} " in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
 
 
-def test_failed_start_gives_its_reason(site: Site) -> None:
+def test_failed_start_reports_its_reason(site: Site) -> None:
     config = site.testbed.directory / "no-such-interface.yaml"
     config.write_text(site.config.read_text().replace('"wan0"', '"wan7"'))
     process = site.proxy.popen(
@@ -145,11 +145,11 @@ def test_failed_start_gives_its_reason(site: Site) -> None:
     assert f"{site.policy}:2: rules" in process.output()
 
 
-@pytest.mark.parametrize("moment", ["at once", "while starting"])
+@pytest.mark.parametrize("moment", ["immediately", "while starting"])
 def test_stop_during_the_start_leaves_the_kernel_unchanged(site: Site, moment: str) -> None:
     process = site.proxy.popen(
         [program("mptcp-throttler"), "run", "--config", str(site.config)],
-        name="hasty",
+        name="stopped-early",
         mounts=throttler_mounts(site.proxy),
     )
     if moment == "while starting":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the throttler with the rights from its systemd unit: a user other than root, with five capabilities."""
+"""Tests for the throttler with the rights of its systemd unit: not root, but five capabilities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from throttler_site import POLICY, PORT, Site, ask, both_subflows_known, clients, connection, until
+from throttler_site import POLICY, PORT, Site, both_subflows_known, clients, connection, read_status, until
 
 from mptcp_lab.testbed import Process
 from mptcp_lab.testbed.services import program, throttler_mounts
@@ -25,7 +25,7 @@ pytestmark = [
 
 USER = 64123
 CAPABILITIES = "-all,+net_admin,+net_raw,+bpf,+perfmon,+sys_nice"
-BY_ORDER = POLICY + "  - {name: order, steer: {mode: active-standby, active: wifi, standby: ethernet}}\n"
+STEERING_POLICY = POLICY + "  - {name: order, steer: {mode: active-standby, active: wifi, standby: ethernet}}\n"
 
 
 @pytest.fixture
@@ -45,18 +45,18 @@ def start(site: Site) -> Iterator[Callable[..., Process]]:
     lock.touch(0o600)
     os.chown(lock, USER, -1)
 
-    def started(**environment: str) -> Process:
+    def start_throttler(**environment: str) -> Process:
         command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
         command += [
             f"--{capability_set}={CAPABILITIES}" for capability_set in ("inh-caps", "ambient-caps", "bounding-set")
         ]
         command += [program("mptcp-throttler"), "run", "--config", str(site.config)]
-        # This is the path that systemd uses. The namespace's own /sys has no cgroup mount, and only root can mount one.
+        # systemd mounts cgroup2 at this path. The namespace's /sys lacks it, and only root can mount it.
         command = ["sh", "-ec", 'mount -t cgroup2 none /sys/fs/cgroup; exec "$@"', "sh", *command]
         environment = {"XTABLES_LOCKFILE": "/run/mptcp-throttler/xtables.lock", **environment}
         return site.proxy.popen(command, name="unprivileged", mounts=mounts, env=environment)
 
-    yield started
+    yield start_throttler
     # The test, not the daemon, created this file, so the test removes it.
     lock.unlink()
 
@@ -65,29 +65,29 @@ def status_socket(site: Site) -> Path:
     return Path(throttler_mounts(site.proxy)["/run/mptcp-throttler"]) / "status.sock"
 
 
-def is_in_step(site: Site, process: Process) -> Callable[[], bool]:
+def status_is_in_step(site: Site, process: Process) -> Callable[[], bool]:
     def check() -> bool:
         assert process.running, process.output()
         try:
-            return bool(ask(status_socket(site))["in_step"])
+            return bool(read_status(status_socket(site))["in_step"])
         except OSError:
             return False
 
     return check
 
 
-def test_unprivileged_throttler_caps_adopts_and_restores(site: Site, start: Callable[..., Process]) -> None:
+def test_unprivileged_throttler_caps_subflows_and_adopts_entries(site: Site, start: Callable[..., Process]) -> None:
     first = start()
-    until(is_in_step(site, first), timeout=60)
+    until(status_is_in_step(site, first), timeout=60)
     with connection(site):
         until(lambda: both_subflows_known(status_socket(site)))
         until(lambda: clients(site.entries()) == ["10.77.1.2"])
         entries = site.entries()
         first.kill()
         second = start()
-        until(is_in_step(site, second), timeout=60)
+        until(status_is_in_step(site, second), timeout=60)
         assert site.entries() == entries
-        assert ask(status_socket(site))["paced"]
+        assert read_status(status_socket(site))["paced"]
         second.signal(signal.SIGTERM)
         assert second.wait(60) == 0, second.output()
     assert "Traceback" not in first.output() + second.output()
@@ -100,9 +100,9 @@ def test_unprivileged_throttler_steers_and_its_keeper_restores_sysctls(
     def path_manager() -> str:
         return site.proxy.run(["cat", "/proc/sys/net/mptcp/pm_type"]).stdout.strip()
 
-    site.policy.write_text(BY_ORDER)
+    site.policy.write_text(STEERING_POLICY)
     process = start()
-    until(is_in_step(site, process), timeout=60)
+    until(status_is_in_step(site, process), timeout=60)
     assert path_manager() == "1"
     with connection(site):
         # Only a path manager in user space can set the backup flag of one subflow.
@@ -110,7 +110,7 @@ def test_unprivileged_throttler_steers_and_its_keeper_restores_sysctls(
         process.kill()
         until(lambda: path_manager() == "0")
     process = start()
-    until(is_in_step(site, process), timeout=60)
+    until(status_is_in_step(site, process), timeout=60)
     process.signal(signal.SIGTERM)
     assert process.wait(60) == 0, process.output()
     assert path_manager() == "0"
@@ -119,7 +119,7 @@ def test_unprivileged_throttler_steers_and_its_keeper_restores_sysctls(
 def backups(site: Site) -> list[bool]:
     """Return for each subflow whether the proxy's side set its backup flag."""
     with site.proxy.entered(), closing(SocketDiagnostics([PORT])) as sockets:
-        return [each.made_backup for piece in sockets.batches() for each in piece]
+        return [each.made_backup for batch in sockets.batches() for each in batch]
 
 
 def test_unreadable_iptables_lock_is_reported_in_one_line(site: Site, start: Callable[..., Process]) -> None:

@@ -55,12 +55,12 @@ class Site(ThrottledSite):
             client.kill()
 
     def kernel_objects(self) -> str:
-        """Return the throttler's upload device and tables that are in the kernel."""
+        """Return the throttler's upload device and netdev tables, as the kernel lists them."""
         links = self.node.run(["sh", "-c", f"ip -o link show {DEVICE} 2>/dev/null || true"]).stdout
         return links + self.node.run(["nft", "list", "tables", "netdev"]).stdout
 
     def bytes_by_class(self) -> dict[str, int]:
-        """Return the bytes that passed each class of a cap on the device."""
+        """Map each class of a cap on the device to the bytes that passed it."""
         listing = self.node.run(["tc", "-s", "class", "show", "dev", DEVICE]).stdout
         found = re.findall(r"class htb (4d50:[0-7]\w*) .*\n Sent (\d+) bytes", listing)
         return {classid: int(octets) for classid, octets in found}
@@ -77,7 +77,7 @@ def site(make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
 
 
 def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
-    """Return the subflow on *path*, as soon as it exists. A path's cap is in force before its second subflow exists."""
+    """Return the subflow on *path* as soon as it exists. A cap may be in force earlier."""
     found: list[dict[str, Any]] = []
 
     def exists() -> bool:
@@ -85,7 +85,7 @@ def subflow(throttler: Throttler, path: str) -> dict[str, Any]:
         found[:] = [each for each in subflows if each["path"] == path]
         return len(found) == 1
 
-    wait_until(exists, f"there is a subflow by {path}", process=throttler.process)
+    wait_until(exists, f"there is a subflow on path {path}", process=throttler.process)
     return found[0]
 
 
@@ -121,7 +121,7 @@ def test_reload_adds_and_removes_upload_shaping(site: Site) -> None:
     with site.upload():
         subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["entries"] == 1, "the cap on download is in force")
-        assert not site.kernel_objects(), "a policy without upload rules makes no upload device"
+        assert not site.kernel_objects(), "a policy without upload rules creates no upload device"
         assert subflow(throttler, "ethernet")["upload"] is None
         site.reload(throttler, BOTH)
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap on upload is in force, too")
@@ -158,14 +158,14 @@ def test_cleanup_removes_the_upload_device_of_a_killed_throttler(site: Site) -> 
     assert not site.kernel_objects()
 
 
-def test_removed_upload_device_is_made_again(site: Site) -> None:
+def test_removed_upload_device_is_created_again(site: Site) -> None:
     throttler = site.start(UPLOADS)
     with site.upload():
         subflow(throttler, "wifi")
         wait_until(lambda: throttler.status()["counters"]["upload_entries"] == 1, "the cap is in force")
         site.node.run(["ip", "link", "del", DEVICE])
-        wait_until(lambda: DEVICE in site.kernel_objects(), "the device is back")
-        wait_until(lambda: len(site.bytes_by_class()) == 1, "the class is back")
+        wait_until(lambda: DEVICE in site.kernel_objects(), "the device is restored")
+        wait_until(lambda: len(site.bytes_by_class()) == 1, "the class is restored")
         (classid,) = site.bytes_by_class()
         before = site.bytes_by_class()[classid]
         wait_until(lambda: site.bytes_by_class()[classid] > before + 100_000, "packets pass the class again")
@@ -185,7 +185,7 @@ def test_reload_is_refused_if_another_device_has_the_name(site: Site) -> None:
     site.stop_cleanly(throttler)
 
 
-def test_commands_printed_for_uploads_make_the_daemons_state(testbed: Testbed, require: Any) -> None:
+def test_commands_printed_for_uploads_create_the_daemons_state(testbed: Testbed, require: Any) -> None:
     require("htb", "nftables", "ifb", "nft-ingress")
     classes = {0x10: class_spec(0x10, a_throttle(5_000_000, 5_000_000, None, Share.PATH), direction=Direction.UP)}
     entries = {
@@ -196,7 +196,7 @@ def test_commands_printed_for_uploads_make_the_daemons_state(testbed: Testbed, r
     commands = [*upload_device(classes, Ownership()), *table.shell_commands(entries)]
     testbed["proxy"].run(["sh", "-e"], input="\n".join(commands))
 
-    async def read_back() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:
+    async def read_state() -> tuple[dict[int, ClassSpec], dict[FourTuple, Target]]:
         tc, netfilter = IfbTrafficControl(Ownership()), NftablesNetfilter(table)
         await tc.prepare()
         await netfilter.prepare()
@@ -207,7 +207,7 @@ def test_commands_printed_for_uploads_make_the_daemons_state(testbed: Testbed, r
         return found
 
     with testbed["proxy"].entered():
-        found, read = asyncio.run(read_back())
+        found, read = asyncio.run(read_state())
     assert read == entries
     assert found.keys() == classes.keys()
     assert classes[0x10].same_as(found[0x10])

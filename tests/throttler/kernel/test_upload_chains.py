@@ -61,7 +61,7 @@ def test_start_with_other_interfaces_creates_one_chain_per_interface(links: Live
     assert hooked_interfaces(links) == sorted(interfaces)
 
 
-def test_swapped_interfaces_get_their_own_chains(links: LiveNode) -> None:
+def test_interface_with_a_swapped_name_gets_its_own_chain(links: LiveNode) -> None:
     with links.entered():
         asyncio.run(create_table(["u0", "u1"]))
         for words in ("u0 name u9", "u1 name u0"):

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for OpenVPN over Multipath TCP, through the proxy by CONNECT or to a server on the proxy's host.
+"""Tests for OpenVPN over Multipath TCP, through the proxy with CONNECT or to a server on the proxy's host.
 
-The tests cover caps, budgets and the loss of a path. A person notices only the download inside the tunnel, so its
-content is compared.
+The tests cover caps, budgets and the loss of a path. They compare the content of a download inside the tunnel.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ rules:
 BIG = "big.bin"
 FILES = {BIG: 16_000_000}
 BURST = 200_000
-"""Approximate number of bytes that a cap lets pass at once."""
+"""Approximate number of bytes that a cap lets pass in one burst."""
 
 
 @dataclass
 class Site(ThrottledSite):
-    """The place of OpenVPN's server, and the files that are downloaded from it through the tunnel."""
+    """The node of OpenVPN's server, and the files that clients download from it through the tunnel."""
 
     server: str
     """Node of the OpenVPN server: ``origin``, to which the proxy connects, or ``proxy``, to which the client connects.
@@ -64,27 +63,27 @@ class Site(ThrottledSite):
         client = self.testbed["client"].popen(argv)
         try:
             wait_until(lambda: _size(target) > 1_000_000, "the download has begun", process=client)
-            yield partial(self._ended, client, target)
+            yield partial(self._check_download, client, target)
         finally:
             client.kill()
 
-    def _ended(self, client: Process, target: Path) -> None:
+    def _check_download(self, client: Process, target: Path) -> None:
         assert client.wait(310) == 0, client.output()
         assert hashlib.sha256(target.read_bytes()).hexdigest() == self.files.digests[BIG]
 
-    def received(self, device: str) -> int:
-        """Return the bytes on the wire that the client has received by *device*."""
+    def received_bytes(self, device: str) -> int:
+        """Return the bytes that the client has received on *device*, with headers."""
         return self.testbed["client"].interface_bytes(device).received
 
     def received_by_both(self) -> int:
-        return self.received("eth0") + self.received("wlan0")
+        return self.received_bytes("eth0") + self.received_bytes("wlan0")
 
 
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-@pytest.fixture(scope="module", params=["origin", "proxy"], ids=["by-connect", "beside-the-proxy"])
+@pytest.fixture(scope="module", params=["origin", "proxy"], ids=["with-connect", "on-the-proxys-host"])
 def site(
     request: pytest.FixtureRequest, make_module_testbed: Callable[..., Testbed], require: Callable[..., None]
 ) -> Site:
@@ -106,13 +105,17 @@ def test_tunnel_has_two_subflows_and_is_capped_and_counted(site: Site) -> None:
     with site.vpn() as vpn:
         wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")
         with site.download(vpn) as finish:
-            began, first, other = time.monotonic(), site.received("eth0"), site.received("wlan0")
+            began, ethernet_before, wifi_before = (
+                time.monotonic(),
+                site.received_bytes("eth0"),
+                site.received_bytes("wlan0"),
+            )
             finish()
             seconds = time.monotonic() - began
-            carried = site.received("eth0") - first
-            assert 8 * (carried - BURST) < 1.1 * CAP * seconds
-            assert carried > BURST
-            assert site.received("wlan0") - other > 2 * carried
+            ethernet_bytes = site.received_bytes("eth0") - ethernet_before
+            assert 8 * (ethernet_bytes - BURST) < 1.1 * CAP * seconds
+            assert ethernet_bytes > BURST
+            assert site.received_bytes("wlan0") - wifi_before > 2 * ethernet_bytes
         received = site.received_by_both() - before
         # Headers, and control messages of both ends, are not counted.
         wait_until(lambda: 0.9 * received < site.used() - counted < received, "the budget has counted the tunnel")
@@ -120,7 +123,7 @@ def test_tunnel_has_two_subflows_and_is_capped_and_counted(site: Site) -> None:
     site.stop_cleanly(throttler)
 
 
-@pytest.mark.nightly(except_for=("[by-connect-eth0]",))
+@pytest.mark.nightly(except_for=("[with-connect-eth0]",))
 @pytest.mark.parametrize("device", ["eth0", "wlan0"])
 def test_download_in_the_tunnel_survives_the_loss_of_a_path(site: Site, device: str) -> None:
     throttler = site.start(PATHS + "rules: [{name: cap, paths: [ethernet, wifi], throttle: {rate: 8 Mbit/s}}]\n")
@@ -130,10 +133,10 @@ def test_download_in_the_tunnel_survives_the_loss_of_a_path(site: Site, device: 
         wait_until(lambda: subflows(throttler) == [2], "the tunnel has both paths")
         with site.download(vpn) as finish:
             with site.testbed["client"].link_down(device):
-                before = site.received(other)
-                wait_until(lambda: site.received(other) > before + 500_000, "the other path carries the download")
-            back = site.received(device)
-            wait_until(lambda: site.received(device) > back + 100_000, "the path carries something again")
+                before = site.received_bytes(other)
+                wait_until(lambda: site.received_bytes(other) > before + 500_000, "the other path carries the download")
+            received_before = site.received_bytes(device)
+            wait_until(lambda: site.received_bytes(device) > received_before + 100_000, "the path carries data again")
             finish()
     wait_until(lambda: subflows(throttler) == [], "the tunnel has ended")
     site.stop_cleanly(throttler)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Helpers for kernel tests of the throttler as a program: its site with either backend, and connections to it."""
+"""Helpers for kernel tests of the throttler as a program: its site with either backend, and connections."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ FULL_POLICY = (
     steer: {mode: active-standby, active: wifi, standby: ethernet}
 """
 )
-"""A policy for which the throttler creates every kind of kernel object that it can create."""
+"""A policy for which the throttler creates every kind of its kernel objects."""
 IPPROTO_MPTCP = 262
 PORT = 3128
 MAJOR = "4d50:"
 UNCAPPED = MAJOR + "ffff"
-"""The class of subflows that were accepted into the class of a cap and have no cap now."""
+"""The class of subflows that inherited the class of a cap when they were accepted, and have no cap now."""
 
 
 @dataclass
@@ -71,9 +71,9 @@ class Site:
         return self.testbed["client"]
 
     def start(self) -> Throttler:
-        """Start the throttler and wait until it answers. Its socket accepts connections before its loop runs."""
+        """Start the throttler and wait until it answers. It listens before its event loop runs."""
         throttler = start_throttler(self.proxy, self.config)
-        ask(throttler.socket)
+        read_status(throttler.socket)
         return throttler
 
     def throttler(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -118,7 +118,7 @@ class Site:
         dumps: list[State] = []
 
         def complete() -> bool:
-            """Return whether the dump is complete. It is not if a link disappeared while it was taken."""
+            """Return whether the dump is complete. It is not complete if a link was removed at the same time."""
             dumps.append(kernel_state(self.proxy))
             return not differences(dumps[-1], dumps[-1])
 
@@ -130,17 +130,17 @@ class Site:
         return whole_state(self.proxy, Path(throttler_mounts(self.proxy)["/run/mptcp-throttler"]), more=())
 
     def assert_nothing_left(self, before: State) -> None:
-        """Check that the state is the same as *before*, in everything that a throttler may change."""
+        """Check that the state that a throttler may change equals *before*."""
         assert_nothing_left(before, self.state)
 
 
-def needed_by(backend: str) -> tuple[str, ...]:
+def features_needed_by(backend: str) -> tuple[str, ...]:
     """Return the features of the testbed that a netfilter backend needs."""
     return {"iptables": ("ipset", "iptables-legacy")}.get(backend, (backend,))
 
 
 def make_site(backend: str, make_module_testbed: Callable[..., Testbed], require: Any) -> Site:
-    require("htb", *needed_by(backend))
+    require("htb", *features_needed_by(backend))
     testbed = make_module_testbed()
     policy = testbed.directory / "policy.yaml"
     policy.write_text(POLICY)
@@ -149,8 +149,8 @@ def make_site(backend: str, make_module_testbed: Callable[..., Testbed], require
 
 
 @contextmanager
-def check_untouched(site: Site) -> Iterator[None]:
-    """Check after the block that the throttler has left kernel, processes and files as they were."""
+def check_restored(site: Site) -> Iterator[None]:
+    """Check after the block that the throttler has restored kernel, processes and files."""
     site.policy.write_text(POLICY)
     before = site.state()
     yield
@@ -214,8 +214,8 @@ def connection(
         yield ends
 
 
-def ask(path: Path) -> dict[str, Any]:
-    """Return the status of the daemon that listens at *path*. The timeout is longer than that for people."""
+def read_status(path: Path) -> dict[str, Any]:
+    """Return the status of the daemon that listens at *path*. The timeout is longer than that of the commands."""
     return status_client.ask(path, {"query": "status"}, ANSWER)
 
 
@@ -224,12 +224,12 @@ def both_subflows_known(path: Path) -> bool:
 
     Until then, it only anticipates a cap, and may lift it.
     """
-    connections = ask(path)["connections"]
+    connections = read_status(path)["connections"]
     return [len(connection["subflows"]) for connection in connections] == [2]
 
 
 def until(holds: Callable[[], object], timeout: float = 60) -> None:
-    """Wait until *holds*. It must hold within *timeout* seconds."""
+    """Wait until *holds* returns true. Raises TestbedError after *timeout* seconds."""
     wait_until(lambda: bool(holds()), "the condition holds", timeout=timeout)
 
 

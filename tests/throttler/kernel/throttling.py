@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Helpers for the kernel tests of caps, modes and budgets: two paths, a download, and the end of a throttler."""
+"""Helpers for the kernel tests of caps, modes and budgets: two paths, a download, and the stop of a throttler."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNCAPPED = PATHS + "rules: []\n"
 def wait_for_comparisons(throttler: Throttler, times: int = 2) -> None:
     """Wait until *throttler* has compared its state with the kernel *times* times.
 
-    The throttler has then repaired everything that it can.
+    The throttler has then repaired all damage that it can repair.
     """
 
     def comparisons() -> int:
@@ -55,7 +55,7 @@ class ThrottledSite:
     proxy: Proxy
     policy: Path
     config: Path
-    latest: Throttler | None = field(default=None, init=False, kw_only=True)
+    latest_throttler: Throttler | None = field(default=None, init=False, kw_only=True)
     before: State = field(default_factory=dict, init=False, kw_only=True)
     """The state before the first throttler started."""
 
@@ -74,21 +74,21 @@ class ThrottledSite:
         return self.testbed["proxy"]
 
     def state(self) -> State:
-        """Return the whole state of the proxy's host. Squid's processes are left out, because they come and go."""
+        """Return the whole state of the proxy's host, without Squid's processes, because these start and end."""
         run = Path(throttler_mounts(self.node)["/run/mptcp-throttler"])
         return whole_state(self.node, run, more=(), except_for=(self.proxy.process.pid,))
 
     def start(self, policy: str) -> Throttler:
         """Start a throttler.
 
-        If a failed test left one running, end that first, so that this test does not fail because of it.
+        If a failed test left a throttler running, end that throttler first, so that this test does not fail, too.
         """
-        if self.latest is not None and self.latest.process.running:
-            self.latest.process.kill()
+        if self.latest_throttler is not None and self.latest_throttler.process.running:
+            self.latest_throttler.process.kill()
             self._run_cleanup()
         self.policy.write_text(policy)
-        self.latest = start_throttler(self.node, self.config)
-        return self.latest
+        self.latest_throttler = start_throttler(self.node, self.config)
+        return self.latest_throttler
 
     def reload(self, throttler: Throttler, policy: str) -> None:
         self.policy.write_text(policy)
@@ -101,7 +101,7 @@ class ThrottledSite:
         )
 
     def abort(self, client: Program) -> None:
-        """End a download and reset its sockets, so that its connection ends at once.
+        """End a download and reset its sockets, so that its connection ends immediately.
 
         Without the resets, a client that had stopped reading would leave the proxy with two zero-window subflows for a
         minute.
@@ -110,12 +110,12 @@ class ThrottledSite:
         self.testbed["client"].run(["ss", "-tK"])
 
     def used(self) -> int:
-        """Return the bytes in the testbed's ledger. Repeated calls of ``quota`` would load the machine."""
+        """Return the bytes in the testbed's ledger. Repeated runs of ``quota`` would load the machine."""
         with closing(sqlite3.connect(self.testbed.directory / "ledger.sqlite")) as ledger:
             return sum(octets for (octets,) in ledger.execute("SELECT octets FROM used"))
 
     def stop_cleanly(self, throttler: Throttler, *, keeper: bool = False) -> None:
-        """Stop *throttler* as systemd would. It must exit with status 0 and leave nothing.
+        """Stop *throttler* as systemd would. It must exit with status 0 and restore the initial state.
 
         *keeper*: remaining connections still need the keeper of the path manager, so the keeper may still run.
         """
@@ -125,7 +125,7 @@ class ThrottledSite:
         assert_nothing_left(self.before, self.state, keeper=keeper)
 
     def cleanup(self) -> str:
-        """Run ``mptcp-throttler cleanup``, which must succeed and leave nothing. Return its output."""
+        """Run ``mptcp-throttler cleanup``, which must succeed and restore the initial state. Return its output."""
         output = self._run_cleanup()
         assert_nothing_left(self.before, self.state)
         return output

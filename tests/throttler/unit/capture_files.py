@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Builds capture files from frames: pcap and pcapng, with any link layer. Times are in seconds since the epoch."""
+"""Builds pcap and pcapng files from frames, with any link layer. Times are in seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ BOTH: list[Frame] = [
     *((START + at, interface, frame) for at, interface, frame in IPV4),
     *((START + 3 + at, interface, frame) for at, interface, frame in IPV6),
 ]
-"""Two real connections with two subflows each, one after the other."""
-LABORATORY: list[Frame] = [
-    (about.sec + about.usec / 1e6, "v0", data)
-    for data, about in RawPcapReader(str(Path(__file__).parents[1] / "captures/ethernet.pcap"))
+"""Two captured connections, one after the other, with two subflows each."""
+CAPTURED_FRAMES: list[Frame] = [
+    (metadata.sec + metadata.usec / 1e6, "v0", data)
+    for data, metadata in RawPcapReader(str(Path(__file__).parents[1] / "captures/ethernet.pcap"))
 ]
-"""30,000 bytes down and 1 byte up. The first 160 bytes of each frame were captured."""
+"""A download of 30,000 bytes and an upload of 1 byte. The first 160 bytes of each frame were captured."""
 
 
-def tagged(*protocols: int) -> Wrap:
+def tag_inserter(*protocols: int) -> Wrap:
     """Return a function that inserts 802.1Q tags into an Ethernet frame."""
 
     def wrap(frame: bytes) -> bytes:
@@ -40,7 +40,7 @@ def tagged(*protocols: int) -> Wrap:
     return wrap
 
 
-def cooked(frame: bytes) -> bytes:
+def cooked_capture_frame(frame: bytes) -> bytes:
     return struct.pack("!HHH8s", _packet_type(frame), 1, 6, frame[6:12]) + frame[12:]
 
 

@@ -29,7 +29,7 @@ def host() -> Host:
 def manual_collection() -> Iterator[None]:
     """Switch the automatic garbage collector off, as in the daemon.
 
-    Objects from before the test are excluded from collection.
+    Exclude objects from before the test from collection.
     """
     gc.disable()
     gc.freeze()

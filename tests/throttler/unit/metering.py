@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A budget stage with simulated sockets and connections, whose bytes it counts."""
+"""A budget stage that counts the bytes of simulated sockets and connections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from ipaddress import ip_address
 from zoneinfo import ZoneInfo
 
-from sampling import observed
+from sampling import observe_all
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow, Subflow
 from mptcp_throttler.policy.budget import Account
@@ -45,7 +45,7 @@ def policy(rules: str, top: str = "") -> Policy:
 MONTHLY = policy(LTE % "period: month")
 
 
-def at(text: str) -> float:
+def timestamp(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=ATHENS).timestamp()
 
 
@@ -60,7 +60,7 @@ class Host:
         self.stage = BudgetStage()
         self.policy = subject
         self.stage.set_policy(subject)
-        self.now = at(now)
+        self.now = timestamp(now)
         self.clock = 100.0
         self.sockets: dict[FourTuple, KernelSubflow] = {}
         self.connections: dict[int, Connection] = {}
@@ -89,12 +89,12 @@ class Host:
         )
 
     def sweep(self, seconds: float = 1.0) -> set[int]:
-        """Let time pass and sample all sockets. Return the connections that must be decided again."""
+        """Advance the clock and sample all sockets. Return the connections that need a new decision."""
         self.now += seconds
         self.clock += seconds
         stale = set(self.stage.advance(self.now, self.clock))
         self.stage.sockets.forget_unlisted(self.clock, lambda _: {socket.cookie for socket in self.sockets.values()})
-        return stale | set(observed(self.stage, Samples(self.clock, dict(self.sockets), True)).changed)
+        return stale | set(observe_all(self.stage, Samples(self.clock, dict(self.sockets), True)).changed)
 
     def close(self, token: int, report: bool = True) -> None:
         """Close the connection and its sockets. With *report*, the meter reports the sockets to the stage."""

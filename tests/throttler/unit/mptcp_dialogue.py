@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A client of the proxy and the segments of both ends, so that the tracker's tests read as dialogues.
+"""A client of the proxy and the segments of both ends, for the tracker's tests.
 
-The segments have correct sequence numbers, keys and HMACs, unless a test asks for wrong ones.
+The segments have correct sequence numbers, keys and HMACs, unless a test requests wrong ones.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ CLOSED, REFUSED, ENDED, DISAGREE = "subflow-closed", "join-refused", "connection
 
 
 def join_syn_ack_hmac(key_a: bytes, key_b: bytes, nonce_a: bytes, nonce_b: bytes) -> bytes:
-    """Return the 8 octets that prove that host B, which answers a join, knows both keys (3.2)."""
+    """Return the truncated HMAC of host B, which answers a join (RFC 8684, 3.2)."""
     return hmac.digest(key_b + key_a, nonce_b + nonce_a, "sha256")[:8]
 
 
-def packed(address: str) -> bytes:
+def address_bytes(address: str) -> bytes:
     return ipaddress.ip_address(address).packed
 
 
@@ -73,19 +73,19 @@ class Host:
 
 
 class Path:
-    """One subflow of a host, with all segments that signal something."""
+    """One subflow of a host, with all segments that change its state."""
 
     def __init__(
         self, host: Host, address: str, port: int, initial: bool, proxy: str = PROXY, interface: str = "eth0"
     ) -> None:
         self.host, self.is_initial, self.interface = host, initial, interface
-        self.four_tuple = FourTuple(packed(proxy), PORT, packed(address), port)
+        self.four_tuple = FourTuple(address_bytes(proxy), PORT, address_bytes(address), port)
         seed = hashlib.sha256(f"{host.name} {address} {port}".encode()).digest()
         self.client_isn, self.proxy_isn = (int.from_bytes(seed[at : at + 4], "big") for at in (0, 4))
         self.nonce_client, self.nonce_proxy = seed[8:12], seed[12:16]
         self.remote_id, self.local_id, self.backup = (0, 0, False) if initial else (seed[16], 0, False)
 
-    def retried(self) -> Path:
+    def later_attempt(self) -> Path:
         """Return a later attempt with the same four-tuple."""
         other = Path.__new__(Path)
         other.__dict__.update(self.__dict__)

@@ -11,7 +11,7 @@ from mptcp_throttler.stages.stage import Action, Outcome, Samples, Stage
 
 MBIT = 1_000_000
 """One Mbit/s, in bit/s."""
-NOW = -1.0
+READ_AT_SAMPLE = -1.0
 """Time of reading for a socket that is read at the time of the sample."""
 IDLE = TcpInfo(
     rtt=40_000,
@@ -54,7 +54,9 @@ class Flow:
         if self.waiting or self.unacked or self.window_limited:
             limited = self.window_limited
             tcp = IDLE._replace(not_sent=self.waiting, unacked=self.unacked, receive_window_limited=limited)
-        return KernelSubflow(self.token, self.four_tuple, True, 0, 0, False, NOW, int(self.delivered), tcp=tcp)
+        return KernelSubflow(
+            self.token, self.four_tuple, True, 0, 0, False, READ_AT_SAMPLE, int(self.delivered), tcp=tcp
+        )
 
 
 def capped(rate: float = 5 * MBIT, connection: int = 1) -> Flow:
@@ -65,9 +67,9 @@ def free(rate: float = 30 * MBIT, connection: int = 1) -> Flow:
     return Flow(four_tuple(2, connection), False, rate, token=connection)
 
 
-def sampled(now: float, sockets: Iterable[KernelSubflow], complete: bool = True) -> Samples:
-    """Return samples of *sockets*. A socket without its own time counts as read at *now*."""
-    read = [each._replace(read=now) if each.read == NOW else each for each in sockets]
+def make_samples(now: float, sockets: Iterable[KernelSubflow], complete: bool = True) -> Samples:
+    """Return samples of *sockets*. Those with `READ_AT_SAMPLE` are read at *now*."""
+    read = [each._replace(read=now) if each.read == READ_AT_SAMPLE else each for each in sockets]
     return Samples(now, {each.four_tuple: each for each in read}, complete)
 
 
@@ -78,8 +80,8 @@ def connection_of(token: int, four_tuples: Iterable[FourTuple]) -> Connection:
     return Connection(token, subflows, 0.0)
 
 
-def observed(stage: Stage, samples: Samples) -> Outcome:
-    """Return the combined outcome of all slices in which *stage* processes *samples*."""
+def observe_all(stage: Stage, samples: Samples) -> Outcome:
+    """Process *samples* in *stage*, with all slices. Return the combined outcome."""
     changed: list[int] = []
     actions: list[Action] = []
     for outcome in stage.observe(samples):

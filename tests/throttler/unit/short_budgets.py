@@ -31,5 +31,5 @@ def budget(text: str) -> Budget:
     return rule.budget
 
 
-def at(text: str) -> float:
+def timestamp(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=ATHENS).timestamp()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Answers of the status socket, built by hand, as input for the commands that people use."""
+"""Synthetic answers of the status socket, as input for the commands."""
 
 from __future__ import annotations
 

@@ -53,12 +53,12 @@ def test_subflow_bypasses_its_old_class_if_the_new_cap_has_none(
 ) -> None:
     """Defect: the subflow's socket kept the class that it inherited, so the old cap applied again."""
     planner = scene_of().planner
-    own = rule("own", throttle(1_000_000, Share.CONNECTION))
+    connection_rule = rule("own", throttle(1_000_000, Share.CONNECTION))
     planner.set_verdicts(1, [uncapped(1, rule())], NOW)
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     for _ in range(2):
         with pytest.raises(cap_module.PlanError):
-            planner.set_verdicts(1, [verdict(1, own)], NOW + 1)
+            planner.set_verdicts(1, [verdict(1, connection_rule)], NOW + 1)
         assert entries(planner) == {1: UNCAPPED}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the allowance that the transitions of a cap share, and for subflows that begin under their cap."""
+"""Tests for the allowance that the transitions of a cap share, and for subflows that are capped from the start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_throttler.shaping.onset.downloads import LOW_BUFFER_SECONDS
 from mptcp_throttler.shaping.onset.rate_transition import PAUSE_SECONDS, begin_allowance, spend_allowance
 
 CEIL = 8_000_000
-"""Rate of the cap in bit/s: a megabyte per second."""
+"""Rate of the cap in bit/s: one megabyte per second."""
 
 
 def cap_of(minor: int = 7) -> LiveCap:
@@ -26,17 +26,17 @@ def cap_of(minor: int = 7) -> LiveCap:
 
 
 def test_simultaneous_transitions_share_one_allowance() -> None:
-    single, together = cap_of(), cap_of()
+    single, shared = cap_of(), cap_of()
     assert begin_allowance(single, 100_000_000, 5_000_000, 0.0)
     sent = 0
     while spend_allowance(single, 100_000, 0.1):
         sent += 100_000
-    assert begin_allowance(together, 100_000_000, 5_000_000, 0.0)
-    assert begin_allowance(together, 100_000_000, 5_000_000, 0.05)
-    both = 0
-    while spend_allowance(together, 100_000, 0.1):
-        both += 100_000
-    assert both == sent
+    assert begin_allowance(shared, 100_000_000, 5_000_000, 0.0)
+    assert begin_allowance(shared, 100_000_000, 5_000_000, 0.05)
+    sent_by_two = 0
+    while spend_allowance(shared, 100_000, 0.1):
+        sent_by_two += 100_000
+    assert sent_by_two == sent
 
 
 def test_allowance_is_enough_for_one_transition_and_returns_after_a_pause() -> None:
@@ -48,7 +48,7 @@ def test_allowance_is_enough_for_one_transition_and_returns_after_a_pause() -> N
     assert begin_allowance(cap, 100_000_000, 5_000_000, 2.1 * PAUSE_SECONDS)
 
 
-def test_young_subflow_is_in_its_class_at_once() -> None:
+def test_young_subflow_enters_its_class_immediately() -> None:
     planner = soft_planner(rule())
     planner.set_verdicts(1, [verdict(1, rule())], NOW, [subflow(1)])
     assert set(planner.entries.desired) == {subflow(1)}
@@ -57,7 +57,7 @@ def test_young_subflow_is_in_its_class_at_once() -> None:
 
 
 def add_subflow(scene: Scene, number: int, tcp: TcpInfo, now: float, *, young: bool) -> None:
-    """Add a subflow to the cap and sample it at once."""
+    """Add a subflow to the cap and sample it immediately."""
     scene.tcp[subflow(number)] = tcp
     scene.planner.set_verdicts(number, [verdict(number, rule())], NOW, [subflow(number)] if young else [])
     scene.perform(scene.transitions.follow(now))
@@ -65,7 +65,7 @@ def add_subflow(scene: Scene, number: int, tcp: TcpInfo, now: float, *, young: b
     scene.perform(scene.transitions.follow(now))
 
 
-def test_cap_begins_at_once_if_the_allowance_is_used_up() -> None:
+def test_cap_begins_immediately_if_the_allowance_is_used_up() -> None:
     scene = Scene(rule())
     add_subflow(scene, 1, MUCH_IN_FLIGHT._replace(unacked=0), 10.0, young=False)
     add_subflow(scene, 2, MUCH_IN_FLIGHT._replace(unacked=0), 10.0, young=False)
@@ -77,7 +77,7 @@ def test_cap_begins_at_once_if_the_allowance_is_used_up() -> None:
     assert not scene.planner.pending()
 
 
-def test_subflow_that_began_under_its_cap_has_a_small_backlog_at_first() -> None:
+def test_subflow_capped_from_the_start_has_a_small_backlog_at_first() -> None:
     scene = Scene(rule())
     add_subflow(scene, 1, IDLE._replace(unacked=1), 10.0, young=True)
     scene.run(LOW_BUFFER_SECONDS - 0.1, 10.0)

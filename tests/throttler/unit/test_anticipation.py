@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for anticipation: which connections are treated as if they had two paths, and the memory of their clients."""
+"""Tests for anticipation: which connections are expected to get a second path, and the records of their clients."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def subflow(remote: bytes, port: int, initial: bool, since: float) -> Subflow:
 
 
 class Clients:
-    """Connections of clients that begin, get a join, and end."""
+    """Clients' connections, which begin, get a join, and end."""
 
     def __init__(self) -> None:
         self.anticipation = JoinPredictor()
         self.open: dict[int, Connection] = {}
         self._token = 0
 
-    def begin(self, now: float, client: bytes = CLIENT, *, seen_from_start: bool = True) -> int:
+    def begin(self, now: float, client: bytes = CLIENT, *, observed_from_start: bool = True) -> int:
         self._token += 1
         first = subflow(client, self._token % 60_000, True, now)
-        self.open[self._token] = Connection(self._token, (first,), now, seen_from_start)
+        self.open[self._token] = Connection(self._token, (first,), now, observed_from_start)
         self.expected_paths(self._token, now)
         return self._token
 
@@ -62,7 +62,7 @@ class Clients:
         return self.anticipation.expected_paths(connection, len(connection.subflows), now)
 
     def decide_due(self, now: float) -> list[int]:
-        """Decide all due connections again, as the daemon does."""
+        """Decide about all due connections again, as the daemon does."""
         due = self.anticipation.take_due(now)
         for token in due:
             self.expected_paths(token, now)
@@ -85,7 +85,7 @@ def test_connection_of_an_unknown_client_is_expected_on_two_paths(clients: Clien
 
 
 def test_connection_from_before_the_start_is_not_anticipated(clients: Clients) -> None:
-    token = clients.begin(100.0, seen_from_start=False)
+    token = clients.begin(100.0, observed_from_start=False)
     assert clients.expected_paths(token, 100.0) == 1
     assert clients.decide_due(200.0) == []
     assert not clients.anticipation.clients
@@ -136,7 +136,7 @@ def test_one_late_join_does_not_end_anticipation_for_a_client(clients: Clients) 
     ("join_seconds", "window"),
     [(0.005, WINDOW_SECONDS), (0.2, 0.4), (0.45, 0.9), (0.8, LONG_WINDOW_SECONDS), (30.0, LONG_WINDOW_SECONDS)],
 )
-def test_window_is_twice_the_time_that_joins_take(clients: Clients, join_seconds: float, window: float) -> None:
+def test_window_is_twice_the_clients_join_time(clients: Clients, join_seconds: float, window: float) -> None:
     clients.join(clients.begin(60.0), 60.0 + join_seconds)
     token = clients.begin(101.0)
     assert clients.decide_due(101.0 + window - 0.01) == []
@@ -155,15 +155,15 @@ def test_many_short_joins_shorten_the_window_after_a_long_one(clients: Clients) 
 
 def test_late_join_lengthens_the_next_window(clients: Clients) -> None:
     clients.join(clients.begin(100.0), 100.01)
-    late = clients.begin(110.0)
+    late_connection = clients.begin(110.0)
     clients.decide_due(110.0 + WINDOW_SECONDS)
-    assert clients.expected_paths(late, 110.2) == 1
-    clients.join(late, 110.3)
+    assert clients.expected_paths(late_connection, 110.2) == 1
+    clients.join(late_connection, 110.3)
     clients.begin(120.0)
     assert clients.anticipation.next_window_end == pytest.approx(120.6)
 
 
-def test_window_is_short_for_a_client_that_shares_its_address(clients: Clients) -> None:
+def test_window_stays_short_if_two_devices_share_an_address(clients: Clients) -> None:
     """A laptop with one path and a phone with two share the address of a router."""
     for number in range(10):
         phone = clients.begin(100.0 + 5 * number)
@@ -182,7 +182,7 @@ def test_many_simultaneous_connections_get_a_longer_window(clients: Clients) -> 
     assert all(clients.expected_paths(token, 100.0 + WINDOW_SECONDS) == 2 for token in tokens)
     clients.join(tokens[0], 100.5)
     clients.decide_due(100.0 + LONG_WINDOW_SECONDS)
-    assert clients.anticipation.take_changed_clients() == {}, "one of the connections has a join"
+    assert clients.anticipation.take_changed_clients() == {}, "one connection has got a join"
 
 
 def test_client_with_short_successive_connections_counts_as_single_path(clients: Clients) -> None:
@@ -211,9 +211,9 @@ def test_client_is_forgotten_after_the_timeout(clients: Clients) -> None:
 
 
 def test_clients_that_do_not_return_are_forgotten(clients: Clients) -> None:
-    """Defect: a client was forgotten only when it returned.
+    """Defect: a client's record was deleted only when the client returned.
 
-    Up to 65,536 were kept, with the initial limits of their subflows.
+    Up to 65,536 records stayed, with the initial limits of their subflows.
     """
     end_without_join(clients, 100.0)
     clients.join(clients.begin(100.0, OTHER), 100.06)
@@ -257,7 +257,7 @@ STEPS = st.lists(
 @settings(max_examples=examples(300), deadline=None)
 @given(STEPS)
 def test_clients_are_ordered_by_their_last_activity(steps: list[tuple[str, int, float]]) -> None:
-    """Otherwise a recently seen client could precede expired clients in the order and delay their removal."""
+    """Otherwise a recently active client could precede expired clients in the order and delay their removal."""
     clients, now = Clients(), 1000.0
     for action, number, seconds in steps:
         now += seconds
@@ -304,8 +304,8 @@ def test_connections_without_subflows_do_not_lengthen_the_window(clients: Client
 
 
 def test_join_of_an_old_connection_updates_the_new_record_of_its_client(clients: Clients) -> None:
-    """Defect: the record from before a client was forgotten replaced its newer one, so the kernel kept a client with
-    two paths as one with a single path."""
+    """Defect: a client's old record replaced the newer one, so the kernel treated a client with two paths as one with a
+    single path."""
     single_path: dict[bytes, bool] = {}
 
     def decide_until(end: float, begin: float) -> None:
@@ -315,11 +315,11 @@ def test_join_of_an_old_connection_updates_the_new_record_of_its_client(clients:
             single_path.update(clients.anticipation.take_changed_clients())
 
     clients.join(clients.begin(0.0), 0.2)
-    older = clients.begin(10.0)
+    old_connection = clients.begin(10.0)
     decide_until(700.0, 10.0)
     clients.begin(700.0)
     decide_until(720.0, 700.0)
     assert single_path[CLIENT] is True
-    clients.join(older, 800.0)
+    clients.join(old_connection, 800.0)
     decide_until(801.0, 800.0)
     assert single_path[CLIENT] is False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the data that the throttler gives to BPF programs: their constants, and the limits of sockets."""
+"""Tests for the data that BPF programs get from the throttler: constants, and limits of sockets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def test_map_value_of_a_socket_limit() -> None:
     assert _value(SocketLimit(), MAX_SIZE) == (UNLIMITED, 0, 0)
     assert _value(SocketLimit(8_000_000, 1000, 2 << 20), MAX_SIZE) == (1_000_000, 1000, 1 << 20)
     assert _value(SocketLimit(send_buffer=16 << 20), MAX_SIZE)[2] == MAX_SIZE // 2
-    assert _value(SocketLimit(send_buffer=1 << 20), 2 * 212_992)[2] == 0, "too little to help"
+    assert _value(SocketLimit(send_buffer=1 << 20), 2 * 212_992)[2] == 0, (
+        "the kernel's maximum allows only a small buffer"
+    )
 
 
 def test_missing_program_is_a_kernel_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

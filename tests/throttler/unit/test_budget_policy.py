@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for budgets in the policy: periods by the calendar, steps, and mistakes."""
+"""Tests for budgets in the policy: calendar periods, steps, and errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from short_budgets import ATHENS, POLICY, at, budget
+from short_budgets import ATHENS, POLICY, budget, timestamp
 
 from mptcp_throttler.policy.budget import next_step, period, step_of
 from mptcp_throttler.policy.load import check_policy
@@ -28,7 +28,7 @@ from mptcp_throttler.policy.load import check_policy
     ],
 )
 def test_period_contains_the_given_time(text: str, now: str, begin: str, end: str) -> None:
-    assert period(budget(text), ATHENS, at(now)) == (at(begin), at(end))
+    assert period(budget(text), ATHENS, timestamp(now)) == (timestamp(begin), timestamp(end))
 
 
 @given(
@@ -38,19 +38,19 @@ def test_period_contains_the_given_time(text: str, now: str, begin: str, end: st
     zone=st.sampled_from(["UTC", "Europe/Athens", "America/St_Johns", "Pacific/Apia", "Africa/Casablanca"]),
 )
 def test_periods_follow_each_other_without_a_gap(kind: str, hour: int, now: int, zone: str) -> None:
-    subject, place = budget(f'period: {kind}, reset_time: "{hour:02}:00"'), ZoneInfo(zone)
-    begin, end = period(subject, place, now)
+    parsed, time_zone = budget(f'period: {kind}, reset_time: "{hour:02}:00"'), ZoneInfo(zone)
+    begin, end = period(parsed, time_zone, now)
     assert begin <= now < end
-    assert period(subject, place, begin) == period(subject, place, end - 1) == (begin, end)
-    assert period(subject, place, end)[0] == end
+    assert period(parsed, time_zone, begin) == period(parsed, time_zone, end - 1) == (begin, end)
+    assert period(parsed, time_zone, end)[0] == end
 
 
 def test_step_and_next_step_follow_the_used_volume() -> None:
-    subject = budget("period: day")
-    assert [step_of(subject, used) for used in (0, 999_999)] == [None, None]
-    assert [step_of(subject, used) for used in (1_000_000, 3_000_000)] == list(subject.steps)
-    assert next_step(subject, 1_000_000) == subject.steps[1]
-    assert next_step(subject, 3_000_000) is None
+    parsed = budget("period: day")
+    assert [step_of(parsed, used) for used in (0, 999_999)] == [None, None]
+    assert [step_of(parsed, used) for used in (1_000_000, 3_000_000)] == list(parsed.steps)
+    assert next_step(parsed, 1_000_000) == parsed.steps[1]
+    assert next_step(parsed, 3_000_000) is None
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,6 @@ def test_steps_must_ascend_and_have_a_volume() -> None:
 
 @pytest.mark.parametrize("volume", [f'"1{"0" * 400} GB"', f'"1{"0" * 10_000} GB"', "1000000000000000001", "1000001 TB"])
 def test_volume_that_is_out_of_range_is_refused(volume: str) -> None:
-    """Defect: the volume was accepted, and everything that printed it failed: the check, the plan, the daemon."""
+    """Defect: the volume was accepted, but check, plan and daemon failed to print it."""
     (problem,) = check_policy((POLICY % "period: day").replace("3 MB", volume), "policy.yaml").problems
     assert "is out of range; at most 1000000 TB is allowed" in str(problem)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the rows about budgets in a summary: per account and in total, at the steps of a budget."""
+"""Tests for a summary's rows about budgets: per account and in total, at each step."""
 
 from __future__ import annotations
 
 import pytest
-from short_budgets import at, policy
+from short_budgets import policy, timestamp
 
 from mptcp_throttler.policy.budget import Account, period
 from mptcp_throttler.views.budgets import budget_rows, budgets_of
 
-NOW = at("2026-11-10 12:00")
+NOW = timestamp("2026-11-10 12:00")
 MB = 1_000_000
 PER_CLIENT = policy("per: client, period: month")
 (BUDGET,) = PER_CLIENT.budgets.values()
@@ -30,7 +30,7 @@ START, END = period(BUDGET, PER_CLIENT.time_zone, NOW)
 def test_account_is_used_up_at_the_first_step(used: int, step: int | None, next_step: int | None) -> None:
     """Defect: at the first step, the volume changed to the volume of the second step.
 
-    Therefore, no account was used up before the last step.
+    So no account was used up before the last step.
     """
     volume, used_up = MB, int(used >= MB)
     (total,), (account,) = budget_rows(PER_CLIENT, {Account(BUDGET.name, "10.77.1.9", START): used}, NOW, 100)
@@ -42,11 +42,11 @@ def test_account_is_used_up_at_the_first_step(used: int, step: int | None, next_
 
 
 def test_accounts_of_other_periods_and_clients_are_left_out() -> None:
-    mine, other, old = (
+    first, second, previous_period = (
         Account(BUDGET.name, client, start)
         for client, start in (("10.77.1.1", START), ("10.77.1.2", START), ("10.77.1.1", START - 1))
     )
-    used = {old: 5, mine: 6, other: 7}
+    used = {previous_period: 5, first: 6, second: 7}
     (total,), accounts = budget_rows(PER_CLIENT, used, NOW, 100)
     assert total["accounts"] == 2
     assert [each["used"] for each in accounts] == [7, 6]

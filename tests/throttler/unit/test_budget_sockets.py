@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the sockets whose bytes budgets count: each byte counts once, whatever happens to socket or ledger."""
+"""Tests for the sockets whose bytes budgets count: each byte counts once, even if sockets close or the ledger fails."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from metering import HOURS, LTE, MB, Host, at, four_tuple, policy
+from metering import HOURS, LTE, MB, Host, four_tuple, policy, timestamp
 from policy_values import replace
-from sampling import observed
+from sampling import observe_all
 
 from mptcp_throttler.mptcp.model import Connection, Subflow
 from mptcp_throttler.policy.budget import Account
@@ -24,7 +24,7 @@ def test_last_bytes_of_a_closed_socket_are_counted_once() -> None:
     socket = next(iter(host.sockets.values()))
     host.close(1)
     host.sweep()
-    observed(host.stage, Samples(host.clock, {socket.four_tuple: socket}, False))
+    observe_all(host.stage, Samples(host.clock, {socket.four_tuple: socket}, False))
     assert host.take_used() == {"lte": 600_000}
     assert not host.stage.watched()
 
@@ -124,7 +124,7 @@ def test_unreported_socket_no_longer_metered_is_removed_from_the_ledger() -> Non
         host.connect(token, "10.77.1.2")
         host.carry(token, 1000)
         host.sweep()
-    host.now = at("2026-11-20 19:00")
+    host.now = timestamp("2026-11-20 19:00")
     for token in (1, 2):
         host.decide(token)
     host.sweep()
@@ -133,37 +133,37 @@ def test_unreported_socket_no_longer_metered_is_removed_from_the_ledger() -> Non
     host.sweep(CHECK_SECONDS + 1)
     host.close(1, report=False)
     host.stage.sockets.forget_unlisted(host.clock + CHECK_SECONDS + 1, lambda _: None)
-    assert not host.stage.sockets.closed, "no sweep shows that the socket is gone"
+    assert not host.stage.sockets.closed, "no sweep shows that the socket is closed"
     host.sweep(2 * CHECK_SECONDS + 3)
     assert host.stage.sockets.take_pending().closed == {1}
     assert host.stage.sockets.counters.keys() == {2}
 
 
 def test_sockets_that_began_after_a_sweep_are_kept() -> None:
-    """If few sockets are watched, they are looked up one by one, and no sweep happens for a long time."""
+    """If few sockets are watched, the sampler looks each one up, and makes no sweep for a long time."""
     host = Host(policy(HOURS))
     host.sweep()
     host.connect(1, "10.77.1.2")
     host.carry(1, 1000)
     host.sweep()
-    host.now = at("2026-11-20 19:00")
+    host.now = timestamp("2026-11-20 19:00")
     host.decide(1)
     host.sweep()
     host.take_used()
     times_of_queries: list[float] = []
 
-    def listed(since: float) -> set[int]:
+    def record_query(since: float) -> set[int]:
         times_of_queries.append(since)
         return set()
 
     first, second = host.clock + CHECK_SECONDS + 1, host.clock + 2 * CHECK_SECONDS + 2
-    host.stage.sockets.forget_unlisted(first, listed)
+    host.stage.sockets.forget_unlisted(first, record_query)
     assert not times_of_queries
-    host.stage.sockets.forget_unlisted(second, listed)
-    assert times_of_queries == [first], "a sweep after that time would list the socket"
+    host.stage.sockets.forget_unlisted(second, record_query)
+    assert times_of_queries == [first], "a sweep after that time would have listed the socket"
 
 
-def test_reused_port_is_another_socket() -> None:
+def test_socket_with_a_reused_port_counts_separately() -> None:
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 1000)
@@ -205,7 +205,7 @@ def test_sockets_that_reuse_a_port_before_any_sample_all_count() -> None:
 
 def test_bytes_that_the_ledger_has_are_not_counted_again() -> None:
     host = Host()
-    start = int(at("2026-11-01 00:00"))
+    start = int(timestamp("2026-11-01 00:00"))
     host.stage.accounts.set_used((), {Account("lte", "10.77.1.2", start): 900_000})
     host.stage.sockets.counters = {1: (5000, 10)}
     host.connect(1, "10.77.1.2")
@@ -219,7 +219,7 @@ def test_bytes_that_the_ledger_has_are_not_counted_again() -> None:
 def test_counters_of_unlisted_sockets_are_removed_and_others_kept() -> None:
     """Defect: such counters were removed ten minutes after a start.
 
-    A socket whose metering began later was then counted from its first byte again.
+    Then a socket that was metered later was counted from its first byte again.
     """
     host = Host(policy(HOURS), now="2026-11-20 06:00")
     host.connect(1, "10.77.1.2")
@@ -231,9 +231,9 @@ def test_counters_of_unlisted_sockets_are_removed_and_others_kept() -> None:
     assert [host.stage.sockets.take_pending().closed for _ in range(3) if not host.sweep(CHECK_SECONDS + 1)] == [
         set()
     ] * 3
-    # The stage does not know the socket, and counts from the first byte that is not in the ledger.
+    # The stage does not know the socket, so it counts from the first byte that is not in the ledger.
     host.stage.forget(1)
-    host.now = at("2026-11-20 08:00")
+    host.now = timestamp("2026-11-20 08:00")
     host.decide(1)
     host.sweep()
     assert host.take_used() == {"by-day": 1000}
@@ -242,7 +242,7 @@ def test_counters_of_unlisted_sockets_are_removed_and_others_kept() -> None:
     assert host.stage.sockets.take_pending().closed == {socket.cookie}
 
 
-def test_unmetered_socket_that_closes_is_forgotten_at_once() -> None:
+def test_unmetered_socket_that_closes_is_forgotten_immediately() -> None:
     host = Host(policy(HOURS), now="2026-11-20 06:00")
     host.connect(1, "10.77.1.2")
     host.stage.sockets.counters = {1: (4000, 0)}
@@ -261,7 +261,7 @@ def test_reset_by_another_process_takes_effect() -> None:
     host.sweep()
     assert set(host.stage.accounts.set_used(host.stage.accounts.periods, {})) == {1}
     assert host.decide(1)[0].throttle is None
-    assert host.take_used() == {"lte": 2 * MB + 100}, "the bytes since then are still to be written"
+    assert host.take_used() == {"lte": 2 * MB + 100}, "the bytes since then are not written yet"
 
 
 def test_only_sockets_near_a_step_are_urgent() -> None:
@@ -278,9 +278,9 @@ def test_only_sockets_near_a_step_are_urgent() -> None:
     host.sweep()
     assert list(host.stage.urgent()) == [four_tuple("10.77.1.2", 40001)]
     host.carry(1, 700_000)
-    busy = four_tuple("10.77.1.2", 40001)
-    outcome = observed(host.stage, Samples(host.clock + 0.1, {busy: host.sockets[busy]}, False))
-    assert set(outcome.changed) == {1, 3}, "both connections of the account are decided at once"
+    urgent_subflow = four_tuple("10.77.1.2", 40001)
+    outcome = observe_all(host.stage, Samples(host.clock + 0.1, {urgent_subflow: host.sockets[urgent_subflow]}, False))
+    assert set(outcome.changed) == {1, 3}, "both connections of the account are decided immediately"
     host.sweep()
     host.sweep()
     assert list(host.stage.urgent()) == []
@@ -311,9 +311,9 @@ def test_usage_that_could_not_be_written_is_written_later() -> None:
     host.sweep()
     host.close(2)
     host.stage.sockets.restore_pending(first)
-    both = host.stage.sockets.take_pending()
-    assert list(both.added.values()) == [13]
-    assert (both.counters, both.closed) == ({1: (6, 0)}, frozenset({2}))
+    pending = host.stage.sockets.take_pending()
+    assert list(pending.added.values()) == [13]
+    assert (pending.counters, pending.closed) == ({1: (6, 0)}, frozenset({2}))
 
 
 ACTIONS = st.sampled_from(["send", "sweep", "decide", "reconnect", "unreported", "next period", "policy"])
@@ -351,7 +351,7 @@ def test_each_byte_counts_exactly_once(actions: list[str]) -> None:
     st.lists(st.sampled_from(["send", "sweep", "write", "unreported", "wait", "check", "hours", "crash"]), max_size=30)
 )
 def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
-    """Here, no meter reports closed sockets, and a daemon may end after any of its writes."""
+    """No meter reports closed sockets here, and a daemon may end after any of its writes."""
     host = Host(policy(HOURS))
     rows: dict[int, tuple[int, int]] = {}
     token, sent, is_open = 1, 0, True
@@ -384,7 +384,7 @@ def test_ledger_keeps_counters_of_open_sockets_only(actions: list[str]) -> None:
         elif action == "hours":
             host.sweep()
             is_open = not is_open
-            host.now = at("2026-11-20 12:00") + (0 if is_open else 8 * 3600)
+            host.now = timestamp("2026-11-20 12:00") + (0 if is_open else 8 * 3600)
             host.decide(token)
             host.sweep()
             write()

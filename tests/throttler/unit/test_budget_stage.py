@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the budget stage: how much the connections under a rule have used, and which cap follows."""
+"""Tests for the budget stage: the volume that a rule's connections have used, and the resulting cap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import weakref
 from pathlib import Path
 
 import pytest
-from metering import HOURS, LTE, MB, MONTHLY, STEPS, Host, at, policy
+from metering import HOURS, LTE, MB, MONTHLY, STEPS, Host, policy, timestamp
 from policy_values import replace
 
 from mptcp_throttler.policy.budget import Account
@@ -64,7 +64,7 @@ def test_new_period_starts_from_zero_even_if_status_is_queried_first() -> None:
         host.carry(token, 2 * MB)
     host.sweep()
     assert [host.decide(token)[0].throttle is not None for token in (1, 2)] == [True, True]
-    host.now = at("2026-12-01 00:00")
+    host.now = timestamp("2026-12-01 00:00")
     assert host.decide(1)[0].throttle is None, "the decision comes before the stage has advanced"
     assert set(host.stage.advance(host.now, host.clock)) == {1, 2}, "the other connection is decided again, too"
     assert host.decide(2)[0].throttle is None
@@ -73,9 +73,9 @@ def test_new_period_starts_from_zero_even_if_status_is_queried_first() -> None:
 
 @pytest.mark.usefixtures("manual_collection")
 def test_accounts_of_past_periods_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: each account referred to itself.
+    """Defect: each account was in a reference cycle.
 
-    The daemon never frees such cycles, so one stayed for each client and period.
+    The daemon never frees such cycles, so one account stayed for each client and period.
     """
     accounts: list[weakref.ref[budget.OpenAccount]] = []
 
@@ -97,20 +97,20 @@ def test_accounts_of_past_periods_are_freed(monkeypatch: pytest.MonkeyPatch) -> 
     assert host.take_used() == {"lte": 6 * MB}
 
 
-def test_usage_is_kept_if_the_clock_is_set_forward_and_back() -> None:
-    """Defect: until the ledger was read again, the usage was 0, and there was no cap."""
+def test_usage_is_kept_if_the_clock_is_set_forward_and_corrected() -> None:
+    """Defect: until the ledger was read again, the usage was 0, and no cap applied."""
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 2 * MB)
     host.sweep()
-    host.stage.accounts.set_used((), {Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB})
-    today = host.now
-    host.now = at("2026-12-15 12:00")
+    host.stage.accounts.set_used((), {Account("lte", "10.77.1.9", int(timestamp("2026-11-01 00:00"))): 3 * MB})
+    correct_time = host.now
+    host.now = timestamp("2026-12-15 12:00")
     assert host.stage.advance(host.now, host.clock) == {1}
     host.carry(1, 100_000)
     host.sweep()
     assert host.decide(1)[0].throttle is None
-    host.now = today
+    host.now = correct_time
     assert host.stage.advance(host.now, host.clock) == {1}
     (verdict,) = host.decide(1)
     assert verdict.throttle is not None
@@ -121,14 +121,14 @@ def test_usage_is_kept_if_the_clock_is_set_forward_and_back() -> None:
     assert host.sweep() == {1}
     assert host.take_used() == {"lte": 4_100_000}
     assert host.stage.accounts.used == {
-        Account("lte", "10.77.1.2", int(at("2026-11-01 00:00"))): 4_000_000,
-        Account("lte", "10.77.1.9", int(at("2026-11-01 00:00"))): 3 * MB,
-        Account("lte", "10.77.1.2", int(at("2026-12-01 00:00"))): 100_000,
+        Account("lte", "10.77.1.2", int(timestamp("2026-11-01 00:00"))): 4_000_000,
+        Account("lte", "10.77.1.9", int(timestamp("2026-11-01 00:00"))): 3 * MB,
+        Account("lte", "10.77.1.2", int(timestamp("2026-12-01 00:00"))): 100_000,
     }
 
 
 def test_clients_at_different_steps_have_their_own_classes() -> None:
-    """Defect: with the defaults `per: client` and `share: path`, clients changed one class's rate back and forth."""
+    """Defect: with the defaults `per: client` and `share: path`, clients changed the rate of one class alternately."""
     host = Host()
     host.connect(1, "10.77.1.2")
     host.connect(2, "10.77.1.3")
@@ -151,9 +151,9 @@ def test_budget_cap_is_shared_according_to_its_share_key(share: str, members: in
 
 
 def test_bytes_after_a_rules_hours_are_not_counted() -> None:
-    """Defect: a subflow that had been metered once was metered until it ended.
+    """Defect: a metered subflow stayed metered until it ended.
 
-    The bytes around the end of the hours are split at the sample.
+    The bytes up to the first sample after the hours still count.
     """
     host = Host(policy(HOURS), now="2026-11-20 17:59")
     host.connect(1, "10.77.1.2")
@@ -212,25 +212,25 @@ def test_budget_added_by_a_reload_counts_only_later_bytes() -> None:
     assert not host.stage.watched()
 
 
-@pytest.mark.parametrize("when", ["before the next sample", "before the reload", "unseen"])
-def test_no_socket_is_watched_for_a_budget_that_a_reload_removed(when: str) -> None:
-    """Defect: a socket that closed before its next sample was watched forever, by a sweep every second."""
+@pytest.mark.parametrize("closed", ["before the next sample", "before the reload", "unreported"])
+def test_no_socket_is_watched_for_a_budget_that_a_reload_removed(closed: str) -> None:
+    """Defect: a socket that closed before its next sample stayed watched permanently, with a sweep every second."""
     host = Host()
     host.connect(1, "10.77.1.2")
     host.carry(1, 300)
     host.sweep()
     host.carry(1, 40)
     (socket,) = host.sockets.values()
-    if when == "before the reload":
+    if closed == "before the reload":
         host.report(socket)
     host.policy = NO_BUDGET
     host.stage.set_policy(NO_BUDGET)
     host.decide(1)
-    host.close(1, report=when == "before the next sample")
+    host.close(1, report=closed == "before the next sample")
     host.sweep()
     host.sweep(FORGET_SECONDS + 1)
     assert not host.stage.watched()
-    assert host.take_used() == {"lte": 300 if when == "unseen" else 340}
+    assert host.take_used() == {"lte": 300 if closed == "unreported" else 340}
 
 
 def test_budget_removed_and_added_before_a_sample_continues_to_count() -> None:
@@ -268,7 +268,7 @@ def test_office_hours_cap_and_monthly_volume_apply_together(order: int) -> None:
     host.carry(1, 4_999 * MB)
     host.carry(1, 4_999 * MB, index=1)
     host.sweep()
-    assert host.take_used() == {"lte-month": 4_999 * MB}, "bytes in office hours count"
+    assert host.take_used() == {"lte-month": 4_999 * MB}, "bytes in office hours count, too"
     host.carry(1, 1 * MB)
     assert host.sweep() == {1}
     verdict, _ = host.decide(1)
@@ -280,7 +280,7 @@ def test_office_hours_cap_and_monthly_volume_apply_together(order: int) -> None:
         "rule lte-month caps what exceeds 5.00 GB until 2026-12-01 00:00 EET; "
         "tighter than the 2 Mbit/s of rule lte-by-day"
     )
-    host.now = at("2026-11-20 20:00")
+    host.now = timestamp("2026-11-20 20:00")
     verdict, _ = host.decide(1)
     assert verdict.throttle is not None
     assert verdict.throttle.rate == 512_000
@@ -301,7 +301,7 @@ def test_cap_of_a_rule_applies_if_it_is_lower_than_the_budgets_cap() -> None:
     assert verdict.reason.endswith(
         "; tighter than the budget of rule lte, 1 Mbit/s above 1.00 MB until 2026-12-01 00:00 EET"
     )
-    assert (verdict.guarded, verdict.bound) == (True, 1_000_000), "the budget's cap must hold, too"
+    assert (verdict.guarded, verdict.bound) == (True, 1_000_000), "the budget's cap must apply, too"
     host.carry(1, 2 * MB)
     host.sweep()
     assert host.decide(1)[0].scope == ScopeKey("lte", Share.PATH, step=3 * MB)
@@ -341,10 +341,10 @@ def test_several_rules_count_into_one_budget() -> None:
     assert upload.reason.startswith("upload: budget month caps")
     assert wifi.rule is not None
     assert wifi.rule.name == "wifi"
-    assert host.take_used() == {"month": 1_200_000}, "each byte counts once, however many verdicts name the budget"
+    assert host.take_used() == {"month": 1_200_000}, "each byte counts once, even if several verdicts name the budget"
 
 
-def test_dry_run_counts_bytes_and_reports_the_cap_it_would_apply() -> None:
+def test_dry_run_counts_bytes_and_reports_the_cap_that_it_would_apply() -> None:
     host = Host(replace(MONTHLY, dry_run=True))
     host.connect(1, "10.77.1.2")
     host.carry(1, 2 * MB)
@@ -356,7 +356,7 @@ def test_dry_run_counts_bytes_and_reports_the_cap_it_would_apply() -> None:
 def test_step_reached_while_a_policy_is_loaded_is_reported_if_it_still_exists(new: Policy, reports: int) -> None:
     """Defect: the daemon ended with a KeyError.
 
-    It did not know the periods of the new policy, or the periods of the budget that this policy had dropped.
+    It did not know the periods of a budget that was in only one of the two policies.
     """
     host = Host()
     host.connect(1, "10.77.1.2")
@@ -382,4 +382,4 @@ def test_bytes_across_a_period_end_are_counted_before_the_first_decision() -> No
     host.stage.set_policy(host.policy)
     host.report(socket)
     added = {account.start: octets for account, octets in host.stage.sockets.take_pending().added.items()}
-    assert added == {at("2026-11-20 00:00"): 1000, at("2026-11-21 00:00"): 500}
+    assert added == {timestamp("2026-11-20 00:00"): 1000, timestamp("2026-11-21 00:00"): 500}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for budgets: the ledger counts each byte exactly once, and a component of the daemon writes the ledger."""
+"""Tests for budgets: the ledger counts each byte exactly once, and the daemon writes it in a separate thread."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from fake_kernel import FakeMeter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from policy_values import replace
-from sampling import observed
-from short_budgets import POLICY, at, policy
+from sampling import observe_all
+from short_budgets import POLICY, policy, timestamp
 
 from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.cli.budgets import ledger_accounts
@@ -51,7 +51,7 @@ def budgets_of(
     listed: Callable[[float], set[int] | None],
     clock: Callable[[], float] = time.time,
 ) -> Budgets:
-    """Return the budgets of an engine that lists in *decided* the connections that it must decide again."""
+    """Return the budgets of an engine that appends connections that need a new decision to *decided*."""
     engine: Any = SimpleNamespace(
         settings=SimpleNamespace(ledger=path),
         budget_stage=stage,
@@ -69,12 +69,12 @@ class Host:
         self.policy = policy(text)
         self.cookie, self.acked, self.received, self.token = 1, 0, 0, 1
         self.meter = FakeMeter()
-        self.now = at("2026-11-21 12:00")
+        self.now = timestamp("2026-11-21 12:00")
         self.clock = 0.0
         self.decided: list[int] = []
 
     async def start(self) -> None:
-        """Start a daemon. The previous one has ended."""
+        """Start a daemon, after the previous daemon has ended."""
         self.decided.clear()
         self.stage = BudgetStage()
         self.budgets = budgets_of(self.path, self.stage, self.decided, lambda _: {self.cookie}, lambda: self.now)
@@ -86,7 +86,7 @@ class Host:
         self.decide()
 
     def kill(self) -> None:
-        """Simulate a kill: work already given to the ledger thread finishes, nothing else is saved."""
+        """Simulate a kill: queued work of the ledger thread finishes, nothing else is saved."""
         if self.budgets._ledger is not None:
             self.budgets._thread.submit(self.budgets._ledger.close).result()
         self.budgets._thread.shutdown(wait=False)
@@ -101,7 +101,7 @@ class Host:
         socket = KernelSubflow(
             self.token, FT, True, 0, 0, False, self.clock, self.acked, self.received, cookie=self.cookie
         )
-        self.decided += observed(self.stage, Samples(self.clock, {FT: socket}, True)).changed
+        self.decided += observe_all(self.stage, Samples(self.clock, {FT: socket}, True)).changed
 
     async def count(self, seconds: float = 1.0) -> None:
         self.sample()
@@ -125,7 +125,7 @@ class Host:
         self.cookie, self.token, self.acked, self.received = self.cookie + 1, self.token + 1, 0, 0
         self.decide()
 
-    def used(self) -> int:
+    def used_bytes(self) -> int:
         ledger = Ledger(self.path)
         ((total,),) = ledger._database.execute("SELECT coalesce(sum(octets), 0) FROM used").fetchall()
         ledger.close()
@@ -156,16 +156,16 @@ def test_counted_bytes_are_in_the_ledger_within_a_second(path: Path) -> None:
     async def play(host: Host) -> None:
         host.acked, host.received = 2_000_000, 10
         await host.count()
-        assert host.used() == 2_000_010
+        assert host.used_bytes() == 2_000_010
         assert host.decided == [1]
         await host.start()
-        assert host.verdict.throttle is not None, "the next daemon knows the usage"
+        assert host.verdict.throttle is not None, "the next daemon has the usage"
 
     play_and_kill(path, play)
 
 
 def test_event_loop_thread_never_uses_the_ledger(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the event loop itself read the whole table once a second."""
+    """Defect: the event loop's thread read the whole table once a second."""
     threads: dict[str, set[str]] = {}
     for name in ("__init__", "write", "read_usage", "counters", "prune", "changed_by_others", "close"):
         original = getattr(Ledger, name)
@@ -197,9 +197,9 @@ def test_event_loop_thread_never_uses_the_ledger(path: Path, monkeypatch: pytest
     assert set.union(*threads.values()) == {"ledger_0"}
 
 
-def test_only_current_periods_are_read_and_old_ones_are_deleted(path: Path) -> None:
-    """Defect: old periods were kept in memory, and were removed only at a start."""
-    old, past = Account("lte", "10.77.1.2", 5), Account("lte", "10.77.1.2", int(at("2026-11-20 00:00")))
+def test_only_current_periods_are_read_and_old_periods_are_deleted(path: Path) -> None:
+    """Defect: old periods stayed in memory, and were removed only at a start."""
+    old, past = Account("lte", "10.77.1.2", 5), Account("lte", "10.77.1.2", int(timestamp("2026-11-20 00:00")))
 
     async def play(host: Host) -> None:
         ledger = Ledger(path)
@@ -225,16 +225,16 @@ def test_only_current_periods_are_read_and_old_ones_are_deleted(path: Path) -> N
 
 
 def test_usage_read_for_a_new_budget_is_kept_at_the_end_of_a_period(path: Path) -> None:
-    """Defect: the old policy's period ended after the reading, and the new budget's accounts were dropped."""
+    """Defect: if the old policy's period ended after the ledger was read, the new budget's accounts were deleted."""
 
     async def play(host: Host) -> None:
-        host.now = at("2026-11-22 00:00") + 0.3
+        host.now = timestamp("2026-11-22 00:00") + 0.3
         ledger = Ledger(path)
-        ledger.write(BOOT, usage({Account("lte", "10.77.1.2", int(at("2026-11-22 00:00"))): 3_000_000}))
+        ledger.write(BOOT, usage({Account("lte", "10.77.1.2", int(timestamp("2026-11-22 00:00"))): 3_000_000}))
         ledger.close()
-        other = load_policy((POLICY % "period: day").replace("name: lte", "name: other"), "p")
-        host.stage.set_policy(other)
-        host.stage.advance(at("2026-11-21 12:00"), 0.0)
+        other_policy = load_policy((POLICY % "period: day").replace("name: lte", "name: other"), "p")
+        host.stage.set_policy(other_policy)
+        host.stage.advance(timestamp("2026-11-21 12:00"), 0.0)
         await host.budgets.prepare(host.policy)
         host.stage.set_policy(host.policy)
         await host.budgets.commit(host.policy)
@@ -248,19 +248,19 @@ def test_reset_by_another_process_is_noticed(path: Path) -> None:
     async def play(host: Host) -> None:
         host.acked = 2_000_000
         await host.count()
-        other = Ledger(path, create=False)
-        ((account, row),) = ledger_accounts(other, host.policy, host.now).items()
+        second_ledger = Ledger(path, create=False)
+        ((account, row),) = ledger_accounts(second_ledger, host.policy, host.now).items()
         assert (row["used"], row["step"], row["next_step"]) == (2_000_000, 1_000_000, 3_000_000)
-        assert other.reset([account]) == 1
-        assert other.reset([account]) == 0
+        assert second_ledger.reset([account]) == 1
+        assert second_ledger.reset([account]) == 0
         host.decided.clear()
         host.acked += 100
         await host.count()
         assert host.decided == [1]
         host.decide()
         assert host.verdict.throttle is None
-        assert [each["used"] for each in ledger_accounts(other, host.policy, host.now).values()] == [100]
-        other.close()
+        assert [each["used"] for each in ledger_accounts(second_ledger, host.policy, host.now).values()] == [100]
+        second_ledger.close()
 
     play_and_kill(path, play)
 
@@ -271,19 +271,19 @@ def test_failed_write_is_repeated_without_loss_or_double_count(
     async def play(host: Host) -> None:
         write, failures = Ledger.write, [True, True, False]
 
-        def failing(ledger: Ledger, boot: str, usage: Usage) -> None:
+        def fail_to_write(ledger: Ledger, boot: str, usage: Usage) -> None:
             if failures.pop(0):
                 raise KernelError("disk full")
             write(ledger, boot, usage)
 
-        monkeypatch.setattr(Ledger, "write", failing)
+        monkeypatch.setattr(Ledger, "write", fail_to_write)
         for error in ("disk full", "disk full", None):
             host.acked += 1000
             await host.count()
             assert host.budgets.write_error == error
 
     with caplog.at_level(logging.INFO):
-        assert play_and_kill(path, play).used() == 3000
+        assert play_and_kill(path, play).used_bytes() == 3000
     assert [record.message for record in caplog.records] == [
         "disk full; the counts of budgets are written later",
         f"ledger {path}: the counts of budgets are written again",
@@ -291,13 +291,13 @@ def test_failed_write_is_repeated_without_loss_or_double_count(
 
 
 def test_policy_with_a_budget_is_refused_while_writing_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the counts that could not be written would be missing when the new policy reads the ledger."""
+    """Otherwise the new policy would read a ledger without the counts that could not be written."""
 
     async def play(host: Host) -> None:
-        def failing(ledger: Ledger, boot: str, usage: Usage) -> None:
+        def fail_to_write(ledger: Ledger, boot: str, usage: Usage) -> None:
             raise KernelError("disk full")
 
-        monkeypatch.setattr(Ledger, "write", failing)
+        monkeypatch.setattr(Ledger, "write", fail_to_write)
         host.acked = 1000
         await host.count()
         with pytest.raises(KernelError, match="disk full"):
@@ -305,7 +305,7 @@ def test_policy_with_a_budget_is_refused_while_writing_fails(path: Path, monkeyp
         await host.budgets.prepare(replace(host.policy, rules=[], budgets={}))
         monkeypatch.undo()
         await host.budgets.prepare(host.policy)
-        assert host.used() == 1000
+        assert host.used_bytes() == 1000
 
     play_and_kill(path, play)
 
@@ -330,10 +330,10 @@ def test_write_interrupted_by_the_stop_counts_once(path: Path, monkeypatch: pyte
         host.sample()
         await host.stop()
 
-    assert play_and_kill(path, play).used() == 1001
+    assert play_and_kill(path, play).used_bytes() == 1001
 
 
-def test_many_counters_are_written_less_often_but_closed_sockets_at_once(path: Path) -> None:
+def test_many_counters_are_written_less_often_but_closed_sockets_immediately(path: Path) -> None:
     async def play(host: Host) -> None:
         await host.count()
         host.acked = 1000
@@ -343,11 +343,11 @@ def test_many_counters_are_written_less_often_but_closed_sockets_at_once(path: P
         for _ in range(3):
             host.clock += 1
             await host.tick()
-            assert host.used() == 0
+            assert host.used_bytes() == 0
         host.reconnect()
         host.clock += 0.1
         await host.tick()
-        assert host.used() == 1000
+        assert host.used_bytes() == 1000
 
     play_and_kill(path, play)
 
@@ -390,10 +390,10 @@ def test_each_byte_counts_exactly_once_across_kills_and_stops(
                 host.now += 86_400
         await host.count()
 
-    assert play_and_kill(tmp_path_factory.mktemp("lib") / "ledger.sqlite", play).used() == sent
+    assert play_and_kill(tmp_path_factory.mktemp("lib") / "ledger.sqlite", play).used_bytes() == sent
 
 
-def test_socket_unmetered_for_long_is_not_counted_again(path: Path) -> None:
+def test_socket_that_was_unmetered_for_a_long_time_is_not_counted_again(path: Path) -> None:
     """Defect: ten minutes after the start, the ledger forgot the socket although it still existed."""
 
     async def play(host: Host) -> None:
@@ -402,18 +402,18 @@ def test_socket_unmetered_for_long_is_not_counted_again(path: Path) -> None:
         await host.start()
         host.acked = 4000
         await host.count()
-        host.now = at("2026-11-21 19:00")
+        host.now = timestamp("2026-11-21 19:00")
         host.kill()
         await host.start()
         for _ in range(3):
             await host.count(CHECK_SECONDS + 1)
-        host.now = at("2026-11-22 09:00")
+        host.now = timestamp("2026-11-22 09:00")
         host.kill()
         await host.start()
         host.acked += 100
         await host.count()
 
-    assert play_and_kill(path, play).used() == 4100
+    assert play_and_kill(path, play).used_bytes() == 4100
 
 
 def test_counters_of_another_boot_are_ignored(path: Path) -> None:
@@ -429,7 +429,7 @@ def test_counters_of_another_boot_are_ignored(path: Path) -> None:
     assert ledger.read_usage([("lte", 1), ("other", 0)]) == {}
 
 
-def mode(path: Path) -> int:
+def permission_bits(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
@@ -441,14 +441,14 @@ def test_only_the_owner_can_read_the_ledger(path: Path) -> None:
         ledger.write("boot", usage({Account("lte", "", 0): 5}))
         files = sorted(path.parent.iterdir())
         assert [each.name for each in files] == ["ledger.sqlite", "ledger.sqlite-shm", "ledger.sqlite-wal"]
-        assert {mode(each) for each in files} == {0o600}
-        assert mode(path.parent) == 0o700
+        assert {permission_bits(each) for each in files} == {0o600}
+        assert permission_bits(path.parent) == 0o700
         for each in (*files, path.parent):
             each.chmod(0o755)
-        other = Ledger(path)
-        assert {mode(each) for each in files} == {0o600}
-        assert mode(path.parent) == 0o755, "the mode of an existing directory is not changed"
-        other.close()
+        second_ledger = Ledger(path)
+        assert {permission_bits(each) for each in files} == {0o600}
+        assert permission_bits(path.parent) == 0o755, "the mode of an existing directory is not changed"
+        second_ledger.close()
         ledger.close()
     finally:
         os.umask(before)
@@ -456,7 +456,7 @@ def test_only_the_owner_can_read_the_ledger(path: Path) -> None:
 
 def test_file_that_is_not_a_database_is_reported(path: Path) -> None:
     path.parent.mkdir()
-    path.write_text("no database, long enough to be looked at" * 40)
+    path.write_text("not a database, but long enough to be read" * 40)
     with pytest.raises(KernelError, match="file is not a database"):
         Ledger(path)
     with pytest.raises(KernelError, match="file is not a database"):
@@ -477,6 +477,6 @@ rules:
 
 def test_budget_of_several_rules_is_listed_once(path: Path) -> None:
     ledger = Ledger(path)
-    (row,) = ledger_accounts(ledger, load_policy(SHARED, "p"), at("2026-11-21 12:00")).values()
+    (row,) = ledger_accounts(ledger, load_policy(SHARED, "p"), timestamp("2026-11-21 12:00")).values()
     ledger.close()
     assert [row[key] for key in ("budget", "rule", "rules", "client", "used")] == ["month", "a", ["a", "b"], "", 0]

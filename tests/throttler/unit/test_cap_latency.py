@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the time from the decision about a cap to its full effect: start, end, and caps that do not count."""
+"""Tests for the time from a cap's decision to its full effect: its start, its end, and caps without such a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Scene:
         self.planner.set_verdicts(token, without_caps(verdicts) if self.is_dry else verdicts, NOW, four_tuples)
 
     def apply(self, after: float = 0.0) -> None:
-        """Apply everything in the plan, classes first, as the reconciler does."""
+        """Apply the whole plan, classes first, as the reconciler does."""
         self.now += after
         self.apply_classes()
         self.planner.entries.record_upserts(dict(self.planner.entries.upserts))
@@ -56,7 +56,7 @@ class Scene:
         return found["total"], round(found["sum"], 6)
 
 
-def test_immediate_cap_counts_when_its_entry_is_made() -> None:
+def test_immediate_cap_counts_when_its_entry_is_created() -> None:
     scene = Scene()
     scene.decide(verdict(1, CAP))
     assert scene.totals == (0, 0)
@@ -65,11 +65,11 @@ def test_immediate_cap_counts_when_its_entry_is_made() -> None:
     assert scene.histogram.as_json()["count"][:3] == [0, 0, 1]
     scene.decide(verdict(1, CAP))
     scene.planner.entries.kernel_changed({subflow(1)}, True)
-    assert scene.totals == (1, 0.003), "the same decision again, and a repaired entry"
+    assert scene.totals == (1, 0.003), "a repeated decision and a repaired entry do not count"
 
 
 def test_soft_cap_counts_when_its_transition_is_complete() -> None:
-    """Defect: caps that begin with a transition, as most do, were missing from the histogram."""
+    """Defect: caps that begin with a transition (most caps) were missing from the histogram."""
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
     scene.apply(0.5)
@@ -79,7 +79,7 @@ def test_soft_cap_counts_when_its_transition_is_complete() -> None:
     assert scene.totals == (1, 1.0)
 
 
-def test_cap_of_a_young_subflow_counts_when_its_entry_is_made() -> None:
+def test_cap_of_a_young_subflow_counts_when_its_entry_is_created() -> None:
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP), young=True)
     scene.apply(0.002)
@@ -105,7 +105,7 @@ def test_cap_whose_class_descends_counts_when_the_class_has_its_rate() -> None:
 
 
 @pytest.mark.parametrize("soft", [False, True])
-def test_changed_rate_counts_when_the_class_has_it(soft: bool) -> None:
+def test_changed_rate_counts_when_the_class_has_the_new_rate(soft: bool) -> None:
     scene = Scene(soft=soft)
     scene.decide(verdict(1, CAP))
     scene.planner.complete(subflow(1))
@@ -132,7 +132,7 @@ def test_time_of_another_cap_starts_with_its_decision() -> None:
     assert scene.totals == (1, 0.01)
 
 
-def test_class_that_waits_for_other_subflows_does_not_have_its_rate_yet() -> None:
+def test_lower_rate_counts_when_all_transitions_of_the_class_are_complete() -> None:
     scene = Scene(soft=True)
     for number in (1, 2):
         scene.decide(verdict(number, CAP), token=number, young=True)
@@ -155,7 +155,7 @@ def test_entry_of_the_previous_cap_does_not_count() -> None:
     scene.apply()
     scene.decide(verdict(1, OTHER))
     scene.planner.entries.kernel_changed({subflow(1)}, True)
-    assert scene.totals == (1, 0), "the old entry was removed by another program, and repaired"
+    assert scene.totals == (1, 0), "the old entry, which another program removed, was repaired"
     scene.planner.complete(subflow(1))
     scene.apply(1)
     assert scene.totals == (2, 1)
@@ -192,7 +192,7 @@ def test_cap_that_takes_too_long_does_not_count() -> None:
     assert scene.histogram.as_json()["total"] == 0
 
 
-def test_load_balancing_and_dry_run_do_not_count() -> None:
+def test_caps_of_load_balancing_and_dry_runs_do_not_count() -> None:
     scene = Scene()
     balancing = replace(verdict(1, CAP), scope=ScopeKey("b", Share.CONNECTION, (1, "any")))
     scene.decide(balancing)
@@ -205,7 +205,7 @@ def test_load_balancing_and_dry_run_do_not_count() -> None:
 
 
 def test_time_starts_at_the_first_decision_after_a_dry_run() -> None:
-    """Defect: a cap that was named during a dry run did not count when the dry run was switched off."""
+    """Defect: a cap that a dry run had reported did not count after the dry run was switched off."""
     scene = Scene(dry=True)
     for token in (1, 2):
         scene.decide(verdict(token, CAP), token=token)
@@ -217,11 +217,11 @@ def test_time_starts_at_the_first_decision_after_a_dry_run() -> None:
     assert scene.totals == (1, 0.25)
     scene.decide(verdict(1, CAP))
     scene.apply(5)
-    assert scene.totals == (1, 0.25), "the same decision again"
+    assert scene.totals == (1, 0.25), "a repeated decision does not count"
 
 
-def test_ramp_that_ends_without_a_class_change_counts_at_once() -> None:
-    """Defect: such a cap counted only when some class changed, or never."""
+def test_ramp_that_ends_without_a_class_change_counts_immediately() -> None:
+    """Defect: such a cap counted only when any class changed, or never."""
     scene = Scene(soft=True)
     scene.decide(verdict(1, CAP))
     scene.planner.set_interim({subflow(1): CAP.throttle.ceil})  # type: ignore[union-attr]
@@ -260,7 +260,7 @@ async def test_summary_has_times_of_downloads_and_uploads(tmp_path: Path) -> Non
         assert effect("down") == effect("up") == (0, 0)
         await scene.reload(CAPPED)
         await until(lambda: effect("down")[0] == 1)
-        assert effect("down")[1] > 0.2, "a transition takes a while"
+        assert effect("down")[1] > 0.2, "a transition takes some time"
         assert scene.request(query="summary")["reaction"]["total"] == 0, "there was no join"
         await scene.reload(CAPPED.replace("paths: [a],", "paths: [a], direction: up,"))
         await until(lambda: effect("up")[0] == 1)

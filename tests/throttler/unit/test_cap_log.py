@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the log of caps that were set, lifted or ended, whether in force or only in a dry run."""
+"""Tests for the log of caps that were set, lifted or ended, in force or in a dry run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RULE = rule("m")
 
 
 class Scene:
-    """A log, with the latest verdicts about each connection."""
+    """A log, and the latest verdicts about each connection."""
 
     def __init__(self, *, dry: bool) -> None:
         self.dry = dry
@@ -40,8 +40,8 @@ class Scene:
         self.verdicts[token] = after
 
 
-def test_caps_named_by_a_dry_run_are_logged_when_it_ends() -> None:
-    """Defect: the log reported the subflows as capped during the dry run, but not when they really were capped."""
+def test_caps_reported_by_a_dry_run_are_logged_when_it_ends() -> None:
+    """Defect: the log reported the subflows as capped during the dry run, but not when they were capped."""
     scene = Scene(dry=True)
     assert scene.decide(1, 2, 3) == ["rule m: 6 would be capped; 6 subflows would be capped now (dry run)"]
     assert scene.decide(1, 2, 3) == []

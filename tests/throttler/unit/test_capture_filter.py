@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the capture filter, compiled by libpcap and run by the kernel on segments as real stacks build them.
+"""Tests for the capture filter, which libpcap compiles and the kernel runs, on realistic segments.
 
-Any process may attach such a filter to a pair of local sockets. To the filter, everything that they receive is
-incoming.
+Any process may attach such a filter to a pair of local sockets. For the filter, all their data are incoming.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from scapy.layers.l2 import Ether
 
 from mptcp_throttler.kernel.capture import kernel_filter
 
-JOIN_ACK = (30, bytes([0x10, 0]) + bytes(20))
-DATA = (30, bytes([0x20, 0x01]) + bytes(16))
-FASTCLOSE = (30, bytes([0x70, 0]) + bytes(8))
-CAPABLE = (30, bytes([0x01, 0x81]) + bytes(16))
+JOIN_ACK_OPTION = (30, bytes([0x10, 0]) + bytes(20))
+DSS_OPTION = (30, bytes([0x20, 0x01]) + bytes(16))
+FASTCLOSE_OPTION = (30, bytes([0x70, 0]) + bytes(8))
+CAPABLE_OPTION = (30, bytes([0x01, 0x81]) + bytes(16))
 NOP, TIMESTAMP = ("NOP", None), ("Timestamp", (0x1E1E1E1E, 0x1E1E1E1E))
 
 
@@ -81,7 +80,7 @@ def frame(
 
 
 @pytest.mark.parametrize("v6", [False, True])
-@pytest.mark.parametrize("option", [JOIN_ACK, FASTCLOSE])
+@pytest.mark.parametrize("option", [JOIN_ACK_OPTION, FASTCLOSE_OPTION])
 @pytest.mark.parametrize("before", [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP), (("SAck", (1, 2)),)])
 def test_signalling_options_pass_at_any_position(passes, before, option, v6) -> None:  # type: ignore[no-untyped-def]
     assert passes(frame(*before, option, v6=v6))
@@ -89,10 +88,10 @@ def test_signalling_options_pass_at_any_position(passes, before, option, v6) -> 
 
 @pytest.mark.parametrize("v6", [False, True])
 @pytest.mark.parametrize("before", [(), (NOP, NOP), (TIMESTAMP,), (NOP, NOP, TIMESTAMP)])
-def test_data_segments_do_not_pass_whatever_their_timestamp(passes, before, v6) -> None:  # type: ignore[no-untyped-def]
-    assert not passes(frame(*before, DATA, payload=b"\x1e\x03\x51" * 100, v6=v6))
+def test_data_segments_do_not_pass_with_any_timestamp(passes, before, v6) -> None:  # type: ignore[no-untyped-def]
+    assert not passes(frame(*before, DSS_OPTION, payload=b"\x1e\x03\x51" * 100, v6=v6))
     assert not passes(frame(*before, payload=b"\x1e\x03\x51" * 100, v6=v6))
-    assert not passes(frame(*before, CAPABLE, flags="FA", v6=v6))
+    assert not passes(frame(*before, CAPABLE_OPTION, flags="FA", v6=v6))
 
 
 @pytest.mark.parametrize("flags", ["S", "SA", "R"])

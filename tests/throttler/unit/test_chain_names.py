@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the base chains of the upload table: their names, and which chains of a predecessor must be removed."""
+"""Tests for the base chains of the upload table: their names, and the removal of a predecessor's chains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def chains(*interfaces: str) -> dict[str, str | None]:
 
 
 def test_chain_name_does_not_depend_on_the_order_of_interfaces() -> None:
-    """Defect: chains were numbered, so that another order of the interfaces moved a chain to another interface."""
+    """Defect: chains were numbered, so another order of the interfaces moved a chain to another interface."""
     assert chains("wan0", "wan1") == chains("wan1", "wan0") == chains("wan0") | chains("wan1")
 
 

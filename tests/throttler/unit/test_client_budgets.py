@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the query ``budgets``: an address gets its own remaining volumes, with and without a connection."""
+"""Tests for the query ``budgets``: it returns the remaining volumes of an address, with and without a connection."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from test_status_answers import LTE, WIFI, sweep_and_count
 
 MB = 1_000_000
 STEP = "steps: [{after: %d MB, throttle: {rate: 1 Mbit/s}}]"
-OF_EACH = PATHS + (
+PER_CLIENT_BUDGETS = PATHS + (
     "rules:\n"
     f"  - {{name: wifi, paths: [a], budget: {{per: client, period: month, {STEP % 5}}}}}\n"
     f"  - {{name: lte, paths: [b], budget: {{per: client, period: month, {STEP % 2}}}}}\n"
 )
-OTHERS = PATHS.replace("b: {", "c: {interfaces: [w1]}\n  d: {interfaces: [w0]}\n  b: {") + (
+MIXED_BUDGETS = PATHS.replace("b: {", "c: {interfaces: [w1]}\n  d: {interfaces: [w0]}\n  b: {") + (
     "rules:\n"
     "  - {name: guests, when: {clients: [10.1.9.0/24]}, budget: none}\n"
     f"  - {{name: all, paths: [a], budget: {{per: path, period: month, {STEP % 7}}}}}\n"
@@ -34,16 +34,16 @@ def budgets_of(scene: Scene, client: str) -> dict[str, tuple[Any, ...]]:
 
 
 @scenario
-async def test_address_gets_its_own_volume_and_not_that_of_its_other_path(tmp_path: Path) -> None:
+async def test_address_gets_its_own_volume_and_not_that_of_the_clients_other_path(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
-    async with running(tmp_path, OF_EACH, kernel) as scene:
+    async with running(tmp_path, PER_CLIENT_BUDGETS, kernel) as scene:
         kernel.sockets.carry(four_tuple(WIFI), 1 * MB)
         kernel.sockets.carry(four_tuple(LTE), 2 * MB)
         await sweep_and_count(scene)
         assert budgets_of(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
         assert budgets_of(scene, LTE) == {"lte": (LTE, 2 * MB, 0, False)}
-        # As parts of one connection, both addresses belong to its owner.
+        # Both addresses belong to the owner of the connection.
         found = scene.request(query="client", endpoint=f"{WIFI}:40000")["budgets"]
         assert {each["client"] for each in found} == {WIFI, LTE}
 
@@ -57,7 +57,7 @@ SHARED = PATHS + (
 
 @scenario
 async def test_owner_sees_no_shared_volume_that_only_others_use(tmp_path: Path) -> None:
-    """Of the shared budgets, the owner sees only those that count bytes of the owner's connection."""
+    """The answer contains only shared budgets that count bytes of the owner's connection."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI)
     kernel.sockets.connect(8, LTE)
@@ -70,14 +70,14 @@ async def test_owner_sees_no_shared_volume_that_only_others_use(tmp_path: Path) 
 
 @scenario
 async def test_answer_has_the_connections_age_and_the_policys_time_zone(tmp_path: Path) -> None:
-    """Defect: the time when a volume begins again was given in the host's time zone instead of the policy's."""
+    """Defect: the start of the next period was in the host's time zone instead of the policy's."""
     kernel = FakeKernel()
-    start = time.time()
+    begin = time.time()
     kernel.sockets.connect(7, WIFI, LTE)
-    async with running(tmp_path, OF_EACH + "time_zone: Europe/Athens\n", kernel) as scene:
+    async with running(tmp_path, PER_CLIENT_BUDGETS + "time_zone: Europe/Athens\n", kernel) as scene:
         found = scene.request(query="client", endpoint=f"{WIFI}:40000")
         assert found["time_zone"] == "Europe/Athens"
-        assert start - 1 <= found["since"] <= found["time"]
+        assert begin - 1 <= found["since"] <= found["time"]
         unknown = scene.request(query="client", endpoint=f"{WIFI}:9")
         assert (unknown["since"], unknown["time_zone"]) == (None, "Europe/Athens")
 
@@ -85,7 +85,7 @@ async def test_answer_has_the_connections_age_and_the_policys_time_zone(tmp_path
 @scenario
 async def test_remaining_volume_is_known_before_and_after_a_connection(tmp_path: Path) -> None:
     kernel = FakeKernel()
-    async with running(tmp_path, OF_EACH, kernel) as scene:
+    async with running(tmp_path, PER_CLIENT_BUDGETS, kernel) as scene:
         assert budgets_of(scene, WIFI) == {"wifi": (WIFI, 0, 5 * MB, False)}
         assert budgets_of(scene, "10.3.0.1") == {}
         kernel.sockets.connect(7, WIFI)
@@ -94,7 +94,7 @@ async def test_remaining_volume_is_known_before_and_after_a_connection(tmp_path:
         await sweep_and_count(scene)
         kernel.sockets.by_four_tuple.clear()
     kernel = FakeKernel()
-    async with running(tmp_path, OF_EACH, kernel) as scene:
+    async with running(tmp_path, PER_CLIENT_BUDGETS, kernel) as scene:
         assert not scene.request(query="connections")["connections"]
         assert budgets_of(scene, WIFI) == {"wifi": (WIFI, 1 * MB, 4 * MB, False)}
         assert budgets_of(scene, "10.1.0.77") == {"wifi": ("10.1.0.77", 0, 5 * MB, False)}
@@ -103,7 +103,7 @@ async def test_remaining_volume_is_known_before_and_after_a_connection(tmp_path:
 @scenario
 async def test_budgets_of_an_address_follow_the_policys_conditions(tmp_path: Path) -> None:
     kernel = FakeKernel()
-    async with running(tmp_path, OTHERS, kernel) as scene:
+    async with running(tmp_path, MIXED_BUDGETS, kernel) as scene:
         assert budgets_of(scene, WIFI) == {"all": (None, 0, 7 * MB, True)}
         assert budgets_of(scene, "10.1.9.1") == {}, "a rule exempts the client from budgets"
         assert budgets_of(scene, "10.9.0.1") == {}, "the client's interface is not known"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that docs/contract.md agrees with the code of both halves and the shipped configuration."""
+"""Tests that docs/contract.md agrees with the code of proxy and throttler, and with the shipped configuration."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def test_contract_page_has_the_values_of_the_code(row: str, value: str) -> None:
     assert contract()[row] == value
 
 
-def test_shipped_settings_are_those_of_the_contract() -> None:
+def test_shipped_settings_equal_the_contract() -> None:
     assert SETTINGS.ownership == OWNERSHIP
 
 
-def test_squid_service_name_is_that_of_the_proxy() -> None:
+def test_contract_has_the_squid_service_name_of_the_proxy() -> None:
     assert contract()["Squid's service name"] == Role.PROXY.service_name

@@ -73,7 +73,7 @@ class Scene:
 
 @cache
 def _adapter(answer: Any) -> TypeAdapter[Any]:
-    """Return the validator of an answer. It is cached, because its creation takes far longer than its use."""
+    """Return the validator of an answer. Its creation takes much longer than its use."""
     return TypeAdapter(answer)
 
 
@@ -101,22 +101,22 @@ async def running(
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+        while not condition():  # noqa: ASYNC110 - the condition has no event
             await asyncio.sleep(0.005)
 
 
 def scenario(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
     """Run an async test."""
 
-    def wrapped(tmp_path: Path) -> None:
+    def run_test(tmp_path: Path) -> None:
         asyncio.run(test(tmp_path))  # type: ignore[arg-type]
 
-    return wrapped
+    return run_test
 
 
 @scenario
 async def test_start_times_are_the_same_in_each_answer(tmp_path: Path) -> None:
-    """Defect: each answer read the two clocks one after the other, so the start time varied as after a restart."""
+    """Defect: each answer read both clocks again, so the start time varied, as if the daemon had been restarted."""
     delays = iter((0.0, 0.0005) * 20)
     async with running(tmp_path, CAPPED) as scene:
         with pytest.MonkeyPatch.context() as patched:
@@ -128,7 +128,7 @@ async def test_start_times_are_the_same_in_each_answer(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_stop_with_outstanding_onsets_does_not_apply_the_plan_repeatedly(tmp_path: Path) -> None:
+async def test_stop_with_pending_transitions_does_not_apply_the_plan_repeatedly(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -168,7 +168,7 @@ async def test_connections_from_before_the_start_are_capped_and_shown(tmp_path: 
 
 
 @scenario
-async def test_caps_begin_at_once_if_sockets_cannot_be_paced(tmp_path: Path) -> None:
+async def test_caps_begin_immediately_if_sockets_cannot_be_paced(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.pacing = None  # type: ignore[assignment]
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
@@ -189,8 +189,10 @@ async def test_subflow_at_another_port_is_not_shown_as_capped(tmp_path: Path) ->
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1", "10.1.0.2")
     original = four_tuple("10.1.0.2")
-    elsewhere = original._replace(local_port=4000)
-    kernel.sockets.by_four_tuple[elsewhere] = kernel.sockets.by_four_tuple.pop(original)._replace(four_tuple=elsewhere)
+    other_port = original._replace(local_port=4000)
+    kernel.sockets.by_four_tuple[other_port] = kernel.sockets.by_four_tuple.pop(original)._replace(
+        four_tuple=other_port
+    )
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert set(kernel.netfilter.entries) == {four_tuple("10.1.0.1")}
         (connection,) = scene.status()["connections"]
@@ -202,8 +204,8 @@ async def test_subflow_at_another_port_is_not_shown_as_capped(tmp_path: Path) ->
 
 
 @scenario
-async def test_client_gets_no_more_than_its_share_of_connections(tmp_path: Path) -> None:
-    """Defect: when one client had filled the table, later connections had no cap."""
+async def test_clients_connections_are_limited_to_its_share(tmp_path: Path) -> None:
+    """Defect: after one client had filled the table, later connections had no cap."""
     kernel = FakeKernel()
     for number in range(5):
         kernel.sockets.connect(1 + number, "10.1.0.1", port=40_000 + number)
@@ -230,47 +232,47 @@ async def test_dry_run_closes_no_connection(tmp_path: Path) -> None:
 
 @scenario
 async def test_reload_that_caps_thousands_lets_the_event_loop_run(tmp_path: Path) -> None:
-    await reload_that_caps(1_000, tmp_path, at_once=MAX_AT_ONCE)
+    await reload_that_caps(1_000, tmp_path, max_decisions=MAX_AT_ONCE)
 
 
 def test_reload_lets_the_event_loop_run_on_a_slow_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each decision takes longer than a slice may take."""
+    """Each decision takes longer than the time limit of a slice."""
     monkeypatch.setattr("mptcp_throttler.runtime.decisions.SLICE_SECONDS", -1.0)
 
     @scenario
     async def test(tmp_path: Path) -> None:
-        await reload_that_caps(200, tmp_path, at_once=1)
+        await reload_that_caps(200, tmp_path, max_decisions=1)
 
     test(tmp_path)
 
 
-async def reload_that_caps(count: int, tmp_path: Path, at_once: int) -> None:
+async def reload_that_caps(count: int, tmp_path: Path, max_decisions: int) -> None:
     kernel = FakeKernel()
     for number in range(count):
         host = f"{number >> 8}.{number & 255}"
         kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
     async with running(tmp_path, UNCAPPED, kernel) as scene:
-        decisions, since_last_turn, longest_run = scene.engine.decisions, 0, 0
+        decisions, since_last_pause, longest_run = scene.engine.decisions, 0, 0
         decide = decisions._decide
 
         def count_decision(token: int, now: float) -> None:
-            nonlocal since_last_turn, longest_run
-            since_last_turn += 1
-            longest_run = max(longest_run, since_last_turn)
+            nonlocal since_last_pause, longest_run
+            since_last_pause += 1
+            longest_run = max(longest_run, since_last_pause)
             decide(token, now)
 
-        async def take_turns() -> None:
-            nonlocal since_last_turn
+        async def count_pauses() -> None:
+            nonlocal since_last_pause
             while True:
                 await asyncio.sleep(0)
-                since_last_turn = 0
+                since_last_pause = 0
 
         decisions._decide = count_decision  # type: ignore[method-assign]
-        turns = asyncio.create_task(take_turns())
+        pauses = asyncio.create_task(count_pauses())
         await scene.reload(CAPPED)
         await until(lambda: len(kernel.netfilter.entries) == count)
-        turns.cancel()
-        assert 0 < longest_run <= at_once, "connections decided in a row, without other tasks in between"
+        pauses.cancel()
+        assert 0 < longest_run <= max_decisions, "number of consecutive decisions without other tasks in between"
 
 
 @scenario
@@ -286,24 +288,24 @@ async def test_event_loop_runs_between_a_new_policy_and_its_decisions(tmp_path: 
             steps.append("policy")
             asyncio.get_running_loop().call_soon(steps.append, "turn")
 
-        def record_callback(token: int, now: float) -> None:
+        def record_decision(token: int, now: float) -> None:
             steps.append("decided")
             decide(token, now)
 
-        decisions.set_policy, decisions._decide = record_policy, record_callback  # type: ignore[method-assign]
+        decisions.set_policy, decisions._decide = record_policy, record_decision  # type: ignore[method-assign]
         await scene.reload(CAPPED)
         assert steps[:3] == ["policy", "turn", "decided"]
 
 
 @pytest.mark.parametrize("name", ["daemon.rest_when_busy", "daemon.collect_garbage"])
-def test_background_tasks_for_the_loop_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_background_tasks_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     started = list[str]()
 
-    async def record_callback() -> None:
+    async def record_start() -> None:
         started.append(name)
         await asyncio.sleep(math.inf)
 
-    monkeypatch.setattr(f"mptcp_throttler.runtime.{name}", record_callback)
+    monkeypatch.setattr(f"mptcp_throttler.runtime.{name}", record_start)
 
     @scenario
     async def scene(tmp_path: Path) -> None:
@@ -357,10 +359,10 @@ async def test_status_query_decides_nothing(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_plain_tcp_is_classified_only_while_a_rule_caps_it(tmp_path: Path) -> None:
-    kernel, table = FakeKernel(), "paths: [a], always: true, plain_tcp: cap,"
+async def test_plain_tcp_is_classified_only_while_a_rule_caps_plain_tcp(tmp_path: Path) -> None:
+    kernel, conditions = FakeKernel(), "paths: [a], always: true, plain_tcp: cap,"
     kernel.nftables.table = "table of a killed daemon"
-    capped = CAPPED.replace("paths: [a],", table)
+    capped = CAPPED.replace("paths: [a],", conditions)
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert not kernel.nftables.table
         await scene.reload(capped)
@@ -380,7 +382,7 @@ async def test_plain_tcp_is_classified_only_while_a_rule_caps_it(tmp_path: Path)
 
 
 @scenario
-async def test_uploads_are_shaped_only_while_a_rule_caps_them(tmp_path: Path) -> None:
+async def test_uploads_are_shaped_only_while_a_rule_caps_uploads(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -395,7 +397,7 @@ async def test_uploads_are_shaped_only_while_a_rule_caps_them(tmp_path: Path) ->
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_objects_that_the_kernel_refuses_to_remove_are_removed_later(tmp_path: Path, stops: bool) -> None:
-    """Defect: the kernel objects for uploads, and existing entries, remained, even after a stop."""
+    """Defect: the kernel objects for uploads and their entries remained, even after a stop."""
     kernel = FakeKernel()
 
     async def scenario() -> None:
@@ -417,7 +419,7 @@ def test_objects_that_the_kernel_refuses_to_remove_are_removed_later(tmp_path: P
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_objects_of_a_failed_preparation_are_removed_later(tmp_path: Path, stops: bool) -> None:
-    """Defect: if the kernel refused the removal, too, the objects were never removed, even after a stop."""
+    """Defect: if the kernel also refused the removal, the objects were never removed, even after a stop."""
     kernel = FakeKernel()
 
     async def refuse() -> None:
@@ -518,10 +520,10 @@ async def test_status_is_answered_if_sockets_cannot_be_listed(tmp_path: Path) ->
         assert len(status["connections"]) == 1
 
 
-def test_policy_comes_into_force_although_no_class_is_left(
+def test_policy_comes_into_force_although_all_classes_are_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Defect: the daemon ended with a traceback, and again at each start while there were that many connections."""
+    """Defect: the daemon ended with a traceback, also at each later start with that many connections."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
 
     async def scenario() -> None:

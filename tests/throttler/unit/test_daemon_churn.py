@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which connections and policies come and go: the whole daemon keeps no memory for them."""
+"""Tests in which connections and policies are replaced often: the daemon frees their memory."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from mptcp_throttler.runtime import decisions, engine, observe
 CLIENTS, BATCH = 8, 50
 WARM_UP, COUNT, ROUNDS = 300, 1_000, 3
 """Number of connections (with two subflows each) before the first round and in each round, and number of rounds."""
-FORGET_AFTER = 60.0
-"""Seconds after which every part of the daemon has forgotten an ended connection, including its entries."""
-MAX_LEFT = 0.1
-"""Maximum memory blocks kept per connection. An entry of a dictionary with its key would need one or two."""
+FORGET_SECONDS = 60.0
+"""Seconds after which the whole daemon has forgotten an ended connection and its entries."""
+MAX_BLOCKS_PER_CONNECTION = 0.1
+"""Maximum memory blocks that remain per connection. A dictionary entry with its key would need one or two."""
 
 
 class Clock:
@@ -50,7 +50,7 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
             port = 1024 + number % 60_000
             initial = Subflow(host, f"10.1.0.{client}", port, True, PROXY, "w0")
             join = Subflow(host, f"10.2.0.{client}", port, False, PROXY, "w0")
-            # All clients behave like one kind of phone. The memory of addresses and their identifiers is bounded.
+            # All clients use the same address identifier. The table of addresses and identifiers is bounded.
             join.remote_id = 1
             dialogues.append((host, join))
             for item in (*initial.established(), *join.established()):
@@ -63,26 +63,26 @@ async def churn(scene: Scene, clock: Clock, first: int, count: int) -> None:
             events.give(host.closed())
             clock.now = max(clock.now, host.time)
         await asyncio.sleep(0.01)
-        # Entries that are kept for a while are freed in slices.
+        # Entries that are kept for some time are freed in slices.
         for _ in range(3):
-            clock.now += FORGET_AFTER / 2
+            clock.now += FORGET_SECONDS / 2
             scene.engine.tick()
             await asyncio.sleep(0.005)
 
 
-async def blocks(scene: Scene, clock: Clock) -> int:
-    """Return the number of memory blocks that Python has allocated, when nothing remains to be done."""
+async def allocated_blocks(scene: Scene, clock: Clock) -> int:
+    """Wait until the daemon has no work left. Return the number of memory blocks that Python has allocated."""
     async with asyncio.timeout(60):
         while scene.kernel.netfilter.entries or scene.engine.tracker.table_sizes["connections"]:
             clock.now += 1.0
             scene.engine.tick()
             await asyncio.sleep(0.01)
     scene.kernel.log.clear()  # This log belongs to the fake kernel.
-    scene.engine.events.ring._events.clear()  # Another test checks that their number is bounded.
-    # The latest entries are bounded, too. How many of them no join has requested is random.
+    scene.engine.events.ring._events.clear()  # Another test checks that the number of events is bounded.
+    # The latest entries are bounded, too. Some of them, a random number, belong to no join.
     scene.engine.join_latency._entries.drop_until(float("inf"))
     scene.engine.join_latency._pending.drop_until(float("inf"))
-    # Closed subflows that a meter may still report stay for two minutes of the real clock, which the test does not set.
+    # Closed subflows that a meter may still report stay for two minutes of the real clock.
     assert not scene.engine.traffic._subflows
     scene.engine.traffic._closed.drop_until(float("inf"))
     gc.unfreeze()
@@ -100,14 +100,14 @@ def test_no_memory_is_kept_for_ended_connections(tmp_path: Path, monkeypatch: py
     async def scenario() -> None:
         async with running(tmp_path, CAPPED, FakeKernel()) as scene:
             await churn(scene, clock, 0, WARM_UP)
-            counts = [await blocks(scene, clock)]
+            counts = [await allocated_blocks(scene, clock)]
             for first in range(WARM_UP, WARM_UP + ROUNDS * COUNT, COUNT):
                 await churn(scene, clock, first, COUNT)
-                counts.append(await blocks(scene, clock))
-            blocks_left = [after - before for before, after in itertools.pairwise(counts)]
-            print(f"blocks more after {COUNT} connections, by round: {blocks_left}")
-            # Memory that is kept for connections grows in each round. Memory of unfinished work does not.
-            assert min(blocks_left) < MAX_LEFT * COUNT
+                counts.append(await allocated_blocks(scene, clock))
+            growth = [after - before for before, after in itertools.pairwise(counts)]
+            print(f"additional blocks after {COUNT} connections, per round: {growth}")
+            # Memory of ended connections would grow in each round. Memory of unfinished work does not.
+            assert min(growth) < MAX_BLOCKS_PER_CONNECTION * COUNT
 
     asyncio.run(scenario())
 
@@ -117,7 +117,7 @@ DAILY = "{period: day, steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}"
 
 
 def cyclic_garbage() -> Counter[str]:
-    """Return, by class, the number of objects of our own classes that only reference cycles keep alive."""
+    """Count, per class, the objects of our own classes that only reference cycles keep alive."""
     gc.unfreeze()
     gc.collect()
     leaked = Counter(type(each).__qualname__ for each in gc.garbage if type(each).__module__.startswith("mptcp_"))
@@ -125,7 +125,7 @@ def cyclic_garbage() -> Counter[str]:
     return leaked
 
 
-async def next_sample(scene: Scene) -> None:
+async def wait_for_next_sample(scene: Scene) -> None:
     """Wait until the sockets have been sampled again."""
     before = scene.engine.sampler.sweeps + scene.engine.sampler.lookups
     await until(lambda: scene.engine.sampler.sweeps + scene.engine.sampler.lookups > before)
@@ -146,7 +146,7 @@ def test_reload_leaves_no_reference_cycles(tmp_path: Path) -> None:
             cyclic_garbage()
             gc.set_debug(gc.DEBUG_SAVEALL)
             for policy in (METERED % DAILY, CAPPED, METERED % DAILY.replace("day", "week"), PATHS + "rules: []\n"):
-                await next_sample(scene)
+                await wait_for_next_sample(scene)
                 await scene.reload(policy)
                 assert cyclic_garbage() == {}
             assert scene.daemon._reloads["accepted"] == 4

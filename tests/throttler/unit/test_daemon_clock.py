@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the daemon follows the clock, and the time windows of the policy that is in force."""
+"""Tests that the daemon follows the clock and the time windows of its current policy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from test_daemon import CAPPED, UNCAPPED, running, scenario, until
 
 from mptcp_throttler.policy.load import load_policy
 
-FROM_SIX = CAPPED.replace("throttle:", 'when: {hours: ["18:00-20:00"]}, throttle:')
+CAPPED_FROM_SIX = CAPPED.replace("throttle:", 'when: {hours: ["18:00-20:00"]}, throttle:')
 BEFORE_SIX = datetime(2026, 11, 20, 17, 59, 59, 500_000, tzinfo=UTC).timestamp()
 
 
@@ -27,7 +27,7 @@ def test_windows_follow_a_clock_that_is_set(tmp_path: Path, monkeypatch: pytest.
     async def scenario() -> None:
         ahead = 0.0
         monkeypatch.setattr(time, "time", lambda: BEFORE_SIX - 3600 + time.monotonic() % 100 + ahead)
-        async with running(tmp_path, FROM_SIX, kernel) as scene:
+        async with running(tmp_path, CAPPED_FROM_SIX, kernel) as scene:
             await until(lambda: "outside its hours" in json.dumps(scene.status()))
             assert not kernel.netfilter.entries
             ahead = 2 * 3600.0
@@ -39,7 +39,7 @@ def test_windows_follow_a_clock_that_is_set(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_clock_set_forward_by_days_lifts_no_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: all subflows were forgotten as idle, and capped again only when the kernel had listed them."""
+    """Defect: all subflows expired as idle, and were capped again only when the kernel had listed them."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
 
@@ -56,18 +56,18 @@ def test_clock_set_forward_by_days_lifts_no_cap(tmp_path: Path, monkeypatch: pyt
     asyncio.run(scenario())
 
 
-def test_window_of_a_policy_just_loaded_opens_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_of_a_new_policy_opens_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
 
     async def scenario() -> None:
         start = math.inf
-        """Monotonic time at which the clock continues. It waits until the test has seen that the window is closed."""
+        """Monotonic time at which the clock continues. Until then, the test checks that the window is closed."""
         monkeypatch.setattr(time, "time", lambda: BEFORE_SIX + max(0.0, time.monotonic() - start))
         async with running(tmp_path, CAPPED, kernel) as scene:
             assert kernel.netfilter.entries
             # The daemon is waiting now, and its policy has no window.
-            await scene.reload(FROM_SIX)
+            await scene.reload(CAPPED_FROM_SIX)
             await until(lambda: not kernel.netfilter.entries)
             start = time.monotonic()
             await until(lambda: kernel.netfilter.entries)

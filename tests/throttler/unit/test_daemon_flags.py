@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for backup flags that exist when the daemon starts: it resets its predecessor's flags only."""
+"""Tests for backup flags that exist when the daemon starts: it resets only its predecessor's flags."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_throttler.kernel.mptcp_pm import family
 from mptcp_throttler.stages import steering
 
-SPARE = four_tuple("10.2.0.1")
+BACKUP_SUBFLOW = four_tuple("10.2.0.1")
 
 
 @pytest.fixture(autouse=True)
-def decide_flags_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def decide_flags_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steering, "UNDECIDED_SECONDS", 0.0)
 
 
@@ -27,17 +27,19 @@ def kernel() -> FakeKernel:
     """A fake kernel in which one subflow is backup."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
-    kernel.sockets.by_four_tuple[SPARE] = kernel.sockets.by_four_tuple[SPARE]._replace(made_backup=True)
+    kernel.sockets.by_four_tuple[BACKUP_SUBFLOW] = kernel.sockets.by_four_tuple[BACKUP_SUBFLOW]._replace(
+        made_backup=True
+    )
     return kernel
 
 
 @pytest.mark.parametrize("policy", [UNCAPPED, UNCAPPED + "dry_run: true\n"])
 def test_backup_flags_of_other_programs_stay(tmp_path: Path, kernel: FakeKernel, policy: str) -> None:
-    """Defect: each start reset them some seconds later, whatever its policy was."""
+    """Defect: each daemon reset these flags some seconds after its start, independent of its policy."""
 
     async def scenario() -> None:
         async with running(tmp_path, policy, kernel) as scene:
-            await two_sweeps(scene)
+            await sweep_twice(scene)
             assert not scene.engine.steering.watched()
 
     asyncio.run(scenario())
@@ -53,7 +55,7 @@ def test_backup_flags_of_a_killed_throttler_are_reset(tmp_path: Path, kernel: Fa
             assert (tmp_path / family.FLAGS_NOTE).exists(), "the file stays until the stop"
 
     asyncio.run(scenario())
-    assert kernel.subflows.requests == [(7, SPARE, False)]
+    assert kernel.subflows.requests == [(7, BACKUP_SUBFLOW, False)]
     assert not (tmp_path / family.FLAGS_NOTE).exists()
 
 
@@ -90,6 +92,6 @@ def test_failed_start_keeps_the_file_for_the_next_start(tmp_path: Path, kernel: 
     assert (tmp_path / family.FLAGS_NOTE).exists()
 
 
-async def two_sweeps(scene: Scene) -> None:
+async def sweep_twice(scene: Scene) -> None:
     for _ in range(2):
         await scene.engine.sampler.sweep()

@@ -23,14 +23,14 @@ from mptcp_throttler.runtime.pacing import OPTIONS_BATCH
 from mptcp_throttler.shaping.initial_options import UNANTICIPATED, under_cap
 from mptcp_throttler.shaping.model import InitialOptions, SocketLimit, Target
 
-A, B = "10.1.0.1", "10.2.0.1"
+ADDRESS_A, ADDRESS_B = "10.1.0.1", "10.2.0.1"
 CLASS = 0x4D500010
-UNCAPPED = {four_tuple(A): Target(0xFFFF, 0)}
-PREFIX, CLIENT = ip_network("10.1.0.0/16"), ip_network(f"{A}/32")
+UNCAPPED = {four_tuple(ADDRESS_A): Target(0xFFFF, 0)}
+PREFIX, CLIENT = ip_network("10.1.0.0/16"), ip_network(f"{ADDRESS_A}/32")
 
 
 def report_event(scene: Scene, kind: KernelEventKind, token: int, client: str) -> None:
-    """Let the kernel report an event, and the daemon process it."""
+    """Report an event as the kernel does, and process it in the daemon."""
     event = KernelEvent(time.monotonic(), kind, token, four_tuple(client), 0, 0)
     scene.engine.handle_events(scene.engine.tracker.apply_event(event))
 
@@ -41,14 +41,14 @@ def reasons(scene: Scene) -> list[str]:
 
 
 @scenario
-async def test_connection_is_capped_from_its_first_subflow_on(tmp_path: Path) -> None:
+async def test_connection_is_capped_from_its_first_subflow(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
-        report_event(scene, KernelEventKind.CREATED, 1, A)
-        assert set(kernel.netfilter.entries) == {four_tuple(A)}, "the cap is set at once, before any data is sent"
+        report_event(scene, KernelEventKind.CREATED, 1, ADDRESS_A)
+        assert set(kernel.netfilter.entries) == {four_tuple(ADDRESS_A)}, "the cap is set before any data are sent"
         assert reasons(scene) == ["rule cap-a caps path a at 5 Mbit/s: 1 subflow active, 2 anticipated"]
-        report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, B)
-        assert set(kernel.netfilter.entries) == {four_tuple(A)}
+        report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, ADDRESS_B)
+        assert set(kernel.netfilter.entries) == {four_tuple(ADDRESS_A)}
         assert reasons(scene)[0] == "rule cap-a caps path a at 5 Mbit/s: 2 subflows active"
 
 
@@ -57,17 +57,17 @@ async def test_client_with_one_path_loses_its_cap_and_is_remembered(tmp_path: Pa
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert kernel.pacing.initial_options[PREFIX] == under_cap(5_000_000, CLASS)
-        report_event(scene, KernelEventKind.CREATED, 1, A)
-        # Its socket still sends into the class, so that an entry must direct it past the class.
+        report_event(scene, KernelEventKind.CREATED, 1, ADDRESS_A)
+        # Its socket still sends into the class, so an entry must select the default class.
         await until(lambda: kernel.netfilter.entries == UNCAPPED)
         assert reasons(scene) == ["rule cap-a does not apply: only 1 active subflow (needs 2)"]
         assert kernel.pacing.initial_options[CLIENT] == UNANTICIPATED
-        report_event(scene, KernelEventKind.CLOSED, 1, A)
+        report_event(scene, KernelEventKind.CLOSED, 1, ADDRESS_A)
         await until(lambda: not kernel.netfilter.entries)
-        report_event(scene, KernelEventKind.CREATED, 2, A)
+        report_event(scene, KernelEventKind.CREATED, 2, ADDRESS_A)
         assert not kernel.netfilter.entries
-        report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 2, B)
-        assert set(kernel.netfilter.entries) == {four_tuple(A)}
+        report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 2, ADDRESS_B)
+        assert set(kernel.netfilter.entries) == {four_tuple(ADDRESS_A)}
         assert CLIENT not in kernel.pacing.initial_options
 
 
@@ -81,9 +81,9 @@ def test_client_with_one_path_that_does_not_return_is_forgotten(
     async def scenario() -> None:
         nonlocal ahead
         async with running(tmp_path, CAPPED, kernel) as scene:
-            report_event(scene, KernelEventKind.CREATED, 1, A)
+            report_event(scene, KernelEventKind.CREATED, 1, ADDRESS_A)
             await until(lambda: kernel.pacing.initial_options.get(CLIENT) == UNANTICIPATED)
-            report_event(scene, KernelEventKind.CLOSED, 1, A)
+            report_event(scene, KernelEventKind.CLOSED, 1, ADDRESS_A)
             ahead = CLIENT_TIMEOUT
             await until(lambda: CLIENT not in kernel.pacing.initial_options)
             assert not scene.engine.decisions.anticipation.clients
@@ -98,7 +98,7 @@ def test_client_with_one_path_that_does_not_return_is_forgotten(
 async def test_anticipation_can_be_switched_off(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED + "anticipate: false\n", kernel) as scene:
-        report_event(scene, KernelEventKind.CREATED, 1, A)
+        report_event(scene, KernelEventKind.CREATED, 1, ADDRESS_A)
         await asyncio.sleep(0)
         assert not kernel.netfilter.entries
         assert reasons(scene) == ["rule cap-a does not apply: only 1 active subflow (needs 2)"]
@@ -107,7 +107,7 @@ async def test_anticipation_can_be_switched_off(tmp_path: Path) -> None:
 @scenario
 async def test_connection_from_before_the_start_is_not_anticipated(tmp_path: Path) -> None:
     kernel = FakeKernel()
-    kernel.sockets.connect(1, A)
+    kernel.sockets.connect(1, ADDRESS_A)
     async with running(tmp_path, CAPPED, kernel) as scene:
         assert not kernel.netfilter.entries
         assert "only 1 active subflow" in reasons(scene)[0]
@@ -118,11 +118,11 @@ async def test_policy_that_names_the_clients_address_keeps_its_socket_options(tm
     kernel = FakeKernel()
     policy = CAPPED.replace("10.1.0.0/16", CLIENT.with_prefixlen)
     async with running(tmp_path, policy, kernel) as scene:
-        report_event(scene, KernelEventKind.CREATED, 1, A)
+        report_event(scene, KernelEventKind.CREATED, 1, ADDRESS_A)
         await until(lambda: kernel.pacing.initial_options[CLIENT] == UNANTICIPATED)
         await scene.reload(policy)
         assert kernel.pacing.initial_options[CLIENT] == UNANTICIPATED, "a reload does not forget clients with one path"
-        report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, B)
+        report_event(scene, KernelEventKind.SUBFLOW_ESTABLISHED, 1, ADDRESS_B)
         assert kernel.pacing.initial_options[CLIENT] == under_cap(5_000_000, CLASS)
 
 
@@ -130,7 +130,7 @@ async def test_policy_that_names_the_clients_address_keeps_its_socket_options(tm
 async def test_sockets_are_not_changed_if_nothing_is_capped(tmp_path: Path) -> None:
     kernel = FakeKernel()
     async with running(tmp_path, CAPPED + "dry_run: true\n", kernel) as scene:
-        report_event(scene, KernelEventKind.CREATED, 1, A)
+        report_event(scene, KernelEventKind.CREATED, 1, ADDRESS_A)
         await until(lambda: "anticipated" not in reasons(scene)[0])
         assert kernel.pacing.initial_options == {}
         await scene.reload(CAPPED)
@@ -138,7 +138,7 @@ async def test_sockets_are_not_changed_if_nothing_is_capped(tmp_path: Path) -> N
 
 
 PREFIX_COUNT = 300
-"""Number of prefixes: more than are changed at once."""
+"""Number of prefixes, more than one batch."""
 PATHS_WITH_PREFIXES = f"""\
 version: 1
 paths:
@@ -151,33 +151,33 @@ PREFIXES_CAPPED = (
 )
 PREFIXES_UNCAPPED = PATHS_WITH_PREFIXES + "rules: [{name: cap-b, paths: [b], throttle: {rate: 5 Mbit/s}}]\n"
 NEW_CLIENT = "10.1.255.1"
-"""An address whose prefix is not among the first prefixes to be changed."""
+"""An address whose prefix is not in the first batch."""
 
 
-def connect_between_changes(scene: Scene, entries_seen: list[dict[FourTuple, Target]]) -> None:
-    """Open a connection after some of the prefixes were changed; append the current entries to *entries_seen*."""
+def connect_between_changes(scene: Scene, recorded_entries: list[dict[FourTuple, Target]]) -> None:
+    """Open a connection after some prefixes were changed. Append the current entries to *recorded_entries*."""
     pacing = scene.kernel.pacing
     set_initial_options = pacing.set_initial_options
 
-    def begin() -> None:
+    def open_connection() -> None:
         scene.kernel.sockets.connect(1, NEW_CLIENT)
         report_event(scene, KernelEventKind.CREATED, 1, NEW_CLIENT)
-        entries_seen.append(dict(scene.kernel.netfilter.entries))
+        recorded_entries.append(dict(scene.kernel.netfilter.entries))
 
-    def noted(changes: Mapping[Network, InitialOptions | None]) -> None:
-        if len(changes) == OPTIONS_BATCH and not entries_seen:
-            asyncio.get_running_loop().call_soon(begin)
+    def record_changes(changes: Mapping[Network, InitialOptions | None]) -> None:
+        if len(changes) == OPTIONS_BATCH and not recorded_entries:
+            asyncio.get_running_loop().call_soon(open_connection)
         set_initial_options(changes)
 
-    pacing.set_initial_options = noted  # type: ignore[method-assign]
+    pacing.set_initial_options = record_changes  # type: ignore[method-assign]
 
 
 @scenario
 async def test_connection_accepted_while_initial_options_change_is_capped(tmp_path: Path) -> None:
-    """Its socket was accepted without a limit, and gets one with its first sample."""
+    """Its socket was accepted without a limit, and gets its limit with the first sample."""
     async with running(tmp_path, PREFIXES_UNCAPPED) as scene:
-        kernel, entries_seen = scene.kernel, list[dict[FourTuple, Target]]()
-        connect_between_changes(scene, entries_seen)
+        kernel, recorded_entries = scene.kernel, list[dict[FourTuple, Target]]()
+        connect_between_changes(scene, recorded_entries)
         await scene.reload(PREFIXES_CAPPED)
         known = four_tuple(NEW_CLIENT)
         await until(lambda: kernel.netfilter.entries.get(known) == Target(0x11, 0x10000))
@@ -188,16 +188,18 @@ async def test_connection_accepted_while_initial_options_change_is_capped(tmp_pa
 
 @scenario
 async def test_class_is_created_before_its_initial_options_are_set(tmp_path: Path) -> None:
-    """Defect: the class was created only after all initial options were set. Until then, connections bypassed it."""
+    """Defect: the class was created after all initial options. Until then, connections bypassed it."""
     async with running(tmp_path, NO_RULES) as scene:
         pacing, classes = scene.kernel.pacing, scene.kernel.traffic_control.classes
         set_initial_options, class_exists = pacing.set_initial_options, list[bool]()
 
-        def noted(changes: Mapping[Network, InitialOptions | None]) -> None:
-            class_exists.append(any(birth and (birth.class_id or 0) & 0xFFFF in classes for birth in changes.values()))
+        def record_changes(changes: Mapping[Network, InitialOptions | None]) -> None:
+            class_exists.append(
+                any(options and (options.class_id or 0) & 0xFFFF in classes for options in changes.values())
+            )
             set_initial_options(changes)
 
-        pacing.set_initial_options = noted  # type: ignore[method-assign]
+        pacing.set_initial_options = record_changes  # type: ignore[method-assign]
         networks = ", ".join(f"10.1.{number % 256}.{number // 256 * 8}/29" for number in range(4000))
         await scene.reload(
             PREFIXES_CAPPED.replace(PATHS_WITH_PREFIXES, f"version: 1\npaths: {{a: {{clients: [{networks}]}}}}\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the daemon with a fake kernel: a refused start does not change what a killed daemon left."""
+"""Tests for the daemon with a fake kernel: a refused start does not change the objects of a killed daemon."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ async def kernel_of_a_killed_daemon(tmp_path: Path) -> FakeKernel:
 
 @scenario
 async def test_start_refused_by_the_ledger_changes_nothing(tmp_path: Path) -> None:
-    """Defect: the daemon first took over the classes and entries, and then removed them: downloads had no caps."""
+    """Defect: the daemon adopted the classes and entries before it was refused, and removed them: caps ended."""
     kernel = await kernel_of_a_killed_daemon(tmp_path)
     classes, entries = dict(kernel.traffic_control.classes), dict(kernel.netfilter.entries)
     assert entries.keys() == {four_tuple("10.1.0.1")}
-    (tmp_path / "ledger.sqlite").write_text("no database, long enough to be looked at" * 40)
+    (tmp_path / "ledger.sqlite").write_text("not a database, but long enough to be read" * 40)
     with pytest.raises(KernelError, match="file is not a database"):
         async with running(tmp_path, COUNTED, kernel):
             pass
@@ -42,12 +42,12 @@ async def test_start_refused_by_the_ledger_changes_nothing(tmp_path: Path) -> No
     assert (kernel.traffic_control.classes, kernel.netfilter.entries) == (classes, entries)
     (tmp_path / "ledger.sqlite").unlink()
     async with running(tmp_path, COUNTED, kernel):
-        assert kernel.netfilter.entries == entries, "the next start takes the entries over"
+        assert kernel.netfilter.entries == entries, "the next start adopts the entries"
 
 
 @scenario
 async def test_bytes_until_the_stop_are_written(tmp_path: Path) -> None:
-    """The ledger is opened first and closed last, after the component that reports closed sockets to it."""
+    """The component that reports closed sockets ends before the ledger is closed."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
     async with running(tmp_path, COUNTED, kernel):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the reports of the daemon: to the service manager, after a reload, and in its log of caps."""
+"""Tests for the daemon's reports: to the service manager, after a reload, and in its log of caps."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ def test_service_manager_gets_ready_status_and_watchdog_messages(
                 "READY=1",
                 "STATUS=1 connection, 1 capped subflow on w0 (iptables); 1 rule",
             ]
-            # While the loop hangs, no watchdog message is sent.
-            time.sleep(0.2)  # noqa: ASYNC251 - that is what is tested
+            # While the event loop is blocked, no watchdog message is sent.
+            time.sleep(0.2)  # noqa: ASYNC251 - the test blocks the loop
             assert manager.new_lines() == []
             await until(lambda: "WATCHDOG=1" in manager.new_lines())
 
     test(tmp_path)
 
 
-def shown_as_capped(scene: Scene, capsys: pytest.CaptureFixture[str]) -> str:
+def capped_in_status(scene: Scene, capsys: pytest.CaptureFixture[str]) -> str:
     """Return the number of capped subflows in the status table. Check that the service manager got the same number."""
     print_status(scene.status())
     (table,) = re.findall(r"^\d+ connections?, (\d+ capped subflows?),", capsys.readouterr().out, re.MULTILINE)
@@ -97,7 +97,7 @@ def shown_as_capped(scene: Scene, capsys: pytest.CaptureFixture[str]) -> str:
 def test_only_subflows_with_a_cap_are_counted_as_capped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: entries were counted instead of caps.
 
-    Some entries belong to ended subflows, and some direct an uncapped subflow past its class.
+    Some entries belong to ended subflows, and some select the default class for an uncapped subflow.
     """
 
     @scenario
@@ -105,14 +105,14 @@ def test_only_subflows_with_a_cap_are_counted_as_capped(tmp_path: Path, capsys: 
         kernel = FakeKernel()
         kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
         async with running(path, CAPPED, kernel) as scene:
-            assert shown_as_capped(scene, capsys) == "1 capped subflow"
+            assert capped_in_status(scene, capsys) == "1 capped subflow"
             report_event(scene, KernelEventKind.CLOSED, 7, "10.1.0.1")
-            assert kernel.netfilter.entries, "the ended subflow keeps its entry for a while"
-            assert shown_as_capped(scene, capsys) == "0 capped subflows"
+            assert kernel.netfilter.entries, "the ended subflow keeps its entry for some time"
+            assert capped_in_status(scene, capsys) == "0 capped subflows"
             report_event(scene, KernelEventKind.CREATED, 8, "10.1.0.2")
-            assert shown_as_capped(scene, capsys) == "1 capped subflow"
+            assert capped_in_status(scene, capsys) == "1 capped subflow"
             await until(lambda: Target(0xFFFF, 0) in kernel.netfilter.entries.values())
-            assert shown_as_capped(scene, capsys) == "0 capped subflows"
+            assert capped_in_status(scene, capsys) == "0 capped subflows"
 
     test(tmp_path)
 
@@ -135,7 +135,7 @@ def test_subflow_with_two_caps_counts_once(tmp_path: Path, capsys: pytest.Captur
                 (UNCAPPED, "0 capped subflows"),
             ):
                 await scene.reload(policy)
-                assert shown_as_capped(scene, capsys) == capped
+                assert capped_in_status(scene, capsys) == capped
 
     test(tmp_path)
 
@@ -146,7 +146,7 @@ def test_summary_shows_captures_and_bpf_programs(tmp_path: Path) -> None:
         async with running(path, CAPPED) as scene:
             assert scene.request(query="summary")["captures"] == {"w0": True}
             assert scene.request(query="summary")["bpf"] == {"pacing": True, "counting": True}
-            scene.daemon._observers._close_capture("w0")  # This simulates a failed reading.
+            scene.daemon._observers._close_capture("w0")  # This simulates a read error.
             assert scene.request(query="summary")["captures"] == {"w0": False}
         kernel_without_bpf = FakeKernel()
         kernel_without_bpf.pacing = kernel_without_bpf.meter = None  # type: ignore[assignment]
@@ -178,7 +178,7 @@ def test_ipv6_addresses_are_printed_completely(tmp_path: Path, capsys: pytest.Ca
     test(tmp_path)
 
 
-def test_service_manager_sees_interfaces_that_are_not_shaped(tmp_path: Path) -> None:
+def test_service_manager_gets_the_interfaces_that_are_not_shaped(tmp_path: Path) -> None:
     @scenario
     async def test(path: Path) -> None:
         kernel = FakeKernel()
@@ -209,7 +209,7 @@ def test_status_shows_a_ledger_that_cannot_be_written(tmp_path: Path, capsys: py
     test(tmp_path)
 
 
-def test_refused_reload_is_shown_until_one_succeeds(
+def test_refused_reload_is_shown_until_another_reload_succeeds(
     tmp_path: Path, manager: ServiceManager, capsys: pytest.CaptureFixture[str]
 ) -> None:
     @scenario
@@ -219,9 +219,9 @@ def test_refused_reload_is_shown_until_one_succeeds(
             manager.new_lines()
             await scene.reload(BROKEN)
             lines = manager.new_lines()
-            # A separate task also sends the status text, at any time.
-            started, when, ready = (line for line in lines if not line.startswith("STATUS="))
-            assert (started, when[:15], ready) == ("RELOADING=1", "MONOTONIC_USEC=", "READY=1")
+            # A separate task may also send the status text now.
+            started, reload_time, ready = (line for line in lines if not line.startswith("STATUS="))
+            assert (started, reload_time[:15], ready) == ("RELOADING=1", "MONOTONIC_USEC=", "READY=1")
             assert "RELOAD REFUSED" in lines[lines.index(ready) + 1], "Defect: the text was sent five seconds later"
             reloads = scene.status()["reloads"]
             assert (reloads["accepted"], reloads["refused"]) == (0, 1)
@@ -244,7 +244,7 @@ def test_refused_reload_is_shown_until_one_succeeds(
 
 
 @scenario
-async def test_reload_command_gets_the_outcome(tmp_path: Path) -> None:
+async def test_reload_command_prints_the_errors_of_a_refused_reload(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED) as scene:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, scene.daemon.reload)
         scene.policy[0] = BROKEN
@@ -308,7 +308,7 @@ def log_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "CAP_LOG_INTERVAL", 0.01)
 
 
-def three_connected() -> FakeKernel:
+def kernel_with_three_connections() -> FakeKernel:
     """Return a kernel with three connections of two subflows each."""
     kernel = FakeKernel()
     for number in range(3):
@@ -316,7 +316,7 @@ def three_connected() -> FakeKernel:
     return kernel
 
 
-def test_caps_are_logged_when_decided_and_when_lifted(
+def test_new_and_lifted_caps_are_logged(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
@@ -347,13 +347,13 @@ def test_caps_are_logged_when_decided_and_when_lifted(
 def test_dry_run_logs_no_caps_until_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: the log reported caps in the dry run, not afterwards. explain showed caps since the dry run."""
+    """Defect: the log reported caps only in the dry run, and ``explain`` gave times from the dry run."""
     log_without_delay(monkeypatch)
     caplog.set_level(logging.INFO)
 
     @scenario
     async def test(path: Path) -> None:
-        kernel = three_connected()
+        kernel = kernel_with_three_connections()
 
         async with running(path, CAPPED + "dry_run: true\n", kernel) as scene:
 
@@ -361,8 +361,8 @@ def test_dry_run_logs_no_caps_until_it_ends(
                 (connection,) = scene.request(query="explain", token="00000001")["connections"]
                 return next(float(each["since"]) for each in connection["subflows"] if each["rule"] == "cap-a")
 
-            would_be_capped = "rule cap-a: 3 would be capped; 3 subflows would be capped now (dry run)"
-            await until(lambda: would_be_capped in caplog.messages)
+            dry_run_line = "rule cap-a: 3 would be capped; 3 subflows would be capped now (dry run)"
+            await until(lambda: dry_run_line in caplog.messages)
             ended = time.time()
             assert since() < ended
             await scene.reload(CAPPED)
@@ -386,7 +386,7 @@ def test_number_of_capped_subflows_follows_a_renamed_rule(
 
     @scenario
     async def test(path: Path) -> None:
-        kernel = three_connected()
+        kernel = kernel_with_three_connections()
         async with running(path, CAPPED, kernel) as scene:
             await until(lambda: "rule cap-a: 3 capped; 3 subflows capped now" in caplog.messages)
             await scene.reload(CAPPED.replace("cap-a", "cap-b"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the guard's detector: which changes of a path's rate count as degradation, and when caps are restored."""
+"""Tests for the guard's detector: which rate changes of a path are a degradation, and when caps are restored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling import MBIT, Flow, capped, four_tuple, free, sampled
+from sampling import MBIT, Flow, capped, four_tuple, free, make_samples
 
 from mptcp_throttler.policy.model import Direction, Guard, Share
 from mptcp_throttler.policy.verdict import ScopeKey
@@ -27,13 +27,13 @@ GUARD = Guard()
 CAP = Cap(ScopeKey("cap", Share.PATH), 5 * MBIT)
 SPACINGS = (0.1, 0.5, 1.0, 2.0)
 """Seconds between two sweeps."""
-MIXED = ((2.0, 0.1), (1.0, 0.1), (1.5, 0.5))
+MIXED_SPACINGS = ((2.0, 0.1), (1.0, 0.1), (1.5, 0.5))
 """Seconds between two sweeps, and seconds between two look-ups of urgent subflows."""
 
 
 def any_spacing(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test with the shortest, the longest and one mixed spacing. Nightly, run it with all spacings."""
-    spacings = pytest.mark.parametrize(("spacing", "urgent"), [*((each, None) for each in SPACINGS), *MIXED])
+    """Run a test with the shortest, the longest and one mixed spacing, and nightly with all spacings."""
+    spacings = pytest.mark.parametrize(("spacing", "urgent"), [*((each, None) for each in SPACINGS), *MIXED_SPACINGS])
     nightly = pytest.mark.nightly(except_for=("0.1-None]", "2.0-None]", "2.0-0.1]"))
     marked: Callable[..., None] = nightly(spacings(test))
     return marked
@@ -71,11 +71,11 @@ class Scene:
             if self.ticks % round(self.spacing / TICK) == 0:
                 self.observe(flows, complete=True)
             elif self.urgent is not None and self.ticks % round(self.urgent / TICK) == 0:
-                wanted = self.detector.urgent()
-                self.observe([flow for flow in flows if flow.four_tuple in wanted], complete=False)
+                urgent_flows = self.detector.urgent()
+                self.observe([flow for flow in flows if flow.four_tuple in urgent_flows], complete=False)
 
     def observe(self, flows: list[Flow], complete: bool) -> None:
-        samples = sampled(self.now, [flow.socket for flow in flows], complete)
+        samples = make_samples(self.now, [flow.socket for flow in flows], complete)
         self.changes += [(self.now, token) for changed in self.detector.observe(samples) for token in changed]
 
     def seconds_until_relaxed(self, max_seconds: float) -> float:
@@ -84,11 +84,11 @@ class Scene:
         Return how long that took.
         """
         start = self.now
-        while not self.relaxed() and self.now < start + max_seconds:
+        while not self.is_relaxed() and self.now < start + max_seconds:
             self.run(TICK)
         return self.now - start
 
-    def relaxed(self, token: int = 1) -> bool:
+    def is_relaxed(self, token: int = 1) -> bool:
         return self.detector.relaxation(token) is not None
 
     def relaxation(self, token: int = 1) -> Relaxation:
@@ -100,10 +100,10 @@ class Scene:
 def detection_limit(spacing: float, urgent: float | None) -> float:
     """Return the longest allowed time in seconds to detect a degradation.
 
-    It is one interval until the degradation starts, two samples, and ``after``.
+    It consists of one interval before the degradation starts, two samples, and ``after``.
     """
-    shortest = spacing if urgent is None else urgent
-    return max(1.5, 3 * shortest + GUARD.after)
+    sample_interval = spacing if urgent is None else urgent
+    return max(1.5, 3 * sample_interval + GUARD.after)
 
 
 @any_spacing
@@ -116,7 +116,9 @@ def test_healthy_connection_keeps_its_cap(spacing: float, urgent: float | None) 
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.25, 0.5, 0.75])
 @pytest.mark.parametrize("rate", [0, 1 * MBIT, 10 * MBIT])
-def test_cap_is_relaxed_soon_after_degradation(spacing: float, urgent: float | None, phase: float, rate: float) -> None:
+def test_cap_is_relaxed_within_the_limit_after_a_degradation(
+    spacing: float, urgent: float | None, phase: float, rate: float
+) -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
@@ -155,23 +157,23 @@ def test_cap_is_restored_when_the_path_has_recovered(spacing: float, urgent: flo
     scene.run(detection_limit(spacing, urgent))
     ethernet.rate = 95 * MBIT
     scene.run(1)
-    assert scene.relaxed()
+    assert scene.is_relaxed()
     wifi.rate = 30 * MBIT
     scene.run(max(2.0, detection_limit(spacing, urgent)))
-    assert not scene.relaxed()
+    assert not scene.is_relaxed()
 
 
 def test_cap_is_tried_less_often_while_the_path_stays_degraded() -> None:
-    """While a path carries little, the guard cannot see that it is degraded, and has to try the cap again."""
+    """While a path carries little, the guard cannot detect that it is degraded, and has to try the cap again."""
     wifi, ethernet = free(), capped()
     scene = Scene({1: [ethernet, wifi]}, Guard(retry=2, longest_retry=8))
     scene.run(5)
     for _ in range(4):
         wifi.rate, wifi.waiting = 1 * MBIT, 300_000
-        while not scene.relaxed() and scene.now < 100:
+        while not scene.is_relaxed() and scene.now < 100:
             scene.run(0.1)
         wifi.waiting = 0
-        while scene.relaxed():
+        while scene.is_relaxed():
             scene.run(0.1)
     times = [time for time, _ in scene.changes]
     pauses = [round(after - before) for before, after in zip(times[::2], times[1::2], strict=True)]
@@ -186,12 +188,14 @@ def test_cap_is_not_tried_while_the_path_is_clearly_degraded(spacing: float, urg
     wifi.rate = 1 * MBIT
     scene.run(30)
     assert [token for _, token in scene.changes] == [1]
-    assert scene.relaxed()
+    assert scene.is_relaxed()
 
 
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
-def test_rate_freed_by_another_connection_may_be_used_late(spacing: float, urgent: float | None, phase: float) -> None:
+def test_delayed_use_of_capacity_that_another_connection_left_is_not_a_degradation(
+    spacing: float, urgent: float | None, phase: float
+) -> None:
     first, second = free(15 * MBIT), free(15 * MBIT, 2)
     scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, spacing=spacing, urgent=urgent)
     scene.run(8 + phase * spacing)
@@ -223,7 +227,7 @@ def test_path_that_stays_slower_gets_a_new_baseline() -> None:
     scene.run(5)
     wifi.rate = 10 * MBIT
     scene.run(200)
-    assert not scene.relaxed()
+    assert not scene.is_relaxed()
     scene.changes.clear()
     scene.run(100)
     assert not scene.changes
@@ -244,7 +248,7 @@ def test_idle_connection_is_not_degraded(spacing: float, urgent: float | None) -
 @given(
     rate=st.floats(0.1, 20),
     waiting=st.floats(0, 0.049),
-    spacing=st.sampled_from([*((each, None) for each in SPACINGS), *MIXED]),
+    spacing=st.sampled_from([*((each, None) for each in SPACINGS), *MIXED_SPACINGS]),
 )
 def test_slow_application_is_not_degraded(rate: float, waiting: float, spacing: tuple[float, float | None]) -> None:
     wifi = free()
@@ -268,29 +272,29 @@ def test_slow_client_is_not_degraded(spacing: float, urgent: float | None) -> No
 
 
 @any_spacing
-@pytest.mark.parametrize("part", [0.5, 0.2])
+@pytest.mark.parametrize("share", [0.5, 0.2])
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
 @pytest.mark.parametrize(("idle", "waiting"), [(True, 300_000), (False, 300_000), (True, 0)])
 def test_sharing_a_path_is_not_a_degradation(
-    spacing: float, urgent: float | None, part: float, phase: float, idle: bool, waiting: int
+    spacing: float, urgent: float | None, share: float, phase: float, idle: bool, waiting: int
 ) -> None:
-    """The other connection had nothing to send before, or got no share. Afterwards it is backlogged, or not."""
+    """Before, the other connection is idle or gets no share of the path. Then it is backlogged, or not."""
     first, second = free(), free(0.0, 2)
     if idle:
         second.waiting = second.unacked = 0
     scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, GUARD, spacing, urgent)
     scene.run(6 + phase * spacing)
-    first.rate, second.rate, second.waiting, second.unacked = part * 30 * MBIT, (1 - part) * 30 * MBIT, waiting, 10
+    first.rate, second.rate, second.waiting, second.unacked = share * 30 * MBIT, (1 - share) * 30 * MBIT, waiting, 10
     scene.run(30)
     assert not scene.changes
 
 
-@pytest.mark.parametrize(("spacing", "urgent"), MIXED)
+@pytest.mark.parametrize(("spacing", "urgent"), MIXED_SPACINGS)
 @pytest.mark.parametrize("phase", [0.0, 0.3, 0.6, 0.9])
 def test_all_subflows_of_a_path_are_sampled_before_caps_are_relaxed(
     spacing: float, urgent: float, phase: float
 ) -> None:
-    """The waiting time is 0 here. The other connection is not backlogged, so its last sample is older."""
+    """The guard waits for 0 s here. The other connection is not backlogged, so its last sample is older."""
     first, second = free(), free(0.0, 2)
     second.waiting = 0
     scene = Scene(
@@ -307,14 +311,14 @@ def test_all_subflows_of_a_path_are_sampled_before_caps_are_relaxed(
 
 @any_spacing
 def test_alternating_connections_do_not_add_up_to_a_baseline(spacing: float, urgent: float | None) -> None:
-    """Two connections use a path alternately. One is never backlogged, and is therefore sampled only in sweeps."""
+    """Two connections use a path alternately. One is never backlogged, so only sweeps sample it."""
     first, second = free(0.0), free(30 * MBIT, 2)
     second.waiting = 0
     scene = Scene({1: [capped(), first], 2: [capped(connection=2), second]}, GUARD, spacing, urgent)
-    for turn in range(12):
-        first.rate, second.rate = (30 * MBIT, 0.0) if turn % 2 else (0.0, 30 * MBIT)
-        first.waiting = 300_000 if turn % 2 else 0
-        first.unacked = 10 if turn % 2 else 0
+    for period in range(12):
+        first.rate, second.rate = (30 * MBIT, 0.0) if period % 2 else (0.0, 30 * MBIT)
+        first.waiting = 300_000 if period % 2 else 0
+        first.unacked = 10 if period % 2 else 0
         scene.run(2.3)
     first.rate, second.rate, first.waiting = 20 * MBIT, 0, 300_000
     scene.run(10)
@@ -324,7 +328,7 @@ def test_alternating_connections_do_not_add_up_to_a_baseline(spacing: float, urg
 @any_spacing
 @pytest.mark.parametrize("phase", [0.0, 0.35, 0.7])
 def test_short_pause_is_not_a_degradation(spacing: float, urgent: float | None, phase: float) -> None:
-    """BBR stops for 0.2 s every ten seconds (PROBE_RTT)."""
+    """BBR nearly stops for 0.2 s every ten seconds (PROBE_RTT)."""
     wifi = free()
     scene = Scene({1: [capped(), wifi]}, GUARD, spacing, urgent)
     scene.run(phase)
@@ -359,9 +363,9 @@ def test_relaxed_connection_that_ends_is_forgotten() -> None:
     scene.run(5)
     wifi.rate = 0
     scene.run(2)
-    assert scene.relaxed()
+    assert scene.is_relaxed()
     scene.detector.forget(1)
-    assert not scene.relaxed()
+    assert not scene.is_relaxed()
     assert not scene.detector.watched()
     assert not scene.detector.urgent()
 
@@ -375,7 +379,7 @@ def test_relaxation_continues_after_a_change_of_subflows() -> None:
     third = Flow(four_tuple(3), False, 20 * MBIT)
     scene.connections = {1: [*scene.connections[1], third]}
     scene.run(2)
-    assert scene.relaxed()
+    assert scene.is_relaxed()
     scene.connections = {1: [third]}
     scene.run(1)
     assert scene.detector.watched() == {third.four_tuple}
@@ -404,14 +408,14 @@ def test_only_backlogged_connections_are_urgent() -> None:
     assert scene.detector.watched() == {wifi.four_tuple}
 
 
-def test_baselines_outlive_their_connections_in_a_bounded_number() -> None:
+def test_limited_number_of_baselines_outlives_their_connections() -> None:
     wifi = free()
     scene = Scene({1: [capped(), wifi]})
     scene.run(5)
     second = free(1 * MBIT, 2)
     scene.connections = {2: [capped(connection=2), second]}
     scene.run(6)
-    assert scene.relaxed(2)
+    assert scene.is_relaxed(2)
     for number in range(3 * MAX_UNUSED):
         flows = [capped(connection=number), free(connection=number)]
         flows[1].four_tuple = four_tuple(2, number, 78 + number // 200)._replace(remote=number.to_bytes(4, "big"))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the guard on downloads if a sweep needs seconds to read the sockets one after the other."""
+"""Tests for the guard on downloads if a sweep needs seconds to read all sockets."""
 
 from __future__ import annotations
 
 import pytest
-from sampling import MBIT, Flow, capped, four_tuple, free, sampled
+from sampling import MBIT, Flow, capped, four_tuple, free, make_samples
 from test_degradation import TICK, Scene
 
 
@@ -13,12 +13,12 @@ def test_late_end_of_a_sweep_does_not_change_a_paths_rate() -> None:
     scene.run(8)
     flows = scene.connections[1]
     scene.run(TICK)
-    read = [flow.socket._replace(read=scene.now) for flow in flows]
+    early_sockets = [flow.socket._replace(read=scene.now) for flow in flows]
     for flow in flows:
         flow.advance(2.0)
     scene.ticks += round(2.0 / TICK)
-    list(scene.detector.observe(sampled(scene.now + 2.0, read, complete=True)))
-    assert not scene.relaxed()
+    list(scene.detector.observe(make_samples(scene.now + 2.0, early_sockets, complete=True)))
+    assert not scene.is_relaxed()
     scene.run(10)
     assert not scene.changes
 
@@ -32,9 +32,9 @@ def test_one_sample_in_a_long_sweep_does_not_prove_a_lasting_degradation() -> No
         scene.run(TICK)
     for flow in scene.connections[1]:
         flow.advance(TICK)
-    read = [flow.socket._replace(read=scene.now + TICK) for flow in scene.connections[1]]
-    list(scene.detector.observe(sampled(scene.now + 3.0, read)))
-    assert not scene.relaxed(), "the two samples are only 0.1 s apart"
+    early_sockets = [flow.socket._replace(read=scene.now + TICK) for flow in scene.connections[1]]
+    list(scene.detector.observe(make_samples(scene.now + 3.0, early_sockets)))
+    assert not scene.is_relaxed(), "the two samples are only 0.1 s apart"
 
 
 def test_subflows_read_seconds_apart_do_not_raise_the_baseline() -> None:
@@ -49,7 +49,7 @@ def test_subflows_read_seconds_apart_do_not_raise_the_baseline() -> None:
         if seconds == 0.1:
             early = [flow.socket._replace(read=scene.now) for flow in flows if flow.token == 2]
     late = [flow.socket._replace(read=scene.now) for flow in flows if flow.token == 1]
-    list(scene.detector.observe(sampled(scene.now, [*early, *late])))
+    list(scene.detector.observe(make_samples(scene.now, [*early, *late])))
     scene.ticks = round(scene.now / TICK)
     scene.run(2)
     (uncapped,) = scene.detector.connections[1].flows
@@ -60,7 +60,7 @@ def test_socket_of_an_earlier_connection_is_not_sampled() -> None:
     scene = Scene({1: [capped(), free()]})
     scene.run(8)
     old = [flow.socket._replace(token=9, bytes_acked=10**9) for flow in scene.connections[1]]
-    list(scene.detector.observe(sampled(scene.now + 0.05, old)))
+    list(scene.detector.observe(make_samples(scene.now + 0.05, old)))
     (flow,) = scene.detector.connections[1].flows
     assert flow.path.baseline <= 1.1 * 30 * MBIT
     scene.run(2)

@@ -44,7 +44,7 @@ def test_event_numbers_have_no_gaps_and_the_oldest_are_dropped(count: int, after
     assert (ring.first, ring.last) == (max(1, count - 9), count)
 
 
-def test_event_is_read_as_it_was_added() -> None:
+def test_event_is_returned_with_all_its_fields() -> None:
     ring = EventRing()
     ring.add(1.5, "decided", 7, WIFI, "a", "cap", "down", "because")
     ring.add(2.5, "reload")
@@ -61,7 +61,7 @@ def test_long_detail_is_cut() -> None:
 
 
 def test_full_ring_has_bounded_memory() -> None:
-    """No event shares an address, a detail or a token with another. More events are added than the ring keeps."""
+    """All events have different addresses, details and tokens, and there are more events than the ring keeps."""
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -76,7 +76,7 @@ def test_full_ring_has_bounded_memory() -> None:
     assert used_bytes < MAX_BYTES, used_bytes
 
 
-def test_ring_holds_an_hour_of_one_client() -> None:
+def test_ring_holds_the_events_of_one_client_for_an_hour() -> None:
     """A connection with two subflows every 1.2 s causes ten events: opened, joined, capped, applied, ended."""
     assert MAX_EVENTS >= 3600 / 1.2 * 10
 
@@ -118,7 +118,7 @@ def test_each_decision_is_recorded_once() -> None:
     scene.decide(UNCAPPED)
     assert scene.events[1:] == [("decided", "cap", "down"), ("decided", None, "down")]
     scene.decide()
-    assert len(scene.events) == 3, "the tracker, not the decision, records the end"
+    assert len(scene.events) == 3, "the tracker records the end, not the decision"
 
 
 def test_balancing_cap_is_recorded_once_even_if_its_rate_changes() -> None:
@@ -144,8 +144,8 @@ def test_entries_are_recorded_as_applied_or_lifted_caps() -> None:
     ]
     scene.decide()
     scene.recorder.record_entries(Direction.DOWN, [WIFI], False, 13.0)
-    assert len(scene.events) == 6, "an entry removed with its subflow is no event"
-    # This entry directs an uncapped subflow past the class in which it was accepted.
+    assert len(scene.events) == 6, "an entry removed with its subflow is not an event"
+    # This entry selects the default class for an uncapped subflow that inherited the class of a cap.
     scene.decide(UNCAPPED)
     scene.recorder.record_entries(Direction.DOWN, [WIFI], True, 14.0)
     assert scene.events[-1] == ("lifted", None, "down")

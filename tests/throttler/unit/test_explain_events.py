@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the commands ``explain`` and ``events``, which print the status socket's answers in words."""
+"""Tests for the commands ``explain`` and ``events``, which print the status socket's answers as text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAD = {"schema": 2, "time": NOON, "version": "0", "pid": 1}
 
 @pytest.fixture(autouse=True)
 def _utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Set this host's time zone."""
+    """Use UTC as this host's time zone."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     yield
@@ -60,7 +60,7 @@ def explain_answer(**changes: Any) -> dict[str, Any]:
     return {**HEAD, "time_zone": "UTC", "connections": [connection]}
 
 
-def test_explanation_lists_rules_in_order_and_until_when() -> None:
+def test_explanation_lists_rules_in_order_and_when_they_end() -> None:
     assert list(explanation(explain_answer())) == [
         "connection 4f037d87 from 10.77.1.2, 1 active subflow, since Thu 2026-11-19 11:00:00",
         "  10.77.1.2:53912, path ethernet through wan0, download: "
@@ -91,12 +91,12 @@ def test_verdict_is_described(changes: dict[str, Any], words: str) -> None:
     assert words in list(explanation(explain_answer(**changes)))[1]
 
 
-def test_until_times_are_in_the_policys_zone_and_others_in_the_readers(
+def test_end_times_are_in_the_policys_zone_and_past_times_in_the_readers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: the end of a rule's hours was printed in the host's time zone, and without its name.
 
-    The beginning of the hours is in the policy's time zone.
+    Hours in a rule are in the policy's time zone.
     """
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
@@ -178,13 +178,13 @@ def event(seq: int, **changes: Any) -> dict[str, Any]:
 
 
 def test_events_are_printed_as_lines() -> None:
-    several = [
+    events_answer = [
         event(1, kind="connection", text="connection opened from 10.77.1.2:53912"),
         event(2, text="10.77.1.2:53912 on path ethernet: capped", rule="spare-ethernet"),
         event(3, kind="reload", token=None, text="policy reloaded"),
         event(400_000, kind="applied", text="cap of rule spare in force", rule="spare"),
     ]
-    assert list(event_lines(several)) == [
+    assert list(event_lines(events_answer)) == [
         "Friday, 2026-11-20",
         "12:00:00.250  connection  4f037d87  connection opened from 10.77.1.2:53912",
         "12:00:00.500  decided     4f037d87  10.77.1.2:53912 on path ethernet: capped (spare-ethernet)",
@@ -208,7 +208,9 @@ class Ring:
         return {**HEAD, "pid": self.pid, "first": self.first, "last": self.last, "events": found}
 
 
-def test_events_requests_the_latest_with_its_filters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_command_requests_the_latest_events_with_its_filters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["events", "--socket", str(tmp_path / "s"), "--json", "--limit", "3"]
     with answering(tmp_path / "s", Ring()) as requests:
         assert main([*arguments, "--client", "10.0.0.1", "--rule", "x", "--token", "7"]) == 0
@@ -246,8 +248,8 @@ def test_follow_prints_each_event_once_and_reports_gaps(tmp_path: Path) -> None:
         "note: 13 events are missing: the daemon keeps only the latest events",
         "note: the daemon was restarted; its events begin here",
     ]
-    times = [at for at, _ in requests]
-    assert len(times) < 15 + (times[-1] - times[0]), "the command asks once a second"
+    times = [request_time for request_time, _ in requests]
+    assert len(times) < 15 + (times[-1] - times[0]), "the command sends one query per second"
 
 
 def test_follow_continues_after_a_restart_of_the_daemon(
@@ -259,7 +261,7 @@ def test_follow_continues_after_a_restart_of_the_daemon(
     """
     ring, queries = Ring(), 0
 
-    def ask(path: Path, request: dict[str, Any]) -> dict[str, Any]:
+    def answer_query(path: Path, request: dict[str, Any]) -> dict[str, Any]:
         nonlocal queries
         queries += 1
         if queries in (2, 3, 4):
@@ -270,7 +272,7 @@ def test_follow_continues_after_a_restart_of_the_daemon(
             raise KeyboardInterrupt
         return ring(request)
 
-    monkeypatch.setattr(status_client, "ask", ask)
+    monkeypatch.setattr(status_client, "ask", answer_query)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     path = tmp_path / "s"
     assert main(["events", "--follow", "--socket", str(path)]) == 0
@@ -282,7 +284,7 @@ def test_follow_continues_after_a_restart_of_the_daemon(
     ]
 
 
-def test_follow_fails_at_once_if_no_daemon_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_follow_fails_immediately_if_no_daemon_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["events", "--follow", "--socket", str(tmp_path / "none")]) == 1
     assert "no daemon answers" in capsys.readouterr().err
 

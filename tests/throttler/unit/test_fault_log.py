@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that each warning or error of the event loop and of threads becomes one event, but not those of a child."""
+"""Tests that each warning or error of the daemon's threads becomes one event, but not those of a child process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from mptcp_throttler.runtime.logs import ALREADY_AN_EVENT, forward_faults
 
-log = logging.getLogger("mptcp_throttler.somewhere")
+log = logging.getLogger("mptcp_throttler.test")
 
 
 def recorded_faults(act: Callable[[], None]) -> list[str]:
@@ -32,13 +32,13 @@ def recorded_faults(act: Callable[[], None]) -> list[str]:
 
 def test_warnings_and_errors_become_events() -> None:
     def act() -> None:
-        log.info("well")
-        log.warning("%s is gone", "wan0")
+        log.info("running")
+        log.warning("%s was deleted", "wan0")
         log.error("two\nlines")
-        log.warning("told elsewhere", extra=ALREADY_AN_EVENT)
+        log.warning("already recorded", extra=ALREADY_AN_EVENT)
         logging.getLogger("another").error("not ours")
 
-    assert recorded_faults(act) == ["wan0 is gone", "two lines"]
+    assert recorded_faults(act) == ["wan0 was deleted", "two lines"]
 
 
 def test_error_of_a_thread_becomes_an_event() -> None:

@@ -20,7 +20,7 @@ from mptcp_throttler.kernel import feature_probe
         (False, set(), ["nftables", "auto"]),
     ],
 )
-def test_no_module_of_iptables_is_loaded_where_nftables_works(
+def test_no_iptables_module_is_loaded_if_nftables_works(
     loaded: bool, works: set[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the check loaded the module, the daemon would choose iptables at its next start.
@@ -29,12 +29,12 @@ def test_no_module_of_iptables_is_loaded_where_nftables_works(
     """
     tried = []
 
-    def use(wanted: str) -> None:
-        tried.append(wanted)
-        if wanted not in works:
-            raise KernelError(f"{wanted} does not work")
+    def try_backend(backend: str) -> None:
+        tried.append(backend)
+        if backend not in works:
+            raise KernelError(f"{backend} does not work")
 
-    monkeypatch.setattr(feature_probe, "_try_backend", use)
+    monkeypatch.setattr(feature_probe, "_try_backend", try_backend)
     monkeypatch.setattr(feature_probe, "backends_without_modules", lambda: BACKENDS if loaded else ("nftables",))
     assert attempt({"auto": feature_probe._try_any_backend}) == {"auto": None if works else "auto does not work"}
     assert tried == expected

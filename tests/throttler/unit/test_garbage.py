@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for excluding objects from garbage collection: work that leaves reference cycles prevents the exclusion."""
+"""Tests for excluding objects from garbage collection: work that creates reference cycles prevents it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Node:
     """An object that refers to itself."""
 
     def __init__(self) -> None:
-        self.itself = self
+        self.reference = self
 
 
 @pytest.mark.usefixtures("manual_collection")
 @pytest.mark.parametrize("announced", [True, False])
-def test_cycles_made_between_slices_are_collected_if_announced(announced: bool) -> None:
+def test_cycles_created_between_slices_are_collected_if_announced(announced: bool) -> None:
     async def with_cycles() -> weakref.ref[Node]:
         async with AsyncExitStack() as stack:
             if announced:
@@ -46,7 +46,7 @@ def test_cycles_made_between_slices_are_collected_if_announced(announced: bool) 
 
 
 @pytest.mark.usefixtures("manual_collection")
-def test_objects_made_in_a_slice_are_not_collected() -> None:
+def test_objects_created_in_a_slice_are_not_collected() -> None:
     event_loop.begin_acyclic()
     objects = [[number] for number in range(10_000)]
     event_loop.end_acyclic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for grants: an operator lifts a client's caps for a while, or adds volume to its budgets."""
+"""Tests for grants: an operator lifts a client's caps for some time, or adds volume to its budgets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_capped(scene: Scene) -> bool:
 
 
 @scenario
-async def test_grant_lifts_caps_and_ends_in_time(tmp_path: Path) -> None:
+async def test_grant_lifts_caps_until_its_end(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, CLIENT, "10.2.0.1")
     kernel.sockets.connect(8, "10.1.0.2", "10.2.0.2", port=40_001)
@@ -50,8 +50,8 @@ async def test_grant_lifts_caps_and_ends_in_time(tmp_path: Path) -> None:
         assert [each["stage"] for each in explained["stages"]] == ["grants"]
         assert "alice" in explained["reason"]
         now = int(time.time())
-        fresh = Grant(CLIENT, now + 2, now + 4, "bob"), Grant("10.1.0.2", now, now + 7200)
-        change_grants(path, lambda _: fresh)
+        new_grants = Grant(CLIENT, now + 2, now + 4, "bob"), Grant("10.1.0.2", now, now + 7200)
+        change_grants(path, lambda _: new_grants)
         await until(lambda: scene.engine.capped == 1)
         await until(lambda: scene.engine.capped == 0)
         await until(lambda: scene.engine.capped == 1)

@@ -9,7 +9,7 @@ import pytest
 from metering import LTE, MB, Host
 from metering import policy as metered
 from policy_values import replace
-from sampling import MBIT, Flow, capped, connection_of, four_tuple, free, sampled
+from sampling import MBIT, Flow, capped, connection_of, four_tuple, free, make_samples
 
 from mptcp_throttler.policy.evaluate import _compiled, evaluate
 from mptcp_throttler.policy.load import load_policy
@@ -34,7 +34,7 @@ UPLOADS = ScopeKey("cap", Share.PATH, direction=Direction.UP)
 
 
 class Scene:
-    """One connection with two subflows, of which the second is not capped."""
+    """One connection with a capped and an uncapped subflow."""
 
     def __init__(self, guard: str = "{}", rule_guard: str = "true") -> None:
         policy = load_policy(POLICY % (guard, rule_guard), "policy.yaml")
@@ -65,7 +65,7 @@ class Scene:
             self.now += STEP
             for flow in self.flows:
                 flow.advance(STEP)
-            for outcome in self.guard.observe(sampled(self.now, [flow.socket for flow in self.flows])):
+            for outcome in self.guard.observe(make_samples(self.now, [flow.socket for flow in self.flows])):
                 self.changed += outcome.changed
                 self.actions += outcome.actions
         return self.apply()
@@ -76,7 +76,7 @@ def test_caps_on_downloads_of_a_degraded_connection_are_relaxed() -> None:
     assert scene.run(5) == scene.verdicts
     scene.flows[1].rate = 1 * MBIT
     down, free_, up = scene.run(2)
-    # The relaxed cap is the previous rate of Wi-Fi, with headers. It is not the rate of the whole path.
+    # The relaxed cap is the previous rate of Wi-Fi, with headers, not the rate of the whole path.
     assert down.throttle is not None
     assert 28 * MBIT < down.throttle.ceil < 35 * MBIT
     assert down.scope == ScopeKey("cap", Share.CONNECTION, (1, ""))
@@ -91,11 +91,11 @@ def test_caps_on_downloads_of_a_degraded_connection_are_relaxed() -> None:
     counters = scene.guard.counters
     assert counters.relaxations == 1
     assert scene.guard.count_relaxed() == 1
-    lacking, relaxed = counters.lacking_bytes, counters.relaxed_bytes
+    lacking_before, relaxed = counters.lacking_bytes, counters.relaxed_bytes
     scene.flows[0].rate = 20 * MBIT
     scene.run(8)
     # Until the next samples, the relaxed subflow counts as carrying 5 Mbit/s.
-    assert counters.lacking_bytes - lacking == pytest.approx(8 * 27 * MBIT / 8, rel=0.1)
+    assert counters.lacking_bytes - lacking_before == pytest.approx(8 * 27 * MBIT / 8, rel=0.1)
     assert counters.relaxed_bytes - relaxed == pytest.approx(8 * 20 * MBIT / 8, rel=0.1)
 
 
@@ -106,20 +106,20 @@ def test_uploads_are_guarded_separately() -> None:
     uploads = [Flow(ends[0], True, 4.7 * MBIT, 0, 0), Flow(ends[1], False, 28 * MBIT, 0, 0)]
     highest_sequence = 1
 
-    def advance(seconds: float, owed: int = 0) -> tuple[Verdict, ...]:
+    def advance(seconds: float, unacked: int = 0) -> tuple[Verdict, ...]:
         nonlocal highest_sequence
         scene.apply()
         for _ in range(round(seconds / STEP)):
             scene.now += STEP
             for flow in uploads:
                 flow.advance(STEP)
-            highest_sequence = 1 + owed + sum(int(flow.delivered) for flow in uploads)
-            sequences = (highest_sequence, highest_sequence - owed)
+            highest_sequence = 1 + unacked + sum(int(flow.delivered) for flow in uploads)
+            sequences = (highest_sequence, highest_sequence - unacked)
             sockets = [
                 flow.socket._replace(bytes_acked=0, bytes_received=int(flow.delivered), data_sequence=sequence)
                 for flow, sequence in zip(uploads, sequences, strict=True)
             ]
-            for outcome in scene.guard.observe(sampled(scene.now, sockets)):
+            for outcome in scene.guard.observe(make_samples(scene.now, sockets)):
                 scene.changed += outcome.changed
                 scene.actions += outcome.actions
         return scene.apply()
@@ -128,7 +128,7 @@ def test_uploads_are_guarded_separately() -> None:
     assert set(scene.guard.watched()) == set(ends)
     assert len(scene.guard.watched()) == 2
     uploads[1].rate = 1 * MBIT
-    down, _, up, _ = advance(1.5, owed=400_000)
+    down, _, up, _ = advance(1.5, unacked=400_000)
     assert down == scene.verdicts[0]
     assert up.throttle is not None
     assert 25 * MBIT < up.throttle.ceil < 35 * MBIT
@@ -170,7 +170,7 @@ def test_relaxation_of_two_rules_is_one_action() -> None:
     assert not scene.guard.watched()
 
 
-def test_rule_or_policy_without_guard_keeps_its_caps() -> None:
+def test_caps_are_kept_if_rule_or_policy_disables_the_guard() -> None:
     for scene in (Scene(rule_guard="false"), Scene(guard="{enabled: false}")):
         scene.run(5)
         scene.flows[1].rate = 1 * MBIT
@@ -179,7 +179,7 @@ def test_rule_or_policy_without_guard_keeps_its_caps() -> None:
         assert not scene.guard.watched()
 
 
-def test_relaxations_and_baselines_outlast_a_new_policy() -> None:
+def test_relaxations_and_baselines_survive_a_new_policy() -> None:
     scene = Scene()
     scene.run(5)
     scene.guard.set_policy(load_policy(POLICY % ("{}", "true"), "policy.yaml"))
@@ -194,7 +194,7 @@ def test_relaxations_and_baselines_outlast_a_new_policy() -> None:
 
 @pytest.mark.usefixtures("manual_collection")
 def test_earlier_policy_and_ended_connections_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: paths and subflows referred to each other, and the compiled policy to itself.
+    """Defect: paths and subflows were in reference cycles, and so was the compiled policy.
 
     The daemon never frees such cycles. Each reload took 8.5 MB with 10,000 connections.
     """
@@ -219,7 +219,7 @@ def test_earlier_policy_and_ended_connections_are_freed(monkeypatch: pytest.Monk
 
     def observe(second: float) -> None:
         sockets = [flow.socket for pair in flows.values() for flow in pair]
-        assert not [outcome.changed for outcome in guard.observe(sampled(second, sockets)) if outcome.changed]
+        assert not [outcome.changed for outcome in guard.observe(make_samples(second, sockets)) if outcome.changed]
 
     compiled = reload(load_policy(POLICY % ("{}", "true"), "policy.yaml"))
     observe(1.0)
@@ -232,14 +232,14 @@ def test_earlier_policy_and_ended_connections_are_freed(monkeypatch: pytest.Monk
     for token in flows:
         guard.forget(token)
     assert not guard.watched()
-    # The next sample of other connections frees paths that the last subflow has left.
+    # The next sample of other connections frees paths without subflows.
     flows = {6: (capped(connection=6), Flow(four_tuple(3), False, 0, token=6))}
     reload(load_policy(POLICY % ("{}", "true"), "policy.yaml"))
     observe(3.0)
     assert [each() for each in before] == [None] * 3
 
 
-def test_nothing_is_watched_while_nothing_is_capped() -> None:
+def test_no_subflow_is_watched_while_no_subflow_is_capped() -> None:
     scene = Scene()
     scene.run(1)
     assert scene.guard.watched()
@@ -258,12 +258,12 @@ GUARDED = {True: "true", False: "false"}
 @pytest.mark.parametrize("cap", [MBIT // 10, 5 * MBIT])
 @pytest.mark.parametrize("cap_guarded", [True, False])
 @pytest.mark.parametrize("budget_guarded", [True, False])
-def test_lowest_unguarded_cap_of_rule_and_budget_holds_while_relaxed(
+def test_lowest_unguarded_cap_of_rule_and_budget_applies_while_others_are_relaxed(
     cap: int, cap_guarded: bool, budget_guarded: bool
 ) -> None:
-    """Defects: if a budget's guarded cap was lower, a rule's unguarded cap was relaxed together with it.
+    """Defect: if a budget's guarded cap was lower, a rule's unguarded cap was relaxed, too.
 
-    In addition, a budget's cap still applied although it was guarded.
+    Another defect: a budget's guarded cap was not relaxed.
     """
     host = Host(metered(CAP % (cap, GUARDED[cap_guarded]) + BUDGET % GUARDED[budget_guarded]))
     host.connect(1, "10.77.1.2", "10.77.2.2")
@@ -283,6 +283,6 @@ def test_lowest_unguarded_cap_of_rule_and_budget_holds_while_relaxed(
     scene.flows[0].rate = MBIT // 10
     relaxed = scene.run(2)[0].throttle
     unguarded = [rate for rate, guarded in rates.items() if not guarded]
-    holds = min(unguarded, default=None) if rates[min(rates)] else min(rates)
+    remaining_cap = min(unguarded, default=None) if rates[min(rates)] else min(rates)
     assert relaxed is not None
-    assert relaxed.rate == holds if holds is not None else relaxed.rate > 25 * MBIT
+    assert relaxed.rate == remaining_cap if remaining_cap is not None else relaxed.rate > 25 * MBIT

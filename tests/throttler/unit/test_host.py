@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for checking the settings on a host: files that the daemon's user cannot read, interfaces, and features."""
+"""Tests for the check of settings on a host: files that the daemon's user cannot read, interfaces, and features."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def test_readable_file_is_no_problem(policy: Path) -> None:
 
 
 def test_policy_that_only_root_can_read_is_reported(policy: Path) -> None:
-    """Defect: the check succeeded, because it ran as root, and the daemon failed."""
+    """Defect: the check succeeded because it ran as root, but the daemon failed."""
     policy.chmod(0o600)
     (problem,) = unreadable([policy], "nobody")
-    words = "the throttler's user nobody cannot read it; chmod o+r it, or chgrp nobody and chmod g+r"
-    assert str(problem) == f"{policy}: {words}"
+    expected = "the throttler's user nobody cannot read it; chmod o+r it, or chgrp nobody and chmod g+r"
+    assert str(problem) == f"{policy}: {expected}"
 
 
 def test_group_from_the_units_drop_in_counts(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the check did not know a group that a drop-in gives to the daemon, and refused a valid configuration."""
+    """Defect: the check ignored groups from the unit's drop-ins, and refused a valid configuration."""
     policy.chmod(0o640)
     groups = {"mptcp-throttler.service": [policy.stat().st_gid]}
     assert len(list(unreadable([policy], "nobody"))) == 1
@@ -114,7 +114,7 @@ VLAN = Link("eth0.10", 3, kind="vlan", below=2)
 
 
 def test_interface_that_is_stacked_on_another_is_reported() -> None:
-    """Defect: there was no warning. Packets that passed both interfaces had half the rate of their upload cap."""
+    """Defect: no warning was printed. Packets that passed both interfaces got half the rate of their upload cap."""
     expected = ["t.yaml:2: warning: interfaces: eth0.10 is stacked on eth0"]
     assert warnings_for("eth0, eth0.10", ETH0, VLAN) == warnings_for("eth0.10, eth0", VLAN, ETH0) == expected
     assert warnings_for("eth0", ETH0, VLAN) == warnings_for("eth0.10", ETH0, VLAN) == []
@@ -133,7 +133,7 @@ def test_bridge_bond_or_its_vlan_is_stacked_on_the_ports() -> None:
 def test_veth_pair_and_tunnel_are_not_stacked() -> None:
     ends = Link("v0", 7, kind="veth", below=8), Link("v1", 8, kind="veth", below=7)
     assert warnings_for("v0, v1", *ends) == []
-    # Its packets are encapsulated on eth0, where the capture does not recognize them.
+    # The tunnel's packets are encapsulated on eth0, where the capture does not recognize them.
     assert warnings_for("eth0, gre1", ETH0, Link("gre1", 9, kind="gre", below=2)) == []
     assert warnings_for("eth0, eth0.10", Link("eth0", 2), Link("eth0.10", 3, kind="vlan", below=77)) == []
 
@@ -174,10 +174,10 @@ def test_missing_libpcap_is_a_problem() -> None:
 
 @pytest.mark.parametrize(("netfilter", "policy"), NFTABLES_NEEDS)
 def test_missing_libnftables_is_a_problem_if_it_is_needed(netfilter: str, policy: str) -> None:
-    words = NFTABLES_NEEDS[netfilter, policy]
+    expected = NFTABLES_NEEDS[netfilter, policy]
     assert [
-        each.partition(": ")[2][: len(words or "")] for each in problems_without("nftables", netfilter, policy)
-    ] == ([] if words is None else [words])
+        each.partition(": ")[2][: len(expected or "")] for each in problems_without("nftables", netfilter, policy)
+    ] == ([] if expected is None else [expected])
 
 
 def test_missing_bpf_is_a_warning() -> None:
@@ -187,7 +187,7 @@ def test_missing_bpf_is_a_warning() -> None:
     assert problem.startswith("t.yaml: warning: Linux 5.10.0-28-amd64 is older than 5.16: caps then begin")
 
 
-ALWAYS, UPLOAD_FEATURES = (
+ALWAYS_NEEDED, UPLOAD_FEATURES = (
     {"htb", "pfifo", "packet sockets", "socket diagnostics"},
     {"ifb", "tbf", "nftables at ingress"},
 )
@@ -201,10 +201,12 @@ def settings_with(netfilter: str) -> Settings:
 def test_kernel_features_for_uploads_are_tried_only_for_upload_rules(policy: str) -> None:
     settings, loaded = settings_with("iptables"), load_policy(policy, "p.yaml")
     tried = needed_features(settings, loaded, lambda _: True)
-    assert set(tried) == {"iptables"} | ALWAYS | (UPLOAD_FEATURES if policy == UPLOADS else set())
+    assert set(tried) == {"iptables"} | ALWAYS_NEEDED | (UPLOAD_FEATURES if policy == UPLOADS else set())
     problems = [
         str(each)
-        for each in kernel_problems(settings, loaded, dict.fromkeys(ALWAYS | UPLOAD_FEATURES | {"iptables"}, "no"))
+        for each in kernel_problems(
+            settings, loaded, dict.fromkeys(ALWAYS_NEEDED | UPLOAD_FEATURES | {"iptables"}, "no")
+        )
     ]
     assert len(problems) == len(tried)
     ifb = "t.yaml:2: policy: IFB does not work (no), kernel option CONFIG_IFB: capped uploads wait on such a device"
@@ -212,19 +214,19 @@ def test_kernel_features_for_uploads_are_tried_only_for_upload_rules(policy: str
 
 
 @pytest.mark.parametrize(
-    ("netfilter", "words"),
+    ("netfilter", "expected"),
     [
         ("iptables", "iptables does not work (refused), kernel option CONFIG_IP_NF_MANGLE, "),
         ("nftables", "nftables does not work (refused), kernel option CONFIG_NF_TABLES "),
         ("auto", "netfilter does not work (refused), kernel option CONFIG_NF_TABLES "),
     ],
 )
-def test_only_the_configured_backend_is_tried(netfilter: str, words: str) -> None:
-    """Defect: the check tried no backend, and the daemon did not start."""
+def test_only_the_configured_backend_is_tried(netfilter: str, expected: str) -> None:
+    """Defect: the check tried no backend and succeeded, but the daemon did not start."""
     settings, loaded = settings_with(netfilter), load_policy(DOWNLOADS, "p.yaml")
-    assert set(needed_features(settings, loaded, lambda _: True)) - ALWAYS == {netfilter}
+    assert set(needed_features(settings, loaded, lambda _: True)) - ALWAYS_NEEDED == {netfilter}
     (problem,) = kernel_problems(settings, loaded, dict.fromkeys(("iptables", "nftables", "auto"), "refused"))
-    assert str(problem).startswith(f"t.yaml:3: netfilter: {words}")
+    assert str(problem).startswith(f"t.yaml:3: netfilter: {expected}")
     assert list(kernel_problems(settings, loaded, {netfilter: None})) == []
 
 
@@ -233,8 +235,8 @@ def test_feature_without_its_library_is_reported_once() -> None:
         backend: needed_features(settings_with(backend), load_policy(UPLOADS, "p.yaml"), lambda _: False)
         for backend in ("iptables", "nftables", "auto")
     }
-    others = ALWAYS | {"ifb", "tbf"}
-    assert {backend: set(found) - others for backend, found in without.items()} == {
+    needed_by_all = ALWAYS_NEEDED | {"ifb", "tbf"}
+    assert {backend: set(found) - needed_by_all for backend, found in without.items()} == {
         "iptables": {"iptables"},
         "nftables": set(),
         "auto": {"auto"},

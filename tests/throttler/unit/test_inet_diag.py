@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the reader of socket diagnostics: it agrees with a slow reader on real answers.
+"""Tests for the decoder of socket diagnostics: it agrees with a slow parser on real answers.
 
-It may leave out damaged answers.
+It may omit damaged answers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BODIES = [bytes.fromhex(line) for line in GOLDEN.read_text().split()]
 SUBFLOW = BODIES[1]
 SEQUENCE = 7
 READ = 12.5
-"""Time of the reading, in monotonic seconds."""
+"""Time at which the sockets were read, in monotonic seconds."""
 
 
 def parse(body: bytes) -> KernelSubflow | None:
@@ -40,7 +40,7 @@ def parse(body: bytes) -> KernelSubflow | None:
     local_port, remote_port, local, remote = struct.unpack_from("!HH16s16s", body, 4)
     info = fields[2]
     mss, unacked, sacked, rtt = (*struct.unpack_from("=I4xII", info, 16), struct.unpack_from("=I", info, 68)[0])
-    pacing, most, acked, received = struct.unpack_from("=QQQQ", info, 104)
+    pacing, max_pacing, acked, received = struct.unpack_from("=QQQQ", info, 104)
     return KernelSubflow(
         token=int.from_bytes(mptcp[2][:4], "little"),
         four_tuple=FourTuple(unmap(local[:size]), local_port, unmap(remote[:size]), remote_port),
@@ -58,7 +58,7 @@ def parse(body: bytes) -> KernelSubflow | None:
             unacked=unacked,
             not_sent=struct.unpack_from("=I", info, 144)[0],
             pacing_rate=pacing * 8,
-            max_pacing_rate=None if most >= 0xFFFFFFFF else most * 8,
+            max_pacing_rate=None if max_pacing >= 0xFFFFFFFF else max_pacing * 8,
             delivery_rate=struct.unpack_from("=Q", info, 160)[0] * 8,
             receive_window_limited=struct.unpack_from("=Q", info, 176)[0],
             sacked=sacked,
@@ -103,7 +103,7 @@ def trained_decoder() -> Decoder:
     return decoder
 
 
-def test_real_answers_are_read_correctly_and_by_the_learned_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_answers_are_decoded_correctly_with_the_learned_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = Decoder()
     assert decode(decoder, *BODIES) == parse_slowly(*BODIES)
     expected = parse_slowly(*BODIES)
@@ -112,7 +112,7 @@ def test_real_answers_are_read_correctly_and_by_the_learned_layout(monkeypatch: 
     assert len(expected) == 2
 
 
-def test_value_types_are_those_of_the_slow_reader() -> None:
+def test_value_types_equal_those_of_the_slow_parser() -> None:
     for quick, slow in zip(decode(trained_decoder(), *BODIES), parse_slowly(*BODIES), strict=True):
         assert type(quick) is KernelSubflow
         assert [type(value) for value in quick] == [type(value) for value in slow]
@@ -122,10 +122,10 @@ def test_value_types_are_those_of_the_slow_reader() -> None:
 
 
 @given(st.sampled_from(BODIES), st.lists(st.tuples(st.integers(0, 511), st.integers(0, 255)), max_size=4))
-def test_damaged_answers_are_read_correctly_or_omitted(body: bytes, changes: list[tuple[int, int]]) -> None:
+def test_damaged_answers_are_decoded_correctly_or_omitted(body: bytes, changes: list[tuple[int, int]]) -> None:
     damaged = bytearray(body)
-    for place, value in changes:
-        damaged[place % len(damaged)] = value
+    for position, value in changes:
+        damaged[position % len(damaged)] = value
     for decoder in (trained_decoder(), Decoder()):
         # The second pass uses the layout that was learned from the damaged answer.
         for _ in range(2):
@@ -165,21 +165,21 @@ def test_message_of_another_kind_is_returned() -> None:
 
 def test_repeated_answers_share_their_four_tuple() -> None:
     first, second = decode(trained_decoder(), *BODIES)
-    one, other = decode(trained_decoder(), *BODIES)
-    assert one.four_tuple is first.four_tuple
-    assert other.four_tuple is second.four_tuple
+    first_again, second_again = decode(trained_decoder(), *BODIES)
+    assert first_again.four_tuple is first.four_tuple
+    assert second_again.four_tuple is second.four_tuple
     assert diagnostics._four_tuple.cache_info().maxsize == diagnostics._MAX_CACHED_TUPLES
 
 
 def test_cookie_with_other_ports_is_another_socket() -> None:
     decoder = trained_decoder()
-    moved = bytearray(SUBFLOW)
-    moved[4:8] = b"\x12\x34\x56\x78"
-    (found,) = decode(decoder, bytes(moved))
+    changed = bytearray(SUBFLOW)
+    changed[4:8] = b"\x12\x34\x56\x78"
+    (found,) = decode(decoder, bytes(changed))
     assert (found.four_tuple.local_port, found.four_tuple.remote_port) == (0x1234, 0x5678)
 
 
-def test_data_sequence_number_is_read() -> None:
+def test_data_sequence_number_is_decoded() -> None:
     assert [each.data_sequence for each in decode(trained_decoder(), *BODIES)] == [
         0x7D7129CF7E81F098,
         0xB9AF0803C08A62C7,

@@ -17,7 +17,7 @@ def totals(latency: JoinLatency) -> tuple[int, float]:
 
 
 @pytest.mark.parametrize("seconds", [0.0003, 0.0005, 0.0015, 1.9, 5.0])
-def test_time_counts_in_its_bucket_and_all_higher_ones(seconds: float) -> None:
+def test_time_counts_in_its_bucket_and_all_higher_buckets(seconds: float) -> None:
     latency = JoinLatency()
     latency.record_join(0.0, [WIFI, LTE], {LTE})
     latency.record_entries([LTE], seconds)
@@ -27,7 +27,7 @@ def test_time_counts_in_its_bucket_and_all_higher_ones(seconds: float) -> None:
     assert (found["total"], found["sum"]) == (1, seconds)
 
 
-def test_entry_may_be_made_before_the_join_is_read() -> None:
+def test_entry_may_be_created_before_the_join_is_read() -> None:
     latency = JoinLatency()
     latency.record_entries([LTE], 100.25)
     latency.record_join(100.0, [WIFI, LTE], ())
@@ -58,10 +58,10 @@ def test_late_entries_do_not_count() -> None:
     assert totals(latency) == (0, 0.0)
 
 
-def test_number_of_remembered_joins_is_bounded() -> None:
+def test_number_of_stored_joins_is_bounded() -> None:
     latency = JoinLatency()
     for number in range(2 * MAX_REMEMBERED):
-        applied, wanted = four_tuple("10.1.0.1", number + 1), four_tuple("10.2.0.1", number + 1)
+        applied, pending = four_tuple("10.1.0.1", number + 1), four_tuple("10.2.0.1", number + 1)
         latency.record_entries([applied], 100.0)
-        latency.record_join(100.0, [wanted], {wanted})
+        latency.record_join(100.0, [pending], {pending})
     assert len(latency._entries) == len(latency._pending) == MAX_REMEMBERED

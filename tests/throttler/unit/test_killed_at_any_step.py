@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests with a kill after each change to the kernel: the state is consistent, and a successor continues.
+"""Tests with a kill after each change to the kernel: the state is consistent, and a successor adopts it.
 
-The contract: a class is created before an entry names it, and deleted after its entries. An entry therefore never
-names a missing class, neither between two changes nor in a transition.
+The contract: a class is created before its first entry, and deleted after its last. So an entry never names a missing
+class, neither between two changes nor in a transition.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Killed(BaseException):
 
 
 class Kernel:
-    """A fake kernel that allows a number of changes, and then kills."""
+    """A fake kernel that kills the throttler after a number of changes."""
 
     def __init__(self, changes: int) -> None:
-        self.changes_left = changes
+        self.changes_until_kill = changes
         self.tc = _TrafficControl(self)
         self.netfilter = _Netfilter(self)
 
     def change(self) -> None:
-        if self.changes_left == 0:
+        if self.changes_until_kill == 0:
             raise Killed
-        self.changes_left -= 1
+        self.changes_until_kill -= 1
 
     def check(self) -> None:
         for target in self.netfilter.entries.values():
@@ -95,12 +95,12 @@ def planner_and_reconciler(kernel: Kernel) -> tuple[Planner, Reconciler]:
     return planner, Reconciler(planner, kernel.tc, kernel.netfilter)
 
 
-async def throttler_life(kernel: Kernel) -> None:
+async def run_throttler(kernel: Kernel) -> None:
     """Connections begin, are capped, change and end. Each connection has its own class."""
     planner, reconciler = planner_and_reconciler(kernel)
     await reconciler.prepare()
     for token in (1, 2, 3):
-        planner.set_verdicts(token, verdicts_of_two(token), NOW)
+        planner.set_verdicts(token, verdicts_for_two_subflows(token), NOW)
         reconciler.wake()
         await reconciler.apply()
     planner.set_verdicts(2, [uncapped(2000), verdict(2001, 2)], NOW)
@@ -112,27 +112,27 @@ async def throttler_life(kernel: Kernel) -> None:
     await reconciler.apply()
 
 
-def verdicts_of_two(token: int) -> list[Verdict]:
+def verdicts_for_two_subflows(token: int) -> list[Verdict]:
     return [verdict(1000 * token, token), verdict(1000 * token + 1, token)]
 
 
 def number_of_changes() -> int:
     kernel = Kernel(10_000)
-    asyncio.run(throttler_life(kernel))
-    return 10_000 - kernel.changes_left
+    asyncio.run(run_throttler(kernel))
+    return 10_000 - kernel.changes_until_kill
 
 
 @pytest.mark.parametrize("changes", range(number_of_changes()))
-def test_successor_continues_after_a_kill_at_each_change(changes: int) -> None:
+def test_successor_adopts_the_state_after_a_kill_at_each_change(changes: int) -> None:
     async def scenario() -> Kernel:
         kernel = Kernel(changes)
         with suppress(Killed):
-            await throttler_life(kernel)
+            await run_throttler(kernel)
         kernel.check()
-        kernel.changes_left = 10_000
+        kernel.changes_until_kill = 10_000
         planner, reconciler = planner_and_reconciler(kernel)
         await reconciler.prepare()
-        planner.set_verdicts(2, verdicts_of_two(2), NOW)
+        planner.set_verdicts(2, verdicts_for_two_subflows(2), NOW)
         await reconciler.apply()
         planner.expire(NOW + IDLE_SECONDS)
         await reconciler.apply()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the daemon does not load unused parts of libraries, and that other programs can still use them."""
+"""Tests that the daemon does not load unused parts of libraries, and that these can still be imported."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ scapy_sniffer()
 
 def loaded_by(code: str) -> list[str]:
     """Return the modules that a new interpreter has loaded after running *code*."""
-    shown = f"{code}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", shown], check=True, capture_output=True, text=True)
+    program = f"{code}\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
     modules: list[str] = json.loads(done.stdout)
     return modules
 
@@ -48,23 +48,23 @@ def test_daemon_does_not_load_module(daemon: frozenset[str], module: str) -> Non
 
 WIRESHARK = """
 import builtins, io, os
-exists, read = os.path.exists, open
+exists, original_open = os.path.exists, open
 os.path.exists = lambda path: str(path).endswith("wireshark/manuf") or exists(path)
 def stub(path, *arguments, **keywords):
     manuf = str(path).endswith("wireshark/manuf")
-    return io.StringIO("00:00:01\\tMaker\\tMaker Ltd\\n") if manuf else read(path, *arguments, **keywords)
+    return io.StringIO("00:00:01\\tMaker\\tMaker Ltd\\n") if manuf else original_open(path, *arguments, **keywords)
 builtins.open = stub
 """
 
 
 @pytest.mark.nightly(except_for=("with Wireshark",))
 @pytest.mark.parametrize("host", ["", WIRESHARK], ids=["plain", "with Wireshark"])
-def test_scapy_keeps_no_names_of_manufacturers(host: str) -> None:
+def test_scapy_does_not_load_names_of_manufacturers(host: str) -> None:
     loaded_by(host + DAEMON + "import scapy.data\nassert not scapy.data.MANUFDB.d")
 
 
 def test_python_iptables_is_loaded_with_its_adapter_only() -> None:
-    # When this library is loaded, the kernel loads its modules.
+    # This library makes the kernel load its modules.
     assert "iptc" not in loaded_by("import mptcp_throttler.kernel.netfilter.backends")
     modules = loaded_by("import mptcp_throttler.kernel.libraries as libraries\nlibraries.python_iptables()")
     assert "iptc" in modules
@@ -78,5 +78,5 @@ def test_libraries_that_are_already_loaded_are_not_changed() -> None:
 
 
 def test_replaced_library_can_be_imported_afterwards() -> None:
-    lean = "import mptcp_throttler.kernel.libraries\nimport sys\nassert 'distutils' not in sys.modules\n"
-    loaded_by(lean + DAEMON + "from scapy.libs.manuf import DATA\nassert len(DATA) > 100_000")
+    check = "import mptcp_throttler.kernel.libraries\nimport sys\nassert 'distutils' not in sys.modules\n"
+    loaded_by(check + DAEMON + "from scapy.libs.manuf import DATA\nassert len(DATA) > 100_000")

@@ -24,7 +24,7 @@ from mptcp_throttler.runtime.logs import JournalHandler, LineFormatter, log_fiel
 
 
 class Journal:
-    """A socket in place of the journal's."""
+    """A socket that replaces the journal's."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,7 +77,7 @@ def stderr() -> io.StringIO:
 
 @pytest.fixture
 def log(journald: Journal, stderr: io.StringIO) -> Iterator[logging.Logger]:
-    """A logger like the daemon's that writes to that journal and that standard error."""
+    """A logger like the daemon's that writes to *journald* and *stderr*."""
     handler = JournalHandler(str(journald.path))
     handler.setStream(stderr)
     handler.setFormatter(LineFormatter(for_journal=True))
@@ -91,9 +91,9 @@ def log(journald: Journal, stderr: io.StringIO) -> Iterator[logging.Logger]:
     st.text(alphabet=st.characters(codec="utf-8")),
     st.dictionaries(st.from_regex("[A-Z][A-Z0-9_]{0,9}", fullmatch=True), st.text()),
 )
-def test_entry_is_read_as_it_was_written(text: str, extra_fields: dict[str, str]) -> None:
-    clean = {name: value.encode(errors="replace").decode() for name, value in extra_fields.items()}
-    expected = {"MESSAGE": text, "PRIORITY": "6", **clean}
+def test_parsed_entry_equals_the_written_one(text: str, extra_fields: dict[str, str]) -> None:
+    encodable = {name: value.encode(errors="replace").decode() for name, value in extra_fields.items()}
+    expected = {"MESSAGE": text, "PRIORITY": "6", **encodable}
     assert fields(journal.entry(text, 6, extra_fields)) == expected
 
 
@@ -136,7 +136,7 @@ def test_entries_that_the_journal_refuses_become_lines(
     accepted = [each["MESSAGE"] for each in journald.entries()]
     lines = [line.removeprefix("<6>") for line in stderr.getvalue().splitlines()]
     assert accepted, "the journal accepts as many entries as its socket holds"
-    assert lines, "the others become lines, because the log does not wait for the journal"
+    assert lines, "the other entries become lines, because the log does not wait for the journal"
     assert accepted + lines == [f"INFO: number {number}" for number in range(10_000)]
 
 
@@ -157,7 +157,7 @@ def test_restarted_journal_gets_entries_again(log: logging.Logger, journald: Jou
 
 
 def test_child_process_writes_lines(log: logging.Logger, journald: Journal, tmp_path: Path) -> None:
-    """The child process that answers status requests has closed the descriptor, or uses its number for another file."""
+    """The child process for status requests has closed the descriptor, or uses its number for another file."""
     handler = log.handlers[0]
     assert isinstance(handler, JournalHandler)
     child = os.fork()
@@ -172,14 +172,14 @@ def test_child_process_writes_lines(log: logging.Logger, journald: Journal, tmp_
     assert list(journald.entries()) == []
 
 
-@pytest.mark.parametrize(("stream", "journal_exists"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(("stderr_is_journal", "journal_exists"), [(True, True), (True, False), (False, True)])
 def test_entries_are_used_only_if_stderr_is_the_journal(
-    monkeypatch: pytest.MonkeyPatch, journald: Journal, stream: bool, journal_exists: bool
+    monkeypatch: pytest.MonkeyPatch, journald: Journal, stderr_is_journal: bool, journal_exists: bool
 ) -> None:
-    monkeypatch.setattr(journal, "is_journal", lambda: stream)
+    monkeypatch.setattr(journal, "is_journal", lambda: stderr_is_journal)
     monkeypatch.setattr(journal, "SOCKET", str(journald.path) if journal_exists else "/nowhere/journal")
     handler = logs._handler()
-    assert isinstance(handler, JournalHandler) is (stream and journal_exists)
+    assert isinstance(handler, JournalHandler) is (stderr_is_journal and journal_exists)
     handler.close()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that small objects are on the C library's heap, and large ones are not, so that their memory is returned."""
+"""Tests that small objects are on the C library's heap, and large objects are not, so that their memory is returned."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 import pytest
 
 LARGE_BYTES = 4 << 20
-"""Size in bytes. Without the setting, the C library puts objects up to this size on its heap after one was freed."""
-HEAP_GROWS = f"""
+"""Size in bytes. By default, after an object of this size was freed, the C library puts smaller objects on its heap."""
+PRINT_HEAP_GROWTH = f"""
 import re
 from mptcp_throttler.runtime.event_loop import map_large_objects_separately
 
@@ -18,7 +18,7 @@ def heap():
     begin, end = re.search(r"([0-9a-f]+)-([0-9a-f]+) .*\\[heap\\]", open("/proc/self/maps").read()).groups()
     return int(end, 16) - int(begin, 16)
 
-if {{is_kept}}:
+if {{is_set}}:
     map_large_objects_separately()
 bytearray({LARGE_BYTES})
 before = heap()
@@ -27,11 +27,11 @@ print(heap() - before)
 """
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_large_object_is_not_on_the_heap(is_kept: bool) -> None:
-    code = HEAP_GROWS.format(is_kept=is_kept)
+@pytest.mark.parametrize("is_set", [True, False])
+def test_large_object_is_not_on_the_heap(is_set: bool) -> None:
+    code = PRINT_HEAP_GROWTH.format(is_set=is_set)
     completed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    if is_kept:
+    if is_set:
         assert int(completed.stdout) < LARGE_BYTES // 4
     elif int(completed.stdout) < LARGE_BYTES // 4:
         pytest.skip("this C library maps large objects separately by default")
@@ -39,7 +39,7 @@ def test_large_object_is_not_on_the_heap(is_kept: bool) -> None:
 
 TABLE_BYTES = 132 * 1024
 """Size in bytes of a table in libnftables, which creates some such tables for each entry."""
-ON_HEAP = f"""
+PRINT_IS_ON_HEAP = f"""
 import ctypes, re
 from mptcp_throttler.runtime.event_loop import map_large_objects_separately
 
@@ -53,5 +53,5 @@ print(int(begin, 16) <= address < int(end, 16))
 
 
 def test_tables_of_libnftables_are_on_the_heap() -> None:
-    completed = subprocess.run([sys.executable, "-c", ON_HEAP], check=True, capture_output=True, text=True)
+    completed = subprocess.run([sys.executable, "-c", PRINT_IS_ON_HEAP], check=True, capture_output=True, text=True)
     assert completed.stdout.strip() == "True"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which thousands of subflows join and leave one connection: the tracker notices all and keeps none."""
+"""Tests in which one connection opens and closes thousands of subflows: the tracker tracks and forgets each."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ CLIENTS = ("203.0.113.1", "203.0.113.2")
 ETHERNET, IPV4 = 14, 20
 
 
-def exchanges(host: Host, address: str) -> list[tuple[bytearray, int, bool]]:
+def handshake_frames(host: Host, address: str) -> list[tuple[bytearray, int, bool]]:
     """Return the frames of a subflow's handshake, the offset of the client's port, and whether the proxy sent it."""
     sent = [(each, each.source_port == PORT) for each in Path(host, address, 1, False).handshake()]
-    return [(bytearray(frame(each)), ETHERNET + IPV4 + (2 if ours else 0), ours) for each, ours in sent]
+    return [
+        (bytearray(frame(each)), ETHERNET + IPV4 + (2 if from_proxy else 0), from_proxy) for each, from_proxy in sent
+    ]
 
 
 def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str], float]:
@@ -31,15 +33,15 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
     host = Host(name, now)
     open_connection(tracker, host)
     now = host.time
-    lives = [exchanges(host, address) for address in CLIENTS]
+    frames_by_client = [handshake_frames(host, address) for address in CLIENTS]
     events: list[str] = []
     for number in range(count):
         path = Path(host, CLIENTS[number % 2], 1024 + number // 2, False)
         port = path.four_tuple.remote_port.to_bytes(2, "big")
-        for data, place, ours in lives[number % 2]:
-            data[place : place + 2] = port
+        for data, position, from_proxy in frames_by_client[number % 2]:
+            data[position : position + 2] = port
             now += 0.00001
-            segment = parse_frame(bytes(data), now, "eth0", ETHERNET, ours)
+            segment = parse_frame(bytes(data), now, "eth0", ETHERNET, from_proxy)
             assert segment is not None
             events += kinds(tracker.apply_segment(segment))
         for kind in (KernelEventKind.SUBFLOW_ESTABLISHED, KernelEventKind.SUBFLOW_CLOSED):
@@ -48,7 +50,7 @@ def churn(tracker: Tracker, count: int, name: str, now: float) -> tuple[list[str
 
 
 def expire_and_measure(tracker: Tracker, now: float) -> tuple[dict[str, int], int]:
-    """Let all connections end and expire. Return the sizes of the tables, and the number of Python's memory blocks."""
+    """End and expire all connections. Return the sizes of the tables, and the number of Python's memory blocks."""
     tracker.resync([], now + 100)
     tracker.expire(now + 86_400)
     gc.collect()

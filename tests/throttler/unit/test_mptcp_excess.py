@@ -33,7 +33,7 @@ def full_connection() -> tuple[Tracker, Host]:
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_subflow_beyond_the_maximum_is_reported(captured: bool) -> None:
+def test_subflow_above_the_maximum_is_reported(captured: bool) -> None:
     tracker, host = full_connection()
     excess_subflow = host.join(port=MAX_SUBFLOWS)
     if captured:
@@ -48,8 +48,8 @@ def test_subflow_beyond_the_maximum_is_reported(captured: bool) -> None:
 
 
 @pytest.mark.parametrize("reason", ["a reset", "a dump is requested"])
-def test_next_dump_decides_if_another_subflow_may_have_ended(reason: str) -> None:
-    """Defect: a real subflow was closed for lack of room, although the tracker still had ended ones."""
+def test_excess_is_reported_only_after_a_dump_if_a_subflow_may_have_ended(reason: str) -> None:
+    """Defect: a real subflow was closed because the table was full, although it contained ended subflows."""
     for ended in (True, False):
         tracker, host = full_connection()
         paths = [host.initial(), *(host.join(port=port) for port in range(1, MAX_SUBFLOWS + 1))]
@@ -62,8 +62,8 @@ def test_next_dump_decides_if_another_subflow_may_have_ended(reason: str) -> Non
         assert tracker.needs_resync
         now = host.time + 2 * SMALL.resync_grace
         listed = [path.kernel_subflow() for path in paths if not (ended and path is paths[1])]
-        kinds_caused = kinds(tracker.resync(listed, now))
-        assert (ACTIVE in kinds_caused, EXCESS in kinds_caused) == (ended, not ended)
+        event_kinds = kinds(tracker.resync(listed, now))
+        assert (ACTIVE in event_kinds, EXCESS in event_kinds) == (ended, not ended)
         assert not tracker.needs_resync
 
 
@@ -71,15 +71,15 @@ def test_dump_removes_ended_subflows_before_it_reports_excess() -> None:
     tracker, host = full_connection()
     paths = [host.initial(), *(host.join(port=port) for port in range(1, MAX_SUBFLOWS + 2))]
     now = host.time + 10
-    one_ended = [path.kernel_subflow() for path in paths[: MAX_SUBFLOWS + 1] if path is not paths[2]]
-    kinds_caused = kinds(tracker.resync(reversed(one_ended), now))
-    assert ("subflow-closed" in kinds_caused, ACTIVE in kinds_caused, EXCESS in kinds_caused) == (True, True, False)
-    two_more = [path.kernel_subflow() for path in paths]
-    events = [event for event in tracker.resync(two_more, now + 10) if event.kind is EventKind.SUBFLOW_EXCESS]
+    dump_without_one = [path.kernel_subflow() for path in paths[: MAX_SUBFLOWS + 1] if path is not paths[2]]
+    event_kinds = kinds(tracker.resync(reversed(dump_without_one), now))
+    assert ("subflow-closed" in event_kinds, ACTIVE in event_kinds, EXCESS in event_kinds) == (True, True, False)
+    dump_with_two_more = [path.kernel_subflow() for path in paths]
+    events = [event for event in tracker.resync(dump_with_two_more, now + 10) if event.kind is EventKind.SUBFLOW_EXCESS]
     assert [event.four_tuple for event in events] == [paths[2].four_tuple, paths[-1].four_tuple]
 
 
-ACTIONS = st.tuples(st.sampled_from(["forged", "joined", "left", "reset", "dump"]), st.integers(1, 12))
+ACTIONS = st.tuples(st.sampled_from(["forged", "joined", "closed", "reset", "dump"]), st.integers(1, 12))
 
 
 @given(st.lists(ACTIONS, max_size=60))
@@ -98,7 +98,7 @@ def test_each_subflow_of_the_kernel_is_tracked_or_reported(
         elif action == "joined" and ends not in in_kernel:
             in_kernel[ends] = path
             events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
-        elif action == "left" and in_kernel.pop(ends, None) is not None:
+        elif action == "closed" and in_kernel.pop(ends, None) is not None:
             events = feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
         elif action == "reset":
             events = feed(tracker, path.rst())
@@ -162,11 +162,11 @@ def test_excess_subflow_is_only_logged_without_the_path_manager(caplog: pytest.L
     assert line.getMessage().endswith("it is not capped")
 
 
-def test_refused_closings_are_logged_a_few_times_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    excess_subflow = actions_with(Sockets("close TCP sockets: EPERM"))
+def test_refused_requests_to_close_are_logged_a_few_times_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    runner = actions_with(Sockets("close TCP sockets: EPERM"))
     for _ in range(100):
-        excess_subflow.close_excess(excess_events(), is_dry_run=False)
+        runner.close_excess(excess_events(), is_dry_run=False)
     assert len(caplog.records) == MAX_LINES
     assert "EPERM; it is not capped" in caplog.text
-    excess_subflow.close_excess(excess_events(120.0), is_dry_run=False)
+    runner.close_excess(excess_events(120.0), is_dry_run=False)
     assert len(caplog.records) == MAX_LINES + 1

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Fuzz tests: random, mutated, reordered and forged segments, mixed with kernel events and dumps.
 
-A plain seeded loop provides the volume. Hypothesis looks for rare cases that the loop misses, and shrinks them.
+A seeded loop runs many segments. Hypothesis searches rare cases that the loop misses, and shrinks them.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SEGMENTS = examples(120_000)
 SEED = 6824
 
 
-def encoded(option: MptcpOption) -> bytes:
-    """Return the option's bytes. They are written from the RFC's figures, independently of both parsers."""
+def encode(option: MptcpOption) -> bytes:
+    """Return the option's bytes. The encoding follows the RFC's figures, independently of both parsers."""
     match option:
         case MpCapable():
             body = bytes([option.version, option.flags]) + (option.sender_key or b"") + (option.receiver_key or b"")
@@ -61,7 +61,7 @@ def encoded(option: MptcpOption) -> bytes:
 
 
 def frame(segment: Segment) -> bytes:
-    options = b"".join(encoded(option) for option in segment.options)
+    options = b"".join(encode(option) for option in segment.options)
     options += bytes(-len(options) % 4)
     header = segment.source_port.to_bytes(2, "big") + segment.destination_port.to_bytes(2, "big")
     header += segment.sequence.to_bytes(4, "big") + segment.acknowledgment.to_bytes(4, "big")
@@ -76,7 +76,7 @@ def frame(segment: Segment) -> bytes:
 
 
 def segments_of_a_connection(host: Host, number: int) -> tuple[list[Path], list[Segment]]:
-    """Return the paths and all segments of a connection, in natural order.
+    """Return the paths and all segments of a connection, in their usual order.
 
     The connection has three subflows, or more than the tracker has room for. Some joins are forged.
     """
@@ -98,19 +98,19 @@ def segments_of_a_connection(host: Host, number: int) -> tuple[list[Path], list[
         joins[0].fin(),
         joins[0].proxy_fin(),
         joins[1].rst(MpTcprst(1, 4)),
-        initial.retried().syn(),
+        initial.later_attempt().syn(),
         initial.from_client(SYN, MpCapable(0, 1), sequence=9),
-        initial.retried().syn_ack(),
+        initial.later_attempt().syn_ack(),
         initial.from_client(ACK, MpFastclose(host.proxy_key)),
         initial.proxy_fin(),
     ]
     return [initial, *joins], segments
 
 
-def mutated(rng: random.Random, data: bytes) -> bytes:
+def mutate(rng: random.Random, data: bytes) -> bytes:
     """Return *data* with random mutations.
 
-    Bits are flipped, bytes are inserted or removed, or the end is cut off, anywhere or among the TCP options.
+    They flip bits, insert or remove bytes anywhere or among the TCP options, or cut off the end.
     """
     changed = bytearray(data)
     for _ in range(rng.randrange(1, 4)):
@@ -129,71 +129,71 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
 
 def test_mutated_and_reordered_segments_keep_the_tracker_consistent() -> None:
     rng = random.Random(SEED)
-    lives = [segments_of_a_connection(Host(f"host {n}"), n) for n in range(60)]
-    paths = [path for life, _ in lives for path in life]
-    tapes = [[frame(segment) for segment in segments] for _, segments in lives]
+    connections = [segments_of_a_connection(Host(f"host {n}"), n) for n in range(60)]
+    paths = [path for paths_of_one, _ in connections for path in paths_of_one]
+    frames_of_connections = [[frame(segment) for segment in segments] for _, segments in connections]
     real = [data for _, _, data in IPV4 + IPV6]
     tracker, subscriber = Tracker([PORT], SMALL), Subscriber()
-    time, fed, events_seen = 1000.0, 0, 0
-    playing: list[list[bytes]] = []
+    time, segment_count, event_count = 1000.0, 0, 0
+    active_frames: list[list[bytes]] = []
     resync: Resync | None = None
     pieces: list[list[KernelSubflow]] = []
-    while fed < SEGMENTS:
-        if len(playing) < 8:
-            playing.append(list(reversed(rng.choice(tapes))))
-        tape = rng.choice(playing)
-        data = tape.pop()
-        if not tape:
-            playing.remove(tape)
+    while segment_count < SEGMENTS:
+        if len(active_frames) < 8:
+            active_frames.append(list(reversed(rng.choice(frames_of_connections))))
+        remaining_frames = rng.choice(active_frames)
+        data = remaining_frames.pop()
+        if not remaining_frames:
+            active_frames.remove(remaining_frames)
         chance = rng.random()
         if chance < 0.3:
-            data = mutated(rng, data)
+            data = mutate(rng, data)
         elif chance < 0.35:
             data = data[:66] + rng.randbytes(len(data) - 66) if len(data) > 66 else rng.randbytes(60)
         elif chance < 0.38:
-            data = mutated(rng, rng.choice(real))
+            data = mutate(rng, rng.choice(real))
         elif chance < 0.40:
             data = rng.randbytes(rng.randrange(100))
         time += rng.expovariate(200.0) - 0.001
-        fed += 1
-        if fed % 5_000 == 0:
+        segment_count += 1
+        if segment_count % 5_000 == 0:
             time += SMALL.handshake_timeout
         direction = None if rng.random() < 0.9 else rng.random() < 0.5
         segment = parse_frame(data, time, rng.choice(("eth0", "wlan0")), outgoing=direction)
         events = tracker.apply_segment(segment) if segment is not None else []
-        if fed % 5 == 0:
+        if segment_count % 5 == 0:
             path = rng.choice(paths if rng.random() < 0.5 else paths[3:9])  # Host 1 has too many subflows.
             kind = rng.choice(list(KernelEventKind))
             token = path.host.token if rng.random() < 0.9 else rng.getrandbits(32)
             four_tuple = path.four_tuple if rng.random() < 0.95 else None
             ids = (rng.choice((None, 0, 3)), rng.choice((None, path.remote_id, 9)))
             events += tracker.apply_event(KernelEvent(time, kind, token, four_tuple, *ids, rng.random() < 0.5))
-        if fed % 500 == 0:
+        if segment_count % 500 == 0:
             dump = [path.kernel_subflow(backup=rng.random() < 0.5) for path in rng.sample(paths, rng.randrange(30))]
             pieces = [dump[start : start + 7] for start in range(0, len(dump), 7)]
             resync = tracker.begin_resync(time - rng.random() * 2)
-        elif resync is not None and fed % 9 == 0:
+        elif resync is not None and segment_count % 9 == 0:
             if pieces:
                 events += resync.add(pieces.pop())
             else:
                 events += [event for step in resync.finish(5) for event in step]
                 resync = None
-        if fed % 50 == 0:
+        if segment_count % 50 == 0:
             events += tracker.expire(time)
             requested = tracker.lookups.pop_due(time)
             listed = [rng.choice(paths).kernel_subflow(four_tuple=each) for each in requested if rng.random() < 0.5]
             events += tracker.apply_lookup(requested, {each.four_tuple: each for each in listed}, time)
         subscriber.receive(events)
-        events_seen += len(events)
-        if fed % 100 == 0:
+        event_count += len(events)
+        if segment_count % 100 == 0:
             check_tables(tracker, SMALL)
-            subscriber.agrees_with(tracker)
+            subscriber.assert_agrees_with(tracker)
     counters = tracker.counters
-    assert counters.segments > SEGMENTS * 0.7, "most frames still contain a segment"
-    # The fuzz test is only useful if it reaches every counter.
-    silent = {name for name in counters.__slots__ if not getattr(counters, name)}
-    assert silent == set()
-    assert events_seen > SEGMENTS / 12
+    assert counters.segments > SEGMENTS * 0.7, "most frames contain a segment"
+    # The test must reach every counter.
+    counters_at_zero = {name for name in counters.__slots__ if not getattr(counters, name)}
+    assert counters_at_zero == set()
+    assert event_count > SEGMENTS / 12
     subscriber.receive(tracker.resync([], time + 1e6))
     subscriber.receive(tracker.apply_lookup(list(tracker.table.subflows), {}, time + 1e6))
     subscriber.receive(tracker.expire(time + 2e6))
@@ -216,11 +216,11 @@ def test_any_bytes_can_be_parsed_as_options(data: bytes, flags: int) -> None:
 
 @st.composite
 def dialogues(draw: st.DrawFn) -> Sequence[bytes]:
-    life = [frame(segment) for segment in segments_of_a_connection(Host(), draw(st.integers(0, 11)))[1]]
-    chosen = draw(st.lists(st.integers(0, len(life) - 1), max_size=40))
+    all_frames = [frame(segment) for segment in segments_of_a_connection(Host(), draw(st.integers(0, 11)))[1]]
+    indexes = draw(st.lists(st.integers(0, len(all_frames) - 1), max_size=40))
     frames = []
-    for index in chosen:
-        data = bytearray(life[index])
+    for index in indexes:
+        data = bytearray(all_frames[index])
         for at, value in draw(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=2)):
             data[at % len(data)] = value
         frames.append(bytes(data))
@@ -236,4 +236,4 @@ def test_segments_in_any_order_keep_the_tracker_consistent(frames: Sequence[byte
         if segment is not None:
             subscriber.receive(tracker.apply_segment(segment))
             check_tables(tracker, SMALL)
-    subscriber.agrees_with(tracker)
+    subscriber.assert_agrees_with(tracker)

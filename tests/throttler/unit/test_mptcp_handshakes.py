@@ -19,11 +19,11 @@ from mptcp_dialogue import (
     SYN,
     Host,
     Path,
+    address_bytes,
     feed,
     kinds_of_events,
     known_subflows,
     open_connection,
-    packed,
 )
 from mptcp_invariants import SMALL, check_tables
 
@@ -63,7 +63,7 @@ class TestInterface:
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
     def test_syn_ack_of_a_later_attempt_changes_nothing(self, tracker: Tracker, host: Host) -> None:
-        path = open_connection(tracker, host).retried()
+        path = open_connection(tracker, host).later_attempt()
         assert kinds_of_events(tracker, path.syn(), replace(path.syn_ack(), interface="eth7")) == []
         assert tracker.connections[host.token].subflows[0].interface == "eth0"
 
@@ -71,7 +71,7 @@ class TestInterface:
         path = host.initial(address="::ffff:198.51.100.1", proxy="::ffff:192.0.2.1")
         feed(tracker, *path.established())
         (subflow,) = tracker.connections[host.token].subflows
-        assert subflow.four_tuple == FourTuple(packed("192.0.2.1"), PORT, packed("198.51.100.1"), 40000)
+        assert subflow.four_tuple == FourTuple(address_bytes("192.0.2.1"), PORT, address_bytes("198.51.100.1"), 40000)
         assert subflow.interface == "eth0"
 
     def test_client_may_use_the_proxys_port(self, tracker: Tracker, host: Host) -> None:
@@ -105,7 +105,7 @@ class TestRefused:
         assert kinds_of_events(tracker, path.syn(), reply(path)) == [], "a repeated reply is not reported again"
         assert tracker.counters.joins_refused == 2
 
-    def test_join_is_refused_for_an_unknown_token_or_a_wrong_hmac(self, tracker: Tracker, host: Host) -> None:
+    def test_join_with_an_unknown_token_or_a_wrong_hmac_counts_as_refused(self, tracker: Tracker, host: Host) -> None:
         path = host.join()
         (event,) = feed(tracker, path.syn(), path.proxy_rst())
         assert (event.token, event.detail) == (host.token, "unknown token")
@@ -180,16 +180,16 @@ def test_handshakes_without_a_kernel_event_create_no_subflow(tracker: Tracker, h
 def test_packets_do_not_change_subflows_that_the_kernel_reported(tracker: Tracker, host: Host) -> None:
     first, second = open_connection(tracker, host), host.join()
     feed(tracker, *second.established())
-    other = Host("other", host.time).initial().retried()
+    other = Host("other", host.time).initial().later_attempt()
     packets = [
         *(first.fin(), first.proxy_fin(), first.rst(), second.proxy_rst()),
         *(first.from_client(ACK, MpPrio(True)), first.from_client(ACK, RemoveAddr((0, second.remote_id)))),
         first.from_client(ACK, MpFastclose(host.proxy_key)),
         *(
             *other.handshake(),
-            *first.retried().handshake(),
-            first.retried().plain_syn(),
-            first.retried().plain_syn_ack(),
+            *first.later_attempt().handshake(),
+            first.later_attempt().plain_syn(),
+            first.later_attempt().plain_syn_ack(),
         ),
     ]
     before = tracker.connections[host.token]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for tokens, sequence numbers and HMACs computed from keys, against a real connection of Linux 6.18."""
+"""Tests that tokens, sequence numbers and HMACs computed from keys equal those of a connection of Linux 6.18."""
 
 from __future__ import annotations
 

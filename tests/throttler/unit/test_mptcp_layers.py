@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the Scapy layers: options.py reads what the layers build, and the layers rebuild what they dissect."""
+"""Tests for the Scapy layers: options.py parses options that they build, and they rebuild options that they dissect."""
 
 from __future__ import annotations
 
@@ -20,72 +20,70 @@ from mptcp_throttler.mptcp import options
 from mptcp_throttler.mptcp.segment import RAW_IP, parse_frame
 
 SYN, SYN_ACK, ACK = 0x02, 0x12, 0x10
-octet, short = st.integers(0, 2**8 - 1), st.integers(0, 2**16 - 1)
-word, long = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+u8, u16 = st.integers(0, 2**8 - 1), st.integers(0, 2**16 - 1)
+u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 bit = st.integers(0, 1)
 address = st.ip_addresses().map(str)
 
 
-def built(layer: type[Packet], **fields: st.SearchStrategy[Any] | Any) -> st.SearchStrategy[Packet]:
+def build(layer: type[Packet], **fields: st.SearchStrategy[Any] | Any) -> st.SearchStrategy[Packet]:
     return st.fixed_dictionaries(
         {name: value if isinstance(value, st.SearchStrategy) else st.just(value) for name, value in fields.items()}
     ).map(lambda values: layer(**values))
 
 
 def capable(version: int, *keys: str, **more: st.SearchStrategy[Any]) -> st.SearchStrategy[Packet]:
-    return built(layers.MpCapable, version=version, flags=octet, **dict.fromkeys(keys, long), **more)
+    return build(layers.MpCapable, version=version, flags=u8, **dict.fromkeys(keys, u64), **more)
 
 
 def prio(**more: st.SearchStrategy[Any]) -> st.SearchStrategy[Packet]:
-    return built(layers.MpPrio, backup=bit, **more)
+    return build(layers.MpPrio, backup=bit, **more)
 
 
-BUILT: st.SearchStrategy[tuple[Packet, int]] = st.one_of(
+LAYERS_AND_FLAGS: st.SearchStrategy[tuple[Packet, int]] = st.one_of(
     st.tuples(capable(1), st.just(SYN)),
     st.tuples(capable(1, "sender_key"), st.just(SYN_ACK)),
     st.tuples(capable(0, "sender_key"), st.sampled_from((SYN, SYN_ACK))),
     st.tuples(capable(0, "sender_key", "receiver_key"), st.just(ACK)),
     st.tuples(capable(1, "sender_key", "receiver_key"), st.just(ACK)),
-    st.tuples(capable(1, "sender_key", "receiver_key", data_length=short), st.just(ACK)),
-    st.tuples(capable(1, "sender_key", "receiver_key", data_length=short, checksum=short), st.just(ACK)),
-    st.tuples(built(layers.MpJoinSyn, backup=bit, address_id=octet, token=word, nonce=word), st.just(SYN)),
-    st.tuples(built(layers.MpJoinSynAck, backup=bit, address_id=octet, hmac=long, nonce=word), st.just(SYN_ACK)),
-    st.tuples(built(layers.MpJoinAck, hmac=st.binary(min_size=20, max_size=20)), st.just(ACK)),
+    st.tuples(capable(1, "sender_key", "receiver_key", data_length=u16), st.just(ACK)),
+    st.tuples(capable(1, "sender_key", "receiver_key", data_length=u16, checksum=u16), st.just(ACK)),
+    st.tuples(build(layers.MpJoinSyn, backup=bit, address_id=u8, token=u32, nonce=u32), st.just(SYN)),
+    st.tuples(build(layers.MpJoinSynAck, backup=bit, address_id=u8, hmac=u64, nonce=u32), st.just(SYN_ACK)),
+    st.tuples(build(layers.MpJoinAck, hmac=st.binary(min_size=20, max_size=20)), st.just(ACK)),
     st.tuples(
-        built(
+        build(
             layers.Dss,
             flags=st.integers(0, 31),
-            data_ack=word,
-            data_sequence=word,
-            subflow_sequence=word,
-            data_length=short,
-            checksum=short | st.none(),
+            data_ack=u32,
+            data_sequence=u32,
+            subflow_sequence=u32,
+            data_length=u16,
+            checksum=u16 | st.none(),
         ),
         st.just(ACK),
     ),
     st.tuples(
-        built(
+        build(
             layers.Dss,
             flags=st.sampled_from([0b1111, 0b11111]),
-            data_ack=long,
-            data_sequence=long,
-            subflow_sequence=word,
-            data_length=short,
-            checksum=short | st.none(),
+            data_ack=u64,
+            data_sequence=u64,
+            subflow_sequence=u32,
+            data_length=u16,
+            checksum=u16 | st.none(),
         ),
         st.just(ACK),
     ),
-    st.tuples(
-        built(layers.AddAddr, address_id=octet, address=address, port=short | st.none(), hmac=long), st.just(ACK)
-    ),
-    st.tuples(built(layers.AddAddr, echo=1, address_id=octet, address=address, port=short | st.none()), st.just(ACK)),
-    st.tuples(built(layers.RemoveAddr, address_ids=st.lists(octet, min_size=1, max_size=33)), st.just(ACK)),
+    st.tuples(build(layers.AddAddr, address_id=u8, address=address, port=u16 | st.none(), hmac=u64), st.just(ACK)),
+    st.tuples(build(layers.AddAddr, echo=1, address_id=u8, address=address, port=u16 | st.none()), st.just(ACK)),
+    st.tuples(build(layers.RemoveAddr, address_ids=st.lists(u8, min_size=1, max_size=33)), st.just(ACK)),
     st.tuples(prio(), st.just(ACK)),
-    st.tuples(built(layers.MpFail, data_sequence=long), st.just(ACK)),
-    st.tuples(built(layers.MpFastclose, receiver_key=long), st.just(ACK)),
-    st.tuples(built(layers.MpTcprst, flags=st.integers(0, 15), reason=octet), st.just(0x14)),
+    st.tuples(build(layers.MpFail, data_sequence=u64), st.just(ACK)),
+    st.tuples(build(layers.MpFastclose, receiver_key=u64), st.just(ACK)),
+    st.tuples(build(layers.MpTcprst, flags=st.integers(0, 15), reason=u8), st.just(0x14)),
     st.tuples(
-        built(layers.Unknown, subtype=st.integers(9, 15), rest=st.integers(0, 15), body=st.binary(max_size=30)),
+        build(layers.Unknown, subtype=st.integers(9, 15), rest=st.integers(0, 15), body=st.binary(max_size=30)),
         st.just(ACK),
     ),
 )
@@ -131,8 +129,8 @@ def value_of(p: Packet) -> options.MptcpOption:
 
 
 @settings(max_examples=examples(600), deadline=None)
-@given(case=BUILT)
-def test_options_parser_reads_what_the_layers_build(case: tuple[Packet, int]) -> None:
+@given(case=LAYERS_AND_FLAGS)
+def test_options_built_by_the_layers_are_parsed_correctly(case: tuple[Packet, int]) -> None:
     layer, flags = case
     segment = parse_frame(
         bytes(
@@ -148,8 +146,8 @@ def test_options_parser_reads_what_the_layers_build(case: tuple[Packet, int]) ->
 
 
 @settings(max_examples=examples(600), deadline=None)
-@given(case=BUILT)
-def test_layers_dissect_what_they_build(case: tuple[Packet, int]) -> None:
+@given(case=LAYERS_AND_FLAGS)
+def test_options_built_by_the_layers_are_dissected_correctly(case: tuple[Packet, int]) -> None:
     layer, flags = case
     header = bytes(TCP(flags=flags, options=[("MSS", 1460), layers.tcp_option(layer)]))
     (dissected,) = layers.mptcp_options(header)
@@ -159,11 +157,11 @@ def test_layers_dissect_what_they_build(case: tuple[Packet, int]) -> None:
 
 
 kind_30 = st.binary(max_size=38).map(lambda body: bytes([30, len(body) + 2]) + body)
-"""Any option of that kind. `likely` makes options of every subtype with typical lengths, so that all forms are tested.
+"""Any option of this kind. `likely` generates options of every subtype with typical lengths, to cover all forms.
 """
 likely = st.builds(
     lambda first, size, body: bytes([30, size, first]) + body[: size - 3],
-    octet,
+    u8,
     st.sampled_from((3, 4, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)),
     st.binary(min_size=38, max_size=38),
 )
@@ -171,14 +169,14 @@ likely = st.builds(
 
 @settings(max_examples=examples(1500), deadline=None)
 @given(option=kind_30 | likely, flags=st.sampled_from((SYN, SYN_ACK, ACK)))
-def test_any_option_is_rebuilt_and_agrees_with_the_parser(option: bytes, flags: int) -> None:
+def test_any_option_is_rebuilt_and_parsed_as_in_options_py(option: bytes, flags: int) -> None:
     layer = layers.dissect(option)
     assert bytes(layer) == option
     parsed = options.parse_option(option, flags)
     if isinstance(parsed, options.Malformed):
         return
     if isinstance(parsed, options.MpCapable) and parsed.version != 1:
-        return  # For other versions, options.py reads only the version, whatever else the option contains.
+        return  # For other versions, options.py parses only the version.
     assert value_of(layer) == parsed
 
 
@@ -198,7 +196,7 @@ def test_options_of_real_frames_are_rebuilt() -> None:
 
 
 def test_layers_show_names_of_subtypes_and_reasons() -> None:
-    shown = repr(layers.dissect(bytes.fromhex("1e048106")))
-    assert "subtype=MP_TCPRST" in shown
-    assert "reason=middlebox interference" in shown
-    assert "flags=T" in shown
+    text = repr(layers.dissect(bytes.fromhex("1e048106")))
+    assert "subtype=MP_TCPRST" in text
+    assert "reason=middlebox interference" in text
+    assert "flags=T" in text

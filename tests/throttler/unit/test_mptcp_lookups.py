@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the look-ups in the kernel that packets trigger: how often they are made, and the effect of the answers."""
+"""Tests for look-ups in the kernel that packets trigger: their frequency, and the effect of the answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def four_tuples(count: int) -> list[FourTuple]:
 
 
 class TestLookupQueue:
-    def test_each_subflow_is_looked_up_twice_a_second_however_often_requested(self) -> None:
+    def test_each_subflow_is_looked_up_at_most_twice_a_second(self) -> None:
         lookups, (subflow,) = SocketLookupQueue(), four_tuples(1)
         requested = []
         for step in range(2000):
@@ -74,8 +74,8 @@ class TestLookupQueue:
         assert len(lookups.pop_due(5.6 + pause + 1e-6)) == 1
 
     @given(actions=st.lists(st.tuples(st.sampled_from("adt"), st.integers(0, 9), st.sampled_from((0.03, 0.1, 0.5)))))
-    def test_look_ups_are_due_as_in_the_simple_model(self, actions: list[tuple[str, int, float]]) -> None:
-        """With ten subflows, no look-up ever waits because of the limit."""
+    def test_look_ups_are_due_at_the_times_of_a_simple_model(self, actions: list[tuple[str, int, float]]) -> None:
+        """Ten subflows are too few for the limit to delay a look-up."""
         lookups, each = SocketLookupQueue(), four_tuples(10)
         now, waiting = 0.0, dict[FourTuple, float]()
         for action, index, seconds in actions:
@@ -93,8 +93,8 @@ class TestLookupQueue:
             assert len(lookups) == len(waiting)
             assert lookups.pause(now) == (max(0.0, min(waiting.values()) - now) if waiting else None)
 
-    def test_waiting_subflows_do_not_slow_down_a_look_up(self) -> None:
-        """Defect: each look-up iterated over all waiting subflows, up to a thousand."""
+    def test_look_up_time_does_not_grow_with_the_number_of_waiting_subflows(self) -> None:
+        """Defect: each look-up iterated over all waiting subflows, up to 1,000."""
         lookups = SocketLookupQueue()
         for each in four_tuples(MAX_WAITING):
             lookups.add(each, 0.0)
@@ -117,7 +117,7 @@ class TestLookupQueue:
             sys.settrace(before)
         assert steps < 100 * 60
 
-    def test_dropped_subflows_are_not_kept(self) -> None:
+    def test_dropped_subflows_are_removed(self) -> None:
         lookups = SocketLookupQueue()
         for each in four_tuples(100 * MAX_WAITING):
             lookups.add(each, 0.0)
@@ -142,7 +142,7 @@ def test_subflow_is_looked_up_after_a_reset(tracker: Tracker, host: Host, exists
 
 
 def test_all_subflows_are_looked_up_after_a_fastclose(tracker: Tracker, host: Host) -> None:
-    """The connection has lost its token, so that no event reports the connection's end."""
+    """The connection has lost its token, so no event reports its end."""
     first, second = open_connection(tracker, host), host.join()
     feed(tracker, *second.established(), first.from_client(ACK, MpFastclose(host.proxy_key)))
     requested = tracker.lookups.pop_due(host.time + 0.6)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for parsing options: every form of RFC 8684 and RFC 6824, and malformed ones."""
+"""Tests for parsing options: every form of RFC 8684 and RFC 6824, and malformed options."""
 
 from __future__ import annotations
 
@@ -144,8 +144,8 @@ def test_option_with_an_invalid_length_is_malformed(flags: int, text: str) -> No
 def test_mptcp_options_are_found_among_others() -> None:
     linux_syn = "020405b4 0402 080a2eae5a4500000000 01 03030a 1e040101"
     assert parse_options(bytes.fromhex(linux_syn), SYN) == (MpCapable(1, 1),)
-    several = "01 01 080a0000000000000000 1e0351 1e044005 00"
-    assert parse_options(bytes.fromhex(several), ACK) == (MpPrio(True), RemoveAddr((5,)))
+    two_options = "01 01 080a0000000000000000 1e0351 1e044005 00"
+    assert parse_options(bytes.fromhex(two_options), ACK) == (MpPrio(True), RemoveAddr((5,)))
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_parsing_stops_at_the_end_or_at_a_broken_option(text: str, count: int) -
 
 
 @pytest.mark.parametrize("text", ["1e", "1e00", "1e01", "1eff", "01 1e0c 0101"])
-def test_option_that_runs_past_the_header_is_malformed(text: str) -> None:
+def test_option_that_is_longer_than_the_header_is_malformed(text: str) -> None:
     (option,) = parse_options(bytes.fromhex(text), SYN)
     assert isinstance(option, Malformed)
     assert option.subtype is None
@@ -180,10 +180,10 @@ def test_every_subtype_and_length_returns_an_option() -> None:
         assert value == parse_option(option, flags)
 
 
-def lengths(subtype: int, first: int, second: int, flags: int) -> set[int]:
-    """Return the allowed lengths of an option, by the figures of RFC 8684 (section 3) and RFC 6824 for older forms.
+def allowed_lengths(subtype: int, first: int, second: int, flags: int) -> set[int]:
+    """Return the allowed lengths of an option according to RFC 8684 (section 3) and, for older forms, RFC 6824.
 
-    *first* and *second* are its octets with the subtype and after it.
+    *first* is the byte with the subtype, and *second* the next byte.
     """
     syn, ack = bool(flags & SYN), bool(flags & ACK)
     match subtype:
@@ -200,7 +200,7 @@ def lengths(subtype: int, first: int, second: int, flags: int) -> set[int]:
                 return {size, size + 2}
             return {size}
         case 3:
-            return set(range(8, 31))  # Version and echo flag determine the length: see the forms above.
+            return set(range(8, 31))  # FORMS has the lengths that version and echo flag require.
         case 4:
             return set(range(4, 41))
         case 5:
@@ -214,28 +214,28 @@ def lengths(subtype: int, first: int, second: int, flags: int) -> set[int]:
 
 
 def test_every_invalid_length_of_each_subtype_is_malformed() -> None:
-    """No value may be read from an option that is too short or too long, whatever its flags and other bits are."""
-    refused = changed = 0
-    of_data = 0, 1, 3, 5, 7, 15, 16, 31, 0x81, 0xFF
-    firsts = ((first, second) for first in range(256) for second in (of_data if first >> 4 == 2 else (0, 0xFF)))
+    """An option that is too short or too long is malformed, independent of its flags and other bits."""
+    refused = parsed = 0
+    second_bytes = 0, 1, 3, 5, 7, 15, 16, 31, 0x81, 0xFF
+    firsts = ((first, second) for first in range(256) for second in (second_bytes if first >> 4 == 2 else (0, 0xFF)))
     for (first, second), flags in product(firsts, (SYN, SYN_ACK, ACK, RST)):
         subtype = first >> 4
-        known = lengths(subtype, first, second, flags)
+        valid_lengths = allowed_lengths(subtype, first, second, flags)
         for length in range(3, 41):
             option = (bytes([30, length, first, second]) + bytes(40))[:length]
             (value,) = parse_options(option, flags)
-            if length not in known:
+            if length not in valid_lengths:
                 assert isinstance(value, Malformed), (option.hex(), flags)
                 assert (value.subtype, value.data) == (subtype, option)
                 refused += 1
             elif subtype not in (2, 3):
                 assert not isinstance(value, Malformed), (option.hex(), flags)
-                changed += 1
-    assert min(refused, changed) > 10_000
+                parsed += 1
+    assert min(refused, parsed) > 10_000
 
 
 def test_header_full_of_options_is_parsed() -> None:
-    """Thirteen options fit. Bytes after the end, and bytes hidden by a broken option, are ignored."""
+    """Thirteen options fit. Bytes after the end or after a broken option are ignored."""
     assert parse_options(b"\x1e\x03\x51" * 13 + b"\x00", ACK) == (MpPrio(True),) * 13
     assert len(parse_options(b"\x1e\x02" * 20, ACK)) == 20
     assert len(parse_options(b"\x1e\x00" * 20, ACK)) == 1
@@ -243,8 +243,8 @@ def test_header_full_of_options_is_parsed() -> None:
 
 def test_keys_do_not_appear_in_logs() -> None:
     for flags, text, value in (row[1:] for row in FORMS):
-        shown = repr(value) + str(value) + repr(parse_options(bytes.fromhex(text)[:-1], flags))
+        texts = repr(value) + str(value) + repr(parse_options(bytes.fromhex(text)[:-1], flags))
         for key in (KEY_A, KEY_B):
-            assert key.hex() not in shown
-            assert repr(key)[2:-1] not in shown
-            assert str(int.from_bytes(key, "big")) not in shown
+            assert key.hex() not in texts
+            assert repr(key)[2:-1] not in texts
+            assert str(int.from_bytes(key, "big")) not in texts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a resync in pieces: its result does not depend on their sizes, and concurrent changes lose no subflow."""
+"""Tests for a resync in parts: its result does not depend on their sizes, and concurrent changes lose no subflow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def finish(resync: Resync, limit: int = 500) -> list[Event]:
 
 
 def paths_of(host: Host) -> list[Path]:
-    """Return three subflows. The proxy opened the last one from another local port."""
+    """Return three subflows. The proxy opened the third from another local port."""
     outward = host.join("203.0.113.9")
     outward.four_tuple = outward.four_tuple._replace(local_port=45678, remote=host.client_key[:4])
     initial, join = host.initial(), host.join()
@@ -62,7 +62,7 @@ indexes = st.integers(0, len(PATHS) - 1)
     cuts=st.sets(st.integers(0, 12)),
     limit=st.integers(1, 5),
 )
-def test_result_of_a_resync_does_not_depend_on_the_pieces_of_the_dump(
+def test_result_of_a_resync_does_not_depend_on_how_the_dump_is_divided(
     tracked: list[tuple[int, int]], listed: list[tuple[int, bool]], cuts: set[int], limit: int
 ) -> None:
     items = [item for index, count in tracked if index % 3 < 2 for item in PATHS[index].established()[-count:]]
@@ -73,8 +73,10 @@ def test_result_of_a_resync_does_not_depend_on_the_pieces_of_the_dump(
     feed(divided, *items)
     expected = undivided.resync(dump, time)
     resync = divided.begin_resync(time)
-    edges = [0, *sorted(cuts), len(dump)]
-    events = [event for start, end in pairwise(edges) for event in resync.add(dump[start:end])] + finish(resync, limit)
+    boundaries = [0, *sorted(cuts), len(dump)]
+    events = [event for start, end in pairwise(boundaries) for event in resync.add(dump[start:end])] + finish(
+        resync, limit
+    )
     assert events == expected
     assert dict(divided.connections) == dict(undivided.connections)
     assert divided.table_sizes == undivided.table_sizes
@@ -82,7 +84,7 @@ def test_result_of_a_resync_does_not_depend_on_the_pieces_of_the_dump(
 
 
 class Kernel(RuleBasedStateMachine):
-    """Sockets open and close while a dump is read. Each piece was written before the latest changes.
+    """Sockets open and close while a dump is read. Each part of the dump was written before the latest changes.
 
     The dump visits the slots of a hash table in order, as in the kernel. An event may be lost.
     """
@@ -92,14 +94,14 @@ class Kernel(RuleBasedStateMachine):
         self.tracker = Tracker([PORT])
         self.subscriber = Subscriber()
         self.time = 1000.0
-        self.alive: set[int] = set()
+        self.open_indexes: set[int] = set()
         self.must_be_active: set[FourTuple] = set()
         """Existing subflows that the tracker has known since they were opened."""
         self.reported_closed: set[FourTuple] = set()
-        """Closed subflows whose end an event reported."""
+        """Closed subflows whose end was reported by an event."""
         self.resync: Resync | None = None
         self.position = 0
-        self.written: list[KernelSubflow] = []
+        self.written_part: list[KernelSubflow] = []
 
     def receive(self, events: Sequence[Event]) -> None:
         self.subscriber.receive(events)
@@ -117,19 +119,19 @@ class Kernel(RuleBasedStateMachine):
     @rule(index=indexes, lost=st.booleans())
     def open(self, index: int, lost: bool) -> None:
         path = PATHS[index]
-        if index in self.alive:
+        if index in self.open_indexes:
             return
-        if not path.is_initial and not any(other // 3 == index // 3 for other in self.alive):
+        if not path.is_initial and not any(other // 3 == index // 3 for other in self.open_indexes):
             return
-        self.alive.add(index)
+        self.open_indexes.add(index)
         self.reported_closed.discard(path.four_tuple)
         if not lost:
             self.event(path, K.CREATED if path.is_initial else K.SUBFLOW_ESTABLISHED)
 
     @rule(index=indexes, lost=st.booleans())
     def close(self, index: int, lost: bool) -> None:
-        if index in self.alive:
-            self.alive.remove(index)
+        if index in self.open_indexes:
+            self.open_indexes.remove(index)
             self.must_be_active.discard(PATHS[index].four_tuple)
             if not lost:
                 self.reported_closed.add(PATHS[index].four_tuple)
@@ -137,8 +139,8 @@ class Kernel(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 3))
     def close_connection(self, number: int) -> None:
-        indexes_of_connection = {index for index in self.alive if index // 3 == number}
-        self.alive -= indexes_of_connection
+        indexes_of_connection = {index for index in self.open_indexes if index // 3 == number}
+        self.open_indexes -= indexes_of_connection
         for index in indexes_of_connection:
             self.must_be_active.discard(PATHS[index].four_tuple)
             self.reported_closed.add(PATHS[index].four_tuple)
@@ -148,10 +150,10 @@ class Kernel(RuleBasedStateMachine):
         self.receive(self.tracker.apply_event(host.closed()))
 
     def write(self, count: int) -> list[KernelSubflow]:
-        before, self.written = self.written, []
+        before, self.written_part = self.written_part, []
         for index in range(self.position, min(self.position + count, len(PATHS))):
-            if index in self.alive:
-                self.written.append(PATHS[index].kernel_subflow())
+            if index in self.open_indexes:
+                self.written_part.append(PATHS[index].kernel_subflow())
         self.position += count
         return before
 
@@ -159,12 +161,12 @@ class Kernel(RuleBasedStateMachine):
     def begin(self, count: int) -> None:
         self.time += 0.001
         self.position = 0
-        self.resync, self.written = self.tracker.begin_resync(self.time), []
+        self.resync, self.written_part = self.tracker.begin_resync(self.time), []
         self.write(count)
 
     @precondition(lambda self: self.resync is not None)
     @rule(count=st.integers(1, 6))
-    def piece(self, count: int) -> None:
+    def read_part(self, count: int) -> None:
         assert self.resync is not None
         self.receive(self.resync.add(self.write(count)))
 
@@ -181,10 +183,13 @@ class Kernel(RuleBasedStateMachine):
     @rule()
     def complete_dump_without_changes(self) -> None:
         self.time += 5
-        self.receive(self.tracker.resync([PATHS[index].kernel_subflow() for index in sorted(self.alive)], self.time))
-        # The token must identify a subflow on another local port, so one on the listening port must be listed, too.
-        named = {index // 3 for index in self.alive if PATHS[index].four_tuple.local_port == PORT}
-        expected = {PATHS[index].four_tuple for index in self.alive if index // 3 in named}
+        self.receive(
+            self.tracker.resync([PATHS[index].kernel_subflow() for index in sorted(self.open_indexes)], self.time)
+        )
+        # A subflow on another local port is identified by its token, so a subflow on the listening port must be listed,
+        # too.
+        known_connections = {index // 3 for index in self.open_indexes if PATHS[index].four_tuple.local_port == PORT}
+        expected = {PATHS[index].four_tuple for index in self.open_indexes if index // 3 in known_connections}
         active = self.active()
         assert expected <= active
         assert {f for f in active if f.local_port == PORT} == {f for f in expected if f.local_port == PORT}
@@ -197,26 +202,26 @@ class Kernel(RuleBasedStateMachine):
         active = self.active()
         assert active >= self.must_be_active
         assert not active & self.reported_closed
-        self.must_be_active = active & {PATHS[index].four_tuple for index in self.alive}
+        self.must_be_active = active & {PATHS[index].four_tuple for index in self.open_indexes}
 
     @invariant()
     def tables_agree(self) -> None:
         check_tables(self.tracker, TrackerLimits())
-        self.subscriber.agrees_with(self.tracker)
+        self.subscriber.assert_agrees_with(self.tracker)
 
 
 Kernel.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=50, deadline=None)
 TestKernel = Kernel.TestCase
 
 
-class TestInBetween:
-    def test_unfinished_dump_closes_nothing(self, tracker: Tracker, host: Host) -> None:
+class TestConcurrentChanges:
+    def test_unfinished_dump_closes_no_subflow(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         feed(tracker, host.join("203.0.113.7").kernel(K.SUBFLOW_ESTABLISHED, token=77))
         assert tracker.needs_resync
         assert tracker.begin_resync(host.time + 5).add([]) == []
         assert known_subflows(tracker, host) == [path.four_tuple]
-        assert tracker.needs_resync, "a failed dump does not satisfy the request"
+        assert tracker.needs_resync, "a failed dump does not count as the requested one"
         assert tracker.counters.resyncs == 0
 
     def test_subflow_closed_during_a_dump_does_not_return(self, tracker: Tracker, host: Host) -> None:
@@ -242,16 +247,16 @@ class TestInBetween:
         tracker.expire(host.time + 60)
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
         tracker.expire(host.time + 60)
-        assert tracker.table_sizes["ended"] == 0, "ended subflows are remembered only until the dump ends"
+        assert tracker.table_sizes["ended"] == 0, "records of ended subflows are kept only until the dump ends"
 
-    def test_new_attempt_with_the_same_tuple_is_not_the_old_subflow(self, tracker: Tracker, host: Host) -> None:
+    def test_later_attempt_with_the_same_tuple_is_not_the_old_subflow(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         resync = tracker.begin_resync(host.time)
-        feed(tracker, path.kernel(K.SUBFLOW_CLOSED), *path.retried().handshake())
+        feed(tracker, path.kernel(K.SUBFLOW_CLOSED), *path.later_attempt().handshake())
         assert resync.add([path.kernel_subflow()]) == finish(resync) == []
 
     def test_subflow_listed_before_its_handshake_is_read_is_kept(self, tracker: Tracker, host: Host) -> None:
-        """The dump lists the subflow before its packets are read, because the buffers are read alternately."""
+        """The dump lists the subflow before its packets are read, because the two buffers are read alternately."""
         resync = tracker.begin_resync(host.time)
         path = host.initial()
         handshake = path.handshake()
@@ -260,7 +265,7 @@ class TestInBetween:
         assert finish(resync) == []
         assert known_subflows(tracker, host) == [path.four_tuple]
 
-    def test_subflow_opened_during_a_dump_stays(self, tracker: Tracker, host: Host) -> None:
+    def test_subflow_opened_during_a_dump_is_kept(self, tracker: Tracker, host: Host) -> None:
         resync = tracker.begin_resync(host.time)
         path = open_connection(tracker, host)
         assert resync.add([]) == finish(resync) == []
@@ -308,7 +313,7 @@ class TestUnchanged:
         assert tracker.connections[host.token] is before
 
     @pytest.mark.parametrize("changes", [{"backup": True}, {"remote_id": 9}, {"local_id": 9}, {"token": 9}])
-    def test_each_difference_to_the_dump_is_applied(
+    def test_each_difference_from_the_dump_is_applied(
         self, tracker: Tracker, host: Host, changes: dict[str, int]
     ) -> None:
         path = open_connection(tracker, host)
@@ -328,28 +333,28 @@ class TestUnchanged:
 
 
 class TestFull:
-    """The events about a join and about an end were lost, so that their connection seems to be full."""
+    """The events about a join and about a close were lost, so the connection seems to be full."""
 
     @staticmethod
     def full_connection() -> tuple[Tracker, list[Path], Path]:
-        """Return a tracker, its three known subflows, and a new one that replaced the second."""
+        """Return a tracker, its three known subflows, and the subflow that has replaced the second in the kernel."""
         tracker, host = Tracker([PORT], LIMITS), Host()
         paths = [host.initial(), host.join(port=11), host.join(port=12)]
         tracker.resync([path.kernel_subflow() for path in paths], 1000.0)
         return tracker, paths, host.join(port=13)
 
     @pytest.mark.parametrize("limit", [1, 500])
-    def test_excess_subflow_is_added_if_the_same_dump_frees_a_place(self, limit: int) -> None:
-        tracker, (first, _, third), new = self.full_connection()
+    def test_excess_subflow_is_added_if_the_same_dump_shows_a_closed_one(self, limit: int) -> None:
+        tracker, (first, _, third), replacement = self.full_connection()
         resync = tracker.begin_resync(1010.0)
-        assert not resync.add([new.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])
+        assert not resync.add([replacement.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])
         assert kinds(finish(resync, limit)) == [DISAGREE, CLOSED, ACTIVE]
-        assert set(known_subflows(tracker, first.host)) == {first.four_tuple, third.four_tuple, new.four_tuple}
+        assert set(known_subflows(tracker, first.host)) == {first.four_tuple, third.four_tuple, replacement.four_tuple}
         check_tables(tracker, LIMITS)
 
     def test_subflow_that_ended_before_the_end_of_the_dump_is_not_added(self) -> None:
-        tracker, (first, _, third), new = self.full_connection()
+        tracker, (first, _, third), replacement = self.full_connection()
         resync = tracker.begin_resync(1010.0)
-        resync.add([new.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])
-        tracker.apply_event(replace(new.kernel(K.SUBFLOW_CLOSED), time=1010.5))
+        resync.add([replacement.kernel_subflow(), first.kernel_subflow(), third.kernel_subflow()])
+        tracker.apply_event(replace(replacement.kernel(K.SUBFLOW_CLOSED), time=1010.5))
         assert kinds(finish(resync)) == [DISAGREE, CLOSED]

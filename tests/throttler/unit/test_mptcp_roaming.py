@@ -32,7 +32,7 @@ def full_tracker() -> tuple[Tracker, list[Path]]:
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_roaming_client_keeps_its_connection_in_a_full_table(captured: bool) -> None:
-    """Defect: any new connection displaced it. When the client returned, the kernel had to close its connection."""
+    """Defect: any new connection displaced the roaming client's, and its next join closed the connection."""
     tracker, paths = full_tracker()
     roaming = paths[0]
     before = tracker.connections[roaming.host.token].since
@@ -105,4 +105,4 @@ def test_roaming_clients_keep_their_connections_in_any_flood(actions: list[tuple
             assert connection.since == began
             assert [each.four_tuple for each in connection.subflows] == ([] if four_tuple is None else [four_tuple])
         check_tables(tracker, SMALL)
-        subscriber.agrees_with(tracker)
+        subscriber.assert_agrees_with(tracker)

@@ -11,8 +11,8 @@ from mptcp_throttler.mptcp.model import Segment
 from mptcp_throttler.mptcp.options import MpPrio
 from mptcp_throttler.mptcp.segment import ETHERNET, LINUX_COOKED, RAW_IP, parse_frame
 
-PRIO = bytes.fromhex("1e0351 00")
-TCP = struct.pack("!HHIIBBHHH", 40000, 3128, 7, 9, 6 << 4, 0x10, 100, 0, 0) + PRIO
+MP_PRIO_OPTION = bytes.fromhex("1e0351 00")
+TCP_HEADER = struct.pack("!HHIIBBHHH", 40000, 3128, 7, 9, 6 << 4, 0x10, 100, 0, 0) + MP_PRIO_OPTION
 SOURCE_4, DESTINATION_4 = bytes([198, 51, 100, 1]), bytes([192, 0, 2, 1])
 SOURCE_6, DESTINATION_6 = bytes.fromhex("20010db8" + "00" * 11 + "01"), bytes.fromhex("20010db8" + "00" * 11 + "02")
 MACS = bytes(12)
@@ -35,39 +35,39 @@ def ethernet(packet: bytes, kind: int, tags: bytes = b"") -> bytes:
 
 
 READABLE = {
-    "Ethernet IPv4": (ETHERNET, ethernet(ipv4(TCP), 0x0800)),
-    "802.1Q": (ETHERNET, ethernet(ipv4(TCP), 0x0800, bytes.fromhex("81000064"))),
-    "QinQ": (ETHERNET, ethernet(ipv4(TCP), 0x0800, bytes.fromhex("88a80001 81000064"))),
-    "raw IPv4": (RAW_IP, ipv4(TCP)),
-    "cooked IPv4": (LINUX_COOKED, bytes(14) + b"\x08\x00" + ipv4(TCP)),
-    "another link header": (4, bytes(4) + ipv4(TCP)),
-    "IPv4 options": (RAW_IP, ipv4(TCP, options=bytes(8))),
-    "IPv4 don't fragment": (RAW_IP, ipv4(TCP, fragment=0x4000)),
-    "IPv4 first fragment": (RAW_IP, ipv4(TCP, fragment=0x2000)),
-    "IPv4 BIG TCP": (RAW_IP, ipv4(TCP, total=0)),
-    "IPv4 padding": (RAW_IP, ipv4(TCP) + bytes(6)),
-    "Ethernet IPv6": (ETHERNET, ethernet(ipv6(TCP), 0x86DD)),
-    "tagged IPv6": (ETHERNET, ethernet(ipv6(TCP), 0x86DD, bytes.fromhex("81000064"))),
-    "raw IPv6": (RAW_IP, ipv6(TCP)),
-    "IPv6 jumbo": (RAW_IP, ipv6(TCP, length=0)),
+    "Ethernet IPv4": (ETHERNET, ethernet(ipv4(TCP_HEADER), 0x0800)),
+    "802.1Q": (ETHERNET, ethernet(ipv4(TCP_HEADER), 0x0800, bytes.fromhex("81000064"))),
+    "QinQ": (ETHERNET, ethernet(ipv4(TCP_HEADER), 0x0800, bytes.fromhex("88a80001 81000064"))),
+    "raw IPv4": (RAW_IP, ipv4(TCP_HEADER)),
+    "cooked IPv4": (LINUX_COOKED, bytes(14) + b"\x08\x00" + ipv4(TCP_HEADER)),
+    "another link header": (4, bytes(4) + ipv4(TCP_HEADER)),
+    "IPv4 options": (RAW_IP, ipv4(TCP_HEADER, options=bytes(8))),
+    "IPv4 don't fragment": (RAW_IP, ipv4(TCP_HEADER, fragment=0x4000)),
+    "IPv4 first fragment": (RAW_IP, ipv4(TCP_HEADER, fragment=0x2000)),
+    "IPv4 BIG TCP": (RAW_IP, ipv4(TCP_HEADER, total=0)),
+    "IPv4 padding": (RAW_IP, ipv4(TCP_HEADER) + bytes(6)),
+    "Ethernet IPv6": (ETHERNET, ethernet(ipv6(TCP_HEADER), 0x86DD)),
+    "tagged IPv6": (ETHERNET, ethernet(ipv6(TCP_HEADER), 0x86DD, bytes.fromhex("81000064"))),
+    "raw IPv6": (RAW_IP, ipv6(TCP_HEADER)),
+    "IPv6 jumbo": (RAW_IP, ipv6(TCP_HEADER, length=0)),
 }
 
 UNREADABLE = {
     "ARP": (ETHERNET, ethernet(bytes(28), 0x0806)),
-    "five tags": (ETHERNET, ethernet(ipv4(TCP), 0x0800, bytes.fromhex("81000064") * 5)),
-    "EtherType and version differ": (ETHERNET, ethernet(ipv6(TCP), 0x0800)),
-    "IP version 5": (RAW_IP, b"\x55" + ipv4(TCP)[1:]),
-    "UDP": (RAW_IP, ipv4(TCP, protocol=17)),
-    "IPv4 later fragment": (RAW_IP, ipv4(TCP, fragment=1)),
-    "IPv4 header of 16 bytes": (RAW_IP, b"\x44" + ipv4(TCP)[1:]),
-    "IPv4 shorter than its TCP header": (RAW_IP, ipv4(TCP, total=40)),
-    "TCP header of 16 bytes": (RAW_IP, ipv4(TCP[:12] + b"\x40" + TCP[13:])),
-    "TCP header longer than the packet": (RAW_IP, ipv4(TCP[:12] + b"\xf0" + TCP[13:])),
-    "IPv6 UDP": (RAW_IP, ipv6(TCP, 17)),
-    "IPv6 hop-by-hop": (RAW_IP, ipv6(bytes([6, 0]) + bytes(6) + TCP, 0)),
-    "IPv6 fragment": (RAW_IP, ipv6(bytes([6, 0, 0, 1]) + bytes(4) + TCP, 44)),
-    "IPv6 encrypted": (RAW_IP, ipv6(TCP, 50)),
-    "IPv6 shorter than its TCP header": (RAW_IP, ipv6(TCP, length=20)),
+    "five tags": (ETHERNET, ethernet(ipv4(TCP_HEADER), 0x0800, bytes.fromhex("81000064") * 5)),
+    "EtherType and version differ": (ETHERNET, ethernet(ipv6(TCP_HEADER), 0x0800)),
+    "IP version 5": (RAW_IP, b"\x55" + ipv4(TCP_HEADER)[1:]),
+    "UDP": (RAW_IP, ipv4(TCP_HEADER, protocol=17)),
+    "IPv4 later fragment": (RAW_IP, ipv4(TCP_HEADER, fragment=1)),
+    "IPv4 header of 16 bytes": (RAW_IP, b"\x44" + ipv4(TCP_HEADER)[1:]),
+    "IPv4 shorter than its TCP header": (RAW_IP, ipv4(TCP_HEADER, total=40)),
+    "TCP header of 16 bytes": (RAW_IP, ipv4(TCP_HEADER[:12] + b"\x40" + TCP_HEADER[13:])),
+    "TCP header longer than the packet": (RAW_IP, ipv4(TCP_HEADER[:12] + b"\xf0" + TCP_HEADER[13:])),
+    "IPv6 UDP": (RAW_IP, ipv6(TCP_HEADER, 17)),
+    "IPv6 hop-by-hop": (RAW_IP, ipv6(bytes([6, 0]) + bytes(6) + TCP_HEADER, 0)),
+    "IPv6 fragment": (RAW_IP, ipv6(bytes([6, 0, 0, 1]) + bytes(4) + TCP_HEADER, 44)),
+    "IPv6 encrypted": (RAW_IP, ipv6(TCP_HEADER, 50)),
+    "IPv6 shorter than its TCP header": (RAW_IP, ipv6(TCP_HEADER, length=20)),
 }
 
 
@@ -86,7 +86,7 @@ def test_invalid_frame_returns_none(link: int, frame: bytes) -> None:
 
 @pytest.mark.parametrize(("link", "frame"), READABLE.values(), ids=READABLE)
 def test_truncated_frame_returns_none(link: int, frame: bytes) -> None:
-    length = frame.index(PRIO) + len(PRIO)
+    length = frame.index(MP_PRIO_OPTION) + len(MP_PRIO_OPTION)
     for size in range(length):
         assert parse_frame(frame[:size], 1.5, "eth0", link) is None
     assert parse_frame(frame[:length], 1.5, "eth0", link) is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the clients' shares of the connection table: connections beyond a share are reported and closed."""
+"""Tests for the clients' shares of the connection table: connections above a share are reported and closed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXCESS = "connection-excess"
 CREATED, JOINED = KernelEventKind.CREATED, KernelEventKind.SUBFLOW_ESTABLISHED
 
 
-def packed(client: int) -> bytes:
+def client_address(client: int) -> bytes:
     return bytes([192, 0, 2, client])
 
 
@@ -38,15 +38,15 @@ def packed(client: int) -> bytes:
 @given(room=st.integers(1, 40), actions=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=200))
 def test_client_may_have_as_many_connections_as_are_free(room: int, actions: list[tuple[int, bool]]) -> None:
     shares, counts = ConnectionShares(room), Counter[int]()
-    for client, takes in actions:
+    for client, opens in actions:
         free = room - counts.total()
-        assert shares.allows(packed(client)) is (counts[client] < free)
-        if takes and shares.allows(packed(client)):
+        assert shares.allows(client_address(client)) is (counts[client] < free)
+        if opens and shares.allows(client_address(client)):
             counts[client] += 1
-            shares.add(packed(client))
-        elif not takes and counts[client]:
+            shares.add(client_address(client))
+        elif not opens and counts[client]:
             counts[client] -= 1
-            shares.release(packed(client))
+            shares.release(client_address(client))
         assert (shares.total, len(shares.counts)) == (counts.total(), len(+counts))
         assert 0 <= shares.total <= room
 
@@ -54,13 +54,15 @@ def test_client_may_have_as_many_connections_as_are_free(room: int, actions: lis
 @given(room=st.integers(1, 300), clients=st.integers(1, 6))
 def test_clients_at_their_limits_leave_room_for_another_client(room: int, clients: int) -> None:
     shares = ConnectionShares(room)
-    tried = [shares.add(packed(n)) for _ in range(room) for n in range(clients) if shares.allows(packed(n))]
-    free = room - len(tried)
+    admitted = [
+        shares.add(client_address(n)) for _ in range(room) for n in range(clients) if shares.allows(client_address(n))
+    ]
+    free = room - len(admitted)
     assert free >= room // (clients + 1)
-    assert max(Counter(tried).values()) <= free + 1, "the last connection went to a client with no more than was left"
+    assert max(Counter(admitted).values()) <= free + 1, "no client's count exceeds the rest by more than one"
     for _ in range((free + 1) // 2):
-        assert shares.allows(packed(99)), "another client finds room for half of the rest"
-        shares.add(packed(99))
+        assert shares.allows(client_address(99)), "another client gets half of the rest"
+        shares.add(client_address(99))
 
 
 def test_ipv6_network_counts_as_one_client() -> None:
@@ -73,8 +75,8 @@ def test_ipv6_network_counts_as_one_client() -> None:
         "2001:db8::/64 has 2 connections; there is room for 2 more of all clients together"
     )
     assert shares.allows(ip_address("2001:db8:0:1::").packed)
-    assert shares.allows(packed(1))
-    assert shares.describe(packed(1)).startswith("192.0.2.1 has 0 connections")
+    assert shares.allows(client_address(1))
+    assert shares.describe(client_address(1)).startswith("192.0.2.1 has 0 connections")
 
 
 # The tracker
@@ -95,42 +97,42 @@ def tracker_with_full_share() -> tuple[Tracker, list[Path]]:
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_connection_beyond_a_share_is_reported_and_another_client_has_room(captured: bool) -> None:
+def test_connection_above_a_share_is_reported_and_another_client_has_room(captured: bool) -> None:
     tracker, paths = tracker_with_full_share()
-    more = path_of(99)
-    (event,) = feed(tracker, *(more.handshake() if captured else ()), more.kernel(CREATED))
-    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, more.host.token, more.four_tuple)
+    excess_path = path_of(99)
+    (event,) = feed(tracker, *(excess_path.handshake() if captured else ()), excess_path.kernel(CREATED))
+    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, excess_path.host.token, excess_path.four_tuple)
     assert event.detail == "192.0.2.0 has 6 connections; there is room for 6 more of all clients together"
     assert len(tracker.connections) == MAX_CONNECTIONS // 2, "the earlier connections stay"
     assert tracker.counters.connections_refused == 1
     assert kinds_of_events(tracker, path_of(1, client=1).kernel(CREATED)) == [OPENED, ACTIVE]
     check_tables(tracker, SMALL)
     feed(tracker, *(path.host.closed() for path in paths[:2]))
-    assert kinds_of_events(tracker, more.kernel(CREATED)) == [OPENED, ACTIVE], (
+    assert kinds_of_events(tracker, excess_path.kernel(CREATED)) == [OPENED, ACTIVE], (
         "a new connection fits when two have closed"
     )
 
 
 @pytest.mark.parametrize("captured", [True, False])
-def test_join_of_a_refused_connection_takes_no_share(captured: bool) -> None:
-    """Defect: the join was counted for its own source address.
+def test_join_of_a_refused_connection_does_not_count_for_a_share(captured: bool) -> None:
+    """Defect: the join counted for its own source address.
 
-    Therefore the next connection of that client was refused.
+    So the next connection of that client was refused.
     """
     tracker, _ = tracker_with_full_share()
-    more = path_of(99)
-    feed(tracker, more.kernel(CREATED))
-    join, count = more.host.join(port=7), len(tracker.connections)
+    excess_path = path_of(99)
+    feed(tracker, excess_path.kernel(CREATED))
+    join, count = excess_path.host.join(port=7), len(tracker.connections)
     if captured:
         feed(tracker, *join.handshake())
     event = feed(tracker, join.kernel(JOINED))[-1]
-    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, more.host.token, join.four_tuple)
+    assert (event.kind.value, event.token, event.four_tuple) == (EXCESS, excess_path.host.token, join.four_tuple)
     assert len(tracker.connections) == count
     assert tracker.counters.connections_refused == 1, "a refused connection is counted once"
     check_tables(tracker, SMALL)
 
 
-def test_connection_without_subflows_keeps_its_share_while_it_lingers() -> None:
+def test_connection_without_subflows_counts_until_its_timeout() -> None:
     tracker, paths = tracker_with_full_share()
     for path in paths:
         assert kinds_of_events(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED)) == [CLOSED]
@@ -142,14 +144,14 @@ def test_connection_without_subflows_keeps_its_share_while_it_lingers() -> None:
     check_tables(tracker, SMALL)
 
 
-def test_connection_whose_end_was_lost_keeps_its_share_while_it_lingers() -> None:
+def test_connection_whose_close_event_was_lost_counts_until_its_timeout() -> None:
     tracker, paths = tracker_with_full_share()
-    more = [path_of(number) for number in (98, 99)]
+    excess_paths = [path_of(number) for number in (98, 99)]
     now = max(path.host.time for path in paths) + 10
-    dump = [path.kernel_subflow() for path in (*more, *paths[2:])]
+    dump = [path.kernel_subflow() for path in (*excess_paths, *paths[2:])]
     events = tracker.resync(dump, now)
     excess_events = [event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS]
-    assert excess_events == [path.four_tuple for path in more]
+    assert excess_events == [path.four_tuple for path in excess_paths]
     check_tables(tracker, SMALL)
     tracker.expire(now + SMALL.closed_linger)
     events = tracker.resync(dump, now + 2 * SMALL.closed_linger)
@@ -157,16 +159,16 @@ def test_connection_whose_end_was_lost_keeps_its_share_while_it_lingers() -> Non
     check_tables(tracker, SMALL)
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-def test_dump_counts_a_connection_for_its_first_subflows_client(backwards: bool) -> None:
+@pytest.mark.parametrize("reverse", [False, True])
+def test_dump_counts_a_connection_for_its_first_subflows_client(reverse: bool) -> None:
     """The order of the dump does not matter. All subflows of an excess connection are reported."""
     tracker = Tracker([PORT], SMALL)
     paths = [path_of(number) for number in range(MAX_CONNECTIONS // 2 + 2)]
     joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
     dump = [each.kernel_subflow() for pair in zip(paths, joins, strict=True) for each in pair]
-    events = tracker.resync(reversed(dump) if backwards else dump, 2000.0)
+    events = tracker.resync(reversed(dump) if reverse else dump, 2000.0)
     excess_events = {event.four_tuple for event in events if event.kind is EventKind.CONNECTION_EXCESS}
-    tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.subflows}
+    tracked = {each.four_tuple for connection in tracker.connections.values() for each in connection.subflows}
     assert len(tracker.connections) == MAX_CONNECTIONS // 2
     assert tracked | excess_events == {entry.four_tuple for entry in dump}
     assert len(excess_events) == 4
@@ -174,7 +176,7 @@ def test_dump_counts_a_connection_for_its_first_subflows_client(backwards: bool)
     check_tables(tracker, SMALL)
 
 
-# These connections are older than the daemon.
+# Connections that are older than the daemon
 
 
 @given(
@@ -183,27 +185,27 @@ def test_dump_counts_a_connection_for_its_first_subflows_client(backwards: bool)
     st.integers(1, 5),
 )
 @example([(0, True)] * (MAX_CONNECTIONS // 2) + [(1, True)] * (MAX_CONNECTIONS // 4), Random(1), 5)
-def test_restart_keeps_connections_within_the_rule_in_any_order(
-    actions: list[tuple[int, bool]], chance: Random, size: int
+def test_restart_keeps_allowed_connections_in_any_order(
+    actions: list[tuple[int, bool]], rng: Random, size: int
 ) -> None:
-    """Defect: a client that had filled its share before other clients came seemed to exceed its share."""
+    """Defect: a client that had filled its share before other clients connected seemed to exceed it."""
     shares, in_kernel = ConnectionShares(MAX_CONNECTIONS), list[tuple[int, int]]()
     for number, (client, opens) in enumerate(actions):
-        if opens and shares.allows(packed(client)):
-            shares.add(packed(client))
+        if opens and shares.allows(client_address(client)):
+            shares.add(client_address(client))
             in_kernel.append((number, client))
         elif not opens and in_kernel:
-            shares.release(packed(in_kernel.pop(0)[1]))
+            shares.release(client_address(in_kernel.pop(0)[1]))
     paths = [path_of(number, client) for number, client in in_kernel]
     joins = [path.host.join("203.0.113.1", 2000 + number) for number, path in enumerate(paths)]
     dump = [path.kernel_subflow() for path in (*paths, *joins)]
-    chance.shuffle(dump)
+    rng.shuffle(dump)
     tracker = Tracker([PORT], SMALL)
     resync = tracker.begin_resync(2000.0)
     events = [event for start in range(0, len(dump), size) for event in resync.add(dump[start : start + size])]
-    events += [event for more in resync.finish() for event in more]
+    events += [event for step in resync.finish() for event in step]
     assert EXCESS not in kinds(events)
-    tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.subflows}
+    tracked = {each.four_tuple for connection in tracker.connections.values() for each in connection.subflows}
     assert tracked == {entry.four_tuple for entry in dump}
     check_tables(tracker, SMALL)
 
@@ -215,9 +217,7 @@ def test_older_connections_of_a_client_keep_half_of_the_room() -> None:
     events = tracker.resync([path.kernel_subflow() for path in (*others, *paths)], 2000.0)
     assert (len(tracker.connections), kinds(events).count(EXCESS)) == (2 + MAX_CONNECTIONS // 2, MAX_CONNECTIONS // 2)
     feed(tracker, paths[0].host.closed())
-    assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS], (
-        "its client already has more connections than there is room for"
-    )
+    assert kinds_of_events(tracker, path_of(99).kernel(CREATED)) == [EXCESS], "its client already exceeds its share"
     assert kinds_of_events(tracker, path_of(1, client=3).kernel(CREATED)) == [OPENED, ACTIVE]
     stay = [*others, *paths[1 : MAX_CONNECTIONS // 2], path_of(1, client=3), path_of(97, 1), path_of(98, 1)]
     assert EXCESS not in kinds(tracker.resync([path.kernel_subflow() for path in stay], 2010.0))
@@ -225,24 +225,26 @@ def test_older_connections_of_a_client_keep_half_of_the_room() -> None:
     assert kinds(events) == [EXCESS], "the rule also applies to a later dump"
 
 
-def test_clients_that_filled_the_table_before_leave_room_for_another() -> None:
+def test_clients_that_had_filled_the_table_leave_room_for_another() -> None:
     tracker = Tracker([PORT], SMALL)
     dump = [path_of(number, client).kernel_subflow() for number in range(MAX_CONNECTIONS) for client in (0, 1)]
     assert EXCESS in kinds(tracker.resync(dump, 2000.0))
-    counts = Counter(shown.subflows[0].four_tuple.remote for shown in tracker.connections.values())
+    counts = Counter(connection.subflows[0].four_tuple.remote for connection in tracker.connections.values())
     assert sorted(counts.values()) == [MAX_CONNECTIONS // 3, MAX_CONNECTIONS // 3 + 1], (
-        "each client keeps a third, as the rule says"
+        "each client keeps a third, according to the rule"
     )
     assert kinds_of_events(tracker, path_of(1, client=2).kernel(CREATED)) == [OPENED, ACTIVE]
 
 
 @given(st.integers(1, 40), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4).map(bool)), max_size=90))
-def test_connections_within_the_rule_may_be_older_in_any_order(room: int, actions: list[tuple[int, bool]]) -> None:
+def test_allowed_connections_are_allowed_after_a_restart_in_any_order(
+    room: int, actions: list[tuple[int, bool]]
+) -> None:
     shares, in_kernel = ConnectionShares(room), list[bytes]()
     for client, opens in actions:
-        if opens and shares.allows(packed(client)):
-            assert shares.allows_older(packed(client))
-            in_kernel.append(shares.add(packed(client)))
+        if opens and shares.allows(client_address(client)):
+            assert shares.allows_older(client_address(client))
+            in_kernel.append(shares.add(client_address(client)))
         elif not opens and in_kernel:
             shares.release(in_kernel.pop(0))
     listed = ConnectionShares(room)
@@ -260,7 +262,7 @@ def test_rule_applies_to_new_connections_before_the_first_dump_ends() -> None:
 
 
 ACTIONS = st.tuples(
-    st.sampled_from(["opens", "opens", "joins", "ends", "ends unnoticed", "forged", "waits", "dump"]),
+    st.sampled_from(["opens", "opens", "joins", "ends", "ends without an event", "forged", "waits", "dump"]),
     st.integers(0, 3),
     st.integers(0, 9),
 )
@@ -284,7 +286,7 @@ def test_each_connection_of_the_kernel_is_tracked_or_reported(
             join = host.join(f"203.0.113.{client}", 2000 + number)
             in_kernel[host.token][join.four_tuple] = join
             events = feed(tracker, join.kernel(JOINED))
-        elif action in ("ends", "ends unnoticed") and in_kernel.pop(host.token, None) is not None:
+        elif action in ("ends", "ends without an event") and in_kernel.pop(host.token, None) is not None:
             events = feed(tracker, host.closed()) if action == "ends" else []
         elif action == "forged" and host.token not in in_kernel:
             events = feed(tracker, *path.handshake())
@@ -299,7 +301,7 @@ def test_each_connection_of_the_kernel_is_tracked_or_reported(
         for event in events:
             if event.kind is EventKind.CONNECTION_EXCESS:
                 in_kernel.pop(event.token, None)
-        tracked = {each.four_tuple for shown in tracker.connections.values() for each in shown.subflows}
+        tracked = {each.four_tuple for connection in tracker.connections.values() for each in connection.subflows}
         assert {four_tuple for paths in in_kernel.values() for four_tuple in paths} <= tracked
         check_tables(tracker, SMALL)
 
@@ -308,13 +310,13 @@ def test_each_connection_of_the_kernel_is_tracked_or_reported(
 
 
 class Sockets:
-    def __init__(self, keeps: Callable[[int], bool] = lambda _: False) -> None:
-        """Create a fake. *keeps*: the numbers of the sockets that the kernel refuses to close, counted from 0."""
+    def __init__(self, refuses_to_close: Callable[[int], bool] = lambda _: False) -> None:
+        """Create a fake. *refuses_to_close* returns whether the kernel refuses to close the socket at an index."""
         self.closed: list[FourTuple] = []
-        self._keeps = keeps
+        self._refuses_to_close = refuses_to_close
 
     def close_sockets(self, four_tuples: Sequence[FourTuple]) -> dict[FourTuple, str]:
-        still_open = [each for number, each in enumerate(four_tuples) if self._keeps(number)]
+        still_open = [each for number, each in enumerate(four_tuples) if self._refuses_to_close(number)]
         self.closed += [each for each in four_tuples if each not in still_open]
         return dict.fromkeys(still_open, str(refusal(struct.pack("=i", -95), "close TCP sockets")))
 
@@ -346,14 +348,14 @@ def test_reported_connections_are_closed_and_logged(caplog: pytest.LogCaptureFix
 def test_connection_that_is_not_closed_is_logged_as_uncapped(
     caplog: pytest.LogCaptureFixture, dry_run: bool, words: str
 ) -> None:
-    sockets = Sockets(keeps=lambda _: True)
+    sockets = Sockets(refuses_to_close=lambda _: True)
     close_excess(sockets, excess_events(), dry_run=dry_run)
     assert words in caplog.text
     assert caplog.messages[0].endswith("; it is not capped")
 
 
-def test_only_connections_that_stay_are_logged_as_uncapped(caplog: pytest.LogCaptureFixture) -> None:
-    close_excess(Sockets(keeps=lambda number: number == 1), excess_events(3))
+def test_only_connections_that_stay_open_are_logged_as_uncapped(caplog: pytest.LogCaptureFixture) -> None:
+    close_excess(Sockets(refuses_to_close=lambda number: number == 1), excess_events(3))
     assert [message.endswith("; it is not capped") for message in caplog.messages] == [False, True, False]
     assert [message.endswith(": closed") for message in caplog.messages] == [True, False, True]
 

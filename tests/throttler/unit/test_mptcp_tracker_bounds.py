@@ -36,11 +36,11 @@ def hosts_with_times(count: int) -> list[Host]:
 
 
 class TestFloods:
-    def test_connections_beyond_the_limit_are_reported(self, tracker: Tracker) -> None:
+    def test_connections_above_the_limit_are_reported(self, tracker: Tracker) -> None:
         hosts = hosts_with_times(SMALL.max_connections + 5)
         paths = [host.initial(f"198.51.100.{number}") for number, host in enumerate(hosts)]
-        events_seen = [kinds_of_events(tracker, *path.established()) for path in paths]
-        assert events_seen == [[OPENED, ACTIVE]] * SMALL.max_connections + [["connection-excess"]] * 5
+        event_kinds = [kinds_of_events(tracker, *path.established()) for path in paths]
+        assert event_kinds == [[OPENED, ACTIVE]] * SMALL.max_connections + [["connection-excess"]] * 5
         check_tables(tracker, SMALL)
         assert kinds(tracker.resync([path.kernel_subflow() for path in paths], 1100.0)) == ["connection-excess"] * 5
         late = Host("late", 1101.0).initial("198.51.100.99")
@@ -55,7 +55,7 @@ class TestFloods:
         assert tracker.table_sizes["ended"] == SMALL.max_remembered
 
 
-def test_connection_takes_little_memory() -> None:
+def test_memory_per_connection_is_bounded() -> None:
     """10,000 connections with two subflows each must take less than 25 MB, including the snapshots for readers."""
     count = 400
     hosts = [Host(f"host {number}") for number in range(count)]
@@ -97,7 +97,7 @@ def test_timed_table_is_ordered_by_last_put() -> None:
     assert (table.pop("a"), table.pop("a"), table.get("z"), len(table)) == (3, None, None, 0)
 
 
-def test_timed_table_stays_in_order_if_times_do_not() -> None:
+def test_timed_table_stays_in_order_if_times_are_not_in_order() -> None:
     table: TimedTable[str, str] = TimedTable(2)
     evicted = [table.put(key, key, time) for key, time in (("late", 5.0), ("early", 3.0), ("early", 3.0), ("new", 4.0))]
     assert (evicted, "late" in table) == ([False, False, False, True], False)
@@ -109,7 +109,7 @@ def test_snapshots_do_not_change(tracker: Tracker) -> None:
     path = Host().initial()
     feed(tracker, *path.established())
     before = tracker.connections[path.host.token]
-    assert tracker.connections[path.host.token] is before, "the snapshot is made once"
+    assert tracker.connections[path.host.token] is before, "the snapshot is created once"
     feed(tracker, path.kernel(KernelEventKind.SUBFLOW_CLOSED))
     assert [each.four_tuple for each in before.subflows] == [path.four_tuple]
     assert known_subflows(tracker, path.host) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the tracker and the kernel's records: events, dumps, and disagreements between them."""
+"""Tests for the tracker's use of kernel events and dumps, and for disagreements."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TestEvents:
 
     @pytest.mark.parametrize("exists", [True, False])
     def test_unlisted_subflow_is_looked_up_after_each_dump(self, tracker: Tracker, host: Host, exists: bool) -> None:
-        """Defect: such a subflow was forgotten as idle after six hours."""
+        """Defect: such a subflow expired as idle after six hours."""
         initial, path = open_connection(tracker, host), host.join()
         path.four_tuple = path.four_tuple._replace(local_port=4000)
         feed(tracker, path.kernel(K.SUBFLOW_ESTABLISHED))
@@ -98,7 +98,7 @@ class TestEvents:
         assert tracker.connections[host.token].subflows[0].backup
         assert tracker.counters.disagreements == 0
 
-    def test_ipv4_mapped_addresses_are_the_same_subflow(self, tracker: Tracker, host: Host) -> None:
+    def test_ipv4_mapped_addresses_identify_the_same_subflow(self, tracker: Tracker, host: Host) -> None:
         path = open_connection(tracker, host)
         mapped = host.initial(address="::ffff:198.51.100.1", proxy="::ffff:192.0.2.1")
         assert kinds_of_events(tracker, mapped.kernel(K.CREATED)) == []
@@ -113,7 +113,7 @@ class TestDisagreement:
         assert [s.four_tuple for s in tracker.connections[77].subflows] == [path.four_tuple]
         assert known_subflows(tracker, host) == []
 
-    def test_event_with_other_address_identifiers_corrects_them(self, tracker: Tracker, host: Host) -> None:
+    def test_event_with_other_address_identifiers_corrects_the_tracker(self, tracker: Tracker, host: Host) -> None:
         open_connection(tracker, host)
         path = host.join()
         feed(tracker, *path.established())
@@ -144,7 +144,7 @@ class TestResync:
         assert kinds(tracker.resync([path.kernel_subflow(), join.kernel_subflow()], host.time + 5)) == [ACTIVE]
         assert tracker.counters.disagreements == 0
 
-    def test_resync_closes_subflows_that_the_kernel_lacks(self, tracker: Tracker, host: Host) -> None:
+    def test_resync_closes_subflows_that_the_dump_lacks(self, tracker: Tracker, host: Host) -> None:
         open_connection(tracker, host)
         assert kinds(tracker.resync([], host.time + 5)) == [DISAGREE, CLOSED]
         assert known_subflows(tracker, host) == []
@@ -182,10 +182,10 @@ class TestResync:
 
     def test_resync_adds_other_ports_only_for_a_known_token(self, tracker: Tracker, host: Host) -> None:
         initial, known, foreign = host.initial(), host.join(), Host("foreign").initial()
-        elsewhere = [
+        on_other_port = [
             path.kernel_subflow(four_tuple=path.four_tuple._replace(local_port=45678)) for path in (known, foreign)
         ]
-        assert kinds(tracker.resync([initial.kernel_subflow(), *elsewhere], host.time)) == [OPENED, ACTIVE, ACTIVE]
+        assert kinds(tracker.resync([initial.kernel_subflow(), *on_other_port], host.time)) == [OPENED, ACTIVE, ACTIVE]
         assert list(tracker.connections) == [host.token]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for netlink requests with a fake kernel: ends of dumps, sequence numbers, refusals, and closed sockets."""
+"""Tests for netlink requests to a fake kernel: ends of dumps, sequence numbers, refusals, and closed sockets."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def connect_fake(netlink: NetlinkSocket, answer: Callable[[int], list[bytes]]) -
     return netlink
 
 
-def test_dump_that_ends_with_an_error_raises_it() -> None:
+def test_dump_that_ends_with_an_error_raises_the_error() -> None:
     netlink = connect_fake(
         NetlinkSocket(ROUTE), lambda n: [message(9, n, b"one"), message(NLMSG_DONE, n, struct.pack("=i", -105))]
     )
@@ -91,7 +91,7 @@ def test_sequence_numbers_restart_after_the_largest() -> None:
     assert netlink.ask(8, b"", "ask") == b"answer"
 
 
-def test_socket_look_ups_continue_after_the_largest_sequence_number() -> None:
+def test_socket_look_ups_work_after_the_largest_sequence_number() -> None:
     diagnostics = SocketDiagnostics((3128,))
     connect_fake(diagnostics._look_ups, lambda n: [message(NLMSG_ERROR, n, struct.pack("=i", -2))])
     diagnostics._look_ups._sequence = 0xFFFFFFF0
@@ -112,8 +112,8 @@ def test_refused_look_up_raises_after_all_answers_were_read() -> None:
     diagnostics.close()
 
 
-def test_request_to_close_a_socket_names_its_cookie() -> None:
-    """Without the cookie, the kernel would close the listening socket if the named socket no longer exists."""
+def test_request_to_close_a_socket_contains_its_cookie() -> None:
+    """Without the cookie, the kernel would close the listening socket if the connection's socket no longer exists."""
     four_tuple = FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", 1)
     request = exact_request(four_tuple, 0x1122334455667788)
     look_up = exact_request(four_tuple)
@@ -138,7 +138,7 @@ def test_missing_socket_is_not_closed() -> None:
 
 
 class KernelWithSockets(FakeKernel):
-    """Finds every socket that is looked up, and closes it on request.
+    """A kernel that finds every requested socket, and closes it on request.
 
     *refused*: errors by kind of request and remote port. *failures*: errors of reading the answer to a datagram,
     counted from 0.
@@ -183,7 +183,7 @@ NO_BUFFER_SPACE = OSError(errno.ENOBUFS, "No buffer space available")
 def close_many(
     refused: Mapping[tuple[int, int], int], failures: Mapping[int, OSError]
 ) -> tuple[KernelWithSockets, dict[int, str]]:
-    """Close 200 sockets with remote ports from 1 on. Return the kernel, and the reasons for those that stayed open."""
+    """Close 200 sockets with remote ports from 1. Return the kernel, and the reasons for sockets that stayed open."""
     kernel = KernelWithSockets(refused, failures)
     diagnostics = SocketDiagnostics((3128,))
     diagnostics._look_ups._socket.close()
@@ -196,7 +196,7 @@ def close_many(
 
 
 def test_sockets_that_stay_open_are_returned_and_the_others_closed() -> None:
-    """Defect: one refused look-up left all sockets open, and one open socket was reported for all of them."""
+    """Defect: after one refused look-up, all sockets stayed open, and one open socket was reported as all."""
     refused = {
         (SOCK_DIAG_BY_FAMILY, 2): errno.ENOMEM,
         (SOCK_DIAG_BY_FAMILY, 3): errno.ENOENT,
@@ -211,15 +211,15 @@ def test_sockets_that_stay_open_are_returned_and_the_others_closed() -> None:
     }
 
 
-@pytest.mark.parametrize("unread", [0, 1])
-def test_unreadable_answers_do_not_prevent_closing_other_sockets(unread: int) -> None:
-    """This applies to answers to look-ups and to closes. It is unknown which sockets of that batch stayed open."""
-    kernel, still_open = close_many({}, {unread: NO_BUFFER_SPACE})
+@pytest.mark.parametrize("unreadable_datagram", [0, 1])
+def test_unreadable_answers_do_not_prevent_closing_other_sockets(unreadable_datagram: int) -> None:
+    """The answers are those to look-ups or to closes. All sockets of that batch are reported as open."""
+    kernel, still_open = close_many({}, {unreadable_datagram: NO_BUFFER_SPACE})
     batch = list(still_open)
     assert batch == list(range(1, len(batch) + 1)), "the first batch stays open"
     assert kernel.closed == list(range(len(batch) + 1, 201))
     assert 0 < len(batch) < 200
-    assert all("No buffer space available" in why for why in still_open.values())
+    assert all("No buffer space available" in reason for reason in still_open.values())
 
 
 def test_only_one_timeout_passes_if_the_kernel_does_not_answer() -> None:
@@ -229,12 +229,12 @@ def test_only_one_timeout_passes_if_the_kernel_does_not_answer() -> None:
     assert list(still_open) == [port for port in range(1, 201) if port not in kernel.closed]
 
 
-def test_failed_socket_dump_raises_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: after the kernel had no memory for the rest of a dump, each later dump waited in vain for ten seconds."""
+def test_failed_socket_dump_raises_and_the_next_dump_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect: after the kernel had no memory for the rest of a dump, each later dump timed out after 10 s."""
     diagnostics = SocketDiagnostics((3128,))
     answers: list[Callable[[int], list[bytes]]] = [
         lambda n: [message(NLMSG_DONE, n, struct.pack("=i", -105))],
-        lambda n: [message(0, n, b"")],  # There is nothing more, so that nothing else can be read from the fake.
+        lambda n: [message(0, n, b"")],  # The fake has no further answers.
         lambda n: [message(NLMSG_DONE, n, bytes(4))],
     ]
     monkeypatch.setattr(
@@ -248,7 +248,7 @@ def test_failed_socket_dump_raises_and_the_next_one_works(monkeypatch: pytest.Mo
 
 
 def test_lack_of_descriptors_is_a_kernel_error_for_the_upload_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: in this case an OSError ended the daemon, which removed all caps."""
+    """Defect: an OSError ended the daemon, so all caps were removed."""
 
     def refuse() -> None:
         raise OSError(errno.EMFILE, "Too many open files")

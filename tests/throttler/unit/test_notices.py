@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for notices of foreign changes: names from the kernel and of processes may contain any bytes."""
+"""Tests for notices of foreign changes: names of interfaces and processes may contain any bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_process_name_cut_within_a_character_is_decoded() -> None:
 
 
 def test_interface_name_that_is_not_text_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: other notices in the same datagram were lost."""
+    """Defect: the other notices in the same datagram were lost."""
     # The constructor needs privileges, so it is not called.
     monkeypatch.setattr("mptcp_throttler.kernel.notices.NoticeSource.__init__", lambda *_: None)
     notices = LinkNotices(["w0"], 0x4D50)

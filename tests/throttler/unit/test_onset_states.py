@@ -16,7 +16,9 @@ from mptcp_throttler.shaping.plan import DRAIN_SECONDS
 
 NUMBERS = st.integers(1, 4)
 STEPS = st.one_of(
-    st.tuples(st.sampled_from(["cap", "young", "uncap", "rest", "end", "gone", "busy", "idle", "again"]), NUMBERS),
+    st.tuples(
+        st.sampled_from(["cap", "young", "uncap", "rest", "end", "closed", "busy", "idle", "new cookie"]), NUMBERS
+    ),
     st.tuples(st.just("wait"), st.sampled_from([1, 5, 50, 500])),
     st.tuples(st.just("missed"), st.just(0)),
 )
@@ -37,11 +39,11 @@ def test_each_subflow_is_in_the_tables_of_its_state_until_it_ends(steps: list[tu
                 scene.planner.set_verdicts(number, [uncapped(number, cap)._replace(rests=True)], NOW)
             case "end":
                 scene.planner.set_verdicts(number, (), NOW)
-            case "gone":
+            case "closed":
                 scene.tcp.pop(each, None)
             case "busy" | "idle":
                 scene.tcp[each] = MUCH_IN_FLIGHT if step == "busy" else IDLE
-            case "again":
+            case "new cookie":
                 scene.cookies[each] = scene.cookies.get(each, number) + 100
             case "missed":
                 scene.perform(scene.transitions.handle_failed_sampling(now))

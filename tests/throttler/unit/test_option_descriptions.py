@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for descriptions of MPTCP options in words."""
+"""Tests for the text descriptions of MPTCP options."""
 
 from __future__ import annotations
 

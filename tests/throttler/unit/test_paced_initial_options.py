@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for writing initial socket options to the kernel: only differences, while the event loop keeps running."""
+"""Tests for writing initial socket options to the kernel: only differences, and without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def client(number: int) -> Network:
 
 
 def prefixes(count: int, options: InitialOptions = CAPPED) -> dict[Network, InitialOptions]:
-    """Return initial options of *count* prefixes. Each call returns equal, but not identical objects."""
+    """Return initial options of *count* prefixes. The objects of two calls are equal, but not identical."""
     return {ip_network(((172 << 24) + number * 256, 24)): options for number in range(count)}
 
 
 class CountingPacing(FakePacing):
-    """Records what each call sets."""
+    """Fake pacing that records the changes of each call."""
 
     refusal = ""
 
@@ -72,7 +72,7 @@ class Scene:
     async def begin(self) -> None:
         await self.paced.prepare(load_policy("version: 1\npaths: {a: {subflow: initial}}\nrules: []\n", "p"))
 
-    def remember_clients(self, clients: int) -> None:
+    def set_single_path_clients(self, clients: int) -> None:
         self.paced.set_clients({address(number): True for number in range(clients)})
 
 
@@ -86,12 +86,12 @@ def scene() -> Scene:
 def test_unchanged_initial_options_are_not_written_again(scene: Scene) -> None:
     """Defect: a reload wrote all prefixes and all single clients again.
 
-    For 100 ms, the daemon answered nothing else.
+    This blocked the event loop for 100 ms.
     """
 
     async def reload() -> None:
-        scene.remember_clients(CLIENTS)
-        assert scene.kernel.take_calls() == [], "no options are written while nothing is capped"
+        scene.set_single_path_clients(CLIENTS)
+        assert scene.kernel.take_calls() == [], "no options are written while no prefix is capped"
         await scene.paced.set_initial_options(prefixes(300))
         assert scene.kernel.initial_options == prefixes(300) | {
             client(number): UNANTICIPATED for number in range(CLIENTS)
@@ -118,7 +118,7 @@ def test_options_of_single_clients_are_written_while_the_loop_runs(scene: Scene)
             await asyncio.sleep(0)
 
     async def reload_twice() -> None:
-        scene.remember_clients(CLIENTS)
+        scene.set_single_path_clients(CLIENTS)
         other_task = asyncio.create_task(count_iterations())
         for options in (prefixes(1), {}):
             before = iterations
@@ -133,11 +133,11 @@ def test_options_of_single_clients_are_written_while_the_loop_runs(scene: Scene)
 
 
 def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the client kept its entry, and began without the cap when the options were set again."""
+    """Defect: the client kept its entry, so its connections had no cap when the options were set again."""
     monkeypatch.setattr(scheduling, "SLICE_SECONDS", 0.0)
 
     async def remove_options() -> None:
-        scene.remember_clients(3)
+        scene.set_single_path_clients(3)
         await scene.paced.set_initial_options(prefixes(300))
         removal = asyncio.create_task(scene.paced.set_initial_options({}))
         await asyncio.sleep(0)
@@ -148,9 +148,9 @@ def test_client_forgotten_during_a_removal_keeps_no_entry(scene: Scene, monkeypa
     asyncio.run(remove_options())
 
 
-def test_options_of_the_policy_return_when_a_client_is_forgotten(scene: Scene) -> None:
+def test_options_of_the_policy_apply_again_when_a_client_is_forgotten(scene: Scene) -> None:
     async def reload() -> None:
-        scene.remember_clients(1)
+        scene.set_single_path_clients(1)
         await scene.paced.set_initial_options(prefixes(1) | {client(0): CAPPED})
         assert scene.kernel.initial_options[client(0)] == UNANTICIPATED
         scene.paced.set_clients({address(0): False})
@@ -173,7 +173,7 @@ def test_classes_of_old_and_new_options_are_known_during_a_change(scene: Scene) 
     asyncio.run(reload())
 
 
-def test_no_class_counts_if_the_kernel_cannot_set_initial_options(scene: Scene) -> None:
+def test_no_initial_class_is_known_if_the_kernel_cannot_set_options(scene: Scene) -> None:
     async def reload() -> None:
         scene.kernel.sets_initial_options = False
         for count in (1, 2 * OPTIONS_BATCH):
@@ -190,17 +190,17 @@ def test_refused_options_are_logged_once_and_written_again_later(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def reload() -> None:
-        scene.remember_clients(CLIENTS)
+        scene.set_single_path_clients(CLIENTS)
         scene.kernel.refusal = "the BPF map is full"
         with caplog.at_level(logging.ERROR):
             await scene.paced.set_initial_options(prefixes(1))
-        tried = [network for changes in scene.kernel.take_calls() for network in changes]
-        assert sorted(tried) == sorted({*prefixes(1), *map(client, range(CLIENTS))}), "each once"
+        written = [network for changes in scene.kernel.take_calls() for network in changes]
+        assert sorted(written) == sorted({*prefixes(1), *map(client, range(CLIENTS))}), "each network once"
         assert caplog.messages == ["the BPF map is full"]
         scene.kernel.refusal = ""
         await scene.paced.set_initial_options(prefixes(1))
-        tried_again = {network for changes in scene.kernel.take_calls() for network in changes}
-        assert tried_again == {*prefixes(1), *map(client, range(CLIENTS))}
+        written_again = {network for changes in scene.kernel.take_calls() for network in changes}
+        assert written_again == {*prefixes(1), *map(client, range(CLIENTS))}
         assert set(scene.planner.initial_classes) == {CLASS}
         await scene.paced.set_initial_options(prefixes(1))
         assert scene.kernel.take_calls() == []
@@ -212,7 +212,7 @@ def test_refused_clients_are_written_again_by_the_next_comparison(scene: Scene) 
     async def scenario() -> None:
         await scene.paced.set_initial_options(prefixes(1))
         scene.kernel.refusal = "the BPF map is full"
-        scene.remember_clients(1)
+        scene.set_single_path_clients(1)
         scene.kernel.refusal = ""
         scene.kernel.take_calls()
         await scene.paced.verify()
@@ -236,10 +236,10 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(400), deadline=None)
 @given(STEPS)
-def test_last_options_of_each_network_apply_after_concurrent_changes(
+def test_latest_options_of_each_network_apply_after_concurrent_changes(
     steps: list[dict[Network, InitialOptions] | dict[int, bool] | None],
 ) -> None:
-    """The steps are new options, changes of single clients, and iterations of the event loop."""
+    """The steps are new options, changes of single clients, and turns of the event loop (None)."""
 
     async def run() -> None:
         scene = Scene()

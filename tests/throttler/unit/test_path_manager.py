@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the user-space path manager: keeper before sysctls, all changes or none, and all restored at the end."""
+"""Tests for the user-space path manager: it starts the keeper first, makes all changes or none, and restores all."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ paths:
   wifi: {clients: [10.77.2.0/24]}
 """
 STANDBY = "rules: [{name: s, steer: {mode: active-standby, active: wifi, standby: ethernet}}]\n"
-BY_ORDER = load_policy(PATHS + STANDBY, "p")
+STEERED = load_policy(PATHS + STANDBY, "p")
 DRY_RUN = load_policy(PATHS + "dry_run: true\n" + STANDBY, "p")
-BALANCED = load_policy(
+LOAD_BALANCED = load_policy(
     PATHS + "rules: [{name: b, steer: {mode: load-balancing, weights: {ethernet: 50, wifi: 50}}}]\n", "p"
 )
 
 
 class FakeKeeper:
-    """Records its requests, and the value of ``pm_type`` at the time of each."""
+    """A keeper that records its requests, each with the current value of ``pm_type``."""
 
     pid = 1
 
@@ -114,11 +114,11 @@ def run(host: FakeHost, script: Callable[[UserspacePathManager], Coroutine[Any, 
     asyncio.run(main())
 
 
-def test_keeper_holds_before_the_sysctl_is_set_until_it_is_restored(host: FakeHost) -> None:
+def test_keeper_holds_from_before_the_sysctl_is_set_until_it_is_restored(host: FakeHost) -> None:
     async def script(manager: UserspacePathManager) -> None:
-        await manager.prepare(BY_ORDER)
+        await manager.prepare(STEERED)
         assert host.pm_type == "1"
-        await manager.commit(BY_ORDER)
+        await manager.commit(STEERED)
         await manager.close()
 
     run(host, script)
@@ -126,19 +126,19 @@ def test_keeper_holds_before_the_sysctl_is_set_until_it_is_restored(host: FakeHo
     assert not list(host.state.iterdir())
 
 
-def test_flags_file_exists_from_the_first_policy_by_order_to_the_stop(host: FakeHost) -> None:
+def test_flags_file_exists_from_the_first_steering_policy_to_the_stop(host: FakeHost) -> None:
     note = host.state / family.FLAGS_NOTE
 
     async def script(manager: UserspacePathManager) -> None:
-        await manager.prepare(BALANCED)
-        await manager.commit(BALANCED)
+        await manager.prepare(LOAD_BALANCED)
+        await manager.commit(LOAD_BALANCED)
         assert not note.exists()
-        await manager.prepare(BY_ORDER)
+        await manager.prepare(STEERED)
         assert note.exists(), "the file is written before a flag is set"
-        await manager.commit(BY_ORDER)
+        await manager.commit(STEERED)
         assert not manager.flags_note.take_over()
-        await manager.prepare(BALANCED)
-        await manager.commit(BALANCED)
+        await manager.prepare(LOAD_BALANCED)
+        await manager.commit(LOAD_BALANCED)
         assert note.exists(), "the file stays, because flags are reset later"
         await manager.close()
         assert not note.exists()
@@ -146,11 +146,11 @@ def test_flags_file_exists_from_the_first_policy_by_order_to_the_stop(host: Fake
     run(host, script)
 
 
-@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("file_exists", [True, False])
 def test_cleanup_resets_flags_if_the_file_exists_and_removes_it(
-    host: FakeHost, monkeypatch: pytest.MonkeyPatch, noted: bool
+    host: FakeHost, monkeypatch: pytest.MonkeyPatch, file_exists: bool
 ) -> None:
-    """Defect: cleanup removed only the file, so that no later start reset the flags."""
+    """Defect: cleanup removed only the file, so no later start reset the flags."""
     requests: list[tuple[int, bool]] = []
 
     class Commands:
@@ -168,12 +168,12 @@ def test_cleanup_resets_flags_if_the_file_exists_and_removes_it(
     sockets: Any = SimpleNamespace(batches=lambda: [listed], close=lambda: None)
     fakes = replace(REAL, subflow_commands=Commands, sockets=lambda _: sockets)  # type: ignore[arg-type]
     monkeypatch.setattr(cleanup, "REAL", fakes)
-    if noted:
+    if file_exists:
         family.FlagsNote(host.state).write()
     settings: Any = SimpleNamespace(state_directory=host.state)
     done = asyncio.run(cleanup._backup_flags(settings))
-    assert done == ("sockets: the backup flag of 1 subflow cleared" if noted else "")
-    assert requests == ([(1, False), (3, False)] if noted else [])
+    assert done == ("sockets: the backup flag of 1 subflow cleared" if file_exists else "")
+    assert requests == ([(1, False), (3, False)] if file_exists else [])
     assert not (host.state / family.FLAGS_NOTE).exists()
 
 
@@ -190,23 +190,23 @@ def test_flags_file_stays_if_flags_cannot_be_reset(host: FakeHost, monkeypatch: 
     assert list(host.state.iterdir())
 
 
-def test_reload_to_another_policy_by_order_keeps_the_keeper(host: FakeHost) -> None:
+def test_reload_to_another_steering_policy_keeps_the_keeper(host: FakeHost) -> None:
     async def script(manager: UserspacePathManager) -> None:
         for _ in range(3):
-            await manager.prepare(BY_ORDER)
-            await manager.commit(BY_ORDER)
+            await manager.prepare(STEERED)
+            await manager.commit(STEERED)
         assert len(host.keepers) == 1
-        await manager.prepare(BALANCED)
+        await manager.prepare(LOAD_BALANCED)
         assert host.pm_type == "1"
-        await manager.commit(BALANCED)
+        await manager.commit(LOAD_BALANCED)
         assert host.pm_type == "0"
         assert not host.keepers[0].alive
 
     run(host, script)
 
 
-@pytest.mark.parametrize("policy", [BALANCED, DRY_RUN.applied])
-def test_other_policies_need_nothing(host: FakeHost, policy: Any) -> None:
+@pytest.mark.parametrize("policy", [LOAD_BALANCED, DRY_RUN.applied])
+def test_other_policies_change_nothing(host: FakeHost, policy: Any) -> None:
     async def script(manager: UserspacePathManager) -> None:
         await manager.prepare(policy)
         await manager.commit(policy)
@@ -217,18 +217,18 @@ def test_other_policies_need_nothing(host: FakeHost, policy: Any) -> None:
     assert not host.state.exists()
 
 
-def test_prepared_changes_are_rolled_back_unless_needed(host: FakeHost) -> None:
+def test_prepared_changes_are_rolled_back_unless_the_old_policy_needs_them(host: FakeHost) -> None:
     async def script(manager: UserspacePathManager) -> None:
-        await manager.commit(BALANCED)
-        await manager.prepare(BY_ORDER)
-        await manager.roll_back(BALANCED)
+        await manager.commit(LOAD_BALANCED)
+        await manager.prepare(STEERED)
+        await manager.roll_back(LOAD_BALANCED)
         assert host.pm_type == "0"
         assert not host.keepers[0].alive
-        await manager.prepare(BY_ORDER)
-        await manager.commit(BY_ORDER)
-        for policy in (BY_ORDER, BALANCED):
+        await manager.prepare(STEERED)
+        await manager.commit(STEERED)
+        for policy in (STEERED, LOAD_BALANCED):
             await manager.prepare(policy)
-            await manager.roll_back(BY_ORDER)
+            await manager.roll_back(STEERED)
             assert host.pm_type == "1"
             assert host.keepers[1].alive
 
@@ -250,8 +250,8 @@ def test_failed_preparation_changes_nothing(host: FakeHost, break_host: Callable
 
     async def script(manager: UserspacePathManager) -> None:
         with pytest.raises(KernelError):
-            await manager.prepare(BY_ORDER)
-        await manager.roll_back(BALANCED)
+            await manager.prepare(STEERED)
+        await manager.roll_back(LOAD_BALANCED)
 
     run(host, script)
     assert host.pm_type == "0"
@@ -260,27 +260,27 @@ def test_failed_preparation_changes_nothing(host: FakeHost, break_host: Callable
 
 
 def test_successor_uses_the_keeper_of_a_killed_throttler(host: FakeHost) -> None:
-    """The keeper may be alive or killed. In both cases the values to restore are known."""
+    """The keeper may be running or killed. In both cases the values to restore are known."""
 
-    async def killed(manager: UserspacePathManager) -> None:
-        await manager.prepare(BY_ORDER)
-        await manager.commit(BY_ORDER)
+    async def prepare_and_commit(manager: UserspacePathManager) -> None:
+        await manager.prepare(STEERED)
+        await manager.commit(STEERED)
 
-    run(host, killed)
+    run(host, prepare_and_commit)
     host.found = host.keepers[0]
     host.log.clear()
 
     async def successor(manager: UserspacePathManager) -> None:
-        await manager.prepare(BY_ORDER)
-        await manager.commit(BY_ORDER)
+        await manager.prepare(STEERED)
+        await manager.commit(STEERED)
         assert host.log == ["hold 0 while 1"]
 
     run(host, successor)
     host.found = None
 
     async def other_policy(manager: UserspacePathManager) -> None:
-        await manager.prepare(BALANCED)
-        await manager.commit(BALANCED)
+        await manager.prepare(LOAD_BALANCED)
+        await manager.commit(LOAD_BALANCED)
         assert host.pm_type == "0"
 
     run(host, other_policy)
@@ -288,8 +288,8 @@ def test_successor_uses_the_keeper_of_a_killed_throttler(host: FakeHost) -> None
 
 def test_killed_keeper_is_replaced(host: FakeHost) -> None:
     async def script(manager: UserspacePathManager) -> None:
-        await manager.prepare(BY_ORDER)
-        await manager.commit(BY_ORDER)
+        await manager.prepare(STEERED)
+        await manager.commit(STEERED)
         host.starts = False
         host.keepers[0].alive = False
         with pytest.raises(KernelError, match="start the keeper"):
@@ -303,8 +303,8 @@ def test_killed_keeper_is_replaced(host: FakeHost) -> None:
     run(host, script)
 
 
-def test_stale_loss_count_makes_the_kernel_leave_a_lost_path_soon() -> None:
-    """mptcp_pm_subflow_chk_stale(): the other path's count, then 1, must be below max(value - 1, 1)."""
+def test_stale_loss_count_is_lower_than_the_kernels_default() -> None:
+    """In mptcp_pm_subflow_chk_stale(), the other path's count, then 1, must be below max(value - 1, 1)."""
     value = int(module.SYSCTLS[sysctl.STALE_LOSS_COUNT])
     assert max(value - 1, 1) > 1
     assert value < 4, "the value is below the kernel's default"

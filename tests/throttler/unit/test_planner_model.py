@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the planner after random histories: at the end, it equals a new planner with only the last verdicts."""
+"""Tests that the planner, after random histories, equals a new planner that got only the last verdicts."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ INDEXES = st.integers(0, 11)
 """Index of an existing object, modulo the number of objects."""
 RULES = ("a", "b")
 OUTCOMES = st.sampled_from((None, *RULES, "step", "balance"))
-"""What caps a subflow: nothing, a rule, a step of a budget, or load balancing."""
+"""Origin of a subflow's cap: none, a rule, a step of a budget, or load balancing."""
 OUTCOMES_BY_NUMBER = st.dictionaries(NUMBERS, OUTCOMES, min_size=1, max_size=3)
-"""What caps each subflow of a connection, by number."""
+"""Origin of each subflow's cap, by the subflow's number."""
 RATES = st.sampled_from((1_000_000, 5_000_000, 8_000_000))
 THROTTLES = st.builds(
     lambda rate, share, onset: a_throttle(rate, rate, None, share, onset),
@@ -50,7 +50,7 @@ def subflow(number: int) -> FourTuple:
 @dataclass
 class Connection:
     outcomes: dict[int, str | None]
-    """What caps each subflow, by number."""
+    """Origin of each subflow's cap, by the subflow's number."""
     balanced_rate: int = 1_000_000
     """Rate of the load-balancing cap, in bit/s."""
     young: set[int] = field(default_factory=set)
@@ -79,26 +79,26 @@ class History(RuleBasedStateMachine):
     @initialize(
         direction=st.sampled_from(Direction),
         soft=st.booleans(),
-        classes=st.sampled_from((3, 100)),
+        class_count=st.sampled_from((3, 100)),
         throttles=st.fixed_dictionaries(dict.fromkeys(RULES, THROTTLES)),
-        wanted=st.lists(OUTCOMES_BY_NUMBER, min_size=1, max_size=3),
+        outcomes=st.lists(OUTCOMES_BY_NUMBER, min_size=1, max_size=3),
     )
     def begin(
         self,
         direction: Direction,
         soft: bool,
-        classes: int,
+        class_count: int,
         throttles: Mapping[str, Throttle],
-        wanted: list[dict[int, str | None]],
+        outcomes: list[dict[int, str | None]],
     ) -> None:
-        self.patch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + classes - 1)
+        self.patch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + class_count - 1)
         self.direction, self.soft = direction, soft
         self.planner = self.new_planner()
         self.planner.soft_caps = soft
         self.reload(throttles, reverse=False)
         self.end_reload()
-        for each in wanted:
-            self.connect(each, young=False, at_once=True)
+        for each in outcomes:
+            self.connect(each, young=False, decide_now=True)
 
     def new_planner(self) -> Planner:
         planner = Planner(Ownership(), self.direction)
@@ -154,42 +154,42 @@ class History(RuleBasedStateMachine):
 
     # Actions of clients
 
-    @rule(wanted=OUTCOMES_BY_NUMBER, young=st.booleans(), at_once=st.booleans())
-    def connect(self, wanted: dict[int, str | None], young: bool, at_once: bool) -> None:
-        """Begin a connection. It may use ports whose connection has not ended yet."""
+    @rule(outcomes=OUTCOMES_BY_NUMBER, young=st.booleans(), decide_now=st.booleans())
+    def connect(self, outcomes: dict[int, str | None], young: bool, decide_now: bool) -> None:
+        """Begin a connection. It may use ports of a connection that has not ended yet."""
         for token, other in self.connections.items():
-            if other.outcomes.keys() & wanted.keys():
-                other.outcomes = {each: outcome for each, outcome in other.outcomes.items() if each not in wanted}
+            if other.outcomes.keys() & outcomes.keys():
+                other.outcomes = {each: outcome for each, outcome in other.outcomes.items() if each not in outcomes}
                 self.undecided.add(token)
         token, self.next_token = self.next_token, self.next_token + 1
-        self.connections[token] = Connection(wanted, young=set(wanted) if young else set())
+        self.connections[token] = Connection(outcomes, young=set(outcomes) if young else set())
         self.undecided.add(token)
-        if at_once:
+        if decide_now:
             self.decide_token(token)
 
     def pick_token(self, index: int) -> int:
         return list(self.connections)[index % len(self.connections)]
 
     @precondition(lambda self: self.connections)
-    @rule(index=INDEXES, at_once=st.booleans())
-    def end(self, index: int, at_once: bool) -> None:
+    @rule(index=INDEXES, decide_now=st.booleans())
+    def end(self, index: int, decide_now: bool) -> None:
         token = self.pick_token(index)
         del self.connections[token]
         self.undecided.add(token)
-        if at_once:
+        if decide_now:
             self.decide_token(token)
 
     @precondition(lambda self: self.connections)
-    @rule(index=INDEXES, which=INDEXES, outcome=OUTCOMES, ends=st.booleans(), balanced_rate=RATES)
-    def change(self, index: int, which: int, outcome: str | None, ends: bool, balanced_rate: int) -> None:
-        """End one subflow of a connection, or change what caps the subflow."""
+    @rule(index=INDEXES, subflow_index=INDEXES, outcome=OUTCOMES, ends=st.booleans(), balanced_rate=RATES)
+    def change(self, index: int, subflow_index: int, outcome: str | None, ends: bool, balanced_rate: int) -> None:
+        """End one subflow of a connection, or change the origin of its cap."""
         token = self.pick_token(index)
         connection = self.connections[token]
         connection.balanced_rate = balanced_rate
         connection.young.clear()
         numbers = list(connection.outcomes)
         if numbers:
-            number = numbers[which % len(numbers)]
+            number = numbers[subflow_index % len(numbers)]
             connection.outcomes[number] = outcome
             if ends:
                 del connection.outcomes[number]
@@ -222,7 +222,7 @@ class History(RuleBasedStateMachine):
 
     @precondition(lambda self: self.policy.rules)
     @rule(index=INDEXES, rate=RATES, onset=st.sampled_from(Onset))
-    def tune(self, index: int, rate: int, onset: Onset) -> None:
+    def change_rate_and_onset(self, index: int, rate: int, onset: Onset) -> None:
         """Reload a policy in which one rule has another rate and onset."""
         throttles = {each.name: each.throttle for each in self.policy.rules if each.throttle is not None}
         name = list(throttles)[index % len(throttles)]
@@ -231,7 +231,7 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """Start another daemon, which takes over the kernel's state."""
+        """Start another daemon, which adopts the kernel's state."""
         before, self.planner = self.planner, self.new_planner()
         self.planner.adopt(before.classes.actual, before.entries.actual)
         self.planner.soft_caps = self.soft
@@ -244,7 +244,7 @@ class History(RuleBasedStateMachine):
 
     @rule(classes=st.booleans(), entries=st.booleans())
     def apply(self, classes: bool, entries: bool) -> None:
-        """Let the kernel apply some of the wanted changes."""
+        """Apply planned changes as the kernel does."""
         if classes:
             self.planner.classes.record_upserts(dict(self.planner.classes.upserts))
             self.planner.classes.record_deletes(set(self.planner.classes.deletes))
@@ -301,18 +301,18 @@ class History(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             self.settle()
-            # A connection for which no class is left keeps its former cap. Others may wait for the class of that cap.
-            while self.refused or (wanted := self.expected_planner()) is None:
+            # If all classes are in use, a connection keeps its former cap. Others may wait for that cap's class.
+            while self.refused or (expected := self.expected_planner()) is None:
                 token = next(iter(self.refused or self.connections))
                 del self.connections[token]
                 self.undecided.add(token)
                 self.settle()
-            compare(self.planner, wanted)
+            compare(self.planner, expected)
         finally:
             self.patch.undo()
 
     def expected_planner(self) -> Planner | None:
-        """Return a planner that got only the last verdicts, or None if there are too few classes for it."""
+        """Return a planner that got only the last verdicts, or None if it has too few classes."""
         planner = self.new_planner()
         try:
             for token in self.connections:
@@ -323,20 +323,20 @@ class History(RuleBasedStateMachine):
         return planner
 
     def settle(self) -> None:
-        """Decide every connection, complete every transition, and let idle classes expire.
+        """Decide every connection, complete every transition, and expire idle classes.
 
-        This is done three times, because idle caps may have had the classes that others needed.
+        Repeat this three times, because idle caps may have the classes that others need.
         """
         for _ in range(3):
             self.settle_once()
 
     def settle_once(self) -> None:
         planner = self.planner
-        # Decide as when a policy comes into force: ended connections first.
+        # Decide in the same order as after a reload: ended connections first.
         self.is_reloading = True
-        token_and_scope = {*self.undecided, *self.refused, *self.connections}
-        self.undecided |= token_and_scope
-        for token in sorted(token_and_scope, key=lambda token: (token in self.connections, token)):
+        tokens = {*self.undecided, *self.refused, *self.connections}
+        self.undecided |= tokens
+        for token in sorted(tokens, key=lambda token: (token in self.connections, token)):
             self.decide_token(token)
         self.end_reload()
         for cap in planner.caps.values():
@@ -352,7 +352,7 @@ class History(RuleBasedStateMachine):
         self.apply(classes=True, entries=True)
 
 
-def capped(planner: Planner) -> dict[FourTuple, tuple[ScopeKey, int]]:
+def cap_and_mark_of_entries(planner: Planner) -> dict[FourTuple, tuple[ScopeKey, int]]:
     """Return cap and mark of each entry."""
     scopes = {cap.minor: scope for scope, cap in planner.caps.items()}
     entries = planner.entries.desired.items()
@@ -374,7 +374,7 @@ def token_and_scope(member: Member) -> tuple[int | None, ScopeKey | None]:
 
 
 def compare(planner: Planner, expected: Planner) -> None:
-    assert capped(planner) == capped(expected)
+    assert cap_and_mark_of_entries(planner) == cap_and_mark_of_entries(expected)
     assert specs(planner) == specs(expected)
     assert len(planner.classes.desired) == len(planner.caps) == len(expected.caps)
     assert planner.classes.settled
@@ -385,7 +385,7 @@ def compare(planner: Planner, expected: Planner) -> None:
     assert {each: token_and_scope(member) for each, member in members.items() if each not in exempt} == {
         each: token_and_scope(member) for each, member in expected.members.items()
     }
-    assert {each for of in planner._connections.values() for each in of} == members.keys()
+    assert {each for four_tuples in planner._connections.values() for each in four_tuples} == members.keys()
     assert not any(member.entry_cap or member.rests for member in members.values())
     assert planner.draining == {}
     assert not planner.changed_subflows

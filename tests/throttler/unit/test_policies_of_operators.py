@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for three policies as an operator may first write them: their effect is the intended one."""
+"""Tests that three typical first policies of operators have the intended effect."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def policy(rules: str) -> Policy:
 
 
 def verdicts(rules: str, now: float, *clients: str) -> dict[tuple[str, Direction], Verdict]:
-    """Return the verdicts about a connection with a subflow from each of *clients*, by client address and direction."""
+    """Return the verdicts about a connection with a subflow from each of *clients*, by address and direction."""
     proxy = ip_address("192.0.2.1").packed
     subflows = [
         Subflow(FourTuple(proxy, 3128, ip_address(each).packed, 40_000), index == 0, 0, index, False, None, now)
@@ -72,7 +72,7 @@ def test_dsl_before_lte_with_a_monthly_lte_volume() -> None:
     assert {each.steer_path for each in both.values()} == {"dsl", "lte"}
     lte = both["10.2.0.5", Direction.DOWN]
     assert lte.budget is not None
-    assert lte.throttle is None, "there is no cap until the volume is used up"
+    assert lte.throttle is None, "no cap applies until the volume is used up"
     assert both["10.1.0.5", Direction.DOWN].budget is None
 
 
@@ -89,7 +89,9 @@ def test_each_customer_is_capped_in_office_hours_and_vips_are_not(direction: Dir
 
 def test_uploads_on_lte_are_always_capped() -> None:
     verdicts_of_lte = verdicts(UPLOADS, NOON, "10.2.0.5")
-    assert verdicts_of_lte["10.2.0.5", Direction.UP].throttle is not None, "the cap also holds on the last usable path"
+    assert verdicts_of_lte["10.2.0.5", Direction.UP].throttle is not None, (
+        "the cap also applies on the last usable path"
+    )
     assert verdicts_of_lte["10.2.0.5", Direction.DOWN].throttle is None
     rule = policy(UPLOADS).rules[0]
     assert not rule.guard

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for docs/policy.md: its policies load, and its error messages are those of the code."""
+"""Tests for docs/policy.md: its policies load, and its error messages equal those of the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"^```(yaml|text)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTA
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Return each policy on the page with its output on the page, which is empty for a good policy."""
+    """Return each policy on the page with its output there, which is empty for a valid policy."""
     found = []
     for (kind, text), (next_kind, next_text) in zip(BLOCKS, [*BLOCKS[1:], ("", "")], strict=True):
         if kind == "yaml":
@@ -24,5 +24,5 @@ def pairs() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("text", "output"), pairs())
-def test_policy_on_the_page_gives_the_output_on_the_page(text: str, output: str) -> None:
+def test_policy_on_the_page_has_the_output_on_the_page(text: str, output: str) -> None:
     assert "".join(f"{problem}\n" for problem in check_policy(text, "policy.yaml").problems) == output

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for broken policies: each gives exact, complete error lines and no policy.
+"""Tests for invalid policies: each yields exact, complete error lines and no policy.
 
-For errors of YAML itself, see test_yaml_document.
+test_yaml_document tests errors of YAML itself.
 """
 
 from __future__ import annotations
@@ -97,13 +97,13 @@ WHOLE_FILES = {
 
 
 @pytest.mark.parametrize("case", WHOLE_FILES)
-def test_broken_file(case: str) -> None:
+def test_invalid_file(case: str) -> None:
     text, expected = WHOLE_FILES[case]
     assert problems(text) == expected
 
 
 IN_PATHS = {
-    "matches nothing": (
+    "no conditions": (
         "  wifi: {}",
         f"5: paths.wifi: has no key that selects subflows; give at least one of {PATH_KEYS}",
     ),
@@ -133,7 +133,7 @@ IN_PATHS = {
         '  wifi: {clients: ["::ffff:10.77.2.0/120"]}',
         '5: paths.wifi.clients[0]: "::ffff:10.77.2.0/120" is an IPv4 prefix in IPv6 form; write "10.77.2.0/24"',
     ),
-    "no list": (
+    "not a list": (
         "  wifi: {clients: 10.77.2.0/24}",
         '5: paths.wifi.clients: "10.77.2.0/24" is not a list; write ["10.77.2.0/24"]',
     ),
@@ -175,7 +175,7 @@ IN_PATHS = {
 
 
 @pytest.mark.parametrize("case", IN_PATHS)
-def test_broken_path(case: str) -> None:
+def test_invalid_path(case: str) -> None:
     text, expected = IN_PATHS[case]
     assert problems(f"{PATHS}{text}\nrules: []\n") == [f"policy.yaml:{expected}"]
 
@@ -183,7 +183,7 @@ def test_broken_path(case: str) -> None:
 IN_RULES = {
     "no throttle": ("- name: a", "6: rules[0].throttle: is required, or steer or budget in its place"),
     "no name": ("- throttle: none", '6: rules[0].name: is required, as in "name: spare-ethernet"'),
-    "a word": ("- none", '6: rules[0]: "none" is not a mapping; write "key: value" lines'),
+    "a word instead of a mapping": ("- none", '6: rules[0]: "none" is not a mapping; write "key: value" lines'),
     "name with a space": (
         "- {name: a b, throttle: none}",
         f'6: rules[0].name: "a b" is not a name; {NAME_ADVICE}',
@@ -294,7 +294,7 @@ IN_RULES = {
         "- {name: a, throttle: none, when: {hours: [8-18]}}",
         '6: rules[0].when.hours[0]: "8-18" is not a range of hours; write HH:MM-HH:MM (e.g. "08:00-18:00")',
     ),
-    "one time of day": (
+    "a single time of day": (
         "- {name: a, throttle: none, when: {hours: [12:30]}}",
         '6: rules[0].when.hours[0]: "12:30" is not a range of hours; write HH:MM-HH:MM (e.g. "08:00-18:00")',
     ),
@@ -303,7 +303,7 @@ IN_RULES = {
         '6: rules[0].when.hours[0]: "22:00-26:00" has a time of day that does not exist; '
         "00:00 to 23:59, or 24:00 as the end",
     ),
-    "no time at all": (
+    "range without a duration": (
         "- {name: a, throttle: none, when: {hours: [08:00-08:00]}}",
         '6: rules[0].when.hours[0]: "08:00-08:00" has equal ends; for the whole day write "00:00-24:00"',
     ),
@@ -311,12 +311,12 @@ IN_RULES = {
 
 
 @pytest.mark.parametrize("case", IN_RULES)
-def test_broken_rule(case: str) -> None:
+def test_invalid_rule(case: str) -> None:
     text, expected = IN_RULES[case]
     assert problems(f"{PATHS}rules:\n{text}\n") == [f"policy.yaml:{expected}"]
 
 
-def test_duplicate_rule_name_gives_the_line_of_the_first() -> None:
+def test_error_about_a_duplicate_rule_name_has_the_line_of_the_first() -> None:
     text = (
         f"{PATHS}rules:\n- {{name: a, throttle: none}}\n- {{name: b, throttle: none}}\n- {{name: a, throttle: none}}\n"
     )
@@ -382,7 +382,7 @@ BIG_NUMBERS = ["9" * 200, "0x" + "f" * 20_000, "1e400", "-.inf", ".nan", "9" * 5
 
 
 @pytest.mark.parametrize("number", BIG_NUMBERS, ids=["200", "hex", "1e400", "inf", "nan", "5000"])
-def test_huge_number_gives_one_short_line(number: str) -> None:
+def test_huge_number_causes_one_short_error_line(number: str) -> None:
     (line,) = problems(f"{PATHS}rules: [{{name: a, throttle: {{rate: {number}}}}}]\n")
     assert line.startswith("policy.yaml:5: rules[0].throttle.rate: ")
     assert len(line) < 250
@@ -409,7 +409,7 @@ def test_huge_number_gives_one_short_line(number: str) -> None:
         ("throttle: {rate: 1 Mbit/s}, always: true, plain_tcp: cap", "paths"),
     ],
 )
-def test_message_suggests_what_was_probably_meant(rule: str, hint: str) -> None:
+def test_message_suggests_the_probably_intended_text(rule: str, hint: str) -> None:
     (problem,) = check_policy(f"version: 1\nrules:\n  - {{name: x, {rule}}}\n", "policy.yaml").problems
     assert hint in problem.message
     assert problem.line == 3

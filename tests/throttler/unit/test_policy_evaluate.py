@@ -53,9 +53,9 @@ def policy(rules: str, head: str = PATHS) -> Policy:
     return load_policy(f"{head}rules:\n{dedent(rules)}", "policy.yaml")
 
 
-def outcomes(subject: Policy, *subflows: Subflow, now: float = NOW) -> list[tuple[str | None, bool, str]]:
-    """Return the path of each verdict, whether it caps, and its reason."""
-    verdicts = evaluate(subject, connection(*subflows), now)
+def outcomes(tested_policy: Policy, *subflows: Subflow, now: float = NOW) -> list[tuple[str | None, bool, str]]:
+    """Return the path of each verdict, whether it has a cap, and its reason."""
+    verdicts = evaluate(tested_policy, connection(*subflows), now)
     return [(verdict.path, verdict.scope is not None, verdict.reason) for verdict in verdicts]
 
 
@@ -98,27 +98,27 @@ ONE_PATH = {
 @pytest.mark.parametrize("flows", ONE_PATH.values(), ids=ONE_PATH)
 @pytest.mark.parametrize("when", ["{}", "{min_subflows: 2}", "{min_paths: 1}"])
 def test_several_subflows_on_the_only_path_are_not_capped(flows: tuple[Subflow, ...], when: str) -> None:
-    """Defect: all of these subflows were capped forever, although there was no other path."""
-    subject = policy(f"- {{name: x, paths: [ethernet], when: {when}, throttle: {{rate: 5 Mbit/s}}}}\n")
-    assert [capped for path, capped, _ in outcomes(subject, *flows) if path == "ethernet"] == [False, False]
+    """Defect: all of these subflows stayed capped, although they had no other path."""
+    tested_policy = policy(f"- {{name: x, paths: [ethernet], when: {when}, throttle: {{rate: 5 Mbit/s}}}}\n")
+    assert [capped for path, capped, _ in outcomes(tested_policy, *flows) if path == "ethernet"] == [False, False]
     with_wifi = [*flows, subflow(WIFI)]
-    assert [capped for path, capped, _ in outcomes(subject, *with_wifi) if path == "ethernet"] == [True, True]
-    subject = policy(
+    assert [capped for path, capped, _ in outcomes(tested_policy, *with_wifi) if path == "ethernet"] == [True, True]
+    tested_policy = policy(
         f"- {{name: x, when: {when}, lift_last: false, throttle: {{rate: 5 Mbit/s, share: connection}}}}\n"
     )
-    assert {capped for _, capped, _ in outcomes(subject, *flows)} == {when != "{}" or len(flows) > 2}
+    assert {capped for _, capped, _ in outcomes(tested_policy, *flows)} == {when != "{}" or len(flows) > 2}
 
 
 def test_subflows_on_no_path_count_as_one_path() -> None:
     rule = "- {name: x, throttle: {rate: 5 Mbit/s}}\n"
-    elsewhere = subflow(LTE), subflow("10.77.4.2")
-    assert [capped for _, capped, _ in outcomes(policy(rule), *elsewhere)] == [False, False]
+    on_no_path = subflow(LTE), subflow("10.77.4.2")
+    assert [capped for _, capped, _ in outcomes(policy(rule), *on_no_path)] == [False, False]
     assert [capped for _, capped, _ in outcomes(policy(rule), subflow(ETHERNET), subflow(LTE))] == [True, True]
-    assert [capped for _, capped, _ in outcomes(policy(rule, head="version: 1\n"), *elsewhere)] == [True, True]
+    assert [capped for _, capped, _ in outcomes(policy(rule, head="version: 1\n"), *on_no_path)] == [True, True]
 
 
 def test_cap_is_lifted_if_the_only_other_subflow_is_backup() -> None:
-    """RFC 8684: a backup subflow carries nothing while a regular subflow exists, so only Ethernet is usable."""
+    """RFC 8684: a backup subflow carries no data while a regular subflow exists, so only Ethernet is usable."""
     lifted = "cap of rule spare-ethernet lifted: the last usable path"
     assert outcomes(SPARE, subflow(ETHERNET), subflow(LTE, backup=True)) == [
         ("ethernet", False, lifted),
@@ -131,42 +131,42 @@ def test_backup_is_usable_if_all_subflows_are_backup() -> None:
 
 
 def test_capped_backup_stays_capped_with_a_regular_subflow() -> None:
-    subject = policy("- {name: slow-backup, paths: [backup], throttle: {rate: 1 Mbit/s}}\n")
-    assert outcomes(subject, subflow(WIFI), subflow(LTE, backup=True)) == [
+    tested_policy = policy("- {name: slow-backup, paths: [backup], throttle: {rate: 1 Mbit/s}}\n")
+    assert outcomes(tested_policy, subflow(WIFI), subflow(LTE, backup=True)) == [
         ("wifi", False, "no rule matches"),
         ("backup", True, "rule slow-backup caps path backup at 1 Mbit/s: 2 subflows active"),
     ]
 
 
 def test_cap_on_the_last_path_stays_with_lift_last_false() -> None:
-    subject = policy("""\
+    tested_policy = policy("""\
         - name: always
           paths: [ethernet]
           when: {min_subflows: 1}
           throttle: {rate: 1 Mbit/s}
           lift_last: false
         """)
-    assert outcomes(subject, subflow(ETHERNET)) == [
+    assert outcomes(tested_policy, subflow(ETHERNET)) == [
         ("ethernet", True, "rule always caps path ethernet at 1 Mbit/s: 1 subflow active")
     ]
 
 
 def test_first_matching_rule_decides_and_none_exempts() -> None:
-    subject = policy("""\
+    tested_policy = policy("""\
         - {name: friends, when: {clients: [10.77.1.2]}, throttle: none}
         - {name: many, paths: [ethernet], when: {min_subflows: 3}, throttle: {rate: 1mbit}}
         - {name: spare, paths: [wifi, ethernet], throttle: {rate: 5mbit, ceil: 8mbit}}
         """)
-    assert outcomes(subject, subflow(ETHERNET), subflow(WIFI)) == [
+    assert outcomes(tested_policy, subflow(ETHERNET), subflow(WIFI)) == [
         ("ethernet", False, "exempted by rule friends"),
         ("wifi", False, "exempted by rule friends"),
     ]
     others = subflow("10.77.1.9"), subflow("10.77.2.9")
-    assert [reason for _, _, reason in outcomes(subject, *others)] == [
+    assert [reason for _, _, reason in outcomes(tested_policy, *others)] == [
         "rule spare caps path ethernet at 5 Mbit/s, up to 8 Mbit/s: 2 subflows active",
         "rule spare caps path wifi at 5 Mbit/s, up to 8 Mbit/s: 2 subflows active",
     ]
-    assert [reason for _, _, reason in outcomes(subject, *others, subflow("10.77.1.9", port=2))] == [
+    assert [reason for _, _, reason in outcomes(tested_policy, *others, subflow("10.77.1.9", port=2))] == [
         "rule many caps path ethernet at 1 Mbit/s: 3 subflows active",
         "rule spare caps path wifi at 5 Mbit/s, up to 8 Mbit/s: 3 subflows active",
         "rule many caps path ethernet at 1 Mbit/s: 3 subflows active",
@@ -174,7 +174,7 @@ def test_first_matching_rule_decides_and_none_exempts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("when", "why"),
+    ("when", "reason"),
     [
         ("{min_subflows: 4}", "only 2 active subflows (needs 4)"),
         ("{min_paths: 3, min_subflows: 2}", "only 2 active subflows (needs 3)"),
@@ -184,37 +184,37 @@ def test_first_matching_rule_decides_and_none_exempts() -> None:
         ("{days: [thu-tue]}", "outside its hours"),
     ],
 )
-def test_reason_why_a_rule_does_not_apply(when: str, why: str) -> None:
-    subject = policy(f"- {{name: x, paths: [ethernet], when: {when}, throttle: {{rate: 5mbit}}}}\n")
-    assert outcomes(subject, subflow(ETHERNET), subflow(WIFI)) == [
-        ("ethernet", False, f"rule x does not apply: {why}"),
+def test_reason_tells_why_a_rule_does_not_apply(when: str, reason: str) -> None:
+    tested_policy = policy(f"- {{name: x, paths: [ethernet], when: {when}, throttle: {{rate: 5mbit}}}}\n")
+    assert outcomes(tested_policy, subflow(ETHERNET), subflow(WIFI)) == [
+        ("ethernet", False, f"rule x does not apply: {reason}"),
         ("wifi", False, "no rule matches"),
     ]
 
 
 def test_reason_names_the_first_rule_that_might_have_applied() -> None:
-    subject = policy("""\
+    tested_policy = policy("""\
         - {name: other, paths: [wifi], when: {min_subflows: 5}, throttle: {rate: 1mbit}}
         - {name: first, paths: [ethernet], when: {min_subflows: 4}, throttle: {rate: 1mbit}}
         - {name: second, paths: [ethernet], when: {min_subflows: 3}, throttle: {rate: 2mbit}}
         """)
-    assert outcomes(subject, subflow(ETHERNET), subflow("192.0.2.1")) == [
+    assert outcomes(tested_policy, subflow(ETHERNET), subflow("192.0.2.1")) == [
         ("ethernet", False, "rule first does not apply: only 2 active subflows (needs 4)"),
         (None, False, "no rule matches"),
     ]
 
 
 def test_rule_without_paths_applies_to_subflows_on_no_path() -> None:
-    subject = policy("- {name: all, throttle: {rate: 5mbit}}\n")
-    assert outcomes(subject, subflow(ETHERNET), subflow("192.0.2.1")) == [
+    tested_policy = policy("- {name: all, throttle: {rate: 5mbit}}\n")
+    assert outcomes(tested_policy, subflow(ETHERNET), subflow("192.0.2.1")) == [
         ("ethernet", True, "rule all caps every subflow at 5 Mbit/s: 2 subflows active"),
         (None, True, "rule all caps every subflow at 5 Mbit/s: 2 subflows active"),
     ]
 
 
 def test_dry_run_reason_names_the_cap() -> None:
-    subject = policy("- {name: x, paths: [wifi], throttle: {rate: 5mbit}}\n", PATHS + "dry_run: true\n")
-    verdicts = evaluate(subject, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
+    tested_policy = policy("- {name: x, paths: [wifi], throttle: {rate: 5mbit}}\n", PATHS + "dry_run: true\n")
+    verdicts = evaluate(tested_policy, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
     assert [verdict.reason for verdict in verdicts] == [
         "no rule matches",
         "rule x would cap path wifi at 5 Mbit/s: 2 subflows active (dry run)",
@@ -232,8 +232,8 @@ def test_dry_run_reason_names_the_cap() -> None:
     ],
 )
 def test_share_determines_which_subflows_share_a_cap(share: str, members: list[bytes | int | None], words: str) -> None:
-    subject = policy(f"- {{name: x, throttle: {{rate: 5mbit, share: {share}}}}}\n")
-    verdicts = evaluate(subject, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
+    tested_policy = policy(f"- {{name: x, throttle: {{rate: 5mbit, share: {share}}}}}\n")
+    verdicts = evaluate(tested_policy, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
     assert [verdict.scope for verdict in verdicts] == [ScopeKey("x", Share(share), member) for member in members]
     assert verdicts[0].reason == f"rule x caps every subflow at 5 Mbit/s{words}: 2 subflows active"
 
@@ -253,10 +253,10 @@ def test_share_determines_which_subflows_share_a_cap(share: str, members: list[b
         ('{clients: ["::/0"]}', [False, False, True]),
     ],
 )
-def test_path_matches_subflows_by_its_conditions(match: str, matching: list[bool]) -> None:
-    subject = policy("- {name: x, throttle: none}\n", f"version: 1\npaths: {{p: {match}}}\n")
+def test_path_contains_subflows_that_meet_its_conditions(match: str, matching: list[bool]) -> None:
+    tested_policy = policy("- {name: x, throttle: none}\n", f"version: 1\npaths: {{p: {match}}}\n")
     verdicts = evaluate(
-        subject,
+        tested_policy,
         connection(
             subflow(ETHERNET, initial=True, remote_id=0, interface="wan0"),
             subflow(WIFI, backup=True, remote_id=2, interface="wan1"),
@@ -268,7 +268,7 @@ def test_path_matches_subflows_by_its_conditions(match: str, matching: list[bool
 
 
 def test_verdict_shows_the_first_matching_path() -> None:
-    subject = policy(
+    tested_policy = policy(
         "- {name: x, paths: [wide, narrow], throttle: {rate: 5mbit}}\n",
         dedent("""\
         version: 1
@@ -278,19 +278,19 @@ def test_verdict_shows_the_first_matching_path() -> None:
           wide: {clients: [10.0.0.0/8]}
         """),
     )
-    assert outcomes(subject, subflow(ETHERNET), subflow(WIFI)) == [
+    assert outcomes(tested_policy, subflow(ETHERNET), subflow(WIFI)) == [
         ("other", True, "rule x caps path narrow at 5 Mbit/s: 2 subflows active"),
         ("wide", True, "rule x caps path wide at 5 Mbit/s: 2 subflows active"),
     ]
 
 
 def test_compiled_policy_follows_the_clock() -> None:
-    subject = CompiledPolicy(
+    tested_policy = CompiledPolicy(
         policy("- {name: x, paths: [wifi], when: {hours: [12:00-13:00]}, throttle: {rate: 5mbit}}\n")
     )
     pair = connection(subflow(ETHERNET), subflow(WIFI))
     capped = [
-        subject.evaluate(pair, NOW + seconds)[1].scope is not None
+        tested_policy.evaluate(pair, NOW + seconds)[1].scope is not None
         for seconds in (-1, 0, 3599.9, 3600, 86400, 0, -86400.5, -86400)
     ]
     assert capped == [False, True, True, False, True, True, False, True]
@@ -312,9 +312,9 @@ UPLOAD = """\
 """
 
 
-def test_each_direction_has_its_own_first_match() -> None:
-    subject = connection(subflow(ETHERNET, initial=True), subflow(WIFI), subflow(LTE))
-    found = evaluate(policy(UPLOAD), subject, NOW)
+def test_each_direction_uses_its_own_first_matching_rule() -> None:
+    tested_connection = connection(subflow(ETHERNET, initial=True), subflow(WIFI), subflow(LTE))
+    found = evaluate(policy(UPLOAD), tested_connection, NOW)
     assert [(each.direction.value, each.rule.name if each.rule else None) for each in found] == [
         ("down", "both"), ("down", "down"), ("down", "down"), ("up", "both"), ("up", "spared"), ("up", "up"),
     ]  # fmt: skip
@@ -325,11 +325,11 @@ def test_each_direction_has_its_own_first_match() -> None:
 
 @pytest.mark.parametrize("direction", ["down", "both"])
 def test_download_verdicts_do_not_depend_on_upload_rules(direction: str) -> None:
-    subject = connection(subflow(ETHERNET, initial=True), subflow(WIFI))
+    tested_connection = connection(subflow(ETHERNET, initial=True), subflow(WIFI))
     rule = "{name: cap, paths: [ethernet], throttle: {rate: 5 Mbit/s}, direction: %s}"
-    plain, found = (evaluate(policy(f"- {rule % each}\n"), subject, NOW) for each in ("down", direction))
+    plain, found = (evaluate(policy(f"- {rule % each}\n"), tested_connection, NOW) for each in ("down", direction))
     assert [replace(each, rule=None) for each in found[:2]] == [replace(each, rule=None) for each in plain]
-    assert len(plain) == 2, "there are no upload verdicts if no rule is for uploads"
+    assert len(plain) == 2, "without an upload rule, no upload verdicts exist"
 
 
 BUDGET = "budget: {period: month, steps: [{after: 5 GB, throttle: {rate: 512 kbit/s}}]}"
@@ -339,9 +339,9 @@ def rule_name(rule: Rule | None) -> str | None:
     return None if rule is None else rule.name
 
 
-def rules_by_kind(subject: Policy, *subflows: Subflow) -> list[tuple[str | None, str | None, str | None]]:
+def rules_by_kind(tested_policy: Policy, *subflows: Subflow) -> list[tuple[str | None, str | None, str | None]]:
     """Return the names of the rules that cap, meter and steer each subflow."""
-    verdicts = evaluate(subject, connection(*subflows), NOW)
+    verdicts = evaluate(tested_policy, connection(*subflows), NOW)
     return [(rule_name(each.rule), rule_name(each.budget), rule_name(each.steer)) for each in verdicts]
 
 
@@ -352,52 +352,56 @@ def test_cap_budget_and_steering_are_decided_separately() -> None:
         "- {name: order, steer: {mode: waterfall, order: [wifi, ethernet]}}",
     ]
     for order in (rules, rules[::-1]):
-        subject = policy("\n".join(order) + "\n")
-        assert rules_by_kind(subject, subflow(ETHERNET), subflow(WIFI), subflow(LTE)) == [
+        tested_policy = policy("\n".join(order) + "\n")
+        assert rules_by_kind(tested_policy, subflow(ETHERNET), subflow(WIFI), subflow(LTE)) == [
             ("cap", "volume", "order"),
             (None, "volume", "order"),
             (None, None, None),
         ]
-        assert [each.steer_path for each in evaluate(subject, connection(subflow(ETHERNET), subflow(WIFI)), NOW)] == [
+        assert [
+            each.steer_path for each in evaluate(tested_policy, connection(subflow(ETHERNET), subflow(WIFI)), NOW)
+        ] == [
             "ethernet",
             "wifi",
         ]
-        assert outcomes(subject, subflow(ETHERNET), subflow(WIFI)) == [
+        assert outcomes(tested_policy, subflow(ETHERNET), subflow(WIFI)) == [
             ("ethernet", True, "rule cap caps path ethernet at 5 Mbit/s: 2 subflows active"),
             ("wifi", False, "no rule matches"),
-        ], "reasons of budgets and steering are added by their stages"
+        ], "the stages add the reasons of budgets and steering"
 
 
-def test_first_match_of_each_kind_decides_and_none_exempts_from_its_kind() -> None:
-    subject = policy(f"""\
+def test_first_matching_rule_of_each_kind_decides_and_none_exempts_from_it() -> None:
+    tested_policy = policy(f"""\
 - {{name: a, when: {{clients: [10.77.1.2]}}, throttle: none, steer: none}}
 - {{name: b, when: {{clients: [10.77.1.3]}}, budget: none}}
 - {{name: c, throttle: {{rate: 1mbit}}, {BUDGET}}}
 - {{name: d, {BUDGET}}}
 - {{name: e, steer: {{mode: load-balancing, weights: {{ethernet: 1, wifi: 1}}}}}}
 """)
-    assert rules_by_kind(subject, subflow("10.77.1.2"), subflow(WIFI)) == [("a", "c", None)] * 2
-    assert rules_by_kind(subject, subflow("10.77.1.3"), subflow(WIFI)) == [("c", None, "e")] * 2
-    assert rules_by_kind(subject, subflow("10.77.1.3")) == [(None, None, None)]
-    assert rules_by_kind(subject, subflow("10.77.1.4")) == [(None, "c", None)], "a budget counts a single subflow, too"
-    assert [reason for _, _, reason in outcomes(subject, subflow("10.77.1.2"), subflow(WIFI))] == [
+    assert rules_by_kind(tested_policy, subflow("10.77.1.2"), subflow(WIFI)) == [("a", "c", None)] * 2
+    assert rules_by_kind(tested_policy, subflow("10.77.1.3"), subflow(WIFI)) == [("c", None, "e")] * 2
+    assert rules_by_kind(tested_policy, subflow("10.77.1.3")) == [(None, None, None)]
+    assert rules_by_kind(tested_policy, subflow("10.77.1.4")) == [(None, "c", None)], (
+        "a budget counts a single subflow, too"
+    )
+    assert [reason for _, _, reason in outcomes(tested_policy, subflow("10.77.1.2"), subflow(WIFI))] == [
         "exempted by rule a; exempted from steering by rule a"
     ] * 2
     not_met = "does not apply: only 1 active subflow (needs 2)"
-    assert outcomes(subject, subflow("10.77.1.4"))[0][2] == f"rule c {not_met}; rule e {not_met}"
+    assert outcomes(tested_policy, subflow("10.77.1.4"))[0][2] == f"rule c {not_met}; rule e {not_met}"
     both = policy("- {name: a, throttle: {rate: 1mbit}, steer: {mode: smallest-delay}, when: {min_paths: 2}}\n")
     assert outcomes(both, subflow("10.77.1.4"))[0][2] == f"rule a {not_met}", (
-        "the reason is given once for cap and steering"
+        "cap and steering have the same reason, which appears once"
     )
 
 
 def test_uploads_have_their_own_budget_rule_and_are_never_steered() -> None:
-    subject = policy(f"""\
+    tested_policy = policy(f"""\
 - {{name: up, direction: up, {BUDGET}}}
 - {{name: both, direction: both, throttle: none, {BUDGET}}}
 - {{name: order, steer: {{mode: waterfall, order: [wifi, ethernet]}}}}
 """)
     assert (
-        rules_by_kind(subject, subflow(ETHERNET), subflow(WIFI))
+        rules_by_kind(tested_policy, subflow(ETHERNET), subflow(WIFI))
         == [("both", "both", "order")] * 2 + [("both", "up", None)] * 2
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for properties of verdicts, and a comparison with a slow and simple second implementation."""
+"""Tests for properties of verdicts, and a comparison with a simple reference implementation."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mptcp_throttler.policy.model import Policy, Rule, Share
 from mptcp_throttler.policy.schedule import Window, is_open
 from mptcp_throttler.policy.verdict import ScopeKey
 
-# The second implementation follows the words of docs/policy.md.
+# The reference implementation follows docs/policy.md.
 
 
-def plain_paths(subject: Policy, each: Subflow) -> list[str]:
+def reference_paths(tested_policy: Policy, each: Subflow) -> list[str]:
     address = ip_address(each.four_tuple.remote)
     return [
         name
-        for name, path in subject.paths.items()
+        for name, path in tested_policy.paths.items()
         if (path.interfaces is None or each.interface in path.interfaces)
         and (path.clients is None or any(address in prefix for prefix in path.clients))
         and (path.remote_ids is None or each.remote_id in path.remote_ids)
@@ -38,17 +38,17 @@ def plain_paths(subject: Policy, each: Subflow) -> list[str]:
     ]
 
 
-def plain_count(subject: Policy, active: Iterable[Subflow]) -> int:
-    """Return the number of paths. Subflows on no path count together as one more path."""
-    return len({tuple(plain_paths(subject, each)) for each in active})
+def reference_count(tested_policy: Policy, active: Iterable[Subflow]) -> int:
+    """Return the number of paths. All subflows on no path count as one path."""
+    return len({tuple(reference_paths(tested_policy, each)) for each in active})
 
 
-def plain_rule(subject: Policy, each: Subflow, active: tuple[Subflow, ...], now: float) -> Rule | None:
-    names = plain_paths(subject, each)
-    local = datetime.fromtimestamp(now, subject.time_zone)
-    paths = plain_count(subject, active)
+def reference_rule(tested_policy: Policy, each: Subflow, active: tuple[Subflow, ...], now: float) -> Rule | None:
+    names = reference_paths(tested_policy, each)
+    local = datetime.fromtimestamp(now, tested_policy.time_zone)
+    paths = reference_count(tested_policy, active)
     addresses = [ip_address(other.four_tuple.remote) for other in active]
-    for rule in subject.rules:
+    for rule in tested_policy.rules:
         when = rule.when
         if (
             (rule.paths is None or set(rule.paths) & set(names))
@@ -75,10 +75,10 @@ PREFIXES = st.lists(
 NAMES = ["p0", "p1", "p2"]
 
 
-T = TypeVar("T")
+Value = TypeVar("Value")
 
 
-def optional(strategy: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
+def optional(strategy: st.SearchStrategy[Value]) -> st.SearchStrategy[Value | None]:
     return st.one_of(st.none(), strategy)
 
 
@@ -149,17 +149,19 @@ INSTANTS = st.integers(0, 7 * 24 * 4).map(lambda quarters: NOW + quarters * 900.
 
 @settings(max_examples=examples(600), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS)
-def test_verdicts_equal_those_of_the_plain_implementation(subject: Policy, connection: Connection, now: float) -> None:
-    verdicts = evaluate(subject, connection, now)
+def test_verdicts_equal_those_of_the_reference_implementation(
+    tested_policy: Policy, connection: Connection, now: float
+) -> None:
+    verdicts = evaluate(tested_policy, connection, now)
     active = connection.subflows
     assert [verdict.four_tuple for verdict in verdicts] == [each.four_tuple for each in active]
     regular = [each for each in active if not each.backup]
     usable = regular or list(active)
     for each, verdict in zip(active, verdicts, strict=True):
-        rule = plain_rule(subject, each, active, now)
+        rule = reference_rule(tested_policy, each, active, now)
         assert verdict.rule == rule
-        assert verdict.path == next(iter(plain_paths(subject, each)), None)
-        lifted = rule is not None and rule.lift_last and each in usable and plain_count(subject, usable) == 1
+        assert verdict.path == next(iter(reference_paths(tested_policy, each)), None)
+        lifted = rule is not None and rule.lift_last and each in usable and reference_count(tested_policy, usable) == 1
         if rule is None or rule.throttle is None or lifted:
             assert (verdict.scope, verdict.throttle) == (None, None)
         else:
@@ -170,7 +172,7 @@ def test_verdicts_equal_those_of_the_plain_implementation(subject: Policy, conne
             }[rule.throttle.share]
             assert verdict.scope == ScopeKey(rule.name, rule.throttle.share, member)
             assert verdict.throttle == rule.throttle
-        assert verdict.reason.endswith("(dry run)") == (subject.dry_run and verdict.scope is not None)
+        assert verdict.reason.endswith("(dry run)") == (tested_policy.dry_run and verdict.scope is not None)
         assert verdict.reason == verdict.reason.strip() != ""
         assert len(verdict.reason.splitlines()) == 1
 
@@ -178,24 +180,28 @@ def test_verdicts_equal_those_of_the_plain_implementation(subject: Policy, conne
 @settings(max_examples=examples(300), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS)
 def test_usable_capped_subflow_always_has_another_usable_path(
-    subject: Policy, connection: Connection, now: float
+    tested_policy: Policy, connection: Connection, now: float
 ) -> None:
-    """The guarantee of lift_last: if a usable subflow is capped, a usable subflow exists on another path."""
-    subject = replace(subject, rules=[replace(rule, lift_last=True) for rule in subject.rules])
-    capped = {verdict.four_tuple for verdict in evaluate(subject, connection, now) if verdict.scope is not None}
+    """lift_last guarantees that a usable subflow on another path exists if a usable subflow is capped."""
+    tested_policy = replace(tested_policy, rules=[replace(rule, lift_last=True) for rule in tested_policy.rules])
+    capped = {verdict.four_tuple for verdict in evaluate(tested_policy, connection, now) if verdict.scope is not None}
     usable = [each for each in connection.subflows if not each.backup] or connection.subflows
     for each in connection.subflows:
         if each.four_tuple in capped and each in usable:
-            assert any(plain_paths(subject, other) != plain_paths(subject, each) for other in usable)
+            assert any(
+                reference_paths(tested_policy, other) != reference_paths(tested_policy, each) for other in usable
+            )
 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(POLICIES, CONNECTIONS, INSTANTS, st.randoms(use_true_random=False))
 def test_verdicts_do_not_depend_on_the_order_of_subflows(
-    subject: Policy, connection: Connection, now: float, random: Random
+    tested_policy: Policy, connection: Connection, now: float, random: Random
 ) -> None:
     shuffled = list(connection.subflows)
     random.shuffle(shuffled)
-    one = evaluate(subject, connection, now)
-    other = evaluate(subject, replace(connection, subflows=tuple(shuffled)), now)
-    assert {verdict.four_tuple: verdict for verdict in one} == {verdict.four_tuple: verdict for verdict in other}
+    original_order = evaluate(tested_policy, connection, now)
+    other_order = evaluate(tested_policy, replace(connection, subflows=tuple(shuffled)), now)
+    assert {verdict.four_tuple: verdict for verdict in original_order} == {
+        verdict.four_tuple: verdict for verdict in other_order
+    }

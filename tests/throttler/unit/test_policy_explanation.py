@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for explanations: which rules were tried for a subflow, and why they did not decide."""
+"""Tests for explanations: the rules that were tried for a subflow, and the reasons why they did not decide."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ ZONE = ZoneInfo("Europe/Athens")
 
 
 def explain(
-    subject: Policy, *subflows: Subflow, now: float = NOW, expected: int = 0, direction: Direction = Direction.DOWN
+    tested_policy: Policy,
+    *subflows: Subflow,
+    now: float = NOW,
+    expected: int = 0,
+    direction: Direction = Direction.DOWN,
 ) -> list[tuple[str, bool, str | None]]:
-    """Return the rules that were tried for the first of *subflows*: the rule, whether it decided, and why not."""
-    outcome = CompiledPolicy(subject).explain(connection(*subflows), subflows[0], direction, now, expected)
+    """Return name, result and reason of each rule that was tried for the first of *subflows*."""
+    outcome = CompiledPolicy(tested_policy).explain(connection(*subflows), subflows[0], direction, now, expected)
     return [(each.rule, each.matched, each.failed) for each in outcome]
 
 
 CONDITIONS = policy("""\
-    - {name: elsewhere, paths: [wifi], throttle: {rate: 1 Mbit/s}}
+    - {name: other-path, paths: [wifi], throttle: {rate: 1 Mbit/s}}
     - {name: many, when: {min_subflows: 4}, throttle: {rate: 2 Mbit/s}}
     - {name: few, when: {min_subflows: 1, max_subflows: 1}, throttle: {rate: 3 Mbit/s}}
     - {name: others, when: {clients: [10.77.9.0/24]}, throttle: {rate: 4 Mbit/s}}
@@ -43,7 +47,7 @@ CONDITIONS = policy("""\
 
 def test_each_failed_condition_is_named() -> None:
     assert explain(CONDITIONS, subflow(ETHERNET), subflow(WIFI)) == [
-        ("elsewhere", False, "it is on path ethernet, not on wifi"),
+        ("other-path", False, "it is on path ethernet, not on wifi"),
         ("many", False, "only 2 active subflows (needs 4)"),
         ("few", False, "2 active subflows (at most 1)"),
         ("others", False, "no active subflow comes from its clients"),
@@ -55,11 +59,11 @@ def test_each_failed_condition_is_named() -> None:
 
 def test_subflow_on_no_path_is_explained() -> None:
     (first, *_) = explain(CONDITIONS, subflow(LTE), subflow(WIFI))
-    assert first == ("elsewhere", False, "it is on no path of the policy, not on wifi")
+    assert first == ("other-path", False, "it is on no path of the policy, not on wifi")
 
 
 def test_explanation_gives_the_next_change_of_each_rule() -> None:
-    subject = policy("""\
+    tested_policy = policy("""\
         - {name: evening, when: {hours: ["18:00-20:00"]}, throttle: {rate: 5 Mbit/s}}
         - {name: all, throttle: {rate: 6 Mbit/s}}
         """)
@@ -68,7 +72,8 @@ def test_explanation_gives_the_next_change_of_each_rule() -> None:
     def until_times(hour: int) -> list[float | None]:
         now = datetime(2026, 7, 1, hour, 30, tzinfo=ZONE).timestamp()
         return [
-            each.until for each in CompiledPolicy(subject).explain(connection(*flows), flows[0], Direction.DOWN, now)
+            each.until
+            for each in CompiledPolicy(tested_policy).explain(connection(*flows), flows[0], Direction.DOWN, now)
         ]
 
     assert until_times(12) == [datetime(2026, 7, 1, 18, tzinfo=ZONE).timestamp(), None]
@@ -76,7 +81,7 @@ def test_explanation_gives_the_next_change_of_each_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("when", "now", "words", "until"),
+    ("when", "now", "hours_text", "until"),
     [
         (
             'days: [mon-fri], hours: ["08:00-18:00"]',
@@ -125,29 +130,33 @@ def test_explanation_gives_the_next_change_of_each_rule() -> None:
         ),
     ],
 )
-def test_explanation_has_the_next_hours_in_the_policys_time_zone(when: str, now: str, words: str, until: str) -> None:
-    subject = policy(f"- {{name: timed, when: {{min_subflows: 1, {when}}}, throttle: {{rate: 5 Mbit/s}}}}\n")
-    flow = subflow(ETHERNET)
-    at = datetime.fromisoformat(now).timestamp()
-    (outcome,) = CompiledPolicy(subject).explain(connection(flow), flow, Direction.DOWN, at)
-    assert outcome.failed == f"outside its hours, {words} (Europe/Athens)"
+def test_explanation_has_the_next_hours_in_the_policys_time_zone(
+    when: str, now: str, hours_text: str, until: str
+) -> None:
+    tested_policy = policy(f"- {{name: timed, when: {{min_subflows: 1, {when}}}, throttle: {{rate: 5 Mbit/s}}}}\n")
+    tested_subflow = subflow(ETHERNET)
+    timestamp = datetime.fromisoformat(now).timestamp()
+    (outcome,) = CompiledPolicy(tested_policy).explain(
+        connection(tested_subflow), tested_subflow, Direction.DOWN, timestamp
+    )
+    assert outcome.failed == f"outside its hours, {hours_text} (Europe/Athens)"
     assert outcome.until == datetime.fromisoformat(until).timestamp()
 
 
 def test_hours_are_not_mentioned_if_another_condition_fails() -> None:
-    subject = policy("""\
+    tested_policy = policy("""\
         - {name: evening, when: {min_subflows: 3, hours: ["08:00-20:00"]}, throttle: {rate: 5 Mbit/s}}
         """)
-    flow = subflow(ETHERNET)
+    tested_subflow = subflow(ETHERNET)
     noon = datetime(2026, 7, 1, 12, tzinfo=ZONE).timestamp()
-    (outcome,) = CompiledPolicy(subject).explain(connection(flow), flow, Direction.DOWN, noon)
+    (outcome,) = CompiledPolicy(tested_policy).explain(connection(tested_subflow), tested_subflow, Direction.DOWN, noon)
     assert (outcome.failed, outcome.until) == ("only 1 active subflow (needs 3)", None)
 
 
 _minute = st.integers(0, 24 * 60 - 1)
 _days = st.sampled_from(["", "days: [mon-fri], ", "days: [sat, sun], ", "days: [sun], ", "days: [sat-mon, wed], "])
 _zone = st.sampled_from(["UTC", "Europe/Athens", "America/St_Johns", "Australia/Lord_Howe", "Africa/Casablanca"])
-# A day before some of these zones change their clocks, or any other time.
+# Times shortly before some of these zones change their clocks, or any other time.
 _now = st.one_of(
     st.sampled_from(["2026-03-28T12:00Z", "2026-10-24T12:00Z", "2026-04-04T00:00Z", "2026-03-07T20:00Z"]).map(
         lambda text: datetime.fromisoformat(text).timestamp()
@@ -158,24 +167,26 @@ _now = st.one_of(
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(_minute, _minute), min_size=1, max_size=2), _days, _zone, _now)
-def test_until_time_equals_the_result_of_a_search_by_minutes(
+def test_end_time_equals_the_result_of_a_search_by_minutes(
     ranges: list[tuple[int, int]], days: str, zone: str, now: float
 ) -> None:
     hours = ", ".join(
-        f'"{one // 60:02}:{one % 60:02}-{other // 60:02}:{other % 60:02}"' for one, other in ranges if one != other
+        f'"{begin // 60:02}:{begin % 60:02}-{end // 60:02}:{end % 60:02}"' for begin, end in ranges if begin != end
     )
     when = f"{days}hours: [{hours}]" if hours else days.rstrip(", ") or "days: [mon]"
     rule = f"- {{name: timed, when: {{min_subflows: 1, {when}}}, throttle: {{rate: 5 Mbit/s}}}}\n"
-    subject = policy(rule, PATHS.replace("Europe/Athens", zone))
-    flow = subflow(ETHERNET)
+    tested_policy = policy(rule, PATHS.replace("Europe/Athens", zone))
+    tested_subflow = subflow(ETHERNET)
 
-    def decided(at: float) -> bool:
-        return is_open(subject.rules[0].when.windows or (), datetime.fromtimestamp(at, subject.time_zone))
+    def is_window_open(timestamp: float) -> bool:
+        return is_open(
+            tested_policy.rules[0].when.windows or (), datetime.fromtimestamp(timestamp, tested_policy.time_zone)
+        )
 
-    (outcome,) = CompiledPolicy(subject).explain(connection(flow), flow, Direction.DOWN, now)
-    assert outcome.matched is decided(now)
+    (outcome,) = CompiledPolicy(tested_policy).explain(connection(tested_subflow), tested_subflow, Direction.DOWN, now)
+    assert outcome.matched is is_window_open(now)
     minutes = (now // 60 * 60 + 60 * step for step in range(1, 60 * 24 * 15))
-    expected = next((at for at in minutes if decided(at) is not outcome.matched), None)
+    expected = next((timestamp for timestamp in minutes if is_window_open(timestamp) is not outcome.matched), None)
     assert outcome.until == expected
     if not outcome.matched and expected is not None:
         begins = datetime.fromtimestamp(expected, ZoneInfo(zone))
@@ -185,26 +196,26 @@ def test_until_time_equals_the_result_of_a_search_by_minutes(
 
 
 def test_lifted_cap_gives_its_reason() -> None:
-    subject = policy("- {name: all, when: {min_subflows: 1}, throttle: {rate: 6 Mbit/s}}\n")
-    assert explain(subject, subflow(ETHERNET)) == [("all", True, "lifted: the last usable path")]
-    assert explain(subject, subflow(ETHERNET), subflow(WIFI)) == [("all", True, None)]
+    tested_policy = policy("- {name: all, when: {min_subflows: 1}, throttle: {rate: 6 Mbit/s}}\n")
+    assert explain(tested_policy, subflow(ETHERNET)) == [("all", True, "lifted: the last usable path")]
+    assert explain(tested_policy, subflow(ETHERNET), subflow(WIFI)) == [("all", True, None)]
 
 
 def test_anticipated_subflows_count_for_caps() -> None:
-    subject = policy("""\
+    tested_policy = policy("""\
         - {name: evening, when: {hours: ["18:00-20:00"]}, throttle: {rate: 5 Mbit/s}}
         - {name: all, throttle: {rate: 6 Mbit/s}}
         """)
     flows = (subflow(ETHERNET),)
-    words = "outside its hours, 18:00-20:00; begins 18:00 (Europe/Athens)"
-    assert explain(subject, *flows, expected=2) == [("evening", False, words), ("all", True, None)]
-    alone = policy('- {name: evening, when: {hours: ["18:00-20:00"]}, throttle: {rate: 5 Mbit/s}}\n')
-    (verdict,) = evaluate(alone, connection(*flows), NOW, 2)
+    hours_text = "outside its hours, 18:00-20:00; begins 18:00 (Europe/Athens)"
+    assert explain(tested_policy, *flows, expected=2) == [("evening", False, hours_text), ("all", True, None)]
+    one_rule = policy('- {name: evening, when: {hours: ["18:00-20:00"]}, throttle: {rate: 5 Mbit/s}}\n')
+    (verdict,) = evaluate(one_rule, connection(*flows), NOW, 2)
     assert verdict.reason == "rule evening does not apply: outside its hours"
 
 
 def test_each_kind_is_explained_separately() -> None:
-    subject = policy("""\
+    tested_policy = policy("""\
         - {name: free, paths: [ethernet], budget: none}
         - {name: volume, budget: {period: month, steps: [{after: 1 GB, throttle: {rate: 1 Mbit/s}}]}}
         - {name: cap, direction: both, throttle: {rate: 6 Mbit/s}}
@@ -212,7 +223,7 @@ def test_each_kind_is_explained_separately() -> None:
     flows = subflow(ETHERNET), subflow(WIFI)
 
     def kinds(index: int, direction: Direction) -> list[tuple[Kind, str, bool]]:
-        outcome = CompiledPolicy(subject).explain(connection(*flows), flows[index], direction, NOW)
+        outcome = CompiledPolicy(tested_policy).explain(connection(*flows), flows[index], direction, NOW)
         return [(each.kind, each.rule, each.matched) for each in outcome]
 
     assert kinds(0, Direction.DOWN) == [
@@ -228,15 +239,15 @@ def test_each_kind_is_explained_separately() -> None:
     assert kinds(1, Direction.UP) == [(Kind.THROTTLE, "cap", True)]
 
 
-def test_rules_for_the_other_direction_and_below_the_decisive_one_are_named() -> None:
-    """Defect: an explanation of a capped upload did not mention the exemption, which was for downloads only."""
-    subject = policy("""\
+def test_rules_for_the_other_direction_and_below_the_deciding_rule_are_listed() -> None:
+    """Defect: an explanation of a capped upload did not list the exemption, which was only for downloads."""
+    tested_policy = policy("""\
         - {name: vip, direction: down, throttle: none}
         - {name: cap, direction: both, throttle: {rate: 6 Mbit/s}}
         - {name: more, direction: up, throttle: {rate: 5 Mbit/s}}
         """)
     flows = subflow(ETHERNET), subflow(WIFI)
-    outcome = CompiledPolicy(subject).explain(connection(*flows), flows[0], Direction.UP, NOW)
+    outcome = CompiledPolicy(tested_policy).explain(connection(*flows), flows[0], Direction.UP, NOW)
     assert [(each.rule, each.matched, each.failed) for each in outcome] == [
         ("vip", False, "it is for downloads"),
         ("cap", True, None),
@@ -245,14 +256,14 @@ def test_rules_for_the_other_direction_and_below_the_decisive_one_are_named() ->
 
 
 def test_reason_names_the_rule_that_is_nearest_to_matching() -> None:
-    """Defect: the reason named the first rule, which was for other clients."""
-    subject = policy("""\
+    """Defect: the reason named the first rule, although it was for other clients."""
+    tested_policy = policy("""\
         - {name: vip, when: {clients: [10.99.0.0/16]}, throttle: none}
-        - {name: dear, when: {min_subflows: 4, hours: ["18:00-24:00"]}, throttle: {rate: 1 Mbit/s}}
+        - {name: many, when: {min_subflows: 4, hours: ["18:00-24:00"]}, throttle: {rate: 1 Mbit/s}}
         - {name: evening, when: {hours: ["18:00-24:00"]}, throttle: {rate: 6 Mbit/s}}
         """)
     flows = subflow(ETHERNET), subflow(WIFI)
-    first, _ = evaluate(subject, connection(*flows), NOW)
+    first, _ = evaluate(tested_policy, connection(*flows), NOW)
     assert first.reason == "rule evening does not apply: outside its hours"
 
 
@@ -271,7 +282,7 @@ _rule = st.tuples(st.sampled_from(["", "paths: [ethernet], ", "paths: [wifi, bac
 def test_explanation_agrees_with_the_verdict(
     rules: list[tuple[str, str]], remotes: list[str], hour: int, expected: int
 ) -> None:
-    subject = policy(
+    tested_policy = policy(
         "".join(
             f"- {{name: r{number}, {paths}when: {{{condition}}}, throttle: {{rate: {number + 1} Mbit/s}}}}\n"
             if condition
@@ -281,19 +292,21 @@ def test_explanation_agrees_with_the_verdict(
     )
     now = datetime(2026, 7, 1, hour, tzinfo=ZONE).timestamp()
     flows = [subflow(each, initial=index == 0) for index, each in enumerate(remotes)]
-    whole = connection(*flows)
-    for each, verdict in zip(flows, evaluate(subject, whole, now, expected), strict=True):
-        outcome = list(CompiledPolicy(subject).explain(whole, each, Direction.DOWN, now, expected))
-        decided = [one.rule for one in outcome if one.matched]
-        assert decided == ([] if verdict.rule is None else [verdict.rule.name])
-        assert all(one.failed for one in outcome if not one.matched)
-        assert [one.rule for one in outcome] == [rule.name for rule in subject.rules][: len(outcome)]
-        if not decided:
-            assert len(outcome) == len(subject.rules)
-            passed_over = [one for one in outcome if "it is on" not in (one.failed or "")]
-            # The reason of a verdict is only "outside its hours". The explanation also names these hours and their end.
-            whys = {one.rule: one.failed if one.until is None else "outside its hours" for one in passed_over}
-            reasons = [f"rule {rule} does not apply: {why}" for rule, why in whys.items()] or [NO_RULE]
+    tested_connection = connection(*flows)
+    for each, verdict in zip(flows, evaluate(tested_policy, tested_connection, now, expected), strict=True):
+        outcome = list(CompiledPolicy(tested_policy).explain(tested_connection, each, Direction.DOWN, now, expected))
+        decided_rules = [result.rule for result in outcome if result.matched]
+        assert decided_rules == ([] if verdict.rule is None else [verdict.rule.name])
+        assert all(result.failed for result in outcome if not result.matched)
+        assert [result.rule for result in outcome] == [rule.name for rule in tested_policy.rules][: len(outcome)]
+        if not decided_rules:
+            assert len(outcome) == len(tested_policy.rules)
+            on_its_path = [result for result in outcome if "it is on" not in (result.failed or "")]
+            # The reason in a verdict is only "outside its hours". The explanation adds these hours and their end.
+            failures = {
+                result.rule: result.failed if result.until is None else "outside its hours" for result in on_its_path
+            }
+            reasons = [f"rule {rule} does not apply: {failure}" for rule, failure in failures.items()] or [NO_RULE]
             assert verdict.reason in reasons
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Fuzz tests with damaged policies and random text: the result is a policy or error messages, never an exception."""
+"""Fuzz tests with damaged policies and random text: the result is a policy or error lines, never an exception."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ rules:
   - {name: c, throttle: none, budget: none, steer: none}
 """
 
-SCRAPS = st.one_of(
+FRAGMENTS = st.one_of(
     st.sampled_from(
         ["{", "}", "[", "]", ": ", "- ", "\n", "  ", "&x ", "*x", "<<: ", "!!", "|", ">", "'", '"', "#", "%"]
     ),
@@ -40,13 +40,13 @@ SCRAPS = st.one_of(
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(st.lists(st.tuples(st.integers(0, len(VALID)), st.integers(0, 12), SCRAPS), max_size=4))
-def test_damaged_policy_gives_a_policy_or_error_lines(
-    damages: list[tuple[int, int, str]],
+@given(st.lists(st.tuples(st.integers(0, len(VALID)), st.integers(0, 12), FRAGMENTS), max_size=4))
+def test_damaged_policy_yields_a_policy_or_error_lines(
+    replacements: list[tuple[int, int, str]],
 ) -> None:
     text = VALID
-    for at, length, scrap in damages:
-        text = text[:at] + scrap + text[at + length :]
+    for offset, length, fragment in replacements:
+        text = text[:offset] + fragment + text[offset + length :]
     checked = check_policy(text, "policy.yaml")
     errors = [problem for problem in checked.problems if problem.severity is Severity.ERROR]
     assert (checked.policy is None) == bool(errors)
@@ -60,6 +60,6 @@ def test_damaged_policy_gives_a_policy_or_error_lines(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.text(max_size=200))
-def test_any_text_gives_a_policy_or_error_lines(text: str) -> None:
+def test_any_text_yields_a_policy_or_error_lines(text: str) -> None:
     checked = check_policy(text, "policy.yaml")
     assert (checked.policy is None) == bool(checked.problems)

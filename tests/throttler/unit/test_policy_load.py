@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for valid policy files: what they mean, and that the shipped files are valid."""
+"""Tests for valid policy files: the policies that they define, and the shipped files."""
 
 from __future__ import annotations
 
@@ -141,14 +141,14 @@ def test_exemption_applies_to_a_single_subflow_by_default() -> None:
     ],
 )
 def test_pauses_of_the_guard_never_become_shorter(guard: str, pauses: list[float]) -> None:
-    """Defect: with ``retry`` above 300 and no ``longest_retry``, the second pause was only 300 seconds."""
+    """Defect: with ``retry`` above 300 and no ``longest_retry``, the second pause was only 300 s."""
     policy = load(f"version: 1\nguard: {{{guard}}}\nrules: []\n")
     candidate = Candidate()
-    found = []
+    measured = []
     for _ in pauses:
         candidate.lengthen_pause(policy.guard)
-        found.append(candidate.pause)
-    assert found == pauses
+        measured.append(candidate.pause)
+    assert measured == pauses
 
 
 def test_max_subflows_1_implies_min_subflows_1() -> None:
@@ -234,7 +234,7 @@ def test_byte_order_mark_and_crlf_are_accepted() -> None:
     assert load("\ufeffversion: 1\r\nrules: []\r\n") == a_policy((), (), ZoneInfo("UTC"))
 
 
-def test_demo_policy_is_as_expected() -> None:
+def test_demo_policy_caps_ethernet() -> None:
     policy = load_policy((CONF / "policy.yaml").read_text(), "policy.yaml")
     assert [(name, [str(prefix) for prefix in path.clients or ()]) for name, path in policy.paths.items()] == [
         ("ethernet", ["10.77.1.0/24", "fd77:1::/64"]),
@@ -262,8 +262,8 @@ def test_rules_can_share_one_budget() -> None:
     policy = load_policy(text, "policy.yaml")
     assert [budget.title for budget in policy.budgets.values()] == ["budget month"]
     assert policy.rules[0].budget is policy.rules[1].budget
-    (own,) = load_policy(rules(f"name: x, {BUDGET}"), "p").budgets.values()
-    assert (own.name, own.title) == ("x", "budget of rule x"), "the ledger uses the rule's name"
+    (rule_budget,) = load_policy(rules(f"name: x, {BUDGET}"), "p").budgets.values()
+    assert (rule_budget.name, rule_budget.title) == ("x", "budget of rule x"), "the ledger uses the rule's name"
 
 
 @pytest.mark.parametrize(

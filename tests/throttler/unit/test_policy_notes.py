@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for warnings and notes about a policy file: probable mistakes, and effects that are easily overlooked."""
+"""Tests for warnings and notes about a policy: probable mistakes, and effects that are easily overlooked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def warnings(text: str) -> list[str]:
         (f"name: x, {CAP}, when: {{max_subflows: 4}}", f"name: y, {CAP}, when: {{max_subflows: 3}}"),
     ],
 )
-def test_unreachable_rule_is_warned_about(earlier: str, later: str) -> None:
+def test_unreachable_rule_causes_a_warning(earlier: str, later: str) -> None:
     assert warnings(rules(earlier, later)) == [
         'policy.yaml:5: warning: rules[1]: rule "y" is never reached: "x" above it catches all its subflows'
     ]
@@ -51,11 +51,11 @@ def test_unreachable_rule_is_warned_about(earlier: str, later: str) -> None:
         (f"name: x, {CAP}, when: {{clients: [10.0.0.0/8]}}", f"name: y, {CAP}"),
     ],
 )
-def test_reachable_rule_is_not_warned_about(earlier: str, later: str) -> None:
+def test_reachable_rule_causes_no_warning(earlier: str, later: str) -> None:
     assert warnings(rules(earlier, later)) == []
 
 
-def test_cap_that_is_always_lifted_is_warned_about() -> None:
+def test_cap_that_is_always_lifted_causes_a_warning() -> None:
     when = "when: {min_subflows: 1, max_subflows: 1}"
     assert warnings(rules(f"name: x, {CAP}, {when}")) == [
         'policy.yaml:4: warning: rules[0]: rule "x" never caps anything: the only active subflow is on the last usable '
@@ -64,7 +64,7 @@ def test_cap_that_is_always_lifted_is_warned_about() -> None:
     assert warnings(rules(f"name: x, {CAP}, {when}, lift_last: false")) == []
 
 
-def test_path_defined_by_address_ids_is_warned_about() -> None:
+def test_path_defined_by_address_ids_causes_a_warning() -> None:
     text = f"version: 1\npaths: {{lte: {{remote_ids: [1]}}}}\nrules:\n  - {{name: x, {CAP}, paths: [lte]}}\n"
     assert [each.partition(",")[0] for each in warnings(text)] == [
         'policy.yaml:4: warning: rules[0]: path "lte" has remote_ids'
@@ -79,7 +79,7 @@ def notes(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("path", "when", "noted"),
+    ("path", "when", "expected"),
     [
         ("interfaces: [wan0]", "{}", ['policy.yaml:4: note: rules[0]: rule "x" waits for subflows on two paths']),
         ("interfaces: [wan1]", "{}", []),
@@ -87,14 +87,16 @@ def notes(text: str) -> list[str]:
         ("clients: [10.1.0.0/16]", "{}", []),
     ],
 )
-def test_rule_that_waits_for_two_paths_with_one_interface_is_noted(path: str, when: str, noted: list[str]) -> None:
+def test_rule_that_waits_for_two_paths_with_one_interface_causes_a_note(
+    path: str, when: str, expected: list[str]
+) -> None:
     text = f"version: 1\npaths: {{wan: {{{path}}}}}\nrules:\n  - {{name: x, {CAP}, when: {when}}}\n"
     found = check_policy(text, "policy.yaml", ["wan0"]).notes
-    assert [str(each).partition(",")[0] for each in found] == noted
+    assert [str(each).partition(",")[0] for each in found] == expected
 
 
 def test_rules_of_different_kinds_do_not_affect_each_other() -> None:
-    """Defect: a note advised to add `budget: none` to a cap above a budget, which turned the budget off."""
+    """Defect: a note advised adding `budget: none` to a cap above a budget, which would disable the budget."""
     assert warnings(rules(f"name: x, {CAP}", f"name: y, {BUDGET}", f"name: z, {STEER}")) == []
     assert notes(rules(f"name: x, {CAP}", f"name: y, {BUDGET}")) == []
 
@@ -122,29 +124,29 @@ def test_narrow_path_below_a_wide_one_is_never_reached(wide: str, narrow: str, r
 
 
 @pytest.mark.parametrize("kind", ["budget", "steer"])
-def test_exemption_from_caps_only_is_warned_about_with_the_line_to_add(kind: str) -> None:
+def test_exemption_only_from_caps_causes_a_warning_with_the_line_to_add(kind: str) -> None:
     later = f"name: y, {LINE_BY_KIND[kind]}"
     assert warnings(rules("name: x, throttle: none", later)) == [
         f'policy.yaml:4: warning: rules[0]: rule "x" does not exempt from the {kind} of rule "y" below it: add '
         f'"{kind}: none" to exempt from that too, or move rule "y" above it'
     ]
-    some = "name: x, when: {clients: [10.0.0.0/8]}, throttle: none"
-    assert len(warnings(rules(some, later))) == 1
-    assert warnings(rules(f"{some}, {kind}: none", later)) == []
+    for_some_clients = "name: x, when: {clients: [10.0.0.0/8]}, throttle: none"
+    assert len(warnings(rules(for_some_clients, later))) == 1
+    assert warnings(rules(f"{for_some_clients}, {kind}: none", later)) == []
     assert warnings(rules(later, "name: x, throttle: none")) == []
 
 
-def test_smallest_delay_without_an_exemption_is_warned_about() -> None:
+def test_smallest_delay_without_an_exemption_causes_a_warning() -> None:
     (warning,) = warnings(rules("name: x, steer: {mode: smallest-delay}", f"name: y, {CAP}"))
     assert 'add "throttle: none"' in warning
 
 
 def test_exemption_applies_to_both_directions_by_default() -> None:
-    """Defect: `throttle: none` exempted downloads only: a rule below with `direction: both` capped uploads."""
+    """Defect: `throttle: none` exempted only downloads, so a lower rule with `direction: both` capped uploads."""
     cap = f"name: y, {CAP}, direction: both"
-    some = "name: x, throttle: none, when: {clients: [10.0.0.0/8]}"
-    assert warnings(rules(some, cap)) == []
-    assert load_policy(rules(some, cap), "p").rules[0].direction == frozenset(Direction)
+    for_some_clients = "name: x, throttle: none, when: {clients: [10.0.0.0/8]}"
+    assert warnings(rules(for_some_clients, cap)) == []
+    assert load_policy(rules(for_some_clients, cap), "p").rules[0].direction == frozenset(Direction)
     with_budget = f"name: x, throttle: none, {BUDGET}, when: {{clients: [10.0.0.0/8]}}"
     (warning,) = warnings(rules(with_budget, cap))
     assert "exempts downloads from a throttle only" in warning
@@ -154,17 +156,17 @@ def test_exemption_applies_to_both_directions_by_default() -> None:
 
 
 @pytest.mark.parametrize("kind", ["throttle", "budget"])
-def test_exemption_of_clients_below_the_cap_for_all_is_warned_about(kind: str) -> None:
-    """Defect: VIPs were capped without a warning if their rule was below the rule for all customers."""
+def test_exemption_of_clients_below_the_cap_for_all_causes_a_warning(kind: str) -> None:
+    """Defect: if the exemption of some clients was below the rule for all, they were capped without a warning."""
     cap = f'name: y, {LINE_BY_KIND[kind]}, when: {{hours: ["08:00-18:00"]}}'
-    vip = f"name: x, {kind}: none, when: {{clients: [10.9.0.0/16]}}"
-    (warning,) = (each for each in warnings(rules(cap, vip)) if "above it" in each)
+    exemption = f"name: x, {kind}: none, when: {{clients: [10.9.0.0/16]}}"
+    (warning,) = (each for each in warnings(rules(cap, exemption)) if "above it" in each)
     assert warning.startswith("policy.yaml:5: ")
-    assert not [each for each in warnings(rules(vip, cap)) if "above it" in each]
+    assert not [each for each in warnings(rules(exemption, cap)) if "above it" in each]
     assert not [each for each in warnings(rules(cap, f"name: x, {kind}: none")) if "move it above" in each]
 
 
-def test_key_without_effect_is_warned_about() -> None:
+def test_key_without_effect_causes_a_warning() -> None:
     assert warnings(rules(f"name: x, {CAP}, direction: down", f"name: y, {CAP}, direction: both, {BUDGET}")) == [
         'policy.yaml:5: warning: rules[1]: the throttle of rule "y" never decides: "x" above it decides for all its '
         "subflows"
@@ -178,7 +180,7 @@ def test_key_without_effect_is_warned_about() -> None:
     ]
 
 
-def test_budget_without_a_rule_is_warned_about_and_none_is_not_a_name() -> None:
+def test_budget_without_a_rule_causes_a_warning_and_none_is_not_a_name() -> None:
     assert warnings(rules(f"name: x, {CAP}") + NAMED) == [
         "policy.yaml:5: warning: budgets.month: no rule feeds this budget"
     ]
@@ -196,7 +198,7 @@ def interface_notes(*lines: str, interfaces: tuple[str, ...] | None = UPLINKS) -
 
 
 @pytest.mark.parametrize("paths", ["", ", paths: [a]", ", paths: [one, other]", ", paths: [one, a]"])
-def test_cap_that_applies_to_each_of_several_interfaces_is_noted(paths: str) -> None:
+def test_cap_that_applies_to_each_of_several_interfaces_causes_a_note(paths: str) -> None:
     assert interface_notes(f"name: x, {CAP}{paths}") == [
         'policy.yaml:4: note: rules[0]: the cap of rule "x" holds per interface: if downloads leave through '
         "wan0 and wan1, they get up to 2 times the rate together"
@@ -214,18 +216,18 @@ def test_cap_that_applies_to_each_of_several_interfaces_is_noted(paths: str) -> 
         f"name: x, {CAP}, paths: [two]",
     ],
 )
-def test_cap_on_one_interface_is_not_noted(rule: str) -> None:
+def test_cap_on_one_interface_causes_no_note(rule: str) -> None:
     assert interface_notes(rule) == []
 
 
-def test_cap_is_noted_without_known_interfaces_only_if_paths_name_several() -> None:
+def test_cap_causes_a_note_without_known_interfaces_if_paths_name_several() -> None:
     assert interface_notes(f"name: x, {CAP}", interfaces=("wan0",)) == []
     assert interface_notes(f"name: x, {CAP}", f"name: y, {CAP}, paths: [a, one]", interfaces=None) == []
     (note,) = interface_notes(f"name: x, {CAP}, paths: [two]", interfaces=None)
     assert "leave through v and w" in note
 
 
-def test_budget_of_rules_on_different_interfaces_is_noted_once() -> None:
+def test_budget_of_rules_on_different_interfaces_causes_one_note() -> None:
     text = (
         "version: 1\npaths: {one: {interfaces: [wan1]}, other: {interfaces: [wan0]}}\n"
         "budgets: {paid: {period: month, steps: [{after: 1 GB, throttle: {rate: 1mbit}}]}}\n"

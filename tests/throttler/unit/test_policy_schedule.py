@@ -31,7 +31,7 @@ def policy(*windows: Window, zone: ZoneInfo = ATHENS) -> Policy:
 
 
 def timestamp(text: str) -> float:
-    """Return the time in seconds since the epoch of ``2026-03-29T03:00:00+03:00`` and the like."""
+    """Return seconds since the epoch. An example of *text* is ``2026-03-29T03:00:00+03:00``."""
     return datetime.fromisoformat(text).timestamp()
 
 
@@ -46,7 +46,7 @@ def timestamp(text: str) -> float:
         ("22:00-02:00", ("fri",), "2026-07-04T01:59:59", True),
         ("22:00-02:00", ("fri",), "2026-07-04T02:00:00", False),
         ("22:00-02:00", ("fri",), "2026-07-03T01:00:00", False),
-        ("22:00-02:00", ("sun",), "2026-07-06T01:00:00", True),  # The early hours of Monday belong to Sunday's window.
+        ("22:00-02:00", ("sun",), "2026-07-06T01:00:00", True),  # This is Sunday's window, which ends on Monday.
         ("18:00-00:00", ("fri",), "2026-07-03T23:59:59", True),
         ("18:00-00:00", ("fri",), "2026-07-04T00:00:00", False),
         ("00:00-00:00", ("sat",), "2026-07-04T00:00:00", True),
@@ -57,23 +57,23 @@ def test_window_is_open_at_the_given_time(hours: str, days: tuple[str, ...], whe
     assert is_open([window(hours, *days)], datetime.fromisoformat(when)) is expected
 
 
-def changes(subject: Policy, start: str, count: int) -> list[str]:
-    """Return the next *count* changes after *start* as local times with offset, and what they change to."""
+def changes(tested_policy: Policy, start: str, count: int) -> list[str]:
+    """Return the next *count* changes after *start*: local time with offset, and "opens" or "closes"."""
     now = timestamp(start)
-    seen = []
+    found = []
     for _ in range(count):
-        following = subject.next_change(now)
+        following = tested_policy.next_change(now)
         assert following is not None
         assert following > now
-        local = datetime.fromtimestamp(following, subject.time_zone)
-        seen.append(f"{local.isoformat()} {'opens' if subject.open_rules(following)[0] else 'closes'}")
+        local = datetime.fromtimestamp(following, tested_policy.time_zone)
+        found.append(f"{local.isoformat()} {'opens' if tested_policy.open_rules(following)[0] else 'closes'}")
         now = following
-    return seen
+    return found
 
 
 def test_office_hours_skip_the_weekend() -> None:
-    office = policy(window("08:00-18:00", "mon", "tue", "wed", "thu", "fri"))
-    assert changes(office, "2026-07-03T12:00:00+03:00", 3) == [
+    office_hours = policy(window("08:00-18:00", "mon", "tue", "wed", "thu", "fri"))
+    assert changes(office_hours, "2026-07-03T12:00:00+03:00", 3) == [
         "2026-07-03T18:00:00+03:00 closes",
         "2026-07-06T08:00:00+03:00 opens",
         "2026-07-06T18:00:00+03:00 closes",
@@ -89,8 +89,8 @@ def test_weekly_window_is_found_a_week_ahead() -> None:
 
 
 def test_adjacent_windows_cause_no_change_between_them() -> None:
-    joined = policy(window("08:00-12:00"), window("12:00-18:00"))
-    assert changes(joined, "2026-07-01T09:00:00+03:00", 1) == ["2026-07-01T18:00:00+03:00 closes"]
+    adjacent = policy(window("08:00-12:00"), window("12:00-18:00"))
+    assert changes(adjacent, "2026-07-01T09:00:00+03:00", 1) == ["2026-07-01T18:00:00+03:00 closes"]
 
 
 def test_next_change_is_none_if_a_policy_never_changes() -> None:
@@ -117,7 +117,7 @@ def test_spring_window_that_starts_in_the_skipped_hour_opens_after_it() -> None:
     ]
 
 
-def test_spring_window_that_ends_in_the_skipped_hour_closes_with_it() -> None:
+def test_spring_window_that_ends_in_the_skipped_hour_closes_after_it() -> None:
     assert changes(policy(window("02:00-03:30")), "2026-03-29T00:00:00+02:00", 2) == [
         "2026-03-29T02:00:00+02:00 opens",
         "2026-03-29T04:00:00+03:00 closes",
@@ -168,7 +168,7 @@ def test_autumn_window_that_ends_in_the_repeated_hour_opens_again() -> None:
 ZONES = ["UTC", "Europe/Athens", "America/St_Johns", "Australia/Lord_Howe", "Asia/Kathmandu", "Africa/Casablanca"]
 MINUTES = st.integers(0, 24 * 4 - 1).map(lambda quarter: time(quarter // 4, quarter % 4 * 15))
 WINDOWS = st.builds(Window, st.frozensets(st.integers(0, 6), min_size=1), MINUTES, MINUTES)
-# Near the clock changes of these zones, or any other time.
+# Times near the clock changes of these zones, or any other time.
 INSTANTS = st.one_of(
     st.sampled_from(
         [
@@ -184,17 +184,17 @@ INSTANTS = st.one_of(
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(WINDOWS, min_size=1, max_size=2), st.sampled_from(ZONES), INSTANTS)
 def test_next_change_equals_that_of_a_search_by_quarter_hours(windows: list[Window], zone: str, start: float) -> None:
-    """All offsets and window ends here are multiples of 15 minutes, so a check every 15 minutes misses no change."""
-    subject = policy(*windows, zone=ZoneInfo(zone))
-    before = subject.open_rules(start)
+    """All offsets and window ends are multiples of 15 minutes, so a check every 15 minutes finds each change."""
+    tested_policy = policy(*windows, zone=ZoneInfo(zone))
+    before = tested_policy.open_rules(start)
     quarter = start // 900 * 900
     instants = (quarter + 900 * step for step in range(1, 4 * 24 * 14))
-    expected = next((instant for instant in instants if subject.open_rules(instant) != before), None)
-    assert subject.next_change(start) == expected
+    expected = next((instant for instant in instants if tested_policy.open_rules(instant) != before), None)
+    assert tested_policy.next_change(start) == expected
 
 
 def test_open_rules_has_an_entry_for_every_rule() -> None:
-    subject = a_policy(
+    tested_policy = a_policy(
         (),
         (
             a_rule("always", None, None),
@@ -204,5 +204,5 @@ def test_open_rules_has_an_entry_for_every_rule() -> None:
         ATHENS,
     )
     noon = datetime(2026, 7, 1, 9, tzinfo=UTC).timestamp()
-    assert subject.open_rules(noon) == (True, True, False)
-    assert subject.next_change(noon) == timestamp("2026-07-01T18:00:00+03:00")
+    assert tested_policy.open_rules(noon) == (True, True, False)
+    assert tested_policy.next_change(noon) == timestamp("2026-07-01T18:00:00+03:00")

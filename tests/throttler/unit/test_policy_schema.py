@@ -24,7 +24,7 @@ RULE: dict[str, object] = {"name": "a", "throttle": {"rate": "5 Mbit/s"}}
 
 
 @pytest.mark.parametrize("name", ["policy.schema.json", "throttler.schema.json"])
-def test_committed_schema_equals_the_generated_one(name: str) -> None:
+def test_committed_schema_equals_the_generated_schema(name: str) -> None:
     committed = (CONF / name).read_text(encoding="utf-8")
     assert committed == schema_text(schemas()[name]), "run: python -m mptcp_throttler.views.schemas conf"
 
@@ -39,7 +39,7 @@ def test_command_writes_the_schemas(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def objects(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every section of *schema* with the keys that lead to it in a document."""
+    """Yield every section of *schema* with its name, which is empty for the document."""
     yield "", schema
     yield from schema.get("$defs", {}).items()
 
@@ -75,8 +75,8 @@ def test_examples_in_the_policy_schema_are_accepted() -> None:
             check({"backup": True}, ({"name": "a"} if key in ("steer", "budget") else RULE) | {key: example})
     for key, value in schema["properties"].items():
         for example in value["examples"]:
-            fed = {"budget": next(iter(example))} if key == "budgets" else {}
-            check({"backup": True}, RULE | fed, **{key: example})
+            budget_key = {"budget": next(iter(example))} if key == "budgets" else {}
+            check({"backup": True}, RULE | budget_key, **{key: example})
 
 
 def test_examples_in_the_settings_schema_are_accepted() -> None:
@@ -87,7 +87,7 @@ def test_examples_in_the_settings_schema_are_accepted() -> None:
             )
 
 
-WORDS = [
+TEXTS = [
     *("5 Mbit/s", "5mbit", "512 KBIT/S", "5 Mbps", "5", "5.5 gbit", "mbit", "0x5 bit", "5 Mbit/h"),
     *("15 KB", "15 kB", "15kb", "1.5 MiB", "15 k", "2000 B", "2 GB"),
     *("mon", "Mon", "MON-fri", "monday", "mon-", "mon-tue-wed", "sun-sat"),
@@ -96,20 +96,20 @@ WORDS = [
     *("spare-ethernet", "-a", ".a", "a.b_c", "x" * 32, "x" * 33, "ä"),
 ]
 RULES_WITH: dict[str, Callable[[str], dict[str, object]]] = {
-    RATE_PATTERN: lambda word: RULE | {"throttle": {"rate": word}},
-    SIZE_PATTERN: lambda word: RULE | {"throttle": {"rate": "1 Gbit/s", "burst": word}},
-    DAYS_PATTERN: lambda word: RULE | {"when": {"days": [word]}},
-    HOURS_PATTERN: lambda word: RULE | {"when": {"hours": [word]}},
-    NAME_PATTERN: lambda word: RULE | {"name": word},
+    RATE_PATTERN: lambda text: RULE | {"throttle": {"rate": text}},
+    SIZE_PATTERN: lambda text: RULE | {"throttle": {"rate": "1 Gbit/s", "burst": text}},
+    DAYS_PATTERN: lambda text: RULE | {"when": {"days": [text]}},
+    HOURS_PATTERN: lambda text: RULE | {"when": {"hours": [text]}},
+    NAME_PATTERN: lambda text: RULE | {"name": text},
 }
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_schema_patterns_accept_the_same_words_as_the_policy(word: str) -> None:
+@pytest.mark.parametrize("text", TEXTS)
+def test_schema_patterns_accept_the_same_words_as_the_policy(text: str) -> None:
     for pattern, rule in RULES_WITH.items():
-        document = json.dumps({"version": 1, "rules": [rule(word)]})
+        document = json.dumps({"version": 1, "rules": [rule(text)]})
         accepted = check_policy(document, "policy.json").policy is not None
-        assert bool(re.search(pattern, word)) is accepted, (pattern, word)
-    document = json.dumps({"version": 1, "paths": {"p": {"interfaces": [word]}}, "rules": []})
+        assert bool(re.search(pattern, text)) is accepted, (pattern, text)
+    document = json.dumps({"version": 1, "paths": {"p": {"interfaces": [text]}}, "rules": []})
     accepted = check_policy(document, "policy.json").policy is not None
-    assert bool(re.search(INTERFACE_PATTERN, word)) is accepted, word
+    assert bool(re.search(INTERFACE_PATTERN, text)) is accepted, text

@@ -44,20 +44,20 @@ def test_transition_drains_ramps_and_ends() -> None:
     transition = RateTransition.begin(MUCH_IN_FLIGHT, 5_000_000, 0.0)
     draining = transition.step(0.0, 2_000_000)
     assert phase_of(transition) == "drain"
-    assert draining.rate is None, "queued data leave at full speed"
+    assert draining.rate is None, "queued data are sent without a limit"
     assert draining.not_sent is not None
     assert 230_000 < draining.not_sent < 240_000, "the limit of unsent bytes is 20 ms at 95 Mbit/s"
     assert transition.step(0.1, 900_000) == draining
     began = transition.step(0.2, draining.not_sent)
     assert phase_of(transition) == "ramp"
     assert began.rate == 95_000_000
-    half = transition.step(0.2 + RAMP_SECONDS / 2, 50_000)
-    assert half.rate == pytest.approx((95e6 * 5e6) ** 0.5, rel=0.01), "the rate falls geometrically"
+    halfway = transition.step(0.2 + RAMP_SECONDS / 2, 50_000)
+    assert halfway.rate == pytest.approx((95e6 * 5e6) ** 0.5, rel=0.01), "the rate falls geometrically"
     assert transition.step(1.5, 50_000) == SocketLimit(5_000_000)
     assert phase_of(transition) == "done"
 
 
-def test_long_drain_is_cut_short() -> None:
+def test_long_drain_ends_after_a_maximum_time() -> None:
     transition = RateTransition.begin(MUCH_IN_FLIGHT, 5_000_000, 0.0)
     transition.step(MAX_DRAIN_SECONDS - 0.01, 2_000_000)
     assert phase_of(transition) == "drain"
@@ -65,16 +65,16 @@ def test_long_drain_is_cut_short() -> None:
     assert phase_of(transition) == "ramp"
 
 
-def test_unsent_limit_lasts_less_time_at_a_lower_cap() -> None:
-    ends = []
+def test_unsent_limit_corresponds_to_less_time_at_a_lower_cap() -> None:
+    seconds_at_cap = []
     for target in (1_000_000, 5_000_000):
         transition = RateTransition.begin(MUCH_IN_FLIGHT, target, 0.0)
         transition.step(0.0, 0)
-        ends.append(8 * (transition.step(RAMP_SECONDS, 0).not_sent or 0) / target)
-    assert ends[0] < 0.06 < 0.16 < ends[1], "the limit of unsent bytes, in seconds at the cap"
+        seconds_at_cap.append(8 * (transition.step(RAMP_SECONDS, 0).not_sent or 0) / target)
+    assert seconds_at_cap[0] < 0.06 < 0.16 < seconds_at_cap[1], "the limit of unsent bytes, in seconds at the cap"
 
 
-def test_unsent_bytes_are_limited_until_the_scheduler_follows() -> None:
+def test_unsent_bytes_are_limited_for_some_time_after_the_ramp() -> None:
     transition = RateTransition.begin(MUCH_IN_FLIGHT, 5_000_000, 0.0)
     transition.step(0.0, 0)
     settling = transition.step(RAMP_SECONDS, 0)
@@ -87,7 +87,7 @@ def test_unsent_bytes_are_limited_until_the_scheduler_follows() -> None:
 
 
 @given(start=rates, target=rates, samples=st.lists(st.tuples(st.floats(0, 0.2), st.integers(0, 10**8)), max_size=60))
-def test_transition_only_descends_to_its_target_and_ends(
+def test_rate_of_a_transition_only_decreases_and_reaches_the_target(
     start: int, target: int, samples: list[tuple[float, int]]
 ) -> None:
     tcp = MUCH_IN_FLIGHT._replace(pacing_rate=start, delivery_rate=start)
@@ -111,13 +111,13 @@ def test_only_a_busy_socket_with_a_much_lower_cap_needs_a_transition() -> None:
 
 
 @given(ceil=rates, demands=st.lists(st.none() | st.integers(0, 10**10), min_size=1, max_size=20))
-def test_level_uses_the_whole_cap_and_little_more(ceil: int, demands: list[int | None]) -> None:
+def test_level_uses_the_whole_cap_with_a_small_excess(ceil: int, demands: list[int | None]) -> None:
     found = max_min_level(ceil, demands)
     assert ceil / len(demands) * 0.99 - 1 <= found <= ceil
-    taken = sum(found / HEADROOM if demand is None else min(demand, found / HEADROOM) for demand in demands)
-    assert taken <= ceil * 1.01 + len(demands)
+    used = sum(found / HEADROOM if demand is None else min(demand, found / HEADROOM) for demand in demands)
+    assert used <= ceil * 1.01 + len(demands)
     if None in demands and found < ceil:
-        assert taken >= ceil * 0.99 - len(demands), "backlogged subflows get what the others leave"
+        assert used >= ceil * 0.99 - len(demands), "backlogged subflows get the rest of the cap"
 
 
 def test_max_min_levels_of_some_demands() -> None:

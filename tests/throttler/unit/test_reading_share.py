@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the limit on the share of a processor that the reading of captured segments may use."""
+"""Tests for the limit on the processor share of reading captured segments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mptcp_throttler.runtime.observe import (
 @pytest.mark.parametrize("captures", [1, 3])
 @pytest.mark.parametrize("batch", [0.0005, 0.008, 0.1])
 def test_continuous_reading_is_limited_to_its_share(batch: float, captures: int) -> None:
-    """All *captures* always have more segments to read, and pause as long as the limit requires."""
+    """All *captures* always have segments to read, and pause as long as the limit requires."""
     reading, now, work_seconds = ReadingShare(0.0), 0.0, 0.0
     next_readings = [0.0] * captures
     while now < 200.0:
@@ -28,7 +28,7 @@ def test_continuous_reading_is_limited_to_its_share(batch: float, captures: int)
     assert work_seconds / now == pytest.approx(MAX_READING_SHARE, abs=0.05)
 
 
-def test_burst_is_read_at_once_and_again_after_a_while() -> None:
+def test_burst_is_read_without_a_pause_and_again_after_a_quiet_time() -> None:
     reading, now = ReadingShare(0.0), 0.0
     for _ in range(3):
         work_seconds = 0.0

@@ -28,9 +28,9 @@ INTRODUCTION, *SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)
 RECIPES: Final = dict(each.split("\n", 1) for each in SECTIONS)
 BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT: Final = re.compile(r"(old|new|)\$ (.*)")
-HEAD, CLIENT = (block for _, block in BLOCK.findall(INTRODUCTION))
-NEEDED: Final = {"mptcp-proxy": "squid", "promtool": "promtool"}
-"""Programs that the commands need."""
+POLICY_HEAD, CLIENT = (block for _, block in BLOCK.findall(INTRODUCTION))
+REQUIRED_PROGRAMS: Final = {"mptcp-proxy": "squid", "promtool": "promtool"}
+"""For each of our programs: a program that it needs."""
 PROGRAMS: Final = {
     "sudo": 'exec "$@"',
     "systemctl": 'echo "$@" >>HERE/systemctl',
@@ -40,8 +40,8 @@ PROGRAMS: Final = {
     "nft": "",  # A separate test covers nft.
 }
 """Scripts that replace commands. HERE is the root directory of the host."""
-OURS: Final = re.compile(r"(?:sudo )?(mptcp-throttler|mptcp-proxy) ([^|&;<>$`*?]+?)(?: \| (.*))?")
-"""A command of ours, without or with a filter of its output."""
+OUR_COMMAND: Final = re.compile(r"(?:sudo )?(mptcp-throttler|mptcp-proxy) ([^|&;<>$`*?]+?)(?: \| (.*))?")
+"""Matches a command of this project, with or without a filter of its output."""
 
 
 class Host:
@@ -53,7 +53,7 @@ class Host:
             (root / name).mkdir(parents=True)
         (root / "etc/mptcp-console/token").write_text("0123456789abcdef" * 4)
         (root / "etc/mptcp-throttler/throttler.yaml").write_text("interfaces: [wan0]\n")
-        (root / "etc/mptcp-throttler/policy.yaml").write_text(f"{HEAD}  - {{name: all, throttle: none}}\n")
+        (root / "etc/mptcp-throttler/policy.yaml").write_text(f"{POLICY_HEAD}  - {{name: all, throttle: none}}\n")
         Ledger(root / "var/lib/mptcp-throttler/ledger.sqlite").close()
         (root / "etc/mptcp-proxy").mkdir()
         shutil.copy(ROOT / "conf/squid.conf", root / "etc/mptcp-proxy")
@@ -67,47 +67,47 @@ class Host:
             program.chmod(0o755)
 
     def below_root(self, text: str) -> str:
-        """Return *text* with paths in the file system replaced by paths below the host's root."""
+        """Return *text* with absolute paths replaced by paths below the host's root."""
         text = text.replace("/usr/share/doc/mptcp-steering-proxy/examples", str(ROOT / "conf"))
         return re.sub(r"(?<=[\s\[])/etc/", f"{self.root}/etc/", text).replace("-C / ", f"-C {self.root} ")
 
     def write(self, language: str, text: str) -> None:
         """Write a file as the page shows it. Its first line contains its name."""
-        named = re.match(r"# (\S+)\n", text)
+        file_name = re.match(r"# (\S+)\n", text)
         etc = self.root / "etc"
         if language == "yaml" and text.startswith("  - "):
-            (etc / "mptcp-throttler/policy.yaml").write_text(HEAD + text)
-        elif named is None:
+            (etc / "mptcp-throttler/policy.yaml").write_text(POLICY_HEAD + text)
+        elif file_name is None:
             assert language == "nft", text
-        elif named[1] == "policy.yaml":
+        elif file_name[1] == "policy.yaml":
             (etc / "mptcp-throttler/policy.yaml").write_text(text)
-        elif named[1] == "squid.conf":
+        elif file_name[1] == "squid.conf":
             (etc / "mptcp-proxy/squid.conf").open("a").write(text)
         else:
-            (self.root / named[1].lstrip("/")).write_text(self.below_root(text))
+            (self.root / file_name[1].lstrip("/")).write_text(self.below_root(text))
 
     def run(self, command: str, directory: Path) -> str:
-        for program, needed in NEEDED.items():
+        for program, needed in REQUIRED_PROGRAMS.items():
             if program in command and shutil.which(needed) is None:
                 pytest.skip(f"NOT TESTED: {needed} is not installed")
-        printed = None
-        if ours := OURS.fullmatch(command):
-            printed = self.run_here(ours[1], shlex.split(self.below_root(ours[2])), directory)
-            if ours[3] is None:
-                return printed.rstrip("\n")
-            command = ours[3]
+        command_output = None
+        if our_command := OUR_COMMAND.fullmatch(command):
+            command_output = self.run_here(our_command[1], shlex.split(self.below_root(our_command[2])), directory)
+            if our_command[3] is None:
+                return command_output.rstrip("\n")
+            command = our_command[3]
         # This group exists only if Prometheus is installed.
         text = f"set -eo pipefail\n{self.below_root(command.replace('-g prometheus ', ''))}"
         path = f"{self.root}/bin:{os.environ['PATH']}"
-        ended = subprocess.run(
-            ["bash", "-c", text], cwd=directory, env={**os.environ, "PATH": path}, input=printed,
+        completed = subprocess.run(
+            ["bash", "-c", text], cwd=directory, env={**os.environ, "PATH": path}, input=command_output,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False,
         )  # fmt: skip
-        assert ended.returncode == 0, f"{command}: {ended.stdout}"
-        return ended.stdout.rstrip("\n")
+        assert completed.returncode == 0, f"{command}: {completed.stdout}"
+        return completed.stdout.rstrip("\n")
 
     def run_here(self, name: str, rest: list[str], directory: Path) -> str:
-        """Run *name* on this host, in this process: an interpreter takes a second to import the modules."""
+        """Run *name* on this host, in this process, because a new interpreter needs a second for its imports."""
         output = io.StringIO()
         with chdir(directory), redirect_stdout(output), redirect_stderr(output):
             if name == "mptcp-proxy":
@@ -122,10 +122,10 @@ class Host:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_commands_print_what_the_page_shows(recipe: str, tmp_path: Path) -> None:
+def test_commands_print_the_output_on_the_page(recipe: str, tmp_path: Path) -> None:
     hosts = {name: Host(tmp_path / (name or "here")) for name in ("", "old", "new")}
     (tmp_path / "client.yaml").write_text(CLIENT)
-    ran = 0
+    command_count = 0
     for language, block in BLOCK.findall(RECIPES[recipe]):
         if not PROMPT.match(block):
             hosts[""].write(language, block)
@@ -135,11 +135,11 @@ def test_commands_print_what_the_page_shows(recipe: str, tmp_path: Path) -> None
             prompt = PROMPT.fullmatch(line)
             assert prompt
             output = hosts[prompt[1]].run(prompt[2], tmp_path)
-            wanted = ".*".join(map(re.escape, expected.split("…")))
-            assert re.fullmatch(wanted, output, re.DOTALL) or not expected, f"{line}: {output}"
+            pattern = ".*".join(map(re.escape, expected.split("…")))
+            assert re.fullmatch(pattern, output, re.DOTALL) or not expected, f"{line}: {output}"
             assert expected or not output, f"{line}: the page does not show {output}"
-            ran += 1
-    assert ran
+            command_count += 1
+    assert command_count
     squid = (hosts[""].root / "etc/mptcp-proxy/squid.conf").read_text()
     assert ("maxconn 4000" in squid and "client_ip_max_connections 5000" in squid) is ("sed -i" in RECIPES[recipe])
     units = {each.stem for each in (ROOT / "systemd").glob("*.service")} | {"prometheus"}
@@ -156,10 +156,10 @@ def test_commands_print_what_the_page_shows(recipe: str, tmp_path: Path) -> None
 
 def policies() -> dict[str, str]:
     found = {
-        name: block if block.startswith("#") else HEAD + block
+        name: block if block.startswith("#") else POLICY_HEAD + block
         for name, text in RECIPES.items()
         for language, block in BLOCK.findall(text)
-        if language == "yaml" and "rules:" in (block if block.startswith("#") else HEAD)
+        if language == "yaml" and "rules:" in (block if block.startswith("#") else POLICY_HEAD)
     }
     return found
 
@@ -177,12 +177,12 @@ def test_rules_of_all_recipes_may_be_in_one_file(tmp_path: Path, capsys: pytest.
     rules = [block for text in RECIPES.values() for _, block in BLOCK.findall(text) if block.startswith("  - ")]
     assert len(rules) == 4
     policy = tmp_path / "policy.yaml"
-    policy.write_text(HEAD + "".join(rules))
+    policy.write_text(POLICY_HEAD + "".join(rules))
     assert main(["check", "--policy", str(policy)]) == 0
     assert "error" not in capsys.readouterr().err
 
 
-def test_move_to_another_host_takes_the_usage_along(tmp_path: Path) -> None:
+def test_move_to_another_host_keeps_the_usage(tmp_path: Path) -> None:
     old, new = Host(tmp_path / "old"), Host(tmp_path / "new")
     text = RECIPES["Move to another host"]
     old.write("yaml", next(block for _, block in BLOCK.findall(PAGE) if "20 GB" in block))
@@ -203,13 +203,15 @@ def test_firewall_rules_load(tmp_path: Path) -> None:
     if shutil.which("nft") is None or subprocess.run([*new_namespace, "nft", "list", "tables"], check=False).returncode:
         pytest.skip("NOT TESTED: no nft, or no namespaces for this user")
     (forward,) = (block for language, block in BLOCK.findall(PAGE) if language == "nft")
-    (own,) = (block for language, block in BLOCK.findall((ROOT / "docs/firewall.md").read_text()) if language == "nft")
+    (firewall_rules,) = (
+        block for language, block in BLOCK.findall((ROOT / "docs/firewall.md").read_text()) if language == "nft"
+    )
     (insert,) = re.findall(r"^\$ sudo nft (.*)$", PAGE, re.MULTILINE)
-    (tmp_path / "rules.nft").write_text(f"{own}{forward}{insert}\n")
-    ended = subprocess.run(
+    (tmp_path / "rules.nft").write_text(f"{firewall_rules}{forward}{insert}\n")
+    completed = subprocess.run(
         [*new_namespace, "nft", "-f", tmp_path / "rules.nft"], capture_output=True, text=True, check=False
     )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
 def test_recipe_names_existing_files_and_the_alerts_job() -> None:
@@ -221,7 +223,7 @@ def test_recipe_names_existing_files_and_the_alerts_job() -> None:
     assert f'up{{job="{job[1]}"}}' in (ROOT / "conf/prometheus/alerts.yml").read_text()
 
 
-def test_page_has_ten_short_recipes() -> None:
+def test_page_has_ten_recipes_of_limited_length() -> None:
     assert len(RECIPES) == 10
     lines = {name: sum(map(bool, text.splitlines())) for name, text in RECIPES.items()}
     assert {name: count for name, count in lines.items() if count > 25} == {}

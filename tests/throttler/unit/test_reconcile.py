@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the reconciler with fakes: the order of changes, retries and repairs."""
+"""Tests for the reconciler with fakes: the order of changes, retries, and repairs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_few_entries_are_added_immediately_if_their_class_exists() -> None:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
         bench.reconciler.wake()
-        assert not bench.netfilter.entries, "the class comes first"
+        assert not bench.netfilter.entries, "the class is created before its entries"
         await bench.reconciler.apply()
         bench.planner.set_verdicts(1, [verdict(1000), verdict(1001)], NOW)
         bench.reconciler.wake()
@@ -87,7 +87,7 @@ def test_few_entries_are_added_immediately_if_their_class_exists() -> None:
     assert bench.reconciler.counters.entries_upserted == 2
 
 
-@pytest.mark.parametrize("reason", ["many", "the backend cannot", "refused", "being changed"])
+@pytest.mark.parametrize("reason", ["many", "the backend cannot", "refused", "another change is running"])
 def test_entries_that_cannot_be_added_immediately_are_added_by_the_loop(reason: str) -> None:
     async def scenario() -> Bench:
         bench = Bench()
@@ -95,13 +95,13 @@ def test_entries_that_cannot_be_added_immediately_are_added_by_the_loop(reason: 
         await bench.reconciler.apply()
         count = 100 if reason == "many" else 2
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1000 + count)], NOW)
-        bench.netfilter.only_in_turns = reason == "the backend cannot"
-        bench.netfilter.refused = {1001} if reason == "refused" else set()
-        async with bench.reconciler._lock if reason == "being changed" else asyncio.Lock():
+        bench.netfilter.declines_immediate_upserts = reason == "the backend cannot"
+        bench.netfilter.refused_ports = {1001} if reason == "refused" else set()
+        async with bench.reconciler._lock if reason == "another change is running" else asyncio.Lock():
             bench.reconciler.wake()
         assert len(bench.netfilter.entries) == 1
         assert bench.reconciler.counters.entries_upserted == 1
-        bench.netfilter.refused.clear()
+        bench.netfilter.refused_ports.clear()
         await bench.reconciler.apply()
         assert len(bench.netfilter.entries) == count
         return bench
@@ -112,35 +112,35 @@ def test_entries_that_cannot_be_added_immediately_are_added_by_the_loop(reason: 
 def test_subflow_at_a_port_without_a_set_does_not_delay_other_entries() -> None:
     """Defect: the kernel always refused the entry of such a subflow.
 
-    Therefore all other entries were delayed until the next retry, up to 5 s.
+    So all other entries were delayed until the next retry, up to 5 s.
     """
 
     async def scenario() -> Bench:
         bench = Bench()
         bench.netfilter.ports = set(bench.planner.ownership.listen_ports)
-        elsewhere = verdict(1001)
-        elsewhere = elsewhere._replace(four_tuple=elsewhere.four_tuple._replace(local_port=4000))
-        bench.planner.set_verdicts(1, [verdict(1000), elsewhere], NOW)
+        at_other_port = verdict(1001)
+        at_other_port = at_other_port._replace(four_tuple=at_other_port.four_tuple._replace(local_port=4000))
+        bench.planner.set_verdicts(1, [verdict(1000), at_other_port], NOW)
         await bench.reconciler.apply()
-        bench.planner.set_verdicts(1, [verdict(1000), elsewhere, verdict(1002)], NOW)
+        bench.planner.set_verdicts(1, [verdict(1000), at_other_port, verdict(1002)], NOW)
         bench.reconciler.wake()
         return bench
 
     assert asyncio.run(scenario()).log[-1] == "set entry 1002 at once to 10"
 
 
-def test_entries_are_read_back_after_a_refusal() -> None:
+def test_entries_are_read_from_the_kernel_after_a_refusal() -> None:
     async def scenario() -> Bench:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
         await bench.reconciler.apply()
         bench.planner.set_verdicts(1, [verdict(1000), verdict(1001), verdict(1002)], NOW)
-        bench.netfilter.refused = {1002}
+        bench.netfilter.refused_ports = {1002}
         bench.reconciler.wake()
-        # The kernel had applied part of the change before it refused. The subflow ends before the next attempt.
+        # The kernel had applied part of the change before the refusal. The subflow ends before the next attempt.
         bench.netfilter.entries[verdict(1001).four_tuple] = Target(0x10, 0x10000)
         bench.planner.set_verdicts(1, [verdict(1000), uncapped(1001), uncapped(1002)], NOW)
-        bench.netfilter.refused.clear()
+        bench.netfilter.refused_ports.clear()
         bench.reconciler.wake()
         task = asyncio.create_task(bench.reconciler.run())
         for _ in range(20):
@@ -160,17 +160,17 @@ def test_entry_added_while_the_kernel_is_read_does_not_count_as_a_repair() -> No
         async def join() -> None:
             bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1011)], NOW)
             bench.reconciler.wake()
-            # The reading had already passed this place.
+            # The entry is missing from this dump, which had passed its position.
             del bench.netfilter.entries[verdict(1010).four_tuple]
 
-        bench.netfilter.reading = join
+        bench.netfilter.during_read = join
         await bench.reconciler.verify()
         return bench
 
     assert asyncio.run(scenario()).reconciler.counters.repairs == 0
 
 
-def test_each_change_is_made_once() -> None:
+def test_each_change_is_applied_once() -> None:
     async def scenario() -> list[str]:
         bench = Bench()
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
@@ -223,7 +223,7 @@ def test_verify_repairs_foreign_changes_and_removes_foreign_entries() -> None:
 def test_full_set_does_not_prevent_the_removal_of_old_entries() -> None:
     async def scenario() -> Bench:
         bench = Bench()
-        bench.netfilter.room = 4
+        bench.netfilter.max_entries = 4
         bench.planner.set_verdicts(1, [verdict(port) for port in range(1000, 1004)], NOW)
         await bench.reconciler.apply()
         verdicts = [*map(uncapped, range(1000, 1004)), *map(verdict, range(2000, 2004))]
@@ -247,7 +247,7 @@ def test_failed_removal_of_sets_does_not_prevent_restoring_the_root() -> None:
 
 
 @pytest.mark.parametrize("action", ["verify", "apply", "retry"])
-def test_work_that_waited_for_a_removal_makes_no_changes(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_waited_for_a_removal_changes_nothing(action: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
 
     async def scenario() -> Bench:
@@ -262,8 +262,8 @@ def test_work_that_waited_for_a_removal_makes_no_changes(action: str, monkeypatc
         monkeypatch.setattr(bench.netfilter, "remove", remove)
         closing = asyncio.create_task(bench.reconciler.close())
         await removing.wait()
-        # The comparison finds a removal that is half done.
-        bench.tc.problems = ["the IFB device mptcp-up is gone"]
+        # The comparison finds an unfinished removal.
+        bench.tc.problems = ["the IFB device mptcp-up is missing"]
         bench.tc.refusals = 1 if action == "retry" else 0
         bench.planner.set_verdicts(1, [verdict(1000)], NOW)
         calls = {"verify": bench.reconciler.verify, "apply": bench.reconciler.apply, "retry": bench.reconciler.run}
@@ -313,13 +313,13 @@ def test_changes_while_the_kernel_is_read_do_not_count_as_repairs() -> None:
         bench.log.clear()
 
         async def change() -> None:
-            # Some entries that were read are removed, and some are added where the reading has already passed.
+            # Some entries of the dump are removed, and some are added at positions that it has passed.
             verdicts = [*map(uncapped, range(1000, 1005)), *map(verdict, range(1005, 1020))]
             bench.planner.set_verdicts(1, verdicts, NOW)
             async with asyncio.timeout(60):
                 await bench.reconciler.apply()
 
-        bench.netfilter.reading = change
+        bench.netfilter.during_read = change
         await bench.reconciler.verify()
         return bench
 
@@ -340,7 +340,7 @@ def test_foreign_change_is_found_despite_concurrent_changes() -> None:
             bench.planner.set_verdicts(2, [verdict(2000, token=2)], NOW)
             await bench.reconciler.apply()
 
-        bench.netfilter.reading = change
+        bench.netfilter.during_read = change
         await bench.reconciler.verify()
         return bench
 
@@ -367,8 +367,8 @@ def test_refused_changes_do_not_prevent_the_others(monkeypatch: pytest.MonkeyPat
 
     async def scenario() -> Bench:
         bench = Bench()
-        bench.netfilter.refused = {1001}
-        bench.tc.refusals = 1  # This refuses the class of token 1
+        bench.netfilter.refused_ports = {1001}
+        bench.tc.refusals = 1  # The kernel refuses the class of token 1.
         for token in (1, 2):
             ports = range(1000 * token, 1000 * token + 4)
             bench.planner.set_verdicts(token, [verdict(port, token) for port in ports], NOW)

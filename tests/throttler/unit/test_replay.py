@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for ``mptcp-throttler replay``: all kinds of captures give the same timeline, other files a clear error."""
+"""Tests for ``mptcp-throttler replay``: all kinds of captures yield the same timeline, other files a clear error."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from capture_files import (
     START,
     Frame,
     bare,
-    cooked,
     cooked_2,
+    cooked_capture_frame,
     pcap,
     pcapng,
-    tagged,
+    tag_inserter,
 )
 from examples import examples
 from hypothesis import HealthCheck, given, settings
@@ -35,13 +35,13 @@ from mptcp_throttler.cli import main
 CAPTURES = {
     "Ethernet": pcap(BOTH),
     "big-endian": pcap(BOTH, big=True),
-    "802.1Q": pcap(BOTH, wrap=tagged(0x8100)),
-    "QinQ": pcap(BOTH, wrap=tagged(0x88A8, 0x8100)),
+    "802.1Q": pcap(BOTH, wrap=tag_inserter(0x8100)),
+    "QinQ": pcap(BOTH, wrap=tag_inserter(0x88A8, 0x8100)),
     "frames with their check sequences": pcap(BOTH, ETHERNET | 0x54000000, lambda frame: frame + b"\1\2\3\4"),
-    "cooked v1": pcap(BOTH, COOKED, cooked),
-    "cooked v1, 802.1Q": pcap(BOTH, COOKED, lambda frame: cooked(tagged(0x8100)(frame))),
+    "cooked v1": pcap(BOTH, COOKED, cooked_capture_frame),
+    "cooked v1, 802.1Q": pcap(BOTH, COOKED, lambda frame: cooked_capture_frame(tag_inserter(0x8100)(frame))),
     "cooked v2": pcap(BOTH, COOKED_2, cooked_2),
-    "cooked v2, 802.1Q": pcap(BOTH, COOKED_2, lambda frame: cooked_2(tagged(0x8100)(frame))),
+    "cooked v2, 802.1Q": pcap(BOTH, COOKED_2, lambda frame: cooked_2(tag_inserter(0x8100)(frame))),
     "raw IP": pcap(BOTH, RAW, bare),
     "cut after the TCP header": pcap(BOTH, snap=118),
     "compressed": gzip.compress(pcap(BOTH)),
@@ -50,7 +50,7 @@ CAPTURES = {
 }
 
 
-def test_all_kinds_of_captures_give_the_same_timeline(replay: Run) -> None:
+def test_all_kinds_of_captures_yield_the_same_timeline(replay: Run) -> None:
     by_address = ("--interface", "10.77.1.0/24=v1", "--interface", "fd77:1::/64=v1", "--interface", "v0")
     expected = replay(CAPTURES["Ethernet"], *by_address)
     assert "path second" not in expected[1]
@@ -77,13 +77,13 @@ def test_interface_names_in_pcapng_determine_paths(replay: Run) -> None:
 
 
 def test_json_has_the_same_events_in_one_object_per_line(replay: Run) -> None:
-    found_code = entries(replay(pcapng(BOTH[:11]), "--json")[1])
-    assert [each["kind"] for each in found_code] == [
+    found = entries(replay(pcapng(BOTH[:11]), "--json")[1])
+    assert [each["kind"] for each in found] == [
         *("segment", "segment", "segment", "connection", "subflow", "decided", "segment"),
         *("segment", "segment", "segment", "subflow", "lifted", "decided"),
         *("segment", "segment", "segment", "closed", "segment", "closed", "summary"),
     ]
-    assert found_code[5] == {
+    assert found[5] == {
         "time": START + 0.000032,
         "kind": "decided",
         "token": "d1ecc642",
@@ -96,8 +96,8 @@ def test_json_has_the_same_events_in_one_object_per_line(replay: Run) -> None:
         "direction": "down",
         "text": "capped: rule spare caps path first at 5 Mbit/s: 1 subflow active, 2 anticipated",
     }
-    assert found_code[-1]["connections"] == 1
-    assert found_code[-1]["notes"] == []
+    assert found[-1]["connections"] == 1
+    assert found[-1]["notes"] == []
 
 
 def test_truncated_headers_are_counted(replay: Run) -> None:
@@ -117,9 +117,9 @@ def test_time_of_the_capture_opens_rules_and_expires_handshakes(replay: Run) -> 
     _, out, _ = replay(pcap([*handshake, later]), policy=night + "}")
     lines = out.splitlines()
     assert "22:20:00.000000  the hours of rule spare end" in lines
-    over = "cap of rule spare ended after 400.0 s, 0 B: rule spare does not apply: outside its hours"
-    assert f"                 10.77.0.1:48830 {over}" in lines
-    # The capture does not show whether the handshake was completed.
+    end_text = "cap of rule spare ended after 400.0 s, 0 B: rule spare does not apply: outside its hours"
+    assert f"                 10.77.0.1:48830 {end_text}" in lines
+    # The capture does not contain the end of the handshake.
     (ended,) = entries(replay(pcap([BOTH[0], later]), "--json", policy=night + "}")[1])[1:2]
     assert ended["kind"] == "segment", "an expired handshake causes no event"
 
@@ -130,8 +130,8 @@ def test_wrong_time_in_a_packet_does_not_slow_down_replay(replay: Run, before: i
 
     Before that packet there is a SYN, or an open connection.
     """
-    century = 77 * 365.25 * 86_400
-    frames = [*BOTH[:before], (START + century, "v0", BOTH[11][2]), *BOTH[:after]]
+    seconds_to_2100 = 77 * 365.25 * 86_400
+    frames = [*BOTH[:before], (START + seconds_to_2100, "v0", BOTH[11][2]), *BOTH[:after]]
     _, out, err = replay(pcap(frames), "--interface", "v0")
     assert f"1 connection, 2 subflows and {before + 1 + after} segments" in out
     assert err == ""
@@ -147,8 +147,8 @@ def test_mp_prio_changes_a_subflows_path(replay: Run) -> None:
 
 def test_version_0_is_reported_and_not_tracked(replay: Run) -> None:
     syn = BOTH[0][2]
-    old = syn[:-2] + b"\x00\x81"
-    code, out, err = replay(pcap([(START, "v0", old)]))
+    version_0_syn = syn[:-2] + b"\x00\x81"
+    code, out, err = replay(pcap([(START, "v0", version_0_syn)]))
     words = "requests MPTCP version 0 (RFC 6824), to which Linux replies in plain TCP: not tracked"
     assert f"10.77.0.1:48830 > SYN: MP_CAPABLE version 0, with checksums: {words}" in out
     assert code == 0
@@ -169,7 +169,7 @@ VERSION_0 = [
     ),
     (True, 0x02, "1e0c 1007 01020304 a1a2a3a4", "SYN: MP_JOIN to connection 01020304, address id 7"),
 ]
-"""Sender, TCP flags, option (RFC 6824), and its description. There is none for data."""
+"""Whether the client sends, TCP flags, option (RFC 6824), and its description, which is empty for data."""
 
 
 def version_0_frame(number: int) -> Frame:
@@ -196,11 +196,11 @@ def test_version_0_dialogue_is_described_without_keys(replay: Run, form: tuple[s
     assert "1 SYN for MPTCP version 0 (RFC 6824), which is not tracked" in out + err
     assert "not read" not in out + err
     if form:
-        found_code = entries(out)
-        segments = [(each["from"] == "client", each["text"]) for each in found_code if each["kind"] == "segment"]
-        rest = [each["kind"] for each in found_code if each["kind"] != "segment"]
-        assert rest == ["summary"], "there are no events of connections, subflows or caps"
-        assert (found_code[-1]["connections"], found_code[-1]["segments"]) == (0, len(VERSION_0))
+        found = entries(out)
+        segments = [(each["from"] == "client", each["text"]) for each in found if each["kind"] == "segment"]
+        rest = [each["kind"] for each in found if each["kind"] != "segment"]
+        assert rest == ["summary"], "no events of connections, subflows or caps exist"
+        assert (found[-1]["connections"], found[-1]["segments"]) == (0, len(VERSION_0))
     else:
         lines = [line.partition("10.77.0.1:48830 ")[2] for line in out.splitlines() if line.startswith("22:")]
         segments = [(line[0] == ">", line[2:]) for line in lines]
@@ -217,11 +217,11 @@ def test_connections_from_before_the_capture_are_reported(replay: Run) -> None:
 
 
 def test_capture_from_the_clients_side_is_read(replay: Run) -> None:
-    def reversed_cooked(frame: bytes) -> bytes:
-        data = cooked(frame)
+    def cooked_at_the_client(frame: bytes) -> bytes:
+        data = cooked_capture_frame(frame)
         return (b"\x00\x04" if data[:2] == b"\x00\x00" else b"\x00\x00") + data[2:]
 
-    capture = pcap(BOTH, COOKED, reversed_cooked)
+    capture = pcap(BOTH, COOKED, cooked_at_the_client)
     _, out, err = replay(capture)
     assert "0 connections" in out
     assert "note: 22 segments ignored" in err
@@ -252,8 +252,8 @@ def test_missing_segments_of_the_given_ports_are_reported(replay: Run) -> None:
     ],
 )
 def test_damaged_capture_is_reported_in_one_line(replay: Run, capture: bytes, code: int, message: str) -> None:
-    found_code, _, err = replay(capture, "--interface", "v1")
-    assert found_code == code
+    exit_code, _, err = replay(capture, "--interface", "v1")
+    assert exit_code == code
     assert err.startswith(message)
     assert all(line.startswith(("note: ", "mptcp-throttler: ")) for line in err.splitlines())
 
@@ -300,8 +300,8 @@ def test_settings_give_ports_interface_and_policy(
 
 
 @st.composite
-def damaged(draw: st.DrawFn) -> bytes:
-    """Draw a capture with some changed bytes, or one that ends early."""
+def damaged_captures(draw: st.DrawFn) -> bytes:
+    """Draw a capture with some changed bytes, which may also end early."""
     data = bytearray(draw(st.sampled_from(list(CAPTURES.values()))))
     for _ in range(draw(st.integers(1, 30))):
         data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
@@ -309,8 +309,8 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(damaged() | st.binary(max_size=300), st.booleans())
-def test_any_file_gives_readable_lines(replay: Run, capture: bytes, as_json: bool) -> None:
+@given(damaged_captures() | st.binary(max_size=300), st.booleans())
+def test_any_file_yields_readable_lines(replay: Run, capture: bytes, as_json: bool) -> None:
     code, out, err = replay(capture, *(["--json"] if as_json else []))
     assert code in (0, 1)
     assert all(line.startswith(("note: ", "mptcp-throttler: ")) for line in err.splitlines()), err
@@ -323,7 +323,7 @@ def test_any_file_gives_readable_lines(replay: Run, capture: bytes, as_json: boo
 def test_capture_from_the_testbed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The capture was recorded by test_terminal_live.py on the testbed's proxy.
 
-    It used ``tcpdump -s 160``, on all interfaces or on wan0.
+    The command was ``tcpdump -s 160``, on all interfaces or on wan0.
     """
     throttler = Path(__file__).parents[1]
     policy = throttler.parents[1] / "conf/policy.yaml"

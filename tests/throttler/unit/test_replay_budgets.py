@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for budgets in ``mptcp-throttler replay``: bytes are counted from the capture, by the capture's time."""
+"""Tests for budgets in ``mptcp-throttler replay``: bytes and times are those of the capture."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ rules:
     paths: [ethernet]
     budget: {period: month, steps: [{after: 10 KB, throttle: {rate: 1 Mbit/s}}, {after: 1 GB, throttle: none}]}
 """
-CAPTURED = Path(__file__).parents[1] / "captures"
+CAPTURES = Path(__file__).parents[1] / "captures"
 
 
 def test_budget_counts_captured_bytes_and_reports_its_step(replay: Run) -> None:
     """Defect: replay named the budget of a subflow, but did not count its bytes."""
-    capture = (CAPTURED / "ethernet.pcap").read_bytes()
+    capture = (CAPTURES / "ethernet.pcap").read_bytes()
     _, out, _ = replay(capture, policy=BUDGET)
     until = "until 2026-12-01 00:00 UTC"
     step = f"rule volume caps what exceeds 10.0 KB {until}"
     lines = [line.partition("  ")[2].strip() for line in out.splitlines()]
-    under = f"10.77.1.2:52106 not capped: budget of rule volume: under 50 % of 10.0 KB used {until}"
-    reached = lines.index(f"client 10.77.1.2: {step}")
-    assert lines.index(under) < reached
-    assert lines[reached + 1] == f"10.77.1.2:52106 capped: {step}"
-    assert re.match(r"19:45:59\.[89]", out.splitlines()[reached]), (
+    not_capped = f"10.77.1.2:52106 not capped: budget of rule volume: under 50 % of 10.0 KB used {until}"
+    index = lines.index(f"client 10.77.1.2: {step}")
+    assert lines.index(not_capped) < index
+    assert lines[index + 1] == f"10.77.1.2:52106 capped: {step}"
+    assert re.match(r"19:45:59\.[89]", out.splitlines()[index]), (
         "the event has the time of the packet that reached the step"
     )
     assert out.splitlines()[-1] == "budget volume of client 10.77.1.2: 30.0 KB of 10.0 KB used"
@@ -46,7 +46,7 @@ def test_budget_counts_captured_bytes_and_reports_its_step(replay: Run) -> None:
 
 
 @pytest.mark.parametrize(("reset", "used"), [("00:00", 10), ("22:14", 5)])
-def test_budget_period_ends_by_the_captures_time(replay: Run, reset: str, used: int) -> None:
+def test_budget_period_ends_at_the_captures_time(replay: Run, reset: str, used: int) -> None:
     policy = f"""
 version: 1
 paths: {{}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that replay counts each byte once, however often it was sent."""
+"""Tests that replay counts each byte once, even if it was sent repeatedly."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from capture_files import LABORATORY, pcap
+from capture_files import CAPTURED_FRAMES, pcap
 from hypothesis import given
 from hypothesis import strategies as st
 from mptcp_dialogue import ACK, FIN, PORT, SYN, Host
@@ -37,7 +37,7 @@ def replace_bytes(frame: bytes, offset: int, value: bytes) -> bytes:
     return frame[:offset] + value + frame[offset + len(value) :]
 
 
-def retransmitted(frame: bytes) -> bytes:
+def retransmission_of(frame: bytes) -> bytes:
     """Return the frame with a different IP identification."""
     return replace_bytes(frame, 18, (int.from_bytes(frame[18:20], "big") ^ 0x8000).to_bytes(2, "big"))
 
@@ -46,33 +46,33 @@ def has_data(frame: bytes) -> bool:
     return int.from_bytes(frame[16:18], "big") > 20 + (frame[TCP_OFFSET + 12] >> 4 << 2)
 
 
-@pytest.mark.parametrize("after", [0, 3])
-def test_retransmitted_data_count_once(replay: Run, after: int) -> None:
-    """Defect: replay counted data each time they were sent, while the daemon counts acknowledged bytes."""
-    _, expected, _ = replay(pcap(LABORATORY), policy=BUDGET)
+@pytest.mark.parametrize("distance", [0, 3])
+def test_retransmitted_data_count_once(replay: Run, distance: int) -> None:
+    """Defect: replay counted retransmitted data again, but the daemon counts only acknowledged bytes."""
+    _, expected, _ = replay(pcap(CAPTURED_FRAMES), policy=BUDGET)
     frames, repeated = [], 0
-    for number, each in enumerate(LABORATORY):
+    for number, each in enumerate(CAPTURED_FRAMES):
         frames.append(each)
-        earlier = LABORATORY[number - after][2] if number >= after else b""
-        # Segments with signals cause a line of output each time, so they are not repeated.
-        if number > 12 and has_data(earlier):
-            frames.append((each[0], each[1], retransmitted(earlier)))
+        earlier_frame = CAPTURED_FRAMES[number - distance][2] if number >= distance else b""
+        # Segments with MPTCP signals are not repeated, because each causes a line of output.
+        if number > 12 and has_data(earlier_frame):
+            frames.append((each[0], each[1], retransmission_of(earlier_frame)))
             repeated += 1
     assert repeated > 10
     _, out, err = replay(pcap(frames), policy=BUDGET)
-    assert out == expected.replace(f"{len(LABORATORY)} segments", f"{len(LABORATORY) + repeated} segments")
+    assert out == expected.replace(f"{len(CAPTURED_FRAMES)} segments", f"{len(CAPTURED_FRAMES) + repeated} segments")
     assert err == ""
 
 
 def test_reordered_data_and_data_after_a_gap_are_counted(replay: Run) -> None:
-    data = [number for number, each in enumerate(LABORATORY) if number > 12 and has_data(each[2])]
-    shuffled = list(LABORATORY)
+    data = [number for number, each in enumerate(CAPTURED_FRAMES) if number > 12 and has_data(each[2])]
+    shuffled = list(CAPTURED_FRAMES)
     order = random.Random(9293).sample(data, len(data))
     for position, number in zip(data, order, strict=True):
-        shuffled[position] = (LABORATORY[position][0], "v0", LABORATORY[number][2])
-    _, expected, _ = replay(pcap(LABORATORY), policy=BUDGET)
+        shuffled[position] = (CAPTURED_FRAMES[position][0], "v0", CAPTURED_FRAMES[number][2])
+    _, expected, _ = replay(pcap(CAPTURED_FRAMES), policy=BUDGET)
     assert replay(pcap(shuffled), policy=BUDGET)[1].splitlines()[-1] == expected.splitlines()[-1]
-    received = [each for number, each in enumerate(LABORATORY) if number not in data[1:4]]
+    received = [each for number, each in enumerate(CAPTURED_FRAMES) if number not in data[1:4]]
     assert "30.0 KB down" in replay(pcap(received), policy=BUDGET)[1]
 
 
@@ -81,10 +81,10 @@ def test_reordered_data_and_data_after_a_gap_are_counted(replay: Run) -> None:
 
 def captured_data(host: Host, subflow: Subflow, size: int, sequence: int, from_client: bool = False) -> Captured:
     send = subflow.from_client if from_client else subflow.from_proxy
-    return captured(send(ACK, sequence=sequence), size)
+    return captured_segment(send(ACK, sequence=sequence), size)
 
 
-def captured(segment: Segment, size: int = 0) -> Captured:
+def captured_segment(segment: Segment, size: int = 0) -> Captured:
     """Return the segment with *size* bytes of data."""
     return Captured(segment, round(segment.time * 1e9), size, b"")
 
@@ -94,19 +94,19 @@ def byte_counts(entries: Iterable[Entry]) -> list[str]:
 
 
 def test_counting_restarts_if_a_port_is_reused() -> None:
-    """The new connection has other sequence numbers. The end of neither connection was captured."""
+    """The new connection has other sequence numbers. Neither connection's end was captured."""
     run = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT])
     first, second = Host("first"), Host("second", time=1100.0)
     one, two = first.initial(), second.initial()
-    entries = [entry for each in one.handshake() for entry in run.process(captured(each))]
+    entries = [entry for each in one.handshake() for entry in run.process(captured_segment(each))]
     entries += run.process(captured_data(first, one, 1_000, 1))
     entries += run.process(captured_data(first, one, 1_000, 1_001))
-    entries += [entry for each in two.handshake() for entry in run.process(captured(each))]
+    entries += [entry for each in two.handshake() for entry in run.process(captured_segment(each))]
     assert byte_counts(entries) == ["2.00 KB down, 0 B up"]
     entries += run.process(captured_data(second, two, 300, 1))
     entries += run.process(captured_data(second, two, 40, 1, from_client=True))
-    entries += run.process(captured(two.from_client(FIN | ACK, sequence=41)))
-    entries += run.process(captured(two.from_proxy(FIN | ACK, sequence=301)))
+    entries += run.process(captured_segment(two.from_client(FIN | ACK, sequence=41)))
+    entries += run.process(captured_segment(two.from_proxy(FIN | ACK, sequence=301)))
     assert byte_counts(entries)[1:] == ["300 B down, 40 B up"]
 
 
@@ -115,21 +115,25 @@ def test_data_of_the_segment_that_activates_a_subflow_count() -> None:
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
     syn, syn_ack, ack = path.handshake()
-    entries = [*run.process(captured(syn)), *run.process(captured(syn_ack)), *run.process(captured(ack, 70))]
-    entries += [*run.process(captured(path.fin())), *run.process(captured(path.proxy_fin()))]
+    entries = [
+        *run.process(captured_segment(syn)),
+        *run.process(captured_segment(syn_ack)),
+        *run.process(captured_segment(ack, 70)),
+    ]
+    entries += [*run.process(captured_segment(path.fin())), *run.process(captured_segment(path.proxy_fin()))]
     assert byte_counts(entries) == ["0 B down, 70 B up"]
 
 
-def test_data_in_any_order_count_from_the_handshake_on() -> None:
+def test_data_in_any_order_count_from_the_handshake() -> None:
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
-    entries = [entry for each in path.handshake() for entry in run.process(captured(each))]
+    entries = [entry for each in path.handshake() for entry in run.process(captured_segment(each))]
     for sequence in (1_001, 1):
         entries += [
             *run.process(captured_data(host, path, 1_000, sequence)),
             *run.process(captured_data(host, path, 1_000, sequence, True)),
         ]
-    entries += [*run.process(captured(path.fin())), *run.process(captured(path.proxy_fin()))]
+    entries += [*run.process(captured_segment(path.fin())), *run.process(captured_segment(path.proxy_fin()))]
     assert byte_counts(entries) == ["2.00 KB down, 2.00 KB up"]
 
 
@@ -137,10 +141,13 @@ def test_segment_in_the_wrong_direction_carries_no_data() -> None:
     """Otherwise the segment's sequence number would hide data that the client sends later."""
     run, host = Replay(load_policy("version: 1\npaths: {}\nrules: []\n", "policy"), [PORT]), Host()
     path = host.initial()
-    entries = [entry for each in path.handshake() for entry in run.process(captured(each))]
+    entries = [entry for each in path.handshake() for entry in run.process(captured_segment(each))]
     forged = replace(path.from_client(ACK, sequence=1_000_000), outgoing=True)
-    entries += [*run.process(captured(forged, 100)), *run.process(captured_data(host, path, 50, 1, from_client=True))]
-    entries += [*run.process(captured(path.fin())), *run.process(captured(path.proxy_fin()))]
+    entries += [
+        *run.process(captured_segment(forged, 100)),
+        *run.process(captured_data(host, path, 50, 1, from_client=True)),
+    ]
+    entries += [*run.process(captured_segment(path.fin())), *run.process(captured_segment(path.proxy_fin()))]
     assert byte_counts(entries) == ["0 B down, 50 B up"]
 
 
@@ -152,23 +159,23 @@ def segment(sequence: int, flags: int = ACK, acknowledgment: int = 0) -> Segment
 @given(
     begin=st.one_of(st.integers(0, 2**32 - 1), st.integers(2**32 - 3_000, 2**32 - 1)),
     cuts=st.sets(st.integers(1, 4_999), max_size=20),
-    more=st.lists(st.tuples(st.integers(0, 4_999), st.integers(1, 3_000)), max_size=20),
+    retransmissions=st.lists(st.tuples(st.integers(0, 4_999), st.integers(1, 3_000)), max_size=20),
     order=st.randoms(use_true_random=False),
 )
 def test_each_byte_counts_once_in_any_order(
-    begin: int, cuts: set[int], more: list[tuple[int, int]], order: random.Random
+    begin: int, cuts: set[int], retransmissions: list[tuple[int, int]], order: random.Random
 ) -> None:
     """Sequence numbers wrap at 2^32. A retransmission may have other boundaries than the original."""
     bounds = [0, *sorted(cuts), 5_000]
-    pieces = [(offset, end - offset) for offset, end in pairwise(bounds)]
-    pieces += [(offset, min(size, 5_000 - offset)) for offset, size in more]
-    order.shuffle(pieces)
+    segments = [(offset, end - offset) for offset, end in pairwise(bounds)]
+    segments += [(offset, min(size, 5_000 - offset)) for offset, size in retransmissions]
+    order.shuffle(segments)
     counts = ByteCounts(1, highest={False: begin})
-    seen = 0
-    for offset, size in pieces:
-        assert counts.count(segment(begin + offset), size, from_client=False) is (offset + size > seen)
-        seen = max(seen, offset + size)
-        assert counts.down == seen, "missing earlier bytes count, because they are late or were not captured"
+    highest_end = 0
+    for offset, size in segments:
+        assert counts.count(segment(begin + offset), size, from_client=False) is (offset + size > highest_end)
+        highest_end = max(highest_end, offset + size)
+        assert counts.down == highest_end, "missing earlier bytes count, because they arrive later or were not captured"
     assert (counts.down, counts.up) == (5_000, 0)
 
 

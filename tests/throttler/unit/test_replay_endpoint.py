@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the events that replay derives from a capture: it checks handshakes like the kernel."""
+"""Tests for the events that replay derives from a capture. It checks handshakes like the kernel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def endpoint() -> Endpoint:
     return Endpoint()
 
 
-def connected(endpoint: Endpoint, host: Host) -> tuple[Path, Path]:
+def connect_two_paths(endpoint: Endpoint, host: Host) -> tuple[Path, Path]:
     first, second = host.initial(), host.join()
     assert kinds(endpoint, *first.handshake(), *second.handshake()) == [K.CREATED, K.SUBFLOW_ESTABLISHED]
     return first, second
@@ -63,13 +63,13 @@ class TestHandshakes:
         assert kinds(endpoint, path.ack()) == [], "a repeated third ACK causes no event"
 
     def test_join_must_have_the_right_hmac(self, endpoint: Endpoint, host: Host) -> None:
-        """A replayed HMAC proves nothing, because the proxy's nonce is new for each join."""
-        connected(endpoint, host)
-        old = host.join(port=7)
-        new = old.retried()
-        replayed = replace(old.ack(), acknowledgment=new.ack().acknowledgment)
-        assert kinds(endpoint, new.syn(), new.syn_ack(), replayed, new.ack(forged=True)) == []
-        assert kinds(endpoint, new.ack()) == [K.SUBFLOW_ESTABLISHED]
+        """A replayed HMAC is invalid, because the proxy's nonce is new for each join."""
+        connect_two_paths(endpoint, host)
+        earlier_join = host.join(port=7)
+        later_join = earlier_join.later_attempt()
+        replayed = replace(earlier_join.ack(), acknowledgment=later_join.ack().acknowledgment)
+        assert kinds(endpoint, later_join.syn(), later_join.syn_ack(), replayed, later_join.ack(forged=True)) == []
+        assert kinds(endpoint, later_join.ack()) == [K.SUBFLOW_ESTABLISHED]
 
     def test_acknowledgment_numbers_must_match(self, endpoint: Endpoint, host: Host) -> None:
         path = host.initial()
@@ -89,14 +89,14 @@ class TestHandshakes:
 
 class TestEnds:
     def test_subflow_ends_with_both_fins(self, endpoint: Endpoint, host: Host) -> None:
-        first, second = connected(endpoint, host)
+        first, second = connect_two_paths(endpoint, host)
         assert kinds(endpoint, first.fin(), first.fin()) == []
         (event,) = events_of(endpoint, first.proxy_fin())
         assert (event.kind, event.detail) == (K.SUBFLOW_CLOSED, "FIN from the proxy")
         assert kinds(endpoint, second.rst()) == [K.SUBFLOW_CLOSED]
 
     def test_subflow_ends_with_a_reset(self, endpoint: Endpoint, host: Host) -> None:
-        _, second = connected(endpoint, host)
+        _, second = connect_two_paths(endpoint, host)
         (event,) = events_of(endpoint, second.rst(MpTcprst(1, 5)), second.rst())
         assert (event.kind, event.detail) == (K.SUBFLOW_CLOSED, "RST from the client, MP_TCPRST reason 5")
 
@@ -104,20 +104,20 @@ class TestEnds:
     def test_connection_ends_with_mp_fastclose_and_the_right_key(
         self, endpoint: Endpoint, host: Host, client: bool
     ) -> None:
-        first, second = connected(endpoint, host)
+        first, second = connect_two_paths(endpoint, host)
         send = first.from_client if client else first.from_proxy
         right, wrong = (host.proxy_key, host.client_key) if client else (host.client_key, host.proxy_key)
         assert kinds(endpoint, send(ACK, MpFastclose(wrong))) == []
         assert kinds(endpoint, send(RST, MpFastclose(right)), first.rst(), second.rst()) == [K.CLOSED]
 
     def test_keys_of_a_forgotten_connection_are_not_kept(self, endpoint: Endpoint, host: Host) -> None:
-        first, _ = connected(endpoint, host)
+        first, _ = connect_two_paths(endpoint, host)
         endpoint.forget(host.token)
         assert kinds(endpoint, *host.join(port=7).handshake()) == []
         assert kinds(endpoint, first.from_client(ACK, MpFastclose(host.proxy_key))) == []
 
 
 def test_mp_prio_from_the_client_changes_the_priority(endpoint: Endpoint, host: Host) -> None:
-    _, second = connected(endpoint, host)
+    _, second = connect_two_paths(endpoint, host)
     (event,) = events_of(endpoint, second.from_client(ACK, MpPrio(True)), second.from_proxy(ACK, MpPrio(False)))
     assert (event.kind, event.backup) == (K.SUBFLOW_PRIORITY, True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import struct
 
-from capture_files import BOTH, COOKED, COOKED_2, ETHERNET, LABORATORY, RAW, START, Frame, pcap
+from capture_files import BOTH, CAPTURED_FRAMES, COOKED, COOKED_2, ETHERNET, RAW, START, Frame, pcap
 from hypothesis import given
 from hypothesis import strategies as st
 from replaying import Run
@@ -14,13 +14,13 @@ from replaying import Run
 from mptcp_throttler.replay.capture import CaptureFile
 
 
-def in_fragments(frame: bytes) -> list[bytes]:
-    """Return an Ethernet frame with IPv4 as two fragments: the first ends 32 bytes after the TCP header."""
+def fragments_of(frame: bytes) -> list[bytes]:
+    """Return two fragments of an Ethernet frame with IPv4. The first ends 32 bytes after the TCP header."""
     total = int.from_bytes(frame[16:18], "big")
     first = 20 + (frame[46] >> 4 << 2) + 32
 
-    def fragment(length: int, offset: int, rest: bytes) -> bytes:
-        return frame[:16] + struct.pack("!HHH", length, 1, offset) + frame[22:34] + rest
+    def fragment(length: int, offset: int, payload: bytes) -> bytes:
+        return frame[:16] + struct.pack("!HHH", length, 1, offset) + frame[22:34] + payload
 
     return [
         fragment(first, 0x2000, frame[34 : 14 + first]),
@@ -30,13 +30,13 @@ def in_fragments(frame: bytes) -> list[bytes]:
 
 def test_data_in_later_fragments_count(replay: Run) -> None:
     """Defect: the bytes of later fragments were not counted."""
-    data = [number for number, (_, _, frame) in enumerate(LABORATORY) if frame[16:18] > b"\x04\x00"]
+    data = [number for number, (_, _, frame) in enumerate(CAPTURED_FRAMES) if frame[16:18] > b"\x04\x00"]
     assert len(data) > 4
     frames: list[Frame] = []
-    for number, (time, interface, frame) in enumerate(LABORATORY):
-        parts = in_fragments(frame) if number in data[:-1] else [frame]
+    for number, (time, interface, frame) in enumerate(CAPTURED_FRAMES):
+        parts = fragments_of(frame) if number in data[:-1] else [frame]
         frames += [(time, interface, part) for part in parts]
-    _, expected, _ = replay(pcap(LABORATORY))
+    _, expected, _ = replay(pcap(CAPTURED_FRAMES))
     code, out, _ = replay(pcap(frames))
     assert (code, out) == (0, expected)
     assert "30.0 KB down" in out

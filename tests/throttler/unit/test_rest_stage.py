@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for resting subflows: which capped subflows rest, and when they are used again."""
+"""Tests for resting subflows: which subflows rest, and when they are used again."""
 
 from __future__ import annotations
 
 import pytest
 from policy_values import replace
-from sampling import MBIT, Flow, capped, connection_of, free, observed, sampled
+from sampling import MBIT, Flow, capped, connection_of, free, make_samples, observe_all
 
 from mptcp_throttler.policy.evaluate import evaluate
 from mptcp_throttler.policy.load import load_policy
@@ -60,14 +60,14 @@ class Scene:
         return any(each.rests for each in verdicts)
 
     def run(self, seconds: float) -> bool:
-        """Let time pass. Return whether the first connection's capped subflow rests."""
+        """Advance the time. Return whether the first connection's capped subflow rests."""
         for _ in range(round(seconds / STEP)):
             self.now += STEP
             sockets = []
             for flow in [each for flows in self.flows.values() for each in flows]:
                 flow.advance(STEP)
                 sockets.append(flow.socket)
-            for token in observed(self.stage, sampled(self.now, sockets)).changed:
+            for token in observe_all(self.stage, make_samples(self.now, sockets)).changed:
                 self.apply(token)
                 self.changes += 1
         return self.apply()
@@ -78,9 +78,9 @@ class Scene:
         return slow, other
 
 
-@pytest.mark.parametrize(("part", "rests"), [(0.9, True), (1.1, False)])
-def test_subflow_rests_if_its_cap_leaves_next_to_nothing(part: float, rests: bool) -> None:
-    scene = Scene(policy(part * 120 * MBIT / RATIO), rate=120 * MBIT)
+@pytest.mark.parametrize(("share", "rests"), [(0.9, True), (1.1, False)])
+def test_subflow_rests_if_its_cap_is_a_tiny_share_of_the_rate(share: float, rests: bool) -> None:
+    scene = Scene(policy(share * 120 * MBIT / RATIO), rate=120 * MBIT)
     assert not scene.apply()
     assert scene.run(1.0) is rests
 
@@ -124,13 +124,13 @@ def test_higher_cap_ends_the_rest() -> None:
     assert not scene.apply()
 
 
-@pytest.mark.parametrize("reason", ["impossible", "dry run", "only path", "hard cap"])
-def test_subflow_with_a_low_cap_does_not_rest(reason: str) -> None:
-    scene = Scene(policy(512_000, **({"landing": "at-once"} if reason == "hard cap" else {})))
-    scene.stage.possible = reason != "impossible"
-    if reason == "dry run":
+@pytest.mark.parametrize("condition", ["impossible", "dry run", "only path", "hard cap"])
+def test_subflow_with_a_low_cap_does_not_rest(condition: str) -> None:
+    scene = Scene(policy(512_000, **({"landing": "at-once"} if condition == "hard cap" else {})))
+    scene.stage.possible = condition != "impossible"
+    if condition == "dry run":
         scene.stage.is_applied = False
-    if reason == "only path":
+    if condition == "only path":
         scene.flows[1] = [scene.first[0]]
     assert not scene.apply()
     assert not scene.run(2.0)
@@ -148,7 +148,7 @@ def test_slow_uncapped_path_rests_and_is_tried_again() -> None:
     assert scene.run(2 * (MIN_SLOW_WINDOWS + 1) * STEP)
     assert scene.run(2 * FIRST_REST_SECONDS - 3)
     other.rate = 1 * MBIT
-    assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP), "the rest ends, because the other path is as slow now"
+    assert not scene.run(2 * (WAKE_WINDOWS + 1) * STEP), "the rest ends, because the other path is now as slow"
     slow.rate = 2 * 48 * MBIT / SLOW_RATIO
     other.rate = 48 * MBIT
     assert not scene.run(5.0), "the path is fast enough to be used"
@@ -157,7 +157,7 @@ def test_slow_uncapped_path_rests_and_is_tried_again() -> None:
 
 
 def scene_with_blocking_path() -> Scene:
-    """Return a scene in which 24 Mbit/s wait most of the time for a path of 1 Mbit/s with a long queue."""
+    """Return a scene in which a path of 24 Mbit/s mostly waits for a path of 1 Mbit/s with a long queue."""
     scene = Scene(SLOW_PATHS, rate=0)
     slow, other = scene.first
     slow.rate, slow.waiting = 1 * MBIT, 60_000
@@ -169,10 +169,10 @@ def scene_with_blocking_path() -> Scene:
     return scene
 
 
-def test_path_that_delays_the_other_rests() -> None:
+def test_path_that_delays_the_other_path_rests() -> None:
     """Defect: with a path of 1 Mbit/s and a long queue, a path of 12 Mbit/s carried only 2 or 3 Mbit/s.
 
-    The slow path did carry its part of that total.
+    The slow path carried its full rate.
     """
     assert scene_with_blocking_path().apply()
     scene = Scene(SLOW_PATHS, rate=3 * MBIT)
@@ -181,14 +181,14 @@ def test_path_that_delays_the_other_rests() -> None:
     assert not scene.run(10.0), "the other path is not much faster"
 
 
-@pytest.mark.parametrize("carried", [12, 2])
-def test_path_that_did_not_delay_the_other_is_used_again(carried: int) -> None:
+@pytest.mark.parametrize("megabits", [12, 2])
+def test_path_that_did_not_delay_the_other_path_is_used_again(megabits: int) -> None:
     scene = scene_with_blocking_path()
     slow, other = scene.first
-    other.rate, other.unacked = carried * MBIT, 10
+    other.rate, other.unacked = megabits * MBIT, 10
     slow.rate, slow.waiting, slow.unacked = 0.0, 0, 0
     assert scene.run(1.0), "the path's data are still in flight"
-    assert scene.run(RECOVERY_SECONDS + 2 * (WAKE_WINDOWS + 1) * STEP) is (carried == 12)
+    assert scene.run(RECOVERY_SECONDS + 2 * (WAKE_WINDOWS + 1) * STEP) is (megabits == 12)
 
 
 def test_only_path_never_rests() -> None:

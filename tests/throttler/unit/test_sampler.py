@@ -66,17 +66,17 @@ class FakeConsumer:
         return self._urgent
 
     def observe(self, samples: Samples) -> Iterator[None]:
-        asked = samples.requested
-        existing = {each for each in asked if each in samples.sockets}
-        self.samples.append((len(asked), set(asked), existing, samples.complete))
+        requested = samples.requested
+        existing = {each for each in requested if each in samples.sockets}
+        self.samples.append((len(requested), set(requested), existing, samples.complete))
         yield
 
     def sampling_failed(self, now: float) -> None:
         self.failures += 1
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
 
 
 async def sample_once(sampler: Sampler) -> None:
@@ -107,20 +107,20 @@ def test_many_watched_subflows_are_read_by_one_sweep() -> None:
     assert [count for count, _, _, _ in second.samples] == [990]
 
 
-def test_cookies_come_from_the_last_sweep_if_it_is_new_enough() -> None:
+def test_cookies_come_from_the_latest_sweep_if_it_is_new_enough() -> None:
     sockets = FakeSockets(3)
     sampler = sampler_of(sockets, FakeConsumer([subflow(1)]))
-    assert sampler.cookies(0.0) is None, "there was no sweep yet"
+    assert sampler.cookies(0.0) is None, "no sweep has happened yet"
 
-    async def work() -> None:
+    async def scenario() -> None:
         await sampler.sweep()
-        swept = sampler.latest_time
-        assert sampler.cookies(swept) == {0, 1, 2}
+        sweep_time = sampler.latest_time
+        assert sampler.cookies(sweep_time) == {0, 1, 2}
         await sample_once(sampler)
-        assert sampler.cookies(swept) == {0, 1, 2}
-        assert sampler.cookies(swept + 0.001) is None
+        assert sampler.cookies(sweep_time) == {0, 1, 2}
+        assert sampler.cookies(sweep_time + 0.001) is None
 
-    run(work())
+    run(scenario())
 
 
 def test_loop_runs_while_missing_subflows_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,30 +191,30 @@ def test_tracker_gets_the_batches_of_the_same_sweep() -> None:
     assert len(consumer.samples) == 1
 
 
-def test_failed_sweep_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_sweep_is_logged_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     sockets = FakeSockets(1000)
     sockets.broken = True
     consumer = FakeConsumer([subflow(n) for n in range(1000)])
 
-    async def work() -> None:
+    async def scenario() -> None:
         task = asyncio.create_task(sampler_of(sockets, consumer).run())
         async with asyncio.timeout(60):
-            while not consumer.failures:  # noqa: ASYNC110 - nothing else says so
+            while not consumer.failures:  # noqa: ASYNC110 - no event exists for this
                 await asyncio.sleep(0.001)
         task.cancel()
 
-    run(work())
+    run(scenario())
     assert consumer.failures == 1
     assert f"list TCP sockets: no; sampling again in {IDLE_SECONDS:g} s" in caplog.text
 
 
 def test_loop_delay_meter_keeps_the_longest_and_the_recent_delay() -> None:
-    gauge = LoopDelayMeter()
-    gauge.record(1.0, 2 * LATE_SECONDS)
-    gauge.record(2.0, 0.001)
-    assert gauge.as_json() == {"longest": 0.1, "recent": 0.1, "late": 1}
-    gauge.record(1.5 + RECENT_SECONDS, 0.002)
-    assert gauge.as_json() == {"longest": 0.1, "recent": 0.002, "late": 1}
+    meter = LoopDelayMeter()
+    meter.record(1.0, 2 * LATE_SECONDS)
+    meter.record(2.0, 0.001)
+    assert meter.as_json() == {"longest": 0.1, "recent": 0.1, "late": 1}
+    meter.record(1.5 + RECENT_SECONDS, 0.002)
+    assert meter.as_json() == {"longest": 0.1, "recent": 0.002, "late": 1}
 
 
 def test_long_sweeps_do_not_delay_urgent_look_ups() -> None:
@@ -222,53 +222,53 @@ def test_long_sweeps_do_not_delay_urgent_look_ups() -> None:
     consumer = FakeConsumer([subflow(n) for n in range(900)], urgent=[subflow(3)])
     sampler = sampler_of(sockets, consumer)
 
-    async def work() -> None:
+    async def scenario() -> None:
         await sampler.sweep()
         sampler.sweep_seconds = 10.0
         await sample_once(sampler)
 
-    run(work())
+    run(scenario())
     assert [complete for _, _, _, complete in consumer.samples] == [True, False]
 
 
 def test_urgent_subflows_are_looked_up_during_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
     sockets = FakeSockets(1000)
-    everything = [subflow(n) for n in range(900)]
-    stage = FakeConsumer(everything, urgent=[subflow(3)], by_request=False)
-    transitions = FakeConsumer(everything, urgent=[subflow(3)])
+    all_subflows = [subflow(n) for n in range(900)]
+    stage = FakeConsumer(all_subflows, urgent=[subflow(3)], by_request=False)
+    transitions = FakeConsumer(all_subflows, urgent=[subflow(3)])
     sampler = sampler_of(sockets, transitions, stage)
 
-    async def work() -> None:
+    async def scenario() -> None:
         sweep = asyncio.create_task(sampler.sweep())
-        while subflow(3) not in sampler.latest:  # noqa: ASYNC110 - nothing else says so
+        while subflow(3) not in sampler.latest:  # noqa: ASYNC110 - no event exists for this
             await asyncio.sleep(0)
         await sampler.look_up_urgent()
         assert not sweep.done()
         await sweep
 
-    run(work())
+    run(scenario())
     assert [(count, complete) for count, _, _, complete in transitions.samples] == [(1, False), (899, True)], (
         "the sweep's sample is older than the look-up"
     )
     assert [(count, complete) for count, _, _, complete in stage.samples] == [(900, True)], (
-        "the stage gets no sample in between"
+        "the stage gets no sample during the sweep"
     )
 
 
 @pytest.mark.parametrize("by_request", [True, False])
-@pytest.mark.parametrize("swept", [True, False])
+@pytest.mark.parametrize("uses_sweep", [True, False])
 def test_subflow_that_joins_during_sampling_is_looked_up(
-    monkeypatch: pytest.MonkeyPatch, by_request: bool, swept: bool
+    monkeypatch: pytest.MonkeyPatch, by_request: bool, uses_sweep: bool
 ) -> None:
     monkeypatch.setattr(module, "SLICE_SECONDS", 0.0)
     sockets = FakeSockets(1000)
-    count = 900 if swept else 200
+    count = 900 if uses_sweep else 200
     consumer = FakeConsumer([subflow(n) for n in range(count)], by_request=by_request)
     sampler = sampler_of(sockets, consumer)
     sampler._count_sockets = lambda: 1000
 
-    async def work() -> None:
+    async def scenario() -> None:
         sampling = asyncio.create_task(sampler.sample_watched())
         while not (sampler.latest or sockets.lookups):  # noqa: ASYNC110 - as above
             await asyncio.sleep(0)
@@ -278,12 +278,12 @@ def test_subflow_that_joins_during_sampling_is_looked_up(
         assert not sampling.done()
         await sampling
 
-    # The dump has already passed the new subflow's place in the kernel's table.
+    # The dump has already passed the new subflow's position in the kernel's table.
     listed = list(sockets.by_four_tuple.values())
     monkeypatch.setattr(sockets, "batches", lambda: (listed[at : at + 60] for at in range(0, 1000, 60)))
-    run(work())
-    ((_, asked, found, _),) = consumer.samples
-    assert {subflow(5000), subflow(6000)} <= asked
+    run(scenario())
+    ((_, requested, found, _),) = consumer.samples
+    assert {subflow(5000), subflow(6000)} <= requested
     assert found == {subflow(5000), *(subflow(n) for n in range(count))}, "one subflow has no socket"
 
 
@@ -310,7 +310,7 @@ def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.Mon
         old = sockets.by_four_tuple[subflow(3)]
         sockets.by_four_tuple[subflow(3)] = old._replace(bytes_acked=old.bytes_acked + 1)
 
-    async def work() -> None:
+    async def scenario() -> None:
         for state in sampler._states:
             state.next_urgent = 0.0
         sweep = asyncio.create_task(sampler.sweep())
@@ -320,21 +320,21 @@ def test_consumer_gets_the_samples_of_a_subflow_in_order(monkeypatch: pytest.Mon
             for state in sampler._states:
                 state.next_urgent = 0.0
             await sampler.look_up_urgent()
-        acknowledge_more()  # The next look-up is due at once on a slow machine.
+        acknowledge_more()  # On a slow machine, the next look-up is due immediately.
         await sampler.look_up_urgent()
 
-    run(work())
+    run(scenario())
     assert len(values["transitions"]) > len(values["stage"]) >= 1
     for samples in values.values():
         assert samples == sorted(samples)
-        assert len({octets for _, octets in samples}) == len(samples), "each sample is newer than the one before"
+        assert len({octets for _, octets in samples}) == len(samples), "each sample is newer than the previous one"
 
 
 def test_urgent_subflow_need_not_be_watched() -> None:
     consumer = FakeConsumer([subflow(1)], urgent=[subflow(3)], by_request=False)
     consumer.interval = 60.0
     run(sample_once(sampler_of(FakeSockets(1000), consumer)))
-    assert [(asked, complete) for _, asked, _, complete in consumer.samples] == [
+    assert [(requested, complete) for _, requested, _, complete in consumer.samples] == [
         ({subflow(1)}, True),
         ({subflow(3)}, False),
     ]
@@ -344,7 +344,7 @@ def test_subflow_that_becomes_urgent_during_a_sweep_is_looked_up_next() -> None:
     consumer = FakeConsumer()
     sampler = sampler_of(FakeSockets(10), consumer)
 
-    async def work() -> None:
+    async def scenario() -> None:
         async with sampler._states[0].lock:
             consumer._urgent = [subflow(3)]
             await sampler.look_up_urgent()
@@ -353,28 +353,28 @@ def test_subflow_that_becomes_urgent_during_a_sweep_is_looked_up_next() -> None:
         await sampler.look_up_urgent()
         assert len(consumer.samples) == 1
 
-    run(work())
+    run(scenario())
 
 
 def test_sweep_with_pauses_pauses_in_proportion_to_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    real = asyncio.sleep
+    original_sleep = asyncio.sleep
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
-        await real(0)
+        await original_sleep(0)
 
     sampler = sampler_of(FakeSockets(50_000), FakeConsumer([subflow(1)]))
 
-    async def work() -> None:
+    async def scenario() -> None:
         monkeypatch.setattr(asyncio, "sleep", sleep)
         await sampler.sweep()
         assert set(pauses) == {0.0}
         pauses.clear()
         await sampler.sweep(with_pauses=True)
 
-    run(work())
-    # Zeros are the yields without a pause, for a consumer that is sampled by request.
-    pauses_made = [seconds for seconds in pauses if seconds]
-    assert pauses_made
-    assert min(pauses_made) >= REST_RATIO * SLICE_SECONDS
+    run(scenario())
+    # The zeros are yields without a pause.
+    real_pauses = [seconds for seconds in pauses if seconds]
+    assert real_pauses
+    assert min(real_pauses) >= REST_RATIO * SLICE_SECONDS

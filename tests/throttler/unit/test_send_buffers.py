@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for larger send buffers of sockets with a low cap: which sockets get them, their size and their number."""
+"""Tests for larger send buffers of sockets with a low cap: the sockets that get them, their size, and their number."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_number_of_buffers_is_limited_and_half_are_for_backlogged_sockets() -> N
     buffers = SendBuffers()
     idle = [buffers.grant(cookie, 1_000_000, backlogged=False) for cookie in range(10_000)]
     assert sum(idle) == MAX_IDLE_SOCKETS
-    busy = [buffers.grant(cookie, 1_000_000, backlogged=True) for cookie in range(10_000, 20_000)]
-    assert sum(busy) == MAX_SOCKETS - MAX_IDLE_SOCKETS
+    backlogged = [buffers.grant(cookie, 1_000_000, backlogged=True) for cookie in range(10_000, 20_000)]
+    assert sum(backlogged) == MAX_SOCKETS - MAX_IDLE_SOCKETS
     assert not buffers.grant(20_000, 1_000_000, backlogged=True)
     del buffers[0]
     assert buffers.grant(20_000, 1_000_000, backlogged=True)
@@ -63,13 +63,13 @@ def test_buffer_grows_with_a_lower_cap_but_not_for_small_changes() -> None:
 def test_existing_buffer_gets_the_maximum_size_when_the_cap_rises() -> None:
     buffers = SendBuffers()
     assert buffers.grant(1, LOW_RATE - 1, backlogged=True)
-    assert buffers.grant(1, 50_000_000, backlogged=False), "the kernel would not enlarge the buffer itself"
+    assert buffers.grant(1, 50_000_000, backlogged=False), "the kernel would not enlarge this buffer"
     assert buffers.get(1) == MAX_BYTES
     assert not buffers.grant(2, 50_000_000, backlogged=True), "a socket without a large buffer does not get one"
 
 
 @pytest.mark.parametrize("tcp", [MUCH_IN_FLIGHT, IDLE])
-def test_low_cap_sets_a_larger_buffer_at_once(tcp: TcpInfo) -> None:
+def test_low_cap_sets_a_larger_buffer_immediately(tcp: TcpInfo) -> None:
     scene = scene_of(tcp)
     scene.run(0.01)
     assert scene.limits[1].send_buffer == TWO_MBIT
@@ -83,7 +83,7 @@ def test_higher_cap_does_not_change_the_buffer() -> None:
     assert scene.limits == {1: SocketLimit(5_000_000)}
 
 
-def test_socket_that_lost_its_cap_has_the_maximum_and_counts_until_closed() -> None:
+def test_uncapped_socket_keeps_the_maximum_size_and_counts_until_it_closes() -> None:
     scene = scene_of(MUCH_IN_FLIGHT)
     scene.run(5.0)
     scene.planner.set_verdicts(1, [uncapped(1, rule())], NOW)

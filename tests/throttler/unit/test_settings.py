@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the daemon's settings: their values, mistakes, and whether they fit the policy."""
+"""Tests for the daemon's settings: their values, errors, and consistency with the policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mptcp_throttler.policy.load import load_policy
 from mptcp_throttler.shaping.model import Ownership
 
 CONF = Path(__file__).parents[3] / "conf"
-NEEDED = "interfaces: [wan0]\npolicy: policy.yaml\n"
+REQUIRED = "interfaces: [wan0]\npolicy: policy.yaml\n"
 """Two lines, so that added text starts on line 3."""
 DEFAULTS = {
     "interfaces": ["wan0"],
@@ -48,7 +48,7 @@ def problems(text: str) -> list[str]:
 
 
 def test_defaults_of_minimal_settings() -> None:
-    assert load(NEEDED).model_dump() == DEFAULTS
+    assert load(REQUIRED).model_dump() == DEFAULTS
 
 
 def test_shipped_settings_are_the_defaults() -> None:
@@ -63,7 +63,7 @@ def test_commented_lines_of_the_shipped_settings_are_the_defaults() -> None:
     commented = [line for line in keys if " " not in line.split(":")[0] and ": " in line]
     settings = [line for line in commented if not line.startswith(("yaml-language", "auto:"))]
     assert len(settings) == 13
-    assert load(NEEDED + "\n".join(settings)).model_dump() == DEFAULTS
+    assert load(REQUIRED + "\n".join(settings)).model_dump() == DEFAULTS
 
 
 def test_settings_with_all_keys() -> None:
@@ -117,13 +117,13 @@ def test_policy_path_is_relative_to_the_settings_file(source: str, policy: str, 
     [("0x00ff0000", 0x00FF0000), ("'0x1'", 1), ("0xffffffff", 0xFFFFFFFF), ("0x80000000", 1 << 31), ("256", 256)],
 )
 def test_mark_mask_is_parsed(written: str, mask: int) -> None:
-    assert load(f"{NEEDED}mark_mask: {written}\n").ownership.mark_mask == mask
+    assert load(f"{REQUIRED}mark_mask: {written}\n").ownership.mark_mask == mask
 
 
 @given(st.integers(0, 2**33))
 def test_mark_mask_is_accepted_if_its_bits_are_contiguous(number: int) -> None:
     contiguous = number < 2**32 and "01" not in f"{number:b}".rstrip("0") and number != 0
-    text = f"{NEEDED}mark_mask: {number:#x}\n"
+    text = f"{REQUIRED}mark_mask: {number:#x}\n"
     if contiguous:
         assert load(text).ownership.mark_mask == number
     else:
@@ -136,13 +136,13 @@ ALL_KEYS = (
     "ledger, "
     "gso_max_size, verify_interval, max_connections, log_level"
 )
-BROKEN = {
-    "no port": ("listen_ports: [0]", "listen_ports[0]: 0 is out of range; 1 to 65535 is allowed"),
+INVALID = {
+    "port 0": ("listen_ports: [0]", "listen_ports[0]: 0 is out of range; 1 to 65535 is allowed"),
     "port as text": (
         'listen_ports: ["80"]',
         'listen_ports[0]: "80" is not a whole number; 1 to 65535 is allowed',
     ),
-    "one port, no list": ("listen_ports: 3128", "listen_ports: 3128 is not a list; write [3128]"),
+    "a port instead of a list": ("listen_ports: 3128", "listen_ports: 3128 is not a list; write [3128]"),
     "port twice": ("listen_ports: [80, 80]", "listen_ports[1]: 80 is listed twice; once is enough"),
     "netfilter": (
         "netfilter: nftable",
@@ -211,15 +211,18 @@ BROKEN = {
         'status_group: "a b"',
         'status_group: "a b" is not the name of a group; write e.g. adm',
     ),
-    "misspelt": ("mark-mask: 0xff", f'mark-mask: unknown key (did you mean "mark_mask"?); allowed here: {ALL_KEYS}'),
+    "misspelt key": (
+        "mark-mask: 0xff",
+        f'mark-mask: unknown key (did you mean "mark_mask"?); allowed here: {ALL_KEYS}',
+    ),
     "unknown key": ("colour: red", f"colour: unknown key; allowed here: {ALL_KEYS}"),
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
-def test_broken_setting(case: str) -> None:
-    text, expected = BROKEN[case]
-    assert problems(f"{NEEDED}{text}\n") == [f"throttler.yaml:3: {expected}"]
+@pytest.mark.parametrize("case", INVALID)
+def test_invalid_setting(case: str) -> None:
+    text, expected = INVALID[case]
+    assert problems(f"{REQUIRED}{text}\n") == [f"throttler.yaml:3: {expected}"]
 
 
 @pytest.mark.parametrize(
@@ -259,20 +262,20 @@ def rules(count: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("mask", "count", "fits"),
+    ("mask", "count", "is_sufficient"),
     [("0x1", 1, True), ("0x1", 2, False), ("0x00030000", 3, True), ("0x00030000", 4, False), ("0x00ff0000", 255, True)],
 )
-def test_mark_mask_must_have_a_number_for_each_rule(mask: str, count: int, fits: bool) -> None:
-    settings = load_settings(f"{NEEDED}mark_mask: {mask}\n", "throttler.yaml")
+def test_mark_mask_must_have_a_value_for_each_rule(mask: str, count: int, is_sufficient: bool) -> None:
+    settings = load_settings(f"{REQUIRED}mark_mask: {mask}\n", "throttler.yaml")
     found = check_together(settings, load_policy(f"version: 1\n{rules(count)}", "policy.yaml"))
-    assert (list(found) == []) is fits
-    for index in range(count if fits else 0):
+    assert (list(found) == []) is is_sufficient
+    for index in range(count if is_sufficient else 0):
         assert settings.ownership.mark_of_rule(index) != 0
-    assert len({settings.ownership.mark_of_rule(index) for index in range(count)}) == count or not fits
+    assert len({settings.ownership.mark_of_rule(index) for index in range(count)}) == count or not is_sufficient
 
 
 def test_too_narrow_mark_mask_is_an_error_on_its_line() -> None:
-    settings = load_settings(f"{NEEDED}\nmark_mask: 0x00030000\n", "throttler.yaml")
+    settings = load_settings(f"{REQUIRED}\nmark_mask: 0x00030000\n", "throttler.yaml")
     (problem,) = check_together(settings, load_policy(f"version: 1\n{rules(5)}", "policy.yaml"))
     assert str(problem) == (
         "throttler.yaml:4: mark_mask: 0x00030000 is enough for 3 rules, but the policy has 5; "
@@ -282,7 +285,7 @@ def test_too_narrow_mark_mask_is_an_error_on_its_line() -> None:
 
 
 def test_too_narrow_default_mask_is_an_error_without_a_line() -> None:
-    settings = load_settings(NEEDED, "throttler.yaml")
+    settings = load_settings(REQUIRED, "throttler.yaml")
     (problem,) = check_together(settings, load_policy(f"version: 1\n{rules(256)}", "policy.yaml"))
     assert str(problem) == (
         "throttler.yaml: mark_mask: 0x00ff0000 is enough for 255 rules, but the policy has 256; "
@@ -290,8 +293,8 @@ def test_too_narrow_default_mask_is_an_error_without_a_line() -> None:
     )
 
 
-def test_path_on_an_interface_without_capture_is_warned_about() -> None:
-    settings = load_settings(NEEDED, "throttler.yaml")
+def test_path_on_an_interface_without_capture_causes_a_warning() -> None:
+    settings = load_settings(REQUIRED, "throttler.yaml")
     policy = load_policy("version: 1\npaths: {lte: {interfaces: [wan0, lte0]}}\nrules: []\n", "policy.yaml")
     (problem,) = check_together(settings, policy)
     assert str(problem) == (
@@ -300,7 +303,7 @@ def test_path_on_an_interface_without_capture_is_warned_about() -> None:
     )
 
 
-def test_shipped_settings_and_policy_fit_together() -> None:
+def test_shipped_settings_and_policy_are_consistent() -> None:
     settings = load_settings((CONF / "throttler.yaml").read_text(), str(CONF / "throttler.yaml"))
     assert settings.policy == CONF / "policy.yaml"
     assert not list(check_together(settings, load_policy(settings.policy.read_text(), "policy.yaml")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that compare the delta tracker with the plain definition of a difference."""
+"""Tests that compare the delta tracker with a direct computation of the difference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_pending_changes_equal_the_difference(steps: list[tuple[object, ...]]) -
 
 
 @given(STEPS)
-def test_applying_the_pending_changes_settles(steps: list[tuple[object, ...]]) -> None:
+def test_tracker_is_settled_after_the_pending_changes_were_applied(steps: list[tuple[object, ...]]) -> None:
     tracker: DeltaTracker[int, int] = DeltaTracker()
     for name, *arguments in steps:
         getattr(tracker, str(name))(*arguments)

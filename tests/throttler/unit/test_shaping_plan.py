@@ -65,7 +65,7 @@ def planner_for(*rules: Rule) -> Planner:
     return planner
 
 
-def test_path_cap_has_its_class_before_a_subflow_needs_it() -> None:
+def test_class_of_a_path_cap_exists_before_its_first_subflow() -> None:
     planner = planner_for(rule())
     assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000]
     assert not planner.entries.desired
@@ -82,7 +82,7 @@ def test_subflows_of_a_path_cap_share_the_class_and_mark() -> None:
 
 
 @pytest.mark.parametrize(("share", "classes"), [(Share.PATH, 1), (Share.CLIENT, 3), (Share.CONNECTION, 2)])
-def test_share_decides_the_number_of_classes(share: Share, classes: int) -> None:
+def test_share_determines_the_number_of_classes(share: Share, classes: int) -> None:
     shared = rule(cap=throttle(share=share))
     planner = planner_for(shared)
     planner.set_verdicts(1, [verdict(1, shared, 1), verdict(2, shared, 1)], NOW)
@@ -116,16 +116,16 @@ def test_entry_of_an_ended_subflow_stays_until_its_data_are_sent() -> None:
 
 
 def test_subflow_at_another_port_gets_no_entry() -> None:
-    """Defect: such a subflow got an entry, but no set exists for its port.
+    """Defect: such a subflow got an entry, although no set exists for its port.
 
     With iptables, the kernel refused this entry at each attempt.
     """
     cap = rule()
     planner = planner_for(cap)
-    elsewhere = replace(verdict(2, cap), four_tuple=subflow(2)._replace(local_port=4000))
-    planner.set_verdicts(1, [verdict(1, cap), elsewhere], NOW)
+    at_other_port = replace(verdict(2, cap), four_tuple=subflow(2)._replace(local_port=4000))
+    planner.set_verdicts(1, [verdict(1, cap), at_other_port], NOW)
     assert planner.entries.desired.keys() == {subflow(1)}
-    planner.set_verdicts(1, [elsewhere], NOW)
+    planner.set_verdicts(1, [at_other_port], NOW)
     planner.expire(NOW + DRAIN_SECONDS)
     assert not planner.entries.desired
 
@@ -174,16 +174,16 @@ def test_reused_port_keeps_its_entry_when_the_older_connection_ends() -> None:
 def test_idle_classes_of_clients_are_removed_and_classes_of_paths_kept() -> None:
     path, client = rule("path"), rule("client", throttle(share=Share.CLIENT))
     planner = planner_for(path, client)
-    of_path = set(planner.classes.desired)
+    path_classes = set(planner.classes.desired)
     planner.set_verdicts(1, [verdict(1, client)], NOW)
     planner.set_verdicts(1, (), NOW)
     planner.expire(NOW + IDLE_SECONDS - 1)
     assert len(planner.classes.desired) == 2
     planner.expire(NOW + IDLE_SECONDS)
-    assert planner.classes.desired.keys() == of_path
+    assert planner.classes.desired.keys() == path_classes
 
 
-def test_new_rate_changes_the_class_and_a_removed_rule_deletes_it() -> None:
+def test_class_gets_a_new_rate_and_is_deleted_with_its_rule() -> None:
     cap = rule()
     planner = planner_for(cap)
     planner.set_verdicts(1, [verdict(1, cap)], NOW)
@@ -232,22 +232,22 @@ def test_lack_of_classes_raises_and_changes_no_other_cap(monkeypatch: pytest.Mon
 def test_lack_of_classes_changes_no_cap_of_the_same_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Defect: the verdicts after the one without a class were skipped: their subflows lost the caps of other rules."""
+    """Defect: the verdicts after a verdict without a class were skipped, and their subflows lost their caps."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + 1)
-    shared, own = rule("shared"), rule("own", throttle(1_000_000, Share.CLIENT))
-    planner = planner_for(shared, own)
-    planner.set_verdicts(1, [verdict(1, own)], NOW)
+    shared, per_client = rule("shared"), rule("own", throttle(1_000_000, Share.CLIENT))
+    planner = planner_for(shared, per_client)
+    planner.set_verdicts(1, [verdict(1, per_client)], NOW)
     planner.set_verdicts(2, [verdict(2, shared), verdict(3, shared)], NOW)
     before = dict(planner.entries.desired)
     for _ in range(2):
         with pytest.raises(PlanError):
-            planner.set_verdicts(2, [verdict(2, own), verdict(4, own), verdict(3, shared)], NOW)
+            planner.set_verdicts(2, [verdict(2, per_client), verdict(4, per_client), verdict(3, shared)], NOW)
         assert planner.entries.desired == before
         assert planner.caps[ScopeKey("shared", Share.PATH)].users.keys() == {subflow(2), subflow(3)}
     planner.set_verdicts(1, (), NOW)
     planner.expire(NOW + DRAIN_SECONDS)
     planner.expire(NOW + DRAIN_SECONDS + IDLE_SECONDS)
-    planner.set_verdicts(2, [verdict(2, own), verdict(3, shared)], NOW + 100)
+    planner.set_verdicts(2, [verdict(2, per_client), verdict(3, shared)], NOW + 100)
     assert planner.entries.desired[subflow(2)].minor != planner.entries.desired[subflow(3)].minor
 
 
@@ -256,7 +256,7 @@ def test_reload_to_a_path_cap_works_when_client_caps_use_all_classes(
 ) -> None:
     """Defect: after the reload, all clients kept their old caps.
 
-    Newer clients had no cap until they were decided again.
+    Newer clients had no cap until their next decision.
     """
     size = 2 * cap_module.PATH_RESERVE
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR + size - 1)
@@ -282,10 +282,10 @@ def test_reload_to_a_path_cap_works_when_client_caps_use_all_classes(
 @pytest.mark.parametrize("capped", [True, False])
 @pytest.mark.parametrize("older_ends_first", [True, False])
 def test_reused_port_follows_the_newer_connection_in_any_order(capped: bool, older_ends_first: bool) -> None:
-    """Defects: a newer connection on a reused port was mistaken for the older connection.
+    """Defect: a newer connection on a reused port was mistaken for the older connection.
 
-    If the newer one should have no cap, it kept the older one's cap while it was busy. If it should have the same cap,
-    the planner did not report that the socket was another one.
+    If the newer connection should have no cap, it kept the older one's cap while it was busy. If it should have the
+    same cap, the planner did not report that the socket had changed.
     """
     cap = rule()
     planner = planner_for(cap)
@@ -305,9 +305,12 @@ def test_reused_port_follows_the_newer_connection_in_any_order(capped: bool, old
 def test_reused_port_without_a_class_for_the_newer_connection_has_no_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: the newer connection had the cap of the older one while it was busy."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
-    own, other = rule("own", throttle(share=Share.CONNECTION)), rule("other", throttle(1_000_000, Share.CONNECTION))
-    planner = planner_for(own, other)
-    planner.set_verdicts(1, [verdict(1, own)], NOW)
+    per_connection, other = (
+        rule("own", throttle(share=Share.CONNECTION)),
+        rule("other", throttle(1_000_000, Share.CONNECTION)),
+    )
+    planner = planner_for(per_connection, other)
+    planner.set_verdicts(1, [verdict(1, per_connection)], NOW)
     with pytest.raises(PlanError):
         planner.set_verdicts(2, [verdict(1, other, 2)], NOW)
     planner.set_verdicts(1, (), NOW)
@@ -316,9 +319,9 @@ def test_reused_port_without_a_class_for_the_newer_connection_has_no_cap(monkeyp
 
 
 def test_immediate_cap_after_a_reload_replaces_a_transition() -> None:
-    """Defect: subflows in a transition had no cap until they ended.
+    """Defect: subflows in a transition never got their cap.
 
-    The planner waited for the transition to end, but it was no longer run.
+    The planner waited for the end of the transition, but no transition was running any longer.
     """
     soft = rule()
     planner = planner_for(soft)
@@ -341,13 +344,13 @@ def test_no_class_has_a_number_that_conflicts_with_the_root_handle() -> None:
 
 
 @given(st.integers(8, 10_000_000_000), st.integers(1, 10))
-def test_class_parameters_are_valid_and_not_below_the_requested_rate(rate: int, times: int) -> None:
-    spec = class_spec(0x10, throttle(rate, ceil=rate * times))
+def test_class_parameters_are_valid_and_not_below_the_requested_rate(rate: int, factor: int) -> None:
+    spec = class_spec(0x10, throttle(rate, ceil=rate * factor))
     assert rate <= spec.rate < rate + 8
     assert spec.rate % 8 == spec.ceil % 8 == 0
     assert spec.ceil >= spec.rate
     assert spec.burst >= 1514
-    assert 1000 <= spec.quantum <= 200_000  # sch_htb accepts this without a warning in the log.
+    assert 1000 <= spec.quantum <= 200_000  # For other values, sch_htb logs a warning.
     assert 4 <= spec.queue_packets <= 1000
     assert spec.same_as(spec)
     assert not spec.same_as(replace(spec, rate=spec.rate + 8))
@@ -386,11 +389,13 @@ def test_bursts_may_be_rounded_by_the_kernel() -> None:
 def test_planner_uses_only_verdicts_of_its_direction() -> None:
     both = replace(rule(), direction=frozenset(Direction))
     down, up = Planner(Ownership()), Planner(Ownership(), Direction.UP)
-    of_up = replace(verdict(1, both), direction=Direction.UP, scope=ScopeKey("cap", Share.PATH, None, Direction.UP))
+    upload_verdict = replace(
+        verdict(1, both), direction=Direction.UP, scope=ScopeKey("cap", Share.PATH, None, Direction.UP)
+    )
     for planner in (down, up):
         planner.set_policy(policy(both))
         planner.prepare_path_classes(NOW)
-        planner.set_verdicts(1, [verdict(1, both), verdict(2, both), of_up], NOW)
+        planner.set_verdicts(1, [verdict(1, both), verdict(2, both), upload_verdict], NOW)
     assert set(down.entries.desired) == {subflow(1), subflow(2)}
     assert set(up.entries.desired) == {subflow(1)}
     assert [len(planner.classes.desired) for planner in (down, up)] == [1, 1]
@@ -407,7 +412,7 @@ def test_gso_limit_depends_only_on_download_caps() -> None:
     assert gso_limit(policy(replace(rule(), direction=frozenset({Direction.UP}))), 65536) == 65536
 
 
-def test_budget_step_has_another_class_than_its_rules_cap() -> None:
+def test_budget_step_and_cap_of_its_rule_have_different_classes() -> None:
     cap = rule()
     planner = planner_for(cap)
     step = Verdict(subflow(1), "any", cap, ScopeKey("cap", Share.PATH, step=1000), throttle(512_000), "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for a subflow's demand on a shared cap: the subflow keeps its share while its data arrive."""
+"""Tests for a subflow's demand on a shared cap: it keeps its share while its data arrive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sample(acked: int, tcp: TcpInfo = BACKLOGGED) -> KernelSubflow:
 def seconds_until_share_is_lost(
     demand: Demand, acked: int, start: float, tcp: TcpInfo = BACKLOGGED, round_seconds: float = 0.0
 ) -> float:
-    """Return the seconds without progress from *start* until other subflows get the subflow's share."""
+    """Return after how many seconds without progress since *start* other subflows get the share."""
     now = start
     while demand.rate is None:
         now += SHARE_SECONDS
@@ -51,12 +51,12 @@ def test_data_after_a_lost_segment_count_as_progress() -> None:
         assert demand.rate is None
 
 
-def test_long_round_trip_does_not_count_as_silence() -> None:
+def test_subflow_with_a_long_round_trip_keeps_its_share() -> None:
     slow = BACKLOGGED._replace(rtt=1_000_000)
     demand = Demand()
     for step in range(20):
         demand.count(sample(step // 3 * 1448, slow), step * SHARE_SECONDS, 0.0)
-        assert demand.rate is None, "no data arrive for a second and a half"
+        assert demand.rate is None, "no data arrive for 1.5 s"
     assert seconds_until_share_is_lost(demand, 6 * 1448, 19 * SHARE_SECONDS, slow) <= 2.5
 
 
@@ -65,8 +65,8 @@ def test_subflow_with_a_very_small_share_keeps_it_between_packets() -> None:
     assert round_seconds == pytest.approx(1.2, abs=0.02)
     demand = Demand()
     for step in range(60):
-        arrived = int(step * SHARE_SECONDS / (1.5 * round_seconds))
-        demand.count(sample(arrived * 1448), step * SHARE_SECONDS, round_seconds)
+        packet_count = int(step * SHARE_SECONDS / (1.5 * round_seconds))
+        demand.count(sample(packet_count * 1448), step * SHARE_SECONDS, round_seconds)
         assert demand.rate is None, "one packet arrives every 1.8 s"
     assert seconds_until_share_is_lost(demand, 15 * 1448, 30.0, round_seconds=round_seconds) > SILENT_SECONDS
 
@@ -92,7 +92,7 @@ def scene_of(users: int, cap: int = CAP) -> tuple[Scene, list[FourTuple]]:
 
 
 def observe(scene: Scene, start: float, seconds: float) -> None:
-    """Sample like the sampler: subflows in transition often, the others twice a second."""
+    """Sample like the sampler: subflows in a transition often, the others twice per second."""
     steps = round(seconds / SHARE_SECONDS)
     for step in range(steps):
         now = start + step * SHARE_SECONDS
@@ -104,27 +104,27 @@ def observe(scene: Scene, start: float, seconds: float) -> None:
         scene.observe(scene.watched(), start + (step + 1) * SHARE_SECONDS)
 
 
-@pytest.mark.parametrize("vanished", [1, 4, 9, 1000])
-def test_remaining_subflow_gets_the_whole_cap_when_others_vanish(vanished: int) -> None:
-    scene, tuples = scene_of(vanished + 1)
+@pytest.mark.parametrize("stalled_count", [1, 4, 9, 1000])
+def test_remaining_subflow_gets_the_whole_cap_when_others_stall(stalled_count: int) -> None:
+    scene, tuples = scene_of(stalled_count + 1)
     observe(scene, 0.0, 6.0)
     before = scene.limits[1].rate
     assert before is not None
     assert before < CAP
-    scene.vanished = set(tuples[1:])
+    scene.stalled = set(tuples[1:])
     # With a thousand backlogged subflows, 5 Mbit/s carry one packet of each in 2.4 s. The redistribution may take two
     # such rounds.
-    observe(scene, 6.0, 1.0 if vanished < 100 else 6.0)
+    observe(scene, 6.0, 1.0 if stalled_count < 100 else 6.0)
     assert scene.limits[1].rate == CAP
-    scene.vanished = set()
+    scene.stalled = set()
     observe(scene, 20.0, 1.0)
-    assert scene.limits[1].rate == pytest.approx(before, rel=0.01), "the vanished subflows have their shares again"
+    assert scene.limits[1].rate == pytest.approx(before, rel=0.01), "the stalled subflows have their shares again"
 
 
-def test_no_limit_is_set_while_nothing_changes() -> None:
+def test_no_limit_is_set_while_demands_do_not_change() -> None:
     scene, tuples = scene_of(1001)
     observe(scene, 0.0, 6.0)
-    scene.vanished = set(tuples[1:])
+    scene.stalled = set(tuples[1:])
     observe(scene, 6.0, 6.0)
     found = {each: limit for each in tuples if (limit := scene.sample(each, 13.0)) is not None}
     limits = list(scene.transitions.observe(tuples, found, 13.0))
@@ -138,7 +138,7 @@ def test_demand_is_measured_between_two_readings_of_the_socket() -> None:
     scene.run(1.0)
     socket = scene.transitions._sockets[subflow(1)]
     before = scene.acked[subflow(1)]
-    scene.observe([subflow(1), subflow(2)], 3.0, read=1.0)  # This sweep took two seconds.
+    scene.observe([subflow(1), subflow(2)], 3.0, read=1.0)  # This sweep took 2 s.
     scene.acked[subflow(1)] = before + 125_000
     scene.observe([subflow(1), subflow(2)], 3.1, read=3.0)
     assert socket.demand.rate == pytest.approx(500_000, rel=0.05)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for policy and stages with thousands of connections. The tests count operations instead of measuring times."""
+"""Tests for policy and stages with thousands of connections. They count operations instead of measuring times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import metering
 import pytest
 from examples import examples
-from sampling import MBIT, Flow, connection_of, observed
+from sampling import MBIT, Flow, connection_of, observe_all
 
 from mptcp_throttler.mptcp.model import Connection, FourTuple, KernelSubflow
 from mptcp_throttler.policy.evaluate import evaluate
@@ -23,14 +23,14 @@ from mptcp_throttler.stages.stage import SLICE, Action, Samples, Stage
 from mptcp_throttler.stages.steering import SetBackup, SteeringStage
 
 CONNECTIONS = examples(10_000)
-ADDRESSES = 250
+CLIENTS = 250
 """Number of clients. Each has the same number of connections."""
 BUSY = range(100, 110)
-"""Connections that download. Each belongs to a different client, whose other connections carry little."""
-SWEEP = 2.0
+"""Connections that download. Each belongs to a different client, whose other connections are slow."""
+SWEEP_SECONDS = 2.0
 """Interval between sweeps, in seconds."""
-TRICKLE = 40_000
-"""Rate of a connection that carries little, in bit/s."""
+SLOW_RATE = 40_000
+"""Rate of a connection that does not download, in bit/s."""
 PATHS = """\
 version: 1
 paths:
@@ -43,8 +43,8 @@ STANDBY = load_policy(
 )
 
 
-def end(path: int, number: int) -> FourTuple:
-    client = number % ADDRESSES
+def endpoints(path: int, number: int) -> FourTuple:
+    client = number % CLIENTS
     return FourTuple(b"\x0a\x4d\x00\x01", 3128, bytes((10, 77, path, client)), 10_000 + number)
 
 
@@ -58,8 +58,8 @@ class Host:
         self.stages: tuple[Stage, ...] = (self.guard, self.steering)
         self.flows = {
             number: (
-                Flow(end(1, number), True, 0, 0, 0, number),
-                Flow(end(129, number), False, TRICKLE, 0, 0, number),
+                Flow(endpoints(1, number), True, 0, 0, 0, number),
+                Flow(endpoints(129, number), False, SLOW_RATE, 0, 0, number),
             )
             for number in range(CONNECTIONS)
         }
@@ -80,16 +80,16 @@ class Host:
             self.verdicts[token] = verdicts
 
     def sweep(self) -> int:
-        """Let time pass and sample everything. Return how many connections were decided again."""
-        self.now += SWEEP
+        """Advance the time and sample all sockets. Return how many connections were decided again."""
+        self.now += SWEEP_SECONDS
         sockets: dict[FourTuple, KernelSubflow] = {}
         for flows in self.flows.values():
             for flow in flows:
-                flow.advance(SWEEP)
+                flow.advance(SWEEP_SECONDS)
                 sockets[flow.four_tuple] = flow.socket._replace(read=self.now)
         changed: set[int] = set()
         for stage in self.stages:
-            outcome = observed(stage, Samples(self.now, sockets, True))
+            outcome = observe_all(stage, Samples(self.now, sockets, True))
             changed.update(outcome.changed)
             self.actions += outcome.actions
             for action in outcome.actions:
@@ -104,7 +104,7 @@ class Host:
                 stage.forget(token)
 
 
-def test_only_downloading_connections_are_urgent_and_only_degraded_ones_relaxed() -> None:
+def test_only_downloading_connections_are_urgent_and_only_caps_of_degraded_ones_relaxed() -> None:
     host = Host(CAP)
     assert len(host.guard.watched()) == CONNECTIONS, "the uncapped subflow of each connection is watched"
     assert not host.steering.watched()
@@ -125,7 +125,7 @@ def test_only_downloading_connections_are_urgent_and_only_degraded_ones_relaxed(
     assert host.verdicts[0][0].throttle is not None
     for number in BUSY:
         for flow in host.flows[number]:
-            flow.rate, flow.waiting, flow.unacked = TRICKLE, 0, 0
+            flow.rate, flow.waiting, flow.unacked = SLOW_RATE, 0, 0
     for _ in range(8):
         host.sweep()
     assert host.guard.counters.resumptions == len(degraded)
@@ -138,9 +138,9 @@ def test_only_downloading_connections_are_urgent_and_only_degraded_ones_relaxed(
 def test_only_steered_connections_with_data_are_urgent() -> None:
     host = Host(STANDBY)
     assert not host.guard.watched()
-    assert len(host.steering.watched()) == len(host.steering.urgent()) == 2 * CONNECTIONS, "new"
+    assert len(host.steering.watched()) == len(host.steering.urgent()) == 2 * CONNECTIONS, "new connections are urgent"
     assert host.sweep() == CONNECTIONS
-    assert len(host.actions) == CONNECTIONS, "the standbys"
+    assert len(host.actions) == CONNECTIONS, "each standby is made backup"
     assert [host.sweep() for _ in range(2)] == [0, 0]
     assert not host.steering.urgent()
     for number in BUSY:
@@ -157,7 +157,7 @@ def test_only_steered_connections_with_data_are_urgent() -> None:
     assert not host.steering.flags.release_actions()
 
 
-class Calls:
+class CallCounter:
     """Counts the calls of a function, in total and within one slice of a stage."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -177,7 +177,7 @@ class Calls:
 
 def test_rates_of_paths_are_updated_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(CAP)
-    updates = Calls(Path.update_baseline)
+    updates = CallCounter(Path.update_baseline)
 
     def update_baseline(path: Path, now: float) -> None:
         updates(path, now)
@@ -185,7 +185,7 @@ def test_rates_of_paths_are_updated_in_slices(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Path, "update_baseline", update_baseline)
     sockets = {flow.four_tuple: flow.socket._replace(read=1.0) for flows in host.flows.values() for flow in flows}
     assert updates.max_in_a_slice(host.guard, Samples(1.0, sockets, True)) <= SLICE
-    assert updates.count == ADDRESSES
+    assert updates.count == CLIENTS
 
 
 def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyP
     host.sweep()
     for number in range(clients):
         host.carry(number, 1_000 + number)
-    calls = Calls(OpenAccount.check_next_change)
+    calls = CallCounter(OpenAccount.check_next_change)
 
     def check_next_change(account: OpenAccount, used: int, span: float) -> Any:
         return calls(account, used, span)
@@ -206,11 +206,11 @@ def test_accounts_near_a_step_are_searched_in_slices(monkeypatch: pytest.MonkeyP
     assert calls.count == clients
     assert maximum <= 4 * SLICE
     calls.max_in_a_slice(host.stage, Samples(host.clock + 2.0, dict(host.sockets), True))
-    assert calls.count == clients, "accounts without new bytes cost nothing"
+    assert calls.count == clients, "accounts without new bytes are not checked"
 
 
 def test_urgent_subflows_are_those_with_the_most_new_bytes() -> None:
-    """One slice cannot examine all of these subflows."""
+    """These are more subflows than one slice examines."""
     clients = 2_000
     host = metering.Host(metering.policy("- {name: all, budget: {per: path, period: month, " + metering.STEPS + "}}\n"))
     for number in range(clients):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for files that tell root what to restore: they are used only if no other user can have written them."""
+"""Tests for state files, from which root restores settings: they are used only if no other user can write them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mptcp_throttler.kernel.sysctl import PM_TYPE, STALE_LOSS_COUNT, OwnedSysctl
 from mptcp_throttler.storage import Ledger
 
 
-def test_written_state_is_read_again(tmp_path: Path) -> None:
+def test_written_state_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "new" / "state.json"
     assert read_state(path) is None
     write_state(path, "first, which is longer")
@@ -34,8 +34,8 @@ def test_written_state_is_read_again(tmp_path: Path) -> None:
 
 
 def make_link(path: Path) -> None:
-    path.rename(path.with_name("elsewhere"))
-    path.symlink_to("elsewhere")
+    path.rename(path.with_name("target"))
+    path.symlink_to("target")
 
 
 def make_pipe(path: Path) -> None:
@@ -65,24 +65,24 @@ def test_file_that_others_could_write_is_refused(tmp_path: Path, tamper: Callabl
     path.write_text("{}")
     path.chmod(0o600)
     tamper(path)
-    for use in (read_state, open_lock):
+    for read_or_lock in (read_state, open_lock):
         with pytest.raises(KernelError, match=r"state|can be written by others"):
-            use(path)
+            read_or_lock(path)
 
 
 def test_file_of_another_user_is_refused(tmp_path: Path) -> None:
-    needs_root()
+    require_root()
     path = tmp_path / "state"
     path.write_text("{}")
     os.chown(path, 65534, -1)
-    for use in (read_state, open_lock):
+    for read_or_lock in (read_state, open_lock):
         with pytest.raises(KernelError, match="belongs to user 65534"):
-            use(path)
+            read_or_lock(path)
 
 
-def needs_root() -> None:
+def require_root() -> None:
     if os.geteuid() != 0:
-        pytest.skip("NOT TESTED: only root can give a file away")
+        pytest.skip("NOT TESTED: only root can change the owner of a file")
 
 
 @pytest.fixture
@@ -90,17 +90,17 @@ def service(monkeypatch: pytest.MonkeyPatch) -> int:
     """The user ID of the throttler's user, whether this host has that user or not."""
     number = 64123
 
-    def found(name: str) -> pwd.struct_passwd:
+    def find_user(name: str) -> pwd.struct_passwd:
         if name != THROTTLER_USER:
             raise KeyError(name)
         return pwd.struct_passwd((name, "x", number, number, "", "/", "/bin/false"))
 
-    monkeypatch.setattr(pwd, "getpwnam", found)
+    monkeypatch.setattr(pwd, "getpwnam", find_user)
     return number
 
 
-def test_files_of_the_throttlers_user_are_accepted_and_kept_its_own(tmp_path: Path, service: int) -> None:
-    needs_root()
+def test_files_of_the_throttlers_user_are_accepted_and_keep_their_owner(tmp_path: Path, service: int) -> None:
+    require_root()
     os.chown(tmp_path, service, service)
     path = tmp_path / "state"
     path.write_text("{}")
@@ -126,7 +126,7 @@ def test_ledger_that_others_could_write_is_refused(tmp_path: Path, tamper: Calla
 
 
 def test_ledger_of_another_user_is_refused(tmp_path: Path, service: int) -> None:
-    needs_root()
+    require_root()
     path = tmp_path / "ledger"
     Ledger(path).close()
     os.chown(path, service, -1)
@@ -137,30 +137,30 @@ def test_ledger_of_another_user_is_refused(tmp_path: Path, service: int) -> None
 
 
 def test_writing_follows_no_symbolic_link(tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.write_text("keep")
+    target = tmp_path / "victim"
+    target.write_text("keep")
     for name in ("state", "state.new"):
-        (tmp_path / name).symlink_to(victim)
+        (tmp_path / name).symlink_to(target)
     write_state(tmp_path / "state", "ours")
-    assert victim.read_text() == "keep"
+    assert target.read_text() == "keep"
     assert read_state(tmp_path / "state") == "ours"
 
 
-def test_lock_is_made_and_never_truncated(tmp_path: Path) -> None:
+def test_lock_file_is_created_and_never_truncated(tmp_path: Path) -> None:
     os.close(open_lock(tmp_path / "lock"))
     (tmp_path / "lock").write_text("content")
     os.close(open_lock(tmp_path / "lock"))
     assert (tmp_path / "lock").read_text() == "content"
-    victim = tmp_path / "victim"
-    (tmp_path / "link").symlink_to(victim)
+    target = tmp_path / "victim"
+    (tmp_path / "link").symlink_to(target)
     with pytest.raises(KernelError):
         open_lock(tmp_path / "link")
-    assert not victim.exists()
+    assert not target.exists()
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory in place of /proc/sys."""
+    """A directory that replaces /proc/sys."""
     root = tmp_path / "root" / "proc" / "sys"
     (root / "net/mptcp").mkdir(parents=True)
     (root / "net/mptcp/pm_type").write_text("0\n")

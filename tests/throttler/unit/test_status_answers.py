@@ -51,9 +51,9 @@ async def test_child_process_answers_each_query(tmp_path: Path) -> None:
         summary = await status_client.ask_async(tmp_path / "s", {"query": "summary"})
         assert summary["schema"] == 2
         assert summary["pid"] == scene.daemon._pid
-        refused = await status_client.ask_async(tmp_path / "s", {"query": "all"})
-        assert refused == {"schema": 2, "error": refused["error"]}
-        assert "the queries are status, head, summary" in refused["error"]
+        error_answer = await status_client.ask_async(tmp_path / "s", {"query": "all"})
+        assert error_answer == {"schema": 2, "error": error_answer["error"]}
+        assert "the queries are status, head, summary" in error_answer["error"]
 
 
 @scenario
@@ -81,12 +81,12 @@ async def test_summary_reads_no_connection(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED, kernel) as scene:
         read_tokens = set[int]()
 
-        def noted(connection: Connection, name: str) -> Any:
+        def record_token(connection: Connection, name: str) -> Any:
             read_tokens.add(object.__getattribute__(connection, "token"))
             return object.__getattribute__(connection, name)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Connection, "__getattribute__", noted)
+            patch.setattr(Connection, "__getattribute__", record_token)
             answer = scene.request(query="summary")
             assert not read_tokens, "a summary must not depend on the number of connections"
             assert len(scene.request(query="connections")["connections"]) == len(read_tokens) == 20
@@ -95,28 +95,28 @@ async def test_summary_reads_no_connection(tmp_path: Path) -> None:
 
 @scenario
 async def test_summary_agrees_with_the_list_of_connections(tmp_path: Path) -> None:
-    """A summary is kept up to date while connections come, change and end, and while the policy is reloaded."""
-    kernel, chance = FakeKernel(), random.Random(7)
+    """The summary stays correct while connections begin, change and end, and while the policy is reloaded."""
+    kernel, rng = FakeKernel(), random.Random(7)
     policies = [UNCAPPED, CAPPED, BOTH_WAYS, CAPPED.replace("paths: [a]", "paths: [a, b]")]
     async with running(tmp_path, CAPPED, kernel) as scene:
-        for turn in range(60):
-            token, sockets = chance.randrange(12), kernel.sockets.by_four_tuple
+        for number in range(60):
+            token, sockets = rng.randrange(12), kernel.sockets.by_four_tuple
             for known in [each for each, socket in sockets.items() if socket.token == token]:
                 del sockets[known]
-            clients = chance.sample([WIFI, LTE, "10.1.0.2", "10.2.0.2", "10.9.0.1"], chance.randrange(4))
-            kernel.sockets.connect(token, *clients, port=40_000 + chance.randrange(3) + 10 * token)
-            resync(scene, 3.0 * turn)
-            if turn % 10 == 9:
-                await scene.reload(policies[turn // 10 % len(policies)])
+            clients = rng.sample([WIFI, LTE, "10.1.0.2", "10.2.0.2", "10.9.0.1"], rng.randrange(4))
+            kernel.sockets.connect(token, *clients, port=40_000 + rng.randrange(3) + 10 * token)
+            resync(scene, 3.0 * number)
+            if number % 10 == 9:
+                await scene.reload(policies[number // 10 % len(policies)])
             answer = scene.request(query="summary")
             status = scene.request(query="status")["connections"]
             assert answer["connections"] == len(status)
             subflows = [each for connection in status for each in connection["subflows"]]
             assert answer["subflows"]["active"] == len(subflows)
             subflow_lists = [connection["subflows"] for connection in status]
-            firsts = [[each for each in group if each["initial"]] or group for group in subflow_lists]
+            initial_subflows = [[each for each in group if each["initial"]] or group for group in subflow_lists]
             assert answer["clients"] == len(
-                {(first or [{"remote": ":0"}])[0]["remote"].rpartition(":")[0] for first in firsts}
+                {(group or [{"remote": ":0"}])[0]["remote"].rpartition(":")[0] for group in initial_subflows}
             )
             paths = Counter(each["path"] for each in subflows)
             assert {each["path"]: each["subflows"] for each in answer["paths"] if each["subflows"]} == paths
@@ -188,7 +188,7 @@ async def test_byte_totals_only_grow(tmp_path: Path) -> None:
         kernel.sockets.by_four_tuple.clear()
         resync(scene, later=5.0)
         assert not scene.request(query="summary")["subflows"]["active"]
-        kernel.sockets.connect(8, WIFI)  # the port is used again: another socket has the same four-tuple
+        kernel.sockets.connect(8, WIFI)  # The port is used again: another socket has the same four-tuple.
         kernel.sockets.by_four_tuple[four_tuple(WIFI)] = kernel.sockets.by_four_tuple[four_tuple(WIFI)]._replace(
             cookie=99
         )
@@ -218,7 +218,7 @@ async def test_connections_shorter_than_a_sweep_interval_are_counted(tmp_path: P
                 kernel.sockets.carry(known, octets, 300)
                 kernel.sockets.disconnect(kernel.meter, known)
             resync(scene, later=5.0)
-        # This connection is longer, and closes after its last sample.
+        # This connection lasts longer, and closes after its last sample.
         kernel.sockets.connect(1000, WIFI, LTE, port=50_000)
         kernel.sockets.carry(four_tuple(WIFI, 50_000), 1_000)
         resync(scene, later=0.0)
@@ -284,10 +284,10 @@ async def test_connection_has_the_values_of_its_sockets(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        (fresh,) = scene.request(query="connections")["connections"]
-        # A rate needs two samples. On a busy machine, the sampler may already have taken both.
-        assert not any(each["rate_sent"] for each in fresh["subflows"])
-        assert [each["share"] for each in fresh["subflows"]] == [None, None]
+        (first_answer,) = scene.request(query="connections")["connections"]
+        # A rate needs two samples. On a busy machine, the sampler may already have both.
+        assert not any(each["rate_sent"] for each in first_answer["subflows"])
+        assert [each["share"] for each in first_answer["subflows"]] == [None, None]
         await sweep_and_count(scene)
         await asyncio.sleep(0.05)
         kernel.sockets.carry(four_tuple(WIFI), 30_000, 100)
@@ -313,10 +313,10 @@ async def test_values_that_the_kernel_does_not_report_are_null(tmp_path: Path) -
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
 
-        def refused(four_tuples: object) -> NoReturn:
+        def refuse(four_tuples: object) -> NoReturn:
             raise KernelError("look up TCP sockets: refused")
 
-        kernel.sockets.look_up = refused  # type: ignore[method-assign]
+        kernel.sockets.look_up = refuse  # type: ignore[method-assign]
         (answer,) = scene.request(query="connections")["connections"]
         assert [each["rtt"] for each in answer["subflows"]] == [None, None]
         assert [each["rate"] for each in answer["subflows"]] == [5_000_000, None]
@@ -357,12 +357,12 @@ async def test_budgets_are_sorted_by_usage(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_summary_contains_each_budget_in_spite_of_many_accounts(tmp_path: Path) -> None:
+async def test_summary_contains_each_budget_despite_many_accounts(tmp_path: Path) -> None:
     step = "period: month, steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]"
     policy = PATHS + (
         "rules:\n"
-        f"  - {{name: crowded, paths: [a], budget: {{per: client, {step}}}}}\n"
-        f"  - {{name: calm, paths: [b], budget: {{per: client, {step}}}}}\n"
+        f"  - {{name: many-clients, paths: [a], budget: {{per: client, {step}}}}}\n"
+        f"  - {{name: one-client, paths: [b], budget: {{per: client, {step}}}}}\n"
         f"  - {{name: shared, when: {{clients: [10.9.0.0/16]}}, budget: {{per: path, {step}}}}}\n"
     )
     kernel = FakeKernel()
@@ -378,15 +378,19 @@ async def test_summary_contains_each_budget_in_spite_of_many_accounts(tmp_path: 
         await sweep_and_count(scene)
         answer = scene.request(query="summary")
         totals = {each["name"]: each for each in answer["budget_totals"]}
-        assert list(totals) == ["crowded", "calm", "shared"]
-        crowded, calm, shared = totals.values()
-        assert (crowded["accounts"], crowded["used_up"], crowded["volume"]) == (count, 50, 1_000_000 * count)
-        assert crowded["used"] == sum(900_000 + 1_000 * number for number in range(count))
-        assert (calm["per"], calm["accounts"], calm["used"]) == ("client", 1, 5_000)
+        assert list(totals) == ["many-clients", "one-client", "shared"]
+        many_clients, one_client, shared = totals.values()
+        assert (many_clients["accounts"], many_clients["used_up"], many_clients["volume"]) == (
+            count,
+            50,
+            1_000_000 * count,
+        )
+        assert many_clients["used"] == sum(900_000 + 1_000 * number for number in range(count))
+        assert (one_client["per"], one_client["accounts"], one_client["used"]) == ("client", 1, 5_000)
         assert (shared["per"], shared["accounts"], shared["used"], shared["volume"]) == ("path", 1, 0, 1_000_000)
         accounts = answer["budgets"]
         assert len(accounts) == MAX_BUDGETS
-        assert [each["name"] for each in accounts[-2:]] == ["calm", "shared"]
+        assert [each["name"] for each in accounts[-2:]] == ["one-client", "shared"]
         used = [each["used"] for each in accounts]
         assert used == sorted(used, reverse=True)
         assert used[: MAX_BUDGETS - 2] == sorted((900_000 + 1_000 * each for each in range(count)), reverse=True)[:98]

@@ -34,7 +34,7 @@ async def test_clients_are_listed_with_usage_and_budgets(tmp_path: Path) -> None
         kernel.sockets.carry(four_tuple(LTE), 5 * MB)
         kernel.sockets.carry(four_tuple(SECOND), 3 * MB)
         await sweep_and_count(scene)
-        # A sweep that was under way may have read some sockets before they carried their bytes.
+        # A running sweep may have read some sockets before they carried their bytes.
         await until(lambda: scene.request(query="clients", sort="bytes")["clients"][0]["bytes_sent"] == 6 * MB)
         answer = scene.request(query="clients", sort="bytes", limit=2)
         assert answer["total"] == 3
@@ -43,12 +43,12 @@ async def test_clients_are_listed_with_usage_and_budgets(tmp_path: Path) -> None
         assert first["capped"] == 1, "only the subflow on path a is capped"
         assert [(each["client"], each["used"]) for each in first["budgets"]] == [(WIFI, 1 * MB)]
         assert (second["client"], second["bytes_sent"]) == (SECOND, 3 * MB)
-        # A client may be over a budget without any connection.
+        # A client without a connection may have used up a budget.
         del kernel.sockets.by_four_tuple[four_tuple(SECOND)]
         scene.engine.handle_events(scene.engine.tracker.resync(list(kernel.sockets.by_four_tuple.values()), 1e9))
-        over = scene.request(query="clients", sort="budget")["clients"]
-        assert [(each["client"], each["connections"]) for each in over] == [(SECOND, 0), (WIFI, 2), (THIRD, 1)]
-        assert [(each["used"], each["left"]) for each in over[0]["budgets"]] == [(3 * MB, 0)]
+        clients = scene.request(query="clients", sort="budget")["clients"]
+        assert [(each["client"], each["connections"]) for each in clients] == [(SECOND, 0), (WIFI, 2), (THIRD, 1)]
+        assert [(each["used"], each["left"]) for each in clients[0]["budgets"]] == [(3 * MB, 0)]
 
 
 def line(local: str, remote: str, state: str = "01") -> str:
@@ -60,21 +60,21 @@ async def test_sockets_that_are_not_subflows_count_as_plain_tcp(tmp_path: Path) 
     kernel = FakeKernel()
     capped = four_tuple(WIFI)
     kernel.sockets.connect(7, WIFI)
-    four, six = tmp_path / "tcp", tmp_path / "tcp6"
+    tcp4_table, tcp6_table = tmp_path / "tcp", tmp_path / "tcp6"
     proxy = f"{int.from_bytes(capped.local, 'little'):08X}:{capped.local_port:04X}"
-    four.write_text(
+    tcp4_table.write_text(
         "  sl  local_address rem_address   st tx_queue\n"
         + line(proxy, f"{int.from_bytes(capped.remote, 'little'):08X}:{capped.remote_port:04X}")
         + line(proxy, "0900010A:9C40")
         + line(proxy, "0900010A:9C41")
-        + line(proxy, "0A00010A:9C40", "06")  # This socket is in TIME_WAIT.
-        + line("0100007F:01BB", "0B00010A:9C40")  # This is the socket of another service.
-        + line(proxy, "0100007F:9C40")  # The client is this host itself.
+        + line(proxy, "0A00010A:9C40", "06")  # in TIME_WAIT
+        + line("0100007F:01BB", "0B00010A:9C40")  # the socket of another service
+        + line(proxy, "0100007F:9C40")  # a client on this host
     )
-    six.write_text(line(f"0000000000000000FFFF0000{proxy}", "0000000000000000FFFF00000C00010A:9C40"))
+    tcp6_table.write_text(line(f"0000000000000000FFFF0000{proxy}", "0000000000000000FFFF00000C00010A:9C40"))
     async with running(tmp_path, POLICY, kernel) as scene:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tcp_table, "TABLES", (four, six, tmp_path / "none"))
+            patch.setattr(tcp_table, "TABLES", (tcp4_table, tcp6_table, tmp_path / "none"))
             answer = scene.request(query="clients")["plain_tcp"]
-    shown = [{"client": "10.1.0.9", "connections": 2}, {"client": "10.1.0.12", "connections": 1}]
-    assert answer == {"connections": 3, "total": 2, "clients": shown}
+    expected = [{"client": "10.1.0.9", "connections": 2}, {"client": "10.1.0.12", "connections": 1}]
+    assert answer == {"connections": 3, "total": 2, "clients": expected}

@@ -48,15 +48,15 @@ async def test_events_of_a_connections_life(tmp_path: Path) -> None:
         await scene.reload(UNCAPPED)
         kernel.sockets.by_four_tuple.clear()
         resync(scene, later=5.0)
-        more = events_of(scene, after=events[-1]["seq"])
-        assert kinds(more)[:3] == ["decided", "lifted", "reload"]
-        assert sorted(kinds(more)[3:]) == ["closed", "closed", "fault", "fault"]
-        assert {each["text"].partition(": ")[2] for each in more if each["kind"] == "fault"} == {
+        later_events = events_of(scene, after=events[-1]["seq"])
+        assert kinds(later_events)[:3] == ["decided", "lifted", "reload"]
+        assert sorted(kinds(later_events)[3:]) == ["closed", "closed", "fault", "fault"]
+        assert {each["text"].partition(": ")[2] for each in later_events if each["kind"] == "fault"} == {
             "the kernel's records disagree: no end was reported, but the kernel does not list it"
         }
-        assert more[1]["text"] == "10.1.0.1:40000 on path a: no cap is in force"
-        assert [each["seq"] for each in more] == list(range(events[-1]["seq"] + 1, events[-1]["seq"] + 8))
-        assert scene.request(query="summary")["last_event"] == more[-1]["seq"]
+        assert later_events[1]["text"] == "10.1.0.1:40000 on path a: no cap is in force"
+        assert [each["seq"] for each in later_events] == list(range(events[-1]["seq"] + 1, events[-1]["seq"] + 8))
+        assert scene.request(query="summary")["last_event"] == later_events[-1]["seq"]
 
 
 @scenario
@@ -69,12 +69,12 @@ async def test_events_are_filtered(tmp_path: Path) -> None:
         assert {each["token"] for each in events_of(scene, client=LTE)} == {"00000007"}
         assert {each["client"] for each in events_of(scene, token="8")} == {"10.2.0.8"}
         assert kinds(events_of(scene, rule="cap-a")) == ["decided", "applied"]
-        whole = events_of(scene)
-        assert events_of(scene, limit=2) == whole[-2:], "the latest"
-        assert events_of(scene, after=0, limit=3) == whole[:3], "from the beginning"
-        assert events_of(scene, after=whole[-1]["seq"]) == []
+        all_events = events_of(scene)
+        assert events_of(scene, limit=2) == all_events[-2:], "the latest events"
+        assert events_of(scene, after=0, limit=3) == all_events[:3], "the first events"
+        assert events_of(scene, after=all_events[-1]["seq"]) == []
         answer = scene.request(query="events")
-        assert (answer["first"], answer["last"]) == (1, whole[-1]["seq"])
+        assert (answer["first"], answer["last"]) == (1, all_events[-1]["seq"])
 
 
 @scenario
@@ -83,23 +83,23 @@ async def test_reloads_faults_and_the_guard_cause_one_event_each(tmp_path: Path)
         before = scene.request(query="summary")["last_event"]
         scene.policy[0] = "version: 1\nrules: [{name: x, paths: [c], throttle: {rate: 1 Mbit/s}}]\n"
         await scene.daemon._reload()
-        logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\nof us", "gone")
-        scene.engine.action_runner.perform([GuardChange(9, ("cap-a",), "it got too little")])
+        logging.getLogger("mptcp_throttler.kernel").warning("tc: %s\non wan0", "qdisc deleted")
+        scene.engine.action_runner.perform([GuardChange(9, ("cap-a",), "low rate")])
         await scene.reload(UNCAPPED)
         events = events_of(scene, after=before)
         assert sorted((each["kind"], each["text"]) for each in events) == [
-            ("fault", "tc: gone of us"),
-            ("guard", "caps of rule cap-a relaxed: it got too little"),
+            ("fault", "tc: qdisc deleted on wan0"),
+            ("guard", "caps of rule cap-a relaxed: low rate"),
             ("reload", events[0]["text"]),
             ("reload", "policy reloaded: 0 rules"),
         ]
         assert re.fullmatch(r'policy not reloaded: p:2: rules\[0\].paths.*"c".*', events[0]["text"])
-    logging.getLogger("mptcp_throttler.kernel").warning("nobody listens any more")
+    logging.getLogger("mptcp_throttler.kernel").warning("after the daemon has stopped")
 
 
 @scenario
 async def test_events_of_guard_and_steering_name_their_rule(tmp_path: Path) -> None:
-    """Defect: these events and log lines could not be found by the rule's name."""
+    """Defect: a query with the rule's name did not return these events, and their log lines had no rule."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
@@ -107,7 +107,7 @@ async def test_events_of_guard_and_steering_name_their_rule(tmp_path: Path) -> N
         actions = scene.engine.action_runner
         scene.engine.path_manager.commands.set_backup = lambda *_: None  # type: ignore[method-assign]
         with logged_fields() as fields:
-            actions.perform([GuardChange(7, ("cap-a",), "it got too little"), GuardChange(7, ("cap-a",))])
+            actions.perform([GuardChange(7, ("cap-a",), "low rate"), GuardChange(7, ("cap-a",))])
             actions.perform([SetBackup(7, four_tuple(LTE), True, "s"), SetBackup(7, four_tuple(LTE), False, "s")])
         assert kinds(events_of(scene, after=before, rule="cap-a")) == ["guard", "guard"]
         assert [each["text"] for each in events_of(scene, rule="s")] == [
@@ -119,7 +119,7 @@ async def test_events_of_guard_and_steering_name_their_rule(tmp_path: Path) -> N
 
 
 @scenario
-async def test_guard_event_of_two_rules_is_logged_once_and_found_by_each(tmp_path: Path) -> None:
+async def test_guard_event_of_two_rules_is_logged_once_and_listed_for_each_rule(tmp_path: Path) -> None:
     """Defect: the same line was logged twice, with two identical events."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
@@ -127,11 +127,11 @@ async def test_guard_event_of_two_rules_is_logged_once_and_found_by_each(tmp_pat
         before = scene.request(query="summary")["last_event"]
         rules = "cap-a", "cap-b"
         with logged_fields() as fields:
-            scene.engine.action_runner.perform([GuardChange(7, rules, "it got too little"), GuardChange(7, rules)])
+            scene.engine.action_runner.perform([GuardChange(7, rules, "low rate"), GuardChange(7, rules)])
         assert [each["MPTCP_RULE"] for each in fields] == [rules, rules]
         for rule in rules:
             assert [each["text"] for each in events_of(scene, after=before, rule=rule)] == [
-                f"caps of rule {rule} relaxed: it got too little",
+                f"caps of rule {rule} relaxed: low rate",
                 f"caps of rule {rule} are in force again",
             ]
 
@@ -179,7 +179,7 @@ async def test_used_up_budget_causes_an_event(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_owner_of_a_connection_sees_only_that_connection(tmp_path: Path) -> None:
+async def test_owner_gets_only_its_own_connection(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, "10.1.0.8", "10.2.0.8")
@@ -208,8 +208,8 @@ async def test_owner_of_a_connection_sees_only_that_connection(tmp_path: Path) -
 
 
 @scenario
-async def test_clients_behind_one_nat_see_their_own_connections(tmp_path: Path) -> None:
-    """Defect: the answer described the first connection with that address and port, whichever client it belonged to."""
+async def test_clients_of_one_nat_get_their_own_connections(tmp_path: Path) -> None:
+    """Defect: the answer described the first connection with that address and port, even if it was another client's."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, WIFI, proxy=ip_address("10.77.0.9").packed)
@@ -225,13 +225,13 @@ async def test_clients_behind_one_nat_see_their_own_connections(tmp_path: Path) 
         assert addresses(token="8") == [WIFI]
         assert addresses(local="10.77.0.1:3129") == addresses(local="10.77.0.8:3128") == addresses(token="9") == []
         assert addresses() == [], "the endpoint without the token does not identify the connection"
-        # The operator of the proxy sees both connections.
+        # The operator of the proxy gets both connections.
         explained = scene.request(query="explain", endpoint=f"{WIFI}:40000")
         assert {each["token"] for each in explained["connections"]} == {"00000007", "00000008"}
 
 
 @scenario
-async def test_owner_of_a_connection_sees_no_cap_in_a_dry_run(tmp_path: Path) -> None:
+async def test_owner_gets_no_cap_in_a_dry_run(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, BOTH_WAYS + "dry_run: true\n", kernel) as scene:

@@ -27,7 +27,7 @@ from mptcp_throttler.telemetry.events import MAX_EVENTS
 
 
 def explained_subflows(scene: Scene, **request: object) -> list[dict[str, Any]]:
-    """Return the subflows of the one connection that the request finds."""
+    """Return the subflows of the only connection that matches the request."""
     (connection,) = scene.request(query="explain", **request)["connections"]
     return list(connection["subflows"])
 
@@ -131,14 +131,14 @@ async def test_stage_has_no_start_time_if_its_event_was_displaced(tmp_path: Path
 
 
 def shift_clocks(monkeypatch: pytest.MonkeyPatch, start: float, ahead: Callable[[], float]) -> None:
-    """Start the daemon at *start*. From then on, its clocks are *ahead* seconds before the event loop's."""
-    at_first = time.monotonic()
+    """Start the daemon's clocks at *start*. They are *ahead* seconds before the event loop's clock."""
+    real_start = time.monotonic()
     clock = SimpleNamespace(
-        time=lambda: start + ahead() + time.monotonic() - at_first, monotonic=lambda: time.monotonic() + ahead()
+        time=lambda: start + ahead() + time.monotonic() - real_start, monotonic=lambda: time.monotonic() + ahead()
     )
     for module in (actions, budgets, daemon, decisions, engine):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(time, "time", clock.time)  # A default argument refers to time.time.
+    monkeypatch.setattr(time, "time", clock.time)  # A default argument is time.time.
 
 
 DAILY = (
@@ -148,16 +148,16 @@ rules:
   - {name: volume, paths: [b], budget: {per: client, period: day, steps: [{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}}
 """
 )
-TIGHTER = "  - {name: tight, paths: [b], throttle: {rate: 500 kbit/s}}\n"
+LOWER_CAP = "  - {name: lower, paths: [b], throttle: {rate: 500 kbit/s}}\n"
 
 
-@pytest.mark.parametrize("other_rule", ["", TIGHTER], ids=["without another rule", "with a tighter rule"])
+@pytest.mark.parametrize("other_rule", ["", LOWER_CAP], ids=["without another rule", "with a lower cap"])
 def test_budget_state_has_no_time_of_another_period_or_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other_rule: str
 ) -> None:
-    """Defect: the answer gave the day before, when the budget had been used up, as the start of the state.
+    """Defect: the state seemed to have begun on the day before, when the budget had been used up.
 
-    After a reload had changed the state, the answer gave the time of an earlier event.
+    After a reload that changed the state, its start was the time of an earlier event.
     """
     ahead = 0.0
     midnight = datetime(2026, 11, 21, tzinfo=UTC).timestamp()
@@ -177,16 +177,16 @@ def test_budget_state_has_no_time_of_another_period_or_policy(
             await sweep_and_count(scene)
             kernel.sockets.carry(four_tuple(LTE), 1_200_000)
             await sweep_and_count(scene)
-            what, used_up = state()
-            assert " 1.00 MB until 2026-11-21" in what
+            text, used_up = state()
+            assert " 1.00 MB until 2026-11-21" in text
             assert used_up is not None
             assert midnight - 3600 < used_up < midnight
             await scene.reload(f"{daily}anticipate: false\n")
-            assert state() == (what, used_up), "the reload did not change the budget"
+            assert state() == (text, used_up), "the reload did not change the budget"
             ahead = 1200.0
             await scene.reload(daily.replace("after: 1 MB", "after: 1.1 MB"))
-            what, since = state()
-            assert " 1.10 MB until 2026-11-21" in what
+            text, since = state()
+            assert " 1.10 MB until 2026-11-21" in text
             assert since is None or since >= midnight - 2400
             ahead = 5400.0
             await until(lambda: state()[0].startswith("budget of rule volume: under 50 % of 1.10 MB used"))
@@ -207,7 +207,7 @@ async def test_guard_stage_is_explained(tmp_path: Path) -> None:
         )
         detector.connections[7].candidate = detector._candidates[7] = candidate
         relaxed = time.time()
-        scene.engine.action_runner.perform([GuardChange(7, ("cap-a",), "it got too little")])
+        scene.engine.action_runner.perform([GuardChange(7, ("cap-a",), "low rate")])
         scene.engine.decisions.decide([7])
         wifi = explained_subflows(scene, token="7")[0]
         assert (wifi["verdict"], wifi["tried"][0]["matched"]) == ("capped at 10.494 Mbit/s", True)
@@ -219,7 +219,7 @@ async def test_guard_stage_is_explained(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_cap_in_a_transition_is_coming(tmp_path: Path) -> None:
+async def test_cap_in_a_transition_has_the_state_coming(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.fill(four_tuple(WIFI))
@@ -233,8 +233,8 @@ async def test_cap_in_a_transition_is_coming(tmp_path: Path) -> None:
 
 
 @scenario
-async def test_upload_cap_is_coming_until_its_class_has_the_rate(tmp_path: Path) -> None:
-    """Defect: such a cap was shown as in force while its class still had the rate of the incoming data."""
+async def test_upload_cap_has_the_state_coming_until_its_class_has_the_rate(tmp_path: Path) -> None:
+    """Defect: such a cap was reported as in force while its class still had the rate of the incoming data."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, UNCAPPED, kernel) as scene:
@@ -266,7 +266,7 @@ async def test_upload_cap_is_coming_until_its_class_has_the_rate(tmp_path: Path)
 
 
 @scenario
-async def test_cap_whose_entry_still_exists_is_being_lifted(tmp_path: Path) -> None:
+async def test_lifted_cap_with_an_entry_has_the_state_being_lifted(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:

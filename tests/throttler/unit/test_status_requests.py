@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for requests to the status socket: which are accepted, and the error messages for the others."""
+"""Tests for requests to the status socket: valid requests, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_arguments_are_converted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         (b"status", "not one line of JSON"),
         (b"\xff\xfe", "not one line of JSON"),
@@ -60,10 +60,10 @@ def test_arguments_are_converted() -> None:
         (b'{"query": "' + b"x" * MAX_REQUEST + b'"}', "longer than 65536 bytes"),
     ],
 )
-def test_invalid_request_is_refused_with_a_short_message(line: bytes, words: str) -> None:
+def test_invalid_request_is_refused_with_a_short_message(line: bytes, message: str) -> None:
     with pytest.raises(RequestError) as refused:
         parse_request(line)
-    assert words in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 400
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tests for the JSON Schema of the status socket: it is complete and agrees with the parser of requests.
 
-`Scene.ask` in test_daemon checks the answers in each test that sends a query.
+`Scene.request` in test_daemon checks the answers in each test that sends a query.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_every_query_has_a_request_and_an_answer_schema() -> None:
     assert ANSWERS.keys() == QUERIES.keys() == status_schema()["x-queries"].keys()
 
 
-def test_every_definition_is_referenced_and_closed() -> None:
+def test_every_definition_is_referenced_and_refuses_other_keys() -> None:
     schema = status_schema()
     text = json.dumps(schema)
     for name in schema["$defs"]:
@@ -96,7 +96,7 @@ def test_parser_accepts_exactly_the_requests_that_the_schema_allows(query: str, 
 async def test_answers_of_child_processes_conform_to_the_schema(tmp_path: Path) -> None:
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
-    needed = {
+    required_arguments = {
         "client": {"endpoint": f"{WIFI}:40000"},
         "budgets": {"client": WIFI},
         "explain": {"client": WIFI},
@@ -104,7 +104,7 @@ async def test_answers_of_child_processes_conform_to_the_schema(tmp_path: Path) 
     }
     async with running(tmp_path, CAPPED, kernel):
         for query, answer in ANSWERS.items():
-            request = {"query": query} | needed.get(query, {})
+            request = {"query": query} | required_arguments.get(query, {})
             received = await status_client.ask_async(tmp_path / "s", request, 60.0)
             validator = TypeAdapter(answer)
             validator.validate_json(json.dumps(received))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the status socket's server: child processes answer, and slow or silent clients delay no other client."""
+"""Tests for the status server: child processes answer, so slow or silent clients delay no other client."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from mptcp_throttler.runtime import status
 from mptcp_throttler.runtime.status import MAX_ANSWERS, REQUEST_TIMEOUT, StatusServer
 from mptcp_throttler.views.requests import MAX_REQUEST
 
-LARGE = 20_000_000
-"""Bytes: more than a Unix socket holds while nobody reads."""
+LARGE_BYTES = 20_000_000
+"""Number of bytes that exceeds the buffer of a Unix socket."""
 
 
 LONG_SECONDS = 60.0
-"""Seconds: so long that even on a slow machine, a client that has something to send does not count as silent."""
+"""Timeout in seconds within which a client sends its request even on a slow machine."""
 
 
 @pytest.fixture(autouse=True)
 def _short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the time to wait for a request, because most clients here send none."""
+    """Shorten the timeout for requests, because most clients here send none."""
     monkeypatch.setattr(status, "REQUEST_TIMEOUT", 0.1)
 
 
@@ -67,7 +67,7 @@ async def receive_answer(path: Path) -> str:
 
 async def wait_for_children(server: StatusServer, count: int) -> list[int]:
     async with asyncio.timeout(60):
-        while len(server._children) != count:  # noqa: ASYNC110 - there is no event for this
+        while len(server._children) != count:  # noqa: ASYNC110 - no event exists for this
             await asyncio.sleep(0.001)
     return list(server._children.values())
 
@@ -104,7 +104,7 @@ def test_answer_has_the_state_at_the_time_of_the_request(tmp_path: Path) -> None
     async def scenario() -> str:
         tokens = [1, 2]
         server = StatusServer(
-            tmp_path / "s", lambda _: iter([f"{len(tokens)} connections {' ' * LARGE}{tokens}".encode()])
+            tmp_path / "s", lambda _: iter([f"{len(tokens)} connections {' ' * LARGE_BYTES}{tokens}".encode()])
         )
         await server.open()
         client = connect_client(tmp_path / "s")
@@ -120,7 +120,7 @@ def test_answer_has_the_state_at_the_time_of_the_request(tmp_path: Path) -> None
     assert received.endswith("[1, 2]")
 
 
-def test_first_part_of_an_answer_is_sent_at_once(tmp_path: Path) -> None:
+def test_first_part_of_an_answer_is_sent_immediately(tmp_path: Path) -> None:
     def document(_: bytes) -> Iterator[bytes]:
         yield b"head"
         while not (tmp_path / "go").exists():
@@ -143,7 +143,7 @@ def test_first_part_of_an_answer_is_sent_at_once(tmp_path: Path) -> None:
 
 def test_children_of_clients_that_do_not_read_end_with_the_server(tmp_path: Path) -> None:
     async def scenario() -> list[int]:
-        async with serving(tmp_path / "s", " " * LARGE) as server:
+        async with serving(tmp_path / "s", " " * LARGE_BYTES) as server:
             clients = [connect_client(tmp_path / "s") for _ in range(MAX_ANSWERS + 1)]
             children = await wait_for_children(server, MAX_ANSWERS)
             for child in children:
@@ -151,7 +151,7 @@ def test_children_of_clients_that_do_not_read_end_with_the_server(tmp_path: Path
                     while len(os.listdir(f"/proc/{child}/fd")) > 4:  # noqa: ASYNC110 - standard streams and the client
                         await asyncio.sleep(0.001)
             clients[0].close()
-            # The client that waited gets its turn.
+            # The waiting client is served.
             async with asyncio.timeout(60):
                 while set(server._children.values()) == set(children):  # noqa: ASYNC110 - as above
                     await asyncio.sleep(0.001)
@@ -166,62 +166,62 @@ def test_children_of_clients_that_do_not_read_end_with_the_server(tmp_path: Path
 
 def test_failing_child_does_not_end_the_server(tmp_path: Path) -> None:
     async def scenario() -> tuple[str, str]:
-        broken = [True]
+        is_failing = [True]
 
         def document(_: bytes) -> Iterator[bytes]:
-            if broken[0]:
+            if is_failing[0]:
                 raise ValueError("cannot answer")
-            yield b"well"
+            yield b"answer"
 
         server = StatusServer(tmp_path / "s", document)
         await server.open()
         first = await receive_answer(tmp_path / "s")
-        broken[0] = False
+        is_failing[0] = False
         second = await receive_answer(tmp_path / "s")
         await server.close()
         return first, second
 
-    assert asyncio.run(scenario()) == ("", "well")
+    assert asyncio.run(scenario()) == ("", "answer")
 
 
 def test_accept_is_retried_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "RETRY_SECONDS", 0.01)
-    real, attempts = socket.socket.accept, []
+    original_accept, attempts = socket.socket.accept, []
 
     def accept(self: socket.socket) -> tuple[socket.socket, object]:
         attempts.append(1)
         if len(attempts) < 4:
             raise OSError(errno.EMFILE, "Too many open files")
-        return real(self)
+        return original_accept(self)
 
     async def scenario() -> str:
-        async with serving(tmp_path / "s", "well"):
+        async with serving(tmp_path / "s", "answer"):
             monkeypatch.setattr(socket.socket, "accept", accept)
             return await receive_answer(tmp_path / "s")
 
-    assert asyncio.run(scenario()) == "well."
+    assert asyncio.run(scenario()) == "answer."
     assert len(attempts) == 4
 
 
 def test_server_continues_after_a_failed_fork(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refused() -> int:
+    def refuse() -> int:
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     async def scenario() -> tuple[str, str]:
-        async with serving(tmp_path / "s", "well"):
+        async with serving(tmp_path / "s", "answer"):
             with monkeypatch.context() as patched:
-                patched.setattr(os, "fork", refused)
+                patched.setattr(os, "fork", refuse)
                 first = await receive_answer(tmp_path / "s")
             return first, await receive_answer(tmp_path / "s")
 
-    assert asyncio.run(scenario()) == ("", "well.")
+    assert asyncio.run(scenario()) == ("", "answer.")
     assert "fork: Resource temporarily unavailable" in caplog.text
 
 
 def test_other_file_at_the_sockets_path_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "s").write_text("mine")
+    (tmp_path / "s").write_text("content")
 
     async def scenario() -> None:
         async with serving(tmp_path / "s", ""):
@@ -229,11 +229,11 @@ def test_other_file_at_the_sockets_path_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(KernelError, match="a file with this name exists"):
         asyncio.run(scenario())
-    assert (tmp_path / "s").read_text() == "mine"
+    assert (tmp_path / "s").read_text() == "content"
 
 
 def test_socket_removed_after_its_creation_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Defect: the daemon ended if a comparison was creating the socket again at that moment."""
+    """Defect: the daemon ended if this happened while a comparison created the socket again."""
 
     async def test() -> None:
         async with serving(tmp_path / "s", "") as server:
@@ -274,16 +274,16 @@ def test_socket_is_for_its_owner_and_its_group(tmp_path: Path) -> None:
         (LookupError("no such group"), "status_group staff: no such group"),
     ],
 )
-def test_group_that_cannot_have_the_socket_is_an_error(
+def test_group_that_the_socket_cannot_get_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
 ) -> None:
-    def refused(*_: object, **__: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise error
 
     async def scenario() -> None:
         await StatusServer(tmp_path / "s", lambda _: iter([b"."]), "staff").open()
 
-    monkeypatch.setattr("shutil.chown", refused)
+    monkeypatch.setattr("shutil.chown", refuse)
     with pytest.raises(KernelError, match=words):
         asyncio.run(scenario())
 
@@ -299,19 +299,19 @@ async def echoing(path: Path) -> AsyncIterator[StatusServer]:
 
 
 async def wait_until_read(writer: asyncio.StreamWriter) -> None:
-    """Wait until the other end has read all that was written, or has closed (unix(7), SIOCOUTQ)."""
+    """Wait until the other end has read all written data, or has closed (unix(7), SIOCOUTQ)."""
     unread = bytearray(struct.calcsize("i"))
     async with asyncio.timeout(60):
         await writer.drain()
-        # The kernel sends no event for this.
+        # No event exists for this.
         while not ioctl(writer.get_extra_info("socket").fileno(), TIOCOUTQ, unread) and any(unread):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
-async def request(path: Path, *pieces: bytes, end: bool = False) -> str:
+async def request(path: Path, *parts: bytes, end: bool = False) -> str:
     reader, writer = await asyncio.open_unix_connection(str(path))
-    for piece in pieces:
-        writer.write(piece)
+    for part in parts:
+        writer.write(part)
         await wait_until_read(writer)
     if end:
         writer.write_eof()
@@ -321,7 +321,7 @@ async def request(path: Path, *pieces: bytes, end: bool = False) -> str:
 
 
 @pytest.mark.parametrize(
-    ("pieces", "end", "line"),
+    ("parts", "end", "line"),
     [
         ([b'{"query": "head"}\n'], False, '{"query": "head"}'),
         ([b'{"query":', b' "head"}\n'], False, '{"query": "head"}'),
@@ -333,14 +333,14 @@ async def request(path: Path, *pieces: bytes, end: bool = False) -> str:
     ],
 )
 def test_request_is_the_first_line_or_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[bytes], end: bool, line: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: list[bytes], end: bool, line: str
 ) -> None:
-    if pieces or end:
+    if parts or end:
         monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG_SECONDS)
 
     async def scenario() -> str:
         async with echoing(tmp_path / "s"):
-            return await request(tmp_path / "s", *pieces, end=end)
+            return await request(tmp_path / "s", *parts, end=end)
 
     assert asyncio.run(scenario()) == f"request: {line}"
 
@@ -360,7 +360,7 @@ def test_silent_client_does_not_delay_others(tmp_path: Path, monkeypatch: pytest
     assert asyncio.run(asyncio.wait_for(scenario(), 60)) == "request: hello"
 
 
-def test_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_without_an_end_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "REQUEST_TIMEOUT", LONG_SECONDS)
 
     async def scenario() -> str:
@@ -369,7 +369,7 @@ def test_line_without_an_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         client = connect_client(tmp_path / "s")
         client.settimeout(60)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            await asyncio.to_thread(client.sendall, b" " * LARGE)
+            await asyncio.to_thread(client.sendall, b" " * LARGE_BYTES)
         received = await asyncio.to_thread(client.recv, 100)
         client.close()
         await server.close()

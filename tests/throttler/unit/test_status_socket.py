@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for reading the status socket's path without parsing the whole settings file."""
+"""Tests for the function that reads the status socket's path without parsing the whole settings file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = "interfaces: [w0]\npolicy: p.yaml\n"
     "line",
     ["", "status_socket: /run/x/s.sock\n", 'status_socket: "/run/x/s.sock"  # here\n', "status_socket: '/run/a-b.s'\n"],
 )
-def test_plain_line_gives_the_same_path_as_the_settings(
+def test_plain_line_yields_the_same_path_as_the_settings_parser(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "throttler.yaml"
@@ -35,14 +35,14 @@ def test_plain_line_gives_the_same_path_as_the_settings(
         ("status_socket: >-\n  /run/a\n", "/run/a"),
     ],
 )
-def test_other_forms_are_left_to_the_settings_parser(line: str, path: str, tmp_path: Path) -> None:
+def test_other_forms_are_parsed_by_the_settings_parser(line: str, path: str, tmp_path: Path) -> None:
     file = tmp_path / "throttler.yaml"
     file.write_text(SETTINGS + line)
     assert status_socket(file) == Path(path)
 
 
 @pytest.mark.parametrize("line", ["status_socket: relative.sock\n", "status_socket: /run/a\nstatus_socket: /run/b\n"])
-def test_wrong_line_is_refused_as_in_the_settings(line: str, tmp_path: Path) -> None:
+def test_invalid_line_is_refused_as_by_the_settings_parser(line: str, tmp_path: Path) -> None:
     file = tmp_path / "throttler.yaml"
     file.write_text(SETTINGS + line)
     with pytest.raises(DocumentError, match="status_socket"):

@@ -22,8 +22,8 @@ from mptcp_throttler.views.answers import WhatIfAnswer
 from mptcp_throttler.views.text import describe_paths
 
 
-async def ask_what_if(tmp_path: Path, policy: str) -> dict[str, Any]:
-    """Query the daemon. Its child process decides again in its copy of the daemon's state."""
+async def query_what_if(tmp_path: Path, policy: str) -> dict[str, Any]:
+    """Query the daemon. Its child process decides about a copy of the daemon's state."""
     answer = await status_client.ask_async(tmp_path / "s", {"query": "what_if", "policy": policy}, 60.0)
     TypeAdapter(WhatIfAnswer).validate_json(json.dumps(answer))
     return answer
@@ -34,23 +34,23 @@ async def test_policy_is_evaluated_without_coming_into_force(tmp_path: Path) -> 
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel) as scene:
-        answer = await ask_what_if(tmp_path, CAPPED)
+        answer = await query_what_if(tmp_path, CAPPED)
         assert (answer["changes"], answer["changed"], answer["capped_now"], answer["capped_then"]) == ([], 0, 1, 1)
-        answer = await ask_what_if(tmp_path, CAPPED.replace("[a]", "[b]").replace("cap-a", "cap-b"))
+        answer = await query_what_if(tmp_path, CAPPED.replace("[a]", "[b]").replace("cap-a", "cap-b"))
         assert [(each["remote"], each["path"], each["now"], each["then"]) for each in answer["changes"]] == [
             ("10.1.0.1:40000", "a", "capped at 5 Mbit/s by rule cap-a", "not capped"),
             ("10.2.0.1:40000", "b", "not capped", "capped at 5 Mbit/s by rule cap-b"),
         ]
         assert answer["errors"] == []
-        assert (await ask_what_if(tmp_path, UNCAPPED))["capped_then"] == 0
-        assert (await ask_what_if(tmp_path, BOTH_WAYS))["capped_then"] == 2
+        assert (await query_what_if(tmp_path, UNCAPPED))["capped_then"] == 0
+        assert (await query_what_if(tmp_path, BOTH_WAYS))["capped_then"] == 2
         assert scene.status()["policy"]["rules"] == ["cap-a"]
         assert explained_subflows(scene, token="7")[0]["verdict"] == "capped at 5 Mbit/s"
 
 
 @scenario
 async def test_evaluation_that_takes_too_long_is_aborted(tmp_path: Path) -> None:
-    """Defect: for a policy with a thousand paths, four child processes computed for 18 s each.
+    """Defect: for a policy with 1,000 paths, four child processes computed for 18 s each.
 
     During that time, no other request was answered.
     """
@@ -71,8 +71,8 @@ async def test_used_up_budgets_count_for_another_policy(tmp_path: Path) -> None:
         await sweep_and_count(scene)
         kernel.sockets.carry(four_tuple(LTE), 1_200_000)
         await sweep_and_count(scene)
-        assert (await ask_what_if(tmp_path, VOLUME))["changed"] == 0
-        (change,) = (await ask_what_if(tmp_path, VOLUME.replace("after: 1 MB", "after: 2 MB")))["changes"]
+        assert (await query_what_if(tmp_path, VOLUME))["changed"] == 0
+        (change,) = (await query_what_if(tmp_path, VOLUME.replace("after: 1 MB", "after: 2 MB")))["changes"]
         budget = "budget of rule volume, by month for each client: after {} MB 1 Mbit/s"
         assert (change["now"], change["then"]) == (
             f"capped at 1 Mbit/s by rule volume; {budget.format('1.00')}",
@@ -83,7 +83,7 @@ async def test_used_up_budgets_count_for_another_policy(tmp_path: Path) -> None:
 @scenario
 async def test_all_errors_of_a_policy_are_returned(tmp_path: Path) -> None:
     async with running(tmp_path, CAPPED):
-        answer = await ask_what_if(tmp_path, PATHS + "rules: [{name: x, paths: [c], throttle: {rate: 5}}]\n")
+        answer = await query_what_if(tmp_path, PATHS + "rules: [{name: x, paths: [c], throttle: {rate: 5}}]\n")
         assert len(answer["errors"]) == 2
         assert all(each.startswith("policy:5: rules[0].") for each in answer["errors"])
         assert "changes" not in answer
@@ -97,49 +97,53 @@ async def test_number_of_listed_changes_is_limited(tmp_path: Path) -> None:
         host = f"{number >> 8}.{number & 255}"
         kernel.sockets.connect(number + 1, f"10.1.{host}", f"10.2.{host}")
     async with running(tmp_path, UNCAPPED, kernel):
-        answer = await ask_what_if(tmp_path, CAPPED)
+        answer = await query_what_if(tmp_path, CAPPED)
         assert (len(answer["changes"]), answer["changed"]) == (MAX_LISTED, count)
-        answer = await ask_what_if(tmp_path, UNCAPPED)
+        answer = await query_what_if(tmp_path, UNCAPPED)
         assert (answer["changed"], answer["stay_capped_count"]) == (0, 0)
     async with running(tmp_path, CAPPED, kernel):
-        answer = await ask_what_if(tmp_path, CAPPED)
+        answer = await query_what_if(tmp_path, CAPPED)
         assert (len(answer["stay_capped"]), answer["stay_capped_count"], answer["changed"]) == (MAX_LISTED, count, 0)
 
 
 @scenario
 async def test_subflows_that_stay_capped_are_listed(tmp_path: Path) -> None:
-    """Defect: only changes were listed, but not the subflows that the policy in force already caps."""
+    """Defect: only changes were listed, not the subflows that the policy in force already caps."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel):
-        answer = await ask_what_if(tmp_path, CAPPED)
+        answer = await query_what_if(tmp_path, CAPPED)
         (row,) = answer["stay_capped"]
         assert (row["remote"], row["path"], row["direction"]) == ("10.1.0.1:40000", "a", "down")
         assert row["now"] == row["then"] == "capped at 5 Mbit/s by rule cap-a"
         assert row["why"] == "rule cap-a caps path a at 5 Mbit/s: 2 subflows active"
-        both = await ask_what_if(tmp_path, BOTH_WAYS)
+        both = await query_what_if(tmp_path, BOTH_WAYS)
         assert [(each["remote"], each["direction"]) for each in both["changes"]] == [("10.1.0.1:40000", "up")]
         assert [(each["remote"], each["direction"]) for each in both["stay_capped"]] == [("10.1.0.1:40000", "down")]
 
 
 @scenario
 async def test_beginning_and_end_of_a_dry_run_are_changes(tmp_path: Path) -> None:
-    """Defect: if only the dry-run line was removed from the policy, the answer was that nothing would change."""
+    """Defect: if only the dry-run line was removed from the policy, the answer contained no change."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
-    dry, words = CAPPED + "dry_run: true\n", "capped at 5 Mbit/s by rule cap-a"
+    dry, cap_text = CAPPED + "dry_run: true\n", "capped at 5 Mbit/s by rule cap-a"
     async with running(tmp_path, dry, kernel):
-        answer = await ask_what_if(tmp_path, CAPPED)
+        answer = await query_what_if(tmp_path, CAPPED)
         (change,) = answer["changes"]
-        assert (change["remote"], change["now"], change["then"]) == ("10.1.0.1:40000", f"{words} (dry run)", words)
+        assert (change["remote"], change["now"], change["then"]) == (
+            "10.1.0.1:40000",
+            f"{cap_text} (dry run)",
+            cap_text,
+        )
         assert (answer["capped_now"], answer["capped_then"]) == (0, 1)
         assert (answer["dry_run_now"], answer["dry_run_then"]) == (True, False)
-        answer = await ask_what_if(tmp_path, dry)
+        answer = await query_what_if(tmp_path, dry)
         assert (answer["changed"], answer["capped_then"], answer["stay_capped"]) == (0, 0, [])
     async with running(tmp_path, CAPPED, kernel):
-        answer = await ask_what_if(tmp_path, dry)
+        answer = await query_what_if(tmp_path, dry)
         (change,) = answer["changes"]
-        assert (change["now"], change["then"]) == (words, f"{words} (dry run)")
+        assert (change["now"], change["then"]) == (cap_text, f"{cap_text} (dry run)")
         assert (answer["capped_now"], answer["capped_then"]) == (1, 0)
 
 
@@ -148,20 +152,20 @@ STANDBY_POLICY = CAPPED.replace("}}]\n", "}}, {name: standby, steer: {mode: acti
 
 @scenario
 async def test_new_steering_is_a_change(tmp_path: Path) -> None:
-    """Defect: for a policy with one path as standby of the other, the answer was that nothing would change."""
+    """Defect: for a policy that makes one path the standby of the other, the answer contained no change."""
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     kernel.sockets.connect(8, LTE, port=40_001)
     async with running(tmp_path, CAPPED, kernel):
-        answer = await ask_what_if(tmp_path, STANDBY_POLICY)
+        answer = await query_what_if(tmp_path, STANDBY_POLICY)
         cap, steered = "capped at 5 Mbit/s by rule cap-a", "steered active-standby by rule standby"
-        # A connection opened under the kernel's path manager keeps it, so its flags cannot be set.
+        # A connection keeps the kernel's path manager with which it was opened, so its flags cannot be set.
         assert [(each["path"], each["now"], each["then"]) for each in answer["changes"]] == [
             ("a", f"{cap}; not steered", f"{cap}; {steered}, first, from the next connection on"),
             ("b", "not capped; not steered", f"not capped; {steered}, backup, from the next connection on"),
         ]
         assert (answer["changed"], answer["capped_now"], answer["capped_then"]) == (2, 1, 1)
-        dry = (await ask_what_if(tmp_path, STANDBY_POLICY + "dry_run: true\n"))["changes"]
+        dry = (await query_what_if(tmp_path, STANDBY_POLICY + "dry_run: true\n"))["changes"]
         assert [each["then"] for each in dry] == [
             f"{cap}; {steered}, first (dry run)",
             f"not capped; {steered}, backup (dry run)",
@@ -169,14 +173,14 @@ async def test_new_steering_is_a_change(tmp_path: Path) -> None:
         weights = STANDBY_POLICY.replace(
             "active-standby, active: a, standby: b", "load-balancing, weights: {a: 60, b: 40}"
         )
-        assert [each["then"].partition("; ")[2] for each in (await ask_what_if(tmp_path, weights))["changes"]] == [
+        assert [each["then"].partition("; ")[2] for each in (await query_what_if(tmp_path, weights))["changes"]] == [
             "steered load-balancing by rule standby, weight 60",
             "steered load-balancing by rule standby, weight 40",
         ]
     async with running(tmp_path, weights, kernel):
-        answer = await ask_what_if(tmp_path, weights)
+        answer = await query_what_if(tmp_path, weights)
         assert (answer["changed"], answer["stay_capped_count"]) == (0, 1)
-        answer = await ask_what_if(tmp_path, CAPPED)
+        answer = await query_what_if(tmp_path, CAPPED)
         assert {each["then"].partition("; ")[2] for each in answer["changes"]} == {"not steered"}
 
 
@@ -185,13 +189,13 @@ async def test_new_budget_is_a_change_before_it_is_used_up(tmp_path: Path) -> No
     kernel = FakeKernel()
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel):
-        answer = await ask_what_if(tmp_path, VOLUME)
+        answer = await query_what_if(tmp_path, VOLUME)
         (change,) = answer["changes"]
         assert (change["path"], change["now"]) == ("b", "not capped; no budget")
         assert change["then"].startswith("not capped; budget of rule volume, by month for each client")
         assert answer["capped_then"] == 1
-        # Budgets count in a dry run, too, so that "(dry run)" does not apply to their text.
-        (_, change) = (await ask_what_if(tmp_path, VOLUME + "dry_run: true\n"))["changes"]
+        # Budgets count in a dry run, too, so their text lacks "(dry run)".
+        (_, change) = (await query_what_if(tmp_path, VOLUME + "dry_run: true\n"))["changes"]
         assert change["then"].endswith("after 1.00 MB 1 Mbit/s")
 
 
@@ -201,14 +205,14 @@ async def test_each_difference_between_caps_is_described(tmp_path: Path) -> None
     kernel.sockets.connect(7, WIFI, LTE)
     async with running(tmp_path, CAPPED, kernel):
         other = CAPPED.replace("rate: 5 Mbit/s", "rate: 5 Mbit/s, share: client, landing: at-once")
-        (change,) = (await ask_what_if(tmp_path, other))["changes"]
+        (change,) = (await query_what_if(tmp_path, other))["changes"]
         assert change["now"] == "capped at 5 Mbit/s by rule cap-a"
         assert change["then"] == "capped at 5 Mbit/s per client, at once, by rule cap-a"
 
 
 @scenario
 async def test_policy_query_returns_the_text_in_force(tmp_path: Path) -> None:
-    """Defect: to try a change, the policy's file was needed, which may differ from the policy in force."""
+    """Defect: the policy in force could not be queried, and its file may differ from it."""
     text = f"# for the office\n{CAPPED}"
     async with running(tmp_path, text) as scene:
         first = scene.request(query="policy")

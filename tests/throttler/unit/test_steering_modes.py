@@ -48,14 +48,14 @@ class Scene:
     ticks: int = 0
     delivered: dict[FourTuple, float] = field(default_factory=lambda: dict.fromkeys(NAMES, 0.0))
     treatments: dict[FourTuple, Treatment] = field(default_factory=dict)
-    flips: dict[FourTuple, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
+    flag_changes: dict[FourTuple, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
     """How often the backup flag of each subflow changed."""
 
     def __post_init__(self) -> None:
         self.steering = self.steer.create_mode()
 
     def run(self, seconds: float) -> dict[FourTuple, float]:
-        """Let time pass. Return the bytes that each subflow carried."""
+        """Advance the time. Return the bytes that each subflow carried."""
         before = dict(self.delivered)
         for _ in range(round(seconds / TICK_SECONDS)):
             self.ticks += 1
@@ -68,9 +68,9 @@ class Scene:
                     sample(ft, now, self.delivered[ft], self.waiting, self.outstanding.get(ft, 0), self.rtt)
                     for ft in rates
                 ]
-                before_this, self.treatments = self.treatments, self.steering.observe(now, samples, {})
+                previous, self.treatments = self.treatments, self.steering.observe(now, samples, {})
                 for ft, treatment in self.treatments.items():
-                    self.flips[ft] += ft in before_this and before_this[ft].backup is not treatment.backup
+                    self.flag_changes[ft] += ft in previous and previous[ft].backup is not treatment.backup
         return {four_tuple: self.delivered[four_tuple] - before[four_tuple] for four_tuple in NAMES}
 
 
@@ -79,7 +79,7 @@ def links(
 ) -> Callable[[dict[FourTuple, Treatment]], dict[FourTuple, float]]:
     """Return a function for two links that a scheduler fills in proportion.
 
-    Backups carry data only without a regular one.
+    Backup subflows carry data only if there is no regular subflow.
     """
 
     def carry(treatments: dict[FourTuple, Treatment]) -> dict[FourTuple, float]:
@@ -119,8 +119,8 @@ def test_standby_stays_in_use_until_the_active_path_has_no_outstanding_data(spac
     assert scene.treatments == {ETHERNET: Treatment(True, None, "standby"), WIFI: Treatment(False, None, "active")}
 
 
-def silence_wifi(scene: Scene, ethernet_rate: float) -> None:
-    """Let Wi-Fi carry nothing although data are outstanding, and Ethernet up to *ethernet_rate* Mbit/s."""
+def stop_wifi(scene: Scene, ethernet_rate: float) -> None:
+    """Wi-Fi stops carrying data, with data outstanding on it. Ethernet carries up to *ethernet_rate* Mbit/s."""
     scene.outstanding[WIFI] = 50
     scene.carry = lambda _: {ETHERNET: ethernet_rate * MBIT, WIFI: 0.0}
 
@@ -129,13 +129,13 @@ def silence_wifi(scene: Scene, ethernet_rate: float) -> None:
 @pytest.mark.parametrize("demand", [12.0, 1000.0])
 @pytest.mark.parametrize("outage", [2.0, 10.0, 30.0])
 def test_outage_changes_each_flag_at_most_twice(steer: Steer, demand: float, outage: float) -> None:
-    """The rate of the lost path before, and data that then wait on the other path, must not open or close a path."""
+    """Neither the earlier rate of the lost path nor data that wait on the other path may open or close a path."""
     scene = Scene(steer, links(100, 30, demand))
     scene.run(8)
     scene.waiting = 0 if demand < 30 else 500_000
     scene.run(5)
-    scene.flips = dict.fromkeys(NAMES, 0)
-    silence_wifi(scene, min(demand, 100.0))
+    scene.flag_changes = dict.fromkeys(NAMES, 0)
+    stop_wifi(scene, min(demand, 100.0))
     scene.run(1)
     for _ in range(round(outage)):
         scene.waiting = 0 if scene.waiting or demand > 100 else 500_000
@@ -146,21 +146,21 @@ def test_outage_changes_each_flag_at_most_twice(steer: Steer, demand: float, out
     scene.carry = links(100, 30, demand)
     scene.run(10)
     assert not scene.treatments[WIFI].backup
-    assert max(scene.flips.values()) <= 2
+    assert max(scene.flag_changes.values()) <= 2
 
 
 @pytest.mark.parametrize("steer", [STANDBY, PRIORITY])
 def test_path_is_not_lost_within_three_round_trips(steer: Steer) -> None:
     scene = Scene(steer, links(100, 30), rtt=0.6)
     scene.run(5)
-    silence_wifi(scene, 100.0)
+    stop_wifi(scene, 100.0)
     scene.run(1.4)
     assert not scene.treatments[WIFI].backup
     scene.run(1)
     assert scene.treatments[WIFI].backup
 
 
-def test_one_path_stays_in_use_if_all_are_silent() -> None:
+def test_one_path_stays_in_use_if_no_path_carries_data() -> None:
     scene = Scene(STANDBY, links(100, 30), outstanding={WIFI: 50})
     scene.run(5)
     scene.outstanding[ETHERNET] = 50
@@ -202,14 +202,14 @@ def test_faster_second_path_gets_only_the_overflow(demand: float, spacing: float
     backlog = 0.0
 
     def carry(treatments: dict[FourTuple, Treatment]) -> dict[FourTuple, float]:
-        """Fill Ethernet up to its cap, then Wi-Fi. The rest waits."""
+        """Fill Ethernet up to its cap, then Wi-Fi. The other data wait."""
         nonlocal backlog
         treatment = treatments.get(ETHERNET, Treatment(True, None, ""))
         room = 0.0 if treatment.backup else min(60.0, 0.94 * (treatment.rate or 1e9) / MBIT)
-        wanted = demand + backlog / TICK_SECONDS
-        ethernet = min(room, wanted)
-        wifi = min(15.0, wanted - ethernet)
-        backlog = (wanted - ethernet - wifi) * TICK_SECONDS
+        requested = demand + backlog / TICK_SECONDS
+        ethernet = min(room, requested)
+        wifi = min(15.0, requested - ethernet)
+        backlog = (requested - ethernet - wifi) * TICK_SECONDS
         scene.waiting = min(500_000, round(backlog * MBIT / 8))
         return {ETHERNET: ethernet * MBIT, WIFI: wifi * MBIT}
 
@@ -222,7 +222,7 @@ def test_faster_second_path_gets_only_the_overflow(demand: float, spacing: float
 
 
 def test_overflow_keeps_its_cap_while_the_first_path_is_full() -> None:
-    """Defect: if buffers are the limit, no data wait for a moment. The cap then fell, and grew slowly again."""
+    """Defect: if buffers are the limit, for a moment no data wait. The cap then fell and increased only slowly."""
     scene = Scene(PRIORITY, links(100, 15))
     scene.run(1)
     opened = scene.treatments[ETHERNET].rate
@@ -233,7 +233,7 @@ def test_overflow_keeps_its_cap_while_the_first_path_is_full() -> None:
 
 
 def test_second_path_is_closed_when_the_first_returns_without_data() -> None:
-    """Defect: an upload carries no data in this direction, so that the second path stayed open."""
+    """Defect: during an upload, no data are sent in this direction, and the second path stayed open."""
     scene = Scene(PRIORITY, lambda _: {ETHERNET: 0.0}, waiting=0)
     scene.run(1)
     assert not scene.treatments[ETHERNET].backup
@@ -242,12 +242,12 @@ def test_second_path_is_closed_when_the_first_returns_without_data() -> None:
     assert scene.treatments[ETHERNET].backup
     assert not scene.treatments[WIFI].backup
     scene.run(10)
-    assert scene.flips == {ETHERNET: 1, WIFI: 0}
+    assert scene.flag_changes == {ETHERNET: 1, WIFI: 0}
 
 
 @pytest.mark.parametrize(("ethernet", "wifi"), [(70, 30), (50, 50), (30, 70), (90, 10)])
 @any_spacing
-def test_shares_are_reached_within_five_points_and_kept(ethernet: int, wifi: int, spacing: float) -> None:
+def test_shares_stay_within_five_percentage_points(ethernet: int, wifi: int, spacing: float) -> None:
     scene = Scene(balanced(ethernet, wifi), links(100, 30), spacing=spacing)
     scene.run(max(5.0, 5 * spacing))
     for _ in range(5):
@@ -257,7 +257,7 @@ def test_shares_are_reached_within_five_points_and_kept(ethernet: int, wifi: int
 
 @pytest.mark.parametrize(("ethernet", "wifi", "demand"), [(60, 40, 20), (40, 60, 20), (85, 15, 12), (15, 85, 12)])
 @any_spacing
-def test_shares_are_kept_if_the_demand_is_below_the_capacity(
+def test_shares_are_met_if_the_demand_is_below_the_capacity(
     ethernet: int, wifi: int, demand: float, spacing: float
 ) -> None:
     scene = Scene(balanced(ethernet, wifi), links(100, 30, demand), waiting=0, spacing=spacing)
@@ -299,8 +299,10 @@ def test_path_that_carries_nothing_does_not_slow_the_other(spacing: float) -> No
 
 @pytest.mark.parametrize(("demand", "waiting"), [(12.0, 0), (1000.0, 500_000)])
 @pytest.mark.parametrize("weights", [(40, 60), (60, 40), (20, 80)])
-def test_caps_are_removed_when_another_path_falls_silent(weights: tuple[int, int], demand: float, waiting: int) -> None:
-    """Defect: the caps followed the share of a falling rate.
+def test_caps_are_removed_when_another_path_stops_carrying_data(
+    weights: tuple[int, int], demand: float, waiting: int
+) -> None:
+    """Defect: the caps followed the decreasing rate of the other path.
 
     A connection then had almost no rate for two seconds.
     """
@@ -308,7 +310,7 @@ def test_caps_are_removed_when_another_path_falls_silent(weights: tuple[int, int
     scene = Scene(balanced(*weights), links(20, 30, demand), waiting, outstanding=outstanding)
     scene.run(10)
     before = scene.treatments[ETHERNET].rate
-    silence_wifi(scene, 20)
+    stop_wifi(scene, 20)
     scene.run(0.8)
     assert [treatment.rate for treatment in scene.treatments.values()] == [None, None]
     scene.run(1)
@@ -333,7 +335,7 @@ def test_cap_is_never_below_the_minimum() -> None:
 
 @any_spacing
 def test_short_pause_of_the_active_path_changes_nothing(spacing: float) -> None:
-    """BBR stops for 0.2 s every ten seconds (PROBE_RTT)."""
+    """BBR sends almost nothing for 0.2 s every ten seconds (PROBE_RTT)."""
     scene = Scene(STANDBY, links(100, 30), outstanding={WIFI: 50}, spacing=spacing)
     for _ in range(5):
         scene.carry = links(100, 30)
@@ -401,12 +403,12 @@ def test_steering_rule_applies_to_the_paths_that_it_names() -> None:
     assert rule.throttle is None
 
 
-@pytest.mark.parametrize("late", [0.0, 1.0])
-def test_path_is_lost_only_if_it_was_silent_until_its_socket_was_read(late: float) -> None:
-    """*late*: seconds until the socket was read, in a sweep that took a second."""
+@pytest.mark.parametrize("read_delay", [0.0, 1.0])
+def test_path_is_lost_only_if_it_carried_no_data_until_its_socket_was_read(read_delay: float) -> None:
+    """*read_delay*: seconds until the socket was read, in a sweep that took a second."""
     scene = Scene(STANDBY, links(100, 30))
     scene.run(5)
     now = scene.ticks * TICK_SECONDS
-    samples = [sample(each, now + 0.01 + late, scene.delivered[each], 0, 50, 0.02) for each in NAMES]
+    samples = [sample(each, now + 0.01 + read_delay, scene.delivered[each], 0, 50, 0.02) for each in NAMES]
     treatments = scene.steering.observe(now + 1.01, samples, {})
-    assert treatments[WIFI].backup is bool(late)
+    assert treatments[WIFI].backup is bool(read_delay)

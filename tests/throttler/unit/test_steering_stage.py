@@ -5,7 +5,18 @@ from __future__ import annotations
 
 import pytest
 from policy_values import a_throttle, replace
-from sampling import IDLE, MBIT, NOW, Flow, capped, connection_of, four_tuple, free, observed, sampled
+from sampling import (
+    IDLE,
+    MBIT,
+    READ_AT_SAMPLE,
+    Flow,
+    capped,
+    connection_of,
+    four_tuple,
+    free,
+    make_samples,
+    observe_all,
+)
 
 from mptcp_throttler.mptcp.model import KernelSubflow
 from mptcp_throttler.policy.evaluate import evaluate
@@ -42,7 +53,7 @@ class Scene:
         self.flows: list[Flow] = [self.ethernet, self.wifi]
         self.stage = SteeringStage()
         self.backup: dict[int, bool] = {}
-        """Backup flags, by client port and path."""
+        """The backup flag of each client port and path."""
         self.actions: list[SetBackup] = []
         self.verdicts: tuple[Verdict, ...] = ()
         self.now = 0.0
@@ -58,7 +69,7 @@ class Scene:
         self.apply()
 
     def run(self, seconds: float, complete: bool = True) -> list[SetBackup]:
-        """Let time pass. Return the actions that the stage requested."""
+        """Advance the time. Return the actions that the stage requested."""
         action_count = len(self.actions)
         for _ in range(round(seconds / STEP_SECONDS)):
             self.now += STEP_SECONDS
@@ -66,7 +77,7 @@ class Scene:
                 flow.advance(STEP_SECONDS)
             urgent = self.stage.urgent()
             flows = [flow for flow in self.flows if complete or flow.four_tuple in urgent]
-            outcome = observed(self.stage, sampled(self.now, [flow.socket for flow in flows], complete))
+            outcome = observe_all(self.stage, make_samples(self.now, [flow.socket for flow in flows], complete))
             for action in outcome.actions:
                 assert isinstance(action, SetBackup)
                 self.actions.append(action)
@@ -80,7 +91,7 @@ class Scene:
             flow.rate, flow.waiting, flow.unacked = 0.0, 0, 0
 
 
-def test_standby_is_made_backup_and_regular_again_when_the_rule_ends() -> None:
+def test_backup_flag_of_the_standby_is_cleared_when_the_rule_ends() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     assert scene.run(2) == [SetBackup(1, scene.ethernet.four_tuple, True, "s")]
@@ -135,10 +146,10 @@ def test_reload_to_load_balancing_resets_the_flags() -> None:
     assert scene.run(1) == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
 
 
-def test_unconfirmed_flag_is_set_again_and_refused_flag_is_not() -> None:
+def test_unconfirmed_flag_is_set_a_second_time_but_a_refused_flag_is_not() -> None:
     scene = Scene(STANDBY, accepts_flags=False)
     scene.apply()
-    outcome = observed(scene.stage, sampled(0.1, [flow.socket for flow in scene.flows]))
+    outcome = observe_all(scene.stage, make_samples(0.1, [flow.socket for flow in scene.flows]))
     assert len(outcome.actions) == 1
     assert len(scene.run(5)) == 1
     assert not scene.stage.flags.release_actions()
@@ -153,7 +164,7 @@ def another_standby() -> Flow:
 
 
 def test_refused_connection_gets_no_further_flags() -> None:
-    """Defect: the stage tried to set the flag of each standby, and all of them again when a subflow joined or ended."""
+    """Defect: the stage tried to set the flag of each standby, and repeated this when a subflow joined or ended."""
     scene = Scene(STANDBY, accepts_flags=False)
     scene.flows.append(another_standby())
     scene.apply()
@@ -184,7 +195,7 @@ def test_refusal_for_an_ended_subflow_does_not_prevent_other_flags() -> None:
     assert scene.actions[1:] == [SetBackup(1, scene.flows[0].four_tuple, True, "s")]
 
 
-def test_flags_of_a_killed_daemon_are_kept_if_a_rule_needs_them_or_reset() -> None:
+def test_flags_of_a_killed_daemon_are_reset_unless_a_rule_needs_them() -> None:
     scene = Scene(STANDBY)
     other = free(connection=2)
     scene.flows.append(other)
@@ -206,7 +217,7 @@ def test_flags_adopted_after_the_first_decision_are_kept() -> None:
     assert len(scene.stage.flags.release_actions()) == 1
 
 
-def test_ended_connection_is_forgotten_with_the_next_sweep() -> None:
+def test_ended_connection_is_removed_with_the_next_sweep() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
@@ -251,10 +262,10 @@ def test_load_balancing_caps_the_path_above_its_share() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "rate", "holds"),
+    ("share", "rate", "stays"),
     [(Share.CONNECTION, MBIT, True), (Share.CONNECTION, 90 * MBIT, False), (Share.PATH, 90 * MBIT, True)],
 )
-def test_cap_of_another_rule_stays_if_it_is_lower_or_shared(share: Share, rate: int, holds: bool) -> None:
+def test_cap_of_another_rule_stays_if_it_is_lower_or_shared(share: Share, rate: int, stays: bool) -> None:
     scene = Scene(BALANCE)
     scene.apply()
     scene.run(3)
@@ -262,7 +273,7 @@ def test_cap_of_another_rule_stays_if_it_is_lower_or_shared(share: Share, rate: 
     connection = connection_of(1, [flow.four_tuple for flow in scene.flows])
     verdicts = tuple(replace(each, throttle=cap) for each in evaluate(BALANCE, connection, 0.0))
     ethernet = scene.stage.apply(connection, verdicts, 0.0)[0]
-    assert (ethernet.throttle == cap) is holds
+    assert (ethernet.throttle == cap) is stays
 
 
 def test_uploads_are_not_steered() -> None:
@@ -296,32 +307,32 @@ def test_idle_connection_is_urgent_only_until_its_second_sample() -> None:
 
 def test_rate_estimate_excludes_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A path that fills soon after a pause is full. The low rate during the pause must not lower the estimate."""
-    observed: list[float] = []
+    observation_times: list[float] = []
     observe = Mode.observe
 
-    def counted(self: Mode, now: float, *others: object) -> object:
-        observed.append(now)
-        return observe(self, now, *others)  # type: ignore[arg-type]
+    def record_time(self: Mode, now: float, *other_arguments: object) -> object:
+        observation_times.append(now)
+        return observe(self, now, *other_arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Mode, "observe", counted)
+    monkeypatch.setattr(Mode, "observe", record_time)
     scene = Scene(PRIORITY)
     scene.idle()
     scene.wifi.rate = 40_000
     scene.apply()
     scene.run(1)
-    observed.clear()
+    observation_times.clear()
     scene.run(60)
-    assert not observed, "an idle connection is not observed"
+    assert not observation_times, "an idle connection is not observed"
     scene.wifi.rate, scene.wifi.waiting = 30 * MBIT, 500_000
     scene.run(STEP_SECONDS)
-    assert observed == pytest.approx([scene.now - STEP_SECONDS, scene.now])
+    assert observation_times == pytest.approx([scene.now - STEP_SECONDS, scene.now])
     wifi = scene.stage._connections[1].mode._paths["wifi"]
     assert wifi.rate(1.0) == pytest.approx(30 * MBIT * STEP_SECONDS, rel=0.02)
     assert SetBackup(1, scene.ethernet.four_tuple, False, "p") in scene.run(1)
 
 
-def test_sample_of_one_subflow_does_not_end_the_other() -> None:
-    """Other stages also request samples, so that a sample may contain only one of the subflows."""
+def test_sample_without_a_subflow_does_not_end_that_subflow() -> None:
+    """Other stages also request samples, and such a sample may contain only one subflow of a connection."""
     scene = Scene(BALANCE)
     scene.apply()
     scene.run(3)
@@ -329,7 +340,7 @@ def test_sample_of_one_subflow_does_not_end_the_other() -> None:
     for _ in range(20):
         scene.now += STEP_SECONDS
         scene.wifi.advance(STEP_SECONDS)
-        assert observed(scene.stage, sampled(scene.now, [scene.wifi.socket], complete=False)) == ([], [])
+        assert observe_all(scene.stage, make_samples(scene.now, [scene.wifi.socket], complete=False)) == ([], [])
     assert scene.apply() == before
 
 
@@ -338,7 +349,7 @@ def test_first_sample_of_one_subflow_opens_no_path() -> None:
     scene = Scene(PRIORITY)
     scene.idle()
     scene.apply()
-    assert observed(scene.stage, sampled(scene.now, [scene.ethernet.socket], complete=False)) == ([], [])
+    assert observe_all(scene.stage, make_samples(scene.now, [scene.ethernet.socket], complete=False)) == ([], [])
     assert scene.run(STEP_SECONDS) == [SetBackup(1, scene.ethernet.four_tuple, True, "p")]
 
 
@@ -347,11 +358,11 @@ def test_stage_does_not_wait_for_a_subflow_missing_from_a_sweep() -> None:
     scene.idle()
     scene.apply()
     for complete in (True, False):
-        observed(scene.stage, sampled(scene.now, [scene.ethernet.socket], complete))
-    assert not scene.stage.urgent(), "the connection has its first two samples"
+        observe_all(scene.stage, make_samples(scene.now, [scene.ethernet.socket], complete))
+    assert not scene.stage.urgent(), "the connection has two samples"
 
 
-def test_flag_of_an_ended_path_is_forgotten() -> None:
+def test_flag_of_an_ended_subflow_is_removed() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
@@ -362,25 +373,25 @@ def test_flag_of_an_ended_path_is_forgotten() -> None:
     assert not scene.stage.watched(), "the remaining subflow is not steered"
 
 
-def test_flag_outlives_samples_older_than_its_subflow() -> None:
+def test_sample_from_before_the_subflow_does_not_remove_its_flag() -> None:
     scene = Scene(STANDBY)
     scene.apply()
     flag = SetBackup(1, scene.ethernet.four_tuple, True, "s")
     scene.stage.record_done(flag)
-    observed(scene.stage, sampled(STEP_SECONDS, [scene.wifi.socket]))
+    observe_all(scene.stage, make_samples(STEP_SECONDS, [scene.wifi.socket]))
     assert scene.stage.flags.release_actions() == [SetBackup(1, scene.ethernet.four_tuple, False, "s")]
-    observed(scene.stage, sampled(2 * STEP_SECONDS, [scene.wifi.socket]))
+    observe_all(scene.stage, make_samples(2 * STEP_SECONDS, [scene.wifi.socket]))
     assert not scene.stage.flags.release_actions(), "the subflow is missing from a newer sample"
 
 
 def test_subflows_without_a_tracked_connection_are_ignored() -> None:
     stage = SteeringStage()
-    socket = KernelSubflow(5, free().four_tuple, True, 0, 0, False, NOW, tcp=IDLE)
-    assert observed(stage, sampled(1.0, [socket])) == ([], [])
+    socket = KernelSubflow(5, free().four_tuple, True, 0, 0, False, READ_AT_SAMPLE, tcp=IDLE)
+    assert observe_all(stage, make_samples(1.0, [socket])) == ([], [])
 
 
 def test_connection_stays_urgent_after_a_long_sweep() -> None:
-    """If a path fails just after the sweep has read it, its subflows must be looked up soon, not in the next sweep."""
+    """If a path fails just after the sweep has read it, its subflows must be sampled before the next sweep."""
     scene = Scene(STANDBY)
     scene.apply()
     scene.run(2)
@@ -388,12 +399,12 @@ def test_connection_stays_urgent_after_a_long_sweep() -> None:
     for flow in scene.flows:
         flow.waiting, flow.unacked = 0, 5
     sockets = [flow.socket._replace(read=read) for flow in scene.flows]
-    observed(scene.stage, sampled(scene.now + 2 * URGENT_SECONDS, sockets))
+    observe_all(scene.stage, make_samples(scene.now + 2 * URGENT_SECONDS, sockets))
     assert len(scene.stage.urgent()) == 2
 
 
-def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
-    """Defect: each download had waiting data only for a moment, so a page took as long as over only the first path."""
+def test_small_downloads_that_together_fill_a_path_open_the_next_path() -> None:
+    """Defect: each download had waiting data only for a moment, and the second path stayed unused."""
     stage = SteeringStage()
     hosts = [2] * 8 + [3]
     flows = [
@@ -410,20 +421,20 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
     ]
 
     def backup_connections(seconds: float) -> set[int]:
-        """Let time pass. Return the tokens of the connections whose Ethernet subflow is backup."""
+        """Advance the time. Return the tokens of the connections whose Ethernet subflow is backup."""
         for _ in range(round(seconds / STEP_SECONDS)):
             now[0] += STEP_SECONDS
             for number, (_, first) in enumerate(flows):
                 first.advance(STEP_SECONDS)
                 first.waiting = waiting if (number + round(now[0] / STEP_SECONDS)) % 2 else 0
-            samples = sampled(now[0], [each.socket for pair in flows for each in pair])
-            for action in observed(stage, samples).actions:
+            samples = make_samples(now[0], [each.socket for pair in flows for each in pair])
+            for action in observe_all(stage, samples).actions:
                 assert isinstance(action, SetBackup)
                 stage.record_done(action)
-                (found.add if action.backup else found.discard)(action.token)
-        return found
+                (backup_tokens.add if action.backup else backup_tokens.discard)(action.token)
+        return backup_tokens
 
-    now, found, waiting = [0.0], set[int](), 160_000
+    now, backup_tokens, waiting = [0.0], set[int](), 160_000
     for token, pair in enumerate(flows, 1):
         connection = connection_of(token, [each.four_tuple for each in pair])
         stage.apply(connection, evaluate(PRIORITY, connection, 0.0), 0.0)
@@ -435,7 +446,7 @@ def test_small_downloads_that_fill_a_path_together_open_the_next_one() -> None:
     assert backup_connections(2.4) == set(range(1, 10))
     for token in range(2, 9):
         stage.forget(token)
-        found.discard(token)
+        backup_tokens.discard(token)
         del flows[1]
     waiting = 160_000
     assert backup_connections(2.0) == {1, 9}

@@ -41,37 +41,37 @@ CONNECTIONS = (7, "10.1.0.1", "10.2.0.1"), (8, "10.1.0.1", "10.2.0.1"), (9, "10.
 @scenario
 async def test_class_shared_by_several_paths_counts_once_as_shared(tmp_path: Path) -> None:
     async with running(tmp_path, policy("path"), kernel_with(*CONNECTIONS)) as scene:
-        both = (1, 1, 5 * M, 10 * M, 10 * M, 10 * M)
-        assert caps(scene, *KEYS) == caps(scene, *KEYS, direction="up") == {"a": both, "b": both}
+        per_path = (1, 1, 5 * M, 10 * M, 10 * M, 10 * M)
+        assert caps(scene, *KEYS) == caps(scene, *KEYS, direction="up") == {"a": per_path, "b": per_path}
         await scene.reload(policy("path", "[a]"))
-        assert caps(scene, *KEYS)["a"] == (1, 0, *both[2:])
+        assert caps(scene, *KEYS)["a"] == (1, 0, *per_path[2:])
 
 
 @scenario
 async def test_connections_of_a_client_share_its_class(tmp_path: Path) -> None:
-    """Defect: ten connections of a client with a cap of 5 Mbit/s were shown as 50 Mbit/s."""
+    """Defect: ten connections of a client with a cap of 5 Mbit/s were reported as 50 Mbit/s."""
     async with running(tmp_path, policy("client"), kernel_with(*CONNECTIONS)) as scene:
-        each = (2, 0, 5 * M, 10 * M, 10 * M, 20 * M)
-        assert caps(scene, "capped", *KEYS) == {"a": (3, *each), "b": (3, *each)}
+        expected = (2, 0, 5 * M, 10 * M, 10 * M, 20 * M)
+        assert caps(scene, "capped", *KEYS) == {"a": (3, *expected), "b": (3, *expected)}
 
 
 @scenario
 async def test_connection_has_one_class_on_all_its_paths(tmp_path: Path) -> None:
     async with running(tmp_path, policy("connection"), kernel_with(*CONNECTIONS)) as scene:
-        each = (3, 3, 5 * M, 10 * M, 10 * M, 30 * M)
-        assert caps(scene, *KEYS) == {"a": each, "b": each}
+        expected = (3, 3, 5 * M, 10 * M, 10 * M, 30 * M)
+        assert caps(scene, *KEYS) == {"a": expected, "b": expected}
 
 
 @scenario
 async def test_cap_without_subflows_has_no_class(tmp_path: Path) -> None:
     async with running(tmp_path, policy("client"), FakeKernel()) as scene:
-        none = (0, 0, 5 * M, 10 * M, 10 * M, 0)
-        assert caps(scene, *KEYS) == {"a": none, "b": none}
+        no_classes = (0, 0, 5 * M, 10 * M, 10 * M, 0)
+        assert caps(scene, *KEYS) == {"a": no_classes, "b": no_classes}
 
 
 @scenario
 async def test_clients_at_different_budget_steps_have_different_caps(tmp_path: Path) -> None:
-    """Defect: all clients were shown with the cap that was decided last."""
+    """Defect: the latest cap was reported for all clients."""
     steps = ", ".join(
         f"{{after: {volume} MB, throttle: {{rate: {rate}, share: client}}}}"
         for volume, rate in ((1, "1 Mbit/s"), (2, "64 kbit/s"))
@@ -90,20 +90,20 @@ async def test_clients_at_different_budget_steps_have_different_caps(tmp_path: P
 
 @scenario
 async def test_summary_counts_the_classes_of_all_verdicts(tmp_path: Path) -> None:
-    """Connections begin, change and end, under policies of every share. No class may remain counted afterwards."""
-    chance, kernel = random.Random(11), FakeKernel()
+    """Connections begin, change and end under policies with each *share*. At the end, the number of classes is 0."""
+    rng, kernel = random.Random(11), FakeKernel()
     policies = [policy(share, paths) for share in ("path", "client", "connection") for paths in ("[a, b]", "[b]")]
     async with running(tmp_path, policies[0], kernel) as scene:
-        for turn in range(60):
-            token, sockets = chance.randrange(8), kernel.sockets.by_four_tuple
-            for known in [each for each, socket in sockets.items() if socket.token == token]:
-                del sockets[known]
-            clients = chance.sample(["10.1.0.1", "10.2.0.1", "10.1.0.2", "10.2.0.2", "10.9.0.1"], chance.randrange(4))
+        for step in range(60):
+            token, sockets = rng.randrange(8), kernel.sockets.by_four_tuple
+            for four_tuple_of_token in [each for each, socket in sockets.items() if socket.token == token]:
+                del sockets[four_tuple_of_token]
+            clients = rng.sample(["10.1.0.1", "10.2.0.1", "10.1.0.2", "10.2.0.2", "10.9.0.1"], rng.randrange(4))
             kernel.sockets.connect(token, *clients, port=40_000 + 10 * token)
             engine = scene.engine
-            engine.handle_events(engine.tracker.resync(list(sockets.values()), time.monotonic() + 3.0 * turn))
-            if turn % 5 == 4:
-                await scene.reload(chance.choice(policies))
+            engine.handle_events(engine.tracker.resync(list(sockets.values()), time.monotonic() + 3.0 * step))
+            if step % 5 == 4:
+                await scene.reload(rng.choice(policies))
             for direction in Direction:
                 totals = caps(scene, "classes", "shared_classes", "total_ceil", direction=direction.value)
                 assert {path: each for path, each in totals.items() if each[0]} == count_classes(scene, direction)

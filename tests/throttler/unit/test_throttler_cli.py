@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for commands that change nothing, such as check and plan, and for the messages about a user's mistakes."""
+"""Tests for commands that change nothing, such as check and plan, and for messages about wrong input."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def settings(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the host's interfaces. The kernel's and the libraries' features count as present, and the proxy runs."""
+def host_interfaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the host's interfaces. All features of the kernel and all libraries are present, and the proxy runs."""
     names = ["lo", "wan0", "wan1"]
     monkeypatch.setattr("socket.if_nameindex", lambda: list(enumerate(names)))
     (tmp_path / "tcp6").write_text(table_of())
@@ -72,7 +72,7 @@ def test_plan_prints_the_kernel_state_as_commands(
 
 
 @pytest.mark.parametrize(("legacy", "backend"), [(True, "iptables"), (False, "nftables")])
-def test_plan_prints_commands_of_the_backend_that_auto_would_choose(
+def test_plan_prints_commands_of_the_backend_that_auto_chooses(
     settings: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -101,17 +101,17 @@ def test_plan_accepts_ipv4_addresses_in_ipv6_form(
 
 @pytest.mark.parametrize("at", ["0001-01-01T00:00", "1969-12-30", "9999-12-31T23:00", "noon"])
 def test_plan_refuses_an_invalid_time(settings: Path, capsys: pytest.CaptureFixture[str], at: str) -> None:
-    """Defect: for a time in the last days of the calendar, plan raised an exception."""
+    """Defect: plan raised an exception for a time in the last days of the year 9999."""
     policy = settings.parent / "policy.yaml"
     policy.write_text('version: 1\nrules: [{name: a, when: {hours: ["08:00-10:00"]}, throttle: {rate: 5mbit}}]\n')
     assert main(["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml"), "--at", at]) == 1
     assert capsys.readouterr().err.startswith(f'--at: "{at}" is not a time; write e.g. ')
 
 
-def test_plan_reads_times_in_the_policys_zone_and_accepts_volumes(
+def test_plan_reads_times_in_the_policys_time_zone_and_accepts_used_volumes(
     settings: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Defect: the time was read in the host's zone, and a used-up budget could not be planned for."""
+    """Defect: the time was read in the host's time zone, and no option stated the used volume of a budget."""
     (settings.parent / "policy.yaml").write_text(
         "version: 1\ntime_zone: Europe/Athens\npaths: {ethernet: {clients: [10.77.1.0/24]}}\nrules:\n"
         '  - {name: a, paths: [ethernet], when: {hours: ["08:00-10:00"]}, throttle: {rate: 5 Mbit/s}}\n'
@@ -119,7 +119,7 @@ def test_plan_reads_times_in_the_policys_zone_and_accepts_volumes(
     )
     plan = ["plan", "--config", str(settings), "--subflows", str(GOLDEN / "subflows.yaml")]
 
-    def capped(*options: str) -> bool:
+    def has_cap(*options: str) -> bool:
         assert main([*plan, *options]) == 0
         return "htb rate 1000000bit" in capsys.readouterr().out
 
@@ -127,9 +127,9 @@ def test_plan_reads_times_in_the_policys_zone_and_accepts_volumes(
     assert "rule a caps path ethernet" in capsys.readouterr().out
     assert main([*plan, "--at", "2026-11-20T09:30+00:00"]) == 0
     assert "rule a does not apply" in capsys.readouterr().out
-    assert not capped()
-    assert not capped("--used", "v=999 MB")
-    assert capped("--used", "v=1 GB")
+    assert not has_cap()
+    assert not has_cap("--used", "v=999 MB")
+    assert has_cap("--used", "v=1 GB")
     for argument in ("w=1 GB", "v=1 gb", "v"):
         assert main([*plan, "--used", argument]) == FAILED
         assert capsys.readouterr().err.startswith("--used: ")
@@ -137,13 +137,13 @@ def test_plan_reads_times_in_the_policys_zone_and_accepts_volumes(
 
 def table_of(*clients: str) -> str:
     """Return the text of /proc/net/tcp6 with a connection of each of *clients* to port 3128."""
-    words = (ip_address(f"::ffff:{each}" if "." in each else each).packed for each in clients)
-    little = ("".join(word[at : at + 4][::-1].hex() for at in range(0, 16, 4)).upper() for word in words)
-    rows = [f"   0: {'0' * 32}:0C38 {each}:9C40 01 00000000:00000000" for each in little]
+    addresses = (ip_address(f"::ffff:{each}" if "." in each else each).packed for each in clients)
+    printed = ("".join(address[i : i + 4][::-1].hex() for i in range(0, 16, 4)).upper() for address in addresses)
+    rows = [f"   0: {'0' * 32}:0C38 {each}:9C40 01 00000000:00000000" for each in printed]
     return "\n".join(["  sl  local_address remote_address st", *rows, f"   1: {'0' * 32}:0C38 {'0' * 32}:0000 0A 0"])
 
 
-@pytest.mark.usefixtures("present")
+@pytest.mark.usefixtures("host_interfaces")
 @pytest.mark.parametrize(
     ("network", "clients", "severity"),
     [
@@ -195,10 +195,10 @@ def test_quota_prints_ipv6_addresses_correctly(settings: Path, capsys: pytest.Ca
     assert " fd77:a::b:1 " in capsys.readouterr().out
 
 
-def test_plan_names_connections_without_a_class(
+def test_plan_reports_connections_without_a_class(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: plan ended with a traceback if no class was left."""
+    """Defect: plan ended with a traceback if no further class was available."""
     monkeypatch.setattr(cap_module, "LAST_MINOR", FIRST_MINOR)
     each = "throttle: {rate: 5 Mbit/s, share: connection}, when: {min_subflows: 2}"
     rules = f"rules: [{{name: each, {each}}}, {{name: all, paths: [any], throttle: {{rate: 1 Mbit/s}}}}]"
@@ -222,7 +222,7 @@ def test_plan_of_a_dry_run_prints_only_comments(settings: Path, capsys: pytest.C
     assert all(line.startswith("#") for line in lines)
 
 
-@pytest.mark.usefixtures("present")
+@pytest.mark.usefixtures("host_interfaces")
 def test_check_without_errors_prints_a_summary(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--config", str(settings)]) == 0
     captured = capsys.readouterr()
@@ -233,7 +233,7 @@ def test_check_without_errors_prints_a_summary(settings: Path, capsys: pytest.Ca
     assert captured.err == ""
 
 
-@pytest.mark.usefixtures("present")
+@pytest.mark.usefixtures("host_interfaces")
 def test_check_warns_of_a_port_without_a_listener(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.write_text(settings.read_text() + "listen_ports: [3128, 3129]\n")
     assert main(["check", "--config", str(settings)]) == 0
@@ -241,7 +241,7 @@ def test_check_warns_of_a_port_without_a_listener(settings: Path, capsys: pytest
     assert capsys.readouterr().err == f"{settings}:3: warning: listen_ports: {words}\n"
 
 
-@pytest.mark.usefixtures("present")
+@pytest.mark.usefixtures("host_interfaces")
 def test_check_warns_of_an_interface_that_is_stacked_on_another(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,8 +255,8 @@ def test_check_warns_of_an_interface_that_is_stacked_on_another(
     assert warning.endswith("; list only wan1 or wan0")
 
 
-@pytest.mark.usefixtures("present")
-def test_check_looks_for_the_libraries_of_the_daemon(
+@pytest.mark.usefixtures("host_interfaces")
+def test_check_reports_missing_libraries_of_the_daemon(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: check found no errors on a host without libpcap, on which the daemon did not start."""
@@ -271,8 +271,8 @@ def test_check_looks_for_the_libraries_of_the_daemon(
     assert captured.err.endswith("; apt install libpcap0.8\n")
 
 
-@pytest.mark.usefixtures("present")
-def test_check_tries_the_kernel_features_of_the_daemon(
+@pytest.mark.usefixtures("host_interfaces")
+def test_check_reports_missing_kernel_features_of_the_daemon(
     settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Defect: check found no errors on a kernel without HTB, or IFB for uploads, and the daemon did not start."""
@@ -291,8 +291,8 @@ def test_check_tries_the_kernel_features_of_the_daemon(
     assert capsys.readouterr().err == f"{settings}: {words}\n"
 
 
-@pytest.mark.usefixtures("present")
-def test_check_notes_that_a_cap_applies_to_each_interface(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("host_interfaces")
+def test_check_reports_that_a_cap_applies_to_each_interface(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings.write_text(settings.read_text().replace("[wan0]", "[wan0, wan1]"))
     assert main(["check", "--config", str(settings)]) == 0
     (line,) = capsys.readouterr().err.splitlines()
@@ -323,15 +323,15 @@ def test_check_notes_that_a_cap_applies_to_each_interface(settings: Path, capsys
         ),
     ],
 )
-def test_broken_list_of_subflows_is_reported_by_line(
+def test_invalid_list_of_subflows_is_reported_with_its_line(
     settings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
 ) -> None:
-    broken = tmp_path / "subflows.yaml"
-    broken.write_text(text)
-    assert main(["plan", "--config", str(settings), "--subflows", str(broken)]) == 1
+    invalid = tmp_path / "subflows.yaml"
+    invalid.write_text(text)
+    assert main(["plan", "--config", str(settings), "--subflows", str(invalid)]) == 1
     printed = capsys.readouterr()
     assert not printed.out
-    assert f"{broken}{message}" in printed.err
+    assert f"{invalid}{message}" in printed.err
 
 
 @pytest.mark.parametrize("command", ["run", "check", "plan --live", "status", "cleanup", "quota show"])
@@ -364,16 +364,16 @@ def test_status_without_a_daemon_is_an_error(
 
 @pytest.mark.parametrize(("command", "status"), [("run", CONFIGURATION), ("check", FAILED)])
 def test_missing_interface_is_an_error_of_the_settings(
-    settings: Path, present: list[str], capsys: pytest.CaptureFixture[str], command: str, status: int
+    settings: Path, host_interfaces: list[str], capsys: pytest.CaptureFixture[str], command: str, status: int
 ) -> None:
-    present[:] = ["lo", "eth0"]
+    host_interfaces[:] = ["lo", "eth0"]
     assert main([command, "--config", str(settings)]) == status
     captured = capsys.readouterr()
     assert captured.err == f"{settings}:1: interfaces: there is no interface wan0 on this host; there are: eth0, lo\n"
     assert not captured.out
 
 
-@pytest.mark.usefixtures("present")
+@pytest.mark.usefixtures("host_interfaces")
 @pytest.mark.parametrize("command", ["run", "check"])
 def test_missing_group_is_an_error_of_the_settings(
     settings: Path, capsys: pytest.CaptureFixture[str], command: str
@@ -383,7 +383,7 @@ def test_missing_group_is_an_error_of_the_settings(
     assert f"{settings}:3: status_group: there is no group nobody-is-in-this" in capsys.readouterr().err
 
 
-def test_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_equals_the_version_in_pyproject(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     with (ROOT / "pyproject.toml").open("rb") as file:
@@ -402,11 +402,11 @@ def test_message_for_a_user_without_permission_names_the_group(
     settings = tmp_path / "throttler.yaml"
     settings.write_text(f"interfaces: [wan0]\npolicy: policy.yaml\nstatus_socket: {path}\n")
 
-    def refused(*_: object) -> bytes:
+    def refuse(*_: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
     path.touch()
-    monkeypatch.setattr("mptcp_common.status_client.ask_text", refused)
+    monkeypatch.setattr("mptcp_common.status_client.ask_text", refuse)
     assert main([*command, "--config", str(settings)]) == FAILED
     group = grp.getgrgid(path.stat().st_gid).gr_name
     assert (
@@ -415,7 +415,7 @@ def test_message_for_a_user_without_permission_names_the_group(
     )
 
 
-QUERYING = """
+QUERY_PROGRAM = """
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -429,9 +429,9 @@ print(code, sorted(heavy & sys.modules.keys()))
 
 
 @contextmanager
-def daemon_that_answers(path: Path, *pieces: bytes) -> Iterator[threading.Event]:
-    """Run a daemon at *path* that answers once: the first piece at once, the others when the event is set."""
-    go = threading.Event()
+def daemon_that_answers(path: Path, *parts: bytes) -> Iterator[threading.Event]:
+    """Run a daemon that sends one answer: its first part immediately, its other parts when the event is set."""
+    may_continue = threading.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -440,37 +440,35 @@ def daemon_that_answers(path: Path, *pieces: bytes) -> Iterator[threading.Event]
             client, _ = listener.accept()
             with client:
                 client.makefile("rb").readline()
-                client.sendall(pieces[0])
-                assert go.wait(60)
-                for piece in pieces[1:]:
-                    client.sendall(piece)
+                client.sendall(parts[0])
+                assert may_continue.wait(60)
+                for part in parts[1:]:
+                    client.sendall(part)
 
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            yield go
+            yield may_continue
         finally:
-            go.set()
+            may_continue.set()
             thread.join(60)
 
 
 def test_status_is_printed_without_loading_heavy_modules(tmp_path: Path) -> None:
     text = b'{"connections": [' + b" " * 200_000 + b"]}\n"
-    with daemon_that_answers(tmp_path / "s", text[:150_000], text[150_000:]) as go:
-        command = [sys.executable, "-c", QUERYING, str(tmp_path / "s")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as querying:
-            go.set()
-            printed, _ = querying.communicate()
+    with daemon_that_answers(tmp_path / "s", text[:150_000], text[150_000:]) as may_continue:
+        command = [sys.executable, "-c", QUERY_PROGRAM, str(tmp_path / "s")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            may_continue.set()
+            printed, _ = process.communicate()
     assert printed == text + b"0 []\n"
 
 
-@pytest.mark.parametrize(
-    "pieces", [[b'{"connections": [', b"{"], [b'{"connections": [{"token": "1"', b"}"], [b"", b""]]
-)
-def test_incomplete_status_answer_is_an_error(tmp_path: Path, pieces: list[bytes]) -> None:
-    with daemon_that_answers(tmp_path / "s", *pieces) as go:
-        go.set()
-        command = [sys.executable, "-c", QUERYING, str(tmp_path / "s")]
+@pytest.mark.parametrize("parts", [[b'{"connections": [', b"{"], [b'{"connections": [{"token": "1"', b"}"], [b"", b""]])
+def test_incomplete_status_answer_is_an_error(tmp_path: Path, parts: list[bytes]) -> None:
+    with daemon_that_answers(tmp_path / "s", *parts) as may_continue:
+        may_continue.set()
+        command = [sys.executable, "-c", QUERY_PROGRAM, str(tmp_path / "s")]
         completed = subprocess.run(command, capture_output=True, check=True)
     assert completed.stdout.endswith(b"1 []\n")
     words = "the answer ended too early, or the daemon is older than this command; then restart it"
@@ -480,9 +478,9 @@ def test_incomplete_status_answer_is_an_error(tmp_path: Path, pieces: list[bytes
 def test_kernel_error_is_printed_in_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(_: object) -> int:
+    def raise_kernel_error(_: object) -> int:
         raise KernelError("list TCP sockets: no")
 
-    monkeypatch.setattr("mptcp_throttler.cli.top.top", refused)
+    monkeypatch.setattr("mptcp_throttler.cli.top.top", raise_kernel_error)
     assert main(["top"]) == FAILED
     assert capsys.readouterr().err == "mptcp-throttler: list TCP sockets: no\n"

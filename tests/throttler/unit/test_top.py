@@ -20,7 +20,7 @@ def lines_of(answer: dict[str, Any], width: int = 80) -> list[str]:
     return [line.plain for line in table(answer, width)]
 
 
-def test_eighty_columns_show_changing_values_and_reasons() -> None:
+def test_table_of_eighty_columns_shows_values_and_reasons() -> None:
     assert lines_of(page(connection(), total=12)) == [
         " client, subflow       path        age  down    up  shr   rtt loss   cap state",
         "10.77.1.2  4f037d87  2 subflows  33.4M down  102k up  16.6MB  1m",
@@ -67,7 +67,7 @@ def test_upload_cap_has_its_own_line() -> None:
     assert lines[2].split()[-1] == "held", "the download's cap has its own state"
 
 
-def test_unknown_values_are_dashes() -> None:
+def test_unknown_values_are_shown_as_dashes() -> None:
     unknown = dict.fromkeys(("bytes_sent", "bytes_received", "rtt", "retransmits", "segments_out", "share", "path"))
     unknown |= dict.fromkeys(("rate_sent", "rate_received", "interface"))
     line = lines_of(page(connection(0, subflow("10.0.0.1:1", **unknown))))[2]
@@ -89,11 +89,11 @@ def test_numbers_fit_their_columns(value: float) -> None:
 
 
 def test_long_ipv6_addresses_keep_their_port() -> None:
-    long = "[2001:db8:1111:2222:3333:4444:5555:6666]:40000"
-    line = lines_of(page(connection(0, subflow(long))))[2]
+    long_address = "[2001:db8:1111:2222:3333:4444:5555:6666]:40000"
+    line = lines_of(page(connection(0, subflow(long_address))))[2]
     assert ":40000 " in line
     assert "…" in line
-    assert long in lines_of(page(connection(0, subflow(long))), width=140)[2]
+    assert long_address in lines_of(page(connection(0, subflow(long_address))), width=140)[2]
 
 
 def test_once_prints_one_table(
@@ -128,7 +128,7 @@ def test_once_prints_one_table(
 def test_unknown_name_is_reported_if_the_answer_is_empty(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], note: str
 ) -> None:
-    """Defect: with a mistyped rule name, the output looked as if the rule capped no subflow."""
+    """Defect: with a mistyped rule name, the output was that of a rule that caps no subflow."""
     policy = {"rules": ["night", "spare"], "paths_in_words": [{"path": "ethernet", "conditions": []}]}
     answers = {
         "connections": page(total=0),

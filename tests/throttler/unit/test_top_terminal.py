@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for ``top`` on a pseudo-terminal of 80 columns: it shows the answers, and restores the terminal."""
+"""Tests for ``top`` on a pseudo-terminal of 80 columns: its table, and restoring the terminal at exit."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from answering_socket import answering
 from status_answers import Answer, answer_pages_of
 
 TIME_LIMIT = 60.0
-"""Time limit in seconds, for a slow machine with two busy processors."""
-ALTERNATE, NORMAL = b"\x1b[?1049h", b"\x1b[?1049l"
+"""Time limit in seconds that is long enough for a slow, busy machine."""
+ALTERNATE_SCREEN, NORMAL_SCREEN = b"\x1b[?1049h", b"\x1b[?1049l"
 Requests = list[tuple[float, Answer]]
 CURSOR_OFF, CURSOR_ON = b"\x1b[?25l", b"\x1b[?25h"
 
@@ -52,21 +52,21 @@ class Terminal:
         os.write(self.controller, text.encode())
 
     def read(self, seconds: float) -> bool:
-        """Read the output. Return False if there was none for *seconds*."""
+        """Read the output. Return False if no output came for *seconds*."""
         if not select.select([self.controller], [], [], seconds)[0]:
             return False
         self.output += os.read(self.controller, 1 << 16)
         return True
 
     def wait_for(self, *texts: str) -> None:
-        """Wait until all of *texts* have appeared since the last call. Then forget the output."""
+        """Wait until the output since the last call contains all of *texts*. Then discard this output."""
         deadline = time.monotonic() + TIME_LIMIT
-        while not all(text in plain(self.output) for text in texts):
-            assert time.monotonic() < deadline, f"{texts} not in {plain(self.output)[-2000:]}"
+        while not all(text in without_escapes(self.output) for text in texts):
+            assert time.monotonic() < deadline, f"{texts} not in {without_escapes(self.output)[-2000:]}"
             self.read(0.2)
         self.output = b""
 
-    def end(self) -> int:
+    def wait_for_exit(self) -> int:
         """Wait until the command ends. Return its exit status."""
         deadline = time.monotonic() + TIME_LIMIT
         while (status := self.process.poll()) is None:
@@ -88,7 +88,7 @@ class Terminal:
         os.close(self._terminal)
 
 
-def plain(output: bytes) -> str:
+def without_escapes(output: bytes) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode(errors="replace"))
 
 
@@ -107,7 +107,7 @@ def running_top(
 def is_restored(terminal: Terminal, output: bytes) -> bool:
     return (
         terminal.modes == terminal.initial_modes
-        and output.count(ALTERNATE) == output.count(NORMAL) > 0
+        and output.count(ALTERNATE_SCREEN) == output.count(NORMAL_SCREEN) > 0
         and output.rindex(CURSOR_ON) > output.rindex(CURSOR_OFF)
     )
 
@@ -123,20 +123,20 @@ def test_top_updates_once_a_second(tmp_path: Path) -> None:
             terminal.type("x\x1b[A")
             terminal.wait_for("10000 connections")
             terminal.type("q")
-            assert terminal.end() == 0
+            assert terminal.wait_for_exit() == 0
         finally:
             terminal.close()
-    assert len(requests) >= 2, "the output of one answer may come in several pieces"
+    assert len(requests) >= 2, "one table may arrive in several reads"
     times = [time for time, _ in requests]
     assert min(later - earlier for earlier, later in pairwise(times)) > 0.8, (
-        "top sends one request a second, whatever is typed"
+        "top sends one request per second, even if keys are pressed"
     )
     for _, request in requests:
         assert request == {"query": "connections", "sort": "bytes", "limit": 24, "client": "10.77.1.2"}
 
 
 @pytest.mark.parametrize(
-    ("end", "status"),
+    ("exit_cause", "status"),
     [
         ("q", 0),
         ("\x03", 0),
@@ -145,23 +145,23 @@ def test_top_updates_once_a_second(tmp_path: Path) -> None:
         (signal.SIGQUIT, 128 + signal.SIGQUIT),
     ],
 )
-def test_terminal_is_restored_on_every_exit(tmp_path: Path, end: str | signal.Signals, status: int) -> None:
+def test_terminal_is_restored_on_every_exit(tmp_path: Path, exit_cause: str | signal.Signals, status: int) -> None:
     with running_top(tmp_path) as (terminal, _):
         terminal.wait_for("10000 connections")
         assert terminal.modes != terminal.initial_modes
-        if isinstance(end, str):
-            terminal.type(end)
+        if isinstance(exit_cause, str):
+            terminal.type(exit_cause)
         else:
-            terminal.process.send_signal(end)
-        terminal.output = ALTERNATE
-        assert terminal.end() == status
-        assert is_restored(terminal, ALTERNATE + CURSOR_OFF + terminal.output[len(ALTERNATE) :])
+            terminal.process.send_signal(exit_cause)
+        terminal.output = ALTERNATE_SCREEN
+        assert terminal.wait_for_exit() == status
+        assert is_restored(terminal, ALTERNATE_SCREEN + CURSOR_OFF + terminal.output[len(ALTERNATE_SCREEN) :])
 
 
 def test_terminal_is_restored_after_an_unexpected_answer(tmp_path: Path) -> None:
     invalid_answer = {"schema": 2, "time": 0.0, "total": 1, "connections": [{}]}
     with running_top(tmp_path, lambda request: invalid_answer) as (terminal, _):
-        assert terminal.end() != 0
+        assert terminal.wait_for_exit() != 0
         assert is_restored(terminal, terminal.output)
 
 
@@ -173,19 +173,19 @@ def test_top_waits_for_a_daemon(tmp_path: Path) -> None:
             terminal.wait_for("3 connections")
         terminal.wait_for("no daemon answers at")
         terminal.type("q")
-        assert terminal.end() == 0
+        assert terminal.wait_for_exit() == 0
     finally:
         terminal.close()
 
 
-def test_top_can_be_ended_while_the_daemon_hangs(tmp_path: Path) -> None:
+def test_top_can_be_quit_while_the_daemon_does_not_answer(tmp_path: Path) -> None:
     may_answer = threading.Event()
 
-    def hang(request: dict[str, Any]) -> dict[str, Any]:
+    def answer_later(request: dict[str, Any]) -> dict[str, Any]:
         assert may_answer.wait(TIME_LIMIT)
         return answer_pages_of(1)(request)
 
-    with running_top(tmp_path, hang) as (terminal, requests):
+    with running_top(tmp_path, answer_later) as (terminal, requests):
         terminal.wait_for("querying")
         deadline = time.monotonic() + TIME_LIMIT
         while not requests:
@@ -193,5 +193,5 @@ def test_top_can_be_ended_while_the_daemon_hangs(tmp_path: Path) -> None:
             terminal.read(0.05)
         terminal.type("\x1a")
         terminal.type("\x03")
-        assert terminal.end() == 0
+        assert terminal.wait_for_exit() == 0
         may_answer.set()

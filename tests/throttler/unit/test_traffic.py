@@ -64,7 +64,7 @@ class Scene:
     def sample(self, *sockets: tuple[FourTuple, int, int, int]) -> None:
         """Sample *sockets*, each given as subflow, cookie, acknowledged bytes and received bytes."""
         self.now += 1.0
-        found = {
+        sampled_sockets = {
             each[0]: KernelSubflow(
                 self.tokens.get(each[0], 1),
                 each[0],
@@ -80,7 +80,7 @@ class Scene:
             )
             for each in sockets
         }
-        for _ in self.traffic.observe(Samples(self.now, found, True)):
+        for _ in self.traffic.observe(Samples(self.now, sampled_sockets, True)):
             pass
 
     @property
@@ -134,7 +134,7 @@ def test_meter_adds_the_bytes_after_the_last_sample() -> None:
     scene.sample((FIRST, 1, 1_000, 0))
     scene.decide(7)
     scene.traffic.socket_closed(1, (FIRST.remote, FIRST.remote_port, FIRST.local_port), 1_300, 5)
-    # This socket was never sampled. Only the meter reports it, at its end.
+    # This socket was never sampled. Only the meter reports it, when it is closed.
     scene.traffic.socket_closed(2, (SECOND.remote, SECOND.remote_port, SECOND.local_port), 50, 0)
     assert scene.path == (1_350, 5)
     assert scene.cap() == 1_350
@@ -150,29 +150,29 @@ def test_meter_may_report_a_socket_before_the_tracker_reports_its_close() -> Non
     assert scene.path == (4_000, 0)
 
 
-def test_socket_is_reported_once_and_not_confused_with_another() -> None:
+def test_closed_socket_counts_once_although_another_socket_had_its_port() -> None:
     scene = Scene()
     scene.decide(7, verdict(FIRST))
     scene.sample((FIRST, 1, 1_000, 0))
     scene.decide(7)
-    end = (FIRST.remote, FIRST.remote_port, FIRST.local_port)
-    scene.traffic.socket_closed(5, end, 70_000, 0)  # In between, another socket had the port.
-    scene.traffic.socket_closed(1, end, 1_100, 0)
-    scene.traffic.socket_closed(1, end, 1_100, 0)
+    addresses = (FIRST.remote, FIRST.remote_port, FIRST.local_port)
+    scene.traffic.socket_closed(5, addresses, 70_000, 0)  # In between, another socket had the port.
+    scene.traffic.socket_closed(1, addresses, 1_100, 0)
+    scene.traffic.socket_closed(1, addresses, 1_100, 0)
     assert scene.path == (1_100, 0)
 
 
-def test_report_is_not_used_for_the_next_socket_with_the_same_end() -> None:
+def test_report_is_not_used_for_the_next_socket_with_the_same_ports() -> None:
     scene = Scene()
-    end = (FIRST.remote, FIRST.remote_port, FIRST.local_port)
+    addresses = (FIRST.remote, FIRST.remote_port, FIRST.local_port)
     scene.decide(7, verdict(FIRST))
     scene.sample((FIRST, 1, 1_000, 0))
-    scene.traffic.socket_closed(1, end, 1_500, 0)
+    scene.traffic.socket_closed(1, addresses, 1_500, 0)
     scene.decide(7)
     # This connection is never sampled, and has ended before the meter reports it.
     scene.decide(8, verdict(FIRST))
     scene.decide(8)
-    scene.traffic.socket_closed(2, end, 40, 0)
+    scene.traffic.socket_closed(2, addresses, 40, 0)
     assert scene.path == (1_540, 0)
 
 
@@ -187,7 +187,7 @@ def test_counting_restarts_on_a_reused_port() -> None:
     assert scene.path == (1_400, 0)
 
 
-def test_sockets_closed_long_ago_are_forgotten() -> None:
+def test_sockets_closed_long_ago_are_removed() -> None:
     scene = Scene()
     scene.decide(7, verdict(FIRST))
     scene.sample((FIRST, 1, 1_000, 0))
@@ -203,8 +203,8 @@ def test_sockets_closed_long_ago_are_forgotten() -> None:
     assert len(scene.traffic._reported) == 0
 
 
-def test_socket_that_closes_long_after_its_subflow_counts() -> None:
-    """The tracker knows at once that the subflow has ended, but the kernel continues to send its queued data."""
+def test_socket_counts_if_it_closes_long_after_its_subflow_ended() -> None:
+    """The subflow has ended for the tracker, but the kernel continues to send its queued data."""
     scene = Scene()
     scene.decide(7, verdict(FIRST))
     scene.sample((FIRST, 1, 1_000, 0))
@@ -222,7 +222,7 @@ def test_counts_are_current_if_no_socket_is_open() -> None:
     counted = scene.traffic.counted_at
     scene.now += 1.0
     scene.traffic.note_all_reported()
-    assert scene.traffic.counted_at == counted, "an open socket needs a sweep first"
+    assert scene.traffic.counted_at == counted, "the bytes of an open socket are counted only by a sweep"
     scene.decide(7)
     scene.now += 1.0
     scene.traffic.note_all_reported()
@@ -240,7 +240,7 @@ def test_number_of_unreported_closed_sockets_is_bounded() -> None:
     assert scene.path == (5, 0)
 
 
-def test_reports_of_plain_tcp_are_forgotten_without_samples() -> None:
+def test_reports_of_plain_tcp_sockets_are_removed_without_samples() -> None:
     scene = Scene()
     for number in range(1_000):
         scene.now += 1.0
@@ -249,7 +249,7 @@ def test_reports_of_plain_tcp_are_forgotten_without_samples() -> None:
     assert len(scene.traffic._reported) <= 4 * (traffic.REPORTED_SECONDS + 1)
 
 
-def test_sweeps_are_requested_at_a_bounded_cost() -> None:
+def test_slow_sweeps_are_requested_less_often() -> None:
     scene = Scene()
     assert not scene.traffic.watches_any(), "no subflow exists"
     scene.decide(7, verdict(FIRST))
@@ -280,50 +280,50 @@ def test_uploads_count_for_no_cap_after_a_policy_without_upload_rules() -> None:
 
 
 def test_start_of_a_cap_is_the_start_of_its_rate() -> None:
-    """Defect: the start of a cap was reported as the start of the cap before it.
+    """Defect: the start of the previous cap was reported as the start of a cap.
 
-    For example, a reload or a budget step replaced a cap of 5 Mbit/s by one of 2 Mbit/s.
+    For example, a reload or a budget step replaced a cap of 5 Mbit/s with a cap of 2 Mbit/s.
     """
     scene = Scene()
     slower, onset = replace(THROTTLE, ceil=500_000), replace(THROTTLE, landing=Onset.IMMEDIATE)
 
     def age(throttle: Throttle, **scope: Any) -> float:
-        """Decide, ten seconds later, that both subflows have the cap. Return for how long they have had it."""
+        """Ten seconds later, give both subflows the cap. Return the age of this cap in seconds."""
         scene.now += 10.0
         capped = []
         for each in (verdict(FIRST), verdict(SECOND)):
             assert each.scope is not None
             capped.append(replace(each, throttle=throttle, scope=replace(each.scope, **scope)))
         scene.decide(7, *capped)
-        one, other = (scene.traffic.cap_since(each, Direction.DOWN) for each in (FIRST, SECOND))
-        assert one == other
-        assert one is not None
-        return scene.now - one
+        first, second = (scene.traffic.cap_since(each, Direction.DOWN) for each in (FIRST, SECOND))
+        assert first == second
+        assert first is not None
+        return scene.now - first
 
     assert [age(THROTTLE), age(THROTTLE), age(onset)] == [0, 10, 20]
     assert [age(slower), age(slower)] == [0, 10], "the age of a new rate starts at 0"
     assert [age(slower, step=1_000), age(slower, step=1_000), age(slower, step=2_000)] == [0, 10, 0]
     balanced = {"share": Share.CONNECTION, "member": (7, "a")}
     assert [age(THROTTLE, **balanced), age(slower, **balanced)] == [0, 10], (
-        "load balancing changes its rate many times a minute"
+        "load balancing changes the rate many times per minute"
     )
 
 
-def test_cap_named_by_a_dry_run_starts_when_it_is_enforced() -> None:
+def test_cap_of_a_dry_run_starts_when_the_dry_run_ends() -> None:
     """Defect: after a dry run, explain reported that the cap had been in force since the dry run."""
     scene = Scene()
     verdicts = [verdict(FIRST), verdict(FIRST, direction=Direction.UP), verdict(SECOND, cap=False)]
 
     def ages(*, dry: bool) -> list[float]:
-        """Decide in the same way ten seconds later.
+        """Ten seconds later, repeat the decision.
 
-        Return how long the caps down and up, and the lack of a cap, have lasted.
+        Return for how many seconds the subflow has had its download cap, had its upload cap, and had no cap.
         """
         scene.now += 10.0
         scene.is_dry = dry
         scene.decide(7, *verdicts)
-        asked = ((FIRST, Direction.DOWN), (FIRST, Direction.UP), (SECOND, Direction.DOWN))
-        return [scene.now - (scene.traffic.cap_since(*each) or 0.0) for each in asked]
+        requested = ((FIRST, Direction.DOWN), (FIRST, Direction.UP), (SECOND, Direction.DOWN))
+        return [scene.now - (scene.traffic.cap_since(*each) or 0.0) for each in requested]
 
     assert [ages(dry=True), ages(dry=True)] == [[0, 0, 0], [10, 10, 10]]
     assert [ages(dry=False), ages(dry=False)] == [[0, 0, 20], [10, 10, 30]], (
@@ -347,7 +347,7 @@ def test_subflow_that_moves_to_another_interface_counts_there() -> None:
     assert {key.interface: total.subflows for key, total in scene.traffic.paths.items()} == {"w0": 0, "w1": 1}
 
 
-def test_totals_in_use_outlive_unused_ones() -> None:
+def test_totals_in_use_are_kept_when_unused_totals_are_removed() -> None:
     scene = Scene()
     scene.decide(8, verdict(SECOND))
     for number in range(traffic.MAX_CAPS + 10):
@@ -368,13 +368,13 @@ _step = st.one_of(
 def test_totals_never_decrease(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     scene = Scene()
     before = [0, 0, 0]
-    for what, *rest in steps:
-        if what == "decide":
+    for kind, *rest in steps:
+        if kind == "decide":
             token, subflow, cap = rest
             scene.decide(token, verdict(subflow, cap=cap))
-        elif what == "end":
+        elif kind == "end":
             scene.decide(rest[0])
-        elif what == "sample":
+        elif kind == "sample":
             subflow, cookie, octets = rest
             scene.sample((subflow, cookie, octets, octets // 2))
         else:
@@ -385,7 +385,7 @@ def test_totals_never_decrease(steps: list[tuple]) -> None:  # type: ignore[type
         totals = scene.path
         cap = scene.traffic.caps.get(CapKey("cap", "a", Direction.DOWN))
         now = [*totals, 0 if cap is None else cap.bytes]
-        assert all(one <= other for one, other in zip(before, now, strict=True))
+        assert all(earlier <= later for earlier, later in zip(before, now, strict=True))
         before = now
 
 
@@ -402,7 +402,7 @@ _decision = st.tuples(
 
 @given(st.lists(_decision, max_size=30))
 def test_subflow_counts_of_paths_and_caps_agree_with_the_verdicts(decisions: list[tuple]) -> None:  # type: ignore[type-arg]
-    """Subflows change their path, lose caps, end and return. Each connection has its own ports."""
+    """Subflows change their path, lose caps, end and begin. Each connection has its own ports."""
     scene = Scene()
     for token, uploads, subflows in decisions:
         down = [(four_tuple("10.1.0.1", 10 * token + each), path, cap) for each, path, cap, _ in subflows]

@@ -83,7 +83,7 @@ def test_lower_cap_changes_its_class_after_all_transitions() -> None:
     planner.complete(subflow(2))
     assert [spec.rate for spec in planner.classes.desired.values()] == [1_000_000]
     planner.set_policy(policy(rule()))
-    assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000], "a higher cap applies at once"
+    assert [spec.rate for spec in planner.classes.desired.values()] == [5_000_000], "a higher cap applies immediately"
 
 
 def test_lower_cap_changes_its_class_when_pending_users_end() -> None:
@@ -95,7 +95,7 @@ def test_lower_cap_changes_its_class_when_pending_users_end() -> None:
     assert [spec.rate for spec in planner.classes.desired.values()] == [1_000_000]
 
 
-def test_cap_with_landing_at_once_has_no_transition() -> None:
+def test_cap_with_immediate_landing_has_no_transition() -> None:
     immediate = rule(cap=a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     planner = soft_planner(immediate)
     planner.set_verdicts(1, [verdict(1, immediate)], NOW)
@@ -113,7 +113,7 @@ class Scene:
         self.cookies: dict[FourTuple, int] = {}
         self.limits: dict[int, SocketLimit] = {}
         self.applies_limits = applies_limits
-        self.vanished: set[FourTuple] = set()
+        self.stalled: set[FourTuple] = set()
         self.acked: dict[FourTuple, int] = {}
         self.plan_changes = self.urgent_changes = 0
         self.sampled = 0
@@ -126,7 +126,7 @@ class Scene:
         limit = self.limits.get(cookie, NO_LIMIT)
         if self.applies_limits and limit.rate is not None:
             tcp = tcp._replace(max_pacing_rate=limit.rate, pacing_rate=limit.rate, not_sent=limit.not_sent or 50_000)
-        if four_tuple not in self.vanished:
+        if four_tuple not in self.stalled:
             self.acked[four_tuple] = self.acked.get(four_tuple, 0) + 1448
         acked = self.acked.get(four_tuple, 0)
         return KernelSubflow(1, four_tuple, True, 0, 0, False, read, acked, cookie=cookie, tcp=tcp)
@@ -139,12 +139,12 @@ class Scene:
         self.urgent_changes += changes.is_urgent
 
     def observe(self, queried: Iterable[FourTuple], now: float, read: float | None = None) -> None:
-        """Sample the sockets *queried*. *read*: the time when the sockets were read, if it is not *now*."""
-        wanted = list(queried)
+        """Sample the sockets *queried*. *read*: the time when the sockets were read (default *now*)."""
+        requested = list(queried)
         read = now if read is None else read
-        found = {each: sample for each in wanted if (sample := self.sample(each, read)) is not None}
-        self.sampled += len(wanted)
-        for changes in self.transitions.observe(wanted, found, now):
+        samples = {each: sample for each in requested if (sample := self.sample(each, read)) is not None}
+        self.sampled += len(requested)
+        for changes in self.transitions.observe(requested, samples, now):
             self.perform(changes)
 
     def watched(self) -> list[FourTuple]:
@@ -161,7 +161,7 @@ class Scene:
                 self.tcp[four_tuple] = tcp._replace(not_sent=max(0, tcp.not_sent - 250_000))
 
 
-def test_subflow_in_full_flight_is_capped_within_a_second() -> None:
+def test_subflow_with_much_data_in_flight_is_capped_within_a_second() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = MUCH_IN_FLIGHT
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
@@ -174,7 +174,7 @@ def test_subflow_in_full_flight_is_capped_within_a_second() -> None:
     assert scene.plan_changes == 1
 
 
-def test_idle_subflow_is_capped_and_paced_at_once() -> None:
+def test_idle_subflow_is_capped_and_paced_immediately() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
@@ -184,27 +184,27 @@ def test_idle_subflow_is_capped_and_paced_at_once() -> None:
 
 
 @pytest.mark.parametrize("has_cap", [True, False])
-def test_resting_subflow_is_used_again_at_once(has_cap: bool) -> None:
+def test_resting_subflow_is_used_immediately_after_its_rest(has_cap: bool) -> None:
     """With a limit of 0, the scheduler gives the subflow no data.
 
-    Since it is then idle, a new limit must take effect at once.
+    Since the subflow is then idle, a new limit must take effect immediately.
     """
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
-    awake = verdict(1, rule()) if has_cap else uncapped(1, rule())
-    scene.planner.set_verdicts(1, [awake], NOW)
+    verdict_without_rest = verdict(1, rule()) if has_cap else uncapped(1, rule())
+    scene.planner.set_verdicts(1, [verdict_without_rest], NOW)
     scene.run(0.1)
-    scene.planner.set_verdicts(1, [replace(awake, rests=True)], NOW)
+    scene.planner.set_verdicts(1, [replace(verdict_without_rest, rests=True)], NOW)
     scene.run(0.1)
     assert scene.limits == {1: SocketLimit(0, 1)}
     assert scene.urgent_changes
     assert (subflow(1) in scene.planner.entries.desired) is has_cap
     scene.urgent_changes = 0
-    scene.planner.set_verdicts(1, [awake], NOW)
+    scene.planner.set_verdicts(1, [verdict_without_rest], NOW)
     scene.perform(scene.transitions.follow(1.0))
     assert scene.limits == {1: SocketLimit(5_000_000) if has_cap else NO_LIMIT}
     assert scene.urgent_changes
-    scene.planner.set_verdicts(1, [replace(awake, rests=True)], NOW)
+    scene.planner.set_verdicts(1, [replace(verdict_without_rest, rests=True)], NOW)
     scene.run(0.1)
     scene.urgent_changes = 0
     scene.planner.set_verdicts(1, (), NOW)
@@ -216,7 +216,7 @@ def test_resting_subflow_is_used_again_at_once(has_cap: bool) -> None:
     assert not scene.limits
 
 
-def test_join_accepted_at_rest_without_a_cap_is_released() -> None:
+def test_new_subflow_without_a_cap_does_not_stay_at_rest() -> None:
     scene = Scene(rule())
     scene.planner.joins_rest = True
     scene.tcp[subflow(1)] = IDLE._replace(max_pacing_rate=0)
@@ -226,7 +226,7 @@ def test_join_accepted_at_rest_without_a_cap_is_released() -> None:
     assert scene.urgent_changes
 
 
-def test_subflow_without_a_socket_is_capped_at_once() -> None:
+def test_subflow_without_a_socket_is_capped_immediately() -> None:
     scene = Scene(rule())
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
     scene.run(0.01)
@@ -272,7 +272,7 @@ def test_released_idle_socket_is_sampled_at_growing_intervals() -> None:
     assert scene.limits == {1: NO_LIMIT}
 
 
-def test_socket_on_a_reused_port_does_not_get_the_old_limit() -> None:
+def test_new_socket_on_a_port_does_not_get_the_limit_of_the_old_socket() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)
@@ -299,21 +299,21 @@ def test_simultaneous_subflows_get_equal_shares() -> None:
 def test_level_of_a_cap_is_computed_once_for_all_new_subflows(monkeypatch: pytest.MonkeyPatch) -> None:
     user_counts: list[int] = []
 
-    def counted(ceil: int, demands: list[int | None]) -> int:
+    def count_users(ceil: int, demands: list[int | None]) -> int:
         user_counts.append(len(demands))
         return max_min_level(ceil, demands)
 
-    monkeypatch.setattr(downloads, "max_min_level", counted)
+    monkeypatch.setattr(downloads, "max_min_level", count_users)
     scene = Scene(rule())
     tuples = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\1", 1024 + number) for number in range(2000)]
     for number, each in enumerate(tuples):
         scene.planner.set_verdicts(number, [replace(verdict(1, rule()), four_tuple=each)], NOW)
     scene.perform(scene.transitions.follow(0.0))
-    found = {
+    samples = {
         each: KernelSubflow(1, each, True, 0, 0, False, 0.0, cookie=number + 1, tcp=IDLE)
         for number, each in enumerate(tuples)
     }
-    for limits in scene.transitions.observe(tuples, found, 0.0):
+    for limits in scene.transitions.observe(tuples, samples, 0.0):
         scene.perform(limits)
     assert len(scene.planner.entries.desired) == 2000
     assert user_counts == [2000], "one computation per subflow would make the work quadratic"
@@ -329,7 +329,7 @@ def test_subflow_without_samples_is_capped_after_the_timeout() -> None:
     assert set(scene.planner.entries.desired) == {subflow(1)}
 
 
-def test_caps_begin_at_once_if_limits_are_refused() -> None:
+def test_caps_begin_immediately_if_limits_are_refused() -> None:
     scene = Scene(rule())
     for number in (1, 2):
         scene.tcp[subflow(number)] = MUCH_IN_FLIGHT
@@ -365,7 +365,7 @@ def test_lower_cap_does_not_wait_for_new_subflows() -> None:
     assert [spec.rate for spec in planner.classes.desired.values()] == [1_000_000]
 
 
-def test_subflow_in_a_transition_to_another_cap_keeps_the_old_one() -> None:
+def test_subflow_in_a_transition_to_another_cap_keeps_the_old_cap() -> None:
     first_rule, other_rule = rule("one"), rule("other", cap=throttle(1_000_000))
     scene = Scene(first_rule)
     scene.tcp[subflow(1)] = MUCH_IN_FLIGHT
@@ -380,7 +380,7 @@ def test_subflow_in_a_transition_to_another_cap_keeps_the_old_one() -> None:
     assert scene.planner.entries.desired == {subflow(1): entry}
     assert entry.minor in scene.planner.classes.desired
     assert scene.limits[1].rate is not None
-    assert scene.limits[1].rate <= 5_000_000, "the subflow is never without a limit in between"
+    assert scene.limits[1].rate <= 5_000_000, "during the transition, the subflow always has a limit"
     scene.run(2.0, start=2.1)
     (new_entry,) = scene.planner.entries.desired.values()
     assert new_entry.minor != entry.minor
@@ -388,7 +388,7 @@ def test_subflow_in_a_transition_to_another_cap_keeps_the_old_one() -> None:
     assert set(scene.planner.classes.desired) == {new_entry.minor}
 
 
-def test_subflow_that_regains_its_cap_between_slices_starts_again() -> None:
+def test_subflow_that_loses_and_gets_its_cap_between_slices_restarts_the_transition() -> None:
     scene = Scene(rule())
     scene.tcp[subflow(1)] = IDLE
     scene.planner.set_verdicts(1, [verdict(1, rule())], NOW)

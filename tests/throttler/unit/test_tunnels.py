@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for tunnels under the policy: the tunnel daemon's answers become connections, and it gets the decisions."""
+"""Tests for tunnels as connections: reading the tunnel daemon's paths, and sending it the classes for them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def udp(remote: str) -> FourTuple:
     return FourTuple(PROXY, PORT, ip_address(remote).packed, PORT)
 
 
-# The tracker must have the paths of the tunnel daemon's last answer.
+# Random answers of the tunnel daemon. The tracker must have the paths of the last answer.
 
 paths = st.lists(
     st.fixed_dictionaries(
@@ -65,25 +65,32 @@ def with_unique_ids(name: str, paths: list[dict[str, Any]]) -> list[dict[str, An
     return [each | {"id": 100 * each["id"] + 10 * each["number"] + len(name)} for each in paths]
 
 
-RELAY_TUNNEL = {"name": "far", "role": "relay", "paths": [{"path": "dsl", "number": 0, "id": 0, "local": None}]}
+RELAY_TUNNEL = {"name": "at-relay", "role": "relay", "paths": [{"path": "dsl", "number": 0, "id": 0, "local": None}]}
 answers = st.dictionaries(st.sampled_from(("home", "office")), paths).map(
-    lambda given: {
+    lambda paths_of_tunnels: {
         "tunnels": [
             RELAY_TUNNEL,
-            *({"name": name, "role": "proxy", "paths": with_unique_ids(name, each)} for name, each in given.items()),
+            *(
+                {"name": name, "role": "proxy", "paths": with_unique_ids(name, each)}
+                for name, each in paths_of_tunnels.items()
+            ),
         ]
     }
 )
-broken = st.sampled_from(({}, {"tunnels": [{}]}, {"tunnels": [{"name": "home", "paths": [{"number": "x"}]}]}))
+invalid_answers = st.sampled_from(({}, {"tunnels": [{}]}, {"tunnels": [{"name": "home", "paths": [{"number": "x"}]}]}))
 TCP = KernelSubflow(7, four_tuple("10.1.0.1"), True, 0, 0, False, 0.0)
 
 
 @settings(max_examples=examples(200))
-@given(st.lists(st.tuples(st.one_of(answers, answers, broken, st.just("resync")), st.floats(0.1, 20)), max_size=12))
+@given(
+    st.lists(
+        st.tuples(st.one_of(answers, answers, invalid_answers, st.just("resync")), st.floats(0.1, 20)), max_size=12
+    )
+)
 def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]) -> None:
     table, tracker, now = TunnelTable([PORT]), Tracker([3128, PORT]), 100.0
     tracker.resync([TCP], now)
-    last: dict[FourTuple, tuple[str, int]] = {}
+    expected_paths: dict[FourTuple, tuple[str, int]] = {}
     activity: dict[int, tuple[tuple[int, int], float]] = {}
     for step, seconds in steps:
         now += seconds
@@ -97,7 +104,7 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
                 kernel_events = []
             else:
                 activity = dict(_activity_of(step, activity, now))
-                last = dict(_expected_paths(step, activity, now))
+                expected_paths = dict(_expected_paths(step, activity, now))
             events += [each for event in kernel_events for each in tracker.apply_event(event)]
             if tracker.needs_resync:
                 events += tracker.resync([TCP, *(each.socket for each in table.paths.values())], now)
@@ -108,14 +115,14 @@ def test_tracker_has_the_paths_of_the_last_answer(steps: list[tuple[Any, float]]
             for each in tunnels
             for subflow in each.subflows
         }
-        assert tracked == last
-        assert len(tunnels) == len({name for name, _ in last.values()}), "each tunnel is one connection"
+        assert tracked == expected_paths
+        assert len(tunnels) == len({name for name, _ in expected_paths.values()}), "each tunnel is one connection"
 
 
 def _activity_of(
     answer: dict[str, Any], before: dict[int, tuple[tuple[int, int], float]], now: float
 ) -> Iterator[tuple[int, tuple[tuple[int, int], float]]]:
-    """Yield for each path the bytes that it had carried, and when it was last alive."""
+    """Yield for each path its byte counts, and the time when data last arrived on it."""
     for tunnel in answer["tunnels"][1:]:
         for path in tunnel["paths"]:
             if path["local_port"] == PORT:
@@ -139,18 +146,18 @@ def _expected_paths(
 
 def scenario(test: Callable[[Path, pytest.MonkeyPatch], Awaitable[None]]) -> Callable[[Path, pytest.MonkeyPatch], None]:
     @wraps(test)
-    def wrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(component, "QUERY_SECONDS", 0.01)
         asyncio.run(test(tmp_path, monkeypatch))  # type: ignore[arg-type]
 
-    return wrapped
+    return run_test
 
 
 def kernel_with_tunnel() -> FakeKernel:
     kernel = FakeKernel()
     kernel.sockets.connect(7, "10.1.0.1", "10.2.0.1")
-    kernel.tunnels.path("home", 0, "10.1.0.9")
-    kernel.tunnels.path("home", 1, "10.2.0.9")
+    kernel.tunnels.add_path("home", 0, "10.1.0.9")
+    kernel.tunnels.add_path("home", 1, "10.2.0.9")
     return kernel
 
 
@@ -187,7 +194,7 @@ async def test_tunnel_path_shares_the_class_of_its_cap_and_is_not_paced(
 
 
 @scenario
-async def test_tunnel_is_shown_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queries_report_the_name_of_a_tunnel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = kernel_with_tunnel()
     kernel.tunnels.tunnels["home"][1] |= {"bytes_sent": 700, "bytes_received": 11}
     async with running(tmp_path, BOTH_WAYS, kernel, TUNNELS) as scene:
@@ -227,51 +234,51 @@ async def test_budget_counts_tunnels_and_connections_once(tmp_path: Path, monkey
         + ("{after: 1 MB, throttle: {rate: 1 Mbit/s}}]}}]\n"),
     )
     home = kernel.tunnels.tunnels["home"]
-    home[0] |= {"id": 5, "bytes_sent": 50_000_000}  # The path carried these bytes long before.
+    home[0] |= {"id": 5, "bytes_sent": 50_000_000}  # The path carried these bytes before the daemon started.
 
-    def used(scene: Scene) -> int:
+    def used_bytes(scene: Scene) -> int:
         return sum(scene.engine.budget_stage.accounts.used.values())
 
     async with running(tmp_path, policy, kernel, TUNNELS) as scene:
         home[0]["bytes_sent"] += 1000
         kernel.sockets.carry(four_tuple("10.1.0.1"), 200)
-        await until(lambda: used(scene) == 1200)
+        await until(lambda: used_bytes(scene) == 1200)
     home[0]["bytes_sent"] += 30
     async with running(tmp_path, policy, kernel, TUNNELS) as scene:
         home[1]["bytes_received"] += 4
-        await until(lambda: used(scene) == 1234)
+        await until(lambda: used_bytes(scene) == 1234)
         home[1] |= {"id": 6, "remote": "10.2.0.10", "bytes_received": 0}
         home[1] |= {"id": (1 << 61) + 7777, "bytes_sent": 766}
-        await until(lambda: used(scene) == 2000)
+        await until(lambda: used_bytes(scene) == 2000)
         home[0]["bytes_sent"] += 998_000
         await until(lambda: len(kernel.tunnels.classes) == 2)
         assert four_tuple("10.1.0.1") in kernel.netfilter.entries
 
 
 @scenario
-async def test_path_that_returns_after_it_was_forgotten_is_counted_once(
+async def test_bytes_of_a_path_that_ends_and_returns_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect: all bytes that the path had ever carried were counted again."""
+    """Defect: all bytes that the path had ever carried were counted a second time."""
     monkeypatch.setattr(budget, "FORGET_SECONDS", 0.0)
     kernel = kernel_with_tunnel()
     policy = PATHS + "rules: [{name: v, budget: {period: day, steps: [{after: 1 GB, throttle: {rate: 1 Mbit/s}}]}}]\n"
     home = kernel.tunnels.tunnels["home"]
 
-    def used(scene: Scene) -> int:
+    def used_bytes(scene: Scene) -> int:
         return sum(scene.engine.budget_stage.accounts.used.values())
 
     async with running(tmp_path, policy, kernel, TUNNELS) as scene:
         home[0]["bytes_sent"] = 1000
-        await until(lambda: used(scene) == 1000)
+        await until(lambda: used_bytes(scene) == 1000)
         removed_path = home.pop(0)
         await until(lambda: not scene.engine.budget_stage.sockets.counters)
         home.insert(0, removed_path | {"bytes_sent": 1050})
         await until(lambda: len(tunnel_of(scene)["subflows"]) == 2)
         await until(lambda: bool(scene.engine.budget_stage.sockets.counters))
         home[0]["bytes_sent"] += 7
-        await until(lambda: used(scene) >= 1007)
-        assert used(scene) == 1007
+        await until(lambda: used_bytes(scene) >= 1007)
+        assert used_bytes(scene) == 1007
 
 
 @scenario
@@ -311,7 +318,7 @@ async def test_class_of_a_killed_throttlers_tunnel_is_adopted(tmp_path: Path, mo
         assert [class_id & 0xFFFF for class_id, _ in kernel.tunnels.classes.values()] == [0x4321]
 
 
-def test_tunnel_port_must_differ_from_the_proxys() -> None:
+def test_tunnel_port_must_differ_from_the_ports_of_the_proxy() -> None:
     text = "interfaces: [w0]\npolicy: p\ntunnel_ports: [51820, 3128]\n"
     with pytest.raises(DocumentError) as caught:
         load_settings(text, "throttler.yaml")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the guard on uploads, with simulated samples: caps are relaxed if the other path degrades."""
+"""Tests for the guard on uploads, with simulated samples: if the other path degrades, caps are relaxed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from sampling import IDLE, MBIT, NOW, four_tuple, sampled
+from sampling import IDLE, MBIT, READ_AT_SAMPLE, four_tuple, make_samples
 
 from mptcp_throttler.mptcp.model import FourTuple, KernelSubflow
 from mptcp_throttler.policy.model import Direction, Guard, Share
@@ -30,7 +30,7 @@ HEADERS = 0.94
 IN_FLIGHT = 400_000
 """Bytes in flight on Wi-Fi when it failed."""
 START = (1 << 64) - 5_000_000
-"""Initial data sequence number. It may be any number; this one wraps around."""
+"""Initial data sequence number. It is so high that the numbers wrap around during a test."""
 
 
 @dataclass
@@ -43,8 +43,8 @@ class Upload:
     wifi: float = 30 * MBIT * HEADERS
     cap: int = CAP
     client: int = 77
-    owed: int = 0
-    """Bytes that are still missing from Wi-Fi, below the data that came over Ethernet."""
+    missing_bytes: int = 0
+    """Bytes that Wi-Fi has not delivered yet. Their data sequence numbers are below those that Ethernet delivered."""
     received: dict[str, float] = field(default_factory=lambda: {"ethernet": 0.0, "wifi": 0.0})
     received_twice: float = 0.0
     """Bytes that were received twice."""
@@ -58,15 +58,15 @@ class Upload:
     def advance(self, seconds: float) -> None:
         for name in self.received:
             self.received[name] += getattr(self, name) / 8 * seconds
-        highest = START + int(sum(self.received.values()) - self.received_twice) + self.owed
+        highest = START + int(sum(self.received.values()) - self.received_twice) + self.missing_bytes
         if self.ethernet:
             self.sequence["ethernet"] = highest
         if self.wifi:
-            self.sequence["wifi"] = highest - self.owed
+            self.sequence["wifi"] = highest - self.missing_bytes
 
     def retransmit(self) -> None:
-        """Send over Ethernet the bytes that are missing from Wi-Fi, and also some data that Wi-Fi already carried."""
-        missing, self.owed = self.owed, 0
+        """Send the missing bytes of Wi-Fi over Ethernet, together with some data that Wi-Fi has delivered."""
+        missing, self.missing_bytes = self.missing_bytes, 0
         self.received["ethernet"] += missing + 100_000
         self.received_twice += 100_000
 
@@ -74,7 +74,7 @@ class Upload:
     def sockets(self) -> list[KernelSubflow]:
         return [
             KernelSubflow(
-                self.number, end, name == "ethernet", 0, 0, False, NOW,
+                self.number, end, name == "ethernet", 0, 0, False, READ_AT_SAMPLE,
                 bytes_received=int(self.received[name]), tcp=IDLE, data_sequence=self.sequence[name] % (1 << 64),
             )
             for name, end in self.ends.items()
@@ -99,7 +99,7 @@ class Scene:
                 each.advance(TICK)
             sockets = [socket for each in self.uploads for socket in each.sockets]
             before = self.detector.relaxed_tokens()
-            for changed in self.detector.observe(sampled(self.now, sockets)):
+            for changed in self.detector.observe(make_samples(self.now, sockets)):
                 assert set(changed) >= self.detector.relaxed_tokens() ^ before
             self.changes += [self.now] * len(self.detector.relaxed_tokens() ^ before)
 
@@ -110,9 +110,9 @@ class Scene:
         return self.now - start
 
 
-@pytest.mark.parametrize("load", ["full", "slow by itself", "little"])
+@pytest.mark.parametrize("load", ["fills the caps", "slow path", "little data"])
 def test_healthy_upload_keeps_its_cap(load: str) -> None:
-    rates = {"full": (4.7, 28), "slow by itself": (3.0, 5.0), "little": (0.2, 0.4)}[load]
+    rates = {"fills the caps": (4.7, 28), "slow path": (3.0, 5.0), "little data": (0.2, 0.4)}[load]
     scene = Scene(Upload(ethernet=rates[0] * MBIT, wifi=rates[1] * MBIT))
     scene.run(60)
     assert not scene.changes
@@ -122,7 +122,7 @@ def test_cap_is_relaxed_if_the_other_path_carries_nothing() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
-    upload.wifi, upload.owed = 0, IN_FLIGHT
+    upload.wifi, upload.missing_bytes = 0, IN_FLIGHT
     scene.run(0.6)
     upload.retransmit()
     assert scene.seconds_until_relaxed(5) + 0.6 <= 1.5
@@ -133,11 +133,11 @@ def test_cap_is_relaxed_if_the_other_path_carries_nothing() -> None:
     assert relaxation.rate < 0.8 * relaxation.baseline
 
 
-def test_cap_is_relaxed_if_owed_data_block_the_client() -> None:
+def test_cap_is_relaxed_if_missing_data_block_the_client() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
-    upload.wifi, upload.ethernet, upload.owed = 0.3 * MBIT, 0.5 * MBIT, IN_FLIGHT
+    upload.wifi, upload.ethernet, upload.missing_bytes = 0.3 * MBIT, 0.5 * MBIT, IN_FLIGHT
     upload.sequence["ethernet"] += 2 * IN_FLIGHT
     assert scene.seconds_until_relaxed(5) <= 1.5
 
@@ -146,7 +146,7 @@ def test_cap_is_relaxed_if_the_other_path_slows_down() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
-    upload.wifi, upload.owed = 5 * MBIT, IN_FLIGHT
+    upload.wifi, upload.missing_bytes = 5 * MBIT, IN_FLIGHT
     assert scene.seconds_until_relaxed(5) <= 1.5
 
 
@@ -156,8 +156,8 @@ def test_client_that_sends_less_keeps_its_cap(cap: int) -> None:
     scene = Scene(upload)
     scene.run(8)
     upload.wifi = 9 * MBIT
-    for owed in (0, 60_000, MIN_OWED_BYTES - 10_000) * 20:
-        upload.owed = owed
+    for missing_bytes in (0, 60_000, MIN_OWED_BYTES - 10_000) * 20:
+        upload.missing_bytes = missing_bytes
         scene.run(0.5)
     assert not scene.changes
 
@@ -171,7 +171,7 @@ def test_receiver_that_stops_reading_is_not_a_degradation() -> None:
     assert not scene.changes
 
 
-def test_path_that_failed_while_idle_is_detected_because_it_carries_nothing() -> None:
+def test_path_that_failed_while_idle_is_detected_when_it_carries_no_data() -> None:
     upload = Upload()
     scene = Scene(upload)
     scene.run(8)
@@ -179,27 +179,27 @@ def test_path_that_failed_while_idle_is_detected_because_it_carries_nothing() ->
     scene.run(OWED_PROOF_SECONDS + 1)
     upload.ethernet = CAP * HEADERS
     assert SILENT_SECONDS <= scene.seconds_until_relaxed(20) <= SILENT_SECONDS + 3
-    seldom = Upload(ethernet=0.1 * MBIT, cap=round(0.1 * MBIT))
-    scene = Scene(seldom)
+    slow = Upload(ethernet=0.1 * MBIT, cap=round(0.1 * MBIT))
+    scene = Scene(slow)
     scene.run(8)
-    seldom.wifi = 0
+    slow.wifi = 0
     scene.run(12)
-    assert not scene.changes, "under this cap, one assignment of the scheduler takes five seconds"
+    assert not scene.changes, "at this cap, data that the scheduler assigns at one time take five seconds"
 
 
 def test_only_connections_limited_by_a_shared_cap_are_relaxed() -> None:
     uploads = [Upload(number, CAP * HEADERS / 4, client=number) for number in range(1, 5)]
     scene = Scene(*uploads)
     scene.run(8)
-    content, *others = uploads
-    content.owed = IN_FLIGHT
+    satisfied, *limited = uploads
+    satisfied.missing_bytes = IN_FLIGHT
     scene.run(0.1)
-    content.owed = 0
+    satisfied.missing_bytes = 0
     scene.run(OWED_DEMAND_SECONDS)
-    content.ethernet, content.wifi = 0.2 * MBIT, 0.3 * MBIT
-    for each in others:
-        each.ethernet, each.wifi, each.owed = (CAP * HEADERS - 0.2 * MBIT) / 3, 2 * MBIT, IN_FLIGHT
-    assert scene.seconds_until_relaxed(5, others[0].number) <= 1.5
+    satisfied.ethernet, satisfied.wifi = 0.2 * MBIT, 0.3 * MBIT
+    for each in limited:
+        each.ethernet, each.wifi, each.missing_bytes = (CAP * HEADERS - 0.2 * MBIT) / 3, 2 * MBIT, IN_FLIGHT
+    assert scene.seconds_until_relaxed(5, limited[0].number) <= 1.5
     scene.run(3)
     assert [scene.detector.relaxation(each.number) is not None for each in uploads] == [False, True, True, True]
 
@@ -208,9 +208,9 @@ def test_cap_is_restored_when_the_path_has_recovered() -> None:
     upload = Upload()
     scene = Scene(upload, guard=Guard(retry=30))
     scene.run(8)
-    upload.wifi, upload.owed = 0, IN_FLIGHT
+    upload.wifi, upload.missing_bytes = 0, IN_FLIGHT
     scene.seconds_until_relaxed(5)
-    upload.owed, upload.ethernet = 0, 90 * MBIT
+    upload.missing_bytes, upload.ethernet = 0, 90 * MBIT
     scene.run(4)
     assert len(scene.changes) == 1
     upload.wifi = 28 * MBIT
@@ -225,17 +225,17 @@ def test_pause_doubles_while_the_path_stays_degraded() -> None:
     upload = Upload()
     scene = Scene(upload, guard=Guard(retry=5))
     scene.run(8)
-    upload.wifi, upload.owed = 2 * MBIT, IN_FLIGHT
+    upload.wifi, upload.missing_bytes = 2 * MBIT, IN_FLIGHT
     scene.seconds_until_relaxed(5)
-    upload.owed, upload.ethernet = 0, 90 * MBIT
+    upload.missing_bytes, upload.ethernet = 0, 90 * MBIT
     scene.run(30)
     assert len(scene.changes) == 1
     upload.ethernet = 2 * MBIT
     scene.run(60)
-    assert len(scene.changes) == 2, "the cap is tried again, because the client sends less than it allows"
+    assert len(scene.changes) == 2, "the cap is restored for a test, because the client sends less than the cap allows"
 
 
-def test_new_or_ended_subflow_owes_no_data() -> None:
+def test_new_or_ended_subflow_has_no_missing_data() -> None:
     upload = Upload(ethernet=CAP * HEADERS)
     third = Upload(number=1, wifi=0, client=78)
     scene = Scene(upload)
@@ -248,14 +248,14 @@ def test_new_or_ended_subflow_owes_no_data() -> None:
         scene.now += TICK
         upload.advance(TICK)
         sockets = [*upload.sockets, *([unrelated] if step < 40 else [])]
-        for changed in scene.detector.observe(sampled(scene.now, sockets)):
+        for changed in scene.detector.observe(make_samples(scene.now, sockets)):
             scene.changes += [scene.now] * len(changed)
     upload.wifi = 0
     scene.run(SILENT_SECONDS)
     assert not scene.changes
 
 
-def test_ended_connections_are_forgotten() -> None:
+def test_ended_connections_are_removed() -> None:
     scene = Scene(Upload(1), Upload(2, client=2))
     scene.run(1)
     assert len(scene.detector.watched()) == 4
@@ -267,9 +267,9 @@ def test_ended_connections_are_forgotten() -> None:
     assert not scene.detector.shared
 
 
-@pytest.mark.parametrize("skew", [0.0, 1.0])
-def test_bytes_received_during_a_sweep_do_not_prove_a_degradation(skew: float) -> None:
-    """*skew*: seconds between the reading of Wi-Fi's socket and the later reading of Ethernet's socket."""
+@pytest.mark.parametrize("read_interval", [0.0, 1.0])
+def test_bytes_received_during_a_sweep_do_not_prove_a_degradation(read_interval: float) -> None:
+    """*read_interval*: seconds between the reading of Wi-Fi's socket and the later reading of Ethernet's socket."""
     upload = Upload(wifi=10 * MBIT)
     scene = Scene(upload)
     scene.run(5)
@@ -278,15 +278,14 @@ def test_bytes_received_during_a_sweep_do_not_prove_a_degradation(skew: float) -
     upload.advance(1.0)
     after = {each.four_tuple: each for each in upload.sockets}
     wifi, ethernet = upload.ends["wifi"], upload.ends["ethernet"]
-    sockets = [before[wifi]._replace(read=scene.now - skew), after[ethernet]._replace(read=scene.now)]
-    list(scene.detector.observe(sampled(scene.now, sockets)))
-    assert scene.detector.connections[1].is_proven(scene.now) is (skew == 0.0)
+    sockets = [before[wifi]._replace(read=scene.now - read_interval), after[ethernet]._replace(read=scene.now)]
+    list(scene.detector.observe(make_samples(scene.now, sockets)))
+    assert scene.detector.connections[1].is_proven(scene.now) is (read_interval == 0.0)
 
 
-def test_path_is_silent_only_if_all_of_its_subflows_are() -> None:
-    """One connection has two subflows over Wi-Fi. One carries data.
-
-    The other, read later by the sweep, carries none.
+def test_path_is_silent_only_if_all_of_its_subflows_carry_no_data() -> None:
+    """A connection has two subflows over Wi-Fi. Only the first subflow carries data. The sweep reads the other subflow
+    later.
     """
     upload = Upload()
     second = four_tuple(3, upload.number)
@@ -295,10 +294,10 @@ def test_path_is_silent_only_if_all_of_its_subflows_are() -> None:
     scene.detector.watch(1, [wifi, second], {ethernet: Cap(SHARED, CAP)})
     for step in range(1, 60):
         upload.advance(TICK)
-        sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]
-        list(scene.detector.observe(sampled(step * TICK, sockets)))
+        sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, READ_AT_SAMPLE, tcp=IDLE)]
+        list(scene.detector.observe(make_samples(step * TICK, sockets)))
     upload.advance(TICK)
     read = {wifi: 6.0, ethernet: 6.0, second: 9.0}
-    sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, NOW, tcp=IDLE)]
-    list(scene.detector.observe(sampled(9.0, [each._replace(read=read[each.four_tuple]) for each in sockets])))
+    sockets = [*upload.sockets, KernelSubflow(1, second, False, 1, 1, False, READ_AT_SAMPLE, tcp=IDLE)]
+    list(scene.detector.observe(make_samples(9.0, [each._replace(read=read[each.four_tuple]) for each in sockets])))
     assert not scene.detector.connections[1].is_proven(9.0)

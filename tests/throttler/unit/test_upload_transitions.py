@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for caps on uploads: the class's rate descends in a ramp, and a slow client is capped at once."""
+"""Tests for caps on uploads: the rate of the class decreases in a ramp, and a slow client has no ramp."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mptcp_throttler.shaping.plan import Planner
 
 UPLOADS = frozenset({Direction.UP})
 RAMP_SECONDS = 6.0
-"""Time in seconds that suffices for a ramp to 5 Mbit/s if nothing delays the ramp."""
+"""Duration in seconds that is enough for a ramp to 5 Mbit/s without delays."""
 SIBLING = subflow(100)
 """Another subflow of the same connection, without a cap."""
 SIBLING_RATE = 20_000_000
@@ -48,9 +48,9 @@ class Scene:
     rates: dict[FourTuple, int]
     cap: Throttle = field(default_factory=throttle)
     now: float = 0.0
-    broken: bool = False
-    lag: float | None = None
-    """Seconds by which the sibling's data are ahead. None means that there is no sibling."""
+    sampling_fails: bool = False
+    sibling_lead: float | None = None
+    """Seconds by which the data sequence of the sibling is ahead. None: there is no sibling."""
     first_sequence: int = 0
 
     def __post_init__(self) -> None:
@@ -60,12 +60,12 @@ class Scene:
         self.planner.prepare_path_classes(NOW)
 
     def subflows(self, token: int) -> list[FourTuple]:
-        return [*self.rates, *([] if self.lag is None else [SIBLING])]
+        return [*self.rates, *([] if self.sibling_lead is None else [SIBLING])]
 
     def sample(self, four_tuple: FourTuple) -> KernelSubflow:
-        rate, ahead = self.rates.get(four_tuple, SIBLING_RATE), 0.0
-        if four_tuple == SIBLING and self.lag is not None:
-            ahead = self.lag * SIBLING_RATE / 8
+        rate, lead_bytes = self.rates.get(four_tuple, SIBLING_RATE), 0.0
+        if four_tuple == SIBLING and self.sibling_lead is not None:
+            lead_bytes = self.sibling_lead * SIBLING_RATE / 8
         return KernelSubflow(
             1,
             four_tuple,
@@ -75,10 +75,10 @@ class Scene:
             False,
             self.now,
             bytes_received=int(rate / 8 * self.now),
-            data_sequence=(self.first_sequence + int(ahead)) % (1 << 64),
+            data_sequence=(self.first_sequence + int(lead_bytes)) % (1 << 64),
         )
 
-    def load(self, cap: Throttle) -> None:
+    def change_cap(self, cap: Throttle) -> None:
         self.cap = cap
         self.planner.set_policy(policy(upload_rule(cap)))
         self.decide()
@@ -89,12 +89,12 @@ class Scene:
         self.planner.set_verdicts(1, verdicts, NOW)
 
     def run(self, seconds: float) -> list[int]:
-        """Let time pass. Return the rates of the class during which it had an entry."""
+        """Advance the time. Return the rates of the class while it has an entry."""
         rates = []
         for _ in range(round(seconds / STEP_SECONDS)):
             self.now += STEP_SECONDS
             list(self.transitions.step(self.now))
-            if not self.broken:
+            if not self.sampling_fails:
                 urgent = self.transitions.urgent()
                 self.transitions.observe(urgent, {each: self.sample(each) for each in urgent}, self.now)
             if self.planner.entries.desired:
@@ -102,7 +102,7 @@ class Scene:
         return rates
 
 
-def test_class_descends_from_the_incoming_rate_to_the_cap() -> None:
+def test_rate_of_the_class_decreases_from_the_incoming_rate_to_the_cap() -> None:
     scene = Scene({subflow(1): 90_000_000})
     scene.decide()
     assert not scene.planner.entries.desired
@@ -113,13 +113,13 @@ def test_class_descends_from_the_incoming_rate_to_the_cap() -> None:
     assert max(before / after for before, after in pairwise(rates)) < 1.1
 
 
-def test_slow_sender_is_capped_at_once() -> None:
+def test_slow_sender_is_capped_without_a_ramp() -> None:
     scene = Scene({subflow(1): 5_000_000})
     scene.decide()
     assert set(scene.run(1)) == {5_000_000}
 
 
-def test_cap_with_landing_at_once_has_no_ramp() -> None:
+def test_cap_with_immediate_landing_has_no_ramp() -> None:
     scene = Scene({subflow(1): 90_000_000}, a_throttle(5_000_000, 5_000_000, None, Share.PATH, Onset.IMMEDIATE))
     scene.decide()
     assert set(scene.run(1)) == {5_000_000}
@@ -137,13 +137,13 @@ def test_cap_lowered_by_a_reload_has_a_ramp() -> None:
     scene = Scene({subflow(1): 90_000_000}, throttle(100_000_000))
     scene.decide()
     scene.run(1)
-    scene.load(throttle(5_000_000))
+    scene.change_cap(throttle(5_000_000))
     rates = scene.run(RAMP_SECONDS + 1)
     assert rates[-1] == 5_000_000
     assert sum(5_500_000 < each < 80_000_000 for each in rates) > 20
 
 
-def test_ended_subflow_no_longer_counts_in_the_ramp() -> None:
+def test_ramp_ends_when_its_only_subflow_ends() -> None:
     scene = Scene({subflow(1): 90_000_000})
     scene.decide()
     scene.run(1)
@@ -153,17 +153,17 @@ def test_ended_subflow_no_longer_counts_in_the_ramp() -> None:
     assert {spec.ceil for spec in scene.planner.classes.desired.values()} == {5_000_000}
 
 
-def test_caps_begin_at_once_if_sockets_cannot_be_sampled() -> None:
-    scene = Scene({subflow(1): 90_000_000}, broken=True)
+def test_caps_begin_without_a_ramp_if_sockets_cannot_be_sampled() -> None:
+    scene = Scene({subflow(1): 90_000_000}, sampling_fails=True)
     scene.decide()
     assert set(scene.run(MAX_UNSAMPLED_SECONDS + 1)) == {5_000_000}
 
 
-def test_ramp_continues_if_sockets_can_no_longer_be_sampled() -> None:
+def test_ramp_continues_if_sampling_begins_to_fail() -> None:
     scene = Scene({subflow(1): 90_000_000})
     scene.decide()
     scene.run(1)
-    scene.broken = True
+    scene.sampling_fails = True
     rates = scene.run(RAMP_SECONDS)
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] == 5_000_000
@@ -176,7 +176,7 @@ def test_ramp_continues_when_another_subflow_ends() -> None:
     del scene.rates[subflow(2)]
     scene.decide()
     rates = scene.run(RAMP_SECONDS)
-    assert rates[0] > 20_000_000, "the class never has the final rate in between"
+    assert rates[0] > 20_000_000, "the ramp has not ended"
     assert rates == sorted(rates, reverse=True)
 
 
@@ -193,12 +193,12 @@ def test_ramp_ends_when_its_rule_is_replaced() -> None:
 
 CAP_1 = throttle(1_000_000)
 MAX_LAG = min(LAG_SECONDS, 8 * LAG_BYTES / SIBLING_RATE)
-"""Lag in seconds at which the rate is held, in addition to the time of one assignment."""
+"""Lag in seconds at which the rate stays constant, in addition to the time of one assignment."""
 
 
-def ramp_seconds(cap: Throttle, start: int = 90_000_000, lag: float | None = None) -> float:
+def ramp_seconds(cap: Throttle, start: int = 90_000_000, sibling_lead: float | None = None) -> float:
     """Return the duration of the ramp to a cap, in seconds."""
-    scene = Scene({subflow(1): start}, cap, lag=lag)
+    scene = Scene({subflow(1): start}, cap, sibling_lead=sibling_lead)
     scene.decide()
     rates = scene.run(MAX_RAMP_SECONDS + 1)
     assert rates[-1] == cap.ceil
@@ -208,65 +208,65 @@ def ramp_seconds(cap: Throttle, start: int = 90_000_000, lag: float | None = Non
 def test_duration_of_a_ramp_depends_on_start_rate_and_cap() -> None:
     assert ramp_seconds(throttle(30_000_000)) == pytest.approx(1.1 / MAX_FALL, abs=0.2)
     assert ramp_seconds(throttle(10_000_000)) == pytest.approx(2.2 / MAX_FALL, abs=0.2)
-    assert ramp_seconds(CAP_1) > 1.1 * 4.5 / MAX_FALL, "the ramp is slower at rates at which one assignment takes long"
+    assert ramp_seconds(CAP_1) > 1.1 * 4.5 / MAX_FALL, "at low rates, one assignment takes long, and the ramp is slower"
 
 
-def test_descent_gives_the_scheduler_time_at_low_rates() -> None:
+def test_ramp_is_slow_enough_for_the_scheduler_at_low_rates() -> None:
     for rate in (500_000, 1_000_000, 100_000_000):
         assert allowed_fall(rate, 0, 0) <= MAX_FALL
         assert allowed_fall(rate, 0, 0) * 8 * ASSIGNMENT_BYTES / rate <= MAX_FALL_PER_ASSIGNMENT
 
 
-def test_rate_is_held_while_the_other_subflows_are_ahead() -> None:
-    scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0)
+def test_rate_stays_constant_while_the_other_subflows_are_ahead() -> None:
+    scene = Scene({subflow(1): 90_000_000}, CAP_1, sibling_lead=0.0)
     scene.decide()
     scene.run(1)
-    scene.lag = 2 * MAX_LAG
-    held = scene.run(2)[5:]
-    assert held[-1] > 0.95 * held[0] > 10_000_000
-    scene.lag = 0.0
+    scene.sibling_lead = 2 * MAX_LAG
+    constant_rates = scene.run(2)[5:]
+    assert constant_rates[-1] > 0.95 * constant_rates[0] > 10_000_000
+    scene.sibling_lead = 0.0
     rates = scene.run(1)
-    assert rates[-1] < 0.6 * held[0]
+    assert rates[-1] < 0.6 * constant_rates[0]
 
 
-def test_lag_of_one_assignment_does_not_hold_the_rate() -> None:
+def test_lag_of_one_assignment_does_not_stop_the_ramp() -> None:
     assert allowed_fall(1_000_000, 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == allowed_fall(
         1_000_000, 0, SIBLING_RATE
     )
     assert allowed_fall(1_000_000, MAX_LAG + 8 * ASSIGNMENT_BYTES / 1_000_000, SIBLING_RATE) == 0
 
 
-def test_lag_behind_fast_paths_is_bounded_in_bytes() -> None:
+def test_lag_is_also_limited_in_bytes() -> None:
     assert allowed_fall(50_000_000, LAG_SECONDS / 2, SIBLING_RATE) > 0
     assert allowed_fall(50_000_000, LAG_SECONDS / 2, 100_000_000) == 0
 
 
-def test_different_path_delays_do_not_hold_the_ramp() -> None:
-    assert ramp_seconds(CAP_1, lag=MAX_BASE_LAG_SECONDS) == pytest.approx(ramp_seconds(CAP_1), abs=0.2)
+def test_different_path_delays_do_not_slow_the_ramp() -> None:
+    assert ramp_seconds(CAP_1, sibling_lead=MAX_BASE_LAG_SECONDS) == pytest.approx(ramp_seconds(CAP_1), abs=0.2)
 
 
 def test_sequence_numbers_can_wrap() -> None:
-    scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0, first_sequence=(1 << 64) - 1000)
+    scene = Scene({subflow(1): 90_000_000}, CAP_1, sibling_lead=0.0, first_sequence=(1 << 64) - 1000)
     scene.decide()
     scene.run(1)
-    scene.lag = 2 * MAX_LAG
-    held = scene.run(2)[5:]
-    assert held[-1] > 0.95 * held[0]
+    scene.sibling_lead = 2 * MAX_LAG
+    constant_rates = scene.run(2)[5:]
+    assert constant_rates[-1] > 0.95 * constant_rates[0]
 
 
-def test_client_that_stays_behind_is_capped_after_the_longest_ramp() -> None:
-    scene = Scene({subflow(1): 90_000_000}, CAP_1, lag=0.0)
+def test_client_with_a_constant_lag_is_capped_after_the_maximum_duration_of_a_ramp() -> None:
+    scene = Scene({subflow(1): 90_000_000}, CAP_1, sibling_lead=0.0)
     scene.decide()
     scene.run(1)
-    scene.lag = 100.0
+    scene.sibling_lead = 100.0
     rates = scene.run(MAX_RAMP_SECONDS)
     assert rates[-1] == 1_000_000
-    assert min(each for each in rates if each > 1_000_000) < 2_000_000, "most of the descent is soft"
+    assert min(each for each in rates if each > 1_000_000) < 2_000_000, "the last decrease is a small part of the ramp"
     assert not scene.transitions.busy
 
 
 def test_siblings_are_sampled_until_the_ramp_ends() -> None:
-    scene = Scene({subflow(1): 90_000_000}, lag=0.0)
+    scene = Scene({subflow(1): 90_000_000}, sibling_lead=0.0)
     scene.decide()
     scene.run(1)
     assert set(scene.transitions.urgent()) == {subflow(1), SIBLING}
@@ -274,15 +274,15 @@ def test_siblings_are_sampled_until_the_ramp_ends() -> None:
     assert not scene.transitions.urgent()
 
 
-def test_subflows_of_a_shared_cap_descend_together() -> None:
+def test_subflows_of_a_shared_cap_have_one_ramp() -> None:
     scene = Scene({subflow(1): 40_000_000, subflow(2): 50_000_000})
     scene.decide()
     rates = scene.run(RAMP_SECONDS + 2)
-    assert min(each for each in rates if each > 5_000_000) < 6_000_000, "the rate makes no step at the end"
+    assert min(each for each in rates if each > 5_000_000) < 6_000_000, "the last decrease is small"
 
 
-def test_rate_of_siblings_is_not_measured_over_milliseconds() -> None:
-    scene = Scene({subflow(1): 90_000_000}, lag=0.0)
+def test_rate_of_siblings_is_not_computed_from_samples_milliseconds_apart() -> None:
+    scene = Scene({subflow(1): 90_000_000}, sibling_lead=0.0)
     scene.decide()
     scene.run(1.0)
     (ramp,) = scene.transitions._ramps.values()
@@ -295,11 +295,11 @@ def test_rate_of_siblings_is_not_measured_over_milliseconds() -> None:
     assert ramp.siblings_rate == before
 
 
-def test_rate_is_measured_between_two_readings_of_the_socket() -> None:
+def test_rate_is_computed_from_the_times_at_which_the_socket_was_read() -> None:
     scene = Scene({subflow(1): 90_000_000})
     scene.decide()
     list(scene.transitions.step(3.0))
-    # There is a sweep that began before the subflow, a sweep that began after it, and a look-up.
+    # The first sweep began before the subflow. The second sweep began later, and the third sample is a look-up.
     for read, now in ((1.0, 4.05), (3.5, 4.5), (4.6, 4.6)):
         scene.now = read
         scene.transitions.observe([subflow(1)], {subflow(1): scene.sample(subflow(1))._replace(read=read)}, now)

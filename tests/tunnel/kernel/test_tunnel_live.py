@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit_capabilities import confined
+from unit_capabilities import capability_prefix
 
 from mptcp_lab.testbed import LiveNode, Testbed
 from mptcp_lab.testbed.process import Process
@@ -82,7 +82,7 @@ class Site:
 
     def daemon(self, node: LiveNode) -> Any:
         command = [node.program("mptcp-tunnel"), "run", "--config", str(self.settings(node))]
-        return node.running([*confined("mptcp-tunnel"), *command])
+        return node.running([*capability_prefix("mptcp-tunnel"), *command])
 
     def paths(self, node: LiveNode) -> list[dict[str, Any]]:
         with socket.socket(socket.AF_UNIX) as client:

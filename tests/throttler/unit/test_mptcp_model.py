@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the tracker has exactly the subflows that the kernel reported, whatever packets are captured.
+"""Tests that the tracker has exactly the subflows that the kernel reported, independent of the captured packets.
 
 A model of the kernel opens, joins, changes and closes subflows. Its packets may or may not be captured, and its events
-may be read late. In between come forged segments of every subtype on any subflow, with the client's or the proxy's
+may be read late. Among them are forged segments of every subtype on any subflow, with the client's or the proxy's
 address.
 """
 
@@ -79,12 +79,12 @@ ADDRESS_IDS = st.sampled_from((0, 3, 9))
 
 @st.composite
 def forged_options(draw: st.DrawFn, path: Path) -> tuple[MptcpOption, ...]:
-    """Draw options of every subtype, made from everything that is on the wire and known to the client."""
+    """Draw options of every subtype, with values that are on the wire or known to the client."""
     host = path.host
-    genuine = [option for segment in path.handshake() for option in segment.options]
+    real_options = [option for segment in path.handshake() for option in segment.options]
     key = draw(st.sampled_from((host.proxy_key, host.client_key, bytes(8))))
     backup, number = draw(st.booleans()), draw(ADDRESS_IDS)
-    made = (
+    forged = (
         MpCapable(draw(st.sampled_from((0, 1, 2))), 1, key, draw(st.sampled_from((None, host.proxy_key)))),
         MpCapable(1, 1, bytes(8), host.proxy_key),
         MpJoinSyn(backup, number, draw(st.sampled_from((host.token, 7))), path.nonce_client),
@@ -100,10 +100,10 @@ def forged_options(draw: st.DrawFn, path: Path) -> tuple[MptcpOption, ...]:
         UnknownSubtype(12, b""),
         Malformed(1, "short", b""),
     )
-    return tuple(draw(st.lists(st.sampled_from((*genuine, *made)), max_size=2)))
+    return tuple(draw(st.lists(st.sampled_from((*real_options, *forged)), max_size=2)))
 
 
-class Wire(RuleBasedStateMachine):
+class SegmentsAndEvents(RuleBasedStateMachine):
     """Each rule is one action of the kernel, of the capture, or of an attacker who forges segments."""
 
     version = 4
@@ -142,7 +142,7 @@ class Wire(RuleBasedStateMachine):
             path = host.join(address, port, proxy=proxy)
         path.interface = interface_of_route(path.four_tuple)
         for _ in range(self.generation):
-            path = path.retried()
+            path = path.later_attempt()
         return path
 
     def receive(self, events: Iterable[Event]) -> None:
@@ -151,14 +151,14 @@ class Wire(RuleBasedStateMachine):
     def segment(self, segment: Segment) -> None:
         self.receive(self.tracker.apply_segment(segment))
 
-    # The kernel, whose subflows are the truth
+    # The kernel, whose subflows the tracker must have
 
-    def sends(self, *segments: Segment) -> None:
+    def send(self, *segments: Segment) -> None:
         for segment in segments:
             outgoing = segment.source_port == PORT
             self.packets.append(replace(segment, outgoing=outgoing))
 
-    def reports(self, event: KernelEvent) -> None:
+    def report(self, event: KernelEvent) -> None:
         self.events.append(event)
 
     @rule(number=NUMBERS)
@@ -166,10 +166,10 @@ class Wire(RuleBasedStateMachine):
         path = self.path(number, None)
         if path.host.token in self.truth or len(self.truth) == 2:
             return
-        self.sends(*path.handshake())
+        self.send(*path.handshake())
         self.truth[path.host.token] = {path.four_tuple: Real(path, False)}
-        self.reports(path.kernel(KernelEventKind.CREATED))
-        self.reports(path.kernel(KernelEventKind.ESTABLISHED))
+        self.report(path.kernel(KernelEventKind.CREATED))
+        self.report(path.kernel(KernelEventKind.ESTABLISHED))
 
     @rule(number=NUMBERS, port=PORTS, backup=st.booleans())
     def joins(self, number: int, port: int, backup: bool) -> None:
@@ -178,18 +178,18 @@ class Wire(RuleBasedStateMachine):
         subflows = self.truth.get(path.host.token)
         if subflows is None or any(path.four_tuple in each for each in self.truth.values()) or len(subflows) == 3:
             return
-        self.sends(*path.handshake())
+        self.send(*path.handshake())
         subflows[path.four_tuple] = Real(path, backup)
-        self.reports(path.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
+        self.report(path.kernel(KernelEventKind.SUBFLOW_ESTABLISHED))
 
     @rule(number=NUMBERS, port=PORTS | st.none(), backup=st.booleans())
     def changes_priority(self, number: int, port: int | None, backup: bool) -> None:
         path = self.path(number, port)
         real = self.truth.get(path.host.token, {}).get(path.four_tuple)
         if real is not None:
-            self.sends(path.from_client(ACK, MpPrio(backup)))
+            self.send(path.from_client(ACK, MpPrio(backup)))
             self.truth[path.host.token][path.four_tuple] = Real(real.path, backup)
-            self.reports(path.kernel(KernelEventKind.SUBFLOW_PRIORITY, backup=backup))
+            self.report(path.kernel(KernelEventKind.SUBFLOW_PRIORITY, backup=backup))
 
     @rule(number=NUMBERS, port=PORTS | st.none(), reset=st.booleans())
     def ends(self, number: int, port: int | None, reset: bool) -> None:
@@ -197,23 +197,23 @@ class Wire(RuleBasedStateMachine):
         subflows = self.truth.get(path.host.token, {})
         if subflows.pop(path.four_tuple, None) is None:
             return
-        self.sends(*([path.rst()] if reset else [path.fin(), path.proxy_fin()]))
+        self.send(*([path.rst()] if reset else [path.fin(), path.proxy_fin()]))
         if subflows:
-            self.reports(path.kernel(KernelEventKind.SUBFLOW_CLOSED))
+            self.report(path.kernel(KernelEventKind.SUBFLOW_CLOSED))
         else:
             del self.truth[path.host.token]
-            self.reports(path.host.closed())
+            self.report(path.host.closed())
 
     @rule(number=NUMBERS, port=PORTS | st.none())
     def sends_a_handshake_that_is_not_accepted(self, number: int, port: int | None) -> None:
-        """Send a handshake that the kernel does not accept, although its third ACK may be on the wire."""
+        """Send a handshake that the kernel does not accept, although its third ACK may be captured."""
         path = self.path(number, port)
         if any(path.four_tuple in each for each in self.truth.values()):
             return
-        self.sends(*path.handshake())
+        self.send(*path.handshake())
 
     @rule()
-    def clients_choose_new_numbers(self) -> None:
+    def clients_choose_new_sequence_numbers(self) -> None:
         self.generation += 1
 
     # The observers: capture, events and dumps
@@ -256,7 +256,7 @@ class Wire(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((2.0, 12.0)))
     def dump(self, seconds: float) -> None:
-        """Read everything, let time pass without any action, and resync with a dump."""
+        """Read all packets and events, advance the time, and resync with a dump."""
         self.packets_are_read(100, True)
         self.events_are_read(100)
         self.time += seconds
@@ -272,7 +272,7 @@ class Wire(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.tracker.table.lookups) > 0)
     @rule()
-    def questions_are_answered(self) -> None:
+    def lookups_are_answered(self) -> None:
         self.events_are_read(100)
         self.time += 0.5
         requested = self.tracker.lookups.pop_due(self.time)
@@ -307,7 +307,7 @@ class Wire(RuleBasedStateMachine):
         flags=st.sampled_from((SYN, SYN | ACK, ACK, FIN | ACK, RST, RST | ACK, SYN | FIN, 0)),
         from_proxy=st.booleans(),
         guessed=st.booleans(),
-        elsewhere=st.booleans(),
+        on_other_interface=st.booleans(),
     )
     def forge(
         self,
@@ -317,38 +317,47 @@ class Wire(RuleBasedStateMachine):
         flags: int,
         from_proxy: bool,
         guessed: bool,
-        elsewhere: bool,
+        on_other_interface: bool,
     ) -> None:
         path = self.path(number, port)
         options = data.draw(forged_options(path))
         make = path.from_proxy if from_proxy else path.from_client
         segment = make(flags, *options, sequence=0 if guessed and flags & SYN else 1 if guessed else 12_345)
         self.time += 0.0005
-        segment = replace(segment, time=self.time, outgoing=False, interface="eth1" if elsewhere else path.interface)
+        segment = replace(
+            segment, time=self.time, outgoing=False, interface="eth1" if on_other_interface else path.interface
+        )
         self.segment(segment)
 
     @rule(
-        number=NUMBERS, port=PORTS | st.none(), index=st.integers(0, 8), retried=st.booleans(), with_syn=st.booleans()
+        number=NUMBERS,
+        port=PORTS | st.none(),
+        index=st.integers(0, 8),
+        is_later_attempt=st.booleans(),
+        with_syn=st.booleans(),
     )
-    def replay(self, number: int, port: int | None, index: int, retried: bool, with_syn: bool) -> None:
-        """Let a segment arrive on another interface.
+    def replay(self, number: int, port: int | None, index: int, is_later_attempt: bool, with_syn: bool) -> None:
+        """Deliver a segment on another interface.
 
-        A stack would send such a segment, in this attempt or in one that never happened.
+        A real stack could have sent it, in this attempt or in another.
         """
         path = self.path(number, port)
-        path = path.retried() if retried else path
+        path = path.later_attempt() if is_later_attempt else path
         host = path.host
-        lasts = path.from_client(ACK, MpFastclose(host.proxy_key)), path.from_proxy(RST, MpFastclose(host.client_key))
+        fastcloses = (
+            path.from_client(ACK, MpFastclose(host.proxy_key)),
+            path.from_proxy(RST, MpFastclose(host.client_key)),
+        )
         signals = path.rst(), path.proxy_rst(), path.fin(), path.from_client(ACK, MpPrio(True))
-        chosen = [*path.handshake(), *signals, *lasts][index]
-        for segment in (path.syn(), chosen) if with_syn else (chosen,):
+        selected = [*path.handshake(), *signals, *fastcloses][index]
+        for segment in (path.syn(), selected) if with_syn else (selected,):
             self.time += 0.0005
             self.segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))
 
     @precondition(lambda self: self.packets)
     @rule(index=st.integers(0, 5))
-    def genuine_packet_comes_in_early(self, index: int) -> None:
-        """Let a copy of a genuine packet arrive on another interface before the packet itself is read."""
+    def copy_of_a_real_packet_arrives_early(self, index: int) -> None:
+        """Deliver a copy of a real packet on another interface before the packet itself is read."""
         self.time += 0.0005
         segment = self.packets[min(index, len(self.packets) - 1)]
         self.segment(replace(segment, time=self.time, outgoing=False, interface="elsewhere"))
@@ -366,14 +375,14 @@ class Wire(RuleBasedStateMachine):
     @invariant()
     def tables_are_bounded_and_agree(self) -> None:
         check_tables(self.tracker, self.limits)
-        self.subscriber.agrees_with(self.tracker)
+        self.subscriber.assert_agrees_with(self.tracker)
 
 
-class WireIPv6(Wire):
+class SegmentsAndEventsIPv6(SegmentsAndEvents):
     version = 6
 
 
 CASE = settings(max_examples=examples(80), stateful_step_count=50, deadline=None)
-for machine in (Wire, WireIPv6):
+for machine in (SegmentsAndEvents, SegmentsAndEventsIPv6):
     machine.TestCase.settings = CASE
-TestWire, TestWireIPv6 = Wire.TestCase, WireIPv6.TestCase
+TestSegmentsAndEvents, TestSegmentsAndEventsIPv6 = SegmentsAndEvents.TestCase, SegmentsAndEventsIPv6.TestCase

@@ -15,7 +15,7 @@ from mptcp_throttler.shaping import plan
 from mptcp_throttler.shaping.model import NO_LIMIT, SocketLimit
 from mptcp_throttler.shaping.plan import CONNECTION_IDLE_SECONDS, DRAIN_SECONDS
 
-SENDING = IDLE._replace(unacked=1)
+STILL_SENDING = IDLE._replace(unacked=1)
 
 
 def scene_with_ended_subflow(tcp: TcpInfo) -> Scene:
@@ -30,13 +30,13 @@ def scene_with_ended_subflow(tcp: TcpInfo) -> Scene:
 
 
 def test_ended_subflow_keeps_its_limit_and_entry() -> None:
-    scene = scene_with_ended_subflow(SENDING)
+    scene = scene_with_ended_subflow(STILL_SENDING)
     assert scene.limits == {1: SocketLimit(5_000_000, 625)}
     assert set(scene.planner.entries.desired) == {subflow(1)}
 
 
 def test_ended_subflow_keeps_its_entry_until_its_data_are_sent() -> None:
-    scene = scene_with_ended_subflow(SENDING)
+    scene = scene_with_ended_subflow(STILL_SENDING)
     scene.planner.expire(NOW + DRAIN_SECONDS)
     scene.run(0.1, start=11.0)
     assert set(scene.planner.entries.desired) == {subflow(1)}
@@ -48,7 +48,7 @@ def test_ended_subflow_keeps_its_entry_until_its_data_are_sent() -> None:
 
 
 def test_ended_subflow_without_a_socket_loses_its_entry() -> None:
-    scene = scene_with_ended_subflow(SENDING)
+    scene = scene_with_ended_subflow(STILL_SENDING)
     del scene.tcp[subflow(1)]
     scene.planner.expire(NOW + DRAIN_SECONDS)
     scene.run(0.1, start=11.0)
@@ -57,14 +57,14 @@ def test_ended_subflow_without_a_socket_loses_its_entry() -> None:
 
 
 def test_entry_is_removed_after_the_timeout_if_no_socket_can_be_sampled() -> None:
-    scene = scene_with_ended_subflow(SENDING)
+    scene = scene_with_ended_subflow(STILL_SENDING)
     scene.planner.expire(NOW + DRAIN_SECONDS)
     scene.perform(scene.transitions.handle_failed_sampling(11.0))
     assert not scene.planner.entries.desired
 
 
 def test_new_policy_does_not_wait_for_ended_subflows() -> None:
-    scene = scene_with_ended_subflow(SENDING)
+    scene = scene_with_ended_subflow(STILL_SENDING)
     scene.planner.expire(NOW + DRAIN_SECONDS)
     assert scene.planner.overdue(10)
     scene.planner.set_policy(policy())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for lifting limits from sockets: at once if the kernel can, otherwise from busy sockets in bounded time."""
+"""Tests for lifting limits from sockets: immediately if the kernel can, otherwise from busy sockets in bounded time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mptcp_throttler.shaping.plan import Planner
 
 
 class Pacing(FakePacing):
-    """Fake pacing: a socket applies its limit after a round trip. The *idle* sockets have no round trips."""
+    """Fake pacing: a socket applies its limit after a round trip, which *idle* sockets never have."""
 
     at_once = True
     idle: frozenset[int] = frozenset()
@@ -63,12 +63,12 @@ def test_sockets_that_keep_their_limit_are_returned_after_the_timeout(sockets: F
 
 
 def test_closed_sockets_do_not_delay_the_return(sockets: FakeSockets, pacing: Pacing) -> None:
-    class Closing(FakeSockets):
+    class SocketsWithClosing(FakeSockets):
         def look_up(self, four_tuples: Sequence[FourTuple]) -> Mapping[FourTuple, KernelSubflow]:
             return super().look_up([each for each in four_tuples if each != four_tuple("10.1.0.2")])
 
     pacing.at_once, pacing.idle = False, frozenset({3})
-    closing = Closing()
+    closing = SocketsWithClosing()
     closing.by_four_tuple = sockets.by_four_tuple
     count, limited = asyncio.run(lift_all(pacing, closing, 60.0))
     assert (count, list(limited)) == (2, [])

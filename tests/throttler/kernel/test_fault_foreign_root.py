@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests in which one of two interfaces gets a root qdisc that could not be restored: caps on the other still work.
+"""Tests in which one interface gets a root qdisc that the throttler could not restore: caps on the other still work.
 
-The proxy has one interface per path. Capped traffic leaves by wan0; the root qdisc is put on wan1.
+The proxy has one interface per path. Capped traffic leaves through wan0; wan1 gets the root qdisc.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ rules:
     throttle: {rate: 5 Mbit/s, share: connection}
 """
 FOREIGN_QDISC = "qdisc pfifo_head_drop 7: root"
-"""A kind of qdisc that the throttler does not replace. A single command creates it, so that the interface is never
-without it."""
+"""A kind of qdisc that the throttler does not replace. A single command installs it."""
 REFUSAL = "interface wan1 has a qdisc of kind pfifo_head_drop, which could not be restored exactly"
 LEFT_OUT = "until its root can be replaced, wan1 is not shaped; the others are"
 SHAPED_AGAIN = "the root of wan1 can be replaced again: it is shaped"
@@ -98,7 +97,7 @@ def running_with_traffic(site: Site) -> Iterator[Scene]:
 
 
 def test_new_caps_work_on_the_other_interface_until_both_are_shaped_again(site: Site) -> None:
-    """Defect: while one interface had such a qdisc, new caps that needed their own class were set on no interface."""
+    """Defect: while one interface had such a qdisc, new caps with their own class were set on no interface."""
     before = site.state()
     with running_with_traffic(site) as scene:
         scene.set_foreign_root()

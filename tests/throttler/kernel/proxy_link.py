@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Crafted TCP segments, put directly on a link in front of the proxy."""
+"""Sends crafted TCP segments over the link between the core router and the proxy."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class _Message(ctypes.Structure):
 class Link:
     """The core router's end of a link to the proxy. It sends frames with any source address."""
 
-    def __init__(self, core: LiveNode, proxy: LiveNode, device: str = "to-proxy", end: str = "wan0") -> None:
+    def __init__(self, core: LiveNode, proxy: LiveNode, device: str = "to-proxy", core_link: str = "wan0") -> None:
         self._macs = [
             node.run(["cat", f"/sys/class/net/{name}/address"]).stdout.strip()
-            for node, name in ((core, device), (proxy, end))
+            for node, name in ((core, device), (proxy, core_link))
         ]
         self._proxy = {family: proxy.address("wan0", family) for family in (4, 6)}
         self._random = random.Random(1)
@@ -113,14 +113,14 @@ class Link:
     def send(self, frame: bytes) -> None:
         self._socket.send(frame)
 
-    def volley(self, frames: Sequence[bytes], batch_size: int) -> Volley:
+    def batches(self, frames: Sequence[bytes], batch_size: int) -> FrameBatches:
         """Prepare *frames*. Each `send` of the result sends *batch_size* frames, which is much faster."""
-        return Volley(self._socket.fileno(), frames, batch_size)
+        return FrameBatches(self._socket.fileno(), frames, batch_size)
 
     def handshake(self, client: tuple[str, int]) -> None:
-        """Open a connection as an observer sees it. The proxy's kernel drops the third ACK for its sequence number.
+        """Open a connection that exists only for an observer: the kernel drops the third ACK for its sequence number.
 
-        An attacker who can do this is on the path and sees the proxy's answers. No host may have the client's address.
+        An attacker must be on the path for this, to see the proxy's answers. No host may have the client's address.
         """
         from mptcp_layers import MpCapable, tcp_option
 
@@ -137,7 +137,7 @@ class Link:
         self.send(self.frame(client, flags="A", ack=ack, options=[tcp_option(keys)]))
 
 
-class Volley:
+class FrameBatches:
     """Frames that are prepared for sendmmsg(2). The system call does not block other threads."""
 
     def __init__(self, fd: int, frames: Sequence[bytes], batch_size: int) -> None:
@@ -158,5 +158,5 @@ class Volley:
 
 @contextmanager
 def link(site: Site) -> Iterator[Link]:
-    with closing(Link(site.testbed["core"], site.proxy)) as end:
-        yield end
+    with closing(Link(site.testbed["core"], site.proxy)) as core_link:
+        yield core_link

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that an interface that cannot be taken over again does not prevent caps on the other interfaces."""
+"""Tests that an interface whose root cannot be replaced does not prevent caps on the other interfaces."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ OWN_TREE, FOREIGN = "ours", "pfifo_head_drop"
 
 
 class FakeTree:
-    """The throttler's qdisc tree on each link, and foreign root qdiscs in its place."""
+    """The throttler's qdisc tree on each link, or a foreign root qdisc."""
 
     def __init__(self) -> None:
         self.roots = dict.fromkeys(LINKS, "")
         """Root qdisc by name of the link. An empty string is the kernel's default."""
         self.classes: dict[str, dict[int, ClassSpec]] = {name: {} for name in LINKS}
         self.refused = ""
-        """The link on which making a root fails."""
+        """The link on which the installation of a root qdisc fails."""
 
     def set_foreign_root(self, name: str, root: str) -> None:
         self.roots[name] = root
@@ -91,9 +91,9 @@ class Bench:
         monkeypatch.setattr(egress, "find_link", self._find)
         monkeypatch.setattr(egress, "set_gso", lambda link, sizes: self.gso.update({link.name: sizes}))
         monkeypatch.setattr(root_qdisc, "save", self._save)
-        monkeypatch.setattr(root_qdisc, "restore", lambda link, _tree: self._set(link.name, ""))
+        monkeypatch.setattr(root_qdisc, "restore", lambda link, _tree: self._restore(link.name, ""))
 
-    def _set(self, name: str, root: str) -> None:
+    def _restore(self, name: str, root: str) -> None:
         self.tree.set_foreign_root(name, root)
 
     def _find(self, selected: str | int) -> Link | None:
@@ -109,7 +109,7 @@ class Bench:
             )
         return []
 
-    def capped(self) -> set[int]:
+    def capped_ports(self) -> set[int]:
         return {each.remote_port for each in self.netfilter.entries}
 
     def minors(self, name: str) -> set[int]:
@@ -127,7 +127,7 @@ async def run_loop() -> None:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[Bench], Awaitable[None]]], None]:
-    """Run a scenario with a reconciler that has taken both interfaces and does not retry after a refusal."""
+    """Run a scenario with a reconciler that shapes both interfaces and does not retry after a refusal."""
     monkeypatch.setattr(reconcile, "_MIN_PAUSE", 3600.0)
 
     async def scene(scenario: Callable[[Bench], Awaitable[None]]) -> None:
@@ -138,7 +138,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[
         running = asyncio.create_task(bench.reconciler.run())
         bench.reconciler.wake()
         await run_loop()
-        assert bench.capped() == {1000, *range(2000, 2004)}
+        assert bench.capped_ports() == {1000, *range(2000, 2004)}
         await scenario(bench)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -151,15 +151,15 @@ Run = Callable[[Callable[[Bench], Awaitable[None]]], None]
 
 
 async def compare_after_notice(bench: Bench) -> None:
-    """Make the comparison that follows a notice of a foreign change."""
+    """Run the comparison that follows a notice of a foreign change."""
     with contextlib.suppress(KernelError):
         await bench.reconciler.verify()
     await run_loop()
 
 
-@pytest.mark.parametrize("reason", ["cannot be restored", "the kernel refuses ours"])
+@pytest.mark.parametrize("reason", ["cannot be restored", "the kernel refuses HTB"])
 def test_new_caps_are_created_on_the_other_interface(run: Run, reason: str) -> None:
-    """Defect: a class that one interface lacked counted as missing on all, and its entries were never added."""
+    """Defect: a class missing on one interface counted as missing on all, and its entries were never added."""
 
     async def scenario(bench: Bench) -> None:
         bench.tree.set_foreign_root("wan1", FOREIGN if reason == "cannot be restored" else "pfifo")
@@ -169,7 +169,7 @@ def test_new_caps_are_created_on_the_other_interface(run: Run, reason: str) -> N
         bench.planner.set_verdicts(2, [verdict_of_path(port) for port in range(2000, 2005)], NOW)
         bench.reconciler.wake()
         await run_loop()
-        assert {2004, 3000} <= bench.capped()
+        assert {2004, 3000} <= bench.capped_ports()
         assert len(bench.minors("wan0")) == 3
         assert not bench.minors("wan1")
         assert bench.tree.roots["wan0"] == OWN_TREE
@@ -188,13 +188,15 @@ def test_class_refused_before_a_comparison_is_created_at_the_next_attempt(
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
         bench.reconciler.wake()
         await run_loop()
-        assert 3000 in bench.capped()
+        assert 3000 in bench.capped_ports()
         assert bench.minors("wan0") == set(bench.planner.classes.desired)
 
     run(scenario)
 
 
-def test_interface_that_can_be_taken_again_gets_all_current_classes(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_interface_that_can_be_shaped_again_gets_all_current_classes(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "mptcp_throttler")
 
     async def scenario(bench: Bench) -> None:
@@ -205,7 +207,7 @@ def test_interface_that_can_be_taken_again_gets_all_current_classes(run: Run, ca
         assert caplog.text.count("until its root can be replaced, wan1 is not shaped; the others are") == 1
         assert bench.reconciler.counters.failures == 3, "each failed attempt is counted"
         assert bench.reconciler.counters.repairs == 1, "the foreign root is counted as one repair"
-        # These changes happen while wan1 is left out.
+        # These changes happen while wan1 is not shaped.
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
         bench.planner.set_verdicts(1, (), NOW)
         bench.planner.expire(NOW + IDLE_SECONDS)
@@ -237,7 +239,7 @@ def test_damage_to_the_remaining_interface_is_repaired(run: Run) -> None:
 
 
 def test_gso_limit_of_a_left_out_interface_is_not_changed(run: Run) -> None:
-    """If its original limit was not noted, the limit could not be restored."""
+    """Its original limit is not recorded, so the limit could not be restored."""
 
     async def scenario(bench: Bench) -> None:
         bench.tree.set_foreign_root("wan1", FOREIGN)
@@ -280,12 +282,12 @@ def test_no_class_counts_as_created_if_no_interface_is_usable(run: Run) -> None:
         bench.planner.set_verdicts(3, [verdict(3000, token=3)], NOW)
         bench.reconciler.wake()
         await run_loop()
-        assert 3000 not in bench.capped()
+        assert 3000 not in bench.capped_ports()
 
     run(scenario)
 
 
-def test_start_takes_all_interfaces_or_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_start_shapes_all_interfaces_or_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = Bench(monkeypatch, tmp_path / "state")
         bench.tree.set_foreign_root("wan1", FOREIGN)
@@ -297,7 +299,7 @@ def test_start_takes_all_interfaces_or_none(monkeypatch: pytest.MonkeyPatch, tmp
     asyncio.run(scenario())
 
 
-def test_stop_leaves_a_foreign_root_qdisc(run: Run) -> None:
+def test_stop_keeps_a_foreign_root_qdisc(run: Run) -> None:
     async def scenario(bench: Bench) -> None:
         bench.tree.set_foreign_root("wan1", FOREIGN)
         await compare_after_notice(bench)

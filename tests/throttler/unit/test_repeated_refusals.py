@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that repeated refusals leave no reference cycle.
+"""Tests that repeated refusals create no reference cycles.
 
 The daemon excludes cycles from collection and never frees them.
 """
@@ -42,7 +42,7 @@ SUBFLOWS = [FourTuple(b"\x0a\0\0\1", 3128, b"\x0a\1\0\2", port) for port in (1, 
 
 
 def assert_no_cycles(action: Callable[[], object]) -> None:
-    """Call *action* many times, and ignore its refusals. Check that this leaves no reference cycles."""
+    """Call *action* many times, and ignore its refusals. Check that it leaves no reference cycles."""
     gc.collect()
     for _ in range(ATTEMPTS):
         with contextlib.suppress(KernelError, PlanError):
@@ -58,8 +58,8 @@ class RefusingTrafficControl(FakeTrafficControl):
         self.refused: set[str] = set()
 
     async def upsert_classes(self, specs: Iterable[ClassSpec]) -> None:
-        if "make class" in self.refused:
-            raise KernelError("make class: refused")
+        if "create class" in self.refused:
+            raise KernelError("create class: refused")
         await super().upsert_classes(specs)
 
     async def delete_classes(self, minors: Iterable[int]) -> None:
@@ -86,7 +86,7 @@ async def reconciler_with_refused_change(action: str) -> Reconciler:
     reconciler = Reconciler(planner, tc, netfilter)
     await reconciler.prepare()
     tc.refused = {action}
-    netfilter.refused = {1000} if action == "make entry" else set()
+    netfilter.refused_ports = {1000} if action == "create entry" else set()
     if action == "limit segments":
         tc.set_gso_limit(lambda before: before // 2)
         return reconciler
@@ -99,17 +99,17 @@ async def reconciler_with_refused_change(action: str) -> Reconciler:
     return reconciler
 
 
-@pytest.mark.parametrize("action", ["limit segments", "make class", "make entry", "remove entry", "remove class"])
+@pytest.mark.parametrize("action", ["limit segments", "create class", "create entry", "remove entry", "remove class"])
 def test_refused_change_of_the_reconciler_leaves_no_cycle(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, action: str
 ) -> None:
     """Defect: each retry left about 1.5 kB, 27 MB per day.
 
-    The cause was an error whose traceback had a frame that referred to the error.
+    A frame in an error's traceback referred to the error.
     """
     monkeypatch.setattr(reconcile, "_MIN_PAUSE", 0.0)
     monkeypatch.setattr(reconcile, "_MAX_PAUSE", 0.0)
-    caplog.set_level(logging.CRITICAL, reconcile.log.name)  # pytest would keep each logged error
+    caplog.set_level(logging.CRITICAL, reconcile.log.name)  # pytest would store each logged error.
 
     async def scenario() -> None:
         reconciler = await reconciler_with_refused_change(action)
@@ -117,7 +117,7 @@ def test_refused_change_of_the_reconciler_leaves_no_cycle(
         running = asyncio.create_task(reconciler.run())
         reconciler.wake()
         async with asyncio.timeout(60):
-            while reconciler.counters.failures < ATTEMPTS:  # noqa: ASYNC110 - what is waited for has no event
+            while reconciler.counters.failures < ATTEMPTS:  # noqa: ASYNC110 - the condition has no event
                 await asyncio.sleep(0)
         assert gc.collect() < ATTEMPTS
         running.cancel()
@@ -127,21 +127,21 @@ def test_refused_change_of_the_reconciler_leaves_no_cycle(
     asyncio.run(scenario())
 
 
-def denied(number: int) -> list[bytes]:
+def denial(number: int) -> list[bytes]:
     return [message(NLMSG_ERROR, number, struct.pack("=i", -errno.EPERM))]
 
 
 def test_refused_netlink_request_leaves_no_cycle() -> None:
     """Defect: each refusal left a reference cycle."""
-    netlink = connect_fake(NetlinkSocket(0), denied)
-    assert_no_cycles(lambda: netlink.request(9, 0, b"", "do it"))
+    netlink = connect_fake(NetlinkSocket(0), denial)
+    assert_no_cycles(lambda: netlink.request(9, 0, b"", "a request"))
     netlink.close()
 
 
 def test_refused_socket_look_up_leaves_no_cycle() -> None:
     """Defect: each refusal left a reference cycle."""
     diagnostics = SocketDiagnostics((3128,))
-    connect_fake(diagnostics._look_ups, denied)
+    connect_fake(diagnostics._look_ups, denial)
     assert_no_cycles(lambda: diagnostics.look_up(SUBFLOWS))
     diagnostics.close()
 
@@ -181,7 +181,7 @@ class RefusingSocket:
 def test_refused_classes_and_entries_leave_no_cycle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: each refusal left a reference cycle."""
     monkeypatch.setattr(htb, "NetlinkSocket", RefusingSocket)
-    netfilter = IptablesNetfilter.__new__(IptablesNetfilter)  # The constructor would open netlink sockets
+    netfilter = IptablesNetfilter.__new__(IptablesNetfilter)  # The constructor would open netlink sockets.
 
     async def scenario() -> None:
         gc.collect()

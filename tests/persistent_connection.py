@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A persistent connection of a client to the proxy, which requests pages, such as the check page about itself."""
+"""A persistent connection of a client to the proxy, with methods that request pages, such as the check page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECK: Final = "http://check.mptcp.internal/"
 
 
 class Connection:
-    """A persistent connection of a client to the proxy. *source*: its source address and port, if given."""
+    """A persistent connection of a client to the proxy. *source*: its source address and port (optional)."""
 
     def __init__(
         self, node: LiveNode, proxy: str, protocol: int = socket.IPPROTO_MPTCP, source: tuple[str, int] | None = None
@@ -56,8 +56,8 @@ class Connection:
         return status, found, self._file.read(size)
 
     def send_raw(self, data: bytes) -> bytes:
-        """Send *data*, which need not be HTTP, and a last request; return everything that Squid sends until it
-        closes."""
+        """Send *data*, which may not be HTTP, and a last request. Return all bytes from Squid until it closes the
+        connection."""
         self._socket.sendall(data + f"GET {CHECK} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         try:
             return self._file.read()
@@ -73,15 +73,15 @@ class Connection:
         return found
 
     def until(self, condition: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-        """Request the check page until *condition* holds for its report; return the report."""
+        """Request the check page until *condition* holds for its report. Return this report."""
         reports: list[dict[str, Any]] = []
 
-        def is_so() -> bool:
+        def condition_holds() -> bool:
             reports[:] = [self.report()]
             return condition(reports[0])
 
         try:
-            wait_until(is_so, what, timeout=60)
+            wait_until(condition_holds, what, timeout=60)
         except Exception as error:
             raise AssertionError(f"{error}; last report: {reports}") from None
         return reports[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that a new socket sends into the class of its cap from its first segment on."""
+"""Tests that a new socket sends into the class of its cap from its first segment."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SEGMENT = 1400
 
 
 @pytest.fixture(autouse=True)
-def _needs(require: Any) -> None:
+def _require_pacing(require: Any) -> None:
     require("bpf-pacing")
 
 
 @contextmanager
-def suspended(throttler: Throttler) -> Iterator[None]:
-    """Stop the throttler's process within the block, so that it notices and does nothing."""
+def suspend(throttler: Throttler) -> Iterator[None]:
+    """Stop the throttler's process (SIGSTOP) within the block."""
     throttler.process.signal(signal.SIGSTOP)
     try:
         yield
@@ -44,7 +44,7 @@ def running_until_killed(site: Site) -> Iterator[None]:
 
 
 def classes_of_sockets(site: Site) -> list[str]:
-    """Return the SO_PRIORITY of the subflows for which it is a class of the throttler."""
+    """Return the SO_PRIORITY values of subflows that are classes of the throttler."""
     shown = site.proxy.run(["ss", "-tnH", "--tos", "state", "established", "sport", "=", ":3128"]).stdout
     return re.findall(r"class_id:(0x4d50\w{4})", shown)
 
@@ -68,7 +68,7 @@ def capped_bytes(site: Site) -> int:
 def test_first_segments_use_the_class_before_an_entry_exists(site: Site, family: int) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
-        with suspended(throttler), site.client.link_down("wlan0"), connection(site, family) as (client, proxy):
+        with suspend(throttler), site.client.link_down("wlan0"), connection(site, family) as (client, proxy):
             # Each end has sent one byte of data so far. ACKs and FINs do not go into the class.
             assert capped_bytes(site) < 200
             for _ in range(10):
@@ -82,7 +82,7 @@ def test_first_segments_use_the_class_before_an_entry_exists(site: Site, family:
 def test_undecided_socket_leaves_the_class_after_60_segments(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
-        with suspended(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
+        with suspend(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
             for _ in range(60):
                 proxy.sendall(bytes(SEGMENT))
                 remaining = SEGMENT
@@ -99,7 +99,7 @@ def test_undecided_socket_leaves_the_class_after_60_segments(site: Site) -> None
 def test_undecided_socket_gets_a_larger_limit_of_unsent_bytes(site: Site) -> None:
     with running(site) as throttler:
         until(lambda: "4d50:10" in site.proxy.run(["tc", "class", "show", "dev", "wan0"]).stdout)
-        with suspended(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
+        with suspend(throttler), site.client.link_down("wlan0"), connection(site) as (client, proxy):
             assert unsent_limits(site) == {625}, "the bytes of one millisecond at the rate of the cap"
             for _ in range(400):
                 proxy.sendall(bytes(SEGMENT))
@@ -123,7 +123,7 @@ def test_client_known_to_have_one_path_leaves_the_class(site: Site) -> None:
 
 
 @pytest.mark.nightly(except_for=("iptables",))
-def test_cleanup_takes_sockets_out_of_a_killed_throttlers_class(site: Site) -> None:
+def test_cleanup_removes_sockets_from_the_class_of_a_killed_throttler(site: Site) -> None:
     with ExitStack() as stack:
         with running_until_killed(site):
             stack.enter_context(site.client.link_down("wlan0"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the next comparison repairs all damage by another program in the kernel (docs/contract.md)."""
+"""Tests that the next comparison repairs all damage that another program did in the kernel (docs/contract.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from bpf_objects import detach, object_ids
-from throttler_site import FULL_POLICY, Site, ask, both_subflows_known, connection, make_site, running, until
+from throttler_site import FULL_POLICY, Site, both_subflows_known, connection, make_site, read_status, running, until
 
 from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import Throttler, write_throttler_config
@@ -41,9 +41,9 @@ class Scene:
             self.site.kernel_dump(),
             flags=re.M,
         )
-        # The kernel object_ids qdiscs from 8000 on, and lists the newest ones last.
+        # The kernel numbers qdiscs from 8000 and lists the newest last.
         lines = re.sub(r"\b[89a-f][0-9a-f]{3}:", "8000:", text).splitlines()
-        # A link gets its link-local address a second or two after its creation, and each time a different address.
+        # A link gets a new link-local address one or two seconds after its creation.
         return "\n".join(
             sorted(
                 line.rstrip()
@@ -54,7 +54,7 @@ class Scene:
 
     def is_complete(self) -> bool:
         """Return whether no cap is anticipated any longer, and the kernel has the caps in both directions."""
-        shown = ask(self.throttler.socket)
+        shown = read_status(self.throttler.socket)
         return (
             both_subflows_known(self.throttler.socket)
             and shown["in_step"]
@@ -68,7 +68,7 @@ class Scene:
 
     @property
     def pid(self) -> int:
-        """The daemon's process ID. The process holds the descriptors of its BPF programs and maps."""
+        """The daemon's process ID. The daemon holds the descriptors of its BPF programs and maps."""
         return self.throttler.process.pid
 
 
@@ -159,7 +159,7 @@ def test_deleted_state_file_is_restored(scene: Scene, note: str) -> None:
 def test_deleted_status_socket_is_created_again(scene: Scene) -> None:
     scene.throttler.socket.unlink()
     until(scene.throttler.socket.exists, timeout=REPAIR_TIMEOUT)
-    until(lambda: bool(ask(scene.throttler.socket)["connections"]), timeout=REPAIR_TIMEOUT)
+    until(lambda: bool(read_status(scene.throttler.socket)["connections"]), timeout=REPAIR_TIMEOUT)
 
 
 @IPTABLES

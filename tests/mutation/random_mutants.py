@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Draws random mutants of the product's pure Python code, with a fixed seed, and finds out which tests kill them.
+"""Selects random mutants of the product's pure Python code with a fixed seed, and determines which tests kill them.
 
-    .venv/bin/python tests/mutation/drawn_mutants.py [--number 100] [--seed 46]
+    .venv/bin/python tests/mutation/random_mutants.py [--number 100] [--seed 46]
 
 The modules are those of the import contract "The pure core does no I/O". cosmic-ray creates the mutants. The program
-runs each mutant in a copy of the checkout with the tests that cover its line: first those of the gate, then, if the
-mutant survived, those of ``--all``. It prints a line for each mutant, and at the end a JSON object: how many mutants
-each set of tests killed, and which survived.
+runs each mutant in a copy of the checkout, with the tests that cover the mutant's line: first with tests of the gate,
+and then, if the mutant survived, with tests of ``--all``. It prints a line for each mutant, and at the end a JSON
+object with the number of mutants that each set of tests killed, and with the mutants that survived.
 """
 
 from __future__ import annotations
@@ -40,13 +40,12 @@ CHECKOUT = Path(__file__).parents[2]
 COMPONENTS = ("common", "console", "portal", "proxy", "throttler")
 TEST_DIRECTORIES = tuple(f"tests/{component}/unit" for component in COMPONENTS)
 PURE = "The pure core does no I/O"
-NEEDS_NAMES = {"core/VariableInserter", "core/VariableReplacer"}
-"""Operators that cannot run without names of variables."""
+OPERATORS_WITH_NAMES = {"core/VariableInserter", "core/VariableReplacer"}
+"""Operators that need names of variables."""
 PARSING = Lock()
-"""A thread holds this lock while it parses code: ast counts its recursion depth for all threads together (Python
-3.11)."""
+"""A thread holds this lock while it parses code. In Python 3.11, all threads share the recursion counter of ast."""
 MAX_SECONDS = 900
-"""Seconds after which a mutant counts as killed because its tests do not end."""
+"""Time limit in seconds for the tests of a mutant. After it, the mutant counts as killed."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,13 @@ def modules() -> list[Path]:
     impure = {line.partition(" -> ")[0] for line in contract["ignore_imports"]}
     found = []
     for name in contract["source_modules"]:
-        place = CHECKOUT / name.split("_")[1].split(".")[0] / name.replace(".", "/")
-        files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
-        found += [file for file in files if dotted(file) not in impure]
+        location = CHECKOUT / name.split("_")[1].split(".")[0] / name.replace(".", "/")
+        files = sorted(location.rglob("*.py")) if location.is_dir() else [location.with_suffix(".py")]
+        found += [file for file in files if module_name(file) not in impure]
     return found
 
 
-def dotted(file: Path) -> str:
+def module_name(file: Path) -> str:
     return ".".join(file.relative_to(CHECKOUT).with_suffix("").parts[1:])
 
 
@@ -87,16 +86,16 @@ def without_annotations(source: str) -> str:
 def mutants(file: Path, covered: set[int]) -> Iterator[Mutant]:
     """Yield the mutants of *file* in lines that are *covered*."""
     nodes = list(ast_nodes(get_ast(file.read_text())))
-    for name in sorted(set(operator_names()) - NEEDS_NAMES):
+    for name in sorted(set(operator_names()) - OPERATORS_WITH_NAMES):
         operator = get_operator(name)()
-        places = [place for node in nodes for place in operator.mutation_positions(node)]
+        places = [location for node in nodes for location in operator.mutation_positions(node)]
         for occurrence, ((line, _), _) in enumerate(places):
             if line in covered:
                 yield Mutant(str(file.relative_to(CHECKOUT)), line, name, occurrence)
 
 
-def mutated(mutant: Mutant, source: str) -> str | None:
-    """Return *source* with *mutant* applied; None if the result behaves the same or is not valid Python."""
+def mutated_source(mutant: Mutant, source: str) -> str | None:
+    """Return *source* with *mutant* applied, or None if the result behaves like *source* or is not valid Python."""
     with PARSING:
         text: str | None = mutate_code(source, get_operator(mutant.operator)(), mutant.occurrence)
         try:
@@ -108,24 +107,27 @@ def mutated(mutant: Mutant, source: str) -> str | None:
 def change(mutant: Mutant) -> str:
     """Return the line of *mutant* before and after the change."""
     source = (CHECKOUT / mutant.module).read_text()
-    before, after = (text.splitlines()[mutant.line - 1].strip() for text in (source, mutated(mutant, source) or source))
+    before, after = (
+        text.splitlines()[mutant.line - 1].strip() for text in (source, mutated_source(mutant, source) or source)
+    )
     return f"{before} -> {after}"
 
 
-def drawn(found: list[Mutant], number: int, seed: int) -> list[Mutant]:
+def select_mutants(found: list[Mutant], number: int, seed: int) -> list[Mutant]:
     """Return *number* random mutants of *found* that change the behaviour."""
     order = random.Random(seed).sample(found, len(found))
-    different = (each for each in order if mutated(each, (CHECKOUT / each.module).read_text()) is not None)
-    return list(islice(different, number))
+    effective_mutants = (
+        each for each in order if mutated_source(each, (CHECKOUT / each.module).read_text()) is not None
+    )
+    return list(islice(effective_mutants, number))
 
 
 def copy_checkout(directory: Path) -> Path:
-    """Copy the files of the checkout that git tracks or does not ignore, with uncommitted changes, and return the
-    copy."""
-    listed = subprocess.run(
+    """Copy the files of the checkout that git does not ignore, with uncommitted changes. Return the copy."""
+    completed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"], cwd=CHECKOUT, capture_output=True, check=True
     )
-    for name in listed.stdout.decode().splitlines():
+    for name in completed.stdout.decode().splitlines():
         if (CHECKOUT / name).is_file():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(CHECKOUT / name, directory / name)
@@ -133,7 +135,7 @@ def copy_checkout(directory: Path) -> Path:
 
 
 def pytest(copy: Path, *arguments: str, timeout: float | None = None) -> int:
-    """Run pytest in *copy*, with its own sources; return its exit status."""
+    """Run pytest in *copy* with the sources of *copy*. Return the exit status."""
     path = os.pathsep.join(str(copy / each) for each in (*COMPONENTS, "bench"))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -146,7 +148,7 @@ def pytest(copy: Path, *arguments: str, timeout: float | None = None) -> int:
 def tests_by_line(copy: Path) -> dict[str, dict[int, set[str]]]:
     """Return the tests, including the nightly ones, that run each line of each file."""
     sources = (f"--cov={copy / component}" for component in COMPONENTS)
-    # Run all tests, with the gate's number of examples. A test of memory use may fail because of coverage data.
+    # Run all tests, with the gate's number of examples. Tests of memory use may fail, because coverage uses memory.
     chosen = ("-m", "nightly or not nightly", "-n", str(os.cpu_count()))
     pytest(copy, *chosen, *sources, "--cov-context=test", "--cov-report=", *TEST_DIRECTORIES)
     data = CoverageData(str(copy / ".coverage"))
@@ -169,13 +171,13 @@ def gate_tests(copy: Path) -> set[str]:
 
 
 def is_killed(copy: Path, mutant: Mutant, tests: list[str], *options: str) -> bool:
-    """Return whether one of *tests*, run in this order, fails with *mutant* applied in *copy*."""
+    """Apply *mutant* in *copy*, and run *tests* in this order. Return whether a test fails."""
     if not tests:
         return False
     file = copy / mutant.module
     source = file.read_text()
     try:
-        file.write_text(mutated(mutant, source) or source)
+        file.write_text(mutated_source(mutant, source) or source)
         return pytest(copy, "-x", *options, *tests, timeout=MAX_SECONDS) != 0
     except subprocess.TimeoutExpired:
         return True
@@ -184,7 +186,7 @@ def is_killed(copy: Path, mutant: Mutant, tests: list[str], *options: str) -> bo
 
 
 def run_mutants(number: int, seed: int) -> dict[str, Any]:
-    """Test *number* mutants; return how many the gate and all tests killed, and which survived."""
+    """Test *number* mutants. Return how many of them the gate and all tests killed, and which mutants survived."""
     with tempfile.TemporaryDirectory() as parent:
         copies: Queue[Path] = Queue()
         for each in range(os.cpu_count() or 1):
@@ -196,13 +198,13 @@ def run_mutants(number: int, seed: int) -> dict[str, Any]:
             for file in modules()
             for mutant in mutants(file, set(tests.get(str(file.relative_to(CHECKOUT)), ())))
         ]
-        chosen = drawn(found, number, seed)
+        chosen = select_mutants(found, number, seed)
         lines = Counter(test for of_lines in tests.values() for of_line in of_lines.values() for test in of_line)
 
         def killing_set(mutant: Mutant) -> str:
             copy, of_lines = copies.get(), tests[mutant.module]
-            # A line that runs at import counts for all tests of that module. A test that runs few other lines is the
-            # most likely to check this one.
+            # A line that runs at import counts as covered by all tests of its module. Tests that run few other lines
+            # are run first.
             candidates = sorted(of_lines[mutant.line] or set().union(*of_lines.values()))
             candidates.sort(key=lines.__getitem__)
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that each change that the kernel refuses is tried again, whether it fails when applied or in a comparison."""
+"""Tests that each change that the kernel refuses is retried, whether it was applied directly or in a comparison."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class RefusingNetfilter(FakeNetfilter):
-    """A Netfilter fake whose next readings or preparations fail."""
+    """A Netfilter fake whose next checks or preparations fail."""
 
-    unreadable = unprepared = 0
+    failing_checks = failing_preparations = 0
 
     async def check(self) -> list[str]:
-        if self.unreadable:
-            self.unreadable -= 1
+        if self.failing_checks:
+            self.failing_checks -= 1
             raise KernelError("list the set: no such set")
         return []
 
     async def prepare(self) -> None:
-        if self.unprepared:
-            self.unprepared -= 1
+        if self.failing_preparations:
+            self.failing_preparations -= 1
             raise KernelError("create the set: out of memory")
         await super().prepare()
 
@@ -70,12 +70,12 @@ def run_with_reconciler(scenario: Callable[[Bench], Awaitable[None]]) -> None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    while not holds():  # noqa: ASYNC110 - conditions, not events
+    while not holds():  # noqa: ASYNC110 - the condition has no event
         await asyncio.sleep(0)
 
 
-def test_retries_follow_within_two_seconds_however_long_a_refusal_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the kernel no longer refuses, its state must be right within two seconds."""
+def test_pause_before_a_retry_never_exceeds_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the kernel no longer refuses, its state must be correct within two seconds."""
     pauses: list[float] = []
     sleep = asyncio.sleep
 
@@ -94,16 +94,16 @@ def test_retries_follow_within_two_seconds_however_long_a_refusal_lasts(monkeypa
     monkeypatch.setattr(reconcile, "_MIN_PAUSE", PAUSES[0])
     monkeypatch.setattr(reconcile, "_MAX_PAUSE", PAUSES[1])
     run_with_reconciler(scenario)
-    waited = [seconds for seconds in pauses if seconds]
-    assert len(waited) > 8
-    assert waited == sorted(waited)
-    assert waited[-1] < 2
+    waits = [seconds for seconds in pauses if seconds]
+    assert len(waits) > 8
+    assert waits == sorted(waits)
+    assert waits[-1] < 2
 
 
 def test_objects_that_cannot_be_read_are_created_again() -> None:
     async def scenario(bench: Bench) -> None:
         creations = bench.netfilter.log.count("make sets")
-        bench.netfilter.unreadable = 1
+        bench.netfilter.failing_checks = 1
         await bench.reconciler.verify()
         assert bench.netfilter.log.count("make sets") == creations + 1
         assert bench.reconciler.counters.repairs == 1
@@ -114,11 +114,11 @@ def test_objects_that_cannot_be_read_are_created_again() -> None:
 def test_failed_repair_is_retried_without_other_changes() -> None:
     async def scenario(bench: Bench) -> None:
         creations = bench.netfilter.log.count("make sets")
-        bench.netfilter.unreadable, bench.netfilter.unprepared = 1, 3
+        bench.netfilter.failing_checks, bench.netfilter.failing_preparations = 1, 3
         with pytest.raises(KernelError, match="out of memory"):
             await bench.reconciler.verify()
         await until(lambda: bench.netfilter.log.count("make sets") > creations)
-        assert not bench.netfilter.unprepared
+        assert not bench.netfilter.failing_preparations
 
     run_with_reconciler(scenario)
 
@@ -167,5 +167,5 @@ def test_sysctls_and_their_file_are_compared(tmp_path: Path, monkeypatch: pytest
     assert values == required
     owned.restore()
     assert values == {"net.mptcp.pm_type": "0", "net.mptcp.stale_loss_cnt": "4"}, (
-        "the values from before are restored, not those in between"
+        "the original values are restored, not later ones"
     )

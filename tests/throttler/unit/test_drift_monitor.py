@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for comparing the throttler's state with the kernel: periodically, after foreign changes, and with pauses."""
+"""Tests for comparisons of the throttler's state with the kernel's: periodic, after foreign changes, and paused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Bench(Component):
         self.source = Source()
         self.compared: list[float] = []
         self.repairs_needed = 0
-        """Number of repairs that each of the next comparisons makes."""
+        """Number of repairs that each comparison makes from now on."""
         self.fails = False
         self.monitor = DriftMonitor([self], interval)
         self.monitor.open([lambda: self.source])
@@ -87,7 +87,7 @@ def with_bench(test: Callable[[Bench], Awaitable[None]], interval: float = 300.0
     asyncio.run(scenario())
 
 
-def test_foreign_change_is_compared_at_once_and_logged_with_its_author(caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_change_is_compared_immediately_and_logged_with_its_author(caplog: pytest.LogCaptureFixture) -> None:
     async def test(bench: Bench) -> None:
         bench.repairs_needed = 1
         bench.source.report("root qdisc of wan0")
@@ -155,7 +155,7 @@ def test_change_without_a_notice_is_found_periodically(caplog: pytest.LogCapture
     assert "changed by another program; the kernel does not report which" in caplog.text
 
 
-def test_failed_repair_is_retried_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_repair_is_retried_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drift, "RETRY_SECONDS", 0.01)
 
     async def test(bench: Bench) -> None:
@@ -187,7 +187,7 @@ def test_notice_source_that_cannot_be_opened_is_logged(caplog: pytest.LogCapture
     assert "Operation not permitted; changes are found within 30 s" in caplog.text
 
 
-def test_object_that_keeps_being_changed_waits_for_the_periodic_comparison(
+def test_object_that_changes_repeatedly_waits_for_the_periodic_comparison(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(drift, "PAUSE_RATIO", 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for waiting for an event: a cancellation at the same time is not lost."""
+"""Tests for waiting for an event with a time limit, and with a cancellation at the time of the event."""
 
 from __future__ import annotations
 
