@@ -77,7 +77,7 @@ class Bpf:
         options = Options(size=ctypes.sizeof(Options), flags=0 if kind == _MAP_ARRAY else _NO_PREALLOCATION)
         descriptor = self.register(
             self.library.bpf_map_create(kind, name.encode(), key_bytes, value_bytes, entries, ctypes.byref(options)),
-            f"make the BPF map {name}",
+            f"create the BPF map {name}",
         )
         return Map(descriptor, name, key_bytes, value_bytes, entries)
 

@@ -73,12 +73,12 @@ def json_text(findings: Sequence[Finding]) -> str:
 
 def lines(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield aligned plain text, with reason and remedy below each finding that is not OK."""
-    first = max((len(finding.status.value) for finding in findings), default=0)
-    first = max(first, len(Status.FAIL.value))
-    width = max((len(finding.check) for finding in findings), default=0)
+    status_width = max((len(finding.status.value) for finding in findings), default=0)
+    status_width = max(status_width, len(Status.FAIL.value))
+    check_width = max((len(finding.check) for finding in findings), default=0)
     for finding in findings:
-        yield f"{finding.status.value:<{first}}  {finding.check:<{width}}  {finding.text}"
-        indent = " " * (first + width + 4)
+        yield f"{finding.status.value:<{status_width}}  {finding.check:<{check_width}}  {finding.text}"
+        indent = " " * (status_width + check_width + 4)
         if finding.why:
             yield f"{indent}why: {finding.why}"
         if finding.remedy:

@@ -24,7 +24,7 @@ from mptcp_common.reasons import reason
 NETLINK_NETFILTER = 12
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_CREATE, NLM_F_DUMP = 0x400, 0x300
-REPLACE = NLM_F_CREATE | 0x100  # make an object, or replace it (NLM_F_REPLACE)
+REPLACE = NLM_F_CREATE | 0x100  # create an object, or replace it (NLM_F_REPLACE)
 NLA_NESTED, NLA_NET_BYTEORDER, NLA_TYPE_MASK = 0x8000, 0x4000, 0x3FFF
 
 OUR_PORTS = 0x4D50 << 16

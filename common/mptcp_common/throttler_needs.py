@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The shared libraries and kernel features that the throttler needs; ``check`` and ``doctor`` test for them.
 
-The functions get facts about the host as arguments, so that every result can be tested on any host.
+The functions get the properties of the host as arguments, so that every result can be tested on any host.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MissingFeature(NamedTuple):
 
 class _Feature(NamedTuple):
     name: str
-    serves: str
+    purpose: str
     modules: str
     options: str
     """Options of the kernel's configuration for the feature."""
@@ -138,13 +138,13 @@ def missing_kernel_features(
     for feature in features:
         if (reason := results.get(feature)) is None:
             continue
-        name, serves, modules, options, packages, *_ = _FEATURES[feature]
+        name, purpose, modules, options, packages, *_ = _FEATURES[feature]
         needed = "rules for uploads need it" if feature in UPLOAD_FEATURES else "the throttler cannot start without it"
         what = f"{name} does not work ({reason}), kernel option {options}"
         install = f"apt install {packages}; " if packages else ""
         yield (
             feature,
-            MissingFeature(what, f"{serves}, and {needed}", f"{install}modprobe {modules} || ({_DEBIANS_KERNEL})"),
+            MissingFeature(what, f"{purpose}, and {needed}", f"{install}modprobe {modules} || ({_DEBIANS_KERNEL})"),
         )
 
 

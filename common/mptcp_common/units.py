@@ -88,13 +88,13 @@ def format_rate(bits_per_second: int) -> str:
 
 def format_size(size: int) -> str:
     """Return the exact size: ``64 KiB``, or ``15 KB`` if powers of 1024 would need decimals."""
-    for factor, unit, per in (
+    for factor, unit, precision in (
         (1024**2, "MiB", 1),
         (10**6, "MB", 1000),
         (1024, "KiB", 1),
         (10**3, "KB", 1000),
     ):
-        if size >= factor and size * per % factor == 0:
+        if size >= factor and size * precision % factor == 0:
             return f"{_plain(Decimal(size) / factor)} {unit}"
     return f"{size} B"
 

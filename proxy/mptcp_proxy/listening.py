@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds the processes that listen on ports of this network namespace, and their protocol, by ``ss -Hltnpi`` (ss(8)).
+"""Finds the processes that listen on ports of this network namespace, and their protocol, with ``ss -Hltnpi`` (ss(8)).
 
 The kernel's socket diagnostics (sock_diag(7)) name a socket by its inode; ss finds its process in /proc.
 """

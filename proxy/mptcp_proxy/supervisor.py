@@ -70,7 +70,7 @@ def start_problems(places: Places, checked: Checked) -> Iterator[Problem]:
     if pid := pid_in(places.pid_file, "squid"):
         yield Problem(
             f"a proxy of this name runs already (process {pid}, {places.pid_file});"
-            f" stop it with: kill {pid}, or give this one another --service-name"
+            f" stop it with: kill {pid}, or start the new proxy with another --service-name"
         )
         return
     sockets = listening_now()
@@ -366,7 +366,7 @@ class _Supervisor:
 
     def _refuse_reload(self, why: str) -> None:
         say(f"reload refused, the old settings stay in force: {why}", ERROR)
-        # The outcome of an earlier reload may still be unknown. It must not be reported for this one.
+        # The outcome of an earlier reload may still be unknown. It must not be reported for this reload.
         self._reload_unconfirmed = False
         self._reporter.reload_ends(why)
 

@@ -64,8 +64,8 @@ def adapt(lines: Sequence[PhysicalLine], directives: Sequence[Statement], versio
                     allowed=f"{always}, or no such line",
                 )
             )
-    kept = tuple(replace(line, text="") if index in removed else line for index, line in enumerate(lines))
-    return Adapted(kept, tuple(notes), tuple(problems))
+    remaining_lines = tuple(replace(line, text="") if index in removed else line for index, line in enumerate(lines))
+    return Adapted(remaining_lines, tuple(notes), tuple(problems))
 
 
 def removed_directive_problems(directives: Sequence[Statement], version: str) -> Iterator[Problem]:

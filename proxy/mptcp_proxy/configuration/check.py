@@ -51,7 +51,7 @@ from .workers import Workers, requested_workers, shared_memory_problems, with_wo
 MAX_SEARCH_SECONDS = 20.0
 """Seconds after which Squid is not run again to find further mistakes. ``mptcp-proxy reload`` waits longer than this
 and the maximum time of the last run (``squid.PARSE_SECONDS``) together."""
-SERVICE_STOP = 45
+SERVICE_STOP_SECONDS = 45
 """Seconds after which systemd kills a stopping unit (TimeoutStopSec)."""
 MAX_SHUTDOWN_SECONDS = 38
 """Maximum of shutdown_lifetime. A starting Squid may need five more seconds until it can handle the signal."""
@@ -70,7 +70,7 @@ class Checked:
     workers: Workers
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...] = ()
-    """Directives that were left out because this version of Squid always acts as they say."""
+    """Directives that were left out because this version of Squid always behaves in this way."""
     parents: tuple[Parent, ...] = ()
     """The parents of a relay. Empty for a proxy, which uses plain TCP to its parents, as to origin servers."""
     lists: tuple[CopiedList, ...] = ()
@@ -111,8 +111,7 @@ def check(
     lines, unreadable, includes = read_with_includes(path, service_name)
     places = Places(service_name)
     if not lines:
-        nothing = unreadable or (Problem("the configuration is empty", str(path)),)
-        return Checked((), (), "", Workers(), nothing)
+        return Checked((), (), "", Workers(), unreadable or (Problem("the configuration is empty", str(path)),))
     with_lists = with_copies(lines, service_name, places.lists, (str(places.own_addresses),))
     all_directives = list(all_statements(with_lists.lines, service_name))
     directives = list(statements(with_lists.lines, service_name))
@@ -324,7 +323,8 @@ def _stop_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
     value = re.fullmatch(r"([0-9]{1,9})(?: ([a-z]+?)s?)?", " ".join(statement.words[1:]).lower())
     if value and int(value[1]) * _TIME_UNITS.get(value[2] or "second", 0) > MAX_SHUTDOWN_SECONDS:
         yield Problem(
-            f"{' '.join(statement.words)}: systemd kills the service after {SERVICE_STOP} s, and its transfers with it",
+            f"{' '.join(statement.words)}: systemd kills the service after {SERVICE_STOP_SECONDS} s, and its transfers"
+            " with it",
             statement.file,
             statement.number,
             allowed=f"at most {MAX_SHUTDOWN_SECONDS} seconds, or also a longer TimeoutStopSec= (systemctl edit)",

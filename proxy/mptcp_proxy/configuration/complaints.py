@@ -172,14 +172,14 @@ def interpret(
 def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls: set[str]) -> Iterator[Problem]:
     if not remarks:
         return
-    whole = " ".join(remarks)
-    missing = _MISSING_ACL.search(whole)
+    all_remarks = " ".join(remarks)
+    missing = _MISSING_ACL.search(all_remarks)
     # This list is missing only because its definition has a mistake, which is already reported.
     if missing and missing["name"] in removed_acls:
         return
     file, number = (statement.file, statement.number) if statement else ("", None)
-    warning = not _ERROR.search(whole) or bool(_NOT_BUILT_IN.search(whole) or _IGNORED.search(whole))
-    if unknown := _UNKNOWN.search(whole):
+    warning = not _ERROR.search(all_remarks) or bool(_NOT_BUILT_IN.search(all_remarks) or _IGNORED.search(all_remarks))
+    if unknown := _UNKNOWN.search(all_remarks):
         near = difflib.get_close_matches(unknown["directive"].rstrip("'"), _KNOWN, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         yield Problem(f"{unknown['directive'].rstrip(chr(39))}: there is no such directive{hint}", file, number)
@@ -194,7 +194,7 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
         number,
         allowed=""
         if warning
-        else next((helps for remark, helps in _CAUSES if remark.search(whole)), _allowed_values(statement)),
+        else next((remedy for remark, remedy in _CAUSES if remark.search(all_remarks)), _allowed_values(statement)),
         warning=warning,
     )
 

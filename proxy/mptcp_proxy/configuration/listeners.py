@@ -49,10 +49,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _same_host(one: str, other: str) -> bool:
-    first, second = _address(one), _address(other)
+def _same_host(first_host: str, second_host: str) -> bool:
+    first, second = _address(first_host), _address(second_host)
     if first is None or second is None:
-        return one.lower() == other.lower()
+        return first_host.lower() == second_host.lower()
     return first == second or (first.version == second.version and (first.is_unspecified or second.is_unspecified))
 
 

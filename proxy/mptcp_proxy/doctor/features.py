@@ -107,7 +107,7 @@ def library_features(
     named = ("fair-turns", *FEATURES)
     parts = [f"on: {', '.join(each for each in named if each not in off) or 'none'}"]
     if off.intersection(named):
-        parts.append(f"left out: {', '.join(each for each in named if each in off)}")
+        parts.append(f"off: {', '.join(each for each in named if each in off)}")
     if counters:
         parts.append(", ".join(f"{counters[name]} {text}" for name, text in _COUNTER_TEXTS.items()))
     return ok(check, "; ".join(parts))

@@ -120,23 +120,23 @@ def _subflow_limit() -> int | None:
 def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
     """Return the addresses whose interface has a default route, and the endpoints from which the kernel opens
     subflows."""
-    device_of = {
+    devices_by_address = {
         str(address["local"]): str(link["ifname"])
         for link in reading.json_list("ip", "-j", "address", "show")
         for address in link.get("addr_info", ())
         if address.get("scope") == "global"
     }
-    gateway_of = {}
+    gateways = {}
     for family in (4, 6):
         for device, gateway in relay.gateways(
             reading.json_list("ip", "-j", f"-{family}", "route", "show", "default")
         ).items():
-            gateway_of[family, device] = gateway
-    addresses_with_device = [Uplink(address, device) for address, device in device_of.items()]
+            gateways[family, device] = gateway
+    addresses_with_device = [Uplink(address, device) for address, device in devices_by_address.items()]
     candidates = [
-        Uplink(each.address, each.device, gateway_of[each.family, each.device])
+        Uplink(each.address, each.device, gateways[each.family, each.device])
         for each in addresses_with_device
-        if (each.family, each.device) in gateway_of
+        if (each.family, each.device) in gateways
     ]
     known = {each.address: each for each in (*addresses_with_device, *candidates)}
     endpoints = [

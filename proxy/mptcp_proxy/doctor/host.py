@@ -116,7 +116,7 @@ def service(outcome: Outcome | None, role: Role) -> Iterator[Finding]:
 
 def free_space(directory: Path, is_full: bool, consequence: str, remedy: str) -> Finding:
     """Report whether *directory* has free space. *consequence*: the effect if it has none."""
-    check = f"room in {directory}"
+    check = f"free space in {directory}"
     if is_full:
         return warn(check, "its file system is full", consequence, remedy)
     return ok(check, "its file system is not full")

@@ -19,7 +19,7 @@ from .kernel import lasting_sysctl
 _LIMIT, _UPLINKS, _ROUTES = "path manager", "uplinks", "routes of uplinks"
 _BLACKHOLE = "sysctl blackhole"
 _ONE_PATH = "traffic to the parents uses one uplink, and stops if that uplink fails"
-_LASTING = "docs/relay.md describes how to do this at each boot"
+_AT_EACH_BOOT = "docs/relay.md describes how to do this at each boot"
 GATEWAY = Path("/run/mptcp-gateway/status.json")
 """File that exists while mptcp-gateway runs. That daemon removes the endpoint of a dead uplink."""
 
@@ -139,7 +139,7 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
         _ONE_PATH,
         "mptcp-gateway status   # it adds the endpoints, and shows why one is missing"
         if GATEWAY.exists()
-        else f"{' && '.join(commands) or 'ip mptcp endpoint add ADDRESS dev INTERFACE subflow'}   # {_LASTING}",
+        else f"{' && '.join(commands) or 'ip mptcp endpoint add ADDRESS dev INTERFACE subflow'}   # {_AT_EACH_BOOT}",
     )
 
 
@@ -173,7 +173,7 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
         "; ".join(texts),
         "packets of one uplink leave through another uplink, where they are dropped or share its rate; or rp_filter=1"
         " drops incoming packets",
-        f"{' && '.join(commands)}   # {_LASTING}",
+        f"{' && '.join(commands)}   # {_AT_EACH_BOOT}",
     )
 
 

@@ -103,12 +103,12 @@ def test_doctor_reports_the_status_of_the_running_service() -> None:
 
 
 def test_doctor_judges_free_space() -> None:
-    enough, missing_addresses = (
+    enough, no_space = (
         host.free_space(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True)
     )
-    assert (enough.status, missing_addresses.status) == (OK, WARN)
-    assert missing_addresses.check == "room in /run/n"
-    assert is_complete(missing_addresses)
+    assert (enough.status, no_space.status) == (OK, WARN)
+    assert no_space.check == "free space in /run/n"
+    assert is_complete(no_space)
 
 
 def test_doctor_judges_the_configuration() -> None:
@@ -126,11 +126,11 @@ def test_doctor_judges_the_configuration() -> None:
 def test_included_file_that_only_root_may_read_is_not_a_fault() -> None:
     """Defect: for an ordinary user, the doctor reported that the proxy refuses to start."""
     denied = Problem('acl a src "/etc/list": Can not open file /etc/list for reading', "squid.conf", 3)
-    good = checked("via on", problems=(denied,))
-    assert host.unreadable_file(good, lambda name: name == "/etc/list") == "/etc/list"
-    assert host.unreadable_file(good, lambda name: name == "squid.conf") == "squid.conf"
-    assert host.unreadable_file(good, lambda _: False) == ""
-    assert host.configuration(good, "squid.conf", Role.PROXY, "/etc/list").status is UNSEEN
+    with_denial = checked("via on", problems=(denied,))
+    assert host.unreadable_file(with_denial, lambda name: name == "/etc/list") == "/etc/list"
+    assert host.unreadable_file(with_denial, lambda name: name == "squid.conf") == "squid.conf"
+    assert host.unreadable_file(with_denial, lambda _: False) == ""
+    assert host.configuration(with_denial, "squid.conf", Role.PROXY, "/etc/list").status is UNSEEN
 
 
 def test_file_that_the_unit_cannot_open_is_reported() -> None:

@@ -188,33 +188,33 @@ def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> Non
     signalled = threading.Semaphore(0)
     before = signal.signal(signal.SIGHUP, lambda *_: signalled.release())
     outcomes: dict[str, str] = {}
-    waits = threading.Event()
+    second_has_begun = threading.Event()
 
-    def first() -> None:
+    def first_reload() -> None:
         with pytest.raises(ReloadError) as refused:
             reload(places)
         outcomes["first"] = str(refused.value)
 
-    def second() -> None:
-        waits.set()
+    def second_reload() -> None:
+        second_has_begun.set()
         reload(places)
         outcomes["second"] = "in force"
 
     def supervisor() -> None:
         assert signalled.acquire(timeout=60)
-        others[1].start()
-        assert waits.wait(60)
+        commands[1].start()
+        assert second_has_begun.wait(60)
         reporter.reload_ends("squid.conf:3: wrong")
         assert signalled.acquire(timeout=60)
         reporter.reload_ends()
 
-    others = [threading.Thread(target=each) for each in (first, second)]
+    commands = [threading.Thread(target=each) for each in (first_reload, second_reload)]
     try:
-        others[0].start()
+        commands[0].start()
         # The kernel delivers signals to this thread, so it acts as the supervisor.
         supervisor()
     finally:
-        for each in others:
+        for each in commands:
             each.join(60)
         signal.signal(signal.SIGHUP, before)
     assert stat.S_IMODE(places.reload_lock.stat().st_mode) == 0o600, (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that decide whether Squid listens correctly, and which changes are reported."""
+"""Tests for the decision whether Squid listens as it should, and for the choice of the changes to report."""
 
 from __future__ import annotations
 

@@ -87,11 +87,11 @@ def test_pending_reloads_are_merged_and_a_stop_skips_them(
     which was then too late."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     checked = Checked((), (), "proxy", Workers(), (NO_NAME,))
-    done: list[Checked] = []
+    checks_done: list[Checked] = []
 
     def check_file(_is_check_cancelled: Callable[[], bool]) -> Checked:
-        done.append(checked)
-        signals._add(signal.SIGHUP, None)  # this signal is for the next round
+        checks_done.append(checked)
+        signals._add(signal.SIGHUP, None)  # it is handled in the next round
         return checked
 
     signals = RecordedSignals([])
@@ -102,7 +102,7 @@ def test_pending_reloads_are_merged_and_a_stop_skips_them(
     for number in received:
         signals._add(number, None)
     supervisor._handle_signals(running)
-    assert len(done) == checks
+    assert len(checks_done) == checks
     assert supervisor._pending.stopping == (signal.SIGTERM in received)
 
 
