@@ -24,7 +24,7 @@ from mptcp_common.trust import throttler_uid
 
 log = logging.getLogger(__name__)
 
-_BACKLOG: Final = 4096  # connections are never accepted, so this many processes can ask who holds the address
+_BACKLOG: Final = 4096  # connections are never accepted, so only this many processes can query who holds the address
 _CREDENTIALS: Final = struct.Struct("=iII")  # struct ucred: process, user, group
 
 

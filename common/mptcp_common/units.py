@@ -58,7 +58,7 @@ def parse_rate(value: object) -> int:
         raise ValueError(
             f"{shown(value)} is out of range; a rate is from {format_rate(MIN_RATE)} to {format_rate(MAX_RATE)}{guess}"
         )
-    return _whole(exact, value, "bits per second")
+    return _whole_number(exact, value, "bits per second")
 
 
 def parse_size(value: object, lowest: int = 1, highest: int = MAX_SIZE) -> int:
@@ -74,7 +74,7 @@ def parse_size(value: object, lowest: int = 1, highest: int = MAX_SIZE) -> int:
         raise ValueError(
             f"{shown(value)} is out of range; from {format_size(lowest)} to {format_size(highest)} is allowed"
         )
-    return _whole(exact, value, "bytes")
+    return _whole_number(exact, value, "bytes")
 
 
 def format_rate(bits_per_second: int) -> str:
@@ -132,7 +132,7 @@ def size_guess(value: object, units: Collection[str]) -> str:
     return "" if found is None or unit is None else f' (did you mean "{found[1]} {unit}"?)'
 
 
-def _whole(exact: Decimal, value: object, unit: str) -> int:
+def _whole_number(exact: Decimal, value: object, unit: str) -> int:
     if exact != exact.to_integral_value():
         raise ValueError(f"{shown(value)} is not a whole number of {unit}")
     return int(exact)

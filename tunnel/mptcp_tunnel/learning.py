@@ -133,9 +133,9 @@ class PathEstimator:
         """Queue that messages find although the tunnel does not cause it, nanoseconds."""
         self._idle: deque[int] = deque(maxlen=IDLE_SAMPLES)
         """The last queues found while the tunnel was idle."""
-        self._standing: list[int] = []
+        self._lasting_queues: list[int] = []
         """The last queue that jitter explains, and all queues since then."""
-        self._standing_since = 0
+        self._lasting_since = 0
         self.last_message_at: int | None = None
         """When the last message arrived that echoed a newer token than all earlier messages; None if no message did."""
         self._latest = 0
@@ -191,11 +191,11 @@ class PathEstimator:
             self._idle.append(self.queue)
             if len(self._idle) >= MIN_IDLE_SAMPLES:
                 self.jitter = min(sorted(self._idle)[len(self._idle) * 9 // 10], MAX_JITTER)
-        if not self._standing or self.queue <= self.jitter + MIN_QUEUE:
-            self._standing, self._standing_since = [], now
-        self._standing.append(self.queue)
-        if now - self._standing_since > STANDING_TIME:
-            self.jitter, self._standing = min(round(fmean(self._standing)), MAX_JITTER), []
+        if not self._lasting_queues or self.queue <= self.jitter + MIN_QUEUE:
+            self._lasting_queues, self._lasting_since = [], now
+        self._lasting_queues.append(self.queue)
+        if now - self._lasting_since > STANDING_TIME:
+            self.jitter, self._lasting_queues = min(round(fmean(self._lasting_queues)), MAX_JITTER), []
 
     def is_alive(self, now: int, interval: int) -> bool:
         """Return whether a message came recently on the path; one message is expected per *interval*."""

@@ -180,8 +180,8 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
     file, number = (statement.file, statement.number) if statement else ("", None)
     warning = not _ERROR.search(all_remarks) or bool(_NOT_BUILT_IN.search(all_remarks) or _IGNORED.search(all_remarks))
     if unknown := _UNKNOWN.search(all_remarks):
-        near = difflib.get_close_matches(unknown["directive"].rstrip("'"), _KNOWN, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        similar = difflib.get_close_matches(unknown["directive"].rstrip("'"), _KNOWN, n=1)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
         yield Problem(f"{unknown['directive'].rstrip(chr(39))}: there is no such directive{hint}", file, number)
         return
     details = list(dict.fromkeys(_PREFIX.sub("", remark).strip() for remark in remarks))

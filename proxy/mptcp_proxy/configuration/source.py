@@ -144,11 +144,11 @@ def all_statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator
         if text.endswith("\\"):
             text = text[:-1]
             continue
-        whole = text.rstrip(SPACE).replace("${service_name}", service_name)
+        statement_text = text.rstrip(SPACE).replace("${service_name}", service_name)
         text = ""
-        if not whole:
+        if not statement_text:
             continue
-        statement = Statement(whole, line.file, line.number, first, index, branches[-1] if branches else True)
+        statement = Statement(statement_text, line.file, line.number, first, index, branches[-1] if branches else True)
         yield statement
         match statement.branch:
             case ("if", condition):

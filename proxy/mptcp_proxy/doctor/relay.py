@@ -143,10 +143,10 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
     )
 
 
-def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> Finding:
+def routes(found: Iterable[tuple[Uplink, str, str]], used_tables: Collection[int]) -> Finding:
     """Check the routes from uplinks to parents. *found*: tuples of an uplink, a parent's address, and the interface
-    through which packets between them leave, which is empty if there is no route. *used*: numbers of the routing tables
-    that are not empty."""
+    through which packets between them leave, which is empty if there is no route. *used_tables*: numbers of the routing
+    tables that are not empty."""
     all_routes = tuple(found)
     wrong = {uplink: (to, device) for uplink, to, device in all_routes if device != uplink.device}
     if not all_routes:
@@ -156,7 +156,7 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
     if not wrong:
         return ok(_ROUTES, "from each uplink's address to the parents, packets leave through that uplink")
     texts, commands = [], []
-    free = (number for number in range(101, 252) if number not in used)
+    free = (number for number in range(101, 252) if number not in used_tables)
     for number, (uplink, (to, device)) in zip(free, wrong.items(), strict=False):
         texts.append(f"{uplink.address} ({uplink.device}) to {to}: {f'through {device}' if device else 'no route'}")
         if uplink.bound not in ("", uplink.device):

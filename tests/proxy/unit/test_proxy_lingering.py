@@ -46,7 +46,7 @@ def reloads(interval: float, until: float) -> list[float]:
         if now % interval == 0:
             changed_at = max(changed_at, now)
         if changed_at >= 0 and spacing.earliest(now) <= now:
-            spacing.done(now)
+            spacing.record(now)
             times.append(now)
             changed_at = -1.0
         now += 1.0
@@ -67,10 +67,10 @@ def test_reload_is_immediate_again_after_a_quiet_time() -> None:
     assert spacing.earliest(5.0) == 5.0
     for now in (5.0, 7.0, 11.0, 19.0, 35.0):
         assert spacing.earliest(now) == now
-        spacing.done(now)
+        spacing.record(now)
     assert spacing.interval == 32.0
     assert spacing.earliest(36.0) == 67.0
     # A pause of twice the interval resets the interval.
-    spacing.done(99.0)
+    spacing.record(99.0)
     assert spacing.interval == 2.0
     assert reloads(120.0, 1000.0) == [0.0, 120.0, 240.0, 360.0, 480.0, 600.0, 720.0, 840.0, 960.0]

@@ -44,9 +44,9 @@ def test_stop_during_the_delayed_end_is_not_a_failure(
     supervisor = _Supervisor(
         tmp_path / "squid.conf", Places(), squid, lambda _: checked, checked, frozenset(), signals, Role.PROXY, False
     )
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert supervisor._exit_status(FAILED, ours) == expected
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        assert supervisor._exit_status(FAILED, reader) == expected
 
 
 def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,9 +62,9 @@ def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monke
         tmp_path / "squid.conf", Places(), squid, lambda _: checked, checked, frozenset(), signals, Role.PROXY, False
     )
     began = time.monotonic()
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert supervisor._exit_status(FAILED, ours) == FAILED
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        assert supervisor._exit_status(FAILED, reader) == FAILED
     assert time.monotonic() >= began + 0.05
 
 

@@ -114,7 +114,7 @@ class Network:
     def repair(self, index: int) -> None:
         """Restore rules and routes that other programs (such as systemd-networkd) removed. Raises KernelError."""
         if index_of(DEVICE) != index:
-            raise KernelError(f"another program has replaced the device {DEVICE}")
+            raise KernelError(f"{DEVICE} was replaced by another device")
         try:
             self._set_addresses(index, index_of(_PEER_DEVICE))
         except NetlinkError as error:

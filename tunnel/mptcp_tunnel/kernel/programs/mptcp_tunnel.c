@@ -166,7 +166,7 @@ struct load {
 /* Choose the path with the lowest cost in the tunnel's mode. Each path has a virtual queue. In MODE_SPILL, a path whose
  * queue has room is better than any path whose queue is full. The queue is the longer of the virtual queue and the
  * queue that the last probe found, because rates are never exact; for a light packet the whole delay counts. In
- * MODE_WEIGHTS, queues are in bytes / share (start-time fair queueing), so that a path that was dead gets no more than
+ * MODE_WEIGHTS, queues are in bytes / share (start-time fair queueing), so that a path that was dead gets at most
  * its share when it is alive again. A copy avoids the path in cb[1]. */
 static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *tunnel, struct state *state,
                                                           const struct load *load)
