@@ -55,7 +55,7 @@ def attribute(kind: int, payload: bytes) -> bytes:
 
 
 def attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield type (without flag bits) and payload of each attribute of *data*; stop at the first malformed one."""
+    """Yield type (without flag bits) and payload of each attribute of *data*; stop at a malformed attribute."""
     end = len(data)
     while offset + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
@@ -208,7 +208,7 @@ class NetlinkSocket:
             raise
 
     def dump(self, kind: int, payload: bytes, action: str) -> Iterator[bytes]:
-        """Yield the payload of each message of a dump; one dump at a time. Raises KernelError, even midway."""
+        """Yield the payload of each message of a dump; one dump at a time. Raises KernelError, also during the dump."""
         self.interrupted = False
         for answer, flags, body in self._answers(kind, NLM_F_DUMP, payload, action):
             self.interrupted = self.interrupted or flags & _NLM_F_DUMP_INTR != 0

@@ -193,9 +193,9 @@ def missing_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> 
         return MissingFeature(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
     if _version(release) >= _MIN_RELEASE_FOR_BPF and has_types:
         return None
-    lacks = f"has no {KERNEL_TYPES}" if not has_types else "is older than 5.16"
+    shortcoming = f"has no {KERNEL_TYPES}" if not has_types else "is older than 5.16"
     return MissingFeature(
-        f"Linux {release} {lacks}",
+        f"Linux {release} {shortcoming}",
         WITHOUT_BPF,
         f"{_DEBIANS_KERNEL}   # CONFIG_DEBUG_INFO_BTF=y",
     )

@@ -82,7 +82,7 @@ def format_rate(bits_per_second: int) -> str:
     returns the same rate."""
     for factor, unit in ((10**9, "Gbit/s"), (10**6, "Mbit/s"), (10**3, "kbit/s")):
         if bits_per_second >= factor and bits_per_second * 1000 % factor == 0:
-            return f"{_plain(Decimal(bits_per_second) / factor)} {unit}"
+            return f"{_without_trailing_zeros(Decimal(bits_per_second) / factor)} {unit}"
     return f"{bits_per_second} bit/s"
 
 
@@ -95,7 +95,7 @@ def format_size(size: int) -> str:
         (10**3, "KB", 1000),
     ):
         if size >= factor and size * precision % factor == 0:
-            return f"{_plain(Decimal(size) / factor)} {unit}"
+            return f"{_without_trailing_zeros(Decimal(size) / factor)} {unit}"
     return f"{size} B"
 
 
@@ -121,7 +121,9 @@ def _rate_guess(value: object) -> str:
     if not MIN_RATE <= number * _RATE_UNITS[prefix] <= MAX_RATE:
         return ""
     why = f': "{bits}ps" is bytes to tc(8) and bits to most people' if ambiguous else ""
-    return f'{why} (did you mean "{_plain(number)} {prefix if prefix == "k" else prefix.upper()}bit/s"?)'
+    return (
+        f'{why} (did you mean "{_without_trailing_zeros(number)} {prefix if prefix == "k" else prefix.upper()}bit/s"?)'
+    )
 
 
 def size_guess(value: object, units: Collection[str]) -> str:
@@ -138,7 +140,7 @@ def _whole_number(exact: Decimal, value: object, unit: str) -> int:
     return int(exact)
 
 
-def _plain(number: Decimal) -> str:
+def _without_trailing_zeros(number: Decimal) -> str:
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

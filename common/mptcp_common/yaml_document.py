@@ -80,7 +80,7 @@ START: Final = Position(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The data of a text, and their positions. ``data`` is None if a problem made the whole text unreadable."""
+    """The data of a text, with the positions of keys and values. ``data`` is None if the whole text is unreadable."""
 
     source: str
     data: dict[str, object] | None
@@ -109,9 +109,11 @@ def parse_document(text: str, source: str) -> Document:
     except _Unreadable as reason:
         at = reason.position
         return Document(source, None, (Problem(source, at.line, at.column, "", None, reason.message),))
-    walk = _Walk(source)
-    data = walk.root(node)
-    return Document(source, data, tuple(walk.problems), walk.keys, walk.values, frozenset(walk.unread))
+    converter = _Converter(source)
+    data = converter.root(node)
+    return Document(
+        source, data, tuple(converter.problems), converter.keys, converter.values, frozenset(converter.unread)
+    )
 
 
 class _Unreadable(Exception):
@@ -169,11 +171,13 @@ def _plain_words(error: MarkedYAMLError) -> str:
     return " ".join(problem.split())
 
 
-class _TooMuch(Exception):
-    """Aliases expand to more than the limit."""
+class _TooManyValues(Exception):
+    """Aliases expand to more values than the limit."""
 
 
-class _Walk:
+class _Converter:
+    """Converts nodes to plain values, and records positions and problems."""
+
     def __init__(self, source: str) -> None:
         self.problems: list[Problem] = []
         self.keys: dict[KeyPath, Position] = {}
@@ -188,7 +192,7 @@ class _Walk:
         self.values[()] = _place(node.start_mark)
         try:
             return self._mapping(node, ())
-        except _TooMuch:
+        except _TooManyValues:
             limit = f"at most {_MAX_VALUES} are read"
             self.problems.clear()
             self._report(node, (), None, f"too many values with all aliases expanded; {limit}")
@@ -201,7 +205,7 @@ class _Walk:
     def _count(self) -> None:
         self._value_count += 1
         if self._value_count > _MAX_VALUES:
-            raise _TooMuch
+            raise _TooManyValues
 
     def _value(self, node: Node, path: KeyPath, key_at: Position) -> object:
         self._count()
@@ -272,11 +276,11 @@ class _Walk:
             return node.value
         if node.tag == _TAG + "null":
             return NOTHING
-        read = _READERS.get(str(node.tag))
-        if read is None:
+        reader = _READERS.get(str(node.tag))
+        if reader is None:
             return self._refuse_tag(node, path)
         try:
-            return read(node.value)
+            return reader(node.value)
         except ValueError:
             return node.value  # a number that is too long, "!!int x" or "!!bool yes": no key accepts this text
 

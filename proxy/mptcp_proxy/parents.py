@@ -94,7 +94,7 @@ class Addresses:
         return render(present, self._lingering.update(present, now)[0])
 
 
-class Follower:
+class ParentsFile:
     """Keeps the file up to date in a daemon thread, and logs if the kernel stops using Multipath TCP to parents."""
 
     def __init__(

@@ -55,7 +55,7 @@ class Reporter:
             self.next_ping = time.monotonic() + self._interval
             _notify(WATCHDOG)
 
-    def listeners(self, state: ListenState) -> None:
+    def report_listeners(self, state: ListenState) -> None:
         """Report on which ports Squid listens. The supervisor is ready when Squid listens on at least one port."""
         too_few = {port: f"{port} ({actual} of {required} workers)" for port, actual, required in state.too_few}
         mptcp = [port for port in state.ports if port not in state.plain_tcp and port not in state.missing]
@@ -73,7 +73,7 @@ class Reporter:
         _notify(*([READY] if becomes_ready else []), self._status())
         self._set_outcome(replace(self._outcome, serving=self._serving))
 
-    def listeners_unknown(self) -> None:
+    def report_unknown_listeners(self) -> None:
         """Report readiness although the listeners are unknown. Otherwise systemd would abort the start."""
         if not self._is_ready:
             self._is_ready = True
@@ -88,7 +88,7 @@ class Reporter:
         self._set_outcome(replace(self._outcome, problems=tuple(each for each in self._problems.values() if each)))
         return True
 
-    def parents(self, summary: str) -> None:
+    def report_parents(self, summary: str) -> None:
         """Report which parents of a relay answer."""
         if summary != self._parents:
             self._parents = summary

@@ -64,7 +64,7 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             names = ", ".join(uninformed)
             why += f"; a user name from a helper does not identify the client, because external_acl_type {names} gets"
             why += ' no information about it (in the same rule, also require "external NAME" of a helper that gets it)'
-        yield _open_proxy(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
+        yield _open_proxy_problem(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
     rules = list(access_rules(statements, "http_access"))
     decides_all = any([each.lower() for each in names_of(rule)] == ["all"] for rule in rules)
     if served.rule is None and rules and rules[-1].words[1] == "deny" and not decides_all:
@@ -86,7 +86,7 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     ):
         trusted = _find_allowed(statements, directive, lists)
         if trusted.rule is not None and matters(statements, served.rule is not None):
-            yield _open_proxy(
+            yield _open_proxy_problem(
                 trusted.rule,
                 f"{trusted.share} could claim any client address in {source}",
                 f"{directive} allow for {remedy}; to accept this: {OVERRIDE}",
@@ -254,7 +254,7 @@ def _names_a_host(statement: Statement) -> bool:
     return False
 
 
-def _open_proxy(rule: Statement, why: str, remedy: str) -> Problem:
+def _open_proxy_problem(rule: Statement, why: str, remedy: str) -> Problem:
     return Problem(f"{' '.join(rule.words)}: an open proxy, {why}", rule.file, rule.number, allowed=remedy)
 
 

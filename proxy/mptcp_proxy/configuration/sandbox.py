@@ -126,7 +126,7 @@ class Sandbox:
             **dict.fromkeys(bind_targets("BindPaths"), _Access.WRITABLE),
             **dict.fromkeys(named, _Access.WRITABLE),
         }
-        outermost = [each for each in named if not any(other != each and _below(each, other) for other in named)]
+        outermost = [each for each in named if not any(other != each and _is_below(each, other) for other in named)]
         places = {Path(os.path.realpath(each)): access for each, access in found.items()}
         return cls(unit, places, tuple(dict.fromkeys(outermost)))
 
@@ -204,5 +204,5 @@ def _files(statement: Statement) -> Iterator[_File]:
                     yield _File(found["name"], f"{directive} {value}", *at)
 
 
-def _below(path: str, other: str) -> bool:
+def _is_below(path: str, other: str) -> bool:
     return Path(path).is_relative_to(other)

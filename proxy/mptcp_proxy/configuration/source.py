@@ -210,7 +210,7 @@ def _resolve(
     try:
         raw = Path(path).read_bytes().split(b"\n")
     except OSError as error:
-        problems.append(_unreadable(path, error, place))
+        problems.append(_unreadable_problem(path, error, place))
         return
     texts = [each.decode("utf-8", "surrogateescape") for each in raw]
     lines = [PhysicalLine(path, number, _visible_part(text)) for number, text in enumerate(texts, 1)]
@@ -343,7 +343,7 @@ def _included_files(statement: Statement, problems: list[Problem], includes: lis
         yield from names
 
 
-def _unreadable(path: str, error: OSError, place: PhysicalLine | None) -> Problem:
+def _unreadable_problem(path: str, error: OSError, place: PhysicalLine | None) -> Problem:
     reason = error.strerror or str(error)
     if place is None:
         return Problem(f"cannot read the configuration: {reason}", path)
