@@ -88,7 +88,7 @@ def listen(
     drops: Sequence[tuple[int, int, int, int]] = (),
 ) -> socket.socket:
     """Return a non-blocking socket in multicast *groups*, with a receive buffer of *buffer* bytes (0: default). *drops*
-    is a classic BPF program (linux/filter.h) for unwanted messages. Raises KernelError."""
+    is a classic BPF program (linux/filter.h) that drops unwanted messages. Raises KernelError."""
     netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
         if buffer:

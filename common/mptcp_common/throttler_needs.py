@@ -22,12 +22,12 @@ _DEBIANS_KERNEL = "apt install linux-image-$(dpkg --print-architecture) && reboo
 HTB, PFIFO, TBF, IFB = "htb", "pfifo", "tbf", "ifb"
 PACKETS, SOCKETS = "packet sockets", "socket diagnostics"
 KERNEL_FEATURES = (HTB, PFIFO, PACKETS, SOCKETS)
-"""Needed by every policy."""
+"""Every policy needs these features."""
 NFTABLES_BACKEND: Final = "nftables"
 ANY_BACKEND: Final = "auto"
 INGRESS = "nftables at ingress"
 UPLOAD_FEATURES = (TBF, IFB, INGRESS)
-"""Also needed by rules for uploads."""
+"""Rules for uploads also need these features."""
 
 
 class MissingFeature(NamedTuple):

@@ -80,7 +80,7 @@ def read_identities(text: str, ports: Collection[int]) -> Iterator[str]:
 
 
 def socket_in_the_way(host: str, port: int, sockets: Iterable[Listening]) -> Listening | None:
-    """Return a socket that prevents another process from binding *host*:*port*, if any. An empty host means all
+    """Return a socket that prevents another process from binding *host*:*port*, if any. An empty *host* means all
     addresses."""
     requested = host.strip("[]").lower()
     return next((s for s in sockets if s.port == port and _overlap(requested, s.address.strip("[]").lower())), None)

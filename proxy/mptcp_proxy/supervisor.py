@@ -360,7 +360,7 @@ class _Supervisor:
         if checked.workers.count != self._workers.count:
             workers = checked.workers
             why = f" ({workers.reason})" if workers.reason else ""
-            say(f"workers {workers.count}{why}: not before the next start; until then {self._workers.count}", WARNING)
+            say(f"workers {workers.count}{why}: from the next start on; until then {self._workers.count}", WARNING)
         # _send_pending_signals sends SIGHUP when Squid is ready for it.
         say(f"reload accepted: {self._configuration}")
 

@@ -104,7 +104,7 @@ class AccessLists:
     ) -> None:
         """Choose which properties identify a client: the AS number of its network (*trust_as_numbers*), its host name,
         which the owner of the reverse zone chooses (*trust_host_names*), a helper's answer (*trust_helpers*).
-        *only_strangers*: the possible clients are only those that nothing but their address identifies."""
+        *only_strangers*: clients that anything other than their address identifies do not count as possible."""
         self._trust_as_numbers = trust_as_numbers
         self._trust_host_names = trust_host_names
         self._only_strangers = only_strangers

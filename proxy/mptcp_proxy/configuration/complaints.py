@@ -162,10 +162,10 @@ def interpret(
         elif not _SILENT.match(text):
             remarks.append(text)
     # A fatal remark after the last statement is not about a statement, but for example about an unknown user.
-    about_all = [remark for remark in remarks if _FATAL.match(remark)]
-    problems.extend(_problems(current, [r for r in remarks if r not in about_all], removed_acls))
+    about_file = [remark for remark in remarks if _FATAL.match(remark)]
+    problems.extend(_problems(current, [r for r in remarks if r not in about_file], removed_acls))
     file = read_statements[0].file if read_statements else ""
-    problems.extend(Problem(_PREFIX.sub("", r).strip(), file) for r in about_all if not _UNKNOWN_USER.search(r))
+    problems.extend(Problem(_PREFIX.sub("", r).strip(), file) for r in about_file if not _UNKNOWN_USER.search(r))
     return problems, None
 
 

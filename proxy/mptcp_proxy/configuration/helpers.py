@@ -20,7 +20,7 @@ from itertools import dropwhile, takewhile
 from .source import Statement
 
 _HELPER_OPTION = re.compile(r"[a-z._-]+=.*|ipv[46]")
-"""An option of external_acl_type. The options come before the codes, and after these the helper and its arguments."""
+"""An option of external_acl_type. The options come first, then the codes, then the helper and its arguments."""
 _CODE_WORD = re.compile(
     r"""%["\[#'/]?-?[0-9]*(?P<before>\{[^}]*\})?(?:http::|ssl::|tls::)?(?P<code>.*?)(?P<after>\{[^}]*\})?"""
 )

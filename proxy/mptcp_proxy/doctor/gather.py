@@ -51,7 +51,7 @@ _EXAMPLES = (
 
 
 def examine_host(configuration: Path, places: Places, allow_open: bool, throttler_settings: Path) -> Iterator[Finding]:
-    """Yield all findings, the kernel's first."""
+    """Yield all findings, beginning with those about the kernel."""
     root = os.geteuid() == 0
     throttler_status, answer = _throttler_status(throttler_settings)
     values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}

@@ -41,7 +41,7 @@ _RELAY_CHECKS = ("sysctl checksum", "sysctl scheduler", "sysctl path manager")
 
 
 def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iterator[Finding]:
-    """Yield all findings, the kernel's first."""
+    """Yield all findings, beginning with those about the kernel."""
     values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}
     yield kernel.mptcp_socket(reading.mptcp_error(), os.uname().release, Role.RELAY)
     yield from (each for each in kernel.mptcp_sysctls(values) if each.check in _RELAY_CHECKS)
