@@ -36,7 +36,7 @@ class Reporter:
 
     def __init__(self, places: Places, role: Role = Role.PROXY) -> None:
         self._places = places
-        self._plain = _PLAIN[role]
+        self._plain_tcp_text = _PLAIN[role]
         self._outcome = Outcome(os.getpid(), start_time(os.getpid()), 0)
         watchdog_timeout = watchdog_seconds(os.environ)
         # Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises.
@@ -64,7 +64,7 @@ class Reporter:
             return f"port{'s' * (len(ports) > 1)} {', '.join(too_few.get(port, str(port)) for port in ports)}"
 
         served = [f"{port_names(mptcp)} over Multipath TCP"] if mptcp else []
-        served += [f"{port_names(state.plain_tcp)} {self._plain}"] if state.plain_tcp else []
+        served += [f"{port_names(state.plain_tcp)} {self._plain_tcp_text}"] if state.plain_tcp else []
         texts = [f"serving: {'; '.join(served)}"] if served else []
         texts += [f"NOT LISTENING: {port_names(state.missing)}"] if state.missing else []
         self._serving = "; ".join(texts)

@@ -120,7 +120,7 @@ def check(
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
     workers = requested_workers(directives, role, processors(), _usable_shared_memory(places, user))
     unit_warnings = tuple(unit_problems(path, lines, includes, service_name, role))
-    for_squid = adapt(with_lists.lines, all_directives, squid.version if squid else "")
+    adapted = adapt(with_lists.lines, all_directives, squid.version if squid else "")
     with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
         trial = with_lists.write_copies(Path(directory))
         directives_on_trial = [replace(each, text=replace_names(each.text, trial)) for each in directives]
@@ -131,22 +131,22 @@ def check(
             *space_problems(with_lists.lists, places.lists),
             *_own_problems(directives_on_trial, found, str(path), places, user, workers, role, allow_open),
             *nested_branches(all_directives),
-            *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),
-            *for_squid.problems,
+            *_long_problems(with_workers(with_option(adapted.lines, MPTCP), 2)),
+            *adapted.problems,
             *removed_directive_problems(directives, squid.version if squid else ""),
         ]
         if squid is None:
             problems.append(NO_SQUID)
         else:
             parse = _parser(squid, places, Path(directory), trial, is_cancelled)
-            without = _without_commands(for_squid.lines, all_directives)
+            without = _without_commands(adapted.lines, all_directives)
             in_time = _before_deadline(MAX_SEARCH_SECONDS)
             problems.extend(complaints(without, service_name, parse, allow_open=allow_open, in_time=in_time))
     problems = _with_names_of_lists(problems, with_lists, trial)
     relay_parents = tuple(parents(directives)) if role is Role.RELAY else ()
-    checked_lines = without_workers(for_squid.lines, all_directives)
+    checked_lines = without_workers(adapted.lines, all_directives)
     return Checked(
-        checked_lines, found, user, workers, _in_order(problems, lines), for_squid.notes, relay_parents,
+        checked_lines, found, user, workers, _in_order(problems, lines), adapted.notes, relay_parents,
         with_lists.lists, unit_warnings,
     )  # fmt: skip
 

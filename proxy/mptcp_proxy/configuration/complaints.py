@@ -38,7 +38,7 @@ _BUNGLED = re.compile(r"FATAL: Bungled ")
 _FATAL = re.compile(r"FATAL: (?P<text>.*)")
 _UNKNOWN = re.compile(r"unrecognized: '(?P<directive>\S+)")
 _MISSING_ACL = re.compile(r"ACL not found: (?P<name>\S+)")
-_SILENT = re.compile(
+_USUAL_OUTPUT = re.compile(
     r"\s*(?:Processing Configuration File|Startup: |(?:Starting|Disabling) Authentication"
     # Addresses of an IP version that this host lacks match no client, as they should.
     r"|aclIpParseIpData: IPv6 has not been enabled|Initializing |Using certificate|Finished\.|Took |CPU Usage|Maximum "
@@ -51,7 +51,7 @@ _NOT_BUILT_IN = re.compile(r"requires? --(enable|with)")
 _UNKNOWN_USER = re.compile(r"getpwnam failed")
 # Squid ignores the statement and continues.
 _IGNORED = re.compile(r"does not support the '\w+' cache type\. Ignoring\.")
-_CAUSES = (
+_REMEDIES = (
     (
         re.compile(r"ACL not found: to_linklocal"),
         "Squid 6 and later define this list; for this Squid: acl to_linklocal dst 169.254.0.0/16 fe80::/10",
@@ -75,8 +75,8 @@ _HINTS = {
     "max_filedescriptors": "a whole number",
     "visible_hostname": "a name",
 }
-_READ_ALIKE = f"text that Squid and this check read in the same way; to accept this: {OVERRIDE}"
-_TIMES = "a number and seconds, minutes, hours or days"
+_ALLOWED_TEXT = f"text that Squid and this check read in the same way; to accept this: {OVERRIDE}"
+_DURATIONS = "a number and seconds, minutes, hours or days"
 _KNOWN = frozenset(
     """
 acl http_access http_reply_access http_port https_port include cache cache_mem cache_dir cache_log access_log
@@ -109,7 +109,7 @@ def complaints(
         output = parse(remaining)
         problems, fatal = interpret(output, read_statements, removed_acls)
         if fatal is None:
-            found = differences([_STAMP.sub("", line) for line in output.split("\n")], read_statements, _READ_ALIKE)
+            found = differences([_STAMP.sub("", line) for line in output.split("\n")], read_statements, _ALLOWED_TEXT)
             problems.extend(as_warnings(found) if allow_open else found)
         yield from (problem for problem in problems if problem not in known)
         known.update(problems)
@@ -159,7 +159,7 @@ def interpret(
         elif _BUNGLED.match(text):
             problems.extend(_problems(current, [*remarks, "FATAL: not well formed"], removed_acls))
             return problems, current
-        elif not _SILENT.match(text):
+        elif not _USUAL_OUTPUT.match(text):
             remarks.append(text)
     # A fatal remark after the last statement is not about a statement, but for example about an unknown user.
     about_file = [remark for remark in remarks if _FATAL.match(remark)]
@@ -194,7 +194,7 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
         number,
         allowed=""
         if warning
-        else next((remedy for remark, remedy in _CAUSES if remark.search(all_remarks)), _allowed_values(statement)),
+        else next((remedy for remark, remedy in _REMEDIES if remark.search(all_remarks)), _allowed_values(statement)),
         warning=warning,
     )
 
@@ -209,5 +209,5 @@ def _shorten(statement: Statement | None) -> str:
 def _allowed_values(statement: Statement | None) -> str:
     directive = statement.directive if statement else ""
     if directive.endswith(("_timeout", "_lifetime", "_ttl")):
-        return _TIMES
+        return _DURATIONS
     return _HINTS.get(directive, "")

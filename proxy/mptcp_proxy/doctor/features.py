@@ -53,30 +53,30 @@ def not_probed(reason: str, root: bool) -> Finding:
 def throttler_features(results: Results) -> Iterator[Finding]:
     """Check the kernel features that the throttler needs. Without those of UPLOAD_FEATURES, only uploads are not
     throttled."""
-    lacks = dict(missing_kernel_features(results, _LINES))
+    missing_features = dict(missing_kernel_features(results, _LINES))
     for feature, line in _LINES.items():
-        if (lack := lacks.get(feature)) is not None:
+        if (missing_feature := missing_features.get(feature)) is not None:
             report = warn if feature in UPLOAD_FEATURES else fail
-            yield report(line, *lack)
+            yield report(line, *missing_feature)
         elif feature in results:
             yield ok(line, f"{name_of(feature)} works")
 
 
 def netfilter(results: Results) -> Iterator[Finding]:
     """Check the netfilter backends, which find the subflow of a packet; one backend is enough."""
-    lacks = dict(missing_kernel_features(results, BACKENDS))
+    missing_features = dict(missing_kernel_features(results, BACKENDS))
     for backend in BACKENDS:
         others = [each for each in BACKENDS if each != backend]
-        if (lack := lacks.get(backend)) is None:
+        if (missing_feature := missing_features.get(backend)) is None:
             if backend in results:
                 yield ok(backend, working_parts(backend))
-        elif lacks.keys() >= set(others):
+        elif missing_features.keys() >= set(others):
             why = f"{', '.join(others)} does not work either, so no packet finds its class, and nothing is throttled"
-            yield fail(backend, lack.what, why, lack.remedy)
+            yield fail(backend, missing_feature.what, why, missing_feature.remedy)
         else:
-            other = next(each for each in others if each not in lacks)
+            other = next(each for each in others if each not in missing_features)
             why = f"{other} is used instead, unless the throttler's settings name {backend}"
-            yield warn(backend, lack.what, why, lack.remedy)
+            yield warn(backend, missing_feature.what, why, missing_feature.remedy)
 
 
 _COUNTER_TEXTS = {

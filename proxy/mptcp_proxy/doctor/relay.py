@@ -265,8 +265,8 @@ def running(
             "mptcp-proxy doctor --role relay",
         )
     else:
-        several = f", {counts.multiple_subflows} with two subflows or more" if counts.total else ""
-        yield ok(check, f"{counted(counts.total, 'connection')} to parents{several}, none over plain TCP")
+        paths_text = f", {counts.multiple_subflows} with two subflows or more" if counts.total else ""
+        yield ok(check, f"{counted(counts.total, 'connection')} to parents{paths_text}, none over plain TCP")
 
 
 def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:

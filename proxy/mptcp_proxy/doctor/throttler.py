@@ -31,7 +31,7 @@ class Answer:
 
     @property
     def lacks_permission(self) -> bool:
-        """Whether the command failed for lack of permissions."""
+        """Whether the command failed because of missing permissions."""
         return not self.root and self.status != 0 and any(each in self.errors for each in _DENIED)
 
 
@@ -123,8 +123,8 @@ def bpf(status: Mapping[str, Any] | None, loads: Callable[[str], bool], release:
     throttler has tried to load its BPF programs."""
     if status is not None and status["paced"]:
         return ok(_BPF, "the throttler's programs run in the kernel")
-    if lack := missing_bpf(loads, release, has_types):
-        return warn(_BPF, *lack)
+    if missing_feature := missing_bpf(loads, release, has_types):
+        return warn(_BPF, *missing_feature)
     if status is not None:
         remedy = (
             "journalctl -u mptcp-throttler --grep pacing   # shows the reason; then: systemctl restart mptcp-throttler"

@@ -331,12 +331,12 @@ def test_ipv6_address_is_written_as_inet_ntop_does(address: bytes) -> None:
 
 def test_silent_name_server_of_one_parent_does_not_delay_others(places: Places) -> None:
     """Defect: the list was written only after all look-ups, so until then the relay used plain TCP to all parents."""
-    silent, ended = threading.Event(), threading.Event()
+    lookup_began, lookup_may_end = threading.Event(), threading.Event()
 
     def look_up(host: str, port: int) -> frozenset[str]:
         if host == "silent.example":
-            silent.set()
-            assert ended.wait(60)
+            lookup_began.set()
+            assert lookup_may_end.wait(60)
         return frozenset({f"{host}:{port}"})
 
     parents_file = ParentsFile(places, look_up)
@@ -345,8 +345,8 @@ def test_silent_name_server_of_one_parent_does_not_delay_others(places: Places) 
     )
     thread = threading.Thread(target=parents_file._look_up_all)
     thread.start()
-    assert silent.wait(60)
+    assert lookup_began.wait(60)
     assert places.parents.read_text() == "192.0.2.1:3128\np.example:3128\n"
-    ended.set()
+    lookup_may_end.set()
     thread.join()
     assert "silent.example:3128\n" in places.parents.read_text()
