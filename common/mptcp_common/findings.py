@@ -49,7 +49,7 @@ def fail(check: str, text: str, why: str, remedy: str) -> Finding:
 
 def unseen(check: str, subject: str) -> Finding:
     """Return the finding that *subject* was not checked, because only root can check it."""
-    return Finding(check, Status.UNSEEN, f"not seen without root: {subject}")
+    return Finding(check, Status.UNSEEN, f"unknown without root: {subject}")
 
 
 def print_findings(findings: Sequence[Finding], *, as_json: bool) -> int:
@@ -97,7 +97,7 @@ def summary(findings: Sequence[Finding]) -> str:
     counts = f"{count[Status.OK]} ok, {count[Status.WARN]} warn, {count[Status.FAIL]} fail"
     if not count[Status.UNSEEN]:
         return f"{verdict}: {counts}"
-    return f"{verdict}, as far as it is seen without root: {counts}, {count[Status.UNSEEN]} unseen"
+    return f"{verdict}, as far as it can be checked without root: {counts}, {count[Status.UNSEEN]} unseen"
 
 
 def _print_table(findings: Sequence[Finding]) -> None:

@@ -93,8 +93,8 @@ def may_be_at(host: str, socket: Listening) -> bool:
 
 
 def is_everywhere(host: str) -> bool:
-    """Return whether a listener of Squid on *host* accepts connections to all addresses, IPv4 and IPv6. This is so if
-    *host* is empty or "[::]"."""
+    """Return whether a listener of Squid on *host* accepts connections to all addresses, IPv4 and IPv6, because *host*
+    is empty or "[::]"."""
     return not host or _address(host.strip("[]")) == IPv6Address(0)
 
 

@@ -3,8 +3,8 @@
 
 These are the addresses whose packets the kernel delivers locally: the "local" entries of the routing table "local"
 (ip-route(8)), which has the addresses of all interfaces and the prefixes that are routed to this host. The list also
-contains the IPv6 addresses of NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that embed an IPv4 address of this host,
-because a translator would forward packets to them to this host.
+contains the IPv6 addresses of NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that embed an IPv4 address of this host. A
+translator would forward packets with such a destination to this host.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ _PAUSE_SECONDS: Final = 0.004
 """A proxy lets messages accumulate for this time, because reading them in batches takes half the processor time. The
 kernel's time stamp shows when each message arrived."""
 _STALE_AGE: Final = 200_000_000
-"""Nanoseconds. A message that waited longer does not show the current state of a path. The daemon skips it, so that it
-soon reads current messages again."""
+"""Nanoseconds. The daemon skips a message that waited longer, because it does not show the current state of a path, and
+so that the daemon soon reads current messages again."""
 _BATCH: Final = 64
 _RATE_CHANGE: Final = 0.02
 """Relative change of a rate above which the programs get the new rate at once."""

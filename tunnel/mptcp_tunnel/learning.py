@@ -2,9 +2,9 @@
 """Estimates the rate, delay and loss of a path in one direction, and decides whether the path is alive. Pure; times are
 nanoseconds.
 
-Each message from the other end is a sample. It shows how long a message took (measured between the clocks of both ends,
-which differ), how many bytes the joiner of the other end had counted by then, and how many bytes the splitter of this
-end had sent. No acknowledgements are needed.
+Each message from the other end is a sample. It shows how long a message of this end took (measured between the clocks
+of both ends, which differ). It also shows how many bytes the joiner of the other end had counted, and how many bytes
+the splitter of this end had sent. No acknowledgements are needed.
 
 - **Delay**: the minimum message time of the last :data:`DELAY_SECONDS`. The clock offset is the same on all paths and
   cancels out in the difference between two paths, and only this difference is used.

@@ -40,7 +40,7 @@ _UNKNOWN = re.compile(r"unrecognized: '(?P<directive>\S+)")
 _MISSING_ACL = re.compile(r"ACL not found: (?P<name>\S+)")
 _USUAL_OUTPUT = re.compile(
     r"\s*(?:Processing Configuration File|Startup: |(?:Starting|Disabling) Authentication"
-    # Addresses of an IP version that this host lacks match no client, as they should.
+    # Addresses of an IP version that this host lacks match no client, which is correct.
     r"|aclIpParseIpData: IPv6 has not been enabled|Initializing |Using certificate|Finished\.|Took |CPU Usage|Maximum "
     r"|Page faults|Not currently OK|storeDirWriteCleanLogs|Squid Cache|exception location|Set Current|$)"
 )

@@ -51,8 +51,8 @@ def not_probed(reason: str, root: bool) -> Finding:
 
 
 def throttler_features(results: Results) -> Iterator[Finding]:
-    """Check the kernel features that the throttler needs. Without those of UPLOAD_FEATURES, only uploads are not
-    throttled."""
+    """Check the kernel features that the throttler needs. If a feature of UPLOAD_FEATURES is missing, downloads are
+    still throttled."""
     missing_features = dict(missing_kernel_features(results, _LINES))
     for feature, line in _LINES.items():
         if (missing_feature := missing_features.get(feature)) is not None:

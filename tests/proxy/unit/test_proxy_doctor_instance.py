@@ -37,7 +37,7 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
         (["http_port 3130"], frozenset(), True, [(OK, "free")]),
         (["http_port 10.0.0.9:3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
         (["http_port 8080"], frozenset(), True, [(FAIL, "another process listens on it")]),
-        (["http_port 8080"], frozenset({7}), False, [(UNSEEN, "not seen without root: which process listens on it")]),
+        (["http_port 8080"], frozenset({7}), False, [(UNSEEN, "unknown without root: which process listens on it")]),
         (["http_port 10.0.0.9:8080"], frozenset(), True, [(OK, "free")]),
         (["http_port [::1]:9090"], frozenset(), True, [(FAIL, "x (process 9) listens on it")]),
         (["http_port 80"], frozenset(), False, [(WARN, "free, but below 1024")]),
@@ -156,7 +156,7 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
         (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
         (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
         (Outcome(1, 1, 3, "", 1795000000.5, unconfirmed="no process listens"), "", WARN, ", but no process listens"),
-        (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "not seen without root"),
+        (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "unknown without root"),
     ],
 )
 def test_doctor_judges_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:

@@ -104,7 +104,7 @@ class Network:
                 self._route.link("del", index=found[0])
 
     def route_far_ends(self, version: int) -> None:
-        """Route packets to the addresses that represent relays to the device. One rule suffices for all of them. Raises
+        """Let packets whose destination represents a relay go to the device. One rule suffices for all relays. Raises
         KernelError."""
         base, length = (_FAR_4, 22) if version == 4 else (_FAR_6, 118)
         family = socket.AF_INET if version == 4 else socket.AF_INET6

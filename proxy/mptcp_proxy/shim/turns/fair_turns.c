@@ -42,7 +42,7 @@
 #define MAX_ACCEPTS 8
 #endif
 
-/* The program must be allowed this number of descriptors for each place, which takes one of them. */
+/* Minimum limit of descriptors per place. A place takes one descriptor. */
 #define DESCRIPTORS_PER_PLACE 16
 
 atomic_bool fair;

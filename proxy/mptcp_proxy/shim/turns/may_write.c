@@ -9,7 +9,7 @@
  * When the program begins to wait for EPOLLOUT of a descriptor, and the kernel has accepted all of the last write to
  * it, the library promises the event: the program gets it in the next turn, and once more in the turn after it. If the
  * program has not called write(2) by then, or if the kernel accepts only a part, the library waits for the kernel's
- * event as usual. It also does so if a library such as GnuTLS writes for the program: with a full buffer, that library
+ * event as usual. It also waits if a library such as GnuTLS writes for the program: with a full buffer, that library
  * would get EAGAIN, and Squid would end the connection.
  *
  * Promised events continue the work of the last turn. Before the library requests other events from the kernel, clients

@@ -27,8 +27,8 @@
  * count as one. A random number decides which clients share, so no client can choose. */
 #define CLIENTS 64
 
-/* Queues of descriptors. PROMISED: the program gets EPOLLOUT for them without a request to the kernel; GIVEN: those of
- * them that had an event in this turn; CHANGED: their registration in the kernel must be updated. */
+/* Queues of descriptors. PROMISED: the program gets EPOLLOUT for them without a request to the kernel. GIVEN: promised
+ * descriptors that had an event in this turn. CHANGED: their registration in the kernel must be updated. */
 enum queue { PROMISED, GIVEN, CHANGED, QUEUES };
 
 struct joined;
