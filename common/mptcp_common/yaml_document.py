@@ -129,10 +129,10 @@ def _compose(text: str) -> MappingNode:
     """Return the root node of *text*, or raise :class:`_Unreadable`."""
     if len(text) > MAX_TEXT:
         raise _Unreadable(f"{len(text)} characters are too many; at most {MAX_TEXT} are read")
-    if other := _OTHER_VERSION.search(text):
-        line = text.count("\n", 0, other.start()) + 1
+    if version_line := _OTHER_VERSION.search(text):
+        line = text.count("\n", 0, version_line.start()) + 1
         advice = "remove this line (YAML 1.2 is used)"
-        raise _Unreadable(f"YAML {other[1]} is not supported; {advice}", Position(line, 1))
+        raise _Unreadable(f"YAML {version_line[1]} is not supported; {advice}", Position(line, 1))
     yaml = YAML(typ="safe", pure=True)
     yaml.composer.warn_double_anchors = False  # YAML allows it (1.2.2, 3.2.2.2): the nearest anchor above counts
     try:
@@ -241,7 +241,7 @@ class _Converter:
 
     def _pairs(self, node: MappingNode, path: KeyPath) -> Iterator[tuple[ScalarNode, Node]]:
         """Yield the keys of *node*, then the keys merged into it; of a repeated key, the first counts."""
-        own: dict[str, int] = {}
+        own_lines: dict[str, int] = {}
         merged: list[Node] = []
         for key, value in node.value:
             self._count()
@@ -249,15 +249,15 @@ class _Converter:
                 self._report(key, path, None, "a key must be plain text")
             elif key.tag == _TAG + "merge":
                 merged += value.value if isinstance(value, SequenceNode) else [value]
-            elif key.value in own:
+            elif key.value in own_lines:
                 self._report(
                     key,
                     (*path, key.value),
                     None,
-                    f"given twice; the first is on line {own[key.value]}, keep one",
+                    f"given twice; the first is on line {own_lines[key.value]}, keep one",
                 )
             else:
-                own[key.value] = key.start_mark.line + 1
+                own_lines[key.value] = key.start_mark.line + 1
                 yield key, value
         for source in merged:
             if not isinstance(source, MappingNode):

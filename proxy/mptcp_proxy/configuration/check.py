@@ -185,8 +185,8 @@ def processors() -> int:
 def shared_directory(places: Places) -> Path:
     """Return the directory of the shared memory of an instance's processes. A running service has a private one."""
     running = pid_in(places.pid_file, "squid")
-    inside = Path(f"/proc/{running}/root{SHARED_MEMORY}")
-    return inside if running and os.access(inside, os.R_OK) else SHARED_MEMORY
+    private_directory = Path(f"/proc/{running}/root{SHARED_MEMORY}")
+    return private_directory if running and os.access(private_directory, os.R_OK) else SHARED_MEMORY
 
 
 def shared_memory(service_name: str, directory: Path = SHARED_MEMORY, user: str = "") -> int:
@@ -354,14 +354,14 @@ def _full_disk_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
 def _user_problems(directives: Sequence[Statement], user: str) -> Iterator[Problem]:
     statement = last(directives, "cache_effective_user")
     file, line = (statement.file, statement.number) if statement else ("", None)
-    wrong = ""
+    mistake = ""
     try:
         if pwd.getpwnam(user).pw_uid == 0:
-            wrong = "Squid refuses to serve as root"
+            mistake = "Squid refuses to serve as root"
     except KeyError:
-        wrong = "there is no such user"
-    if wrong and user:
-        text = f"cache_effective_user {user}: {wrong}"
+        mistake = "there is no such user"
+    if mistake and user:
+        text = f"cache_effective_user {user}: {mistake}"
         yield Problem(text, file, line, allowed="an unprivileged user of this host")
 
 

@@ -104,10 +104,10 @@ def library_features(
         why = _WITHOUT[role] if LISTEN in missing else "clients do not take turns, and small writes are not joined"
         restart = f"systemctl restart mptcp-{role.value}"
         return fail(check, f"Squid runs without the preload library {' and '.join(missing)}", why, restart)
-    named = ("fair-turns", *FEATURES)
-    parts = [f"on: {', '.join(each for each in named if each not in off) or 'none'}"]
-    if off.intersection(named):
-        parts.append(f"off: {', '.join(each for each in named if each in off)}")
+    features = ("fair-turns", *FEATURES)
+    parts = [f"on: {', '.join(each for each in features if each not in off) or 'none'}"]
+    if off.intersection(features):
+        parts.append(f"off: {', '.join(each for each in features if each in off)}")
     if counters:
         parts.append(", ".join(f"{counters[name]} {text}" for name, text in _COUNTER_TEXTS.items()))
     return ok(check, "; ".join(parts))

@@ -118,24 +118,24 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
     outdated = [each for each in endpoints if not each.device]
     present = [each for each in endpoints if each.device]
     devices = {each.device for each in present}
-    listed = ", ".join(f"{each.address} on {each.device}" for each in present) or "none"
+    uplink_list = ", ".join(f"{each.address} on {each.device}" for each in present) or "none"
     if outdated:
         return fail(
             _UPLINKS,
             f"no interface has the address of the endpoint {', '.join(each.address for each in outdated)};"
-            f" other endpoints: {listed}",
+            f" other endpoints: {uplink_list}",
             "the kernel cannot open subflows from it: an uplink with a new address needs a new endpoint",
             # Not "id 0 ADDRESS", which means the first subflow of each connection, not an endpoint.
             "; ".join(f"ip mptcp endpoint delete id {each.id}" for each in outdated)
             + "; ip mptcp endpoint add ADDRESS dev INTERFACE subflow",
         )
     if len(devices) > 1:
-        return ok(_UPLINKS, f"{len(devices)}: {listed}")
+        return ok(_UPLINKS, f"{len(devices)}: {uplink_list}")
     missing = [each for each in candidates if each.address not in {other.address for other in present}]
     commands = [f"ip mptcp endpoint add {each.address} dev {each.device} subflow" for each in missing]
     return fail(
         _UPLINKS,
-        f"endpoints from which subflows are opened: {listed}; two interfaces are needed",
+        f"endpoints from which subflows are opened: {uplink_list}; two interfaces are needed",
         _ONE_PATH,
         "mptcp-gateway status   # it adds the endpoints, and shows why one is missing"
         if GATEWAY.exists()
@@ -148,16 +148,16 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used_tables: Collection[int
     through which packets between them leave, which is empty if there is no route. *used_tables*: numbers of the routing
     tables that are not empty."""
     all_routes = tuple(found)
-    wrong = {uplink: (to, device) for uplink, to, device in all_routes if device != uplink.device}
+    wrong_routes = {uplink: (to, device) for uplink, to, device in all_routes if device != uplink.device}
     if not all_routes:
         return warn(
             _ROUTES, "nothing to check", "see the lines about uplinks and parents", "mptcp-proxy doctor --role relay"
         )
-    if not wrong:
+    if not wrong_routes:
         return ok(_ROUTES, "from each uplink's address to the parents, packets leave through that uplink")
     texts, commands = [], []
-    free = (number for number in range(101, 252) if number not in used_tables)
-    for number, (uplink, (to, device)) in zip(free, wrong.items(), strict=False):
+    free_numbers = (number for number in range(101, 252) if number not in used_tables)
+    for number, (uplink, (to, device)) in zip(free_numbers, wrong_routes.items(), strict=False):
         texts.append(f"{uplink.address} ({uplink.device}) to {to}: {f'through {device}' if device else 'no route'}")
         if uplink.bound not in ("", uplink.device):
             # The endpoint binds its subflows to another interface, and routes do not matter.

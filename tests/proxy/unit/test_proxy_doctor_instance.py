@@ -104,7 +104,7 @@ def test_doctor_reports_the_status_of_the_running_service() -> None:
 
 def test_doctor_judges_free_space() -> None:
     enough, no_space = (
-        host.free_space(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True)
+        host.free_space(Path("/run/n"), is_full, "reloads are refused", "df /run/n") for is_full in (False, True)
     )
     assert (enough.status, no_space.status) == (OK, WARN)
     assert no_space.check == "free space in /run/n"
@@ -112,10 +112,10 @@ def test_doctor_judges_free_space() -> None:
 
 
 def test_doctor_judges_the_configuration() -> None:
-    bad = Problem("via maybe: no", "squid.conf", 3)
-    odd = Problem("strange", "squid.conf", 4, warning=True)
-    assert host.configuration(checked("via on", problems=(odd,)), "squid.conf", Role.PROXY).status is OK
-    finding = host.configuration(checked("via maybe", problems=(bad, odd, bad)), "squid.conf", Role.PROXY)
+    error = Problem("via maybe: no", "squid.conf", 3)
+    warning = Problem("strange", "squid.conf", 4, warning=True)
+    assert host.configuration(checked("via on", problems=(warning,)), "squid.conf", Role.PROXY).status is OK
+    finding = host.configuration(checked("via maybe", problems=(error, warning, error)), "squid.conf", Role.PROXY)
     assert finding.status is FAIL
     assert finding.text == "squid.conf:3: via maybe: no, and 1 more"
     assert "mptcp-proxy check --config squid.conf" in finding.remedy
@@ -135,17 +135,17 @@ def test_included_file_that_only_root_may_read_is_not_a_fault() -> None:
 
 def test_file_that_the_unit_cannot_open_is_reported() -> None:
     """Defect: the doctor accepted the file because root can open it."""
-    odd = Problem("strange", "relay.conf", 4, warning=True)
+    warning = Problem("strange", "relay.conf", 4, warning=True)
     unseen = Problem("include /root/x: mptcp-relay.service does not see it", "relay.conf", 3, "elsewhere", warning=True)
-    good = checked("via on", problems=(odd, unseen, NO_SQUID))
-    finding = host.configuration(replace(good, unit_warnings=(unseen, unseen)), "relay.conf", Role.RELAY)
+    with_warnings = checked("via on", problems=(warning, unseen, NO_SQUID))
+    finding = host.configuration(replace(with_warnings, unit_warnings=(unseen, unseen)), "relay.conf", Role.RELAY)
     assert finding.status is WARN
     assert finding.text == f"relay.conf:3: {unseen.text} (allowed: elsewhere), and 1 more"
     assert finding.remedy == "mptcp-proxy check --role relay --config relay.conf"
     assert is_complete(finding)
     # A problem for which the proxy refuses to start comes first.
-    bad = replace(good, problems=(Problem("no", "relay.conf", 9), unseen), unit_warnings=(unseen,))
-    assert host.configuration(bad, "relay.conf", Role.RELAY).status is FAIL
+    with_error = replace(with_warnings, problems=(Problem("no", "relay.conf", 9), unseen), unit_warnings=(unseen,))
+    assert host.configuration(with_error, "relay.conf", Role.RELAY).status is FAIL
 
 
 @pytest.mark.parametrize(
