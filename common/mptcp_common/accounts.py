@@ -12,8 +12,8 @@ Account = TypeVar("Account", bound=Mapping[str, Any])
 def fullest(accounts: Sequence[Account], limit: int) -> list[Account]:
     """Return *limit* of *accounts*, which are sorted by usage, highest first, in the same order.
 
-    The fullest account of each budget (``name``) is always included, even if these are more than *limit*. The remaining
-    places are for the fullest of the other accounts.
+    The fullest account of each budget (``name``) is always included, even if there are more budgets than *limit*. The
+    remaining places are for the fullest of the other accounts.
     """
     first_places = {account["name"]: place for place, account in reversed(list(enumerate(accounts)))}
     chosen = set(first_places.values())

@@ -77,7 +77,7 @@ class Bpf:
         options = Options(size=ctypes.sizeof(Options), flags=0 if kind == _MAP_ARRAY else _NO_PREALLOCATION)
         descriptor = self.register(
             self.library.bpf_map_create(kind, name.encode(), key_bytes, value_bytes, entries, ctypes.byref(options)),
-            f"make the BPF map {name}",
+            f"create the BPF map {name}",
         )
         return Map(descriptor, name, key_bytes, value_bytes, entries)
 
@@ -138,28 +138,28 @@ class Bpf:
         *builder*: the tool that builds the file, for messages. Raises KernelError.
         """
         library = self.library
-        opened = library.bpf_object__open_file(os.fsencode(path), None)
-        if not opened:
+        bpf_object = library.bpf_object__open_file(os.fsencode(path), None)
+        if not bpf_object:
             raise KernelError(f"open {path}, which {builder} builds: {os.strerror(ctypes.get_errno())}")
         try:
-            settings = library.bpf_object__find_map_by_name(opened, b".rodata.settings")
+            settings = library.bpf_object__find_map_by_name(bpf_object, b".rodata.settings")
             size = ctypes.c_size_t(len(constants))
             matches = settings and library.bpf_map__set_initial_value(settings, constants, size) == 0
             for name, table in maps.items():
-                found = library.bpf_object__find_map_by_name(opened, name.encode())
+                found = library.bpf_object__find_map_by_name(bpf_object, name.encode())
                 sizes = found and (library.bpf_map__key_size(found), library.bpf_map__value_size(found))
                 matches = matches and sizes == (table.key_bytes, table.value_bytes)
                 matches = matches and library.bpf_map__reuse_fd(found, table.descriptor) == 0
             if not matches:
                 raise KernelError(f"{path} was built for another version; rebuild it with {builder}")
             logs = dict[str, tuple[_Pointer, ctypes.Array[ctypes.c_char]]]()
-            program = library.bpf_object__next_program(opened, None)
+            program = library.bpf_object__next_program(bpf_object, None)
             while program:
                 log = ctypes.create_string_buffer(_LOG_BYTES)
                 library.bpf_program__set_log_buf(program, log, ctypes.c_size_t(_LOG_BYTES))
                 logs[library.bpf_program__name(program).decode()] = program, log
-                program = library.bpf_object__next_program(opened, program)
-            result = library.bpf_object__load(opened)
+                program = library.bpf_object__next_program(bpf_object, program)
+            result = library.bpf_object__load(bpf_object)
             messages = [
                 line for _, log in logs.values() for line in log.value.decode(errors="replace").splitlines()[-1:]
             ]
@@ -171,7 +171,7 @@ class Bpf:
                 for name, (program, _) in logs.items()
             }
         finally:
-            library.bpf_object__close(opened)
+            library.bpf_object__close(bpf_object)
 
     def register(self, result: int, action: str) -> int:
         """Keep the new descriptor *result* for :meth:`close`, and return it. Raises KernelError if it is negative."""

@@ -16,7 +16,7 @@ def load_certificate(certificate: str, key: str) -> ssl.SSLContext:
     """Return a server's TLS context with these files. Raises Unusable."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        # Without the last argument, OpenSSL asks for a password at the terminal, which a service does not have.
+        # Without the last argument, OpenSSL would request a password at the terminal, which a service does not have.
         context.load_cert_chain(certificate, key, _no_password)
     except (OSError, ValueError) as error:
         raise Unusable(f"{certificate} with {key} cannot be used: {reason(error)}") from error
@@ -34,5 +34,5 @@ def certificate_problem(certificate: str, key: str) -> str | None:
 
 def _no_password() -> str:
     raise ValueError(
-        "the key is encrypted, and a service cannot ask for its password; store it unencrypted (openssl pkey)"
+        "the key is encrypted, and a service cannot request its password; store the key unencrypted (openssl pkey)"
     )

@@ -40,7 +40,7 @@ def outcome(
     """
     try:
         status = command()
-        _write_out()
+        _flush_stdout()
         return status
     except DocumentError as error:
         journal.say(error, journal.ERROR)
@@ -55,14 +55,14 @@ def outcome(
             raise
         journal.say(f"{program}: {reason(error)}", journal.ERROR)
     try:
-        _write_out()
+        _flush_stdout()
     except OSError:
         # Discard the buffer, so that the interpreter does not fail when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED
 
 
-def _write_out() -> None:
+def _flush_stdout() -> None:
     """Flush stdout. Otherwise the interpreter would report a failed write at exit, with its own message."""
     if sys.stdout is not None:  # None if it was closed from the start
         sys.stdout.flush()

@@ -49,7 +49,7 @@ def fail(check: str, text: str, why: str, remedy: str) -> Finding:
 
 def unseen(check: str, subject: str) -> Finding:
     """Return the finding that *subject* was not checked, because only root can check it."""
-    return Finding(check, Status.UNSEEN, f"not seen without root: {subject}")
+    return Finding(check, Status.UNSEEN, f"unknown without root: {subject}")
 
 
 def print_findings(findings: Sequence[Finding], *, as_json: bool) -> int:
@@ -73,12 +73,12 @@ def json_text(findings: Sequence[Finding]) -> str:
 
 def lines(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield aligned plain text, with reason and remedy below each finding that is not OK."""
-    first = max((len(finding.status.value) for finding in findings), default=0)
-    first = max(first, len(Status.FAIL.value))
-    width = max((len(finding.check) for finding in findings), default=0)
+    status_width = max((len(finding.status.value) for finding in findings), default=0)
+    status_width = max(status_width, len(Status.FAIL.value))
+    check_width = max((len(finding.check) for finding in findings), default=0)
     for finding in findings:
-        yield f"{finding.status.value:<{first}}  {finding.check:<{width}}  {finding.text}"
-        indent = " " * (first + width + 4)
+        yield f"{finding.status.value:<{status_width}}  {finding.check:<{check_width}}  {finding.text}"
+        indent = " " * (status_width + check_width + 4)
         if finding.why:
             yield f"{indent}why: {finding.why}"
         if finding.remedy:
@@ -97,7 +97,7 @@ def summary(findings: Sequence[Finding]) -> str:
     counts = f"{count[Status.OK]} ok, {count[Status.WARN]} warn, {count[Status.FAIL]} fail"
     if not count[Status.UNSEEN]:
         return f"{verdict}: {counts}"
-    return f"{verdict}, as far as it is seen without root: {counts}, {count[Status.UNSEEN]} unseen"
+    return f"{verdict}, as far as it can be checked without root: {counts}, {count[Status.UNSEEN]} unseen"
 
 
 def _print_table(findings: Sequence[Finding]) -> None:

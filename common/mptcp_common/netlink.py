@@ -24,7 +24,7 @@ from mptcp_common.reasons import reason
 NETLINK_NETFILTER = 12
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_CREATE, NLM_F_DUMP = 0x400, 0x300
-REPLACE = NLM_F_CREATE | 0x100  # make an object, or replace it (NLM_F_REPLACE)
+REPLACE = NLM_F_CREATE | 0x100  # create an object, or replace it (NLM_F_REPLACE)
 NLA_NESTED, NLA_NET_BYTEORDER, NLA_TYPE_MASK = 0x8000, 0x4000, 0x3FFF
 
 OUR_PORTS = 0x4D50 << 16
@@ -55,7 +55,7 @@ def attribute(kind: int, payload: bytes) -> bytes:
 
 
 def attributes(data: bytes, offset: int = 0) -> Iterator[tuple[int, bytes]]:
-    """Yield type (without flag bits) and payload of each attribute of *data*; stop at the first malformed one."""
+    """Yield type (without flag bits) and payload of each attribute of *data*; stop at a malformed attribute."""
     end = len(data)
     while offset + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
@@ -88,7 +88,7 @@ def listen(
     drops: Sequence[tuple[int, int, int, int]] = (),
 ) -> socket.socket:
     """Return a non-blocking socket in multicast *groups*, with a receive buffer of *buffer* bytes (0: default). *drops*
-    is a classic BPF program (linux/filter.h) for unwanted messages. Raises KernelError."""
+    is a classic BPF program (linux/filter.h) that drops unwanted messages. Raises KernelError."""
     netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
         if buffer:
@@ -208,7 +208,7 @@ class NetlinkSocket:
             raise
 
     def dump(self, kind: int, payload: bytes, action: str) -> Iterator[bytes]:
-        """Yield the payload of each message of a dump; one dump at a time. Raises KernelError, even midway."""
+        """Yield the payload of each message of a dump; one dump at a time. Raises KernelError, also during the dump."""
         self.interrupted = False
         for answer, flags, body in self._answers(kind, NLM_F_DUMP, payload, action):
             self.interrupted = self.interrupted or flags & _NLM_F_DUMP_INTR != 0

@@ -37,7 +37,7 @@ def unreadable(paths: Iterable[Path], uid: int, gid: int, groups: Sequence[int])
     """
     for path in paths:
         try:
-            readable = subprocess.run(
+            exit_status = subprocess.run(
                 ["/usr/bin/test", "-r", str(path.absolute())],
                 user=uid,
                 group=gid,
@@ -48,5 +48,5 @@ def unreadable(paths: Iterable[Path], uid: int, gid: int, groups: Sequence[int])
             ).returncode
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"{path}: its file system does not answer within {_TEST_SECONDS} s") from None
-        if readable != 0:
+        if exit_status != 0:
             yield path

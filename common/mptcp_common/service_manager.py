@@ -17,7 +17,7 @@ MAX_STATUS_CHARACTERS = 500
 
 
 def is_managed() -> bool:
-    """Return whether a service manager wants notifications."""
+    """Return whether a service manager expects notifications."""
     return bool(os.environ.get("NOTIFY_SOCKET"))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Locks that allow only one daemon of a program: a second one would remove the kernel objects of the first.
+"""Locks that allow only one daemon of a program, because a second daemon would remove the kernel objects of the first.
 
-One lock is an abstract unix(7) address; each network namespace has addresses of its own. Every user can bind it, so it
+One lock is an abstract unix(7) address; each network namespace has its own addresses. Every user can bind it, so it
 counts only if root, this user or the throttler's user holds it, and not if its backlog is full. The other lock, if the
 program has a state directory, is on a file there. The kernel releases both when the process ends.
 """
@@ -24,7 +24,7 @@ from mptcp_common.trust import throttler_uid
 
 log = logging.getLogger(__name__)
 
-_BACKLOG: Final = 4096  # connections are never accepted, so this many processes can ask who holds the address
+_BACKLOG: Final = 4096  # connections are never accepted, so only this many processes can query who holds the address
 _CREDENTIALS: Final = struct.Struct("=iII")  # struct ucred: process, user, group
 
 

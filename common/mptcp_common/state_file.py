@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Files in a daemon's state directory, such as what to restore after a crash.
+"""Files in a daemon's state directory, for example the kernel settings to restore after a crash.
 
-A file is trusted if it is regular, has one hard link, and belongs to root, the throttler's user or the current user,
-and if no other user can write to it or to the directory. Symbolic links below the directory are not followed. open(2).
-Files that root writes are given to the directory's owner, who must be able to rewrite them.
+A file is trusted if it is regular, has one hard link, and belongs to root, the throttler's user or the current user. No
+other user may be able to write to the file or to the directory. Symbolic links below the directory are not followed
+(open(2)). Files that root writes are given to the directory's owner, who must be able to rewrite them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mptcp_common.kernel_error import KernelError
 from mptcp_common.trust import distrust
 
 MAX_BYTES = 1 << 24
-_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # non-blocking: opening a pipe put there must not wait
+_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # non-blocking, because the file may be a pipe without a writer
 
 
 def read_state(path: Path) -> str | None:

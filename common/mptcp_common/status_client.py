@@ -49,13 +49,13 @@ def ask_pieces(path: Path, request: Mapping[str, object], timeout: float = PAUSE
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout)
         deadline = time.monotonic() + timeout
-        while not _connects(client, path):
+        while not _try_connect(client, path):
             if time.monotonic() >= deadline:
                 raise TimeoutError
             time.sleep(_RETRY_SECONDS)
         try:
             with suppress(BrokenPipeError):  # if the daemon stops reading a long request, its answer has the reason
-                client.sendall(_line(request))
+                client.sendall(_request_line(request))
             while piece := client.recv(_PIECE_BYTES):
                 has_answered = True
                 yield piece
@@ -73,24 +73,24 @@ async def ask_async(
     import asyncio  # a caller with an event loop has imported it already; for other callers, the import would take long
 
     pieces: list[bytes] = []
-    room = MAX_BYTES
+    remaining_bytes = MAX_BYTES
     async with asyncio.timeout(timeout) as deadline:
         # open_unix_connection(path) is not used: with a full backlog, asyncio would treat the socket as connected.
         client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             client.setblocking(False)
-            while not _connects(client, path):  # noqa: ASYNC110 -- the kernel does not announce when the backlog has room
+            while not _try_connect(client, path):  # noqa: ASYNC110 -- the kernel does not announce when the backlog has room
                 await asyncio.sleep(_RETRY_SECONDS)
             reader, writer = await asyncio.open_unix_connection(sock=client)
         except BaseException:
             client.close()
             raise
         try:
-            writer.write(_line(request))
+            writer.write(_request_line(request))
             while piece := await reader.read(_PIECE_BYTES):
                 pieces.append(piece)
-                room -= len(piece)
-                if room < 0:
+                remaining_bytes -= len(piece)
+                if remaining_bytes < 0:
                     raise OSError(errno.EMSGSIZE, f"the answer is longer than {MAX_BYTES} bytes")
                 deadline.reschedule(asyncio.get_running_loop().time() + timeout)
         except (BrokenPipeError, ConnectionResetError):
@@ -101,7 +101,7 @@ async def ask_async(
     return _document(b"".join(pieces))
 
 
-def _connects(client: socket.socket, path: Path) -> bool:
+def _try_connect(client: socket.socket, path: Path) -> bool:
     """Connect *client*; return False if the daemon's backlog is full (connect(2), EAGAIN)."""
     try:
         client.connect(str(path))
@@ -110,7 +110,7 @@ def _connects(client: socket.socket, path: Path) -> bool:
     return True
 
 
-def _line(request: Mapping[str, object]) -> bytes:
+def _request_line(request: Mapping[str, object]) -> bytes:
     """Return *request* as a line of UTF-8. ASCII is not used, because the daemon limits the line's bytes, and an escape
     such as ``\\u00e4`` takes six."""
     return json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"

@@ -28,7 +28,7 @@ class Ends(NamedTuple):
 def sockets(state: str) -> Iterator[Ends]:
     """Yield the ends of the sockets in *state*. Raises OSError."""
     for table in TABLES:
-        with suppress(FileNotFoundError), table.open() as lines:  # the second one is missing if the kernel has no IPv6
+        with suppress(FileNotFoundError), table.open() as lines:  # tcp6 is missing if the kernel has no IPv6
             for line in lines:
                 fields = line.split(None, 4)
                 if len(fields) > 3 and fields[3] == state:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The shared libraries and kernel features that the throttler needs; ``check`` and ``doctor`` test for them.
 
-The functions get facts about the host as arguments, so that every result can be tested on any host.
+The functions get the properties of the host as arguments, so that every result can be tested on any host.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _DEBIANS_KERNEL = "apt install linux-image-$(dpkg --print-architecture) && reboo
 HTB, PFIFO, TBF, IFB = "htb", "pfifo", "tbf", "ifb"
 PACKETS, SOCKETS = "packet sockets", "socket diagnostics"
 KERNEL_FEATURES = (HTB, PFIFO, PACKETS, SOCKETS)
-"""Needed by every policy."""
+"""Every policy needs these features."""
 NFTABLES_BACKEND: Final = "nftables"
 ANY_BACKEND: Final = "auto"
 INGRESS = "nftables at ingress"
 UPLOAD_FEATURES = (TBF, IFB, INGRESS)
-"""Also needed by rules for uploads."""
+"""Rules for uploads also need these features."""
 
 
 class MissingFeature(NamedTuple):
@@ -42,7 +42,7 @@ class MissingFeature(NamedTuple):
 
 class _Feature(NamedTuple):
     name: str
-    serves: str
+    purpose: str
     modules: str
     options: str
     """Options of the kernel's configuration for the feature."""
@@ -138,13 +138,13 @@ def missing_kernel_features(
     for feature in features:
         if (reason := results.get(feature)) is None:
             continue
-        name, serves, modules, options, packages, *_ = _FEATURES[feature]
+        name, purpose, modules, options, packages, *_ = _FEATURES[feature]
         needed = "rules for uploads need it" if feature in UPLOAD_FEATURES else "the throttler cannot start without it"
         what = f"{name} does not work ({reason}), kernel option {options}"
         install = f"apt install {packages}; " if packages else ""
         yield (
             feature,
-            MissingFeature(what, f"{serves}, and {needed}", f"{install}modprobe {modules} || ({_DEBIANS_KERNEL})"),
+            MissingFeature(what, f"{purpose}, and {needed}", f"{install}modprobe {modules} || ({_DEBIANS_KERNEL})"),
         )
 
 
@@ -193,9 +193,9 @@ def missing_bpf(loads: Callable[[str], bool], release: str, has_types: bool) -> 
         return MissingFeature(f"{BPF[0]} cannot be loaded", WITHOUT_BPF, "apt install libbpf1")
     if _version(release) >= _MIN_RELEASE_FOR_BPF and has_types:
         return None
-    lacks = f"has no {KERNEL_TYPES}" if not has_types else "is older than 5.16"
+    shortcoming = f"has no {KERNEL_TYPES}" if not has_types else "is older than 5.16"
     return MissingFeature(
-        f"Linux {release} {lacks}",
+        f"Linux {release} {shortcoming}",
         WITHOUT_BPF,
         f"{_DEBIANS_KERNEL}   # CONFIG_DEBUG_INFO_BTF=y",
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Finds files that the systemd units of the console and the portal cannot read. Each unit runs as its own user
 (``DynamicUser``), who owns no files, and with the throttler's group. Root, who checks the settings, can read every
-file, so trying to read them is not enough."""
+file, so a successful read by root proves nothing."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def parse_rate(value: object) -> int:
         raise ValueError(
             f"{shown(value)} is out of range; a rate is from {format_rate(MIN_RATE)} to {format_rate(MAX_RATE)}{guess}"
         )
-    return _whole(exact, value, "bits per second")
+    return _whole_number(exact, value, "bits per second")
 
 
 def parse_size(value: object, lowest: int = 1, highest: int = MAX_SIZE) -> int:
@@ -74,7 +74,7 @@ def parse_size(value: object, lowest: int = 1, highest: int = MAX_SIZE) -> int:
         raise ValueError(
             f"{shown(value)} is out of range; from {format_size(lowest)} to {format_size(highest)} is allowed"
         )
-    return _whole(exact, value, "bytes")
+    return _whole_number(exact, value, "bytes")
 
 
 def format_rate(bits_per_second: int) -> str:
@@ -82,20 +82,20 @@ def format_rate(bits_per_second: int) -> str:
     returns the same rate."""
     for factor, unit in ((10**9, "Gbit/s"), (10**6, "Mbit/s"), (10**3, "kbit/s")):
         if bits_per_second >= factor and bits_per_second * 1000 % factor == 0:
-            return f"{_plain(Decimal(bits_per_second) / factor)} {unit}"
+            return f"{_without_trailing_zeros(Decimal(bits_per_second) / factor)} {unit}"
     return f"{bits_per_second} bit/s"
 
 
 def format_size(size: int) -> str:
     """Return the exact size: ``64 KiB``, or ``15 KB`` if powers of 1024 would need decimals."""
-    for factor, unit, per in (
+    for factor, unit, precision in (
         (1024**2, "MiB", 1),
         (10**6, "MB", 1000),
         (1024, "KiB", 1),
         (10**3, "KB", 1000),
     ):
-        if size >= factor and size * per % factor == 0:
-            return f"{_plain(Decimal(size) / factor)} {unit}"
+        if size >= factor and size * precision % factor == 0:
+            return f"{_without_trailing_zeros(Decimal(size) / factor)} {unit}"
     return f"{size} B"
 
 
@@ -121,7 +121,9 @@ def _rate_guess(value: object) -> str:
     if not MIN_RATE <= number * _RATE_UNITS[prefix] <= MAX_RATE:
         return ""
     why = f': "{bits}ps" is bytes to tc(8) and bits to most people' if ambiguous else ""
-    return f'{why} (did you mean "{_plain(number)} {prefix if prefix == "k" else prefix.upper()}bit/s"?)'
+    return (
+        f'{why} (did you mean "{_without_trailing_zeros(number)} {prefix if prefix == "k" else prefix.upper()}bit/s"?)'
+    )
 
 
 def size_guess(value: object, units: Collection[str]) -> str:
@@ -132,13 +134,13 @@ def size_guess(value: object, units: Collection[str]) -> str:
     return "" if found is None or unit is None else f' (did you mean "{found[1]} {unit}"?)'
 
 
-def _whole(exact: Decimal, value: object, unit: str) -> int:
+def _whole_number(exact: Decimal, value: object, unit: str) -> int:
     if exact != exact.to_integral_value():
         raise ValueError(f"{shown(value)} is not a whole number of {unit}")
     return int(exact)
 
 
-def _plain(number: Decimal) -> str:
+def _without_trailing_zeros(number: Decimal) -> str:
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

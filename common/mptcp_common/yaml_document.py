@@ -80,7 +80,7 @@ START: Final = Position(1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The data of a text, and their positions. ``data`` is None if a problem made the whole text unreadable."""
+    """The data of a text, with the positions of keys and values. ``data`` is None if the whole text is unreadable."""
 
     source: str
     data: dict[str, object] | None
@@ -109,9 +109,11 @@ def parse_document(text: str, source: str) -> Document:
     except _Unreadable as reason:
         at = reason.position
         return Document(source, None, (Problem(source, at.line, at.column, "", None, reason.message),))
-    walk = _Walk(source)
-    data = walk.root(node)
-    return Document(source, data, tuple(walk.problems), walk.keys, walk.values, frozenset(walk.unread))
+    converter = _Converter(source)
+    data = converter.root(node)
+    return Document(
+        source, data, tuple(converter.problems), converter.keys, converter.values, frozenset(converter.unread)
+    )
 
 
 class _Unreadable(Exception):
@@ -127,10 +129,10 @@ def _compose(text: str) -> MappingNode:
     """Return the root node of *text*, or raise :class:`_Unreadable`."""
     if len(text) > MAX_TEXT:
         raise _Unreadable(f"{len(text)} characters are too many; at most {MAX_TEXT} are read")
-    if other := _OTHER_VERSION.search(text):
-        line = text.count("\n", 0, other.start()) + 1
+    if version_line := _OTHER_VERSION.search(text):
+        line = text.count("\n", 0, version_line.start()) + 1
         advice = "remove this line (YAML 1.2 is used)"
-        raise _Unreadable(f"YAML {other[1]} is not supported; {advice}", Position(line, 1))
+        raise _Unreadable(f"YAML {version_line[1]} is not supported; {advice}", Position(line, 1))
     yaml = YAML(typ="safe", pure=True)
     yaml.composer.warn_double_anchors = False  # YAML allows it (1.2.2, 3.2.2.2): the nearest anchor above counts
     try:
@@ -169,11 +171,13 @@ def _plain_words(error: MarkedYAMLError) -> str:
     return " ".join(problem.split())
 
 
-class _TooMuch(Exception):
-    """Aliases expand to more than the limit."""
+class _TooManyValues(Exception):
+    """Aliases expand to more values than the limit."""
 
 
-class _Walk:
+class _Converter:
+    """Converts nodes to plain values, and records positions and problems."""
+
     def __init__(self, source: str) -> None:
         self.problems: list[Problem] = []
         self.keys: dict[KeyPath, Position] = {}
@@ -188,7 +192,7 @@ class _Walk:
         self.values[()] = _place(node.start_mark)
         try:
             return self._mapping(node, ())
-        except _TooMuch:
+        except _TooManyValues:
             limit = f"at most {_MAX_VALUES} are read"
             self.problems.clear()
             self._report(node, (), None, f"too many values with all aliases expanded; {limit}")
@@ -201,7 +205,7 @@ class _Walk:
     def _count(self) -> None:
         self._value_count += 1
         if self._value_count > _MAX_VALUES:
-            raise _TooMuch
+            raise _TooManyValues
 
     def _value(self, node: Node, path: KeyPath, key_at: Position) -> object:
         self._count()
@@ -237,7 +241,7 @@ class _Walk:
 
     def _pairs(self, node: MappingNode, path: KeyPath) -> Iterator[tuple[ScalarNode, Node]]:
         """Yield the keys of *node*, then the keys merged into it; of a repeated key, the first counts."""
-        own: dict[str, int] = {}
+        own_lines: dict[str, int] = {}
         merged: list[Node] = []
         for key, value in node.value:
             self._count()
@@ -245,15 +249,15 @@ class _Walk:
                 self._report(key, path, None, "a key must be plain text")
             elif key.tag == _TAG + "merge":
                 merged += value.value if isinstance(value, SequenceNode) else [value]
-            elif key.value in own:
+            elif key.value in own_lines:
                 self._report(
                     key,
                     (*path, key.value),
                     None,
-                    f"given twice; the first is on line {own[key.value]}, keep one",
+                    f"given twice; the first is on line {own_lines[key.value]}, keep one",
                 )
             else:
-                own[key.value] = key.start_mark.line + 1
+                own_lines[key.value] = key.start_mark.line + 1
                 yield key, value
         for source in merged:
             if not isinstance(source, MappingNode):
@@ -272,11 +276,11 @@ class _Walk:
             return node.value
         if node.tag == _TAG + "null":
             return NOTHING
-        read = _READERS.get(str(node.tag))
-        if read is None:
+        reader = _READERS.get(str(node.tag))
+        if reader is None:
             return self._refuse_tag(node, path)
         try:
-            return read(node.value)
+            return reader(node.value)
         except ValueError:
             return node.value  # a number that is too long, "!!int x" or "!!bool yes": no key accepts this text
 

@@ -92,7 +92,7 @@ class AddressesWatch:
             self.next_check = now + _TRIAL_INTERVAL
             return False
         if problem:
-            self._trial_spacing.done(now)
+            self._trial_spacing.record(now)
         elif trial_was_running:
             self._trial_valid_until = now + _MAX_INTERVAL
         try:
@@ -114,7 +114,7 @@ class AddressesWatch:
             return False
         self._report_failure("")
         self._prefixes, self._trial_valid_until = prefixes, 0.0
-        self._reload_spacing.done(now)
+        self._reload_spacing.record(now)
         self._log_change()
         return True
 

@@ -15,7 +15,7 @@ from . import ss
 _ESTABLISHED = ("-Htnpi", "state", "established")
 _SUBFLOW = re.compile(r"tcp-ulp-mptcp flags:(?P<flags>\w*) token:\w+\(id:\d+\)/(?P<token>\w+)\(id:\d+\)")
 _NEGOTIATED = frozenset("MJ")
-"""Flags of ss for a peer that has accepted MP_CAPABLE or MP_JOIN. Without both, the connection fell back to plain
+"""Flags of ss for a peer that has accepted MP_CAPABLE or MP_JOIN. Without either flag, it fell back to plain
 TCP."""
 
 

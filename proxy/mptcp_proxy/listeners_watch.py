@@ -93,7 +93,7 @@ class ListenersWatch:
         if state is None:
             if not self._judge.process_unknown(now):
                 return None
-            self._reporter.listeners_unknown()
+            self._reporter.report_unknown_listeners()
             return NO_SOCKET_LIST
         if not self._judge.process(state, self._has_all_processes(child_pids), now):
             return None
@@ -108,7 +108,7 @@ class ListenersWatch:
     def report_end(self) -> None:
         """Report that no process listens any longer, because Squid has ended."""
         ports = tuple(sorted(self._ports))
-        self._reporter.listeners(ListenState(ports, missing=ports))
+        self._reporter.report_listeners(ListenState(ports, missing=ports))
 
     def must_restart(self, squid: int) -> bool:
         """Return whether Squid has not listened on any port for so long that it must be restarted."""
@@ -148,7 +148,7 @@ class ListenersWatch:
         if self._logged and not lines:
             say("Squid listens on all ports again")
         self._logged = lines
-        self._reporter.listeners(state)
+        self._reporter.report_listeners(state)
 
     def _missing_listeners(self, state: ListenState) -> list[str]:
         return [f"Squid does not listen on port {port}; the reason is in {self._log}" for port in state.missing]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Finds the processes that listen on ports of this network namespace, and their protocol, by ``ss -Hltnpi`` (ss(8)).
+"""Finds the processes that listen on ports of this network namespace, and their protocol, with ``ss -Hltnpi`` (ss(8)).
 
 The kernel's socket diagnostics (sock_diag(7)) name a socket by its inode; ss finds its process in /proc.
 """
@@ -80,34 +80,34 @@ def read_identities(text: str, ports: Collection[int]) -> Iterator[str]:
 
 
 def socket_in_the_way(host: str, port: int, sockets: Iterable[Listening]) -> Listening | None:
-    """Return a socket that prevents another process from binding *host*:*port*, if any. An empty host means all
+    """Return a socket that prevents another process from binding *host*:*port*, if any. An empty *host* means all
     addresses."""
-    wanted = host.strip("[]").lower()
-    return next((s for s in sockets if s.port == port and _overlap(wanted, s.address.strip("[]").lower())), None)
+    requested = host.strip("[]").lower()
+    return next((s for s in sockets if s.port == port and _overlap(requested, s.address.strip("[]").lower())), None)
 
 
 def may_be_at(host: str, socket: Listening) -> bool:
     """Return whether *socket* may belong to a listener on *host*. A host name may have any address."""
-    wanted = host.strip("[]").lower()
-    return _address(wanted) is None or _overlap(wanted, socket.address.strip("[]").lower())
+    requested = host.strip("[]").lower()
+    return _address(requested) is None or _overlap(requested, socket.address.strip("[]").lower())
 
 
 def is_everywhere(host: str) -> bool:
-    """Return whether a listener of Squid on *host* accepts connections to all addresses, IPv4 and IPv6. This is so if
-    *host* is empty or "[::]"."""
+    """Return whether a listener of Squid on *host* accepts connections to all addresses, IPv4 and IPv6, because *host*
+    is empty or "[::]"."""
     return not host or _address(host.strip("[]")) == IPv6Address(0)
 
 
-def _overlap(wanted: str, bound: str) -> bool:
+def _overlap(requested: str, bound: str) -> bool:
     """Return whether both hosts have a common address. *bound* is in the form of ss, without brackets."""
-    if "%" not in wanted:
+    if "%" not in requested:
         bound = bound.partition("%")[0]
-    if wanted == bound or bound == "*":
+    if requested == bound or bound == "*":
         return True
     # In the output of ss, "[::]" means only IPv6.
-    if is_everywhere(wanted):
+    if is_everywhere(requested):
         return True
-    first, second = _address(wanted), _address(bound)
+    first, second = _address(requested), _address(bound)
     if first is None or second is None:
         # The addresses of a host name are known only when Squid binds it.
         return bound in ("0.0.0.0", "::")

@@ -35,7 +35,7 @@ class Logs:
 
     def rotate_and_report(self) -> bool:
         """Rotate the logs, and log a lack of space. Return whether Squid must reopen its logs."""
-        step = "see how much space the logs have"
+        step = "determine the free space for the logs"
         try:
             self._log_lack_of_space(is_full(self._directory))
             step = "begin a new log"

@@ -3,8 +3,8 @@
 
 These are the addresses whose packets the kernel delivers locally: the "local" entries of the routing table "local"
 (ip-route(8)), which has the addresses of all interfaces and the prefixes that are routed to this host. The list also
-contains the IPv6 addresses of NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that embed an IPv4 address of this host,
-because a translator would forward packets to them to this host.
+contains the IPv6 addresses of NAT64 (RFC 6052, 2.1) and 6to4 (RFC 3056, 2) that embed an IPv4 address of this host. A
+translator would forward packets with such a destination to this host.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Lingering(Generic[Item]):
         # Items that were present at the last call were present until now, because every change causes a call.
         self._last_seen |= dict.fromkeys((*self._present, *present), now)
         self._present = frozenset(present)
-        self._last_seen = {each: seen for each, seen in self._last_seen.items() if now - seen < self._seconds}
-        absent_since = [seen for each, seen in self._last_seen.items() if each not in present]
+        self._last_seen = {each: time for each, time in self._last_seen.items() if now - time < self._seconds}
+        absent_since = [time for each, time in self._last_seen.items() if each not in present]
         return frozenset(self._last_seen), min(absent_since) + self._seconds if absent_since else None
 
 
@@ -102,7 +102,7 @@ class Spacing:
         """Return the earliest time of the next action, at least *now*."""
         return now if self._last is None else max(now, self._last + self.interval)
 
-    def done(self, now: float) -> None:
+    def record(self, now: float) -> None:
         """Record an action at the time *now*."""
         continues = self._last is not None and now - self._last < max(self._quiet, 2 * self.interval)
         self.interval = min(self._maximum, 2 * self.interval) if continues else self._minimum

@@ -94,7 +94,7 @@ class Addresses:
         return render(present, self._lingering.update(present, now)[0])
 
 
-class Follower:
+class ParentsFile:
     """Keeps the file up to date in a daemon thread, and logs if the kernel stops using Multipath TCP to parents."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Follower:
         self._places = places
         self._look_up = look_up
         self._addresses = Addresses()
-        self._kernel = given_up.Watch(read_counts)
+        self._given_up_watch = given_up.Watch(read_counts)
         self._parents: tuple[Parent, ...] = ()
         self._logged: dict[str, str] = {}
         self._written: str | None = None
@@ -149,7 +149,7 @@ class Follower:
             self._say(str(parent), f"parent {parent.host} is {', '.join(sorted(found))}")
             self._write(self._addresses.list(time.monotonic()))
         self._write(self._addresses.list(time.monotonic()))
-        if counts := self._kernel.in_force():
+        if counts := self._given_up_watch.in_force():
             # The text contains the count, so it is logged again each time the kernel gives up.
             text = (
                 f"the kernel has given up Multipath TCP for now ({given_up.TIMES} {counts.times}): parents are reached"

@@ -112,15 +112,15 @@ def _reload(places: Places) -> None:
     except OSError as error:
         raise ReloadError(f"send SIGHUP to process {before.pid}: {reason(error)}") from error
     while True:
-        now = read_outcome(places.reloads)
-        if now is None:
+        after = read_outcome(places.reloads)
+        if after is None:
             raise ReloadError("the proxy has ended")
-        if now.count > before.count:
+        if after.count > before.count:
             break
         if time.monotonic() > deadline:
             raise ReloadError(f"process {before.pid} has not reloaded within {MAX_WAIT_SECONDS:g} s")
         time.sleep(_INTERVAL)
-    if now.refused:
-        raise ReloadError(f"reload refused, the old settings stay in force: {now.refused}")
-    if now.unconfirmed:
-        raise ReloadError(f"the new settings are in force, but {now.unconfirmed}")
+    if after.refused:
+        raise ReloadError(f"reload refused, the old settings stay in force: {after.refused}")
+    if after.unconfirmed:
+        raise ReloadError(f"the new settings are in force, but {after.unconfirmed}")

@@ -36,7 +36,7 @@ class Reporter:
 
     def __init__(self, places: Places, role: Role = Role.PROXY) -> None:
         self._places = places
-        self._plain = _PLAIN[role]
+        self._plain_tcp_text = _PLAIN[role]
         self._outcome = Outcome(os.getpid(), start_time(os.getpid()), 0)
         watchdog_timeout = watchdog_seconds(os.environ)
         # Half of the watchdog's timeout, as sd_watchdog_enabled(3) advises.
@@ -55,7 +55,7 @@ class Reporter:
             self.next_ping = time.monotonic() + self._interval
             _notify(WATCHDOG)
 
-    def listeners(self, state: ListenState) -> None:
+    def report_listeners(self, state: ListenState) -> None:
         """Report on which ports Squid listens. The supervisor is ready when Squid listens on at least one port."""
         too_few = {port: f"{port} ({actual} of {required} workers)" for port, actual, required in state.too_few}
         mptcp = [port for port in state.ports if port not in state.plain_tcp and port not in state.missing]
@@ -64,7 +64,7 @@ class Reporter:
             return f"port{'s' * (len(ports) > 1)} {', '.join(too_few.get(port, str(port)) for port in ports)}"
 
         served = [f"{port_names(mptcp)} over Multipath TCP"] if mptcp else []
-        served += [f"{port_names(state.plain_tcp)} {self._plain}"] if state.plain_tcp else []
+        served += [f"{port_names(state.plain_tcp)} {self._plain_tcp_text}"] if state.plain_tcp else []
         texts = [f"serving: {'; '.join(served)}"] if served else []
         texts += [f"NOT LISTENING: {port_names(state.missing)}"] if state.missing else []
         self._serving = "; ".join(texts)
@@ -73,7 +73,7 @@ class Reporter:
         _notify(*([READY] if becomes_ready else []), self._status())
         self._set_outcome(replace(self._outcome, serving=self._serving))
 
-    def listeners_unknown(self) -> None:
+    def report_unknown_listeners(self) -> None:
         """Report readiness although the listeners are unknown. Otherwise systemd would abort the start."""
         if not self._is_ready:
             self._is_ready = True
@@ -88,7 +88,7 @@ class Reporter:
         self._set_outcome(replace(self._outcome, problems=tuple(each for each in self._problems.values() if each)))
         return True
 
-    def parents(self, summary: str) -> None:
+    def report_parents(self, summary: str) -> None:
         """Report which parents of a relay answer."""
         if summary != self._parents:
             self._parents = summary

@@ -59,9 +59,9 @@ def listen_state(
     hosts: Mapping[int, Collection[str]],
 ) -> ListenState:
     """Compare the listeners of Squid's processes, *pids*, with *required*, the number of listeners per port. Only a
-    process with CAP_SYS_PTRACE sees the owner of a socket, and the unit does not have it. So a socket with an unknown
-    owner counts as Squid's if its address is among *hosts* of its port, because no other process had these addresses
-    when Squid was started."""
+    process with CAP_SYS_PTRACE sees the owner of a socket, and the unit lacks this capability. So a socket with an
+    unknown owner counts as Squid's if its address is among *hosts* of its port, because no other process had these
+    addresses when Squid was started."""
 
     def has_configured_address(socket: Listening) -> bool:
         return any(may_be_at(host, socket) for host in hosts.get(socket.port, ()))

@@ -60,7 +60,7 @@ class Squid:
                         return process.communicate(timeout=_INTERVAL)[1]
                     except subprocess.TimeoutExpired:
                         if time.monotonic() >= deadline:
-                            raise TimeoutError(too_long(PARSE_SECONDS)) from None
+                            raise TimeoutError(timeout_message(PARSE_SECONDS)) from None
                 raise CheckCancelledError
             finally:
                 process.kill()
@@ -69,7 +69,7 @@ class Squid:
         return [self.path, "-n", service_name, "-f", str(configuration), "-k", "parse"]
 
 
-def too_long(seconds: float) -> str:
+def timeout_message(seconds: float) -> str:
     """Return the message that Squid needs more than *seconds* to read a configuration."""
     return f"Squid does not read it within {seconds:g} s; if it contains host names, Squid waits for name servers"
 

@@ -43,7 +43,7 @@ from .listeners_watch import ListenersWatch
 from .listening import listening_now, socket_in_the_way
 from .log_files import Logs
 from .own_addresses import SYSTEM_ERRORS, Network, local_prefixes, watch
-from .parents import Follower
+from .parents import ParentsFile
 from .parents_alive import ParentsWatch
 from .pending_signals import STOP, PendingSignals
 from .places import Places, Role
@@ -70,7 +70,7 @@ def start_problems(places: Places, checked: Checked) -> Iterator[Problem]:
     if pid := pid_in(places.pid_file, "squid"):
         yield Problem(
             f"a proxy of this name runs already (process {pid}, {places.pid_file});"
-            f" stop it with: kill {pid}, or give this one another --service-name"
+            f" stop it with: kill {pid}, or start the new proxy with another --service-name"
         )
         return
     sockets = listening_now()
@@ -229,7 +229,7 @@ class _Supervisor:
         """The listeners in the configuration that Squid has read or will read at its next reload."""
         self._workers = checked.workers
         self._mptcp_option = mptcp_option
-        self._follower = Follower(places) if role is Role.RELAY else None
+        self._parents_file = ParentsFile(places) if role is Role.RELAY else None
         self._parents_watch = ParentsWatch() if role is Role.RELAY else None
         self._signals = signals
         self._reporter = Reporter(places, role)
@@ -250,8 +250,8 @@ class _Supervisor:
             self._signals.record((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
             raise_descriptor_limit()
             adopt_orphans()
-            if self._follower is not None:
-                self._follower.start(self._parents)
+            if self._parents_file is not None:
+                self._parents_file.start(self._parents)
             if self._parents_watch is not None:
                 self._parents_watch.start(self._configured_listeners)
             # Start a new session: otherwise a terminal would send Ctrl-C also to Squid, which must get the signal only
@@ -350,8 +350,8 @@ class _Supervisor:
         self._addresses.record_list(prefixes)
         self._configured_listeners = checked.listeners
         self._reload_unconfirmed = True
-        if self._follower is not None:
-            self._follower.set_parents(checked.parents)
+        if self._parents_file is not None:
+            self._parents_file.set_parents(checked.parents)
         if self._parents_watch is not None:
             self._parents_watch.set_listeners(checked.listeners)
         self._pending.add(signal.SIGHUP)
@@ -360,13 +360,13 @@ class _Supervisor:
         if checked.workers.count != self._workers.count:
             workers = checked.workers
             why = f" ({workers.reason})" if workers.reason else ""
-            say(f"workers {workers.count}{why}: not before the next start; until then {self._workers.count}", WARNING)
+            say(f"workers {workers.count}{why}: from the next start on; until then {self._workers.count}", WARNING)
         # _send_pending_signals sends SIGHUP when Squid is ready for it.
         say(f"reload accepted: {self._configuration}")
 
     def _refuse_reload(self, why: str) -> None:
         say(f"reload refused, the old settings stay in force: {why}", ERROR)
-        # The outcome of an earlier reload may still be unknown. It must not be reported for this one.
+        # The outcome of an earlier reload may still be unknown. It must not be reported for this reload.
         self._reload_unconfirmed = False
         self._reporter.reload_ends(why)
 
@@ -379,7 +379,7 @@ class _Supervisor:
                 self._pending.add(signal.SIGHUP)
             self._check_listeners(process.pid)
         if self._parents_watch is not None:
-            self._reporter.parents(self._parents_watch.summary)
+            self._reporter.report_parents(self._parents_watch.summary)
         if now >= self._next_log_check:
             self._next_log_check = now + _LOG_INTERVAL
             reap(process.pid)

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from mptcp_common.reasons import reason
 
 from .configuration.complaints import fatal_remark
-from .squid import PARSE_SECONDS, too_long
+from .squid import PARSE_SECONDS, timeout_message
 
 _KILL_SECONDS = 1.0
 """Maximum seconds to wait for a killed process. After that, ``child_processes.reap`` collects it."""
@@ -66,7 +66,7 @@ class Trial:
                 remark = fatal_remark(self._output.read().decode("utf-8", "surrogateescape"))
                 problem = f"Squid would end at {remark}" if remark else ""
             elif time.monotonic() >= self._deadline:
-                problem = too_long(self._seconds)
+                problem = timeout_message(self._seconds)
             else:
                 return None
         self.end()

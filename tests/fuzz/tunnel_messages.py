@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from mptcp_tunnel.kernel.packets import packet_of, parsed_packet
+from mptcp_tunnel.kernel.packets import packet_of, parse_packet
 from mptcp_tunnel.learning import MAX_DELAY, MAX_RATE, MIN_RATE, SECOND
 from mptcp_tunnel.message import MAX_SIZE, SIZE, Key, Kind, Message, pack, parse, sender_of
 from mptcp_tunnel.model import MAGIC, MAX_PATHS, End, Ends, PathCounters
@@ -49,7 +49,7 @@ class Tunnel:
                     self.deliver_to_proxy(payload, OTHER_HOSTS[value % len(OTHER_HOSTS)])
                     assert self.relay.receive(self.read(payload), PROXY, self.now) == (None, False)
             case 2:  # an arbitrary packet arrives
-                received = parsed_packet(data)
+                received = parse_packet(data)
                 if received is not None:
                     assert received.payload in data
                     self.deliver_to_proxy(received.payload, received.ends.remote)

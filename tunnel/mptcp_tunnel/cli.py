@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         add_config(subparser, DEFAULT_SETTINGS)
         subparser.set_defaults(command=command)
         if command in (_doctor, _status):
-            subparser.add_argument("--json", action="store_true", help="as JSON")
+            subparser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 

@@ -55,14 +55,15 @@ _PAUSE_SECONDS: Final = 0.004
 """A proxy lets messages accumulate for this time, because reading them in batches takes half the processor time. The
 kernel's time stamp shows when each message arrived."""
 _STALE_AGE: Final = 200_000_000
-"""Nanoseconds. A message that waited longer does not show the current state of a path. The daemon skips it, so that it
-soon reads current messages again."""
+"""Nanoseconds. The daemon skips a message that waited longer, because it does not show the current state of a path, and
+so that the daemon soon reads current messages again."""
 _BATCH: Final = 64
 _RATE_CHANGE: Final = 0.02
 """Relative change of a rate above which the programs get the new rate at once."""
 _DELAY_CHANGE: Final = 1_000_000
 """Change of a delay, nanoseconds, above which the programs get the new delay at once."""
 _QUEUE_CHANGE: Final = 5_000_000
+"""Change of a queue, nanoseconds, above which the programs get the new queue at once."""
 
 
 class _RunningTunnel:
@@ -83,7 +84,8 @@ class _RunningTunnel:
         both ends, which differ."""
         self.logged_alive = [False] * count
         """For each path, whether the last log line about it reports it as alive. A silent path may still be used."""
-        self.updated = 0
+        self.updated_at = 0
+        """When the programs last got the states of this tunnel; 0 requests an update."""
         self.troubles: dict[int, str] = {}
         self.patience = 0
         """The patience that was last passed to the resequencer, nanoseconds."""
@@ -206,7 +208,7 @@ class Daemon:
         self._programs.repair()
         if self._resequencer.repair():
             for running in self._running:
-                running.patience = running.updated = 0
+                running.patience = running.updated_at = 0
                 self._changed[running] = None
 
     def _check_uplinks(self) -> None:
@@ -240,7 +242,7 @@ class Daemon:
             if each.inside is not None:
                 silence = each.session.next_silence(now)
                 self._schedule_check(
-                    each, min(_NEVER if silence is None else silence, each.updated + _UPDATE_INTERVAL + 1)
+                    each, min(_NEVER if silence is None else silence, each.updated_at + _UPDATE_INTERVAL + 1)
                 )
 
     def _check_gateways(self) -> None:
@@ -311,7 +313,7 @@ class Daemon:
                 self._latest_id = max(self._latest_id + 1, time.time_ns())
                 running.origins[index] = self._latest_id, running.session.paths[index].counters
             self._programs.set_outside({state.outside: (running.number, index)})
-        running.states[index], running.updated = state, 0
+        running.states[index], running.updated_at = state, 0
         if not running.is_relay:
             self._changed[running] = None
 
@@ -386,7 +388,7 @@ class Daemon:
             or before is None
             or abs(minimum - before) > _DELAY_CHANGE
             or abs(rate - state.rate) > _RATE_CHANGE * state.rate
-            or abs(estimator.standing - state.queue) > _QUEUE_CHANGE
+            or abs(estimator.excess_queue - state.queue) > _QUEUE_CHANGE
         )
 
     def _learn_address(self, running: _RunningTunnel, index: int, ends: Ends, interface: str) -> None:
@@ -395,10 +397,10 @@ class Daemon:
         version = ends.local.address.version
         try:
             if running.inside is None or running.inside.local.address.version != version:
-                self._begin_proxy(running, version)
-            number = index_of(interface)
-            next_hop = self._routes.next_hop(ends.remote.address, ends.local.address, number)
-            self._set_path(running, index, PathState(ends, number, next_hop))
+                self._set_inside_ends(running, version)
+            uplink = index_of(interface)
+            next_hop = self._routes.next_hop(ends.remote.address, ends.local.address, uplink)
+            self._set_path(running, index, PathState(ends, uplink, next_hop))
             running.troubles.pop(index, None)
             log.info("%s: the relay's address is %s", name, ends.remote)
         except KernelError as error:
@@ -407,9 +409,9 @@ class Daemon:
                 log.warning("%s: %s", name, error)
             running.session.paths[index].remote = None  # the next probe tries again
 
-    def _begin_proxy(self, running: _RunningTunnel, version: int) -> None:
-        """Route packets from the tunnel program to a proxy's relay to the device. All paths of a tunnel have the IP
-        version of the newest path."""
+    def _set_inside_ends(self, running: _RunningTunnel, version: int) -> None:
+        """Set the inside ends of a proxy's tunnel, and route the tunnel program's packets to the device. All paths of a
+        tunnel have the IP version of the newest path."""
         port = running.tunnel.port
         inside = Ends(near_end(port, version), far_end(running.number, port, version))
         if version not in self._routed_versions:
@@ -442,9 +444,9 @@ class Daemon:
             None if state is None else self._with_estimates(running, index, state, alive[index], costs[index])
             for index, state in enumerate(running.states)
         ]
-        is_due = now - running.updated > _UPDATE_INTERVAL
+        is_due = now - running.updated_at > _UPDATE_INTERVAL
         if is_due or any(map(_differ, running.states, after)):
-            running.states, running.updated = after, now
+            running.states, running.updated_at = after, now
             running.minimum_delays = [path.estimator.delays.minimum(now) for path in session.paths]
             patience = session.patience(now)
             if abs(patience - running.patience) > 1_000_000:
@@ -456,7 +458,7 @@ class Daemon:
             split = running.tunnel.split
             # Before a path's rate is known, its queue may be shorter than estimated.
             rates_are_known = all(
-                path.estimator.full for path, is_alive in zip(session.paths, alive, strict=True) if is_alive
+                path.estimator.full_rate for path, is_alive in zip(session.paths, alive, strict=True) if is_alive
             )
             has_limit = rates_are_known and split.queue and split.mode is not Mode.WEIGHTS
             delay = max(session.delays(now))
@@ -475,7 +477,7 @@ class Daemon:
         class_id, cap = self._class_and_cap(running, index)
         estimator = running.session.paths[index].estimator
         rate = min(estimator.rate, cap) if cap else estimator.rate
-        return path._replace(alive=alive, rate=rate, delay=cost, queue=estimator.standing, class_id=class_id)
+        return path._replace(alive=alive, rate=rate, delay=cost, queue=estimator.excess_queue, class_id=class_id)
 
     def _name(self, running: _RunningTunnel, index: int) -> str:
         return running.tunnel.paths[index][0] if running.is_relay else str(index)
@@ -488,7 +490,7 @@ class Daemon:
             estimator, (path_id, counters_at_start) = path.estimator, running.origins[index]
             counters = PathCounters(*(map(int.__sub__, path.counters, counters_at_start)))
             ends = None if state is None else state.outside
-            last_heard = estimator.heard
+            last_message_at = estimator.last_message_at
             paths.append(
                 {
                     "path": self._name(running, index),
@@ -501,7 +503,7 @@ class Daemon:
                     "interface": None if state is None else _name_of(state.interface),
                     "class": 0 if state is None else state.class_id,
                     "alive": state is not None and alive[index],
-                    "silent_s": None if last_heard is None else round((now - last_heard) / 1e9, 3),
+                    "silent_s": None if last_message_at is None else round((now - last_message_at) / 1e9, 3),
                     "trouble": running.troubles.get(index, ""),
                     "rate": round(estimator.rate),
                     "delay_ms": round((0 if state is None else state.delay) / 1e6, 1),

@@ -33,14 +33,14 @@ def examine(settings: Settings, status: Mapping[str, Any] | None) -> Iterator[Fi
         path_interfaces = {interface for each in settings.tunnels for _, interface in each.paths}
         for name in settings.uplinks:
             if name not in path_interfaces:
-                yield uplink(name)
+                yield check_uplink(name)
         for tunnel in settings.tunnels:
             yield from _check_routes(routes, tunnel)
-            yield program(tunnel, _bound_ports())
-    yield from running(settings.tunnels, status)
+            yield check_program(tunnel, _bound_ports())
+    yield from check_paths(settings.tunnels, status)
 
 
-def uplink(name: str) -> Finding:
+def check_uplink(name: str) -> Finding:
     check = f"uplink {name}"
     try:
         index_of(name)
@@ -71,7 +71,7 @@ def _check_routes(routes: Routes, tunnel: Tunnel) -> Iterator[Finding]:
             yield ok(check, f"packets are sent from {source} on {interface} to the next hop {next_hop}")
 
 
-def program(tunnel: Tunnel, bound: Collection[int]) -> Finding:
+def check_program(tunnel: Tunnel, bound: Collection[int]) -> Finding:
     """Check whether the tunnel program runs. *bound*: the UDP ports in use on this host."""
     check = f"tunnel {tunnel.name}: program"
     if tunnel.port in bound:
@@ -84,7 +84,7 @@ def program(tunnel: Tunnel, bound: Collection[int]) -> Finding:
     )
 
 
-def running(tunnels: Sequence[Tunnel], status: Mapping[str, Any] | None) -> Iterator[Finding]:
+def check_paths(tunnels: Sequence[Tunnel], status: Mapping[str, Any] | None) -> Iterator[Finding]:
     """Check the state of the paths that the running daemon reports."""
     if status is None:
         yield warn(_DAEMON, "it does not answer", "the tunnels are not split", "systemctl status mptcp-tunnel")

@@ -2,9 +2,9 @@
 """Estimates the rate, delay and loss of a path in one direction, and decides whether the path is alive. Pure; times are
 nanoseconds.
 
-Each message from the other end is a sample. It shows how long a message took (measured between the clocks of both ends,
-which differ), how many bytes the joiner of the other end had counted by then, and how many bytes the splitter of this
-end had sent. No acknowledgements are needed.
+Each message from the other end is a sample. It shows how long a message of this end took (measured between the clocks
+of both ends, which differ). It also shows how many bytes the joiner of the other end had counted, and how many bytes
+the splitter of this end had sent. No acknowledgements are needed.
 
 - **Delay**: the minimum message time of the last :data:`DELAY_SECONDS`. The clock offset is the same on all paths and
   cancels out in the difference between two paths, and only this difference is used.
@@ -85,10 +85,10 @@ class Sample(NamedTuple):
     """When this end sent the message whose token the received message echoes."""
     arrived: int
     """When that message arrived at the other end, by the clock of the other end."""
-    counted: int
+    counter_time: int
     """When the joiner's counter was read at the other end, by the clock of the other end."""
     delivered: int
-    """Bytes that the joiner at the other end had counted at that time."""
+    """Bytes that the joiner at the other end had counted at ``counter_time``."""
     dispatched: int
     """Bytes that the splitter of this end had counted when the message was sent."""
 
@@ -97,12 +97,12 @@ class DelayEstimator:
     """The minimum message time of the last :data:`DELAY_SECONDS`, measured between two clocks that differ."""
 
     def __init__(self) -> None:
-        self._rising: deque[tuple[int, int]] = deque()
+        self._candidates: deque[tuple[int, int]] = deque()
         """Candidates for the minimum: arrival time and duration of a message."""
 
     def add(self, time: int, duration: int) -> int:
         """Add a message with its *duration*; return how much longer it took than the minimum."""
-        candidates = self._rising
+        candidates = self._candidates
         while candidates and candidates[-1][1] >= duration:
             candidates.pop()
         candidates.append((time, duration))
@@ -112,7 +112,7 @@ class DelayEstimator:
 
     def minimum(self, now: int) -> int | None:
         """Return the minimum; None if no message arrived in that time."""
-        candidates = self._rising
+        candidates = self._candidates
         while candidates and candidates[0][0] < now - _DELAY_WINDOW:
             candidates.popleft()
         return candidates[0][1] if candidates else None
@@ -124,7 +124,7 @@ class PathEstimator:
     def __init__(self, rate: float = FIRST_RATE) -> None:
         self.rate = rate
         """Assumed capacity, bits/s."""
-        self.full = 0.0
+        self.full_rate = 0.0
         """Rate that the path carried when it was last full, bits/s; 0 if it was never full."""
         self.delays = DelayEstimator()
         self.queue = 0
@@ -133,57 +133,57 @@ class PathEstimator:
         """Queue that messages find although the tunnel does not cause it, nanoseconds."""
         self._idle: deque[int] = deque(maxlen=IDLE_SAMPLES)
         """The last queues found while the tunnel was idle."""
-        self._standing: list[int] = []
-        """All queues since the last queue that jitter explains."""
-        self._standing_since = 0
-        self.heard: int | None = None
-        """When the last report of a newer message arrived."""
+        self._lasting_queues: list[int] = []
+        """The last queue that jitter explains, and all queues since then."""
+        self._lasting_since = 0
+        self.last_message_at: int | None = None
+        """When the last message arrived that echoed a newer token than all earlier messages; None if no message did."""
         self._latest = 0
         """When this end sent the newest message that the other end reported."""
-        self._counts: deque[tuple[Sample, int]] = deque()
+        self._samples: deque[tuple[Sample, int]] = deque()
         """Samples of the last :data:`AVERAGING_TIME`, each with the queue in which its message waited."""
-        self._marks: deque[Sample] = deque()
+        self._loss_samples: deque[Sample] = deque()
         """One sample per second of the last :data:`LOSS_SECONDS`."""
 
     def observe(self, sample: Sample) -> None:
         """Learn from *sample*, which must be newer than the previous ones."""
         if sample.sent > self._latest:  # a message that echoes an older token does not show that the path is alive
-            self._latest, self.heard = sample.sent, sample.time
+            self._latest, self.last_message_at = sample.sent, sample.time
         self.queue = min(self.delays.add(sample.time, sample.arrived - sample.sent), MAX_DELAY)
-        counts = self._counts
-        if counts:
-            last = counts[-1][0]
+        samples = self._samples
+        if samples:
+            last = samples[-1][0]
             if (
                 sample.delivered < last.delivered
-                or sample.counted <= last.counted
+                or sample.counter_time <= last.counter_time
                 or sample.dispatched < last.dispatched
             ):
-                counts.clear()  # one of the ends restarted
-                self._marks.clear()
-        counts.append((sample, self.queue))
-        if not self._marks or sample.time - self._marks[-1].time >= SECOND:
-            self._marks.append(sample)
-            while self._marks[0].time < sample.time - LOSS_SECONDS * SECOND:
-                self._marks.popleft()
-        while len(counts) > 2 and counts[1][0].counted <= sample.counted - AVERAGING_TIME:
-            counts.popleft()
-        first = counts[0][0]
-        span = sample.counted - first.counted
+                samples.clear()  # one of the ends restarted
+                self._loss_samples.clear()
+        samples.append((sample, self.queue))
+        if not self._loss_samples or sample.time - self._loss_samples[-1].time >= SECOND:
+            self._loss_samples.append(sample)
+            while self._loss_samples[0].time < sample.time - LOSS_SECONDS * SECOND:
+                self._loss_samples.popleft()
+        while len(samples) > 2 and samples[1][0].counter_time <= sample.counter_time - AVERAGING_TIME:
+            samples.popleft()
+        first = samples[0][0]
+        span = sample.counter_time - first.counter_time
         if span < AVERAGING_TIME // 2:
             return
         carried = 8 * (sample.delivered - first.delivered) * SECOND / span
         dispatched = 8 * (sample.dispatched - first.dispatched) * SECOND / max(1, sample.sent - first.sent)
         self._learn_jitter(sample.time, carried)
         limit = self.jitter + MIN_QUEUE
-        if min(queue for _, queue in counts) > limit:
+        if min(queue for _, queue in samples) > limit:
             # A queue that other traffic causes does not show how much of the tunnel's traffic the path could carry.
             if carried > OWN_SHARE * self.rate or dispatched > carried / DRAIN_SHARE:
-                self.rate, self.full = DRAIN_SHARE * carried, carried
-        elif self.queue > limit and self.full and self.rate > max(self.full, carried) > OWN_SHARE * self.rate:
-            self.rate = DRAIN_SHARE * max(self.full, carried)  # the assumed rate had been raised too far
+                self.rate, self.full_rate = DRAIN_SHARE * carried, carried
+        elif self.queue > limit and self.full_rate and self.rate > max(self.full_rate, carried) > OWN_SHARE * self.rate:
+            self.rate = DRAIN_SHARE * max(self.full_rate, carried)  # the assumed rate had been raised too far
         elif carried > BUSY_SHARE * self.rate and self.queue <= limit:
-            near = self.full <= self.rate < NEAR_FULL_FACTOR * self.full
-            self.rate *= GENTLE_RISE_FACTOR if near else RISE_FACTOR if self.full else FIRST_RISE_FACTOR
+            is_nearly_full = self.full_rate <= self.rate < NEAR_FULL_FACTOR * self.full_rate
+            self.rate *= GENTLE_RISE_FACTOR if is_nearly_full else RISE_FACTOR if self.full_rate else FIRST_RISE_FACTOR
         self.rate = min(max(self.rate, MIN_RATE), MAX_RATE)
 
     def _learn_jitter(self, now: int, carried: float) -> None:
@@ -191,19 +191,19 @@ class PathEstimator:
             self._idle.append(self.queue)
             if len(self._idle) >= MIN_IDLE_SAMPLES:
                 self.jitter = min(sorted(self._idle)[len(self._idle) * 9 // 10], MAX_JITTER)
-        if not self._standing or self.queue <= self.jitter + MIN_QUEUE:
-            self._standing, self._standing_since = [], now
-        self._standing.append(self.queue)
-        if now - self._standing_since > STANDING_TIME:
-            self.jitter, self._standing = min(round(fmean(self._standing)), MAX_JITTER), []
+        if not self._lasting_queues or self.queue <= self.jitter + MIN_QUEUE:
+            self._lasting_queues, self._lasting_since = [], now
+        self._lasting_queues.append(self.queue)
+        if now - self._lasting_since > STANDING_TIME:
+            self.jitter, self._lasting_queues = min(round(fmean(self._lasting_queues)), MAX_JITTER), []
 
     def is_alive(self, now: int, interval: int) -> bool:
         """Return whether a message came recently on the path; one message is expected per *interval*."""
-        return self.heard is not None and now < self.silent_at(interval)
+        return self.last_message_at is not None and now < self.silent_at(interval)
 
     def silent_at(self, interval: int) -> int:
         """Return when the path becomes silent if no further message comes; 0 if no message ever came."""
-        return 0 if self.heard is None else self.heard + max(_DEAD, 3 * interval) + 1
+        return 0 if self.last_message_at is None else self.last_message_at + max(_DEAD, 3 * interval) + 1
 
     def restart_clock(self) -> None:
         """Forget all measurements with the other end's clock, because that clock restarted."""
@@ -212,12 +212,12 @@ class PathEstimator:
 
     def restart(self) -> None:
         """Forget the delivered bytes, because the path was dead for some time, or has another address now."""
-        self._counts.clear()
-        self._marks.clear()
+        self._samples.clear()
+        self._loss_samples.clear()
         self.queue = 0
 
     @property
-    def standing(self) -> int:
+    def excess_queue(self) -> int:
         """Return how long a packet waits on the path, nanoseconds; 0 if the measured wait may be noise."""
         queue = self.queue - self.jitter
         return queue if queue > MIN_QUEUE else 0
@@ -231,9 +231,9 @@ class PathEstimator:
     @property
     def loss(self) -> float | None:
         """Return the share of recently sent bytes that did not arrive; None if too few were sent."""
-        if not self._counts:
+        if not self._samples:
             return None
-        first, last = self._marks[0], self._counts[-1][0]
+        first, last = self._loss_samples[0], self._samples[-1][0]
         dispatched = last.dispatched - first.dispatched
         if dispatched < MIN_LOSS_BYTES:
             return None

@@ -116,11 +116,11 @@ class Session:
         if message.kind is self.kind or message.path >= len(self.paths):
             return None, False
         path = self.paths[message.path]
-        answers = self.kind is Kind.ANSWER
+        must_answer = self.kind is Kind.ANSWER
         if message.echoed_token != self._token(message.path, source, message.echoed_sent):
             # The source address may be forged: answer, but ignore the rest of the message.
-            answers = answers and self._may_answer(now)
-            return (self._message(message.path, source, now, message, received_at) if answers else None), False
+            must_answer = must_answer and self._may_answer(now)
+            return (self._message(message.path, source, now, message, received_at) if must_answer else None), False
         # A message that echoes a later token of this end is newer. ``sent`` is not enough, because the clock of a
         # restarted host begins at 0 again.
         if (message.echoed_sent, message.sent) <= (path.last_echoed, path.last_sent):
@@ -145,9 +145,11 @@ class Session:
             path.remote, dispatched = source, path.counters.sent_bytes
             path.dispatched.clear()
         if dispatched is not None:
-            arrived, counted, delivered = message.echoed_received_at, message.sent, message.received_bytes
-            path.estimator.observe(Sample(now, message.echoed_sent, arrived, counted, delivered, dispatched))
-        return (self._message(message.path, source, now, message, received_at) if answers else None), address_changed
+            arrived, counter_time, delivered = message.echoed_received_at, message.sent, message.received_bytes
+            path.estimator.observe(Sample(now, message.echoed_sent, arrived, counter_time, delivered, dispatched))
+        return (
+            self._message(message.path, source, now, message, received_at) if must_answer else None
+        ), address_changed
 
     def alive(self, now: int) -> list[bool]:
         """Return for each path whether it is alive."""
@@ -163,7 +165,7 @@ class Session:
         alive = [is_alive and exists for is_alive, exists in zip(self.alive(now), present, strict=True)]
         if any(alive):
             return alive
-        times = [path.estimator.heard for path, exists in zip(self.paths, present, strict=True) if exists]
+        times = [path.estimator.last_message_at for path, exists in zip(self.paths, present, strict=True) if exists]
         newest = max((each for each in times if each is not None), default=None)
         if newest is None:
             return [True] * len(alive)

@@ -149,10 +149,10 @@ def load_settings(text: str, source: str) -> Settings:
     """Return the settings in *text*; raise DocumentError with all mistakes. *source*: name of the file, for
     messages."""
     section, document = load(TunnelsSection, text, source)
-    wrong: list[Problem] = []
+    problems: list[Problem] = []
 
     def complain(path: tuple[str | int, ...], message: str) -> None:
-        wrong.append(problem_at(document, path, None, message, document.key_position(path)))
+        problems.append(problem_at(document, path, None, message, document.key_position(path)))
 
     peers: dict[End, str] = {}
     if len(section.tunnels) > MAX_TUNNELS:
@@ -174,12 +174,14 @@ def load_settings(text: str, source: str) -> Settings:
         if each.mode == "weights":
             minimum, maximum = (2, MAX_PATHS) if each.peer is None else (len(each.paths),) * 2
             if not minimum <= len(each.weights) <= maximum:
-                wanted = f"{minimum} to {maximum} are" if each.peer is None else f"{maximum}, one for each path, are"
-                complain((*at, "mode"), f"{len(each.weights)} weights; {wanted} needed")
+                requirement = (
+                    f"{minimum} to {maximum} are" if each.peer is None else f"{maximum}, one for each path, are"
+                )
+                complain((*at, "mode"), f"{len(each.weights)} weights; {requirement} needed")
         if each.peer is not None and (other := peers.setdefault(each.peer, name)) != name:
             complain((*at, "peer"), f"tunnel {other} has the same peer, so their packets cannot be distinguished")
-    if wrong:
-        raise DocumentError(wrong)
+    if problems:
+        raise DocumentError(problems)
     tunnels = tuple(
         Tunnel(name, each.port, each.key, each.peer, tuple(each.paths.items()), _split(each))
         for name, each in section.tunnels.items()

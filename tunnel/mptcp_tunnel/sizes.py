@@ -29,7 +29,7 @@ class SizeSearch:
     def __init__(self) -> None:
         self.largest: int | None = None
         """The largest size that passed in the last search."""
-        self._found = 0
+        self._largest_answered = 0
         self._sizes_left: list[int] = []
         self._sent: dict[int, int] = {}
         """Sizes of the probes of this search, by the time at which they were sent."""
@@ -41,11 +41,11 @@ class SizeSearch:
             return None
         if not self._sizes_left:
             if self._sent:  # the search is over
-                self.largest = self._found or self.largest
-                self._next_time = now + (SEARCH_INTERVAL if self._found else RETRY_INTERVAL)
+                self.largest = self._largest_answered or self.largest
+                self._next_time = now + (SEARCH_INTERVAL if self._largest_answered else RETRY_INTERVAL)
                 self._sent.clear()
                 return None
-            self._found, self._sizes_left = 0, list(SIZES * TRIES)
+            self._largest_answered, self._sizes_left = 0, list(SIZES * TRIES)
         size = self._sent[now] = self._sizes_left.pop()
         self._next_time = now + (PROBE_INTERVAL if self._sizes_left else ANSWER_TIMEOUT)
         return size
@@ -56,5 +56,5 @@ class SizeSearch:
         size = self._sent.get(sent)
         if size is None:
             return False
-        self._found = max(self._found, size)
+        self._largest_answered = max(self._largest_answered, size)
         return True

@@ -64,7 +64,7 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             names = ", ".join(uninformed)
             why += f"; a user name from a helper does not identify the client, because external_acl_type {names} gets"
             why += ' no information about it (in the same rule, also require "external NAME" of a helper that gets it)'
-        yield _open_proxy(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
+        yield _open_proxy_problem(served.rule, f"it would serve {served.share}: {why}", _REMEDY)
     rules = list(access_rules(statements, "http_access"))
     decides_all = any([each.lower() for each in names_of(rule)] == ["all"] for rule in rules)
     if served.rule is None and rules and rules[-1].words[1] == "deny" and not decides_all:
@@ -84,17 +84,17 @@ def open_proxy_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
         ),
         ("proxy_protocol_access", "the PROXY protocol", "your own load balancers", _proxy_header_matters),
     ):
-        believed = _find_allowed(statements, directive, lists)
-        if believed.rule is not None and matters(statements, served.rule is not None):
-            yield _open_proxy(
-                believed.rule,
-                f"{believed.share} could claim any client address in {source}",
+        trusted = _find_allowed(statements, directive, lists)
+        if trusted.rule is not None and matters(statements, served.rule is not None):
+            yield _open_proxy_problem(
+                trusted.rule,
+                f"{trusted.share} could claim any client address in {source}",
                 f"{directive} allow for {remedy}; to accept this: {OVERRIDE}",
             )
 
 
 def _forwarded_matters(statements: Sequence[Statement], are_allowed: bool) -> bool:
-    """Return whether strangers are allowed because Squid believes X-Forwarded-For. *are_allowed*: whether they are
+    """Return whether strangers are allowed because Squid trusts X-Forwarded-For. *are_allowed*: whether they are
     allowed without it."""
     by_rules, by_helpers = (
         uses_forwarded_address(statements, f"{kind}_uses_indirect_client") for kind in ("acl", "log")
@@ -152,8 +152,8 @@ def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     """Yield a warning for each rule (snmp_access, icp_access, htcp_access) that allows too many clients to use SNMP,
     ICP or HTCP, if the port is open. Clients cannot fetch pages through these ports, so it is only a warning."""
     for port in _PORTS:
-        number = _opening_statement(statements, port.names)
-        if number is None or _on_loopback(statements, port.address):
+        opening = _opening_statement(statements, port.names)
+        if opening is None or _on_loopback(statements, port.address):
             continue
         lists = AccessLists(statements)
         for directive, action in port.rules.items():
@@ -161,7 +161,7 @@ def port_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
             if found.rule is not None:
                 yield Problem(
                     f"{' '.join(found.rule.words)}: {found.share} may {action}, over {port.protocol}"
-                    f" ({' '.join(number.words)})",
+                    f" ({' '.join(opening.words)})",
                     found.rule.file,
                     found.rule.number,
                     allowed=f"{directive} allow for clients that need it, then deny all; or {port.names[0]} 0",
@@ -189,7 +189,7 @@ def claimed_name_problems(statements: Sequence[Statement]) -> Iterator[Problem]:
     """Yield a warning for the rule that keeps strangers out only by their host names. Squid looks up the name of a
     client's address (PTR) but not the addresses of that name, so the owner of the reverse zone can choose any name."""
     lists = AccessLists(statements)
-    if not lists.have_names:
+    if not lists.use_host_names:
         return  # do not read long lists in files again
     if _find_allowed(statements, "http_access", lists).rule is not None:
         return  # open_proxy_problems reports this
@@ -214,17 +214,17 @@ def _find_allowed(statements: Sequence[Statement], directive: str, lists: Access
             if rule.applies is True:
                 undecided -= Addresses.common(match.certain for match in matches)
             continue
-        more = undecided & Addresses.common(match.possible for match in matches)
-        if not more - allowed:
+        matching = undecided & Addresses.common(match.possible for match in matches)
+        if not matching - allowed:
             continue
-        allowed |= more
+        allowed |= matching
         if share := _too_many(allowed):
             return _Verdict(allowed, rule, share)
-    last = next((rule for rule in reversed(rules) if rule.words[1] == "deny" or rule.applies), None)
-    if last is not None and last.words[1] == "deny":
+    last_rule = next((rule for rule in reversed(rules) if rule.words[1] == "deny" or rule.applies), None)
+    if last_rule is not None and last_rule.words[1] == "deny":
         allowed |= undecided
         if share := _too_many(allowed):
-            return _Verdict(allowed, last, share, by_default=True)
+            return _Verdict(allowed, last_rule, share, by_default=True)
     return _Verdict(allowed)
 
 
@@ -254,18 +254,18 @@ def _names_a_host(statement: Statement) -> bool:
     return False
 
 
-def _open_proxy(rule: Statement, why: str, remedy: str) -> Problem:
+def _open_proxy_problem(rule: Statement, why: str, remedy: str) -> Problem:
     return Problem(f"{' '.join(rule.words)}: an open proxy, {why}", rule.file, rule.number, allowed=remedy)
 
 
 def _too_many(allowed: Addresses) -> str:
     """Return which share of an IP version's public addresses is *allowed*, as text; "" if not too many are."""
-    in_others = ((embedded_ipv4(allowed, way), "IPv4", f", embedded as {way.name}") for way in EMBEDDINGS)
-    for addresses, family, way in ((allowed, "IPv4", ""), (allowed, "IPv6", ""), *in_others):
+    embedded = ((embedded_ipv4(allowed, each), "IPv4", f", embedded as {each.name}") for each in EMBEDDINGS)
+    for addresses, family, note in ((allowed, "IPv4", ""), (allowed, "IPv6", ""), *embedded):
         public, maximum = _MAX_ALLOWED[family]
         count = (addresses & public).count
         if count > maximum:
-            return f"{max(1, round(100 * count / public.count))} % of the Internet's {family} addresses{way}"
+            return f"{max(1, round(100 * count / public.count))} % of the Internet's {family} addresses{note}"
     return ""
 
 

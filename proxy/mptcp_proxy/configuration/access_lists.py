@@ -104,7 +104,7 @@ class AccessLists:
     ) -> None:
         """Choose which properties identify a client: the AS number of its network (*trust_as_numbers*), its host name,
         which the owner of the reverse zone chooses (*trust_host_names*), a helper's answer (*trust_helpers*).
-        *only_strangers*: leave out of the possible clients those that anything other than their address identifies."""
+        *only_strangers*: clients that anything other than their address identifies do not count as possible."""
         self._trust_as_numbers = trust_as_numbers
         self._trust_host_names = trust_host_names
         self._only_strangers = only_strangers
@@ -128,8 +128,8 @@ class AccessLists:
         self._targets: dict[str, Match] = {}
 
     @property
-    def have_names(self) -> bool:
-        """Whether any list may depend on host names, which a helper may get as well."""
+    def use_host_names(self) -> bool:
+        """Whether any list may depend on host names, directly or through a helper."""
         return any(line.kind in (*_HOST_NAME_TYPES, "external") for lines in self._lines.values() for line in lines)
 
     def lines(self, name: str) -> Sequence[Line]:
@@ -137,7 +137,7 @@ class AccessLists:
         return self._lines.get(ascii_lower(name), ())
 
     def match(self, name: str) -> Match:
-        """Return which clients *name*, as in a rule and possibly with "!", matches."""
+        """Return which clients the list *name* matches. As in a rule, *name* may begin with "!"."""
         name = ascii_lower(name)
         if name.startswith("!"):
             if name[1:] not in self._lines:

@@ -45,8 +45,8 @@ def adapt(lines: Sequence[PhysicalLine], directives: Sequence[Statement], versio
     major = _major(version)
     notes, problems, removed = [], [], set[int]()
     for statement in directives:
-        since, value = _REMOVED_WITH_FIXED_VALUE.get(statement.directive, (major + 1, ""))
-        if major < since:
+        first_without, value = _REMOVED_WITH_FIXED_VALUE.get(statement.directive, (major + 1, ""))
+        if major < first_without:
             continue
         removed.update(range(statement.first, statement.last + 1))
         text = " ".join(statement.words)
@@ -64,18 +64,18 @@ def adapt(lines: Sequence[PhysicalLine], directives: Sequence[Statement], versio
                     allowed=f"{always}, or no such line",
                 )
             )
-    kept = tuple(replace(line, text="") if index in removed else line for index, line in enumerate(lines))
-    return Adapted(kept, tuple(notes), tuple(problems))
+    remaining_lines = tuple(replace(line, text="") if index in removed else line for index, line in enumerate(lines))
+    return Adapted(remaining_lines, tuple(notes), tuple(problems))
 
 
 def removed_directive_problems(directives: Sequence[Statement], version: str) -> Iterator[Problem]:
     """Yield a warning for each statement that Squid *version* accepts but a later version will not."""
     for statement in directives:
         kind = f"acl {statement.words[2]}" if statement.directive == "acl" and len(statement.words) > 2 else ""
-        for since, names in _REMOVED.items():
+        for first_without, names in _REMOVED.items():
             found = names & {statement.directive, kind}
-            if found and _major(version) < since:
-                lacks = f"Squid {since} and later have no {next(iter(found))}, and do not start"
+            if found and _major(version) < first_without:
+                lacks = f"Squid {first_without} and later have no {next(iter(found))}, and do not start"
                 yield Problem(f"{' '.join(statement.words)}: {lacks}", statement.file, statement.number, warning=True)
 
 

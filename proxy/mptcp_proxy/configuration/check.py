@@ -51,7 +51,7 @@ from .workers import Workers, requested_workers, shared_memory_problems, with_wo
 MAX_SEARCH_SECONDS = 20.0
 """Seconds after which Squid is not run again to find further mistakes. ``mptcp-proxy reload`` waits longer than this
 and the maximum time of the last run (``squid.PARSE_SECONDS``) together."""
-SERVICE_STOP = 45
+SERVICE_STOP_SECONDS = 45
 """Seconds after which systemd kills a stopping unit (TimeoutStopSec)."""
 MAX_SHUTDOWN_SECONDS = 38
 """Maximum of shutdown_lifetime. A starting Squid may need five more seconds until it can handle the signal."""
@@ -70,7 +70,7 @@ class Checked:
     workers: Workers
     problems: tuple[Problem, ...]
     notes: tuple[Problem, ...] = ()
-    """Directives that were left out because this version of Squid always acts as they say."""
+    """Directives that were left out because this version of Squid always behaves in this way."""
     parents: tuple[Parent, ...] = ()
     """The parents of a relay. Empty for a proxy, which uses plain TCP to its parents, as to origin servers."""
     lists: tuple[CopiedList, ...] = ()
@@ -111,8 +111,7 @@ def check(
     lines, unreadable, includes = read_with_includes(path, service_name)
     places = Places(service_name)
     if not lines:
-        nothing = unreadable or (Problem("the configuration is empty", str(path)),)
-        return Checked((), (), "", Workers(), nothing)
+        return Checked((), (), "", Workers(), unreadable or (Problem("the configuration is empty", str(path)),))
     with_lists = with_copies(lines, service_name, places.lists, (str(places.own_addresses),))
     all_directives = list(all_statements(with_lists.lines, service_name))
     directives = list(statements(with_lists.lines, service_name))
@@ -121,7 +120,7 @@ def check(
     user = stated_user.words[1] if stated_user else squid.default_user if squid else ""
     workers = requested_workers(directives, role, processors(), _usable_shared_memory(places, user))
     unit_warnings = tuple(unit_problems(path, lines, includes, service_name, role))
-    for_squid = adapt(with_lists.lines, all_directives, squid.version if squid else "")
+    adapted = adapt(with_lists.lines, all_directives, squid.version if squid else "")
     with tempfile.TemporaryDirectory(prefix="mptcp-proxy-check-") as directory:
         trial = with_lists.write_copies(Path(directory))
         directives_on_trial = [replace(each, text=replace_names(each.text, trial)) for each in directives]
@@ -132,22 +131,22 @@ def check(
             *space_problems(with_lists.lists, places.lists),
             *_own_problems(directives_on_trial, found, str(path), places, user, workers, role, allow_open),
             *nested_branches(all_directives),
-            *_long_problems(with_workers(with_option(for_squid.lines, MPTCP), 2)),
-            *for_squid.problems,
+            *_long_problems(with_workers(with_option(adapted.lines, MPTCP), 2)),
+            *adapted.problems,
             *removed_directive_problems(directives, squid.version if squid else ""),
         ]
         if squid is None:
             problems.append(NO_SQUID)
         else:
             parse = _parser(squid, places, Path(directory), trial, is_cancelled)
-            without = _without_commands(for_squid.lines, all_directives)
+            without = _without_commands(adapted.lines, all_directives)
             in_time = _before_deadline(MAX_SEARCH_SECONDS)
             problems.extend(complaints(without, service_name, parse, allow_open=allow_open, in_time=in_time))
     problems = _with_names_of_lists(problems, with_lists, trial)
     relay_parents = tuple(parents(directives)) if role is Role.RELAY else ()
-    checked_lines = without_workers(for_squid.lines, all_directives)
+    checked_lines = without_workers(adapted.lines, all_directives)
     return Checked(
-        checked_lines, found, user, workers, _in_order(problems, lines), for_squid.notes, relay_parents,
+        checked_lines, found, user, workers, _in_order(problems, lines), adapted.notes, relay_parents,
         with_lists.lists, unit_warnings,
     )  # fmt: skip
 
@@ -186,8 +185,8 @@ def processors() -> int:
 def shared_directory(places: Places) -> Path:
     """Return the directory of the shared memory of an instance's processes. A running service has a private one."""
     running = pid_in(places.pid_file, "squid")
-    inside = Path(f"/proc/{running}/root{SHARED_MEMORY}")
-    return inside if running and os.access(inside, os.R_OK) else SHARED_MEMORY
+    private_directory = Path(f"/proc/{running}/root{SHARED_MEMORY}")
+    return private_directory if running and os.access(private_directory, os.R_OK) else SHARED_MEMORY
 
 
 def shared_memory(service_name: str, directory: Path = SHARED_MEMORY, user: str = "") -> int:
@@ -324,7 +323,8 @@ def _stop_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
     value = re.fullmatch(r"([0-9]{1,9})(?: ([a-z]+?)s?)?", " ".join(statement.words[1:]).lower())
     if value and int(value[1]) * _TIME_UNITS.get(value[2] or "second", 0) > MAX_SHUTDOWN_SECONDS:
         yield Problem(
-            f"{' '.join(statement.words)}: systemd kills the service after {SERVICE_STOP} s, and its transfers with it",
+            f"{' '.join(statement.words)}: systemd kills the service after {SERVICE_STOP_SECONDS} s, and its transfers"
+            " with it",
             statement.file,
             statement.number,
             allowed=f"at most {MAX_SHUTDOWN_SECONDS} seconds, or also a longer TimeoutStopSec= (systemctl edit)",
@@ -354,14 +354,14 @@ def _full_disk_problems(directives: Sequence[Statement]) -> Iterator[Problem]:
 def _user_problems(directives: Sequence[Statement], user: str) -> Iterator[Problem]:
     statement = last(directives, "cache_effective_user")
     file, line = (statement.file, statement.number) if statement else ("", None)
-    wrong = ""
+    mistake = ""
     try:
         if pwd.getpwnam(user).pw_uid == 0:
-            wrong = "Squid refuses to serve as root"
+            mistake = "Squid refuses to serve as root"
     except KeyError:
-        wrong = "there is no such user"
-    if wrong and user:
-        text = f"cache_effective_user {user}: {wrong}"
+        mistake = "there is no such user"
+    if mistake and user:
+        text = f"cache_effective_user {user}: {mistake}"
         yield Problem(text, file, line, allowed="an unprivileged user of this host")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Checks that ``squid.conf`` adds the header that tells the check page which connection a client uses.
+"""Checks that ``squid.conf`` adds the header from which the check page learns the connection of a client.
 
 A package upgrade keeps a squid.conf that the operator has changed. Such a file may still add the header of an earlier
 version, with only the client's address and port. Several clients behind a NAT may have the same address and port, so

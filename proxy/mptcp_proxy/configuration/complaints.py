@@ -38,9 +38,9 @@ _BUNGLED = re.compile(r"FATAL: Bungled ")
 _FATAL = re.compile(r"FATAL: (?P<text>.*)")
 _UNKNOWN = re.compile(r"unrecognized: '(?P<directive>\S+)")
 _MISSING_ACL = re.compile(r"ACL not found: (?P<name>\S+)")
-_SILENT = re.compile(
+_USUAL_OUTPUT = re.compile(
     r"\s*(?:Processing Configuration File|Startup: |(?:Starting|Disabling) Authentication"
-    # Addresses of an IP version that this host lacks match no client, as they should.
+    # Addresses of an IP version that this host lacks match no client, which is correct.
     r"|aclIpParseIpData: IPv6 has not been enabled|Initializing |Using certificate|Finished\.|Took |CPU Usage|Maximum "
     r"|Page faults|Not currently OK|storeDirWriteCleanLogs|Squid Cache|exception location|Set Current|$)"
 )
@@ -51,7 +51,7 @@ _NOT_BUILT_IN = re.compile(r"requires? --(enable|with)")
 _UNKNOWN_USER = re.compile(r"getpwnam failed")
 # Squid ignores the statement and continues.
 _IGNORED = re.compile(r"does not support the '\w+' cache type\. Ignoring\.")
-_CAUSES = (
+_REMEDIES = (
     (
         re.compile(r"ACL not found: to_linklocal"),
         "Squid 6 and later define this list; for this Squid: acl to_linklocal dst 169.254.0.0/16 fe80::/10",
@@ -75,8 +75,8 @@ _HINTS = {
     "max_filedescriptors": "a whole number",
     "visible_hostname": "a name",
 }
-_READ_ALIKE = f"text that Squid and this check read in the same way; to accept this: {OVERRIDE}"
-_TIMES = "a number and seconds, minutes, hours or days"
+_ALLOWED_TEXT = f"text that Squid and this check read in the same way; to accept this: {OVERRIDE}"
+_DURATIONS = "a number and seconds, minutes, hours or days"
 _KNOWN = frozenset(
     """
 acl http_access http_reply_access http_port https_port include cache cache_mem cache_dir cache_log access_log
@@ -109,7 +109,7 @@ def complaints(
         output = parse(remaining)
         problems, fatal = interpret(output, read_statements, removed_acls)
         if fatal is None:
-            found = differences([_STAMP.sub("", line) for line in output.split("\n")], read_statements, _READ_ALIKE)
+            found = differences([_STAMP.sub("", line) for line in output.split("\n")], read_statements, _ALLOWED_TEXT)
             problems.extend(as_warnings(found) if allow_open else found)
         yield from (problem for problem in problems if problem not in known)
         known.update(problems)
@@ -159,29 +159,29 @@ def interpret(
         elif _BUNGLED.match(text):
             problems.extend(_problems(current, [*remarks, "FATAL: not well formed"], removed_acls))
             return problems, current
-        elif not _SILENT.match(text):
+        elif not _USUAL_OUTPUT.match(text):
             remarks.append(text)
     # A fatal remark after the last statement is not about a statement, but for example about an unknown user.
-    about_all = [remark for remark in remarks if _FATAL.match(remark)]
-    problems.extend(_problems(current, [r for r in remarks if r not in about_all], removed_acls))
+    about_file = [remark for remark in remarks if _FATAL.match(remark)]
+    problems.extend(_problems(current, [r for r in remarks if r not in about_file], removed_acls))
     file = read_statements[0].file if read_statements else ""
-    problems.extend(Problem(_PREFIX.sub("", r).strip(), file) for r in about_all if not _UNKNOWN_USER.search(r))
+    problems.extend(Problem(_PREFIX.sub("", r).strip(), file) for r in about_file if not _UNKNOWN_USER.search(r))
     return problems, None
 
 
 def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls: set[str]) -> Iterator[Problem]:
     if not remarks:
         return
-    whole = " ".join(remarks)
-    missing = _MISSING_ACL.search(whole)
+    all_remarks = " ".join(remarks)
+    missing = _MISSING_ACL.search(all_remarks)
     # This list is missing only because its definition has a mistake, which is already reported.
     if missing and missing["name"] in removed_acls:
         return
     file, number = (statement.file, statement.number) if statement else ("", None)
-    warning = not _ERROR.search(whole) or bool(_NOT_BUILT_IN.search(whole) or _IGNORED.search(whole))
-    if unknown := _UNKNOWN.search(whole):
-        near = difflib.get_close_matches(unknown["directive"].rstrip("'"), _KNOWN, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+    warning = not _ERROR.search(all_remarks) or bool(_NOT_BUILT_IN.search(all_remarks) or _IGNORED.search(all_remarks))
+    if unknown := _UNKNOWN.search(all_remarks):
+        similar = difflib.get_close_matches(unknown["directive"].rstrip("'"), _KNOWN, n=1)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
         yield Problem(f"{unknown['directive'].rstrip(chr(39))}: there is no such directive{hint}", file, number)
         return
     details = list(dict.fromkeys(_PREFIX.sub("", remark).strip() for remark in remarks))
@@ -194,7 +194,7 @@ def _problems(statement: Statement | None, remarks: Sequence[str], removed_acls:
         number,
         allowed=""
         if warning
-        else next((helps for remark, helps in _CAUSES if remark.search(whole)), _allowed_values(statement)),
+        else next((remedy for remark, remedy in _REMEDIES if remark.search(all_remarks)), _allowed_values(statement)),
         warning=warning,
     )
 
@@ -209,5 +209,5 @@ def _shorten(statement: Statement | None) -> str:
 def _allowed_values(statement: Statement | None) -> str:
     directive = statement.directive if statement else ""
     if directive.endswith(("_timeout", "_lifetime", "_ttl")):
-        return _TIMES
+        return _DURATIONS
     return _HINTS.get(directive, "")

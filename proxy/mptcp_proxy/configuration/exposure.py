@@ -24,8 +24,8 @@ _METADATA = Addresses.of(
     *("168.63.129.16", "192.0.0.192", "100.100.100.200", "100.96.0.96", "100.80.80.80"),
     *("fd00:ec2::/32", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1", "fd00:42::42", "fd00:100::100:200"),
 )
-"""Addresses, other than link-local ones, of clouds' metadata services, which may give out credentials. IPv4: Azure,
-Oracle (Classic), Alibaba, Volcengine, UCloud. IPv6: Amazon, Google, Oracle, Akamai, Scaleway, Alibaba."""
+"""Addresses, except link-local addresses, of clouds' metadata services, from which clients could read credentials.
+IPv4: Azure, Oracle (Classic), Alibaba, Volcengine, UCloud. IPv6: Amazon, Google, Oracle, Akamai, Scaleway, Alibaba."""
 _TRANSLATED = Addresses.of(
     *("64:ff9b::7f00:0/104", "64:ff9b::a9fe:0/112", "64:ff9b::a83f:8110", "64:ff9b::c000:c0"),
     *("64:ff9b::6464:64c8", "64:ff9b::6460:60", "64:ff9b::6450:5050"),

@@ -20,7 +20,7 @@ from itertools import dropwhile, takewhile
 from .source import Statement
 
 _HELPER_OPTION = re.compile(r"[a-z._-]+=.*|ipv[46]")
-"""An option of external_acl_type. The options come before the codes, and after these the helper and its arguments."""
+"""An option of external_acl_type. The options come first, then the codes, then the helper and its arguments."""
 _CODE_WORD = re.compile(
     r"""%["\[#'/]?-?[0-9]*(?P<before>\{[^}]*\})?(?:http::|ssl::|tls::)?(?P<code>.*?)(?P<after>\{[^}]*\})?"""
 )
@@ -67,7 +67,7 @@ class Helpers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _IdentifyingInputs:
     """The inputs of a helper that identify the client."""
 
     addresses: bool
@@ -90,8 +90,8 @@ def helpers(statements: Iterable[Statement], *, trust_addresses: bool = True, tr
     logins = bool(passwords) and not any_password
     no_identd, no_notes = not any(map(_uses_an_identd, statements)), not any(map(_creates_notes, statements))
 
-    def known(answers: bool, any_source: bool) -> _Known:
-        return _Known(
+    def inputs(answers: bool, any_source: bool) -> _IdentifyingInputs:
+        return _IdentifyingInputs(
             trust_addresses,
             trust_host_names,
             not any_password,
@@ -100,9 +100,9 @@ def helpers(statements: Iterable[Statement], *, trust_addresses: bool = True, tr
             any_source and no_notes,
         )
 
-    all_informed = all(_is_informed(words, known(True, True)) for _, words in external)
-    answers = all_informed and any(_is_informed(words, known(False, logins)) for _, words in external)
-    found = known(answers, answers or (all_informed and logins))
+    all_informed = all(_is_informed(words, inputs(True, True)) for _, words in external)
+    answers = all_informed and any(_is_informed(words, inputs(False, logins)) for _, words in external)
+    found = inputs(answers, answers or (all_informed and logins))
     uninformed = frozenset(name for name, words in external if not _is_informed(words, found))
     return Helpers(any_password, answers or not external, uninformed)
 
@@ -126,7 +126,7 @@ def _creates_notes(statement: Statement) -> bool:
     )
 
 
-def _is_informed(words: Sequence[str], known: _Known) -> bool:
+def _is_informed(words: Sequence[str], known: _IdentifyingInputs) -> bool:
     """Return whether an external_acl_type, with these *words* after its name, passes information that identifies the
     client, and its helper does not accept every client."""
     after_options = list(dropwhile(_HELPER_OPTION.fullmatch, words))
@@ -135,7 +135,7 @@ def _is_informed(words: Sequence[str], known: _Known) -> bool:
     return any(_identifies(code, known, accepts_all) for code in codes)
 
 
-def _identifies(word: str, known: _Known, accepts_all: bool) -> bool:
+def _identifies(word: str, known: _IdentifyingInputs, accepts_all: bool) -> bool:
     found = _CODE_WORD.fullmatch(word)
     if found is None:
         return False

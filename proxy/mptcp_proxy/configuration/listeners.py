@@ -15,8 +15,8 @@ from .source import PhysicalLine, Statement, replace_statement, statements
 _DIRECTIVES = ("http_port", "https_port")
 _PORT = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^:\[\]]+):)?(?P<port>[0-9]{1,5})")
 # "transparent" is the old name of "intercept" and still accepted.
-_REDIRECTED = ("intercept", "transparent")
-_WEB = (80, 443)
+_REDIRECTION_OPTIONS = ("intercept", "transparent")
+_WEB_PORTS = (80, 443)
 MPTCP = "mptcp"
 """The option of http_port for Multipath TCP, in a Squid that was built with it (proxy/squid)."""
 
@@ -49,10 +49,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _same_host(one: str, other: str) -> bool:
-    first, second = _address(one), _address(other)
+def _same_host(first_host: str, second_host: str) -> bool:
+    first, second = _address(first_host), _address(second_host)
     if first is None or second is None:
-        return one.lower() == other.lower()
+        return first_host.lower() == second_host.lower()
     return first == second or (first.version == second.version and (first.is_unspecified or second.is_unspecified))
 
 
@@ -91,14 +91,14 @@ def listener_problems(
     for listener in found:
         place = (listener.statement.file, listener.statement.number)
         for option in listener.options:
-            if option in _REDIRECTED and with_mptcp:
+            if option in _REDIRECTION_OPTIONS and with_mptcp:
                 yield Problem(
                     f"{listener.statement.directive} {listener} {option}: an MPTCP socket does not know the"
                     " destination of a redirected connection (no SO_ORIGINAL_DST), so every request would fail",
                     *place,
                     allowed="tproxy; or no option, with the proxy set in the browser",
                 )
-        if "tproxy" in listener.options and with_mptcp and listener.port not in _WEB:
+        if "tproxy" in listener.options and with_mptcp and listener.port not in _WEB_PORTS:
             yield Problem(
                 f"{listener.statement.directive} {listener} tproxy: clients connect to another port, and keep one path,"
                 " because the kernel refuses joins to a port without a listener",

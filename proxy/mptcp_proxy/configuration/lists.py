@@ -98,8 +98,8 @@ def space_problems(lists: Sequence[CopiedList], directory: Path) -> Iterator[Pro
 
 def replace_names(text: str, names: Mapping[str, str]) -> str:
     """Return *text* with each key of *names* replaced by its value."""
-    for name, other in names.items():
-        text = text.replace(name, other)
+    for name, replacement in names.items():
+        text = text.replace(name, replacement)
     return text
 
 

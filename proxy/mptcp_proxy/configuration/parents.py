@@ -97,21 +97,21 @@ def parent_problems(statements: Sequence[Statement], file: str) -> Iterator[Prob
 
 def _direct_problems(statements: Sequence[Statement], file: str) -> Iterator[Problem]:
     rules = [each for each in statements if len(each.words) > 2]
-    always = next((each for each in rules if each.words[0] == "always_direct" and _is_for_all(each)), None)
-    if always is not None and always.words[1] == "allow":
+    always_rule = next((each for each in rules if each.words[0] == "always_direct" and _is_for_all(each)), None)
+    if always_rule is not None and always_rule.words[1] == "allow":
         yield Problem(
             "always_direct allow all: every request bypasses the parents, over one path",
-            always.file,
-            always.number,
+            always_rule.file,
+            always_rule.number,
             allowed="always_direct allow for some destinations, or none",
         )
-    never = next((each for each in rules if each.words[0] == "never_direct" and _is_for_all(each)), None)
-    if never is None or never.words[1] != "allow" or never.conditional:
+    never_rule = next((each for each in rules if each.words[0] == "never_direct" and _is_for_all(each)), None)
+    if never_rule is None or never_rule.words[1] != "allow" or never_rule.conditional:
         yield Problem(
             "never_direct does not apply to all requests: if no parent answers, or if Squid considers a direct"
             " connection better, the relay contacts the origin itself, over one path",
-            never.file if never else file,
-            never.number if never else None,
+            never_rule.file if never_rule else file,
+            never_rule.number if never_rule else None,
             allowed="never_direct allow all",
         )
 

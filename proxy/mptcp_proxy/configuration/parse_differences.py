@@ -33,15 +33,15 @@ def differences(output: Sequence[str], expected: Sequence[Statement], allowed: s
             text = f"Squid reads the file {opened['name']}, which this check has not read"
             yield Problem(text, expected[0].file if expected else "", allowed=allowed)
             return
-    for index, (theirs, ours) in enumerate(zip_longest(printed, expected)):
-        if ours is not None and theirs == _as_printed(ours.text):
+    for index, (printed_text, statement) in enumerate(zip_longest(printed, expected)):
+        if statement is not None and printed_text == _as_printed(statement.text):
             continue
-        if theirs is None and any(_FATAL.match(line) for line in output):
+        if printed_text is None and any(_FATAL.match(line) for line in output):
             return  # Squid stopped, and its output shows the reason
-        place = ours or expected[index - 1] if expected else None
+        place = statement or expected[index - 1] if expected else None
         yield Problem(
-            f"Squid reads {_quote(theirs)} here, this check {_quote(ours.text if ours else None)}: Squid would not"
-            " act on the statements that were checked",
+            f"Squid reads {_quote(printed_text)} here, this check {_quote(statement.text if statement else None)}:"
+            " Squid would not act on the statements that were checked",
             place.file if place else "",
             place.number if place else None,
             allowed=allowed,

@@ -111,33 +111,37 @@ class Sandbox:
         strict = properties.get("ProtectSystem") == "strict"
         homes = {"yes": _Access.HIDDEN, "tmpfs": _Access.OWN, "read-only": _Access.READ_ONLY}
         at_home = homes.get(properties.get("ProtectHome", ""), _Access.WRITABLE)
-        own = [each.split(":")[0] for each in paths_in("TemporaryFileSystem")]
+        own_places = [each.split(":")[0] for each in paths_in("TemporaryFileSystem")]
         if properties.get("PrivateTmp", "no") != "no":
-            own.extend(_TEMPORARY)
-        named = paths_in("ReadWritePaths")
+            own_places.extend(_TEMPORARY)
+        writable_paths = paths_in("ReadWritePaths")
         for directory, parent in _OWN_DIRECTORIES.items():
-            named.extend(os.path.join(parent, each.split(":")[0]) for each in paths_in(directory))
+            writable_paths.extend(os.path.join(parent, each.split(":")[0]) for each in paths_in(directory))
         found = {
             "/": _Access.READ_ONLY if strict else _Access.WRITABLE,
             **dict.fromkeys(_KERNEL_DIRECTORIES, _Access.WRITABLE),
             **dict.fromkeys(_HOMES, at_home),
-            **dict.fromkeys(own, _Access.OWN),
+            **dict.fromkeys(own_places, _Access.OWN),
             **dict.fromkeys(bind_targets("BindReadOnlyPaths"), _Access.READ_ONLY),
             **dict.fromkeys(bind_targets("BindPaths"), _Access.WRITABLE),
-            **dict.fromkeys(named, _Access.WRITABLE),
+            **dict.fromkeys(writable_paths, _Access.WRITABLE),
         }
-        outermost = [each for each in named if not any(other != each and _below(each, other) for other in named)]
+        outermost = [
+            each
+            for each in writable_paths
+            if not any(other != each and _is_below(each, other) for other in writable_paths)
+        ]
         places = {Path(os.path.realpath(each)): access for each, access in found.items()}
         return cls(unit, places, tuple(dict.fromkeys(outermost)))
 
     def problem(self, file: _File) -> Problem | None:
         """Return a warning if the unit's Squid cannot read or write *file*, otherwise None."""
         name = os.path.normpath(os.path.join("/", file.name))
-        real = os.path.realpath(name)
+        real_name = os.path.realpath(name)
         # Both a symbolic link and its target must be visible.
-        candidates = [self._innermost(Path(each)) for each in (name, real)]
+        candidates = [self._innermost(Path(each)) for each in (name, real_name)]
         place, access = next((each for each in candidates if each[1] in (_Access.HIDDEN, _Access.OWN)), candidates[-1])
-        link = f" ({file.name} is {real})" if real != file.name else ""
+        link = f" ({file.name} is {real_name})" if real_name != file.name else ""
         edit = f"in a drop-in of the unit (systemctl edit {self.unit.removesuffix('.service')})"
         if access is _Access.HIDDEN:
             why, drop_in = f"does not see the content of {place}", "ProtectHome=read-only"
@@ -204,5 +208,5 @@ def _files(statement: Statement) -> Iterator[_File]:
                     yield _File(found["name"], f"{directive} {value}", *at)
 
 
-def _below(path: str, other: str) -> bool:
+def _is_below(path: str, other: str) -> bool:
     return Path(path).is_relative_to(other)

@@ -45,7 +45,7 @@ _BRANCH = re.compile(rf"(if|else|endif)(?:[{SPACE}]+(.*))?", re.DOTALL)
 _INCLUDE = re.compile(rf"include[{SPACE}](.*)", re.DOTALL)
 _INTEGER = re.compile(rf"[{SPACE}]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _MAX_LONG = (1 << 63) - 1
-_OTHER_NAMES = {
+_SECOND_NAMES = {
     "ascii_port": "http_port",
     "cache_access_log": "access_log",
     "http_access2": "adapted_http_access",
@@ -90,7 +90,7 @@ class Statement:
         for word in _WORD.findall(self.text):
             if word.startswith("#"):
                 break
-            words.append(word if words else _OTHER_NAMES.get(word, word))
+            words.append(word if words else _SECOND_NAMES.get(word, word))
         return tuple(words)
 
     @property
@@ -144,11 +144,11 @@ def all_statements(lines: Sequence[PhysicalLine], service_name: str) -> Iterator
         if text.endswith("\\"):
             text = text[:-1]
             continue
-        whole = text.rstrip(SPACE).replace("${service_name}", service_name)
+        statement_text = text.rstrip(SPACE).replace("${service_name}", service_name)
         text = ""
-        if not whole:
+        if not statement_text:
             continue
-        statement = Statement(whole, line.file, line.number, first, index, branches[-1] if branches else True)
+        statement = Statement(statement_text, line.file, line.number, first, index, branches[-1] if branches else True)
         yield statement
         match statement.branch:
             case ("if", condition):
@@ -165,8 +165,8 @@ def _condition_value(condition: str) -> bool | None:
     if condition in ("true", "false"):
         return condition == "true"
     left, equals, right = condition.partition("=")
-    one, other = _integer(left.rstrip(SPACE)), _integer(right)
-    return one == other if equals and one is not None and other is not None else None
+    first, second = _integer(left.rstrip(SPACE)), _integer(right)
+    return first == second if equals and first is not None and second is not None else None
 
 
 def _integer(text: str) -> int | None:
@@ -210,7 +210,7 @@ def _resolve(
     try:
         raw = Path(path).read_bytes().split(b"\n")
     except OSError as error:
-        problems.append(_unreadable(path, error, place))
+        problems.append(_unreadable_problem(path, error, place))
         return
     texts = [each.decode("utf-8", "surrogateescape") for each in raw]
     lines = [PhysicalLine(path, number, _visible_part(text)) for number, text in enumerate(texts, 1)]
@@ -343,7 +343,7 @@ def _included_files(statement: Statement, problems: list[Problem], includes: lis
         yield from names
 
 
-def _unreadable(path: str, error: OSError, place: PhysicalLine | None) -> Problem:
+def _unreadable_problem(path: str, error: OSError, place: PhysicalLine | None) -> Problem:
     reason = error.strerror or str(error)
     if place is None:
         return Problem(f"cannot read the configuration: {reason}", path)

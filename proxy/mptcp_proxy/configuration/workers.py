@@ -52,9 +52,9 @@ class Workers:
 
 def separate_in_processes(directives: Sequence[Statement]) -> Statement | None:
     """Return the first statement whose meaning changes with several workers (Squid's documentation, "SMP")."""
-    own = _exclusive_cache_dir(directives)
-    if own is not None:
-        return own
+    exclusive = _exclusive_cache_dir(directives)
+    if exclusive is not None:
+        return exclusive
     for statement in directives:
         match statement.words:
             # A worker does not know the nonces in other workers' challenges.
@@ -103,10 +103,11 @@ def shared_cache(directives: Sequence[Statement]) -> int:
     ``shared_memory_locking on`` all at the start (Squid's documentation; measured with 5.7)."""
     if _value(directives, "memory_cache_shared") == "off":
         return 0
-    return _cache_mem(directives) if _caches(directives) or _value(directives, "shared_memory_locking") == "on" else 0
+    takes_memory = _may_cache(directives) or _value(directives, "shared_memory_locking") == "on"
+    return _cache_mem(directives) if takes_memory else 0
 
 
-def _caches(directives: Sequence[Statement]) -> bool:
+def _may_cache(directives: Sequence[Statement]) -> bool:
     """Return whether Squid may store any answer. The first matching rule decides, or if none matches, the opposite of
     the last rule."""
     for each in directives:
@@ -143,13 +144,13 @@ def shared_memory_problems(directives: Sequence[Statement], shared_memory: int) 
         return
     if shared_memory < MIN_SHARED + cache:
         with_cache = " and cache_mem" if cache else ""
-        less = "memory_cache_shared off, less cache_mem, " if cache else ""
+        smaller_cache = "memory_cache_shared off, less cache_mem, " if cache else ""
         yield Problem(
             f"{' '.join(statement.words)}: their shared memory{with_cache} may take {_megabytes(MIN_SHARED + cache)} of"
             f" /dev/shm, which has {_megabytes(shared_memory)}: Squid ends when that is full",
             statement.file,
             statement.number,
-            allowed=f"{less}workers 1, or more space there",
+            allowed=f"{smaller_cache}workers 1, or more space there",
             warning=True,
         )
 

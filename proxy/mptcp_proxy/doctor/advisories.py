@@ -18,16 +18,15 @@ from mptcp_common.findings import Finding, ok, warn
 PACKAGES = ("dpkg-query", "-W", "-f=${db:Status-Status} ${Version}\\n", "squid", "squid-openssl")
 """Command that prints the versions of Debian's packages with Squid."""
 _VERSION = re.compile(r"(?:\d+:)?(\d+)\.(\d+)(?:\.\d+)?(?:-\d+(?:\+deb(\d+)u(\d+))?)?")
-_NEVER = 1 << 30
 
 
 class Exposure(enum.Enum):
     """Whether clients can use a weakness with the shipped squid.conf."""
 
     OPEN = "open"
-    """Clients can use it."""
+    """Clients can use the weakness."""
     REFUSED = "refused"
-    """A rule refuses the requests that use it."""
+    """A rule refuses the requests that use the weakness."""
     OFF = "not reachable"
     """The feature with the weakness is off."""
 
@@ -37,7 +36,7 @@ class Advisory:
     """A weakness, and the packages that fix it."""
 
     id: str
-    what: str
+    weakness: str
     exposure: Exposure
     why: str
     """The reason for *exposure*."""
@@ -152,7 +151,7 @@ def advisories(version: str) -> Iterator[Finding]:
     if usable:
         yield warn(
             "Squid's fixes",
-            f"{version} has none for {'; '.join(f'{each.id} ({each.what})' for each in usable)}; refused or not "
+            f"{version} has none for {'; '.join(f'{each.id} ({each.weakness})' for each in usable)}; refused or not "
             f"reachable with the shipped squid.conf: {others}",
             "clients can use weaknesses that no rule blocks",
             "apt update && apt install --only-upgrade squid   # Debian 13 has the fixes that Debian 12 still lacks",

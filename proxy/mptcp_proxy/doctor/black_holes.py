@@ -51,10 +51,10 @@ def read_subflows(text: str, ports: Collection[int]) -> Iterator[Subflow]:
         fields = line.split()
         if len(fields) < 4 or fields[2].rpartition(":")[2] not in set(map(str, ports)):
             continue
-        facts = {name: int(value) for name, value in _FIELD.findall(line)}
+        values_by_name = {name: int(value) for name, value in _FIELD.findall(line)}
         token = _TOKEN.search(line)
         remote = fields[3].rpartition(":")[0].strip("[]").removeprefix("::ffff:")
-        values = (facts.get(name, 0) for name in ("mss", "backoff", "unacked", "bytes_acked"))
+        values = (values_by_name.get(name, 0) for name in ("mss", "backoff", "unacked", "bytes_acked"))
         yield Subflow(remote, token[1] if token else "", *values)
 
 
@@ -75,11 +75,11 @@ def black_holes(probing: str | None, text: str | None, ports: Collection[int], r
         yield ok(_CHECK, "no subflow is stuck at its first full-sized packet now")
         return
     addresses = sorted({each.remote for each in stuck})
-    named = ", ".join(addresses[:3]) + (" and others" if len(addresses) > 3 else "")
+    address_list = ", ".join(addresses[:3]) + (" and others" if len(addresses) > 3 else "")
     yield warn(
         _CHECK,
-        f"{counted(len(stuck), 'subflow')} to {named} never carried a full-sized packet, but another subflow of the"
-        " same connection did",
+        f"{counted(len(stuck), 'subflow')} to {address_list} never carried a full-sized packet, but another subflow of"
+        " the same connection did",
         "the path drops large packets without an error message, or it failed just after the subflow had joined; the"
         " subflow repeats one packet for minutes",
         lasting_sysctl(SYSCTL, "1"),
@@ -96,9 +96,9 @@ def _stuck(subflows: Collection[Subflow]) -> list[Subflow]:
     working = {each.remote for each in subflows if each.acked >= _MIN_SEGMENTS * each.mss}
     return [
         each
-        for token, of_connection in by_connection.items()
-        if token and any(other.acked >= _MIN_SEGMENTS * other.mss for other in of_connection)
-        for each in of_connection
+        for token, siblings in by_connection.items()
+        if token and any(other.acked >= _MIN_SEGMENTS * other.mss for other in siblings)
+        for each in siblings
         if each.unacked
         and each.backoff >= _STUCK_TIMEOUTS
         and each.acked < each.mss

@@ -51,32 +51,32 @@ def not_probed(reason: str, root: bool) -> Finding:
 
 
 def throttler_features(results: Results) -> Iterator[Finding]:
-    """Check the kernel features that the throttler needs. Without those of UPLOAD_FEATURES, only uploads are not
-    throttled."""
-    lacks = dict(missing_kernel_features(results, _LINES))
+    """Check the kernel features that the throttler needs. If a feature of UPLOAD_FEATURES is missing, downloads are
+    still throttled."""
+    missing_features = dict(missing_kernel_features(results, _LINES))
     for feature, line in _LINES.items():
-        if (lack := lacks.get(feature)) is not None:
+        if (missing_feature := missing_features.get(feature)) is not None:
             report = warn if feature in UPLOAD_FEATURES else fail
-            yield report(line, *lack)
+            yield report(line, *missing_feature)
         elif feature in results:
             yield ok(line, f"{name_of(feature)} works")
 
 
 def netfilter(results: Results) -> Iterator[Finding]:
     """Check the netfilter backends, which find the subflow of a packet; one backend is enough."""
-    lacks = dict(missing_kernel_features(results, BACKENDS))
+    missing_features = dict(missing_kernel_features(results, BACKENDS))
     for backend in BACKENDS:
         others = [each for each in BACKENDS if each != backend]
-        if (lack := lacks.get(backend)) is None:
+        if (missing_feature := missing_features.get(backend)) is None:
             if backend in results:
                 yield ok(backend, working_parts(backend))
-        elif lacks.keys() >= set(others):
+        elif missing_features.keys() >= set(others):
             why = f"{', '.join(others)} does not work either, so no packet finds its class, and nothing is throttled"
-            yield fail(backend, lack.what, why, lack.remedy)
+            yield fail(backend, missing_feature.what, why, missing_feature.remedy)
         else:
-            other = next(each for each in others if each not in lacks)
+            other = next(each for each in others if each not in missing_features)
             why = f"{other} is used instead, unless the throttler's settings name {backend}"
-            yield warn(backend, lack.what, why, lack.remedy)
+            yield warn(backend, missing_feature.what, why, missing_feature.remedy)
 
 
 _COUNTER_TEXTS = {
@@ -104,10 +104,10 @@ def library_features(
         why = _WITHOUT[role] if LISTEN in missing else "clients do not take turns, and small writes are not joined"
         restart = f"systemctl restart mptcp-{role.value}"
         return fail(check, f"Squid runs without the preload library {' and '.join(missing)}", why, restart)
-    named = ("fair-turns", *FEATURES)
-    parts = [f"on: {', '.join(each for each in named if each not in off) or 'none'}"]
-    if off.intersection(named):
-        parts.append(f"left out: {', '.join(each for each in named if each in off)}")
+    features = ("fair-turns", *FEATURES)
+    parts = [f"on: {', '.join(each for each in features if each not in off) or 'none'}"]
+    if off.intersection(features):
+        parts.append(f"off: {', '.join(each for each in features if each in off)}")
     if counters:
         parts.append(", ".join(f"{counters[name]} {text}" for name, text in _COUNTER_TEXTS.items()))
     return ok(check, "; ".join(parts))

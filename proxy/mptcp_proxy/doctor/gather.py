@@ -51,7 +51,7 @@ _EXAMPLES = (
 
 
 def examine_host(configuration: Path, places: Places, allow_open: bool, throttler_settings: Path) -> Iterator[Finding]:
-    """Yield all findings, the kernel's first."""
+    """Yield all findings, beginning with those about the kernel."""
     root = os.geteuid() == 0
     throttler_status, answer = _throttler_status(throttler_settings)
     values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}
@@ -116,8 +116,8 @@ def _throttler_findings(
 
 
 def _refused_paths(settings: Path, configuration: Path, checked: Checked, places: Places) -> Iterator[Finding]:
-    named = parse_document(reading.text(str(settings)), "").data
-    policy = named.get("policy") if isinstance(named, dict) else None
+    settings_data = parse_document(reading.text(str(settings)), "").data
+    policy = settings_data.get("policy") if isinstance(settings_data, dict) else None
     if checked.errors or not isinstance(policy, str):
         return
     # Do not use the checked lines, because they name copies of lists that only the running proxy has.
@@ -138,8 +138,8 @@ def _bounds(checked: Checked, file: str, places: Places, unreadable: str) -> Ite
         all_tcp = int(pages[1]) * page if len(pages) == 3 else memory
         count = checked.workers.count
         yield bounds.unread_uploads(connections, count, (minimum, initial, maximum), memory, all_tcp, file)
-    listed = reading.output("nft", "list", "table", "inet", bounds.TABLE) if os.geteuid() == 0 else None
-    yield bounds.new_connections(listed, next((path for path in _BOUNDS if path.exists()), _BOUNDS[0]))
+    table_listing = reading.output("nft", "list", "table", "inet", bounds.TABLE) if os.geteuid() == 0 else None
+    yield bounds.new_connections(table_listing, next((path for path in _BOUNDS if path.exists()), _BOUNDS[0]))
 
 
 def instance(checked: Checked, file: str, places: Places, role: Role, library: str) -> Iterator[Finding]:
@@ -156,27 +156,31 @@ def instance(checked: Checked, file: str, places: Places, role: Role, library: s
     yield host.last_reload(outcome, unknown, file, places.service_name, role)
     yield from host.service(outcome, role)
     yield from _free_space(places)
-    own, in_force = own_processes(places), _ports_in_force(places)
+    own_pids, in_force = own_processes(places), _ports_in_force(places)
     # Only root and Squid's user may read the environment.
-    if own and (entries := reading.text(f"/proc/{min(own)}/environ")):
+    if own_pids and (entries := reading.text(f"/proc/{min(own_pids)}/environ")):
         environment = dict(each.partition("=")[::2] for each in entries.split("\0"))
-        maps = reading.text(f"/proc/{min(own)}/maps")
+        maps = reading.text(f"/proc/{min(own_pids)}/maps")
         yield features.library_features(
             environment, [name for name in (LISTEN, TURNS) if name in maps], role, read(places.counters)
         )
-    yield from host.ports(checked, listening_now(), own, os.geteuid() == 0, role, in_force)
+    yield from host.ports(checked, listening_now(), own_pids, os.geteuid() == 0, role, in_force)
     yield from host.transparent(checked, *_redirection())
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    yield host.descriptors(-1 if hard == resource.RLIM_INFINITY else hard, reading.text("/proc/sys/fs/file-nr"))
+    hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    yield host.descriptors(
+        -1 if hard_limit == resource.RLIM_INFINITY else hard_limit, reading.text("/proc/sys/fs/file-nr")
+    )
 
 
 def _redirection() -> tuple[str | None, bool]:
     """Return the packet filter rules (None if only root can see them), and whether a routing rule delivers marked
     packets for any address to this host."""
     rules = [("nft", "list", "ruleset"), *((each, "-t", "mangle") for each in ("iptables-save", "ip6tables-save"))]
-    marked = {str(each["table"]) for each in reading.json_list("ip", "-j", "rule") if each.get("fwmark")}
-    local = any("local default dev lo" in reading.output("ip", "route", "show", "table", each) for each in marked)
-    return "".join(reading.output(*each) for each in rules) if os.geteuid() == 0 else None, local
+    marked_tables = {str(each["table"]) for each in reading.json_list("ip", "-j", "rule") if each.get("fwmark")}
+    delivers_locally = any(
+        "local default dev lo" in reading.output("ip", "route", "show", "table", each) for each in marked_tables
+    )
+    return "".join(reading.output(*each) for each in rules) if os.geteuid() == 0 else None, delivers_locally
 
 
 def _outcome(places: Places) -> tuple[Outcome | None, str]:
@@ -190,9 +194,9 @@ def _outcome(places: Places) -> tuple[Outcome | None, str]:
 
 def _free_space(places: Places) -> Iterator[Finding]:
     """Report whether the directories to which the proxy writes have free space. The proxy creates them at its start."""
-    lost = "requests are served without a line in the logs"
-    refused = "reloads are refused, and requests for new addresses of this host may pass"
-    for directory, consequence in ((places.logs, lost), (places.runtime, refused)):
+    lost_lines = "requests are served without a line in the logs"
+    refused_reloads = "reloads are refused, and requests for new addresses of this host may pass"
+    for directory, consequence in ((places.logs, lost_lines), (places.runtime, refused_reloads)):
         try:
             full = is_full(directory)
         except OSError:
@@ -217,8 +221,8 @@ def own_processes(places: Places) -> frozenset[int]:
 
 def _reverse_path_filters() -> dict[str, int]:
     # Read the directory instead of a sysctl by name, because interface names may contain dots (VLANs).
-    found = Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter")
-    return {path.parent.name: int(path.read_text()) for path in found}
+    paths = Path("/proc/sys/net/ipv4/conf").glob("*/rp_filter")
+    return {path.parent.name: int(path.read_text()) for path in paths}
 
 
 def _interfaces() -> frozenset[str]:

@@ -41,7 +41,7 @@ _RELAY_CHECKS = ("sysctl checksum", "sysctl scheduler", "sysctl path manager")
 
 
 def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iterator[Finding]:
-    """Yield all findings, the kernel's first."""
+    """Yield all findings, beginning with those about the kernel."""
     values = {key: value for key in kernel.SYSCTLS if (value := reading.sysctl(key)) is not None}
     yield kernel.mptcp_socket(reading.mptcp_error(), os.uname().release, Role.RELAY)
     yield from (each for each in kernel.mptcp_sysctls(values) if each.check in _RELAY_CHECKS)
@@ -63,14 +63,14 @@ def examine_relay(configuration: Path, places: Places, allow_open: bool) -> Iter
 
 
 def _uplinks_and_parents(checked: Checked, places: Places, unreadable: str) -> Iterator[Finding]:
-    found: dict[str, Sequence[str]] = {}
+    targets_by_parent: dict[str, Sequence[str]] = {}
     errors: dict[str, str] = {}
     for parent in checked.parents:
         try:
-            found[str(parent)] = sorted(targets(parent.host, parent.port))
+            targets_by_parent[str(parent)] = sorted(targets(parent.host, parent.port))
         except (OSError, UnicodeError) as error:
             errors[str(parent)] = reason(error)
-    addresses = _addresses(target for each in found.values() for target in each)
+    addresses = _addresses(target for each in targets_by_parent.values() for target in each)
     candidates, endpoints = _uplinks()
     yield relay.uplinks(endpoints, candidates)
     outgoing = _outgoing_addresses(checked, places)
@@ -81,7 +81,10 @@ def _uplinks_and_parents(checked: Checked, places: Places, unreadable: str) -> I
         if uplink.device and uplink.family == (6 if ":" in address else 4)
     ]
     yield relay.routes(routes, _used_tables())
-    attempts = {name: [_attempt(target) for target in targets_of_parent] for name, targets_of_parent in found.items()}
+    attempts = {
+        name: [_attempt(target) for target in targets_of_parent]
+        for name, targets_of_parent in targets_by_parent.items()
+    }
     in_force = any(attempt.given_up for each in attempts.values() for attempt in each)
     yield relay.blackhole(reading.sysctl(given_up.SYSCTL), given_up.current_counts(), in_force)
     if not checked.parents:
@@ -89,11 +92,11 @@ def _uplinks_and_parents(checked: Checked, places: Places, unreadable: str) -> I
     for parent in checked.parents:
         name = str(parent)
         yield relay.parent(name, attempts.get(name, []), errors.get(name, ""))
-    if own := own_processes(places):
-        all_targets = [target for each in found.values() for target in each]
-        listed = reading.text(str(places.parents)).split()
+    if pids := own_processes(places):
+        all_targets = [target for each in targets_by_parent.values() for target in each]
+        library_list = reading.text(str(places.parents)).split()
         counts = counts_now(all_targets) if os.geteuid() == 0 else None
-        yield from relay.running(listed, all_targets, _without_library(own), counts)
+        yield from relay.running(library_list, all_targets, _without_library(pids), counts)
         yield relay.alive(*current_states(checked.listeners), ADVICE)
 
 
@@ -102,14 +105,14 @@ def _addresses(targets: Iterable[str]) -> list[str]:
 
 
 def _outgoing_addresses(checked: Checked, places: Places) -> list[str]:
-    found: list[str] = []
+    addresses: list[str] = []
     for statement in statements(checked.lines, places.service_name):
         match statement.words:
             case ("tcp_outgoing_address", address, *_):
                 # The address may be a host name.
                 with suppress(OSError, UnicodeError):
-                    found.extend(_addresses(targets(address.strip("[]"), 0)))
-    return found
+                    addresses.extend(_addresses(targets(address.strip("[]"), 0)))
+    return addresses
 
 
 def _subflow_limit() -> int | None:
@@ -120,28 +123,28 @@ def _subflow_limit() -> int | None:
 def _uplinks() -> tuple[list[Uplink], list[Uplink]]:
     """Return the addresses whose interface has a default route, and the endpoints from which the kernel opens
     subflows."""
-    device_of = {
+    devices_by_address = {
         str(address["local"]): str(link["ifname"])
         for link in reading.json_list("ip", "-j", "address", "show")
         for address in link.get("addr_info", ())
         if address.get("scope") == "global"
     }
-    gateway_of = {}
+    gateways = {}
     for family in (4, 6):
         for device, gateway in relay.gateways(
             reading.json_list("ip", "-j", f"-{family}", "route", "show", "default")
         ).items():
-            gateway_of[family, device] = gateway
-    addresses_with_device = [Uplink(address, device) for address, device in device_of.items()]
+            gateways[family, device] = gateway
+    addresses_with_device = [Uplink(address, device) for address, device in devices_by_address.items()]
     candidates = [
-        Uplink(each.address, each.device, gateway_of[each.family, each.device])
+        Uplink(each.address, each.device, gateways[each.family, each.device])
         for each in addresses_with_device
-        if (each.family, each.device) in gateway_of
+        if (each.family, each.device) in gateways
     ]
-    known = {each.address: each for each in (*addresses_with_device, *candidates)}
+    uplinks_by_address = {each.address: each for each in (*addresses_with_device, *candidates)}
     endpoints = [
         replace(
-            known.get(str(each["address"]), Uplink(str(each["address"]), "")),
+            uplinks_by_address.get(str(each["address"]), Uplink(str(each["address"]), "")),
             id=int(each["id"]),
             bound=str(each.get("dev", "")),
         )
@@ -166,8 +169,8 @@ def _bound_interface(uplink: Uplink, outgoing: Collection[str]) -> str:
 def _outgoing_interface(to: str, uplink: Uplink, bound: str) -> str:
     """Return the interface through which packets of subflows from *uplink* leave; empty if there is no route. *bound*:
     the interface to which the subflows are bound, or empty."""
-    found = reading.json_list("ip", "-j", "route", "get", to, "from", uplink.address)
-    device = str(found[0].get("dev", "")) if found else ""
+    routes = reading.json_list("ip", "-j", "route", "get", to, "from", uplink.address)
+    device = str(routes[0].get("dev", "")) if routes else ""
     if bound in ("", device):
         return device
     # With "fibmatch", only a real route counts: otherwise IPv4 treats every address as a neighbour on that interface.

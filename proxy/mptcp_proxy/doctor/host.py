@@ -50,8 +50,8 @@ def listeners(found: Squid) -> Finding:
 def unreadable_file(checked: Checked, is_hidden: Callable[[str], bool]) -> str:
     """Return the name of a file of the configuration that this user may not read, or an empty string. *is_hidden*:
     return whether this user may not read a file."""
-    named = (name for each in checked.errors for name in (each.file, *_PATH.findall(each.text)))
-    return next((name for name in named if is_hidden(name)), "")
+    file_names = (name for each in checked.errors for name in (each.file, *_PATH.findall(each.text)))
+    return next((name for name in file_names if is_hidden(name)), "")
 
 
 def configuration(checked: Checked, file: str, role: Role, unreadable: str = "") -> Finding:
@@ -61,19 +61,19 @@ def configuration(checked: Checked, file: str, role: Role, unreadable: str = "")
     # Another finding already reports a missing Squid.
     errors = [problem for problem in checked.errors if problem != NO_SQUID]
     if not errors and checked.unit_warnings:
-        more = f", and {len(checked.unit_warnings) - 1} more" if len(checked.unit_warnings) > 1 else ""
+        others = f", and {len(checked.unit_warnings) - 1} more" if len(checked.unit_warnings) > 1 else ""
         return warn(
             "configuration",
-            f"{replace(checked.unit_warnings[0], warning=False)}{more}",
+            f"{replace(checked.unit_warnings[0], warning=False)}{others}",
             f"the {role.value} works if a user starts it, but as a service it does not start, or loses files that it"
             " writes",
             f"mptcp-proxy check --role {role.value} --config {file}",
         )
     if not errors:
         return ok("configuration", f"{file} is good")
-    more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+    others = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
     return fail(
-        "configuration", f"{errors[0]}{more}", "the proxy refuses to start", f"mptcp-proxy check --config {file}"
+        "configuration", f"{errors[0]}{others}", "the proxy refuses to start", f"mptcp-proxy check --config {file}"
     )
 
 
@@ -116,7 +116,7 @@ def service(outcome: Outcome | None, role: Role) -> Iterator[Finding]:
 
 def free_space(directory: Path, is_full: bool, consequence: str, remedy: str) -> Finding:
     """Report whether *directory* has free space. *consequence*: the effect if it has none."""
-    check = f"room in {directory}"
+    check = f"free space in {directory}"
     if is_full:
         return warn(check, "its file system is full", consequence, remedy)
     return ok(check, "its file system is not full")
@@ -157,10 +157,10 @@ def ports(
     in_force: Collection[int] = (),
 ) -> Iterator[Finding]:
     """Check each port. *own*: processes of the running proxy, which listens on the ports *in_force*."""
-    known = tuple(sockets)
+    all_sockets = tuple(sockets)
     for listener in checked.listeners:
         name = f"port {listener.port}"
-        owner = socket_in_the_way(listener.host, listener.port, known)
+        owner = socket_in_the_way(listener.host, listener.port, all_sockets)
         if owner and own.intersection(owner.pids) and owner.mptcp:
             yield ok(name, "the running proxy listens on it over Multipath TCP")
         elif owner and own.intersection(owner.pids) and role is Role.RELAY:
@@ -219,11 +219,11 @@ def transparent(checked: Checked, packet_filter: str | None, delivering: bool) -
 def descriptors(hard_limit: int, file_nr: str) -> Finding:
     """Check descriptors. *hard_limit*: RLIMIT_NOFILE, -1 for none. *file_nr*: /proc/sys/fs/file-nr (proc(5))."""
     fields = [int(field) for field in file_nr.split()]
-    free = fields[2] - fields[0] if len(fields) == 3 else _MIN_DESCRIPTORS
+    free_count = fields[2] - fields[0] if len(fields) == 3 else _MIN_DESCRIPTORS
     why = "each transfer takes two descriptors; if none is free, clients wait"
-    if free < _MIN_DESCRIPTORS:
+    if free_count < _MIN_DESCRIPTORS:
         remedy = f"sysctl -w fs.file-max={fields[0] + 4 * _MIN_DESCRIPTORS}"
-        return warn("descriptors", f"only {free} are left on this host", why, remedy)
+        return warn("descriptors", f"only {free_count} are left on this host", why, remedy)
     if 0 <= hard_limit < _MIN_DESCRIPTORS:
         return warn(
             "descriptors",
@@ -232,4 +232,4 @@ def descriptors(hard_limit: int, file_nr: str) -> Finding:
             "systemctl start mptcp-proxy   # its unit sets LimitNOFILE; in a shell: ulimit -Hn 65536",
         )
     limit = "without limit" if hard_limit < 0 else f"up to {hard_limit}"
-    return ok("descriptors", f"{limit} for a process, {free} left on this host")
+    return ok("descriptors", f"{limit} for a process, {free_count} left on this host")

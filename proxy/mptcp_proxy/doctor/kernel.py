@@ -201,7 +201,7 @@ def reverse_path_filter(values: Mapping[str, int], interfaces: frozenset[str]) -
     return warn(
         "rp_filter",
         f"strict reverse-path filtering on {', '.join(strict)}",
-        "the kernel silently drops a subflow that arrives on an interface other than the one of the route back",
+        "the kernel silently drops a subflow that arrives on an interface other than that of the route to its sender",
         " && ".join(commands),
     )
 

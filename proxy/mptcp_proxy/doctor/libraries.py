@@ -10,12 +10,12 @@ from mptcp_common.throttler_needs import NFTABLES, PCAP, first_loadable, missing
 
 
 def pcap(loads: Callable[[str], bool]) -> Finding:
-    if lack := missing_pcap(loads):
-        return fail("libpcap", *lack)
+    if missing_feature := missing_pcap(loads):
+        return fail("libpcap", *missing_feature)
     return ok("libpcap", f"{first_loadable(PCAP, loads)} loads")
 
 
 def nftables(loads: Callable[[str], bool]) -> Finding:
-    if lack := missing_nftables(loads):
-        return warn("libnftables", *lack)
+    if missing_feature := missing_nftables(loads):
+        return warn("libnftables", *missing_feature)
     return ok("libnftables", f"{first_loadable(NFTABLES, loads)} loads")

@@ -60,11 +60,11 @@ def _shim(library: str, role: Role) -> None:
 
 
 def main() -> None:
-    tries: dict[str, Callable[[], None]] = {"mptcp": _mptcp}
+    trials: dict[str, Callable[[], None]] = {"mptcp": _mptcp}
     role = Role(sys.argv[1])
     if len(sys.argv) > 2:
-        tries["shim"] = lambda: _shim(sys.argv[2], role)
-    print(json.dumps(attempt(tries)))
+        trials["shim"] = lambda: _shim(sys.argv[2], role)
+    print(json.dumps(attempt(trials)))
 
 
 if __name__ == "__main__":

@@ -108,8 +108,8 @@ def library() -> tuple[str, str]:
 def probe(role: Role, library: str) -> tuple[Results, str]:
     """Run the probe, and for a proxy also the throttler's probe, in temporary network namespaces. Return their results
     and an empty text, or the reason why a probe could not run."""
-    built = [library] if Path(library).is_file() else []
-    results, refusal = in_fresh_namespace("mptcp_proxy.doctor.probe", [role.value, *built])
+    library_arguments = [library] if Path(library).is_file() else []
+    results, refusal = in_fresh_namespace("mptcp_proxy.doctor.probe", [role.value, *library_arguments])
     if role is Role.PROXY and not refusal:
         throttler_results, refusal = _probe_throttler()
         results |= throttler_results
@@ -123,6 +123,6 @@ def _probe_throttler() -> tuple[Results, str]:
     module = "mptcp_throttler.kernel.feature_probe"
     results, refusal = in_fresh_namespace(module, (*KERNEL_FEATURES, *UPLOAD_FEATURES, *loaded))
     if others and all(map(results.get, loaded)):
-        more, _ = in_fresh_namespace(module, others)
-        results |= more
+        other_results, _ = in_fresh_namespace(module, others)
+        results |= other_results
     return results, refusal

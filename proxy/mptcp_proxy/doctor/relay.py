@@ -19,7 +19,7 @@ from .kernel import lasting_sysctl
 _LIMIT, _UPLINKS, _ROUTES = "path manager", "uplinks", "routes of uplinks"
 _BLACKHOLE = "sysctl blackhole"
 _ONE_PATH = "traffic to the parents uses one uplink, and stops if that uplink fails"
-_LASTING = "docs/relay.md describes how to do this at each boot"
+_AT_EACH_BOOT = "docs/relay.md describes how to do this at each boot"
 GATEWAY = Path("/run/mptcp-gateway/status.json")
 """File that exists while mptcp-gateway runs. That daemon removes the endpoint of a dead uplink."""
 
@@ -118,46 +118,46 @@ def uplinks(endpoints: Sequence[Uplink], candidates: Sequence[Uplink]) -> Findin
     outdated = [each for each in endpoints if not each.device]
     present = [each for each in endpoints if each.device]
     devices = {each.device for each in present}
-    listed = ", ".join(f"{each.address} on {each.device}" for each in present) or "none"
+    uplink_list = ", ".join(f"{each.address} on {each.device}" for each in present) or "none"
     if outdated:
         return fail(
             _UPLINKS,
             f"no interface has the address of the endpoint {', '.join(each.address for each in outdated)};"
-            f" other endpoints: {listed}",
+            f" other endpoints: {uplink_list}",
             "the kernel cannot open subflows from it: an uplink with a new address needs a new endpoint",
             # Not "id 0 ADDRESS", which means the first subflow of each connection, not an endpoint.
             "; ".join(f"ip mptcp endpoint delete id {each.id}" for each in outdated)
             + "; ip mptcp endpoint add ADDRESS dev INTERFACE subflow",
         )
     if len(devices) > 1:
-        return ok(_UPLINKS, f"{len(devices)}: {listed}")
+        return ok(_UPLINKS, f"{len(devices)}: {uplink_list}")
     missing = [each for each in candidates if each.address not in {other.address for other in present}]
     commands = [f"ip mptcp endpoint add {each.address} dev {each.device} subflow" for each in missing]
     return fail(
         _UPLINKS,
-        f"endpoints from which subflows are opened: {listed}; two interfaces are needed",
+        f"endpoints from which subflows are opened: {uplink_list}; two interfaces are needed",
         _ONE_PATH,
         "mptcp-gateway status   # it adds the endpoints, and shows why one is missing"
         if GATEWAY.exists()
-        else f"{' && '.join(commands) or 'ip mptcp endpoint add ADDRESS dev INTERFACE subflow'}   # {_LASTING}",
+        else f"{' && '.join(commands) or 'ip mptcp endpoint add ADDRESS dev INTERFACE subflow'}   # {_AT_EACH_BOOT}",
     )
 
 
-def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> Finding:
+def routes(found: Iterable[tuple[Uplink, str, str]], used_tables: Collection[int]) -> Finding:
     """Check the routes from uplinks to parents. *found*: tuples of an uplink, a parent's address, and the interface
-    through which packets between them leave, which is empty if there is no route. *used*: numbers of the routing tables
-    that are not empty."""
+    through which packets between them leave, which is empty if there is no route. *used_tables*: numbers of the routing
+    tables that are not empty."""
     all_routes = tuple(found)
-    wrong = {uplink: (to, device) for uplink, to, device in all_routes if device != uplink.device}
+    wrong_routes = {uplink: (to, device) for uplink, to, device in all_routes if device != uplink.device}
     if not all_routes:
         return warn(
             _ROUTES, "nothing to check", "see the lines about uplinks and parents", "mptcp-proxy doctor --role relay"
         )
-    if not wrong:
+    if not wrong_routes:
         return ok(_ROUTES, "from each uplink's address to the parents, packets leave through that uplink")
     texts, commands = [], []
-    free = (number for number in range(101, 252) if number not in used)
-    for number, (uplink, (to, device)) in zip(free, wrong.items(), strict=False):
+    free_numbers = (number for number in range(101, 252) if number not in used_tables)
+    for number, (uplink, (to, device)) in zip(free_numbers, wrong_routes.items(), strict=False):
         texts.append(f"{uplink.address} ({uplink.device}) to {to}: {f'through {device}' if device else 'no route'}")
         if uplink.bound not in ("", uplink.device):
             # The endpoint binds its subflows to another interface, and routes do not matter.
@@ -173,7 +173,7 @@ def routes(found: Iterable[tuple[Uplink, str, str]], used: Collection[int]) -> F
         "; ".join(texts),
         "packets of one uplink leave through another uplink, where they are dropped or share its rate; or rp_filter=1"
         " drops incoming packets",
-        f"{' && '.join(commands)}   # {_LASTING}",
+        f"{' && '.join(commands)}   # {_AT_EACH_BOOT}",
     )
 
 
@@ -265,8 +265,8 @@ def running(
             "mptcp-proxy doctor --role relay",
         )
     else:
-        several = f", {counts.multiple_subflows} with two subflows or more" if counts.total else ""
-        yield ok(check, f"{counted(counts.total, 'connection')} to parents{several}, none over plain TCP")
+        paths_text = f", {counts.multiple_subflows} with two subflows or more" if counts.total else ""
+        yield ok(check, f"{counted(counts.total, 'connection')} to parents{paths_text}, none over plain TCP")
 
 
 def alive(states: Mapping[str, bool], error: str, advice: str) -> Finding:

@@ -17,7 +17,7 @@ from mptcp_common.units import counted
 from mptcp_common.yaml_document import parse_document
 
 _SETTINGS, _DAEMON, _PORTS, _BPF = "throttler settings", "throttler", "throttled ports", "BPF"
-_HIDDEN = ("Permission denied", "permission denied")
+_DENIED = ("Permission denied", "permission denied")
 _START = "systemctl enable --now mptcp-throttler; journalctl -u mptcp-throttler -p warning"
 
 
@@ -31,8 +31,8 @@ class Answer:
 
     @property
     def lacks_permission(self) -> bool:
-        """Whether the command failed for lack of permissions."""
-        return not self.root and self.status != 0 and any(each in self.errors for each in _HIDDEN)
+        """Whether the command failed because of missing permissions."""
+        return not self.root and self.status != 0 and any(each in self.errors for each in _DENIED)
 
 
 def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) -> Finding:
@@ -51,8 +51,8 @@ def settings(file: Path, checked: Answer | None, examples: tuple[Path, Path]) ->
         return unseen(_SETTINGS, checked.errors.splitlines()[0])
     if checked.status == 0:
         return ok(_SETTINGS, f"{file} and its policy are good for this host")
-    said = checked.errors.splitlines() or [f"mptcp-throttler check fails with status {checked.status}"]
-    lines = [each for each in said if ": note: " not in each] or said
+    messages = checked.errors.splitlines() or [f"mptcp-throttler check fails with status {checked.status}"]
+    lines = [each for each in messages if ": note: " not in each] or messages
     more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
     return fail(
         _SETTINGS,
@@ -66,10 +66,10 @@ def daemon(status: Mapping[str, Any] | None, answer: Answer) -> Finding:
     """Check the daemon. *status*: the output of ``mptcp-throttler status --json --brief``; None if the daemon does not
     answer, for the reason in *answer*."""
     if status is None:
-        why_not = answer.errors.strip().removeprefix("mptcp-throttler: ")
+        reason = answer.errors.strip().removeprefix("mptcp-throttler: ")
         if answer.lacks_permission:
-            return unseen(_DAEMON, why_not)
-        return warn(_DAEMON, why_not or "it does not answer", "nothing is capped while it does not run", _START)
+            return unseen(_DAEMON, reason)
+        return warn(_DAEMON, reason or "it does not answer", "nothing is capped while it does not run", _START)
     refused = status["reloads"]["last_refused"]
     if refused is not None:
         return warn(
@@ -95,17 +95,19 @@ def listen_ports(status: Mapping[str, Any] | None, settings: str) -> tuple[int, 
     return tuple(each for each in named if isinstance(each, int)) if isinstance(named, list) else ()
 
 
-def ports(of_proxy: Collection[int], throttled: Collection[int], squid_conf: str, settings: Path) -> Iterator[Finding]:
+def ports(
+    proxy_ports: Collection[int], throttled: Collection[int], squid_conf: str, settings: Path
+) -> Iterator[Finding]:
     """Check that the throttler covers all ports of *squid_conf* and all announced ports, if both are known. The proxy
     and the throttler have separate settings, so an operator who changes the proxy's ports may forget the throttler's.
     """
-    if not of_proxy or not throttled:
+    if not proxy_ports or not throttled:
         return
-    uncovered = sorted(set(of_proxy) - set(throttled))
+    uncovered = sorted(set(proxy_ports) - set(throttled))
     if not uncovered:
         yield ok(_PORTS, f"the throttler covers every port of {squid_conf}")
         return
-    sets = (uncovered, throttled, {*of_proxy, *throttled})
+    sets = (uncovered, throttled, {*proxy_ports, *throttled})
     missing, covered, all_ports = (", ".join(map(str, sorted(each))) for each in sets)
     yield warn(
         _PORTS,
@@ -121,8 +123,8 @@ def bpf(status: Mapping[str, Any] | None, loads: Callable[[str], bool], release:
     throttler has tried to load its BPF programs."""
     if status is not None and status["paced"]:
         return ok(_BPF, "the throttler's programs run in the kernel")
-    if lack := missing_bpf(loads, release, has_types):
-        return warn(_BPF, *lack)
+    if missing_feature := missing_bpf(loads, release, has_types):
+        return warn(_BPF, *missing_feature)
     if status is not None:
         remedy = (
             "journalctl -u mptcp-throttler --grep pacing   # shows the reason; then: systemctl restart mptcp-throttler"

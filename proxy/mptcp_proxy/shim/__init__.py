@@ -102,8 +102,8 @@ def _compiler() -> str:
 def is_current(target: Path) -> bool:
     """Return whether *target* exists and is not older than its sources."""
     try:
-        built = target.stat().st_mtime_ns
-        return all(built >= source.stat().st_mtime_ns for source in (*_HERE.glob("*/*.c"), *_HERE.glob("*/*.h")))
+        build_time = target.stat().st_mtime_ns
+        return all(build_time >= source.stat().st_mtime_ns for source in (*_HERE.glob("*/*.c"), *_HERE.glob("*/*.h")))
     except FileNotFoundError:
         return False
 

@@ -57,7 +57,7 @@ def test_unseen_finding_is_neither_ok_nor_fail() -> None:
     assert exit_status(findings) == 0
     assert list(lines(findings)) == [
         "ok      one   works",
-        "unseen  file  not seen without root: whether it exists",
-        "this host is ready, as far as it is seen without root: 1 ok, 0 warn, 0 fail, 1 unseen",
+        "unseen  file  unknown without root: whether it exists",
+        "this host is ready, as far as it can be checked without root: 1 ok, 0 warn, 0 fail, 1 unseen",
     ]
     assert exit_status((*FINDINGS, *findings)) == 1

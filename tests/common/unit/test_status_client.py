@@ -207,7 +207,7 @@ def test_full_listen_queue_is_a_timeout(server: Server, ask: Ask) -> None:
 def test_full_listen_queue_is_tried_again(
     server: Server, waiting_clients: list[socket.socket], ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connects = status_client._connects
+    connects = status_client._try_connect
 
     def serve() -> None:
         for each in waiting_clients:
@@ -226,7 +226,7 @@ def test_full_listen_queue_is_tried_again(
             server.thread.start()
         return connected
 
-    monkeypatch.setattr(status_client, "_connects", refused_once)
+    monkeypatch.setattr(status_client, "_try_connect", refused_once)
     assert ask(server.path, REQUEST, LONG_TIMEOUT) == {"schema": 2}
     assert server.thread is not None
 

@@ -166,7 +166,7 @@ def test_doctor_distinguishes_another_programs_port_from_the_proxys_own(testbed:
     findings = {finding["check"]: finding for finding in json.loads(answer.output())}
     assert findings["port 3128"]["text"] == "the running proxy listens on it over Multipath TCP"
     assert "fair-turns" in findings["library features"]["text"]
-    assert "left out: may-write" in findings["library features"]["text"]
+    assert "off: may-write" in findings["library features"]["text"]
 
 
 def test_doctor_changes_nothing_on_the_host(testbed: Testbed) -> None:

@@ -219,7 +219,7 @@ def test_reload_does_not_change_the_number_of_workers(testbed: Testbed, require:
     started = start_two_workers(node)
     configuration(node, "workers 1")
     started.process.signal(signal.SIGHUP)
-    message = "workers 1: not before the next start; until then 2"
+    message = "workers 1: from the next start on; until then 2"
     wait_until(lambda: message in started.process.output(), "the supervisor reports it", process=started.process)
     before = workers(started.process)
     os.kill(before[-1], signal.SIGKILL)

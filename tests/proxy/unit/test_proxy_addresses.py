@@ -16,8 +16,8 @@ _SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 5)), max_size=6)
 
 def as_addresses_and_set(spans: list[tuple[int, int]]) -> tuple[Addresses, set[int]]:
     """Return the same addresses as an Addresses object and as a Python set."""
-    plain = {number for first, more in spans for number in range(first, first + more + 1)}
-    parts = [Addresses(((first, first + more),)) for first, more in spans]
+    plain = {number for first, length in spans for number in range(first, first + length + 1)}
+    parts = [Addresses(((first, first + length),)) for first, length in spans]
     return Addresses.union(parts), plain
 
 

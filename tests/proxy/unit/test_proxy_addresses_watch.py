@@ -128,12 +128,12 @@ def test_unwritable_list_is_tried_each_second(host: Host, monkeypatch: pytest.Mo
     again."""
     attempts = 0
 
-    def full(*_: object) -> None:
+    def fail_to_install(*_: object) -> None:
         nonlocal attempts
         attempts += 1
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(addresses_watch, "install_own_addresses", full)
+    monkeypatch.setattr(addresses_watch, "install_own_addresses", fail_to_install)
     assert host.advance_to(1300.0) == 0
     assert attempts > 250
     assert host.trials == 5

@@ -26,9 +26,9 @@ def test_bad_service_name_is_refused_first(subcommand: str, capsys: pytest.Captu
 
 @pytest.mark.parametrize("name", ["", "x" * 16, "a b", "bbr;", "b/r"])
 def test_invalid_congestion_control_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main(["run", "--congestion-control", name])
-    assert ended.value.code == 2
+    assert exit_info.value.code == 2
     assert "allowed: keep, or a name from sysctl" in capsys.readouterr().err
 
 
@@ -83,10 +83,10 @@ def test_interrupted_start_is_reported_in_one_line(
 ) -> None:
     """Defect: Ctrl-C printed a traceback. With host names and no name server, the check takes more than a minute."""
 
-    def interrupted(*_: object, **__: object) -> int:
+    def interrupt(*_: object, **__: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mptcp_proxy.supervisor.run", interrupted)
+    monkeypatch.setattr("mptcp_proxy.supervisor.run", interrupt)
     assert main(["run", "--config", "squid.conf"]) == 1
     assert capsys.readouterr().err == "mptcp-proxy: interrupted\n"
 

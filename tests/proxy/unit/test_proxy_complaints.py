@@ -246,13 +246,13 @@ def test_slow_squid_is_not_run_again() -> None:
     calls = 0
     parse = squid({"acl": ["Bad host/IP", BUNGLED]})
 
-    def slow(lines: Sequence[PhysicalLine]) -> str:
+    def slow_parse(lines: Sequence[PhysicalLine]) -> str:
         nonlocal calls
         calls += 1
         return parse(lines)
 
     lines = [PhysicalLine("squid.conf", number, f"acl pc{number} src pc{number}.example") for number in range(1, 10)]
-    problems = list(complaints(lines, "n", slow, in_time=lambda: calls < 2))
+    problems = list(complaints(lines, "n", slow_parse, in_time=lambda: calls < 2))
     assert calls == 2
     assert [(each.line, each.warning, each.text == NO_TIME) for each in problems] == [
         (1, False, False),

@@ -104,7 +104,7 @@ def test_userspace_path_manager_is_ok_if_the_throttler_steers(values: Mapping[st
     assert finding.remedy.startswith("mptcp-throttler cleanup; ")
 
 
-HEAD: dict[str, Any] = {
+STATUS_OUTPUT: dict[str, Any] = {
     "paced": True,
     "interfaces": ["wan0"],
     "netfilter": "nftables",
@@ -112,7 +112,7 @@ HEAD: dict[str, Any] = {
     "path_manager": "kernel",
     "reloads": {"last_refused": None},
 }
-REFUSED = {**HEAD, "reloads": {"last_refused": {"time": 1.0, "errors": ["p.yaml:3: wrong", "more"]}}}
+REFUSED = {**STATUS_OUTPUT, "reloads": {"last_refused": {"time": 1.0, "errors": ["p.yaml:3: wrong", "more"]}}}
 
 
 @pytest.mark.parametrize(
@@ -146,16 +146,16 @@ def test_remedy_copies_existing_example_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "error", "status", "words"),
+    ("output", "error", "status", "words"),
     [
-        (HEAD, "", OK, "it runs, with 2 rules on wan0 (nftables)"),
+        (STATUS_OUTPUT, "", OK, "it runs, with 2 rules on wan0 (nftables)"),
         (REFUSED, "", WARN, "it refused its last reload: p.yaml:3: wrong"),
         (None, "mptcp-throttler: no daemon answers at /run/s", WARN, "no daemon answers at /run/s"),
         (None, "", WARN, "it does not answer"),
     ],
 )
-def test_doctor_judges_the_throttler(head: dict[str, Any] | None, error: str, status: Status, words: str) -> None:
-    finding = throttler.daemon(head, Answer(1, error))
+def test_doctor_judges_the_throttler(output: dict[str, Any] | None, error: str, status: Status, words: str) -> None:
+    finding = throttler.daemon(output, Answer(1, error))
     assert (finding.status, finding.text) == (status, words)
     assert is_complete(finding)
 
@@ -164,32 +164,32 @@ OTHER_PORTS = "listen_ports: [3129, 3130]\n"
 
 
 @pytest.mark.parametrize(
-    ("head", "text", "words"),
+    ("output", "text", "words"),
     [
         # The throttler's settings are as shipped, but squid.conf has another port.
         (None, "", "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128"),
-        (HEAD, "", "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128"),
+        (STATUS_OUTPUT, "", "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128"),
         (None, OTHER_PORTS, None),
         # An older throttler does not report its ports.
-        (HEAD, OTHER_PORTS, None),
+        (STATUS_OUTPUT, OTHER_PORTS, None),
         # The operator changed the settings after the throttler's start.
         (
-            HEAD | {"listen_ports": [3128]},
+            STATUS_OUTPUT | {"listen_ports": [3128]},
             OTHER_PORTS,
             "/etc/squid.conf or an announced address has 3129, but the throttler covers only 3128",
         ),
-        (HEAD | {"listen_ports": [3128, 3129]}, "", None),
+        (STATUS_OUTPUT | {"listen_ports": [3128, 3129]}, "", None),
     ],
 )
 def test_port_that_the_throttler_does_not_watch_is_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, head: dict[str, Any] | None, text: str, words: str | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, output: dict[str, Any] | None, text: str, words: str | None
 ) -> None:
     """Defect: with another port in squid.conf nothing was capped, and the doctor reported no problem."""
     settings = tmp_path / "throttler.yaml"
     settings.write_text("interfaces: [wan0]\npolicy: policy.yaml\n" + text)
     answers = [Answer(0, "")]
     monkeypatch.setattr(gather, "_throttler", lambda *_: (answers.pop(), ""))
-    *_, finding = gather._throttler_findings(settings, head, Answer(0, ""), (3129,), "/etc/squid.conf")
+    *_, finding = gather._throttler_findings(settings, output, Answer(0, ""), (3129,), "/etc/squid.conf")
     assert finding.check == "throttled ports"
     assert is_complete(finding)
     if words is None:
@@ -212,20 +212,20 @@ def test_unknown_ports_have_no_finding(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("head", "loads", "release", "types", "status", "words"),
+    ("output", "loads", "release", "types", "status", "words"),
     [
         (None, True, "6.1.0-18-amd64", True, OK, "has type information"),
-        (HEAD, False, "4.19", False, OK, "run in the kernel"),
+        (STATUS_OUTPUT, False, "4.19", False, OK, "run in the kernel"),
         (None, False, "6.1.0", True, WARN, "libbpf.so.1 cannot be loaded"),
         (None, True, "5.15.0", True, WARN, "older than 5.16"),
         (None, True, "6.1.0", False, WARN, "has no /sys/kernel/btf/vmlinux"),
-        ({**HEAD, "paced": False}, True, "6.1.0", True, WARN, "could not load"),
+        ({**STATUS_OUTPUT, "paced": False}, True, "6.1.0", True, WARN, "could not load"),
     ],
 )
 def test_doctor_judges_bpf(
-    head: dict[str, Any] | None, loads: bool, release: str, types: bool, status: Status, words: str
+    output: dict[str, Any] | None, loads: bool, release: str, types: bool, status: Status, words: str
 ) -> None:
-    finding = throttler.bpf(head, lambda _: loads, release, types)
+    finding = throttler.bpf(output, lambda _: loads, release, types)
     assert (finding.status, words in finding.text) == (status, True)
     assert is_complete(finding)
 

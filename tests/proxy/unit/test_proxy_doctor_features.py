@@ -45,7 +45,7 @@ def test_doctor_reports_the_features_of_the_libraries(
 ) -> None:
     finding = features.library_features(environment, loaded, Role.RELAY)
     assert finding.status is status
-    _, _, listed = finding.text.partition("left out: ")
+    _, _, listed = finding.text.partition("off: ")
     assert set(filter(None, listed.split(", "))) == disabled
     assert is_complete(finding)
 
@@ -55,7 +55,7 @@ def test_doctor_reports_the_counters_of_the_libraries() -> None:
     finding = features.library_features(
         environment, BOTH, Role.PROXY, {name: at for at, name in enumerate(COUNTERS, 1)}
     )
-    assert "; left out: zero-read; 1 turns, 2 cut, 3 writes joined, " in finding.text
+    assert "; off: zero-read; 1 turns, 2 cut, 3 writes joined, " in finding.text
     assert finding.text.endswith(", 8 clients that waited for a descriptor")
 
 

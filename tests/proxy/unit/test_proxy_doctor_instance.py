@@ -37,7 +37,7 @@ def checked(*texts: str, problems: tuple[Problem, ...] = ()) -> Checked:
         (["http_port 3130"], frozenset(), True, [(OK, "free")]),
         (["http_port 10.0.0.9:3128"], frozenset(), True, [(FAIL, "squid (process 7) listens on it")]),
         (["http_port 8080"], frozenset(), True, [(FAIL, "another process listens on it")]),
-        (["http_port 8080"], frozenset({7}), False, [(UNSEEN, "not seen without root: which process listens on it")]),
+        (["http_port 8080"], frozenset({7}), False, [(UNSEEN, "unknown without root: which process listens on it")]),
         (["http_port 10.0.0.9:8080"], frozenset(), True, [(OK, "free")]),
         (["http_port [::1]:9090"], frozenset(), True, [(FAIL, "x (process 9) listens on it")]),
         (["http_port 80"], frozenset(), False, [(WARN, "free, but below 1024")]),
@@ -103,19 +103,19 @@ def test_doctor_reports_the_status_of_the_running_service() -> None:
 
 
 def test_doctor_judges_free_space() -> None:
-    enough, missing_addresses = (
-        host.free_space(Path("/run/n"), full, "reloads are refused", "df /run/n") for full in (False, True)
+    enough, no_space = (
+        host.free_space(Path("/run/n"), is_full, "reloads are refused", "df /run/n") for is_full in (False, True)
     )
-    assert (enough.status, missing_addresses.status) == (OK, WARN)
-    assert missing_addresses.check == "room in /run/n"
-    assert is_complete(missing_addresses)
+    assert (enough.status, no_space.status) == (OK, WARN)
+    assert no_space.check == "free space in /run/n"
+    assert is_complete(no_space)
 
 
 def test_doctor_judges_the_configuration() -> None:
-    bad = Problem("via maybe: no", "squid.conf", 3)
-    odd = Problem("strange", "squid.conf", 4, warning=True)
-    assert host.configuration(checked("via on", problems=(odd,)), "squid.conf", Role.PROXY).status is OK
-    finding = host.configuration(checked("via maybe", problems=(bad, odd, bad)), "squid.conf", Role.PROXY)
+    error = Problem("via maybe: no", "squid.conf", 3)
+    warning = Problem("strange", "squid.conf", 4, warning=True)
+    assert host.configuration(checked("via on", problems=(warning,)), "squid.conf", Role.PROXY).status is OK
+    finding = host.configuration(checked("via maybe", problems=(error, warning, error)), "squid.conf", Role.PROXY)
     assert finding.status is FAIL
     assert finding.text == "squid.conf:3: via maybe: no, and 1 more"
     assert "mptcp-proxy check --config squid.conf" in finding.remedy
@@ -126,26 +126,26 @@ def test_doctor_judges_the_configuration() -> None:
 def test_included_file_that_only_root_may_read_is_not_a_fault() -> None:
     """Defect: for an ordinary user, the doctor reported that the proxy refuses to start."""
     denied = Problem('acl a src "/etc/list": Can not open file /etc/list for reading', "squid.conf", 3)
-    good = checked("via on", problems=(denied,))
-    assert host.unreadable_file(good, lambda name: name == "/etc/list") == "/etc/list"
-    assert host.unreadable_file(good, lambda name: name == "squid.conf") == "squid.conf"
-    assert host.unreadable_file(good, lambda _: False) == ""
-    assert host.configuration(good, "squid.conf", Role.PROXY, "/etc/list").status is UNSEEN
+    with_denial = checked("via on", problems=(denied,))
+    assert host.unreadable_file(with_denial, lambda name: name == "/etc/list") == "/etc/list"
+    assert host.unreadable_file(with_denial, lambda name: name == "squid.conf") == "squid.conf"
+    assert host.unreadable_file(with_denial, lambda _: False) == ""
+    assert host.configuration(with_denial, "squid.conf", Role.PROXY, "/etc/list").status is UNSEEN
 
 
 def test_file_that_the_unit_cannot_open_is_reported() -> None:
     """Defect: the doctor accepted the file because root can open it."""
-    odd = Problem("strange", "relay.conf", 4, warning=True)
+    warning = Problem("strange", "relay.conf", 4, warning=True)
     unseen = Problem("include /root/x: mptcp-relay.service does not see it", "relay.conf", 3, "elsewhere", warning=True)
-    good = checked("via on", problems=(odd, unseen, NO_SQUID))
-    finding = host.configuration(replace(good, unit_warnings=(unseen, unseen)), "relay.conf", Role.RELAY)
+    with_warnings = checked("via on", problems=(warning, unseen, NO_SQUID))
+    finding = host.configuration(replace(with_warnings, unit_warnings=(unseen, unseen)), "relay.conf", Role.RELAY)
     assert finding.status is WARN
     assert finding.text == f"relay.conf:3: {unseen.text} (allowed: elsewhere), and 1 more"
     assert finding.remedy == "mptcp-proxy check --role relay --config relay.conf"
     assert is_complete(finding)
     # A problem for which the proxy refuses to start comes first.
-    bad = replace(good, problems=(Problem("no", "relay.conf", 9), unseen), unit_warnings=(unseen,))
-    assert host.configuration(bad, "relay.conf", Role.RELAY).status is FAIL
+    with_error = replace(with_warnings, problems=(Problem("no", "relay.conf", 9), unseen), unit_warnings=(unseen,))
+    assert host.configuration(with_error, "relay.conf", Role.RELAY).status is FAIL
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_file_that_the_unit_cannot_open_is_reported() -> None:
         (Outcome(1, 1, 3, "", 1795000000.5), "", OK, "accepted at 20"),
         (Outcome(1, 1, 3, "relay.conf:3: wrong", 1795000000.5), "", WARN, ": relay.conf:3: wrong"),
         (Outcome(1, 1, 3, "", 1795000000.5, unconfirmed="no process listens"), "", WARN, ", but no process listens"),
-        (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "not seen without root"),
+        (None, "reloads.json: Permission denied; only root can make a proxy reload", UNSEEN, "unknown without root"),
     ],
 )
 def test_doctor_judges_the_last_reload(outcome: Outcome | None, unknown: str, status: Status, words: str) -> None:

@@ -35,9 +35,9 @@ def _all_forms(v4: int) -> list[tuple[int, IPv6Address]]:
 
 @given(_V4)
 def test_address_that_was_embedded_is_extracted(v4: int) -> None:
-    for number, written in _all_forms(v4):
-        assert embedded_ipv4(Addresses.of(str(written)), EMBEDDINGS[number]) == Addresses.of(str(IPv4Address(v4))), (
-            written
+    for number, embedded in _all_forms(v4):
+        assert embedded_ipv4(Addresses.of(str(embedded)), EMBEDDINGS[number]) == Addresses.of(str(IPv4Address(v4))), (
+            embedded
         )
 
 
@@ -50,9 +50,9 @@ def test_range_of_addresses_is_extracted(first_v4: int, second_v4: int) -> None:
         assert found == Addresses.between(IPv4Address(low), IPv4Address(high)), ends
 
 
-@pytest.mark.parametrize("way", EMBEDDINGS, ids=lambda way: f"{way.name}-{way.bits_after}")
-def test_whole_prefix_contains_all_of_ipv4(way: Embedding) -> None:
-    assert embedded_ipv4(way.prefix, way) == IPV4.all
+@pytest.mark.parametrize("embedding", EMBEDDINGS, ids=lambda embedding: f"{embedding.name}-{embedding.bits_after}")
+def test_whole_prefix_contains_all_of_ipv4(embedding: Embedding) -> None:
+    assert embedded_ipv4(embedding.prefix, embedding) == IPV4.all
 
 
 def test_range_across_two_prefixes_has_the_end_and_the_start() -> None:

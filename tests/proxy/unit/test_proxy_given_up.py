@@ -62,7 +62,7 @@ def test_relay_reports_each_black_hole_once(
         reads += 1
         return counts[min(reads, len(counts)) - 1]
 
-    parents.Follower(Places("mptcprelay"), read_counts=read).start([])
+    parents.ParentsFile(Places("mptcprelay"), read_counts=read).start([])
     deadline = time.monotonic() + 60
     while reads <= len(counts):  # the last count has been handled
         assert time.monotonic() < deadline

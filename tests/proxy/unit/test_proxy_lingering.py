@@ -18,9 +18,9 @@ def test_squid_gets_a_flapping_address_once() -> None:
     lingering = Lingering[Network](10.0)
     lists = [lingering.update({HOME}, 0.0)[0]]
     for second in range(1, 600):
-        wanted, _ = lingering.update({HOME, GUEST} if second % 2 else {HOME}, float(second))
-        if wanted != lists[-1]:
-            lists.append(wanted)
+        listed, _ = lingering.update({HOME, GUEST} if second % 2 else {HOME}, float(second))
+        if listed != lists[-1]:
+            lists.append(listed)
     assert lists == [{HOME}, {HOME, GUEST}]
 
 
@@ -41,14 +41,14 @@ def test_long_lived_address_lingers_as_long_as_a_short_lived_address() -> None:
 
 def reloads(interval: float, until: float) -> list[float]:
     """Return the times at which Squid reloads, until *until*, if a new address appears every *interval* seconds."""
-    spacing, times, wanted, now = Spacing(2.0, 60.0, 60.0), list[float](), -1.0, 0.0
+    spacing, times, changed_at, now = Spacing(2.0, 60.0, 60.0), list[float](), -1.0, 0.0
     while now < until:
         if now % interval == 0:
-            wanted = max(wanted, now)
-        if wanted >= 0 and spacing.earliest(now) <= now:
-            spacing.done(now)
+            changed_at = max(changed_at, now)
+        if changed_at >= 0 and spacing.earliest(now) <= now:
+            spacing.record(now)
             times.append(now)
-            wanted = -1.0
+            changed_at = -1.0
         now += 1.0
     return times
 
@@ -67,10 +67,10 @@ def test_reload_is_immediate_again_after_a_quiet_time() -> None:
     assert spacing.earliest(5.0) == 5.0
     for now in (5.0, 7.0, 11.0, 19.0, 35.0):
         assert spacing.earliest(now) == now
-        spacing.done(now)
+        spacing.record(now)
     assert spacing.interval == 32.0
     assert spacing.earliest(36.0) == 67.0
     # A pause of twice the interval resets the interval.
-    spacing.done(99.0)
+    spacing.record(99.0)
     assert spacing.interval == 2.0
     assert reloads(120.0, 1000.0) == [0.0, 120.0, 240.0, 360.0, 480.0, 600.0, 720.0, 840.0, 960.0]

@@ -65,14 +65,14 @@ def test_process_with_an_undecodable_name_is_listed(tmp_path: Path, monkeypatch:
     assert identities({80}) == ("10.0.0.1%eth0:80",)
 
 
-@pytest.mark.parametrize("failure", ["no ss", "too late", "fails"])
+@pytest.mark.parametrize("failure", ["missing program", "timeout", "exit status 1"])
 def test_listeners_are_unknown_if_ss_fails(monkeypatch: pytest.MonkeyPatch, failure: str) -> None:
     """Defect: the supervisor ended if ss took too long, and concluded from a failing ss that no process listens."""
 
     def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        if failure == "no ss":
+        if failure == "missing program":
             raise FileNotFoundError
-        if failure == "too late":
+        if failure == "timeout":
             raise subprocess.TimeoutExpired(command, 30)
         return subprocess.CompletedProcess(command, 1, "", "Cannot open netlink socket")
 

@@ -199,12 +199,12 @@ def test_list_that_changes_during_the_check_is_judged_as_copied(
 
     read = lists._read
 
-    def changed_after(name: str, directory: Path) -> lists.CopiedList:
+    def read_and_change(name: str, directory: Path) -> lists.CopiedList:
         found = read(name, directory)
         clients.write_text("10.0.0.0/8\n")
         return found
 
-    monkeypatch.setattr(lists, "_read", changed_after)
+    monkeypatch.setattr(lists, "_read", read_and_change)
     clients.write_text("0.0.0.0/1\n")
     file = tmp_path / "squid.conf"
     file.write_text(f'http_port 3128\nacl a src "{clients}"\nhttp_access allow a\nhttp_access deny all\n')

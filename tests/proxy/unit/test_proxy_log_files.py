@@ -86,6 +86,6 @@ def test_lasting_error_is_reported_once_with_its_cause(
     assert capsys.readouterr().err.splitlines() == [
         "mptcp-proxy: cannot begin a new log: No space left on device",
         "mptcp-proxy: cannot begin a new log: Read-only file system",
-        "mptcp-proxy: cannot see how much space the logs have: Input/output error",
-        "mptcp-proxy: cannot see how much space the logs have: Input/output error",
+        "mptcp-proxy: cannot determine the free space for the logs: Input/output error",
+        "mptcp-proxy: cannot determine the free space for the logs: Input/output error",
     ]

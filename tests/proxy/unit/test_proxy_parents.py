@@ -22,7 +22,7 @@ from mptcp_proxy.configuration.exposure import exposure_problems
 from mptcp_proxy.configuration.listeners import listener_problems, listeners
 from mptcp_proxy.configuration.parents import Parent, parent_problems, parents
 from mptcp_proxy.configuration.source import PhysicalLine, Statement, statements
-from mptcp_proxy.parents import Addresses, Follower, render, target
+from mptcp_proxy.parents import Addresses, ParentsFile, render, target
 from mptcp_proxy.places import Places
 from mptcp_proxy.problem import Problem
 
@@ -269,8 +269,8 @@ def test_changed_addresses_are_listed_and_a_silent_name_server_removes_none(
     def parent(host: str) -> Parent:
         return Parent(parse(PEER)[0], host, 3128)
 
-    follower = Follower(places, look_up)
-    follower.start([parent("p")])
+    parents_file = ParentsFile(places, look_up)
+    parents_file.start([parent("p")])
     assert places.parents.read_text() == ""
     # While the parent has no address, the relay looks up the name frequently.
     wait_until_true(lambda: len(looked_up) > 3)
@@ -278,7 +278,7 @@ def test_changed_addresses_are_listed_and_a_silent_name_server_removes_none(
     wait_until_true(lambda: places.parents.read_text() == "192.0.2.1:3128\n")
     answers["p"] = socket.gaierror(-3, "Temporary failure in name resolution")
     answers["q"] = frozenset({"192.0.2.2"})
-    follower.set_parents([parent("p"), parent("q")])
+    parents_file.set_parents([parent("p"), parent("q")])
     wait_until_true(lambda: places.parents.read_text() == "192.0.2.1:3128\n192.0.2.2:3128\n")
     printed = capsys.readouterr().err
     assert printed.count("no address of parent p: Temporary failure in name resolution\n") == 2
@@ -305,10 +305,10 @@ def test_start_and_end_of_each_name_server_failure_are_reported(
             raise answer
         return answer
 
-    follower = Follower(places, look_up)
-    follower.set_parents([Parent(parse(PEER)[0], "p", 3128)])
+    parents_file = ParentsFile(places, look_up)
+    parents_file.set_parents([Parent(parse(PEER)[0], "p", 3128)])
     while answers:
-        follower._look_up_all()
+        parents_file._look_up_all()
     up, down = "parent p is 192.0.2.1:3128", "no address of parent p: no answer"
     assert [line.partition(": ")[2] for line in capsys.readouterr().err.splitlines()] == [up, down, up, down]
 
@@ -331,20 +331,22 @@ def test_ipv6_address_is_written_as_inet_ntop_does(address: bytes) -> None:
 
 def test_silent_name_server_of_one_parent_does_not_delay_others(places: Places) -> None:
     """Defect: the list was written only after all look-ups, so until then the relay used plain TCP to all parents."""
-    silent, ended = threading.Event(), threading.Event()
+    lookup_began, lookup_may_end = threading.Event(), threading.Event()
 
     def look_up(host: str, port: int) -> frozenset[str]:
         if host == "silent.example":
-            silent.set()
-            assert ended.wait(60)
+            lookup_began.set()
+            assert lookup_may_end.wait(60)
         return frozenset({f"{host}:{port}"})
 
-    follower = Follower(places, look_up)
-    follower.set_parents(Parent(parse(PEER)[0], host, 3128) for host in ("p.example", "silent.example", "192.0.2.1"))
-    thread = threading.Thread(target=follower._look_up_all)
+    parents_file = ParentsFile(places, look_up)
+    parents_file.set_parents(
+        Parent(parse(PEER)[0], host, 3128) for host in ("p.example", "silent.example", "192.0.2.1")
+    )
+    thread = threading.Thread(target=parents_file._look_up_all)
     thread.start()
-    assert silent.wait(60)
+    assert lookup_began.wait(60)
     assert places.parents.read_text() == "192.0.2.1:3128\np.example:3128\n"
-    ended.set()
+    lookup_may_end.set()
     thread.join()
     assert "silent.example:3128\n" in places.parents.read_text()

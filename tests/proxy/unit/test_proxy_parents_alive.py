@@ -108,29 +108,29 @@ def squid(status: int, page: str) -> Iterator[tuple[QueryAddress, list[str]]]:
 
 
 def test_cache_manager_is_queried_for_the_parents() -> None:
-    with squid(200, PAGE) as (place, requested):
-        assert fetch_page(place) == PAGE
+    with squid(200, PAGE) as (address, requested):
+        assert fetch_page(address) == PAGE
     assert requested == ["/squid-internal-mgr/server_list"]
-    with squid(403, "no") as (place, _), pytest.raises(RefusedError, match="403 Forbidden"):
-        fetch_page(place)
+    with squid(403, "no") as (address, _), pytest.raises(RefusedError, match="403 Forbidden"):
+        fetch_page(address)
     with pytest.raises(ConnectionRefusedError):
-        fetch_page(place)
+        fetch_page(address)
 
 
-@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nParent"])
-def test_incomplete_answer_is_not_a_refusal(sent: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nParent"])
+def test_incomplete_answer_is_not_a_refusal(answer: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     """Defect: at a restart of Squid, the relay reported that squid.conf refuses the query, and forgot dead parents."""
 
-    class Ending(http.server.BaseHTTPRequestHandler):
+    class IncompleteServer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.wfile.write(sent)
+            self.wfile.write(answer)
 
         def log_message(self, *_: object) -> None:
             pass
 
     watch = ParentsWatch()
     watch._states = DOWN
-    with http.server.HTTPServer(("127.0.0.1", 0), Ending) as server:
+    with http.server.HTTPServer(("127.0.0.1", 0), IncompleteServer) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
         watch.set_listeners(listeners(statements(lines(server.server_port), "x")))
         watch.query_once()
@@ -142,8 +142,8 @@ def test_answer_before_the_workers_registered_is_not_a_refusal(capsys: pytest.Ca
     """Defect: during the start of Squid, the relay reported that squid.conf refuses the query."""
     watch = ParentsWatch()
     watch._states = DOWN
-    with squid(404, "ERR_INVALID_URL") as (place, _):
-        watch.set_listeners(listeners(statements(lines(place.port), "x")))
+    with squid(404, "ERR_INVALID_URL") as (address, _):
+        watch.set_listeners(listeners(statements(lines(address.port), "x")))
         watch.query_once()
     assert capsys.readouterr().err == ""
     assert watch._states == DOWN
@@ -154,11 +154,11 @@ def lines(port: int) -> tuple[PhysicalLine, ...]:
 
 
 def test_states_of_the_parents_are_queried_once_for_a_command() -> None:
-    with squid(200, PAGE) as (place, _):
-        assert current_states(listeners(statements(lines(place.port), "x"))) == (DOWN, "")
-    with squid(403, "no") as (place, _):
-        assert current_states(listeners(statements(lines(place.port), "x"))) == ({}, "403 Forbidden")
-    assert current_states(listeners(statements(lines(place.port), "x"))) == ({}, "Connection refused")
+    with squid(200, PAGE) as (address, _):
+        assert current_states(listeners(statements(lines(address.port), "x"))) == (DOWN, "")
+    with squid(403, "no") as (address, _):
+        assert current_states(listeners(statements(lines(address.port), "x"))) == ({}, "403 Forbidden")
+    assert current_states(listeners(statements(lines(address.port), "x"))) == ({}, "Connection refused")
     assert current_states([]) == ({}, "none of its ports accepts the query")
 
 

@@ -11,7 +11,7 @@ import pytest
 from mptcp_proxy.configuration.workers import Workers
 from mptcp_proxy.pending_signals import MAX_KIDS_DELAY, MAX_LISTENERS_DELAY, MAX_STOP_DELAY, PendingSignals
 
-FIRST = 100
+FIRST_PID = 100
 ALL = frozenset({signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1})
 
 
@@ -32,11 +32,11 @@ class FakeSquid:
         self.executed.add(pid)
 
     def children(self, pid: int) -> tuple[int, ...]:
-        assert pid == FIRST
+        assert pid == FIRST_PID
         return tuple(self.kids)
 
     def catches(self, pid: int, number: int) -> bool:
-        return number in (self.first if pid == FIRST else self.kids[pid])
+        return number in (self.first if pid == FIRST_PID else self.kids[pid])
 
     def command(self, pid: int) -> bytes:
         return f"(squid-{pid})\0".encode() if pid in self.executed else b"squid\0--foreground\0"
@@ -57,17 +57,17 @@ def test_reload_waits_until_each_kid_catches_the_signal() -> None:
     squid = FakeSquid()
     pending = pending_signals(squid, Workers(2).processes)
     pending.add(signal.SIGHUP)
-    assert list(pending.ready_signals(FIRST, 0.0)) == []
+    assert list(pending.ready_signals(FIRST_PID, 0.0)) == []
     for pid in (101, 102, 103):
         squid.fork(pid)
         # execve(2) removes the handlers that the kid inherited from its parent.
-        assert list(pending.ready_signals(FIRST, 0.1)) == []
+        assert list(pending.ready_signals(FIRST_PID, 0.1)) == []
         squid.execute(pid)
-        assert list(pending.ready_signals(FIRST, 0.2)) == []
+        assert list(pending.ready_signals(FIRST_PID, 0.2)) == []
         squid.execute(pid, ALL)
-        assert list(pending.ready_signals(FIRST, 0.3)) == ([signal.SIGHUP] if pid == 103 else [])
+        assert list(pending.ready_signals(FIRST_PID, 0.3)) == ([signal.SIGHUP] if pid == 103 else [])
     assert not pending
-    assert list(pending.ready_signals(FIRST, 0.4)) == []
+    assert list(pending.ready_signals(FIRST_PID, 0.4)) == []
 
 
 def test_reload_waits_until_the_first_process_catches_the_signal() -> None:
@@ -75,9 +75,9 @@ def test_reload_waits_until_the_first_process_catches_the_signal() -> None:
     squid.execute(101, ALL)
     pending = pending_signals(squid, Workers(1).processes)
     pending.add(signal.SIGHUP)
-    assert list(pending.ready_signals(FIRST, 0.0)) == []
+    assert list(pending.ready_signals(FIRST_PID, 0.0)) == []
     squid.first = ALL
-    assert list(pending.ready_signals(FIRST, 1000.0)) == [signal.SIGHUP]
+    assert list(pending.ready_signals(FIRST_PID, 1000.0)) == [signal.SIGHUP]
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1])
@@ -90,9 +90,9 @@ def test_signal_does_not_wait_forever_for_a_missing_kid(number: signal.Signals) 
         pending.stop(number, 0.0)
     else:
         pending.add(number)
-    assert list(pending.ready_signals(FIRST, 0.0)) == []
-    assert list(pending.ready_signals(FIRST, MAX_KIDS_DELAY)) == [number]
-    assert list(pending.ready_signals(FIRST, MAX_KIDS_DELAY + 1)) == []
+    assert list(pending.ready_signals(FIRST_PID, 0.0)) == []
+    assert list(pending.ready_signals(FIRST_PID, MAX_KIDS_DELAY)) == [number]
+    assert list(pending.ready_signals(FIRST_PID, MAX_KIDS_DELAY + 1)) == []
 
 
 def test_reload_waits_until_all_workers_listen() -> None:
@@ -102,9 +102,9 @@ def test_reload_waits_until_all_workers_listen() -> None:
     pending = pending_signals(squid, 1)
     pending.add(signal.SIGUSR1)
     pending.add(signal.SIGHUP)
-    assert list(pending.ready_signals(FIRST, 0.0)) == [signal.SIGUSR1]
+    assert list(pending.ready_signals(FIRST_PID, 0.0)) == [signal.SIGUSR1]
     squid.listens = True
-    assert list(pending.ready_signals(FIRST, 0.1)) == [signal.SIGHUP]
+    assert list(pending.ready_signals(FIRST_PID, 0.1)) == [signal.SIGHUP]
     assert not pending
 
 
@@ -114,10 +114,10 @@ def test_reload_does_not_wait_forever_for_a_port_that_stays_closed() -> None:
     pending = pending_signals(squid, 1)
     for start in (0.0, 100.0):
         pending.add(signal.SIGHUP)
-        assert list(pending.ready_signals(FIRST, start)) == []
-        assert list(pending.ready_signals(FIRST, start + MAX_LISTENERS_DELAY - 0.1)) == []
-        assert list(pending.ready_signals(FIRST, start + MAX_LISTENERS_DELAY)) == [signal.SIGHUP]
-        assert list(pending.ready_signals(FIRST, start + MAX_LISTENERS_DELAY + 1)) == []
+        assert list(pending.ready_signals(FIRST_PID, start)) == []
+        assert list(pending.ready_signals(FIRST_PID, start + MAX_LISTENERS_DELAY - 0.1)) == []
+        assert list(pending.ready_signals(FIRST_PID, start + MAX_LISTENERS_DELAY)) == [signal.SIGHUP]
+        assert list(pending.ready_signals(FIRST_PID, start + MAX_LISTENERS_DELAY + 1)) == []
 
 
 def test_stop_replaces_a_pending_reload() -> None:
@@ -127,7 +127,7 @@ def test_stop_replaces_a_pending_reload() -> None:
     pending = pending_signals(squid, 1)
     pending.add(signal.SIGHUP)
     pending.stop(signal.SIGTERM, 0.0)
-    assert list(pending.ready_signals(FIRST, 0.0)) == [signal.SIGTERM]
+    assert list(pending.ready_signals(FIRST_PID, 0.0)) == [signal.SIGTERM]
     assert not pending
 
 
@@ -137,11 +137,11 @@ def test_stop_is_sent_late_and_repeated_if_it_was_lost() -> None:
     pending = pending_signals(squid, 1)
     pending.stop(signal.SIGTERM, 0.0)
     assert pending.stopping
-    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY - 0.1)) == []
-    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
-    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY + 1)) == []
+    assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY - 0.1)) == []
+    assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY)) == [signal.SIGTERM]
+    assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY + 1)) == []
     squid.execute(101, ALL)
-    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
+    assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
     assert not pending
 
 
@@ -151,11 +151,11 @@ def test_late_stop_between_fork_and_execve_counts_as_lost() -> None:
     squid.fork(101)
     pending = pending_signals(squid, 1)
     pending.stop(signal.SIGTERM, 0.0)
-    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
+    assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY)) == [signal.SIGTERM]
     squid.execute(101)
-    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY + 1)) == []
+    assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY + 1)) == []
     squid.execute(101, ALL)
-    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
+    assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY + 2)) == [signal.SIGTERM]
     assert not pending
 
 
@@ -165,14 +165,14 @@ def test_stop_that_one_kid_lost_is_repeated_after_the_other_ended() -> None:
     squid.fork(102)
     pending = pending_signals(squid, 2)
     pending.stop(signal.SIGTERM, 0.0)
-    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY)) == [signal.SIGTERM]
+    assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY)) == [signal.SIGTERM]
     squid.execute(102, ALL)
     # A second signal would abort the transfers that the first signal lets finish.
-    assert list(pending.ready_signals(FIRST, MAX_STOP_DELAY + 1)) == []
+    assert list(pending.ready_signals(FIRST_PID, MAX_STOP_DELAY + 1)) == []
     del squid.kids[101]
     later = MAX_STOP_DELAY + 2
-    assert list(pending.ready_signals(FIRST, later)) == []
-    assert list(pending.ready_signals(FIRST, later + MAX_KIDS_DELAY)) == [signal.SIGTERM]
+    assert list(pending.ready_signals(FIRST_PID, later)) == []
+    assert list(pending.ready_signals(FIRST_PID, later + MAX_KIDS_DELAY)) == [signal.SIGTERM]
     assert not pending
 
 
@@ -183,4 +183,4 @@ def test_immediate_stop_replaces_a_gentle_stop() -> None:
     pending.stop(signal.SIGTERM, 0.0)
     pending.stop(signal.SIGINT, 0.0)
     assert signal.SIGTERM not in pending
-    assert list(pending.ready_signals(FIRST, 0.0)) == [signal.SIGINT]
+    assert list(pending.ready_signals(FIRST_PID, 0.0)) == [signal.SIGINT]

@@ -57,36 +57,36 @@ def received_lines(manager: socket.socket) -> list[str]:
 
 def test_status_names_the_parents_that_do_not_answer(places: Places, manager: socket.socket) -> None:
     reporter = Reporter(places)
-    reporter.parents("all parents answer")
+    reporter.report_parents("all parents answer")
     assert received_lines(manager) == []
-    reporter.listeners(ListenState((3128,)))
+    reporter.report_listeners(ListenState((3128,)))
     assert received_lines(manager)[-1] == "STATUS=serving: port 3128 over Multipath TCP; all parents answer"
-    reporter.parents("all parents answer")
+    reporter.report_parents("all parents answer")
     assert received_lines(manager) == []
-    reporter.parents("DOES NOT ANSWER: one")
+    reporter.report_parents("DOES NOT ANSWER: one")
     assert received_lines(manager) == ["STATUS=serving: port 3128 over Multipath TCP; DOES NOT ANSWER: one"]
 
 
 def test_service_is_ready_once_squid_listens(places: Places, manager: socket.socket) -> None:
     reporter = Reporter(places)
-    reporter.listeners(ListenState((3128,), missing=(3128,)))
+    reporter.report_listeners(ListenState((3128,), missing=(3128,)))
     assert received_lines(manager) == ["STATUS=NOT LISTENING: port 3128"]
-    reporter.listeners(ListenState((3128, 3129), plain_tcp=(3129,)))
+    reporter.report_listeners(ListenState((3128, 3129), plain_tcp=(3129,)))
     assert received_lines(manager) == [
         "READY=1",
         "STATUS=serving: port 3128 over Multipath TCP; "
         "port 3129 over PLAIN TCP, clients have one path only (mptcp-proxy doctor)",
     ]
-    reporter.listeners(ListenState((3128, 3129)))
+    reporter.report_listeners(ListenState((3128, 3129)))
     assert received_lines(manager) == ["STATUS=serving: ports 3128, 3129 over Multipath TCP"]
-    reporter.listeners(ListenState((3128, 3129), too_few=((3128, 1, 2),), missing=(3129,)))
+    reporter.report_listeners(ListenState((3128, 3129), too_few=((3128, 1, 2),), missing=(3129,)))
     served = "port 3128 (1 of 2 workers) over Multipath TCP; NOT LISTENING: port 3129"
     assert received_lines(manager) == [f"STATUS=serving: {served}"]
 
 
 def test_problem_is_in_the_status_until_it_is_solved(places: Places, manager: socket.socket) -> None:
     reporter = Reporter(places)
-    reporter.listeners(ListenState((3128,)))
+    reporter.report_listeners(ListenState((3128,)))
     received_lines(manager)
     serving = "STATUS=serving: port 3128 over Multipath TCP"
     assert reporter.set_problem("logs", "the disk is full")
@@ -105,14 +105,14 @@ def test_problem_is_in_the_status_until_it_is_solved(places: Places, manager: so
 
 def test_refused_reload_is_in_the_status_until_a_reload_succeeds(places: Places, manager: socket.socket) -> None:
     reporter = Reporter(places)
-    reporter.listeners(ListenState((3128,)))
+    reporter.report_listeners(ListenState((3128,)))
     received_lines(manager)
     reporter.reload_begins()
     assert received_lines(manager)[0] == "RELOADING=1"
     reporter.reload_ends("squid.conf:3: wrong")
     serving = "STATUS=serving: port 3128 over Multipath TCP"
     assert received_lines(manager) == ["READY=1", f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
-    reporter.listeners(ListenState((3128,)))
+    reporter.report_listeners(ListenState((3128,)))
     assert received_lines(manager) == [f"{serving}; RELOAD REFUSED: squid.conf:3: wrong"]
     reporter.reload_ends()
     assert received_lines(manager) == ["READY=1", serving]
@@ -188,33 +188,33 @@ def test_each_of_two_reload_commands_gets_its_own_outcome(places: Places) -> Non
     signalled = threading.Semaphore(0)
     before = signal.signal(signal.SIGHUP, lambda *_: signalled.release())
     outcomes: dict[str, str] = {}
-    waits = threading.Event()
+    second_has_begun = threading.Event()
 
-    def first() -> None:
+    def first_reload() -> None:
         with pytest.raises(ReloadError) as refused:
             reload(places)
         outcomes["first"] = str(refused.value)
 
-    def second() -> None:
-        waits.set()
+    def second_reload() -> None:
+        second_has_begun.set()
         reload(places)
         outcomes["second"] = "in force"
 
     def supervisor() -> None:
         assert signalled.acquire(timeout=60)
-        others[1].start()
-        assert waits.wait(60)
+        commands[1].start()
+        assert second_has_begun.wait(60)
         reporter.reload_ends("squid.conf:3: wrong")
         assert signalled.acquire(timeout=60)
         reporter.reload_ends()
 
-    others = [threading.Thread(target=each) for each in (first, second)]
+    commands = [threading.Thread(target=each) for each in (first_reload, second_reload)]
     try:
-        others[0].start()
+        commands[0].start()
         # The kernel delivers signals to this thread, so it acts as the supervisor.
         supervisor()
     finally:
-        for each in others:
+        for each in commands:
             each.join(60)
         signal.signal(signal.SIGHUP, before)
     assert stat.S_IMODE(places.reload_lock.stat().st_mode) == 0o600, (

@@ -276,6 +276,6 @@ def test_no_warning_without_systemd_or_the_unit(
 
 def test_no_warning_if_systemd_does_not_know_the_unit(service: Service) -> None:
     """systemctl prints defaults for any unit name."""
-    nothing = dict.fromkeys(PROPERTIES, "") | {"ProtectSystem": "no", "ProtectHome": "no", "PrivateTmp": "no"}
-    service.set_properties(**nothing)
+    defaults = dict.fromkeys(PROPERTIES, "") | {"ProtectSystem": "no", "ProtectHome": "no", "PrivateTmp": "no"}
+    service.set_properties(**defaults)
     assert service.warnings('acl clients src "/root/clients.txt"', "cache_log /srv/cache.log") == []

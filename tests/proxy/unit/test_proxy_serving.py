@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that decide whether Squid listens correctly, and which changes are reported."""
+"""Tests for the decision whether Squid listens as it should, and for the choice of the changes to report."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ def test_lost_listeners_are_reported_once_at_any_time() -> None:
     judge = ListenJudge(0.0)
     judge.process(GOOD, True, 0.0)
     times = []
-    now, due = 3600.0, 3600.0
+    now, next_check = 3600.0, 3600.0
     while now < 3600.0 + 60:
-        if now >= due:
+        if now >= next_check:
             if judge.process(NONE if now < 3640 else GOOD, True, now):
                 times.append(now)
-            due = judge.next_check
+            next_check = judge.next_check
         now += 0.5
     assert times == [3600.0 + TOLERATED_SECONDS, 3640.0]
 

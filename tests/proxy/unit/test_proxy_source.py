@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_proxy.configuration.check import MAX_SHUTDOWN_SECONDS, SERVICE_STOP, check
+from mptcp_proxy.configuration.check import MAX_SHUTDOWN_SECONDS, SERVICE_STOP_SECONDS, check
 from mptcp_proxy.configuration.doubts import nested_branches
 from mptcp_proxy.configuration.source import (
     MAX_DEPTH,
@@ -101,7 +101,7 @@ def test_nested_condition_overrides_the_outer_condition() -> None:
     assert [problem.line for problem in nested_branches(list(all_statements(lines, "n")))] == [2]
 
 
-NEVER = """http_port 3128
+CONDITIONAL = """http_port 3128
 cache_effective_user proxy
 http_access deny all
 if false
@@ -118,7 +118,7 @@ endif
 def test_statements_in_a_false_condition_are_ignored(
     tmp_path: Path, condition: str, ports: tuple[int, ...], user: str
 ) -> None:
-    checked = check(write(tmp_path, main=NEVER.replace("if false", f"if {condition}")), "n", None)
+    checked = check(write(tmp_path, main=CONDITIONAL.replace("if false", f"if {condition}")), "n", None)
     assert (checked.ports, checked.effective_user) == (ports, user)
     wrong = [line for line in (6, 7) if any(problem.line == line for problem in checked.problems)]
     assert wrong == ([6, 7] if condition == "true" else [])
@@ -407,5 +407,5 @@ def test_shutdown_longer_than_the_units_stop_timeout_is_a_warning(tmp_path: Path
 @pytest.mark.parametrize("unit", ["mptcp-proxy", "mptcp-relay"])
 def test_check_uses_the_units_stop_timeout(unit: str) -> None:
     text = (Path(__file__).parents[3] / "systemd" / f"{unit}.service").read_text()
-    assert f"\nTimeoutStopSec={SERVICE_STOP}\n" in text
-    assert MAX_SHUTDOWN_SECONDS + MAX_STOP_DELAY < SERVICE_STOP
+    assert f"\nTimeoutStopSec={SERVICE_STOP_SECONDS}\n" in text
+    assert MAX_SHUTDOWN_SECONDS + MAX_STOP_DELAY < SERVICE_STOP_SECONDS

@@ -44,9 +44,9 @@ def test_stop_during_the_delayed_end_is_not_a_failure(
     supervisor = _Supervisor(
         tmp_path / "squid.conf", Places(), squid, lambda _: checked, checked, frozenset(), signals, Role.PROXY, False
     )
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert supervisor._exit_status(FAILED, ours) == expected
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        assert supervisor._exit_status(FAILED, reader) == expected
 
 
 def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,9 +62,9 @@ def test_reload_during_the_delayed_end_does_not_shorten_it(tmp_path: Path, monke
         tmp_path / "squid.conf", Places(), squid, lambda _: checked, checked, frozenset(), signals, Role.PROXY, False
     )
     began = time.monotonic()
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert supervisor._exit_status(FAILED, ours) == FAILED
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        assert supervisor._exit_status(FAILED, reader) == FAILED
     assert time.monotonic() >= began + 0.05
 
 
@@ -87,11 +87,11 @@ def test_pending_reloads_are_merged_and_a_stop_skips_them(
     which was then too late."""
     monkeypatch.setattr(Places, "runtime", property(lambda self: tmp_path))
     checked = Checked((), (), "proxy", Workers(), (NO_NAME,))
-    done: list[Checked] = []
+    checks_done: list[Checked] = []
 
     def check_file(_is_check_cancelled: Callable[[], bool]) -> Checked:
-        done.append(checked)
-        signals._add(signal.SIGHUP, None)  # this signal is for the next round
+        checks_done.append(checked)
+        signals._add(signal.SIGHUP, None)  # it is handled in the next round
         return checked
 
     signals = RecordedSignals([])
@@ -102,7 +102,7 @@ def test_pending_reloads_are_merged_and_a_stop_skips_them(
     for number in received:
         signals._add(number, None)
     supervisor._handle_signals(running)
-    assert len(done) == checks
+    assert len(checks_done) == checks
     assert supervisor._pending.stopping == (signal.SIGTERM in received)
 
 

@@ -18,12 +18,12 @@ from mptcp_proxy.trial import Trial
 def outcome(trial: Trial) -> str:
     found: list[str] = []
 
-    def known() -> bool:
+    def is_known() -> bool:
         if (text := trial.outcome()) is not None:
             found.append(text)
         return bool(found)
 
-    wait_until(known, "the outcome is known")
+    wait_until(is_known, "the outcome is known")
     return found[0]
 
 
@@ -56,11 +56,11 @@ def test_outcome_is_known_if_another_caller_reaps_the_process() -> None:
     before = set(children(os.getpid()))
     trial.begin()
 
-    def collected() -> bool:
+    def is_collected() -> bool:
         reap(squid=0)
         return before.issuperset(children(os.getpid()))
 
-    wait_until(collected, "another caller has reaped the process")
+    wait_until(is_collected, "another caller has reaped the process")
     assert outcome(trial) == "Squid would end at Bungled"
 
 

@@ -157,14 +157,14 @@ def test_reload_accepts_the_setting_if_several_workers_are_stated() -> None:
 
 
 def test_stated_number_is_replaced_with_a_number_in_the_first_line() -> None:
-    given = lines("via on", "workers \\", "  2", "http_port 3128 \\")
-    bare = without_workers(given, list(statements(given, "n")))
-    assert texts(bare) == ["via on", "", "", "http_port 3128 \\"]
-    assert texts(with_workers(bare, 1)) == ["workers 1", *texts(bare)]
+    original = lines("via on", "workers \\", "  2", "http_port 3128 \\")
+    without_directive = without_workers(original, list(statements(original, "n")))
+    assert texts(without_directive) == ["via on", "", "", "http_port 3128 \\"]
+    assert texts(with_workers(without_directive, 1)) == ["workers 1", *texts(without_directive)]
 
 
 @pytest.mark.parametrize(
-    ("given", "expected_lines"),
+    ("original", "expected_lines"),
     [
         (["http_port 3128"], ["http_port 3128 worker-queues"]),
         (["  http_port ${service_name}:1 a # b"], ["http_port ${service_name}:1 worker-queues a # b"]),
@@ -174,14 +174,14 @@ def test_stated_number_is_replaced_with_a_number_in_the_first_line() -> None:
         (["#http_port 1", "icp_port 0"], ["#http_port 1", "icp_port 0"]),
     ],
 )
-def test_ports_of_several_workers_get_the_option_worker_queues(given: list[str], expected_lines: list[str]) -> None:
+def test_ports_of_several_workers_get_the_option_worker_queues(original: list[str], expected_lines: list[str]) -> None:
     # By default, Squid restarts a worker that it has given up only after an hour.
-    assert texts(with_workers(lines(*given), 2)) == [
+    assert texts(with_workers(lines(*original), 2)) == [
         "workers 2",
         "hopeless_kid_revival_delay 10 seconds",
         *expected_lines,
     ]
-    assert texts(with_workers(lines(*given), 1)) == ["workers 1", *given]
+    assert texts(with_workers(lines(*original), 1)) == ["workers 1", *original]
 
 
 def test_reload_keeps_the_number_of_running_workers(tmp_path: Path) -> None:
@@ -212,8 +212,8 @@ def test_default_is_one_worker_without_space_for_shared_memory() -> None:
 def test_free_shared_memory_is_measured(tmp_path: Path) -> None:
     assert shared_memory("n", tmp_path / "nowhere") == 0
     assert shared_memory("n", Path("/proc/self")) > 1 << 40, "a file system without a size has no limit"
-    free = os.statvfs(tmp_path)
-    assert shared_memory("n", tmp_path) == pytest.approx(free.f_bavail * free.f_frsize, rel=0.1)
+    file_system = os.statvfs(tmp_path)
+    assert shared_memory("n", tmp_path) == pytest.approx(file_system.f_bavail * file_system.f_frsize, rel=0.1)
     assert shared_memory("n") > MIN_SHARED
 
 
@@ -302,8 +302,8 @@ def test_too_little_shared_memory_is_a_warning(tmp_path: Path, monkeypatch: pyte
         " (allowed: memory_cache_shared off, less cache_mem, workers 1, or more space there)"
     )
     assert list(shared_memory_problems(configuration, 76_000_000)) == []
-    bare = list(statements(lines("cache deny all", "workers 2"), "n"))
-    assert [str(each) for each in shared_memory_problems(bare, 1_000_000)] == [
+    uncached = list(statements(lines("cache deny all", "workers 2"), "n"))
+    assert [str(each) for each in shared_memory_problems(uncached, 1_000_000)] == [
         "squid.conf:2: warning: workers 2: their shared memory may take 8 MB of /dev/shm, which has 1 MB:"
         " Squid ends when that is full (allowed: workers 1, or more space there)"
     ]

@@ -36,11 +36,11 @@ AMBIGUOUS = {
     "a length with a sign": _post(b"Content-Length: +2", body=b"ab"),
     "a length in hexadecimal": _post(b"Content-Length: 0x2", body=b"ab"),
     "an empty length": _post(b"Content-Length:", body=b"ab"),
-    "a length beyond 64 bits": _post(b"Content-Length: 18446744073709551618", body=b"ab"),
+    "a length of more than 64 bits": _post(b"Content-Length: 18446744073709551618", body=b"ab"),
     # A chunk is malformed (RFC 9112, 7.1).
     "a chunk's size with a sign": _chunks(b"+2\r\nab\r\n0\r\n\r\n"),
     "a chunk's size as 0x2": _chunks(b"0x2\r\nab\r\n0\r\n\r\n"),
-    "a chunk's size beyond 60 bits": _chunks(b"1000000000000000\r\nab\r\n0\r\n\r\n"),
+    "a chunk's size of more than 60 bits": _chunks(b"1000000000000000\r\nab\r\n0\r\n\r\n"),
     "a chunk's size before a lone newline": _chunks(b"2\nab\r\n0\r\n\r\n"),
     "an extension of a chunk": _chunks(b"2;a=b\r\nab\r\n0\r\n\r\n"),
     "a chunk longer than its size": _chunks(b"2\r\nabc\r\n0\r\n\r\n"),
@@ -58,8 +58,8 @@ AMBIGUOUS = {
     "a field without a name": _get(b": x"),
     "a first line of two words": _get(first=b"GET /x"),
     "two blanks in the first line": _get(first=b"GET  /x HTTP/1.1"),
-    "another version": _get(first=b"GET /x HTTP/1.0"),
-    "a blank line before": b"\r\n" + _get(),
+    "an older version of HTTP": _get(first=b"GET /x HTTP/1.0"),
+    "a blank line before the request": b"\r\n" + _get(),
     # The Host field is missing or repeated (RFC 9112, 3.2).
     "no Host": b"GET /x HTTP/1.1\r\n\r\n",
     "two Hosts": _get(b"Host: b"),
@@ -71,8 +71,8 @@ AMBIGUOUS = {
 }
 UNAMBIGUOUS: dict[str, tuple[bytes, list[tuple[bytes, bytes]]]] = {
     "no data": (b"", []),
-    "one": (_get(), [(b"/x", b"")]),
-    "two on one connection": (_get() + _INNER, [(b"/x", b""), (b"/inner", b"")]),
+    "one request": (_get(), [(b"/x", b"")]),
+    "two requests on one connection": (_get() + _INNER, [(b"/x", b""), (b"/inner", b"")]),
     "a length": (_post(b"Content-Length: 2", body=b"ab") + _INNER, [(b"/x", b"ab"), (b"/inner", b"")]),
     "a request in a body": (_post(b"Content-Length: 32", body=_INNER), [(b"/x", _INNER)]),
     "chunks": (

@@ -124,7 +124,7 @@ MISSING_FEATURES = {
         "no path-manager events; the sockets are listed every second instead", "mptcp_pm", runs="iptables"
     ),
     "BPF": MissingFeature(
-        "make the BPF map mptcp_throttler: Operation not permitted; caps begin without pacing",
+        "create the BPF map mptcp_throttler: Operation not permitted; caps begin without pacing",
         refusals=(("bpf", {}, errno.EPERM),),
         runs="iptables",
     ),

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from mptcp_common.bpf import Bpf
 from mptcp_common.kernel_error import KernelError
-from mptcp_tunnel.kernel.packets import checksum, packet_of, parsed_packet
-from mptcp_tunnel.kernel.programs import JOINER, PATH_STATE, PROGRAMS, ROOM, SPLITTER, STATE_HEAD, Programs
+from mptcp_tunnel.kernel.packets import checksum, packet_of, parse_packet
+from mptcp_tunnel.kernel.programs import JOINER, MAX_VIRTUAL_QUEUE, PATH_STATE, PROGRAMS, SPLITTER, STATE_HEAD, Programs
 from mptcp_tunnel.model import MAX_PATHS, End, Ends, Mode, PathState, Split
 from mptcp_tunnel.settings import MODES
 
@@ -167,7 +167,7 @@ def choose_path(
             waiting_time = max(wait, measured + path.queue - now)
             arrival = waiting_time + path.delay
             end = waiting_time + growth(split, index, path, size) + min(path.delay, split.spill)
-            costs[index] = (arrival if frame.is_light else end) + (NO_ROOM if wait > ROOM else 0)
+            costs[index] = (arrival if frame.is_light else end) + (NO_ROOM if wait > MAX_VIRTUAL_QUEUE else 0)
     best = min(costs, key=lambda index: (costs[index], index), default=None)
     if best is not None and split.queue and not frame.is_light:
         wait = max(0, queues.next_free[best] - now)
@@ -232,10 +232,10 @@ def check_one_packet(
         assert result == DROPPED
         assert after == before
         return
-    packet = parsed_packet(out[14:])
+    packet = parse_packet(out[14:])
     assert result == REDIRECTED
     assert packet is not None
-    outside = Ends(packet.ends.remote, packet.ends.local)  # parsed_packet returns the receiver's view
+    outside = Ends(packet.ends.remote, packet.ends.local)  # parse_packet returns the receiver's view
     path = [each.outside for each in paths].index(outside)
     assert path in possible
     queued, has_weights = growth(split, path, paths[path], frame.size), split.mode is Mode.WEIGHTS

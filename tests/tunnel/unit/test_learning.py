@@ -62,9 +62,9 @@ def test_estimator_finds_the_rate_of_a_path(rate: float) -> None:
 def test_estimator_finds_a_high_rate_within_two_seconds() -> None:
     """Defect: the search took several seconds, as long as loading a web page."""
     link = Link(100e6)
-    assert not link.estimator.full
+    assert not link.estimator.full_rate
     assert link.run(2) > 80e6
-    assert link.estimator.full
+    assert link.estimator.full_rate
 
 
 @pytest.mark.parametrize("rate", [1e6, 10e6, 100e6])
@@ -138,10 +138,10 @@ def test_estimator_reports_the_share_of_lost_bytes() -> None:
 def test_path_counts_as_silent_after_the_limit() -> None:
     link = Link(10e6)
     assert not PathEstimator().is_alive(link.now, STEP)
-    assert link.estimator.heard is not None
-    assert link.estimator.is_alive(link.estimator.heard + 299 * MS, STEP)
-    assert not link.estimator.is_alive(link.estimator.heard + 301 * MS, STEP)
-    assert link.estimator.is_alive(link.estimator.heard + 2 * SECOND, SECOND)
+    assert link.estimator.last_message_at is not None
+    assert link.estimator.is_alive(link.estimator.last_message_at + 299 * MS, STEP)
+    assert not link.estimator.is_alive(link.estimator.last_message_at + 301 * MS, STEP)
+    assert link.estimator.is_alive(link.estimator.last_message_at + 2 * SECOND, SECOND)
 
 
 def test_repeated_report_of_an_old_message_does_not_keep_a_path_alive() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_tunnel.kernel.packets import packet_of, parsed_packet
+from mptcp_tunnel.kernel.packets import packet_of, parse_packet
 from mptcp_tunnel.model import End, Ends
 
 PORTS = st.integers(1, 65535)
@@ -25,7 +25,7 @@ def test_built_packet_is_parsed_by_its_receiver(ends: Ends, payload: bytes) -> N
     packet = bytearray(packet_of(ends, payload))
     if packet[0] >> 4 == 4:
         packet[2:4] = len(packet).to_bytes(2, "big")  # the kernel fills in this field
-    received = parsed_packet(bytes(packet))
+    received = parse_packet(bytes(packet))
     assert received is not None
     assert received.payload == payload
     assert received.ends == Ends(ends.remote, ends.local)
@@ -67,7 +67,7 @@ def test_damaged_packet_is_rejected_or_read_as_by_scapy() -> None:
 
     read_count = 0
     for data in damaged_packets():
-        received = parsed_packet(data)
+        received = parse_packet(data)
         if received is None:
             continue
         is_ipv4 = data[0] >> 4 == 4

@@ -43,15 +43,15 @@ def status(*alive: bool) -> dict[str, Any]:
     ],
 )
 def test_doctor_judges_the_states_of_the_paths(tunnel: Tunnel, answer: dict[str, Any] | None, found: Status) -> None:
-    (finding,) = doctor.running([tunnel], answer)
+    (finding,) = doctor.check_paths([tunnel], answer)
     assert finding.status is found
     assert found is Status.OK or (finding.why and finding.remedy)
     assert ("lte" in finding.text) == (answer == status(True, False))
 
 
 def test_doctor_judges_the_port_of_the_program(tunnel: Tunnel) -> None:
-    assert doctor.program(tunnel, {51820}).status is Status.OK
-    assert doctor.program(tunnel, {1194}).status is Status.WARN
+    assert doctor.check_program(tunnel, {51820}).status is Status.OK
+    assert doctor.check_program(tunnel, {1194}).status is Status.WARN
 
 
 @pytest.mark.parametrize("answer", [b"", b'{"tunnels": [{"na', b"[" * 100_000, b"[]"])

@@ -71,7 +71,7 @@ class Network:
             index, peer_index = index_of(DEVICE), index_of(_PEER_DEVICE)
             # ARP is not needed: packets are redirected before they need a link-layer address.
             self._route.link("set", index=index, flags=_IFF_NOARP, change=_IFF_NOARP)
-            # With this, the kernel splits bundles of packets (UDP GSO) before they reach the device's other end.
+            # With this limit, the kernel splits bundles of packets (UDP GSO) before they reach the device's other end.
             self._route.link("set", index=index, gso_max_segs=1)
             self._set_addresses(index, peer_index)
         except NetlinkError as error:
@@ -104,7 +104,7 @@ class Network:
                 self._route.link("del", index=found[0])
 
     def route_far_ends(self, version: int) -> None:
-        """Route packets to the addresses that represent relays to the device. One rule suffices for all of them. Raises
+        """Let packets whose destination represents a relay go to the device. One rule suffices for all relays. Raises
         KernelError."""
         base, length = (_FAR_4, 22) if version == 4 else (_FAR_6, 118)
         family = socket.AF_INET if version == 4 else socket.AF_INET6
@@ -114,7 +114,7 @@ class Network:
     def repair(self, index: int) -> None:
         """Restore rules and routes that other programs (such as systemd-networkd) removed. Raises KernelError."""
         if index_of(DEVICE) != index:
-            raise KernelError(f"{DEVICE} is another device now")
+            raise KernelError(f"{DEVICE} was replaced by another device")
         try:
             self._set_addresses(index, index_of(_PEER_DEVICE))
         except NetlinkError as error:
@@ -123,7 +123,7 @@ class Network:
             self._add(rule)
 
     def _set_addresses(self, index: int, peer_index: int) -> None:
-        """Set both devices up, and set addresses and routes. Raises NetlinkError."""
+        """Bring both devices up, and set addresses and routes. Raises NetlinkError."""
         for each in (index, peer_index):
             self._route.link("set", index=each, state="up")
         for address in ADDRESSES:

@@ -99,7 +99,7 @@ class Receiver:
         """Return at most *limit* waiting messages. Raises KernelError if the interface has been removed."""
         found: list[Received] = []
         now = time.monotonic_ns()
-        ahead = time.time_ns() - now
+        clock_offset = time.time_ns() - now
         for _ in range(limit):
             try:
                 data, ancillary, _, _ = self._socket.recvmsg(_MAX_PACKET, _ANCILLARY)
@@ -107,24 +107,24 @@ class Receiver:
                 break
             except OSError as error:
                 raise KernelError(f"receive on {self.interface}: {error.strerror}") from error
-            if (received := parsed_packet(data)) is not None:
-                found.append(Received(received.ends, received.payload, _time_of(ancillary, ahead, now)))
+            if (received := parse_packet(data)) is not None:
+                found.append(Received(received.ends, received.payload, _time_of(ancillary, clock_offset, now)))
         return found
 
 
-def _time_of(ancillary: Sequence[tuple[int, int, bytes]], ahead: int, now: int) -> int:
-    """Return the kernel's time stamp in the monotonic clock, or *now* if there is no plausible time stamp. *ahead*:
-    wall clock minus monotonic clock, nanoseconds."""
+def _time_of(ancillary: Sequence[tuple[int, int, bytes]], clock_offset: int, now: int) -> int:
+    """Return the kernel's time stamp in the monotonic clock, or *now* if there is no plausible time stamp.
+    *clock_offset*: wall clock minus monotonic clock, nanoseconds."""
     for _, kind, data in ancillary:
         if kind == _SO_TIMESTAMPNS and len(data) == _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack(data)
-            received_at: int = seconds * 1_000_000_000 + nanoseconds - ahead
+            received_at: int = seconds * 1_000_000_000 + nanoseconds - clock_offset
             if now - _PLAUSIBLE_WAIT < received_at <= time.monotonic_ns():
                 return received_at
     return now
 
 
-def parsed_packet(data: bytes) -> Received | None:
+def parse_packet(data: bytes) -> Received | None:
     """Return the UDP payload of an IP packet, with its ends as the receiver sees them; None if *data* is not a whole
     UDP packet."""
     if len(data) < 28:
@@ -163,10 +163,10 @@ class Sender:
         self._classes = {4: 0, 6: 0}
         try:
             for family in (socket.AF_INET, socket.AF_INET6):
-                opened = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
-                self._sockets[4 if family == socket.AF_INET else 6] = opened
-                opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
-                opened.setblocking(False)
+                raw_socket = socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW)
+                self._sockets[4 if family == socket.AF_INET else 6] = raw_socket
+                raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
+                raw_socket.setblocking(False)
         except OSError as error:
             self.close()
             raise KernelError(f"send on {interface}: {error.strerror}") from error
@@ -178,13 +178,13 @@ class Sender:
     def send(self, ends: Ends, payload: bytes, class_id: int) -> None:
         """Send *payload* in an HTB class. A packet that cannot be sent counts as lost."""
         fixed = _fixed_parts(ends)
-        opened = self._sockets[fixed.version]
+        raw_socket = self._sockets[fixed.version]
         with suppress(OSError):
             if class_id != self._classes[fixed.version]:
                 # A probe must wait in the queue of the tunnel's class. Handles from 8000:0 on do not fit a C int.
-                opened.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, struct.pack("=I", class_id))
+                raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, struct.pack("=I", class_id))
                 self._classes[fixed.version] = class_id
-            opened.sendmsg([packet_of(ends, payload)], [fixed.ancillary], 0, (fixed.to, 0))
+            raw_socket.sendmsg([packet_of(ends, payload)], [fixed.ancillary], 0, (fixed.to, 0))
 
 
 class _FixedParts(NamedTuple):

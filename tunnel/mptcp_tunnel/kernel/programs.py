@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 PROGRAMS: Final = Path(__file__).parent / "programs"
 SPLITTER, JOINER, IP_JOINER = "mptcp_split", "mptcp_join", "mptcp_join_ip"
 _BYTE_TIME_SHIFT: Final = 10
-ROOM: Final = 100_000_000
+MAX_VIRTUAL_QUEUE: Final = 100_000_000
 """Maximum length of a path's virtual queue, nanoseconds. A path with a longer queue is used only if all other paths
 also have longer queues."""
 _END = struct.Struct("=16sHH")
@@ -44,10 +44,9 @@ STATE_HEAD = struct.Struct("=QQ")
 _SETTINGS = struct.Struct("=I8s8192s")
 _INGRESS, _EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
 """Parents of filters at a clsact qdisc (linux/pkt_sched.h)."""
-_WITH_ETHERNET = (1, 772)
+_ETHERNET_TYPES = (1, 772)
 """ARPHRD_ETHER and the loopback device (linux/if_arp.h): their packets begin with an Ethernet header."""
-_ALL = 3
-"""ETH_P_ALL."""
+_ETH_P_ALL = 3
 _PREFERENCE: Final = 7
 """Preference (prio) of the tunnel's filters."""
 
@@ -71,7 +70,7 @@ def _packed_hop(next_hop: Address) -> bytes:
 def _packed_path(path: PathState, share: float | None) -> bytes:
     """Return struct path. *share*: the path's fixed share of the bytes; None if its rate determines the share."""
     byte_time = round((8e9 / path.rate if share is None else 1 / share) * (1 << _BYTE_TIME_SHIFT))
-    numbers = path.interface, path.alive, path.class_id, byte_time, path.delay, ROOM, path.queue
+    numbers = path.interface, path.alive, path.class_id, byte_time, path.delay, MAX_VIRTUAL_QUEUE, path.queue
     return _PATH.pack(packed_ends(path.outside), _packed_hop(path.next_hop), *numbers)
 
 
@@ -88,7 +87,7 @@ class Programs:
         self._last_counters: dict[int, tuple[bytes, tuple[PathCounters, ...]]] = {}
         """For each tunnel, the last value read from the map, and the counters in it."""
         self._places: dict[Ends, tuple[int, int]] = {}
-        self._hooks: set[int] = set()
+        self._own_clsact: set[int] = set()
         """Interfaces to which the tunnel added a clsact qdisc."""
         bits = bytearray(1 << 13)
         for port in ports:
@@ -119,7 +118,7 @@ class Programs:
         for interface, parent in self._attached:
             self._command("del-filter", interface, parent)
         self._attached.clear()
-        for interface in self._hooks:
+        for interface in self._own_clsact:
             if not self._program_names(interface, _INGRESS) + self._program_names(interface, _EGRESS):
                 with suppress(NetlinkError):
                     self._route.tc("del", "clsact", interface)
@@ -138,7 +137,7 @@ class Programs:
             (link,) = self._route.get_links(uplink)
         except NetlinkError as error:
             raise KernelError(f"read interface {uplink}: {reason(error)}") from error
-        has_header = link["ifi_type"] in _WITH_ETHERNET
+        has_header = link["ifi_type"] in _ETHERNET_TYPES
         self._attach(uplink, _INGRESS, JOINER if has_header else IP_JOINER)
 
     def repair(self) -> None:
@@ -188,9 +187,9 @@ class Programs:
     def counters(self, number: int) -> tuple[PathCounters, ...]:
         """Return the counters of each path of a tunnel. Raises KernelError."""
         value = self._bpf.lookup(self.states, _NUMBER.pack(number))
-        before = self._last_counters.get(number)
-        if before is not None and before[0] == value:
-            return before[1]  # the usual case with a thousand tunnels
+        last = self._last_counters.get(number)
+        if last is not None and last[0] == value:
+            return last[1]  # the usual case with a thousand tunnels
         paths = PATH_STATE.iter_unpack(value[STATE_HEAD.size :])
         found = tuple(PathCounters(*each[1:]) for each in paths)
         self._last_counters[number] = value, found
@@ -200,12 +199,12 @@ class Programs:
         was_attached = program in self._program_names(interface, parent)  # by a daemon that was killed
         try:
             self._route.tc("add", "clsact", interface)
-            self._hooks.add(interface)
+            self._own_clsact.add(interface)
         except NetlinkError as error:
             if error.code != errno.EEXIST:
                 raise KernelError(f"add clsact to interface {interface}: {reason(error)}") from error
             if was_attached:
-                self._hooks.add(interface)
+                self._own_clsact.add(interface)
                 self._command("del-filter", interface, parent)
         self._command(
             "add-filter", interface, parent, fd=self.descriptors[program], name=program, direct_action=True, classid=1
@@ -222,7 +221,9 @@ class Programs:
 
     def _command(self, command: str, interface: int, parent: int, **options: Any) -> None:
         try:
-            self._route.tc(command, "bpf", interface, ":1", parent=parent, prio=_PREFERENCE, protocol=_ALL, **options)
+            self._route.tc(
+                command, "bpf", interface, ":1", parent=parent, prio=_PREFERENCE, protocol=_ETH_P_ALL, **options
+            )
         except NetlinkError as error:
             if command != "del-filter":
                 raise KernelError(f"attach {options['name']} to interface {interface}: {reason(error)}") from error

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Return how far `number` is ahead of `base`; negative if it is before it. */
+/* Return how far `number` is ahead of `base`; negative if `number` is before `base`. */
 static int ahead(uint16_t number, uint16_t base)
 {
     return (int16_t)(number - base);
@@ -28,7 +28,7 @@ static void hold(struct order *order, uint16_t place, uint32_t packet, uint64_t 
     order->count++;
 }
 
-static void drop(struct order *order, struct held *held)
+static void unlink_held(struct order *order, struct held *held)
 {
     order->held[held->before].after = held->after;
     order->held[held->after].before = held->before;
@@ -49,7 +49,7 @@ static void release_run(struct order *order, release_fn release, void *context)
     struct held *held;
 
     while ((held = &order->held[order->next % WINDOW])->in_use) {
-        drop(order, held);
+        unlink_held(order, held);
         advance(order);
         release(context, held->packet);
     }
@@ -67,7 +67,7 @@ static void skip(struct order *order, release_fn release, void *context)
 static bool is_lost(const struct order *order, uint64_t now)
 {
     for (unsigned path = 0; path < PATHS; path++)
-        if (order->paths[path].seen && now - order->paths[path].seen < ACTIVE_NS &&
+        if (order->paths[path].last_arrival && now - order->paths[path].last_arrival < ACTIVE_NS &&
             ahead(order->paths[path].newest, order->next) <= 0)
             return false;
     return true;
@@ -88,7 +88,7 @@ void order_accept(struct order *order, uint16_t number, unsigned path, uint32_t 
         distance = 0;
     }
     if (path < PATHS) {
-        order->paths[path].seen = now;
+        order->paths[path].last_arrival = now;
         order->paths[path].newest = number;
     }
     held = &order->held[number % WINDOW];
@@ -106,10 +106,10 @@ uint64_t order_expire(struct order *order, uint64_t now, release_fn release, voi
 {
     while (order->count) {
         /* The packet that was held longest is not always the next one to release. */
-        uint64_t first = order->held[order->held[HEAD].after].arrived;
+        uint64_t oldest = order->held[order->held[HEAD].after].arrived;
 
-        if (now - first < order->patience)
-            return first + order->patience;
+        if (now - oldest < order->patience)
+            return oldest + order->patience;
         skip(order, release, context);
     }
     return 0;

@@ -13,7 +13,7 @@
 #define WINDOW 1024 /* how far ahead of `next` a packet may be held; a packet further ahead resets the order */
 #define HEAD WINDOW /* index of the list's sentinel, before the first and after the last held packet */
 #define PATHS 8
-#define ACTIVE_NS 1000000000ULL /* ns since its latest packet in which a path counts as active */
+#define ACTIVE_NS 1000000000ULL /* a path counts as active for this time after its latest packet */
 
 struct held {
     uint64_t arrived;
@@ -26,9 +26,9 @@ struct order {
     uint16_t next; /* number to release next */
     uint16_t count; /* packets held */
     bool started;
-    uint64_t patience; /* ns that a packet is held at most */
+    uint64_t patience; /* maximum time for which a packet is held, ns */
     struct {
-        uint64_t seen; /* time of the path's latest packet; 0: none yet */
+        uint64_t last_arrival; /* time of the path's latest packet; 0: none yet */
         uint16_t newest; /* number of the path's latest packet */
     } paths[PATHS];
     struct held held[WINDOW + 1];
@@ -43,7 +43,7 @@ void order_begin(struct order *order, uint64_t patience);
 void order_accept(struct order *order, uint16_t number, unsigned path, uint32_t packet, uint64_t now,
                   release_fn release, void *context);
 
-/* Release the packets held long enough; return when to call again, 0 if none is held. */
+/* Release the packets that were held long enough; return when to call again, 0 if none is held. */
 uint64_t order_expire(struct order *order, uint64_t now, release_fn release, void *context);
 
 #endif

@@ -25,13 +25,13 @@
 #define MESSAGE_BYTES 512 /* the kernel copies only the headers */
 #define HEADER_BYTES 64
 #define MAX_QUEUED 4096 /* packets that wait for a verdict */
-/* ns after a batch, in which packets accumulate: a wake-up costs more than a packet. It exceeds 2 ms, so that the
- * acknowledgements of a download do not look like one train, which ends the slow start of cubic (tcp_cubic.c) before the
- * download uses the second path. */
+/* Pause after a batch, ns, in which packets accumulate, because a wake-up costs more than a packet. It exceeds 2 ms, so
+ * that the acknowledgements of a download do not look like one train, which ends the slow start of cubic (tcp_cubic.c)
+ * before the download uses the second path. */
 #define PAUSE 3000000ULL
-#define BURST 16 /* after more packets, the pause is a third: the receiver's buffer must hold what accumulates */
+#define BURST 16 /* after more packets, the pause is a third, because the receiver's buffer must hold all of them */
 #define UNORDERED 0 /* number of a packet that is never held (kernel/programs/tunnel.h) */
-#define PATIENCE 50000000ULL /* ns, for a tunnel without a line on stdin */
+#define PATIENCE 50000000ULL /* ns that packets of a tunnel without a line on stdin are held */
 
 struct end {
     uint8_t address[16]; /* IPv4 mapped into IPv6 */
@@ -77,8 +77,7 @@ static void flush_verdicts(void)
     verdict_bytes = 0;
 }
 
-/* Append an attribute to a message. */
-static void put(struct nlmsghdr *message, uint16_t type, const void *data, size_t bytes)
+static void append_attribute(struct nlmsghdr *message, uint16_t type, const void *data, size_t bytes)
 {
     struct nlattr *attribute = (void *)((char *)message + NLMSG_ALIGN(message->nlmsg_len));
 
@@ -88,12 +87,12 @@ static void put(struct nlmsghdr *message, uint16_t type, const void *data, size_
     message->nlmsg_len = (uint32_t)(NLMSG_ALIGN(message->nlmsg_len) + NLA_ALIGN(attribute->nla_len));
 }
 
-static struct nlmsghdr *begin(void *at, uint16_t type, uint16_t flags)
+static struct nlmsghdr *begin_message(void *buffer, uint16_t type, uint16_t flags)
 {
-    struct nlmsghdr *message = at;
+    struct nlmsghdr *message = buffer;
     struct nfgenmsg *header;
 
-    memset(at, 0, NLMSG_SPACE(sizeof(*header)));
+    memset(buffer, 0, NLMSG_SPACE(sizeof(*header)));
     message->nlmsg_len = NLMSG_LENGTH(sizeof(*header));
     message->nlmsg_type = (uint16_t)(NFNL_SUBSYS_QUEUE << 8 | type);
     message->nlmsg_flags = (uint16_t)(NLM_F_REQUEST | flags);
@@ -112,8 +111,8 @@ static void release_packet(void *context, uint32_t packet)
     (void)context;
     if (verdict_bytes + 64 > sizeof(verdicts))
         flush_verdicts();
-    message = begin(verdicts + verdict_bytes, NFQNL_MSG_VERDICT, 0);
-    put(message, NFQA_VERDICT_HDR, &verdict, sizeof(verdict));
+    message = begin_message(verdicts + verdict_bytes, NFQNL_MSG_VERDICT, 0);
+    append_attribute(message, NFQA_VERDICT_HDR, &verdict, sizeof(verdict));
     verdict_bytes += NLMSG_ALIGN(message->nlmsg_len);
 }
 
@@ -165,7 +164,7 @@ static uint16_t number_of(const uint8_t *packet, size_t bytes, struct end *sourc
 /* Release the packets of all flows that were held long enough; return when to call again, 0 if none is held. */
 static uint64_t expire_all(uint64_t now)
 {
-    uint64_t due = 0;
+    uint64_t deadline = 0;
 
     for (unsigned each = 0; each < holding_count;) {
         uint64_t next = order_expire(&holding[each]->order, now, release_packet, NULL);
@@ -175,18 +174,18 @@ static uint64_t expire_all(uint64_t now)
             holding[each] = holding[--holding_count];
             continue;
         }
-        if (!due || next < due)
-            due = next;
+        if (!deadline || next < deadline)
+            deadline = next;
         each++;
     }
-    return due;
+    return deadline;
 }
 
 /* Pass a packet of the queue to its flow's order, or release it if it has no order. */
 static void process_packet(const struct nlmsghdr *message, uint64_t now)
 {
     const struct nlattr *attribute = (const void *)((const char *)NLMSG_DATA(message) + NLMSG_ALIGN(sizeof(struct nfgenmsg)));
-    int left = (int)message->nlmsg_len - (int)NLMSG_SPACE(sizeof(struct nfgenmsg));
+    int remaining = (int)message->nlmsg_len - (int)NLMSG_SPACE(sizeof(struct nfgenmsg));
     const struct nfqnl_msg_packet_hdr *header = NULL;
     const uint8_t *packet = NULL;
     uint32_t mark = 0;
@@ -195,7 +194,7 @@ static void process_packet(const struct nlmsghdr *message, uint64_t now)
     struct end source;
     struct flow *flow;
 
-    while (left >= (int)NLA_HDRLEN && attribute->nla_len >= NLA_HDRLEN && attribute->nla_len <= left) {
+    while (remaining >= (int)NLA_HDRLEN && attribute->nla_len >= NLA_HDRLEN && attribute->nla_len <= remaining) {
         const void *data = (const char *)attribute + NLA_HDRLEN;
 
         switch (attribute->nla_type & NLA_TYPE_MASK) {
@@ -210,7 +209,7 @@ static void process_packet(const struct nlmsghdr *message, uint64_t now)
             bytes = attribute->nla_len - NLA_HDRLEN;
             break;
         }
-        left -= NLA_ALIGN(attribute->nla_len);
+        remaining -= NLA_ALIGN(attribute->nla_len);
         attribute = (const void *)((const char *)attribute + NLA_ALIGN(attribute->nla_len));
     }
     if (!header)
@@ -234,24 +233,24 @@ static void configure(void)
     struct nfqnl_msg_config_cmd bind_queue = {.command = NFQNL_CFG_CMD_BIND};
     struct nfqnl_msg_config_params copy = {.copy_range = htonl(HEADER_BYTES), .copy_mode = NFQNL_COPY_PACKET};
     uint32_t length = htonl(MAX_QUEUED), flags = htonl(NFQA_CFG_F_FAIL_OPEN | NFQA_CFG_F_GSO);
-    struct nlmsghdr *message = begin(buffer, NFQNL_MSG_CONFIG, NLM_F_ACK);
+    struct nlmsghdr *message = begin_message(buffer, NFQNL_MSG_CONFIG, NLM_F_ACK);
     char answer[1024];
-    ssize_t got;
+    ssize_t received;
 
-    put(message, NFQA_CFG_CMD, &bind_queue, sizeof(bind_queue));
+    append_attribute(message, NFQA_CFG_CMD, &bind_queue, sizeof(bind_queue));
     if (send(netlink, buffer, message->nlmsg_len, 0) < 0)
         fail("bind the queue");
-    got = recv(netlink, answer, sizeof(answer), 0);
-    if (got >= (ssize_t)NLMSG_LENGTH(sizeof(int))) {
+    received = recv(netlink, answer, sizeof(answer), 0);
+    if (received >= (ssize_t)NLMSG_LENGTH(sizeof(int))) {
         errno = -*(int *)NLMSG_DATA((struct nlmsghdr *)answer);
         if (errno)
             fail("bind the queue");
     }
-    message = begin(buffer, NFQNL_MSG_CONFIG, 0);
-    put(message, NFQA_CFG_PARAMS, &copy, sizeof(copy));
-    put(message, NFQA_CFG_QUEUE_MAXLEN, &length, sizeof(length));
-    put(message, NFQA_CFG_FLAGS, &flags, sizeof(flags));
-    put(message, NFQA_CFG_MASK, &flags, sizeof(flags));
+    message = begin_message(buffer, NFQNL_MSG_CONFIG, 0);
+    append_attribute(message, NFQA_CFG_PARAMS, &copy, sizeof(copy));
+    append_attribute(message, NFQA_CFG_QUEUE_MAXLEN, &length, sizeof(length));
+    append_attribute(message, NFQA_CFG_FLAGS, &flags, sizeof(flags));
+    append_attribute(message, NFQA_CFG_MASK, &flags, sizeof(flags));
     if (send(netlink, buffer, message->nlmsg_len, 0) < 0)
         fail("configure the queue");
 }
@@ -260,16 +259,16 @@ static void configure(void)
 static bool read_patience(void)
 {
     static char line[256];
-    static size_t used;
-    ssize_t got = read(STDIN_FILENO, line + used, sizeof(line) - 1 - used);
+    static size_t line_bytes;
+    ssize_t received = read(STDIN_FILENO, line + line_bytes, sizeof(line) - 1 - line_bytes);
     char *end, address[64];
     unsigned port;
     unsigned long long microseconds;
 
-    if (got <= 0)
-        return got < 0 && errno == EAGAIN ? false : true;
-    used += (size_t)got;
-    line[used] = 0;
+    if (received <= 0)
+        return received < 0 && errno == EAGAIN ? false : true;
+    line_bytes += (size_t)received;
+    line[line_bytes] = 0;
     while ((end = strchr(line, '\n'))) {
         struct end far_end;
         struct in_addr four;
@@ -285,11 +284,11 @@ static bool read_patience(void)
             valid = valid && inet_pton(AF_INET6, address, far_end.address) == 1;
         if (valid && (flow = flow_of(&far_end)))
             flow->order.patience = microseconds * 1000;
-        used -= (size_t)(end + 1 - line);
-        memmove(line, end + 1, used + 1);
+        line_bytes -= (size_t)(end + 1 - line);
+        memmove(line, end + 1, line_bytes + 1);
     }
-    if (used == sizeof(line) - 1)
-        used = 0;
+    if (line_bytes == sizeof(line) - 1)
+        line_bytes = 0;
     return false;
 }
 
@@ -299,7 +298,7 @@ int main(int count, char **arguments)
     struct mmsghdr messages[BATCH];
     struct iovec pieces[BATCH];
     struct sockaddr_nl local = {.nl_family = AF_NETLINK};
-    int room = 4 << 20;
+    int buffer_bytes = 4 << 20;
     unsigned burst = 0; /* packets since the last pause */
 
     if (count != 2)
@@ -308,46 +307,46 @@ int main(int count, char **arguments)
     netlink = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_NETFILTER);
     if (netlink < 0 || bind(netlink, (struct sockaddr *)&local, sizeof(local)))
         fail("open netlink");
-    setsockopt(netlink, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room));
+    setsockopt(netlink, SOL_SOCKET, SO_RCVBUFFORCE, &buffer_bytes, sizeof(buffer_bytes));
     configure();
     for (int each = 0; each < BATCH; each++) {
         pieces[each] = (struct iovec){buffers[each], MESSAGE_BYTES};
         messages[each] = (struct mmsghdr){.msg_hdr = {.msg_iov = &pieces[each], .msg_iovlen = 1}};
     }
-    for (uint64_t due = 0;;) {
+    for (uint64_t deadline = 0;;) {
         struct pollfd waits[] = {{.fd = netlink, .events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
         uint64_t now = now_ns();
         struct timespec pause = {0};
-        int got = 0;
+        int received = 0;
         bool ended;
 
-        if (due > now)
-            pause = (struct timespec){(time_t)((due - now) / 1000000000), (long)((due - now) % 1000000000)};
-        if (ppoll(waits, 2, due ? &pause : NULL, NULL) < 0 && errno != EINTR)
+        if (deadline > now)
+            pause = (struct timespec){(time_t)((deadline - now) / 1000000000), (long)((deadline - now) % 1000000000)};
+        if (ppoll(waits, 2, deadline ? &pause : NULL, NULL) < 0 && errno != EINTR)
             fail("poll");
         ended = waits[1].revents && read_patience();
         now = now_ns();
         if (waits[0].revents) {
-            got = recvmmsg(netlink, messages, BATCH, MSG_DONTWAIT, NULL);
-            for (int each = 0; each < got; each++) {
+            received = recvmmsg(netlink, messages, BATCH, MSG_DONTWAIT, NULL);
+            for (int each = 0; each < received; each++) {
                 struct nlmsghdr *message = (void *)buffers[each];
 
                 if (message->nlmsg_type == (NFNL_SUBSYS_QUEUE << 8 | NFQNL_MSG_PACKET))
                     process_packet(message, now);
             }
-            burst += got > 0 ? (unsigned)got : 0;
+            burst += received > 0 ? (unsigned)received : 0;
         }
         /* The kernel drops packets that are still in the queue at exit. */
-        due = expire_all(ended ? UINT64_MAX : now);
+        deadline = expire_all(ended ? UINT64_MAX : now);
         flush_verdicts();
         if (ended)
             return 0;
-        if (got > 0 && got < BATCH && (!due || due > now)) {
-            uint64_t left = burst > BURST ? PAUSE / 3 : PAUSE;
+        if (received > 0 && received < BATCH && (!deadline || deadline > now)) {
+            uint64_t pause_ns = burst > BURST ? PAUSE / 3 : PAUSE;
 
-            if (due && due - now < left)
-                left = due - now;
-            nanosleep(&(struct timespec){.tv_nsec = (long)left}, NULL);
+            if (deadline && deadline - now < pause_ns)
+                pause_ns = deadline - now;
+            nanosleep(&(struct timespec){.tv_nsec = (long)pause_ns}, NULL);
             burst = 0;
         }
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later
  *
- * Common to both preload libraries: mptcp_listen.so is built from listen/ and this directory, squid_turns.so from
- * turns/ and this directory. Each works without the other. If both are loaded, squid_turns.so comes first in
+ * Declarations for both preload libraries. mptcp_listen.so is built from listen/ and this directory, squid_turns.so
+ * from turns/ and this directory. Each works without the other. If both are loaded, squid_turns.so comes first in
  * LD_PRELOAD: data that it holds for a connection must reach the kernel before mptcp_listen.so ends the connection.
  *
  * Only the files hooks.c have EXPORTED functions (hooks), which replace functions of the C library. Other functions are

@@ -177,12 +177,12 @@ void hide_from_children(const char *path)
 /* LD_PRELOAD (the first entry) stays in the environment until hide_from_children() removes our libraries from it. */
 void keep_settings(void)
 {
-	static bool kept;
+	static bool is_saved;
 	ssize_t length;
 
-	if (kept)
+	if (is_saved)
 		return;
-	kept = true;
+	is_saved = true;
 	length = readlink("/proc/self/exe", own_program, sizeof own_program - 1);
 	if (length < 0 || stat("/proc/self/exe", &own_program_stat) != 0)
 		length = 0;

@@ -42,7 +42,7 @@
 #define MAX_ACCEPTS 8
 #endif
 
-/* The program must be allowed this number of descriptors for each place, which takes one of them. */
+/* Minimum limit of descriptors per place. A place takes one descriptor. */
 #define DESCRIPTORS_PER_PLACE 16
 
 atomic_bool fair;
@@ -225,7 +225,7 @@ void open_place(int outer, int fd)
 	errno = saved;
 }
 
-int kernel_epoll_ctl(int fd, int what, uint32_t events)
+int kernel_epoll_ctl(int fd, int operation, uint32_t events)
 {
 	struct epoll_event event = { .events = events, .data.fd = fd };
 	int epoll;
@@ -233,7 +233,7 @@ int kernel_epoll_ctl(int fd, int what, uint32_t events)
 	pthread_mutex_lock(&clients_lock);
 	epoll = place_at(fd) != 0 ? clients[place_at(fd)].epoll : event_loop;
 	pthread_mutex_unlock(&clients_lock);
-	return next_epoll_ctl(epoll, what, fd, &event);
+	return next_epoll_ctl(epoll, operation, fd, &event);
 }
 
 void begin_turn(int count)

@@ -104,14 +104,14 @@ int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
 	return process_accepted(fd, next_accept4(fd, address, length, flags), address, length, room);
 }
 
-EXPORTED int epoll_ctl(int epoll, int what, int fd, struct epoll_event *event)
+EXPORTED int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *event)
 {
 	start();
 	if (fair && place_at(fd) != 0)
 		open_place(epoll, fd);
-	if (!has_turns(fd) || epoll != event_loop || (event == NULL && what != EPOLL_CTL_DEL))
-		return next_epoll_ctl(epoll, what, fd, event);
-	return change_registration(what, fd, event);
+	if (!has_turns(fd) || epoll != event_loop || (event == NULL && operation != EPOLL_CTL_DEL))
+		return next_epoll_ctl(epoll, operation, fd, event);
+	return change_registration(operation, fd, event);
 }
 
 /* Store the events that need no request to the kernel, and return their number. They come first, in a separate turn. */

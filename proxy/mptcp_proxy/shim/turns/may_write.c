@@ -9,7 +9,7 @@
  * When the program begins to wait for EPOLLOUT of a descriptor, and the kernel has accepted all of the last write to
  * it, the library promises the event: the program gets it in the next turn, and once more in the turn after it. If the
  * program has not called write(2) by then, or if the kernel accepts only a part, the library waits for the kernel's
- * event as usual. It also does so if a library such as GnuTLS writes for the program: with a full buffer, that library
+ * event as usual. It also waits if a library such as GnuTLS writes for the program: with a full buffer, that library
  * would get EAGAIN, and Squid would end the connection.
  *
  * Promised events continue the work of the last turn. Before the library requests other events from the kernel, clients
@@ -143,17 +143,17 @@ static int set_events(int fd, bool registered, uint32_t events)
 	return result;
 }
 
-int change_registration(int what, int fd, const struct epoll_event *event)
+int change_registration(int operation, int fd, const struct epoll_event *event)
 {
 	int result = -1;
 
 	pthread_mutex_lock(&events_lock);
-	if (what == EPOLL_CTL_ADD && descriptors[fd].interest.registered)
+	if (operation == EPOLL_CTL_ADD && descriptors[fd].interest.registered)
 		errno = EEXIST;
-	else if (what != EPOLL_CTL_ADD && !descriptors[fd].interest.registered)
+	else if (operation != EPOLL_CTL_ADD && !descriptors[fd].interest.registered)
 		/* It was registered before the first client connected, or not at all. */
-		result = kernel_epoll_ctl(fd, what, event == NULL ? 0 : event->events);
-	else if (what == EPOLL_CTL_DEL)
+		result = kernel_epoll_ctl(fd, operation, event == NULL ? 0 : event->events);
+	else if (operation == EPOLL_CTL_DEL)
 		result = set_events(fd, false, 0);
 	else
 		result = set_events(fd, true, event->events);

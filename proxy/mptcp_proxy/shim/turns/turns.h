@@ -27,8 +27,8 @@
  * count as one. A random number decides which clients share, so no client can choose. */
 #define CLIENTS 64
 
-/* Queues of descriptors. PROMISED: the program gets EPOLLOUT for them without a request to the kernel; GIVEN: those of
- * them that had an event in this turn; CHANGED: their registration in the kernel must be updated. */
+/* Queues of descriptors. PROMISED: the program gets EPOLLOUT for them without a request to the kernel. GIVEN: promised
+ * descriptors that had an event in this turn. CHANGED: their registration in the kernel must be updated. */
 enum queue { PROMISED, GIVEN, CHANGED, QUEUES };
 
 struct joined;
@@ -98,7 +98,7 @@ void leave_place(int fd);
 void open_place(int outer, int fd);
 
 /* Call epoll_ctl(2) for *fd* with its client's epoll, or with the event loop's if it has no client. */
-int kernel_epoll_ctl(int fd, int what, uint32_t events);
+int kernel_epoll_ctl(int fd, int operation, uint32_t events);
 
 /* Begin a turn, for which the event loop's epoll returned *count* events. */
 void begin_turn(int count);
@@ -120,7 +120,7 @@ int add_accepts(struct epoll_event *events, int others, int count, int max);
 extern pthread_mutex_t events_lock;
 
 /* Without the lock: replacement of epoll_ctl(2) for *fd* with the event loop's epoll. */
-int change_registration(int what, int fd, const struct epoll_event *event);
+int change_registration(int operation, int fd, const struct epoll_event *event);
 
 static inline bool waits_to_write(int fd)
 {

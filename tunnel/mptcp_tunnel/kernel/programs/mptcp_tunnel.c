@@ -88,7 +88,7 @@ static inline __attribute__((always_inline)) __u64 difference(const __u32 *befor
     return sum;
 }
 
-static inline __attribute__((always_inline)) __u32 folded(__u64 sum)
+static inline __attribute__((always_inline)) __u32 fold(__u64 sum)
 {
     sum = (sum & 0xffffffff) + (sum >> 32);
     return sum + (sum >> 32);
@@ -135,20 +135,20 @@ static inline __attribute__((always_inline)) int rewrite(struct __sk_buff *packe
             __u32 from, to;
             __u16 ports[2]; /* directly after the addresses */
         } after = {from->address[3], to->address[3], {from->port, to->port}};
-        __u32 at = headers->network + __builtin_offsetof(struct iphdr, check), numbers;
+        __u32 ip_checksum = headers->network + __builtin_offsetof(struct iphdr, check), correction;
         __u16 fragment = headers->incoming ? headers->fragment : headers->fragment | NETWORK16(DONT_FRAGMENT);
         __u16 words[2] = {number, fragment};
 
         sum = difference(&from_before->address[3], &after.from, 1) + difference(&to_before->address[3], &after.to, 1);
-        numbers = folded(sum + (__u16)~number_before + number + (__u16)~headers->fragment + fragment);
-        if (replace_network_checksum(packet, at, 0, numbers, 0) ||
+        correction = fold(sum + (__u16)~number_before + number + (__u16)~headers->fragment + fragment);
+        if (replace_network_checksum(packet, ip_checksum, 0, correction, 0) ||
             store_bytes(packet, headers->network + __builtin_offsetof(struct iphdr, saddr), &after, sizeof(after), 0))
             return -1;
         if ((number != number_before || fragment != headers->fragment) &&
             store_bytes(packet, headers->network + __builtin_offsetof(struct iphdr, id), words, sizeof(words), 0))
             return -1;
     }
-    if (replace_transport_checksum(packet, checksum, 0, folded(sum), BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0))
+    if (replace_transport_checksum(packet, checksum, 0, fold(sum), BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0))
         return -1;
     /* A checksum that the device will complete covers only the addresses so far. */
     if (ports == ports_before)
@@ -163,16 +163,16 @@ struct load {
     __u32 light;
 };
 
-/* Choose the path with the least cost in the tunnel's mode. Each path has a virtual queue. In MODE_SPILL, a path whose
+/* Choose the path with the lowest cost in the tunnel's mode. Each path has a virtual queue. In MODE_SPILL, a path whose
  * queue has room is better than any path whose queue is full. The queue is the longer of the virtual queue and the
  * queue that the last probe found, because rates are never exact; for a light packet the whole delay counts. In
- * MODE_WEIGHTS, queues are in bytes / share (start-time fair queueing), so that a path that was dead gets no more than
+ * MODE_WEIGHTS, queues are in bytes / share (start-time fair queueing), so that a path that was dead gets at most
  * its share when it is alive again. A copy avoids the path in cb[1]. */
 static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *tunnel, struct state *state,
                                                           const struct load *load)
 {
     __u64 time = now_ns(), now = tunnel->mode == MODE_WEIGHTS ? state->clock : time;
-    __u64 least = ~0ULL, least_done = 0;
+    __u64 min_cost = ~0ULL, chosen_done = 0;
     __u32 chosen;
 
     /* The chosen path is in cb[0], because the verifier would check the rest of the program for each value of a local
@@ -196,7 +196,7 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
         } else if (tunnel->mode == MODE_ORDER) {
             cost = start - now > tunnel->tau ? NO_ROOM + done : each;
         } else {
-            __u64 standing = tunnel->probed + path->queue, begin = start > standing ? start : standing;
+            __u64 measured_end = tunnel->probed + path->queue, begin = start > measured_end ? start : measured_end;
 
             if (load->light)
                 cost = begin + path->delay;
@@ -205,19 +205,19 @@ static inline __attribute__((always_inline)) __u32 choose(const struct tunnel *t
             if (start - now > path->room)
                 cost += NO_ROOM;
         }
-        if (cost < least) {
-            least = cost;
-            least_done = done;
+        if (cost < min_cost) {
+            min_cost = cost;
+            chosen_done = done;
             load->packet->cb[0] = each;
         }
     }
     chosen = load->packet->cb[0];
     if (chosen < MAX_PATHS) {
-        if (tunnel->queue && !load->light && least_done > now + tunnel->queue && time - tunnel->probed < SILENT)
+        if (tunnel->queue && !load->light && chosen_done > now + tunnel->queue && time - tunnel->probed < SILENT)
             return MAX_PATHS;
-        state->paths[chosen].next_free = least_done;
+        state->paths[chosen].next_free = chosen_done;
         if (tunnel->mode == MODE_WEIGHTS)
-            state->clock = least;
+            state->clock = min_cost;
     }
     return chosen;
 }

@@ -67,7 +67,7 @@ struct path {
     struct redirection next;
     __u32 interface;         /* index of the uplink; 0: the path does not exist */
     __u32 alive;
-    __u32 class; /* HTB class on that interface, major and minor number; 0: the interface's own choice */
+    __u32 class; /* HTB class on that interface, major and minor number; 0: its qdisc chooses the class */
     __u64 byte_time; /* ns / 1024 per byte; in MODE_WEIGHTS, 1024 / the path's share */
     __u64 delay;     /* ns in excess of the path with the smallest delay */
     __u64 room;      /* ns that its virtual queue may hold */
@@ -77,11 +77,11 @@ struct path {
 struct tunnel {
     struct ends inside;
     __u64 tau;       /* ns */
-    __u64 queue;     /* ns that a path's virtual queue may hold before packets that are not light are dropped; 0: none */
+    __u64 queue;     /* ns; if a path's virtual queue is longer, packets that are not light are dropped; 0: no limit */
     __u64 probed;    /* ns, CLOCK_MONOTONIC: when the daemon wrote this */
     __u32 mode;      /* enum mode */
     __u32 duplicate; /* whether light packets are sent on two paths */
-    __u64 count;     /* of paths; reading the unused ones would cost a cache miss each */
+    __u64 count;     /* number of paths; a read of an unused path would cost a cache miss */
     struct path paths[MAX_PATHS];
 };
 
