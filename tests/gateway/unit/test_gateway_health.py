@@ -16,7 +16,7 @@ from mptcp_gateway.health import (
     MAX_CHANGES,
     MAX_FAILURES,
     MIN_ANSWERS,
-    MIN_SECONDS,
+    MIN_TRIAL_SECONDS,
     SUSPECT_SECONDS,
     HealthWatch,
 )
@@ -98,7 +98,7 @@ def test_silent_uplink_is_dead_once_another_has_answered() -> None:
     assert list(watch.begin_due_trials(now, BOTH)) == [LTE], "the other way is tried at once"
     answer(watch, LTE, GOOD, now + 0.1)
     assert watch.find_dead(now + 0.1) == [], "the parent may answer the second SYN"
-    assert watch.find_dead(SUSPECT_SECONDS + MIN_SECONDS) == [DSL]
+    assert watch.find_dead(SUSPECT_SECONDS + MIN_TRIAL_SECONDS) == [DSL]
     assert watch.verdicts[DSL] is Verdict.DEAD
     assert not answer(watch, DSL, DEAD, 6)
 
