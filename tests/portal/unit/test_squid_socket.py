@@ -18,12 +18,12 @@ from mptcp_portal import netlink, own_connection
 from mptcp_portal.check_report import KernelView
 from mptcp_portal.netlink import Ends, MptcpSocket, mptcp_connections, tcp_inodes
 from mptcp_portal.own_connection import kernel_view
-from mptcp_portal.squid_socket import HEADER, LINE, OldHeaderError, client_ends, endpoint, is_squid
+from mptcp_portal.squid_socket import HEADER, SQUID_CONF_LINE, OldHeaderError, client_ends, endpoint, is_squid
 
 
 def test_line_named_in_the_journal_is_in_the_shipped_squid_conf() -> None:
     conf = Path(__file__).parents[3] / "conf" / "squid.conf"
-    assert LINE in conf.read_text().splitlines()
+    assert SQUID_CONF_LINE in conf.read_text().splitlines()
 
 
 PROXY_END = "10.77.8.2 3128"
