@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_throttler import World
 
-from mptcp_console.health import RECENT, Health
+from mptcp_console.health import RECENT_SECONDS, Health
 from mptcp_console.overviews import policy_page
 
 NOW = 1_795_000_000.0
@@ -57,10 +57,10 @@ def test_lasting_fault_is_reported_until_it_ends() -> None:
 def test_loss_is_reported_for_a_minute(lost: dict[str, int], expected: str) -> None:
     health = Health()
     assert health.update(summary(counters=counters())) == []
-    for second in (1.0, 30.0, RECENT):
+    for second in (1.0, 30.0, RECENT_SECONDS):
         (text,) = health.update(summary(NOW + second, counters=counters(**lost)))
         assert text.startswith(expected)
-    assert health.update(summary(NOW + RECENT + 2, counters=counters(**lost))) == []
+    assert health.update(summary(NOW + RECENT_SECONDS + 2, counters=counters(**lost))) == []
 
 
 def test_losses_before_the_first_summary_are_not_reported() -> None:

@@ -18,7 +18,7 @@ from mptcp_console.watch import (
     MAX_WATCHERS,
     UNWATCHED_SECONDS,
     WATCHED_SECONDS,
-    TooMany,
+    TooManyWatchers,
     Watch,
 )
 
@@ -121,7 +121,7 @@ def test_number_of_viewers_is_bounded(site: Site) -> None:
         contexts = [site.watch.watching() for _ in range(MAX_WATCHERS)]
         for each in contexts:
             each.__enter__()
-        with pytest.raises(TooMany), site.watch.watching():
+        with pytest.raises(TooManyWatchers), site.watch.watching():
             pass
         contexts[0].__exit__(None, None, None)
         with site.watch.watching():

@@ -185,9 +185,9 @@ def apt_works(site: Site) -> bool:
 def segments_work(site: Site) -> bool:
     """Download a video: one connection with several requests."""
     urls = [f"https://{SITE}/segment{number}" for number in range(8)]
-    into = [word for _ in urls for word in ("-o", "/dev/null")]
-    form = "%{num_connects} %{size_download}\\n"
-    output = site.output("curl", "-sSk", "--http1.1", "-w", form, *into, *urls).split("\n")[:-1]
+    output_options = [word for _ in urls for word in ("-o", "/dev/null")]
+    output_format = "%{num_connects} %{size_download}\\n"
+    output = site.output("curl", "-sSk", "--http1.1", "-w", output_format, *output_options, *urls).split("\n")[:-1]
     return output == ["1 1000000", *["0 1000000"] * 7]
 
 

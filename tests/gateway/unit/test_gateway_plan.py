@@ -58,25 +58,25 @@ def test_plan_routes_each_address_to_its_own_device(state: dict[Way, tuple[bool,
             [each.network] if each.network else []
         )
     for version in (4, 6):
-        of_version = [way for way in found if way.version == version]
+        ways_of_version = [way for way in found if way.version == version]
         chosen = best(ORDER, verdicts, version)
-        assert (chosen is None) is (not of_version), "connections begin on a way if one exists"
+        assert (chosen is None) is (not ways_of_version), "connections begin on a way if one exists"
         defaults = [each for each in plan.routes if (each.table, each.version) == (BEST_TABLE, version)]
         # Only packets to a parent use this table.
-        to = {rule.destination for rule in plan.rules if rule.table == BEST_TABLE and rule.version == version}
-        assert to == ({each for each in PARENTS if each.version == version} if of_version else set())
+        parents = {rule.destination for rule in plan.rules if rule.table == BEST_TABLE and rule.version == version}
+        assert parents == ({each for each in PARENTS if each.version == version} if ways_of_version else set())
         if chosen is None:
             assert defaults == []
             continue
-        keys = [(RANK.index(verdicts[way]), ORDER.index(way.uplink)) for way in of_version]
+        keys = [(RANK.index(verdicts[way]), ORDER.index(way.uplink)) for way in ways_of_version]
         assert (RANK.index(verdicts[chosen]), ORDER.index(chosen.uplink)) == min(keys)
         assert [each.index for each in defaults] == [found[chosen].index]
     assert all(rule.source is not None or rule.destination in PARENTS for rule in plan.rules)
     carrying = []
     for way in (way for way in WAYS if way in found):
         peers = [verdicts[each] for each in found if each.version == way.version]
-        lost = not {Verdict.GOOD, Verdict.UNTRIED} & set(peers)
-        if verdicts[way] in (Verdict.GOOD, Verdict.UNTRIED) or (lost and verdicts[way] is Verdict.DEAD):
+        has_no_good_way = not {Verdict.GOOD, Verdict.UNTRIED} & set(peers)
+        if verdicts[way] in (Verdict.GOOD, Verdict.UNTRIED) or (has_no_good_way and verdicts[way] is Verdict.DEAD):
             carrying.append(Endpoint(found[way].address, found[way].device))
     assert plan.endpoints == set(carrying[:MAX_ENDPOINTS])
 
