@@ -20,9 +20,9 @@ async function pass(context, seconds) {
 class Page extends EventTarget {
   hidden = false;
 
-  /** @param {boolean} isSeen */
-  show(isSeen) {
-    this.hidden = !isSeen;
+  /** @param {boolean} isVisible */
+  show(isVisible) {
+    this.hidden = !isVisible;
     this.dispatchEvent(new Event("visibilitychange"));
   }
 }
@@ -79,12 +79,12 @@ test("no run begins while another one lasts", async context => {
   assert.deepEqual(starts, [0, 5000]);
 });
 
-test("no run begins while none is wanted", async context => {
-  let isSeen = true;
-  const {runs, poller} = countRuns(context, {isActive: () => isSeen});
+test("an inactive poller begins no run", async context => {
+  let isVisible = true;
+  const {runs, poller} = countRuns(context, {isActive: () => isVisible});
   await poller.runNow();
   poller.runSoon();
-  isSeen = false;
+  isVisible = false;
   await pass(context, 5);
   poller.runSoon();
   await pass(context, 5);

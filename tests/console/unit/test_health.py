@@ -37,11 +37,11 @@ def test_healthy_throttler_has_no_faults() -> None:
 def test_lasting_fault_is_reported_until_it_ends() -> None:
     """Defect: no page showed that an interface was not captured, or that the ledger could not be written."""
     health = Health()
-    wrong: dict[str, Any] = {"captures": {"wan0": False, "wan1": True}, "ledger_error": "ledger l: disk full"}
+    faulty: dict[str, Any] = {"captures": {"wan0": False, "wan1": True}, "ledger_error": "ledger l: disk full"}
     for second in (0, 600):
-        captured, written = health.update(summary(NOW + second, **wrong))
-        assert captured.startswith("Nothing is captured on wan0,")
-        assert written.startswith("Budget usage cannot be saved to disk (ledger l: disk full); caps hold")
+        capture_fault, ledger_fault = health.update(summary(NOW + second, **faulty))
+        assert capture_fault.startswith("Nothing is captured on wan0,")
+        assert ledger_fault.startswith("Budget usage cannot be saved to disk (ledger l: disk full); caps hold")
     assert health.update(summary(NOW + 601)) == []
 
 
