@@ -72,8 +72,8 @@ def test_missing_congestion_control_is_logged_and_the_proxy_serves(testbed: Test
     node = testbed["proxy"]
     proxy = start_proxy(node, arguments=("--congestion-control", "nonesuch"))
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
-    got = fetch(testbed["client"], origin.url(FILE), proxy.url(), mptcp=True)
-    assert (got.status, got.sha256) == (200, origin.digests[FILE])
+    download = fetch(testbed["client"], origin.url(FILE), proxy.url(), mptcp=True)
+    assert (download.status, download.sha256) == (200, origin.digests[FILE])
     # Each worker binds its own listener and logs the line once.
     (line,) = {line for line in proxy.process.output().splitlines() if "mptcp_listen" in line}
     assert "no congestion control nonesuch for MPTCP, the host's own is used: No such file" in line

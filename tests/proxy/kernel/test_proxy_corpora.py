@@ -20,7 +20,7 @@ from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.squid import find_squid
 
 pytestmark = pytest.mark.kernel
-QUICK = ("connect_timeout 2 seconds", "forward_timeout 3 seconds", "shutdown_lifetime 0 seconds")
+SHORT_TIMEOUTS = ("connect_timeout 2 seconds", "forward_timeout 3 seconds", "shutdown_lifetime 0 seconds")
 MIN_ROWS = {"open proxy": 80, "malformed": 80, "conformance": 60}
 
 
@@ -121,7 +121,7 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
 def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
     squid = find_squid()
     assert squid is not None
-    # Leave out lines that this version of Squid does not get, because it always behaves as they say.
+    # Leave out the lines that mptcp-proxy omits for this version of Squid, because it always behaves that way.
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(MUTANTS[name], 1)]
     used_lines = {line.text for line in adapt(lines, list(statements(lines, "n")), squid.version).lines}
     mutants = {line: more for line, more in MUTANTS[name].items() if line in used_lines}
@@ -144,7 +144,9 @@ def weaker_configuration(scene: Scene, replacement: Mapping[str, str]) -> Path:
     assert all(shipped.count(line) == 1 for line in replacement)
     config = scene.proxy.directory / "weaker.conf"
     config.write_text(
-        "\n".join([*(replacement.get(each, each) for each in shipped), f"dns_nameservers {ORIGIN}", *QUICK, ""])
+        "\n".join(
+            [*(replacement.get(each, each) for each in shipped), f"dns_nameservers {ORIGIN}", *SHORT_TIMEOUTS, ""]
+        )
     )
     return config
 
@@ -157,7 +159,7 @@ def test_corpus_detects_the_weaker_configuration_of_debian(scene: Scene) -> None
     lines = [each for each in served if not each.startswith(("coredump_dir", "cache_dir"))]
     places = ["pid_filename /run/${service_name}/squid.pid", "cache_log /var/log/${service_name}/cache.log"]
     logs = ["access_log stdio:/var/log/${service_name}/access.log", "pinger_enable off", "netdb_filename none"]
-    config.write_text("\n".join([*lines, *places, *logs, f"dns_nameservers {ORIGIN}", *QUICK, ""]))
+    config.write_text("\n".join([*lines, *places, *logs, f"dns_nameservers {ORIGIN}", *SHORT_TIMEOUTS, ""]))
     with scene.serving(config):
         outcome = scene.try_all(open_proxy.ROWS, wait_for_all=False)
     assert len(outcome.failed) > 50

@@ -164,12 +164,12 @@ FAULTS: dict[str, tuple[bool, list[str], list[str], str]] = {
 @pytest.mark.nightly(except_for=("no route",))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testbed], fault: str) -> None:
-    dev, commands, more, text = FAULTS[fault]
+    dev, commands, added_statements, text = FAULTS[fault]
     testbed = make_testbed(RELAY)
     node = route_by_metric(testbed, dev=dev)
     for command in commands:
         node.run(command.split())
-    statements = [*parents(testbed), *more]
+    statements = [*parents(testbed), *added_statements]
     found = doctor(testbed, *statements)["routes of uplinks"]
     assert (found["status"], found["text"]) == ("fail", text)
 
@@ -181,7 +181,7 @@ def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testb
         neighbours = node.run(["ip", "neighbour", "show", "dev", "wlan0"]).stdout
         return "10.77.8.2 " in neighbours or node.mib()["TcpExtTCPSynRetrans"] > before
 
-    with connection_to_parent(testbed, source="10.77.2.2" if more else ""):
+    with connection_to_parent(testbed, source="10.77.2.2" if added_statements else ""):
         wait_until(unanswered, "a subflow gets no answer")
 
     # Only the operator knows the gateway of a missing route.

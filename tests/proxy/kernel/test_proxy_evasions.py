@@ -147,8 +147,8 @@ def test_rules_with_an_embedded_ipv4_prefix_serve_strangers(
     with with_address(module_testbed, address), serving_with(module_testbed, *rules) as (proxy, complaints):
         assert [text for text in complaints if "100 % of the Internet's IPv4 addresses, embedded as " in text]
         options = ["--interface", address]
-        got = fetch(module_testbed["client"], origin.url("file.bin", family=6), proxy.url(6), options=options)
-        assert got.status == 200
+        download = fetch(module_testbed["client"], origin.url("file.bin", family=6), proxy.url(6), options=options)
+        assert download.status == 200
 
 
 @pytest.mark.parametrize("after", ["", "follow_x_forwarded_for allow clients"])

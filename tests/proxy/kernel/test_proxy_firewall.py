@@ -31,8 +31,8 @@ def test_rules_accept_both_paths_and_block_other_ports(
     node.run(["nft", "-f", str(node.write("firewall.nft", rules))])
     proxy = start_proxy(node)
     before = node.mib()["MPTcpExtMPJoinAckRx"], client.counters()
-    got = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=True)
-    assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+    download = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=True)
+    assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
     assert node.mib()["MPTcpExtMPJoinAckRx"] > before[0]
     for device in ("eth0", "wlan0"):
         assert client.counters()[device].received - before[1][device].received > 1_000_000

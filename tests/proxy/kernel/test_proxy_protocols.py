@@ -95,9 +95,9 @@ with socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(sys.argv[3])) as prox
     def read(size):
         global answer
         while len(answer.partition(b"\\r\\n\\r\\n")[2]) < size:
-            piece = proxy.recv(65536)
-            assert piece, answer
-            answer += piece
+            chunk = proxy.recv(65536)
+            assert chunk, answer
+            answer += chunk
     read(10)
     for number, data in enumerate((b"abcdefghij", b"klmnopqrst"), 2):
         proxy.sendall(data)
@@ -110,8 +110,8 @@ with socket.create_connection((sys.argv[1], 3128), timeout=60) as proxy:
     proxy.sendall(sys.argv[2].encode())
     answer = b""
     try:
-        while piece := proxy.recv(65536):
-            answer += piece
+        while chunk := proxy.recv(65536):
+            answer += chunk
             if sys.argv[3] == "one" and b"\\r\\n\\r\\n" in answer:
                 break
     except TimeoutError:
@@ -197,9 +197,9 @@ def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testb
 
     def duration() -> float:
         # Use a new name each time: for a known name Squid skips the silent address.
-        began = time.monotonic()
+        start_time = time.monotonic()
         assert scene.status(get(f"http://half-dead-{next(numbers)}.known.example:{OK}/")) == 200
-        return time.monotonic() - began
+        return time.monotonic() - start_time
 
     with core.changed(["ip", "neigh", "add", *unused], ["ip", "neigh", "del", *unused]):
         # Squid's timers have a resolution of a second.

@@ -38,7 +38,7 @@ def requests_fail(relayed: Chain) -> bool:
 def test_first_request_uses_a_parent_that_returned(make_testbed: Callable[..., Testbed], workers: int) -> None:
     """Defect: Squid detected that a parent had returned only by sending it a client's request, which was refused."""
     testbed = make_testbed(RELAY)
-    relayed = chain(testbed, more=f"workers {workers}\n")
+    relayed = chain(testbed, appended=f"workers {workers}\n")
     proxy = testbed["proxy"]
     assert get(relayed) == (200, True)
     relayed.parents[0].process.kill_tree()

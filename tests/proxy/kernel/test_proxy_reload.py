@@ -69,8 +69,8 @@ class PausedDownload:
         os.set_blocking(self._output, True)
         digest = hashlib.sha256()
         with open(self._output, "rb") as output:
-            while piece := output.read(1 << 20):
-                digest.update(piece)
+            while chunk := output.read(1 << 20):
+                digest.update(chunk)
         assert self._client.wait(60) == 0, self._client.output()
         assert digest.hexdigest() == self._expected_digest
 
@@ -90,12 +90,12 @@ def test_accepted_reload_lets_a_download_finish(testbed: Testbed, origin: Origin
     new_url = proxy.url().replace("3128", "3129")
     joins = node.mib()["MPTcpExtMPJoinAckRx"]
 
-    def joined() -> bool:
+    def has_joined() -> bool:
         """Return whether a download used both paths: on a busy machine it may end before the second subflow joins."""
         assert fetch(client, origin.url(FILE), new_url, mptcp=True).sha256 == origin.digests[FILE]
         return node.mib()["MPTcpExtMPJoinAckRx"] > joins
 
-    wait_until(joined, "a download through the new port uses both paths", process=proxy.process)
+    wait_until(has_joined, "a download through the new port uses both paths", process=proxy.process)
 
 
 def test_refused_reload_keeps_the_old_settings(testbed: Testbed, origin: Origin) -> None:

@@ -90,8 +90,8 @@ def test_workers_have_the_same_capabilities_as_without_the_library(
         lambda: all_capabilities() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the capability from the start"
     )
     wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}", f"*:{PORT}"}, "both listeners are open")
-    got = fetch(testbed["client"], origin.url("file.bin"), started.url(), mptcp=True)
-    assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+    download = fetch(testbed["client"], origin.url("file.bin"), started.url(), mptcp=True)
+    assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
 
 
 def intercept(testbed: Testbed) -> None:
@@ -151,9 +151,9 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
     settings = write_throttler_config(node, node.write("policy.yaml", POLICY), settings={"listen_ports": [80, 443]})
     throttler = start_throttler(node, settings)
     for scheme in ("http", "https"):
-        begun = time.monotonic()
+        start_time = time.monotonic()
         sizes = received(scheme)
-        assert sizes["eth0"] * 8 < 1.2 * CAP_BITS_PER_SECOND * (time.monotonic() - begun), "the cap is exceeded"
+        assert sizes["eth0"] * 8 < 1.2 * CAP_BITS_PER_SECOND * (time.monotonic() - start_time), "the cap is exceeded"
         assert sizes["wlan0"] > sizes["eth0"]
     throttler.process.stop()
     answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)

@@ -35,22 +35,22 @@ CLIENT = """
 import selectors, socket, sys
 proxy, port, origin, count = sys.argv[1:]
 request = f"GET http://{origin}/file HTTP/1.1\\r\\nHost: {origin}\\r\\n\\r\\n".encode()
-chosen, got, answers, failed = selectors.DefaultSelector(), {}, {}, 0
+selector, received, answers, failed = selectors.DefaultSelector(), {}, {}, 0
 for number in range(int(count)):
     client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
     client.connect((proxy, int(port)))
     client.sendall(request)
-    chosen.register(client, selectors.EVENT_READ)
-    got[client], answers[client] = b"", 0
+    selector.register(client, selectors.EVENT_READ)
+    received[client], answers[client] = b"", 0
 printed = 0
 while True:
-    for key, _ in chosen.select():
+    for key, _ in selector.select():
         client = key.fileobj
-        got[client] += client.recv(65536)
-        head, _, body = got[client].partition(b"\\r\\n\\r\\n")
+        received[client] += client.recv(65536)
+        head, _, body = received[client].partition(b"\\r\\n\\r\\n")
         if len(body) == 1000:
             assert head.startswith(b"HTTP/1.1 200 "), head
-            got[client] = b""
+            received[client] = b""
             answers[client] += 1
             client.sendall(request)
     while printed < min(answers.values()):
@@ -64,23 +64,23 @@ SINGLE_REQUESTS = """
 import json, selectors, socket, sys, time
 proxy, port, origin, count = sys.argv[1:]
 request = f"GET http://{origin}/file HTTP/1.1\\r\\nHost: {origin}\\r\\n\\r\\n".encode()
-chosen, got, answered = selectors.DefaultSelector(), {}, []
+selector, received, answered = selectors.DefaultSelector(), {}, []
 for number in range(int(count)):
     client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
     client.connect((proxy, int(port)))
     client.sendall(request)
-    chosen.register(client, selectors.EVENT_READ)
-    got[client] = b""
+    selector.register(client, selectors.EVENT_READ)
+    received[client] = b""
 print("sent", flush=True)
-while len(answered) < len(got):
-    for key, _ in chosen.select():
+while len(answered) < len(received):
+    for key, _ in selector.select():
         client = key.fileobj
-        got[client] += client.recv(65536)
-        head, _, body = got[client].partition(b"\\r\\n\\r\\n")
+        received[client] += client.recv(65536)
+        head, _, body = received[client].partition(b"\\r\\n\\r\\n")
         if len(body) == 1000:
             assert head.startswith(b"HTTP/1.1 200 "), head
             answered.append(time.monotonic())
-            chosen.unregister(client)
+            selector.unregister(client)
 print(json.dumps(answered))
 """
 

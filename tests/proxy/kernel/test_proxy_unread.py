@@ -41,19 +41,19 @@ time.sleep(3600)
 UPLOAD = """
 import selectors, socket, sys
 proxy, port, origin, count = sys.argv[1:]
-chosen, piece = selectors.DefaultSelector(), bytes(65536)
+selector, chunk = selectors.DefaultSelector(), bytes(65536)
 for number in range(int(count)):
     client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
     client.connect((proxy, int(port)))
     head = f"PUT http://{origin}/{number} HTTP/1.1", "Host: x", "Content-Length: 999999999", "", ""
     client.sendall("\\r\\n".join(head).encode())
     client.setblocking(False)
-    chosen.register(client, selectors.EVENT_WRITE)
+    selector.register(client, selectors.EVENT_WRITE)
 print("all", flush=True)
 while True:
-    for key, _ in chosen.select():
+    for key, _ in selector.select():
         try:
-            key.fileobj.send(piece)
+            key.fileobj.send(chunk)
         except BlockingIOError:
             pass
 """

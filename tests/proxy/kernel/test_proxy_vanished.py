@@ -89,7 +89,7 @@ def tunnel(testbed: Testbed, port: int = PORT) -> list[str]:
 
 
 def test_shipped_configuration_probes_each_subflow_after_a_minute(testbed: Testbed, origin: Origin) -> None:
-    began = time.monotonic()
+    start_time = time.monotonic()
     start(testbed, tunnel(testbed, PROXY_PORT), PROXY_PORT)
     timers: list[int] = []
 
@@ -101,7 +101,7 @@ def test_shipped_configuration_probes_each_subflow_after_a_minute(testbed: Testb
         return len(timers) == 2
 
     wait_until(both_have_timers, "both subflows have the timer")
-    elapsed = time.monotonic() - began
+    elapsed = time.monotonic() - start_time
     assert all(60 - elapsed - 2 <= seconds <= 60 for seconds in timers), (timers, elapsed)
 
 
