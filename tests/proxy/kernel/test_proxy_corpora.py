@@ -32,7 +32,7 @@ def scene(make_module_testbed: Callable[..., Testbed], require: Callable[..., No
 
 @pytest.fixture(scope="class")
 def proxy(scene: Scene) -> Iterator[Proxy]:
-    with scene.serving(configuration(scene.proxy, f"dns_nameservers {ORIGIN}")) as proxy:
+    with scene.running_proxy(configuration(scene.proxy, f"dns_nameservers {ORIGIN}")) as proxy:
         yield proxy
 
 
@@ -81,7 +81,7 @@ def test_answers_without_a_request_count_as_a_fault(sent: bytes, answers: int, m
 def test_corpus_detects_a_relay_that_forwards_everything(scene: Scene) -> None:
     """The relay forwards all bytes. Nearly all rows are ambiguous, so the requests at the origin must also be
     ambiguous."""
-    with scene.relaying():
+    with scene.running_relay():
         outcome = scene.try_all(malformed.ROWS, wait_for_all=False)
     assert len(outcome.ambiguous) > 0.75 * len(malformed.ROWS)
     assert {"two-lengths", "coding-unknown", "chunk-longer-than-announced", "size-header"} <= outcome.failed.keys()
@@ -125,7 +125,9 @@ def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(MUTANTS[name], 1)]
     used_lines = {line.text for line in adapt(lines, list(statements(lines, "n")), squid.version).lines}
     mutants = {line: more for line, more in MUTANTS[name].items() if line in used_lines}
-    with scene.serving(weaker_configuration(scene, {line: replacement for line, (replacement, _) in mutants.items()})):
+    with scene.running_proxy(
+        weaker_configuration(scene, {line: replacement for line, (replacement, _) in mutants.items()})
+    ):
         failed = set(scene.try_all(CORPORA[name], wait_for_all=False).failed)
     not_needed = {"no-such-name"} if squid.version.startswith("6") else set()
     for line, (_, rows) in mutants.items():
@@ -134,7 +136,9 @@ def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
 
 def test_rows_detect_a_missing_status_in_the_rule_for_empty_answers(scene: Scene) -> None:
     rows = [row for row in conformance.ROWS if row.id.endswith("-announces-close")]
-    with scene.serving(weaker_configuration(scene, {"acl no_body http_status 204 304": "acl no_body http_status 204"})):
+    with scene.running_proxy(
+        weaker_configuration(scene, {"acl no_body http_status 204 304": "acl no_body http_status 204"})
+    ):
         assert scene.try_all(rows).failed.keys() == {"answer-304-announces-close"}
 
 
@@ -160,7 +164,7 @@ def test_corpus_detects_the_weaker_configuration_of_debian(scene: Scene) -> None
     places = ["pid_filename /run/${service_name}/squid.pid", "cache_log /var/log/${service_name}/cache.log"]
     logs = ["access_log stdio:/var/log/${service_name}/access.log", "pinger_enable off", "netdb_filename none"]
     config.write_text("\n".join([*lines, *places, *logs, f"dns_nameservers {ORIGIN}", *SHORT_TIMEOUTS, ""]))
-    with scene.serving(config):
+    with scene.running_proxy(config):
         outcome = scene.try_all(open_proxy.ROWS, wait_for_all=False)
     assert len(outcome.failed) > 50
     assert outcome.forbidden_connections
