@@ -36,7 +36,7 @@ s.sendall(b"CONNECT 10.77.9.2:443 HTTP/1.1\\r\\nHost: 10.77.9.2:443\\r\\n\\r\\n"
 print(s.recv(99), flush=True)
 time.sleep(600)
 """
-NO_PARENT = 500
+DEAD_PARENTS_STATUS = 500
 """Squid's status for CONNECT if it knows that all parents are dead. Before it knows, the status is 503."""
 HASHING_SINK = """
 import hashlib, http.server
@@ -234,7 +234,7 @@ def test_dead_parent_is_skipped_and_used_again_when_it_returns(
     wait_until(lambda: not tcp_listeners(testbed["proxy2"]), "no process listens", timeout=60)
     before = origin.mib()["TcpPassiveOpens"]
     for https in (False, True) * 3:
-        assert get(relayed, https=https)[0] in ({503, NO_PARENT} if https else {503})
+        assert get(relayed, https=https)[0] in ({503, DEAD_PARENTS_STATUS} if https else {503})
     assert origin.mib()["TcpPassiveOpens"] == before, "a request bypassed the parents"
 
     wait_until(lambda: not tcp_listeners(testbed["proxy"]), "its port is free", timeout=60)
@@ -258,7 +258,7 @@ def test_silent_parents_delay_requests_only_until_they_count_as_dead(make_testbe
         with silent(testbed["core"], "proxy2"):
             statuses = [get(relayed, https=https)[0] for https in (False, True) * 2]
             assert {*statuses[::2]} == {503}
-            assert {*statuses[1::2]} <= {503, NO_PARENT}
+            assert {*statuses[1::2]} <= {503, DEAD_PARENTS_STATUS}
 
 
 @pytest.mark.nightly

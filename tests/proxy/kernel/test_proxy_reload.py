@@ -247,11 +247,11 @@ import os, signal, sys
 from mptcp_proxy import supervisor
 from mptcp_proxy.cli import main
 check = supervisor.check
-def first(*arguments, **named):
+def first_check(*arguments, **keywords):
     supervisor.check = check
     os.kill(os.getpid(), signal.SIGHUP)
-    return check(*arguments, **named)
-supervisor.check = first
+    return check(*arguments, **keywords)
+supervisor.check = first_check
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -359,11 +359,13 @@ def test_second_proxy_with_another_name_needs_a_free_port(testbed: Testbed, requ
     require("squid", "gcc")
     node = testbed["proxy"]
     first = start_proxy(node)
-    places = {f"/{kind}/second": node.directory / f"second-{kind[:3]}" for kind in ("run", "var/log")}
-    for directory in places.values():
+    directories: dict[str, Path] = {
+        f"/{kind}/second": node.directory / f"second-{kind[:3]}" for kind in ("run", "var/log")
+    }
+    for directory in directories.values():
         directory.mkdir()
     # The service name is part of the names of Squid's shared memory, so the proxy of another test run would share it.
-    mounts: dict[str, str | Path] = {**places, "/dev/shm": TMPFS, "/run/squid": TMPFS}
+    mounts: dict[str, str | Path] = {**directories, "/dev/shm": TMPFS, "/run/squid": TMPFS}
 
     def start_second(config: Path) -> Process:
         assert isinstance(first.process, Process)
@@ -375,11 +377,11 @@ def test_second_proxy_with_another_name_needs_a_free_port(testbed: Testbed, requ
     assert re.search(r"conf/squid.conf:\d+: port 3128 is in use by squid \(process \d+\)", refused.output())
     assert len(refusals(refused)) == 1
 
-    own = node.directory / "own.conf"
-    own.write_text(
+    other_port = node.directory / "other-port.conf"
+    other_port.write_text(
         (Path(__file__).parents[3] / "conf/squid.conf").read_text().replace("http_port 3128", "http_port 3130")
     )
-    second = start_second(own)
+    second = start_second(other_port)
     wait_until(lambda: "*:3130" in mptcp_listeners(node), "the second proxy listens", process=second)
     assert first.process.running
     assert second.stop(60) == 0

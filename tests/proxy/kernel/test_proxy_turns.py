@@ -27,7 +27,7 @@ from mptcp_lab.testbed.topologies import with_second_client
 pytestmark = pytest.mark.kernel
 BUSY_CONNECTIONS = 400
 """Number of the busy client's connections. Squid serves at most 800 connections of an address."""
-REQUESTS = 15
+REQUEST_COUNT = 15
 MAX_SHARE = 0.25
 """Maximum of the median time with fair turns, divided by the median in the kernel's order. A measurement gave 0.06."""
 # A client that repeats its request on each connection after each answer, and prints each completed round.
@@ -92,7 +92,7 @@ def hosts(make_testbed: Callable[..., Testbed], require: Callable[..., None]) ->
 
 
 @contextmanager
-def serving(host: LiveNode, turns: str) -> Iterator[Proxy]:
+def running_proxy(host: LiveNode, turns: str) -> Iterator[Proxy]:
     proxy = start_proxy(host, configuration(host, "workers 1"), arguments=("--turns", turns))
     try:
         yield proxy
@@ -114,8 +114,8 @@ def time_with_busy_client(hosts: Testbed, proxy: Proxy, origin: Origin) -> float
 
     try:
         wait_for_answers(1)
-        timed = timed_requests(hosts["client"], proxy, origin, REQUESTS)
-        assert (len(timed.seconds), timed.failed) == (REQUESTS, 0)
+        timed = timed_requests(hosts["client"], proxy, origin, REQUEST_COUNT)
+        assert (len(timed.seconds), timed.failed) == (REQUEST_COUNT, 0)
         wait_for_answers(3)
         return statistics.median(timed.seconds)
     finally:
@@ -155,7 +155,7 @@ def in_both_orders(hosts: Testbed, measure: Callable[[Testbed, Proxy, Origin], f
     origin = start_origin(hosts["origin"], {"file": 1000})
     results = []
     for turns in ("fair", "kernel"):
-        with serving(hosts["proxy"], turns) as proxy:
+        with running_proxy(hosts["proxy"], turns) as proxy:
             results.append(measure(hosts, proxy, origin))
     fair, kernel = results
     return fair, kernel
