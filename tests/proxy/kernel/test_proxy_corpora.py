@@ -41,8 +41,8 @@ import socket, sys, time
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as origin:
     request = b"GET /answer-416 HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n"
     origin.sendall(request)
-    while piece := origin.recv(65536):
-        assert piece.startswith(b"HTTP/1.1 416")
+    while chunk := origin.recv(65536):
+        assert chunk.startswith(b"HTTP/1.1 416")
     for _ in range(2):
         origin.sendall(request)
         time.sleep(0.5)
@@ -124,14 +124,14 @@ def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
     # Leave out the lines that mptcp-proxy omits for this version of Squid, because it always behaves that way.
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(MUTANTS[name], 1)]
     used_lines = {line.text for line in adapt(lines, list(statements(lines, "n")), squid.version).lines}
-    mutants = {line: more for line, more in MUTANTS[name].items() if line in used_lines}
+    mutants = {line: mutant for line, mutant in MUTANTS[name].items() if line in used_lines}
     with scene.running_proxy(
         weaker_configuration(scene, {line: replacement for line, (replacement, _) in mutants.items()})
     ):
         failed = set(scene.try_all(CORPORA[name], wait_for_all=False).failed)
-    not_needed = {"no-such-name"} if squid.version.startswith("6") else set()
+    needless_rows = {"no-such-name"} if squid.version.startswith("6") else set()
     for line, (_, rows) in mutants.items():
-        assert failed >= rows - not_needed, line
+        assert failed >= rows - needless_rows, line
 
 
 def test_rows_detect_a_missing_status_in_the_rule_for_empty_answers(scene: Scene) -> None:
@@ -157,13 +157,18 @@ def weaker_configuration(scene: Scene, replacement: Mapping[str, str]) -> Path:
 
 @pytest.mark.nightly
 def test_corpus_detects_the_weaker_configuration_of_debian(scene: Scene) -> None:
+    last_rule = "http_access deny all"
     stock = Path("/etc/squid/squid.conf").read_text().splitlines()
-    served = [f"acl testers src 10.0.0.0/8\nhttp_access allow testers\n{each}" if each == "http_access deny all" else each for each in stock]  # fmt: skip  # noqa: E501
+    lines = []
+    for line in stock:
+        if line == last_rule:
+            lines += ["acl testers src 10.0.0.0/8", "http_access allow testers"]
+        if not line.startswith(("coredump_dir", "cache_dir")):
+            lines.append(line)
     config = scene.proxy.directory / "stock.conf"
-    lines = [each for each in served if not each.startswith(("coredump_dir", "cache_dir"))]
-    places = ["pid_filename /run/${service_name}/squid.pid", "cache_log /var/log/${service_name}/cache.log"]
+    paths = ["pid_filename /run/${service_name}/squid.pid", "cache_log /var/log/${service_name}/cache.log"]
     logs = ["access_log stdio:/var/log/${service_name}/access.log", "pinger_enable off", "netdb_filename none"]
-    config.write_text("\n".join([*lines, *places, *logs, f"dns_nameservers {ORIGIN}", *SHORT_TIMEOUTS, ""]))
+    config.write_text("\n".join([*lines, *paths, *logs, f"dns_nameservers {ORIGIN}", *SHORT_TIMEOUTS, ""]))
     with scene.running_proxy(config):
         outcome = scene.try_all(open_proxy.ROWS, wait_for_all=False)
     assert len(outcome.failed) > 50

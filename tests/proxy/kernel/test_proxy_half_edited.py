@@ -38,7 +38,7 @@ def list_file(testbed: Testbed) -> Path:
 def proxy(testbed: Testbed, origin: Origin, list_file: Path) -> Proxy:
     node = testbed["proxy"]
     path = node.directory / "lists.conf"
-    rules = f'acl forbidden dst "{list_file}"\nhttp_access deny forbidden\n'
+    rules = f'acl to_listed dst "{list_file}"\nhttp_access deny to_listed\n'
     path.write_text(f"{rules}include {SQUID_CONFIG}\nworkers 2\nshutdown_lifetime 0 seconds\n")
     return start_proxy(node, path)
 
@@ -91,7 +91,7 @@ def test_reload_rereads_the_list_or_names_the_file_with_the_mistake(
     proxy.process.signal(signal.SIGHUP)
     wait_until(lambda: "reload refused" in proxy.process.output(), "the refusal", process=proxy.process)
     (refusal,) = [line for line in proxy.process.output().splitlines() if "refused" in line]
-    assert f'lists.conf:1: acl forbidden dst "{list_file}": ' in refusal
+    assert f'lists.conf:1: acl to_listed dst "{list_file}": ' in refusal
     assert "/lists/" not in refusal
     assert fetch(client, origin.url("file"), proxy.url()).status == 200
     assert list((proxy.state / "lists").iterdir()) == [copy]

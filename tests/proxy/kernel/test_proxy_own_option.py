@@ -27,10 +27,11 @@ def http_ports(proxy: Proxy) -> list[str]:
     return [line for line in lines if line.startswith("http_port")]
 
 
-def reload(proxy: Proxy, times: int) -> None:
+def reload(proxy: Proxy, expected_count: int) -> None:
+    """Reload, and wait until Squid has logged this number of opened listeners since its start."""
     proxy.process.signal(signal.SIGHUP)
     wait_until(
-        lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= times,
+        lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= expected_count,
         "new listeners",
         process=proxy.process,
     )
@@ -51,9 +52,9 @@ def test_own_listeners_accept_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed
         download = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=mptcp)
         assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
     assert _accepted_mptcp_connections(node) == 1
-    before = (proxy.logs / "cache.log").read_text().count("Accepting HTTP")
+    count_before = (proxy.logs / "cache.log").read_text().count("Accepting HTTP")
     configuration(node, worker_statement, "http_port 3129")
-    reload(proxy, before + 2)
+    reload(proxy, count_before + 2)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "both ports", process=proxy.process)
     assert "mptcp_listen" not in proxy.process.output()
 
