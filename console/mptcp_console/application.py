@@ -146,10 +146,10 @@ class Console:
     async def _events(self, request: Request) -> Response:
         event_filter, near, limit = parameters.events(request.query_params)
         event_log = self._watch.event_log
-        events, more = (
+        events, has_more = (
             event_log.newest(event_filter, limit) if near is None else event_log.nearest(event_filter, near, limit)
         )
-        head: dict[str, Any] = {"time": self._clock(), "more": more, "since": event_log.since}
+        head: dict[str, Any] = {"time": self._clock(), "more": has_more, "since": event_log.since}
         if event_filter.first is not None and event_filter.last is not None:
             # The counts ignore the filter: they cover all kinds and clients.
             counted = event_log.counts.between(event_filter.first, event_filter.last)

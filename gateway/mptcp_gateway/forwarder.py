@@ -415,12 +415,12 @@ async def _receive(source: socket.socket, read: Callable[[bytes], T | None]) -> 
     """Receive bytes until *read* returns a result, and return the result. Raises OSError, and the exceptions of
     *read*."""
     data = b""
-    while (found := read(data)) is None:
-        more = await asyncio.get_running_loop().sock_recv(source, connect.MAX_HEAD)
-        if not more:
+    while (result := read(data)) is None:
+        chunk = await asyncio.get_running_loop().sock_recv(source, connect.MAX_HEAD)
+        if not chunk:
             raise ConnectionResetError("closed before the head was complete")
-        data += more
-    return found
+        data += chunk
+    return result
 
 
 async def serve(settings: Settings, directory: Path) -> None:

@@ -62,12 +62,12 @@ def test_nearest_events_are_in_order_and_more_are_reported() -> None:
     log = EventLog()
     for number in range(100):
         log.add(event(NOW + number, text=str(number)))
-    found, more = log.nearest(EventFilter(first=NOW + 20, last=NOW + 60), NOW + 40.4, 3)
+    found, has_more = log.nearest(EventFilter(first=NOW + 20, last=NOW + 60), NOW + 40.4, 3)
     assert [json.loads(each.text)["text"] for each in found] == ["39", "40", "41"]
-    assert more
-    found, more = log.nearest(EventFilter(first=NOW + 39, last=NOW + 41), NOW + 40.4, 3)
+    assert has_more
+    found, has_more = log.nearest(EventFilter(first=NOW + 39, last=NOW + 41), NOW + 40.4, 3)
     assert [each.time for each in found] == [NOW + 39, NOW + 40, NOW + 41]
-    assert not more
+    assert not has_more
 
 
 class CountingTime(float):
@@ -90,8 +90,8 @@ def test_nearest_compares_only_events_around_the_time() -> None:
     for number in range(5000):
         log.add(event(NOW + number))
     time = CountingTime(NOW + 2500)
-    found, more = log.nearest(EventFilter(), time, 3)
-    assert ([each.time for each in found], more) == ([NOW + 2499, NOW + 2500, NOW + 2501], True)
+    found, has_more = log.nearest(EventFilter(), time, 3)
+    assert ([each.time for each in found], has_more) == ([NOW + 2499, NOW + 2500, NOW + 2501], True)
     assert 0 < time.comparisons < 30
 
 
@@ -155,13 +155,13 @@ def test_nearest_agrees_with_a_full_search_under_clock_changes(seed: int, monkey
             client=rng.choice([None, "10.0.0.1"]),
         )
         time, limit = now - rng.randint(-5, 50), rng.randint(1, 10)
-        found, more = log.nearest(event_filter, time, limit)
+        found, has_more = log.nearest(event_filter, time, limit)
         matching_events = event_filter.matching(existing)
         assert set(found) <= set(matching_events)
         assert [each.serial for each in found] == sorted({each.serial for each in found})
         distances = sorted(abs(each.time - time) for each in matching_events)
         assert sorted(abs(each.time - time) for each in found) == distances[:limit]
-        assert more == (len(matching_events) > limit)
+        assert has_more == (len(matching_events) > limit)
 
 
 def test_dropped_events_are_removed_from_the_time_index(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,9 +223,9 @@ def test_newest_events_report_that_there_are_more() -> None:
     log = EventLog()
     for number in range(5):
         log.add(event(text=str(number)))
-    found, more = log.newest(EventFilter(), 2)
+    found, has_more = log.newest(EventFilter(), 2)
     assert [each.serial for each in found] == [4, 5]
-    assert more
+    assert has_more
     assert not log.newest(EventFilter(), 5)[1]
     assert [each.serial for each in log.newest(EventFilter(after=3), 5)[0]] == [4, 5]
 

@@ -57,8 +57,8 @@ with socket.create_connection(("{SITE}", 8081), 10) as connection:
     connection.sendall(b"GET /chat HTTP/1.1\\r\\nHost: x\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n"
                  b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\\r\\nSec-WebSocket-Version: 13\\r\\n\\r\\n")
     data = b""
-    while more := connection.recv(1000):
-        data += more
+    while chunk := connection.recv(1000):
+        data += chunk
 print(b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in data and data[-5:])
 """
 MAIL = f"""

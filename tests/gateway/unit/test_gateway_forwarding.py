@@ -46,8 +46,8 @@ def test_all_bytes_are_forwarded_in_order(up: bytes, down: bytes, first: bytes, 
 
             sending = asyncio.create_task(send())
             received = b""
-            while more := await loop.sock_recv(source, piece_size):
-                received += more
+            while chunk := await loop.sock_recv(source, piece_size):
+                received += chunk
             await sending
             return received
 

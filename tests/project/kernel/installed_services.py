@@ -74,7 +74,7 @@ def download_is_throttled(site: Site) -> None:
     """Check a download over both paths: one subflow is capped while it runs, and its path carries the smaller part."""
     client, container = site.testbed["client"], site.container
     until(lambda: accepts(client, site.address, PROXY_PORT), "the proxy listens")
-    before, began = client.counters(), time.monotonic()
+    before, start_time = client.counters(), time.monotonic()
     proxy = f"http://{site.address}:{PROXY_PORT}"
     command = ["curl", "-sS", "-m", "120", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", "-x", proxy]
     download = client.popen(mptcp_command([*command, site.origin.url("file")]), name="curl")
@@ -95,7 +95,7 @@ def download_is_throttled(site: Site) -> None:
     )
     assert download.wait(150) == 0, download.output()
     assert download.output().split() == ["200", str(FILE_BYTES)]
-    seconds, after = time.monotonic() - began, client.counters()
+    seconds, after = time.monotonic() - start_time, client.counters()
     ethernet, wifi = (after[device].received - before[device].received for device in ("eth0", "wlan0"))
     # Other tests judge the bytes before the cap and their repayment; this one only checks that the cap works.
     assert ethernet < wifi / 2, (

@@ -100,13 +100,13 @@ def workers(process: Program) -> tuple[int, ...]:
 def all_workers(proxy: Proxy) -> tuple[int, ...]:
     """Wait until all workers listen, then return their PIDs. Squid forks them one after the other."""
 
-    def listen() -> bool:
+    def all_listen() -> bool:
         if not (reloads := proxy.state / "reloads.json").exists():
             return False
         serving = json.loads(reloads.read_text())["serving"]
         return serving != "" and " workers)" not in serving
 
-    wait_until(listen, "all workers listen", process=proxy.process)
+    wait_until(all_listen, "all workers listen", process=proxy.process)
     return workers(proxy.process)
 
 
