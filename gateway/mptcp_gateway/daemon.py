@@ -113,7 +113,7 @@ class Daemon:
             for each in (self._notifications, self._wake_reader):
                 self._selector.register(each, selectors.EVENT_READ)
             # At the end, the firewall is removed only after forwarding has stopped. Without a home network, a table
-            # from an earlier start with other settings is removed at once.
+            # from an earlier start with other settings is removed immediately.
             if self._lan is not None:
                 scope.callback(lambda: self._attempt("firewall", firewall.remove))
             else:
@@ -125,7 +125,7 @@ class Daemon:
             yield
 
     def wake(self, *, ending: bool = False) -> None:
-        """Wake the loop at once. Signal handlers and threads may call this."""
+        """Wake the loop immediately. Signal handlers and threads may call this."""
         self.ending = self.ending or ending
         with suppress(OSError):  # the loop is already awake, or has stopped
             self._wake_writer.send(b".")

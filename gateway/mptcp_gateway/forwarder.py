@@ -350,7 +350,8 @@ def _listeners() -> Iterator[list[socket.socket]]:
 
 
 def _tune(connection: socket.socket) -> None:
-    """Set options: a peer that no longer answers is detected after two minutes, and small pieces are sent at once."""
+    """Set options: detect a peer that no longer answers after two minutes, and send small amounts of data
+    immediately."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (*_KEEPALIVE, (socket.TCP_NODELAY, 1)):
         with suppress(OSError):  # older kernels lack some of these options for Multipath TCP

@@ -2,13 +2,13 @@
 """Decides from the outcomes of trials which ways are alive, and when to try each way. Pure; times are seconds.
 
 A way is tried as soon as it exists, and then every :data:`IDLE_SECONDS`; a way on which connections begin is tried
-every :data:`BEGIN_SECONDS`. A way is tried at once when a connection from its address retransmits, which is the first
-sign of an outage. A way *fails* if that trial has no answer, after :data:`MAX_FAILURES` trials without an answer, or
-when its link is down.
+every :data:`BEGIN_SECONDS`. A way is tried immediately when a connection from its address retransmits, which is the
+first sign of an outage. A way *fails* if that trial has no answer, after :data:`MAX_FAILURES` trials without an answer,
+or when its link is down.
 
-When a good way fails, all other ways are tried at once. It becomes *dead* when another way of its IP version answers a
-trial that began after the failure. If no way answers, the parent may be down. A way that was never good is dead as soon
-as it fails. A dead way is tried every :data:`DEAD_SECONDS`, because users wait for it.
+When a good way fails, all other ways are tried immediately. It becomes *dead* when another way of its IP version
+answers a trial that began after the failure. If no way answers, the parent may be down. A way that was never good is
+dead as soon as it fails. A dead way is tried every :data:`DEAD_SECONDS`, because users wait for it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
   other packets of the host keep their routes.
 - The address of a way that carries Multipath TCP is an endpoint, from which the kernel opens subflows. While the way is
   dead, it has no endpoint: the kernel closes the subflows there and informs the other end, which uses other subflows
-  at once. When the way recovers, the kernel opens new subflows on all open connections.
+  immediately. When the way recovers, the kernel opens new subflows on all open connections.
 - If this host is the gateway of a home network, that network's packets use the first good way. A connection stays on
   the way on which it began, because of its mark (``firewall``). Packets with the forwarder's mark are delivered
   locally.

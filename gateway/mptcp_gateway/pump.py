@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 BUFFER_BYTES: Final = 262_144
-"""Maximum bytes per read. Bytes that a slow receiver does not accept at once are copied again."""
+"""Maximum bytes per read. Bytes that a slow receiver does not accept immediately are copied again."""
 _BUFFER: Final = memoryview(bytearray(BUFFER_BYTES))
 _RESET: Final = struct.pack("ii", 1, 0)
 

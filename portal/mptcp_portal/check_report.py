@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The check page's report on one connection, from the kernel and the throttler. Pure.
 
-The kernel decides whether a connection uses Multipath TCP: it knows this at once, and it knows fallbacks to plain TCP.
-The rest is from the throttler, if it answers. Sizes are bytes, rates bits/s, times seconds since the epoch. The
+The kernel decides whether a connection uses Multipath TCP: it knows this immediately, and it knows fallbacks to plain
+TCP. The rest is from the throttler, if it answers. Sizes are bytes, rates bits/s, times seconds since the epoch. The
 throttler's answers to ``client``: docs/status.md.
 """
 

@@ -465,8 +465,8 @@ class FakeThrottler:
     def _answer(self, client: socket.socket) -> None:
         line = b""
         while not line.endswith(b"\n"):
-            piece = client.recv(1 << 16)
-            if not piece:
+            chunk = client.recv(1 << 16)
+            if not chunk:
                 return
-            line += piece
+            line += chunk
         client.sendall(self.raw or json.dumps(self.world.answer(json.loads(line))).encode())

@@ -23,8 +23,8 @@ class Sink(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_PUT(self):
         remaining, digest = int(self.headers["Content-Length"]), hashlib.sha256()
-        while remaining > 0 and (piece := self.rfile.read1(min(remaining, 65536))):
-            remaining -= len(piece); digest.update(piece)
+        while remaining > 0 and (chunk := self.rfile.read1(min(remaining, 65536))):
+            remaining -= len(chunk); digest.update(chunk)
         answer = digest.hexdigest().encode()
         self.send_response(200); self.send_header("Content-Length", str(len(answer))); self.end_headers()
         self.wfile.write(answer)

@@ -44,8 +44,8 @@ async function answer(url, options) {
 const MIN_INTERVAL_MS = 1_000;
 
 /**
- * Repeats *work* while *isActive* returns true: *seconds* after the end of the last run, or earlier after an event. Two runs
- * never overlap. It pauses while the page is hidden, and continues at once when the page is visible again.
+ * Repeats *work* while *isActive* returns true: *seconds* after the end of the last run, or earlier after an event. Two
+ * runs never overlap. It pauses while the page is hidden, and continues immediately when the page is visible again.
  */
 export class Poller {
   #timer = 0;
@@ -91,7 +91,7 @@ export class Poller {
     this.#timer = setTimeout(() => this.#runIfVisible(), this.seconds * 1000);
   }
 
-  /** Run because of an event: at once, or a second after the start of the last run. */
+  /** Run because of an event: immediately, or a second after the start of the last run. */
   runSoon() {
     if (this.#eventTimer !== 0 || !this.isActive()) return;
     this.#eventTimer = setTimeout(() => {
