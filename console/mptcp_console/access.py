@@ -50,17 +50,17 @@ class Token:
 
     def cookie(self, now: float) -> str:
         """Return the value of a cookie that is valid for ``COOKIE_SECONDS`` from *now*."""
-        until = str(int(now) + COOKIE_SECONDS)
-        return f"{until}.{self._signature(until)}"
+        expiry = str(int(now) + COOKIE_SECONDS)
+        return f"{expiry}.{self._signature(expiry)}"
 
     def is_cookie(self, value: str, now: float) -> bool:
-        until, _, signature = value.partition(".")
-        if not hmac.compare_digest(signature.encode(errors="replace"), self._signature(until).encode()):
+        expiry, _, signature = value.partition(".")
+        if not hmac.compare_digest(signature.encode(errors="replace"), self._signature(expiry).encode()):
             return False
-        return now < int(until)
+        return now < int(expiry)
 
-    def _signature(self, until: str) -> str:
-        return hmac.new(self._key, until.encode(errors="replace"), hashlib.sha256).hexdigest()
+    def _signature(self, expiry: str) -> str:
+        return hmac.new(self._key, expiry.encode(errors="replace"), hashlib.sha256).hexdigest()
 
 
 class HostNames:

@@ -37,8 +37,8 @@ def parse_names(text: str) -> dict[str, str]:
 
 def read_names(file: Path) -> dict[str, str]:
     """Return the names in *file*. Raises OSError, ValueError."""
-    with file.open("rb") as opened:
-        content = opened.read(MAX_BYTES + 1)
+    with file.open("rb") as stream:
+        content = stream.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ValueError(f"has more than {MAX_BYTES} bytes")
     try:
@@ -51,9 +51,9 @@ class AddressNames:
     """The names in *file*, which is read again when it changes. While the file has errors, the previous names are
     used."""
 
-    def __init__(self, file: Path | None, complain: Callable[[str], object] = lambda text: None) -> None:
+    def __init__(self, file: Path | None, warn: Callable[[str], object] = lambda text: None) -> None:
         self._file = file
-        self._complain = complain
+        self._warn = warn
         self._read_stamp: tuple[int, int, int] | None = None
         self._names: Mapping[str, str] = {}
         self.version = int(time.time())
@@ -73,7 +73,7 @@ class AddressNames:
         except (OSError, ValueError) as error:
             if not isinstance(error, OSError) or self._read_stamp is not None:
                 why = (error.strerror or "cannot be read") if isinstance(error, OSError) else error
-                self._complain(f"{self._file}: {why}; the previous names stay in use")
+                self._warn(f"{self._file}: {why}; the previous names stay in use")
             if isinstance(error, OSError):
                 self._read_stamp = None
             return

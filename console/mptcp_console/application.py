@@ -30,7 +30,7 @@ from mptcp_console.protection import Protection
 from mptcp_console.query_queue import Busy, QueryQueue
 from mptcp_console.rates import columns
 from mptcp_console.settings import Settings
-from mptcp_console.watch import MAX_WATCHERS, TooMany, Watch, state_of_error
+from mptcp_console.watch import MAX_WATCHERS, TooManyWatchers, Watch, state_of_error
 
 STATIC: Final = Path(__file__).parent / "static"
 DOCS: Final = (Path("/usr/share/doc/mptcp-steering-proxy/docs"), Path(__file__).parents[2] / "docs")
@@ -106,14 +106,14 @@ class Console:
         return page
 
     def _answer(self, answer: Answer) -> Answer:
-        """Return *answer*, changed so that its exceptions become error responses."""
+        """Return a function that calls *answer*, and converts its exceptions to error responses."""
 
         async def answer_or_error(request: Request) -> Response:
             try:
                 return await answer(request)
-            except parameters.InvalidParameter as wrong:
-                return _error(400, str(wrong))
-            except (Busy, TooMany):
+            except parameters.InvalidParameter as error:
+                return _error(400, str(error))
+            except (Busy, TooManyWatchers):
                 return _error(503, "too many requests at once; the page tries again", {"Retry-After": "2"})
             except OSError as error:
                 return _error(503, state_of_error(error, self._settings.status_socket)[1], {"Retry-After": "2"})
@@ -126,7 +126,7 @@ class Console:
             # long as the connection.
             return Response(media_type=_Stream.media_type)
         watching = self._watch.watching()
-        watching.__enter__()  # before the response begins, so that TooMany still becomes a status code
+        watching.__enter__()  # before the response begins, so that TooManyWatchers still becomes a status code
 
         async def stream() -> AsyncIterator[str]:
             async for text in self._live.stream():
@@ -146,15 +146,15 @@ class Console:
     async def _events(self, request: Request) -> Response:
         event_filter, near, limit = parameters.events(request.query_params)
         event_log = self._watch.event_log
-        events, more = (
+        events, has_more = (
             event_log.newest(event_filter, limit) if near is None else event_log.nearest(event_filter, near, limit)
         )
-        head: dict[str, Any] = {"time": self._clock(), "more": more, "since": event_log.since}
+        head: dict[str, Any] = {"time": self._clock(), "more": has_more, "since": event_log.since}
         if event_filter.first is not None and event_filter.last is not None:
             # The counts ignore the filter: they cover all kinds and clients.
             counted = event_log.counts.between(event_filter.first, event_filter.last)
-            within = {"since": event_log.counted_since, "from": counted.first, "to": counted.last}
-            head["counted"] = within | {"kinds": counted.kinds}
+            span = {"since": event_log.counted_since, "from": counted.first, "to": counted.last}
+            head["counted"] = span | {"kinds": counted.kinds}
         return _text(f'{json.dumps(head)[:-1]}, "events": [{",".join(event.text for event in events)}]}}')
 
     async def _policy(self, _: Request) -> Response:
@@ -259,8 +259,8 @@ class _Static(StaticFiles):
 async def _body(request: Request, limit: int) -> bytes:
     """Return the body of *request*. Raises InvalidParameter if it has more than *limit* bytes."""
     body = b""
-    async for piece in request.stream():
-        body += piece
+    async for chunk in request.stream():
+        body += chunk
         if len(body) > limit:
             raise parameters.InvalidParameter(f"the body has more than {limit} bytes")
     return body

@@ -37,9 +37,9 @@ def _parser() -> argparse.ArgumentParser:
         ("check", _check, "Check the settings and print all problems; start nothing."),
         ("make-token", _make_token, "Write the settings' default token file, if it is missing."),
     ):
-        added = commands.add_parser(name, help=text, description=text)
-        add_config(added, DEFAULT_SETTINGS, is_required=False)
-        added.set_defaults(command=command)
+        subparser = commands.add_parser(name, help=text, description=text)
+        add_config(subparser, DEFAULT_SETTINGS, is_required=False)
+        subparser.set_defaults(command=command)
     return parser
 
 

@@ -40,39 +40,39 @@ class EventCounts:
     def add(self, time: float, kind: str) -> None:
         """Count an event; ignore it if it is too old."""
         slot = int(time) // COARSE_STEP
-        place = slot % COARSE_SLOTS
-        if slot < self._slots[place]:
+        index = slot % COARSE_SLOTS
+        if slot < self._slots[index]:
             return
-        if slot > self._slots[place]:
-            self._empty(place, slot)
+        if slot > self._slots[index]:
+            self._empty(index, slot)
         self._newest = max(self._newest, slot)
         if kind not in self._kinds and len(self._kinds) >= MAX_KINDS - 1:
             kind = OTHERS
         if kind not in self._kinds:
             self._kinds[kind] = array("Q", [0]) * COARSE_SLOTS
-        self._kinds[kind][place] += 1
+        self._kinds[kind][index] += 1
 
     def forget_after(self, time: float) -> None:
         """Drop counts later than *time*, after the clock was set back."""
         slot = int(time) // COARSE_STEP
         if self._newest <= slot:
             return
-        for place, number in enumerate(self._slots):
+        for index, number in enumerate(self._slots):
             if number > slot:
-                self._empty(place, _NEVER)
+                self._empty(index, _NEVER)
         self._newest = slot
 
     def between(self, first: float, last: float) -> CountsInSpan:
         """Return the counts from *first* to *last*, at most an hour."""
         end = int(last) // COARSE_STEP
         begin = max(int(first) // COARSE_STEP, end - COARSE_SLOTS + 1)
-        places = [slot % COARSE_SLOTS for slot in range(begin, end + 1) if self._slots[slot % COARSE_SLOTS] == slot]
-        sums = {kind: sum(counts[place] for place in places) for kind, counts in self._kinds.items()}
+        indexes = [slot % COARSE_SLOTS for slot in range(begin, end + 1) if self._slots[slot % COARSE_SLOTS] == slot]
+        sums = {kind: sum(counts[index] for index in indexes) for kind, counts in self._kinds.items()}
         return CountsInSpan(
             begin * COARSE_STEP, (end + 1) * COARSE_STEP, {kind: count for kind, count in sums.items() if count}
         )
 
-    def _empty(self, place: int, slot: int) -> None:
-        self._slots[place] = slot
+    def _empty(self, index: int, slot: int) -> None:
+        self._slots[index] = slot
         for counts in self._kinds.values():
-            counts[place] = 0
+            counts[index] = 0

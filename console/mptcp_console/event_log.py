@@ -81,22 +81,22 @@ class EventFilter:
 
 
 class EventLog:
-    """The newest events; the oldest are dropped."""
+    """The newest events. When there are too many, the oldest are dropped."""
 
     def __init__(self, limit: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
         self._events: deque[LoggedEvent] = deque()
-        """In order of arrival."""
+        """The events in order of arrival."""
         self._by_time: list[LoggedEvent] = []
-        """The same events in order of time, and some events that were already dropped. Both orders differ if a clock
-        was set back."""
+        """The same events, and some that were already dropped, in order of time. This order differs from the order of
+        arrival if a clock was set back."""
         self._limit, self._max_bytes = limit, max_bytes
         self._bytes = 0
         self.counts = EventCounts()
         self.serial = 0
         self.since: float | None = None
-        """Since when the events are complete; None if this is unknown and no event was dropped."""
+        """The time since which the events are complete; None if it is unknown and no event was dropped."""
         self.counted_since: float | None = None
-        """Since when the counts are complete."""
+        """The time since which the counts are complete."""
 
     def __len__(self) -> int:
         return len(self._events)
@@ -153,7 +153,7 @@ class EventLog:
         return dropped
 
     def _remove_dropped(self) -> None:
-        """Remove dropped events from ``_by_time``: many at once, because this takes as long as for a single event."""
+        """Remove dropped events from ``_by_time``, many at once, because removing a single one takes as long."""
         if len(self._by_time) - len(self._events) > _MAX_DROPPED:
             self._by_time = self._without_dropped(self._by_time)
 
@@ -173,15 +173,15 @@ class EventLog:
             else bisect_right(self._by_time, event_filter.last, key=_TIME)
         )
         found = event_filter.matching(self._without_dropped(self._by_time[begin:end]))
-        at = bisect_left(found, time, key=_TIME)
-        around = found[max(0, at - limit) : at + limit]
-        nearest = heapq.nsmallest(limit, around, key=lambda event: abs(event.time - time))
+        position = bisect_left(found, time, key=_TIME)
+        candidates = found[max(0, position - limit) : position + limit]
+        nearest = heapq.nsmallest(limit, candidates, key=lambda event: abs(event.time - time))
         return sorted(nearest, key=lambda event: event.serial), len(found) > limit
 
     def newest(self, event_filter: EventFilter, limit: int) -> tuple[list[LoggedEvent], bool]:
         """Return the newest *limit* matching events, oldest first, and whether there are more."""
-        unseen = islice(reversed(self._events), max(0, self.serial - event_filter.after))
+        new_events = islice(reversed(self._events), max(0, self.serial - event_filter.after))
         found: list[LoggedEvent] = []
-        while len(found) <= limit and (batch := list(islice(unseen, _FILTER_BATCH))):
+        while len(found) <= limit and (batch := list(islice(new_events, _FILTER_BATCH))):
             found += event_filter.matching(batch)
         return found[:limit][::-1], len(found) > limit

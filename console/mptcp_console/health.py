@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from mptcp_common.units import counted
 
-RECENT: Final = 60.0
-"""Seconds for which a loss is reported."""
+RECENT_SECONDS: Final = 60.0
+"""Time for which a loss is reported."""
 _SEGMENTS, _EVENTS, _REFUSALS = "segments", "events", "refusals"
 
 
@@ -32,7 +32,7 @@ class Health:
             self._pid = summary.get("pid")
             self._counts.clear()
         self._counts.append((now, counts))
-        while len(self._counts) > 1 and self._counts[1][0] <= now - RECENT:
+        while len(self._counts) > 1 and self._counts[1][0] <= now - RECENT_SECONDS:
             self._counts.popleft()
         before = self._counts[0][1]
         grown = {name: count - before[name] for name, count in counts.items() if count > before[name]}
@@ -40,7 +40,7 @@ class Health:
 
 
 def _lasting_problems(summary: Mapping[str, Any]) -> Iterator[str]:
-    # .get: an older throttler
+    # .get, because an older throttler lacks it
     for interface, is_captured in (summary.get("captures") or {}).items():
         if not is_captured:
             yield f"Nothing is captured on {interface}, which is down or missing; capturing resumes when it returns"

@@ -82,7 +82,7 @@ class Tracks:
         self._first = 0
         self._now: int | None = None
         self.refused = 0
-        """Number of values that were not kept, because there were too many tracks."""
+        """Number of values that were not stored, because there were too many tracks."""
 
     @property
     def now(self) -> int | None:

@@ -65,7 +65,7 @@ class Live:
 
 def snapshot(watch: Watch, serial: int) -> dict[str, Any]:
     """Return the current state, and the events after number *serial*."""
-    events, more = watch.event_log.newest(EventFilter(after=serial), MAX_EVENTS)
+    events, has_more = watch.event_log.newest(EventFilter(after=serial), MAX_EVENTS)
     throttler = watch.throttler
     return {
         "tick": watch.tick,
@@ -74,5 +74,5 @@ def snapshot(watch: Watch, serial: int) -> dict[str, Any]:
         "now": watch.overview if watch.is_current else None,
         "last": None if watch.is_current else watch.overview,
         "events": [json.loads(event.text) for event in events],
-        "more_events": more,
+        "more_events": has_more,
     }

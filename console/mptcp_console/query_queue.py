@@ -40,8 +40,8 @@ class Busy(Exception):
 
 
 class _TimedAnswer(NamedTuple):
-    begun: float
-    ended: float
+    start: float
+    end: float
     answer: dict[str, Any]
 
 
@@ -72,8 +72,8 @@ class QueryQueue:
 
     async def query(self, request: Mapping[str, object]) -> dict[str, Any]:
         """Return the throttler's answer. Raises OSError like its client, and Busy if too many wait."""
-        key, requested = json.dumps(request, sort_keys=True), self._clock()
-        if (answer := self._reusable(key, requested)) is not None:
+        key, request_time = json.dumps(request, sort_keys=True), self._clock()
+        if (answer := self._reusable(key, request_time)) is not None:
             return answer
         if self._waiting >= MAX_WAITING:
             raise Busy
@@ -81,20 +81,20 @@ class QueryQueue:
         try:
             async with self._lock:
                 # Another request may have got this answer while this one waited.
-                if (answer := self._reusable(key, requested)) is not None:
+                if (answer := self._reusable(key, request_time)) is not None:
                     return answer
                 await self._wait_for_token()
                 return await self._answer(key, request)
         finally:
             self._waiting -= 1
 
-    def _reusable(self, key: str, requested: float) -> dict[str, Any] | None:
+    def _reusable(self, key: str, request_time: float) -> dict[str, Any] | None:
         found = self._answers.get(key)
         # An answer that began after the request is valid for it, even if the state changed in between. Otherwise,
         # concurrent requests would need one answer each if the state changes during each answer.
-        if found is None or (found.begun <= self._changed_at and found.begun < requested):
+        if found is None or (found.start <= self._changed_at and found.start < request_time):
             return None
-        return found.answer if self._clock() - found.ended < REUSE_SECONDS else None
+        return found.answer if self._clock() - found.end < REUSE_SECONDS else None
 
     async def _wait_for_token(self) -> None:
         now = self._clock()
@@ -108,16 +108,16 @@ class QueryQueue:
             await self._sleep(pause)
 
     async def _answer(self, key: str, request: Mapping[str, object]) -> dict[str, Any]:
-        begun = self._clock()
+        start = self._clock()
         try:
             answer = await self._query(request)
         finally:
             now = self._clock()
-            self._interval = self._interval_after(now - begun, now)
-        self._answers = {each: other for each, other in self._answers.items() if now - other.ended < REUSE_SECONDS}
+            self._interval = self._interval_after(now - start, now)
+        self._answers = {each: other for each, other in self._answers.items() if now - other.end < REUSE_SECONDS}
         while len(self._answers) >= MAX_ANSWERS:
             del self._answers[next(iter(self._answers))]
-        self._answers[key] = _TimedAnswer(begun, now, answer)
+        self._answers[key] = _TimedAnswer(start, now, answer)
         return answer
 
     def _interval_after(self, duration: float, now: float) -> float:

@@ -35,10 +35,10 @@ class PathKey:
 class RuleKey:
     """The effect of a rule on a path in one direction.
 
-    *quantity*: what the track has. ``cap``: the highest ceil of a class, bits/s. ``capped``: number of subflows.
-    The following exist only if they differ from the cap: ``lowest``, the lowest ceil of a class; ``guaranteed``, the
-    guaranteed rate; ``total``, the sum of all classes' ceils, all in bits/s. ``shared``, only if it is not 0: number of
-    classes that also have subflows on other paths.
+    *quantity*: the tracked quantity. ``cap``: the highest ceil of a class, bits/s. ``capped``: number of subflows.
+    Three quantities, also in bits/s, exist only if they differ from the cap: ``lowest``, the lowest ceil of a class;
+    ``guaranteed``, the guaranteed rate; ``total``, the sum of all classes' ceils. ``shared`` exists only if it is not
+    0: the number of classes that also have subflows on other paths.
     """
 
     policy: str
@@ -92,7 +92,7 @@ class RateMeter:
         """Rates of the paths, bits/s."""
 
     def update(self, summary: Mapping[str, Any]) -> float:
-        """Process *summary*; return since when the rates apply, seconds since the epoch."""
+        """Process *summary*; return the time since which the rates apply, seconds since the epoch."""
         base, before, now = self._base, self._time, float(summary["time"])
         self._time = now
         paths = path_bytes(summary)
@@ -110,7 +110,7 @@ class RateMeter:
 
 
 def _count_time(summary: Mapping[str, Any]) -> float:
-    """Return when the throttler last counted."""
+    """Return the time at which the throttler last counted bytes."""
     return float(summary.get("counted") or summary["time"])
 
 
@@ -148,7 +148,7 @@ def _extra_values(rule: Mapping[str, Any]) -> Iterator[tuple[Quantity, float]]:
         ("total", "total_ceil"),
     )
     for quantity, name in fields:
-        value = rule.get(name)  # .get: an older throttler
+        value = rule.get(name)  # .get, because an older throttler lacks it
         if value is not None and value != ceil:
             yield quantity, value
     if rule.get("shared_classes"):

@@ -19,7 +19,7 @@ WRITE_INTERVAL: Final = 60.0
 
 class SavedVolumes:
     """The file in the unit's state directory (systemd.exec(5), StateDirectory=). Without a *directory*, nothing is
-    kept."""
+    saved."""
 
     def __init__(self, directory: str | None) -> None:
         self._path = None if not directory else Path(directory) / "volumes.json"

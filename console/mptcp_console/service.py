@@ -71,7 +71,7 @@ def serve(settings: Settings) -> int:
     try:
         listener = open_listener(settings.address, settings.port, BACKLOG)
     except OSError as error:
-        _complain(f"listen on {settings.address} port {settings.port}: {error.strerror}")
+        _log_error(f"listen on {settings.address} port {settings.port}: {error.strerror}")
         return FAILED
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(_serve(settings, listener))
@@ -88,10 +88,10 @@ async def _serve(settings: Settings, listener: socket.socket) -> int:
             last_text[:] = [text]
             journal.say(f"mptcp-console: {text}")
 
-    ask = make_query(settings.status_socket)
-    query_queue = QueryQueue(ask)
+    query = make_query(settings.status_socket)
+    query_queue = QueryQueue(query)
     saved_volumes = SavedVolumes(os.environ.get("STATE_DIRECTORY"))
-    watch = Watch(ask, settings.status_socket, report, query_queue.invalidate, volumes=saved_volumes.read())
+    watch = Watch(query, settings.status_socket, report, query_queue.invalidate, volumes=saved_volumes.read())
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     config = uvicorn.Config(
         Console(watch, query_queue, settings).application(metrics(settings), proxy_health(settings)),
@@ -135,5 +135,5 @@ def proxy_health(settings: Settings) -> Route:
     return Route("/api/proxy", ProxyHealth(Sources(settings.status_socket, settings.squid)).answer)
 
 
-def _complain(text: object) -> None:
+def _log_error(text: object) -> None:
     journal.say(f"mptcp-console: {text}", journal.ERROR)

@@ -2,7 +2,7 @@
 """Counts the bytes of each path today and this month, in the policy's time zone.
 
 The throttler counts from its start. Bytes from before the console's start are included if the throttler started within
-the day or month. Other earlier bytes are unknown, so the page also shows since when bytes are counted.
+the day or month. Other earlier bytes are unknown, so the page also shows the time since which bytes are counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PERIODS: Final[Mapping[str, Callable[[datetime], datetime]]] = {
 class _Period:
     begin: float
     since: float
-    """Since when the bytes are counted, seconds since the epoch."""
+    """The time since which the bytes are counted, seconds since the epoch."""
     octets: dict[PathKey, int] = field(default_factory=dict)
 
 
@@ -57,7 +57,7 @@ class Volumes:
             raise ValueError(f"not written by the console: {error!r}") from error
 
     def serialize(self) -> bytes:
-        """Return the state, with which a new object can continue; empty before the first summary."""
+        """Return the state, from which a new object can continue; empty before the first summary."""
         if not self._periods:
             return b""
         periods = {

@@ -47,13 +47,13 @@ DOWN, CRASHED, SILENT, REFUSED, ODD, UP = "down", "crashed", "silent", "refused"
 removes the status socket and all caps; a throttler that crashes does not. ``odd``: its answer cannot be read."""
 
 
-class TooMany(Exception):
+class TooManyWatchers(Exception):
     """Too many browsers watch already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Throttler:
-    """The throttler's state, since when it has this state (seconds since the epoch), and a line of text about it."""
+    """The throttler's state, the time of its last change (seconds since the epoch), and a line of text about it."""
 
     state: str
     since: float
@@ -115,7 +115,7 @@ class Watch:
         """No events are queried before this time, monotonic seconds."""
         self._pid: int | None = None
         self._started: float | None = None
-        """When a new throttler started, if its events were not fetched yet; otherwise None."""
+        """The start of a new throttler whose events were not fetched yet; otherwise None."""
         self._meter = RateMeter()
         self._health = Health()
         self.volumes = volumes or Volumes()
@@ -133,9 +133,9 @@ class Watch:
     async def run(self) -> None:
         """Query the throttler until closed."""
         while not self.is_closed:
-            begun = self._monotonic()
+            start = self._monotonic()
             await self.poll()
-            pause = (WATCHED_SECONDS if self.watchers else UNWATCHED_SECONDS) - (self._monotonic() - begun)
+            pause = (WATCHED_SECONDS if self.watchers else UNWATCHED_SECONDS) - (self._monotonic() - start)
             await self._sleep(max(pause, 0.05))
 
     async def _pause(self, seconds: float) -> None:
@@ -172,7 +172,7 @@ class Watch:
                 "faults": self._health.update(summary),
                 "volumes": self.volumes.update(summary),
             }
-            started = float(summary.get("started") or summary["time"])  # .get: an older throttler
+            started = float(summary.get("started") or summary["time"])  # .get, because an older throttler lacks it
             last = int(summary.get("last_event") or 0)
         except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             self._set_state(ODD, f"the throttler's answer cannot be read: {type(error).__name__} {error}")
@@ -234,9 +234,9 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Query the throttler once a second while the context is active. Raises TooMany."""
+        """Query the throttler once a second while the context is active. Raises TooManyWatchers."""
         if self.watchers >= MAX_WATCHERS:
-            raise TooMany
+            raise TooManyWatchers
         self.watchers += 1
         if self.watchers == 1:
             self._pause_end.set()

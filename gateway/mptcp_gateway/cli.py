@@ -56,21 +56,21 @@ def _parser() -> argparse.ArgumentParser:
         ("doctor", _doctor, "Find problems between a home and its uplinks; change nothing."),
         ("status", _status, "Print the state of each uplink; exit status 1 if none is good."),
     ):
-        added = commands.add_parser(name, help=text, description=text)
-        add_config(added, DEFAULT_SETTINGS)
+        subparser = commands.add_parser(name, help=text, description=text)
+        add_config(subparser, DEFAULT_SETTINGS)
         default = FORWARDER_DIRECTORY if command is _forward else DIRECTORY
-        added.add_argument(
+        subparser.add_argument(
             "--directory", type=Path, default=default, help=f"directory of status and state files (default: {default})"
         )
-        added.set_defaults(command=command)
+        subparser.set_defaults(command=command)
         if command in (_doctor, _status):
             default = FORWARDER_DIRECTORY
-            added.add_argument(
+            subparser.add_argument(
                 "--forwarder", type=Path, default=default, help=f"the forwarder's directory (default: {default})"
             )
-            added.add_argument("--json", action="store_true", help="as JSON")
+            subparser.add_argument("--json", action="store_true", help="print JSON")
         if command is _status:
-            added.add_argument("--prometheus", action="store_true", help="as metrics, for a textfile collector")
+            subparser.add_argument("--prometheus", action="store_true", help="print metrics for a textfile collector")
     return parser
 
 
@@ -159,8 +159,8 @@ def _status(options: argparse.Namespace) -> int:
                 why = f" ({each['reason']})" if each["reason"] else ""
                 if each["verdict"] == "good" and not each["endpoint"]:
                     remarks += f", no endpoint: the kernel allows at most {MAX_ENDPOINTS}"
-                lasts = f"{each['verdict']} for {each['for_seconds']} s"
-                print(f"{uplink:<10} IPv{each['version']} {each['address']}: {lasts}{rtt}{why}{remarks}")
+                state = f"{each['verdict']} for {each['for_seconds']} s"
+                print(f"{uplink:<10} IPv{each['version']} {each['address']}: {state}{rtt}{why}{remarks}")
         if found["home"]:
             for line in _home_lines(found["home"]):
                 print(f"{'home':<10} {line}")
@@ -168,20 +168,22 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _home_lines(home: dict[str, Any]) -> Iterator[str]:
-    forwarder, instead = home["forwarder"], "uses the best uplink" if home["fail"] == "open" else "is refused"
+    forwarder, tcp_effect = home["forwarder"], "uses the best uplink" if home["fail"] == "open" else "is refused"
     if forwarder is None:
-        yield f"the forwarder does not run (systemctl status mptcp-forwarder): TCP {instead}"
+        yield f"the forwarder does not run (systemctl status mptcp-forwarder): TCP {tcp_effect}"
     else:
         if forwarder["silent"] is not None:
-            yield f"no parent answers ({forwarder['silent']}): TCP {instead}"
+            yield f"no parent answers ({forwarder['silent']}): TCP {tcp_effect}"
         counts = f"{forwarder['open']} connections, {forwarder['connections']} since its start"
-        because = f" (the last: {forwarder['direct_because']})" if forwarder["direct_because"] else ""
-        yield f"{counts}; {forwarder['direct']} bypassed the parents{because}, {forwarder['failed']} failed"
+        direct_reason = f" (reason of the last: {forwarder['direct_because']})" if forwarder["direct_because"] else ""
+        yield f"{counts}; {forwarder['direct']} bypassed the parents{direct_reason}, {forwarder['failed']} failed"
         for port in forwarder["refused_ports"]:
             yield f"port {port}: a parent refuses to connect there; see docs/home.md for its squid.conf"
     if home["tunnel"]:
-        how = "carries all except TCP" if home["tunnel_is_used"] else "is not used: it is down, or no parent answers"
-        yield f"{home['tunnel']} {how}"
+        tunnel_state = (
+            "carries all except TCP" if home["tunnel_is_used"] else "is not used: it is down, or no parent answers"
+        )
+        yield f"{home['tunnel']} {tunnel_state}"
 
 
 if __name__ == "__main__":

@@ -61,6 +61,6 @@ def check_request(received: bytes, login: str) -> bytes | None:
     if any(b"\n" in each or b"\r" in each for each in lines) or rest:
         raise ValueError("more than one request for a page")
     passed_fields = [each for each in lines[1:] if each.split(b":")[0].strip().lower() in _PASSED_FIELDS]
-    first = b"%s http://%s%s HTTP/1.1" % (words[0], CHECK_NAME.encode(), words[1])
+    request_line = b"%s http://%s%s HTTP/1.1" % (words[0], CHECK_NAME.encode(), words[1])
     added_fields = f"Host: {CHECK_NAME}\r\nVia: 1.1 mptcp-forwarder\r\nConnection: close\r\n{_authorization(login)}"
-    return b"\r\n".join([first, *passed_fields, added_fields.encode()]) + b"\r\n"
+    return b"\r\n".join([request_line, *passed_fields, added_fields.encode()]) + b"\r\n"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon of one host: watches and tests the uplinks, and configures the kernel according to the plan.
 
-kernel notifications ───▶ its state ──▶ health ──▶ plan ──▶ routes, rules, endpoints
-                                         ▲ │
-                               outcomes ─┘ └─▶ trials, each in a thread, to the addresses that the resolver knows
+kernel notifications ──▶ kernel state ──▶ health ──▶ plan ──▶ routes, rules, endpoints
+                                           ▲ │
+                                 outcomes ─┘ └─▶ trials, each in a thread, to the addresses from the resolver
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Daemon:
         self._saved = SavedState(directory / "before.json")
         self._health = HealthWatch()
         self._duplicates: dict[Way, str] = {}
-        """Ways that are not used, because an earlier uplink, whose name is the value, has the same address."""
+        """Unused ways, each with the name of the earlier uplink that has the same address."""
         self._outcomes: queue.SimpleQueue[_FinishedTrial] = queue.SimpleQueue()
         self._selector = selectors.DefaultSelector()
         self._notifications = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
@@ -90,11 +90,11 @@ class Daemon:
         self._wake_writer.setblocking(False)
         self._resolver = Resolver(settings.parents, self.wake)
         self._targets: tuple[ParentAddress, ...] = ()
-        self._answered: dict[int, ParentAddress] = {}
+        self._answering_parents: dict[int, ParentAddress] = {}
         """For each IP version, the parent's address that answered last."""
         self._ports: set[int] = set()
         self._failed: dict[str, set[str]] = {}
-        """Errors of the last attempt, by operation. They are not logged again."""
+        """Errors of the last attempt, by operation. An error that occurs again is not logged again."""
         self._best_ways: dict[int, Way | None] = {}
         self._planned = Objects()
         self._status_time = 0.0
@@ -105,7 +105,7 @@ class Daemon:
         self.ending = False
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
+    def kernel_setup(self) -> Iterator[None]:
         """Set sysctls and limits; restore everything at the end."""
         with ExitStack() as scope:
             for each in (self._network, self._notifications, self._wake_reader, self._wake_writer, self._selector):
@@ -113,7 +113,7 @@ class Daemon:
             for each in (self._notifications, self._wake_reader):
                 self._selector.register(each, selectors.EVENT_READ)
             # At the end, the firewall is removed only after forwarding has stopped. Without a home network, a table
-            # from an earlier start with other settings is removed at once.
+            # from an earlier start with other settings is removed immediately.
             if self._lan is not None:
                 scope.callback(lambda: self._attempt("firewall", firewall.remove))
             else:
@@ -125,7 +125,7 @@ class Daemon:
             yield
 
     def wake(self, *, ending: bool = False) -> None:
-        """Wake the loop at once. Signal handlers and threads may call this."""
+        """Wake the loop immediately. Signal handlers and threads may call this."""
         self.ending = self.ending or ending
         with suppress(OSError):  # the loop is already awake, or has stopped
             self._wake_writer.send(b".")
@@ -152,7 +152,7 @@ class Daemon:
             notify_or_warn("mptcp-gateway", WATCHDOG)
 
     def _attempt(self, name: str, action: Callable[[], Iterable[str] | None]) -> bool:
-        """Call *action*, log the errors that its last call did not have, and return whether there was no error."""
+        """Call *action*, log the errors that its previous call did not have, and return whether it succeeded."""
         try:
             failed = set(action() or ())
         except (KernelError, OSError) as error:
@@ -204,7 +204,7 @@ class Daemon:
         while not self._outcomes.empty():
             each = self._outcomes.get()
             if each.outcome.target is not None:
-                self._answered[each.way.version] = each.outcome.target
+                self._answering_parents[each.way.version] = each.outcome.target
             if health.record(each.way, each.generation, each.outcome, now):
                 changed = True
                 self._log_health(each.way, health.ways[each.way])
@@ -246,8 +246,8 @@ class Daemon:
         self._health.beginning_ways = {each for each in best_ways.values() if each is not None}
 
     def _start_trial(self, way: Way, health: Health) -> None:
-        answered = self._answered.get(way.version)
-        targets = sorted(self._targets, key=lambda each: each != answered)
+        last_parent = self._answering_parents.get(way.version)
+        targets = sorted(self._targets, key=lambda each: each != last_parent)
         generation, access, timeout = health.generation, health.access, health.timeout
         thorough = self._health.is_thorough(way, time.monotonic())
 
@@ -299,7 +299,7 @@ class Daemon:
                         }
                     )
         duplicates = [
-            {"uplink": way.uplink, "version": way.version, "as": first} for way, first in self._duplicates.items()
+            {"uplink": way.uplink, "version": way.version, "as": earlier} for way, earlier in self._duplicates.items()
         ]
         found: dict[str, Any] = {
             "uplinks": list(self._order),
@@ -349,6 +349,6 @@ def serve(settings: Settings, directory: Path) -> None:
     daemon = Daemon(settings, directory)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.wake(ending=True))
-    with daemon.opened():
+    with daemon.kernel_setup():
         notify_or_warn("mptcp-gateway", READY, status(f"{len(settings.uplinks)} uplinks"))
         daemon.run()

@@ -128,8 +128,8 @@ def parent(target: ParentAddress, login: str) -> Finding:
         with socket.create_connection((str(target.address), target.port), _TIMEOUT) as connection:
             connection.sendall(connect.request(ip_address(_UNUSED_ADDRESS), _PORT, login))
             try:
-                while connect.answer(received) is None and (more := connection.recv(4096)):
-                    received += more
+                while connect.answer(received) is None and (chunk := connection.recv(4096)):
+                    received += chunk
             except TimeoutError:
                 timed_out = True
         answered = connect.answer(received)

@@ -40,8 +40,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 STAGGER_SECONDS: Final = 1.0
-"""Delay before the next attempt starts in parallel. In this time, the gateway daemon may have found that the uplink is
-dead."""
+"""Delay before the next attempt starts in parallel. During the delay, the gateway daemon may find a dead uplink."""
 ATTEMPTS: Final = 4
 PARENT_SECONDS: Final = 5.0
 """Maximum time for all attempts together."""
@@ -58,7 +57,8 @@ MAX_PER_DEVICE: Final = 1000
 """Maximum number of connections of one device. Further connections are reset, so that a device that scans the network
 does not use up the connections of the others."""
 _PAUSE_SECONDS: Final = 0.1
-_ACCEPTS: Final = 64
+_MAX_ACCEPTS: Final = 64
+"""Maximum number of connections that one event of the listener accepts."""
 _BACKLOG: Final = 4096
 _IPPROTO_MPTCP: Final = 262
 _IP_TRANSPARENT, _IPV6_TRANSPARENT = 19, 75
@@ -85,7 +85,8 @@ class Forwarder:
         self._lan = settings.lan or Lan(())
         self._directory = directory
         self._resolver = Resolver(settings.parents, lambda: None)
-        self._answered: ParentAddress | None = None
+        self._last_parent: ParentAddress | None = None
+        """The parent that answered last."""
         self._silence: str | None = None
         """Why no parent answered the last attempt; None if a parent answered."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -123,7 +124,7 @@ class Forwarder:
 
     def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        for _ in range(_ACCEPTS):
+        for _ in range(_MAX_ACCEPTS):
             try:
                 client, (device, *_) = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -160,7 +161,7 @@ class Forwarder:
             _tune(client)
             self._counts["connections"] += 1
             upstream, first = await self._upstream(client, address, port)
-            pump = Pump(client, upstream, lambda octets: self._ended(pump, device, octets))
+            pump = Pump(client, upstream, lambda octets: self._on_end(pump, device, octets))
             self._pumps.add(pump)
             pump.start(first)
         except (OSError, ValueError, TimeoutError, UnansweredError, asyncio.CancelledError) as error:
@@ -212,7 +213,7 @@ class Forwarder:
                 if not isinstance(error, UnansweredError) or isinstance(error, RefusedError):
                     raise
                 failed.add(target)
-                self._answered = None if self._answered == target else self._answered
+                self._last_parent = None if self._last_parent == target else self._last_parent
                 if len(failed) >= _MAX_PARENTS or failed.issuperset(self._resolver.targets):
                     raise
 
@@ -239,7 +240,7 @@ class Forwarder:
     async def _parent(self, excluded: Collection[ParentAddress] = ()) -> tuple[ParentAddress, socket.socket]:
         """Return the first parent that connects, and the connection. Raises UnansweredError."""
         known = (each for each in self._resolver.targets if each not in excluded)
-        targets = sorted(known, key=lambda each: each != self._answered)
+        targets = sorted(known, key=lambda each: each != self._last_parent)
         if not targets:
             self._note_silence("no parent has a known address")
             raise UnansweredError("no parent has a known address")
@@ -259,7 +260,7 @@ class Forwarder:
                     if error is None:
                         done.remove(each)
                         attempts |= done
-                        self._answered, _ = found = each.result()
+                        self._last_parent, _ = found = each.result()
                         self._note_silence(None)
                         return found
                     last_error = reason(error) if isinstance(error, OSError) else str(error)
@@ -287,7 +288,7 @@ class Forwarder:
                 with suppress(UnansweredError):
                     abort((await self._parent())[1])
 
-    def _ended(self, pump: Pump, device: str, octets: int) -> None:
+    def _on_end(self, pump: Pump, device: str, octets: int) -> None:
         self._pumps.discard(pump)
         self._bytes_ended += octets
         self._release(device)
@@ -349,7 +350,8 @@ def _listeners() -> Iterator[list[socket.socket]]:
 
 
 def _tune(connection: socket.socket) -> None:
-    """Set options: a peer that no longer answers is detected after two minutes, and small pieces are sent at once."""
+    """Set options: detect a peer that no longer answers after two minutes, and send small amounts of data
+    immediately."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (*_KEEPALIVE, (socket.TCP_NODELAY, 1)):
         with suppress(OSError):  # older kernels lack some of these options for Multipath TCP
@@ -381,15 +383,15 @@ async def _open(upstream: socket.socket, address: Address, port: int) -> socket.
     """Connect a socket. The loop's sock_connect() is not used: it would look up the address, and does not support
     Multipath TCP."""
     loop = asyncio.get_running_loop()
-    answered = asyncio.Event()
+    writable = asyncio.Event()
     try:
         upstream.setblocking(False)
         _tune(upstream)
         error = upstream.connect_ex((str(address), port))
         if error == errno.EINPROGRESS:
-            loop.add_writer(upstream, answered.set)
+            loop.add_writer(upstream, writable.set)
             try:
-                await answered.wait()
+                await writable.wait()
             finally:
                 loop.remove_writer(upstream)
             error = upstream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -406,20 +408,20 @@ def _abort_attempt(attempt: asyncio.Task[tuple[ParentAddress, socket.socket]]) -
         abort(attempt.result()[1])
 
 
-async def _send(to: socket.socket, data: bytes) -> None:
-    await asyncio.get_running_loop().sock_sendall(to, data)
+async def _send(connection: socket.socket, data: bytes) -> None:
+    await asyncio.get_running_loop().sock_sendall(connection, data)
 
 
 async def _receive(source: socket.socket, read: Callable[[bytes], T | None]) -> T:
     """Receive bytes until *read* returns a result, and return the result. Raises OSError, and the exceptions of
     *read*."""
     data = b""
-    while (found := read(data)) is None:
-        more = await asyncio.get_running_loop().sock_recv(source, connect.MAX_HEAD)
-        if not more:
+    while (result := read(data)) is None:
+        chunk = await asyncio.get_running_loop().sock_recv(source, connect.MAX_HEAD)
+        if not chunk:
             raise ConnectionResetError("closed before the head was complete")
-        data += more
-    return found
+        data += chunk
+    return result
 
 
 async def serve(settings: Settings, directory: Path) -> None:

@@ -2,13 +2,13 @@
 """Decides from the outcomes of trials which ways are alive, and when to try each way. Pure; times are seconds.
 
 A way is tried as soon as it exists, and then every :data:`IDLE_SECONDS`; a way on which connections begin is tried
-every :data:`BEGIN_SECONDS`. A way is tried at once when a connection from its address retransmits, which is the first
-sign of an outage. A way *fails* if that trial has no answer, after :data:`MAX_FAILURES` trials without an answer, or
-when its link is down.
+every :data:`BEGIN_SECONDS`. A way is tried immediately when a connection from its address retransmits, which is the
+first sign of an outage. A way *fails* if that trial has no answer, after :data:`MAX_FAILURES` trials without an answer,
+or when its link is down.
 
-A good way that fails becomes *dead* when another way of its IP version answers a trial that began later. All other ways
-are tried at once for this. If no way answers, the parent may be down. A way that was never good is dead as soon as it
-fails. A dead way is tried every :data:`DEAD_SECONDS`, because users wait for it.
+When a good way fails, all other ways are tried immediately. It becomes *dead* when another way of its IP version
+answers a trial that began after the failure. If no way answers, the parent may be down. A way that was never good is
+dead as soon as it fails. A dead way is tried every :data:`DEAD_SECONDS`, because users wait for it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Final
 from mptcp_gateway.model import Access, Address, Outcome, Verdict, Way
 
 IDLE_SECONDS: Final = 30.0
-"""Interval of the trials of a good way. A trial takes some 300 bytes, so this interval takes 26 MB a month."""
+"""Interval of the trials of a good way. A trial needs some 300 bytes, so the trials need 26 MB a month."""
 BEGIN_SECONDS: Final = 10.0
-"""Interval of the trials of a way on which connections begin. It also carries all UDP of a home, which shows no
+"""Interval of the trials of a way on which connections begin. Such a way also carries all UDP of a home, which shows no
 retransmissions in an outage."""
 DEAD_SECONDS: Final = 5.0
 THOROUGH_SECONDS: Final = 3600.0
@@ -34,11 +34,11 @@ MAX_FAILURES: Final = 2
 PROVISIONAL_SECONDS: Final = 1.0
 """After this time without an answer, a trial provisionally counts as failed, and the other ways are tried. A later
 answer still counts."""
-MIN_SECONDS: Final = 1.5
+MIN_TRIAL_SECONDS: Final = 1.5
 """Minimum length of a trial before its way counts as dead, because the kernel sends a SYN again after a second."""
-SHORT_SECONDS: Final = 1.5
-LONG_SECONDS: Final = 4.0
-"""Maximum length of a trial of a good way. It is long, because an uplink's full queue takes some seconds to drain."""
+MAX_TRIAL_SECONDS: Final = 1.5
+MAX_TRIAL_SECONDS_IF_GOOD: Final = 4.0
+"""Maximum length of a trial of a good way. It is longer, because an uplink's full queue takes some seconds to drain."""
 DAMPING_SECONDS: Final = 60.0
 MAX_CHANGES: Final = 3
 """If the verdict changed this often within DAMPING_SECONDS, a dead way must answer MIN_ANSWERS times before it is
@@ -64,15 +64,15 @@ class Health:
     failures: int = 0
     """Consecutive trials without an answer."""
     failing_since: float | None = None
-    """Since when the way has been failing; None if it works."""
+    """When the way began to fail; None if it works."""
     is_suspect: bool = False
     """Whether a connection from the way's address retransmits."""
     in_trial: bool = False
     trial_began: float = _NEVER
-    """When the last trial began, and when the last trial ended."""
+    """When the last trial began."""
     trial_ended: float = _NEVER
     proven_at: float = _NEVER
-    """When the last trial with a conclusive answer of a parent began."""
+    """When the last trial began in which a parent's answer was conclusive."""
     answers: int = 0
     """Number of consecutive answered trials since the way became dead."""
     thorough_at: float = _NEVER
@@ -84,7 +84,7 @@ class Health:
     @property
     def timeout(self) -> float:
         """Maximum seconds for a trial's connection."""
-        return LONG_SECONDS if self.verdict is Verdict.GOOD else SHORT_SECONDS
+        return MAX_TRIAL_SECONDS_IF_GOOD if self.verdict is Verdict.GOOD else MAX_TRIAL_SECONDS
 
     def change(self, verdict: Verdict, now: float) -> None:
         if self.verdict is not Verdict.UNTRIED:
@@ -227,7 +227,7 @@ class HealthWatch:
         if not health.access.carrier:
             return True
         if health.in_trial:
-            return now - health.trial_began >= MIN_SECONDS
+            return now - health.trial_began >= MIN_TRIAL_SECONDS
         if health.trial_ended < proven:
             # The parent may have been down; now that it answers, try this way again.
             health.next_trial = min(health.next_trial, now)

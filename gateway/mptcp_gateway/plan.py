@@ -7,7 +7,7 @@
   other packets of the host keep their routes.
 - The address of a way that carries Multipath TCP is an endpoint, from which the kernel opens subflows. While the way is
   dead, it has no endpoint: the kernel closes the subflows there and informs the other end, which uses other subflows
-  at once. When the way recovers, the kernel opens new subflows on all open connections.
+  immediately. When the way recovers, the kernel opens new subflows on all open connections.
 - If this host is the gateway of a home network, that network's packets use the first good way. A connection stays on
   the way on which it began, because of its mark (``firewall``). Packets with the forwarder's mark are delivered
   locally.
@@ -41,16 +41,16 @@ HOME_PRIORITY: Final = 7725
 PRIORITIES: Final = range(DELIVER_PRIORITY, HOME_PRIORITY + 1)
 _LOOPBACK: Final = 1
 """The index of the device lo, in each network namespace."""
-_PREFERRED: Final = (Verdict.GOOD, Verdict.UNTRIED, Verdict.PLAIN, Verdict.DEAD)
+_PREFERENCE: Final = (Verdict.GOOD, Verdict.UNTRIED, Verdict.PLAIN, Verdict.DEAD)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route; *to* None is the default route. *local*: deliver to this host."""
+    """One route; without a *destination*, the default route. *local*: deliver to this host."""
 
     table: int
     version: int
-    to: Network | None
+    destination: Network | None
     index: int
     gateway: Address | None
     source: Address | None
@@ -68,7 +68,7 @@ class Rule:
     priority: int
     version: int
     source: Address | None
-    to: Address | None
+    destination: Address | None
     table: int
     local: bool = False
     device: str = ""
@@ -93,8 +93,8 @@ class Objects:
 def with_distinct_addresses(
     order: Sequence[str], found: Mapping[Way, Access]
 ) -> tuple[dict[Way, Access], dict[Way, str]]:
-    """Return the usable ways in order, and the unusable ways with the uplink of the earlier way that has the same
-    address. No rule could distinguish the packets of both."""
+    """Return the ways without duplicate addresses, in order; and the other ways, each with the uplink of the earlier
+    way that has the same address. No rule could distinguish the packets of both."""
     distinct: dict[Way, Access] = {}
     duplicates: dict[Way, str] = {}
     uplink_of: dict[Address, str] = {}
@@ -114,7 +114,7 @@ def in_order(order: Sequence[str], ways: Iterable[Way]) -> list[Way]:
 def best(order: Sequence[str], verdicts: Mapping[Way, Verdict], version: int) -> Way | None:
     """Return the way on which connections begin; None if that version has no way."""
     ways = [way for uplink in order if (way := Way(uplink, version)) in verdicts]
-    return min(ways, key=lambda way: _PREFERRED.index(verdicts[way]), default=None)
+    return min(ways, key=lambda way: _PREFERENCE.index(verdicts[way]), default=None)
 
 
 def make_plan(
@@ -144,11 +144,11 @@ def make_plan(
     best_ways = {version: best(order, verdicts, version) for version in (4, 6)}
     for chosen in best_ways.values():
         if chosen is not None and chosen in found:
-            routes.update(each for each in _routes(BEST_TABLE, found[chosen]) if each.to is None)
-    for to in parents:
-        if best_ways[to.version] is not None:
-            rules.add(Rule(LOCAL_PRIORITY, to.version, None, to, MAIN, local=True))
-            rules.add(Rule(BEST_PRIORITY, to.version, None, to, BEST_TABLE))
+            routes.update(each for each in _routes(BEST_TABLE, found[chosen]) if each.destination is None)
+    for parent in parents:
+        if best_ways[parent.version] is not None:
+            rules.add(Rule(LOCAL_PRIORITY, parent.version, None, parent, MAIN, local=True))
+            rules.add(Rule(BEST_PRIORITY, parent.version, None, parent, BEST_TABLE))
     if lan is not None:
         rules.update(_home_rules(order, found, verdicts, lan))
         for version in (4, 6):
@@ -162,19 +162,19 @@ def make_plan(
 def commands(objects: Objects, devices: Mapping[int, str]) -> Iterator[str]:
     """Yield the commands that would set up *objects* by hand; *devices*: names by index."""
     # Add the route to a network before the default route, whose gateway is in that network.
-    for route in sorted(objects.routes, key=lambda each: (each.table, each.version, each.to is None)):
+    for route in sorted(objects.routes, key=lambda each: (each.table, each.version, each.destination is None)):
         kind = "local " if route.local else ""
-        to = "default" if route.to is None else str(route.to)
+        destination = "default" if route.destination is None else str(route.destination)
         via = f" via {route.gateway}" if route.gateway else ""
         source = f" src {route.source}" if route.source else ""
         device = devices.get(route.index, str(route.index))
-        yield f"ip -{route.version} route add {kind}{to}{via} dev {device}{source} table {route.table}"
+        yield f"ip -{route.version} route add {kind}{destination}{via} dev {device}{source} table {route.table}"
     for rule in sorted(
-        objects.rules, key=lambda each: (each.priority, each.version, each.mark, each.device, str(each.to))
+        objects.rules, key=lambda each: (each.priority, each.version, each.mark, each.device, str(each.destination))
     ):
         selector = "".join(
             f" {word} {value}"
-            for word, value in (("from", rule.source), ("to", rule.to), ("iif", rule.device))
+            for word, value in (("from", rule.source), ("to", rule.destination), ("iif", rule.device))
             if value
         )
         mark = f" fwmark {rule.mark:#x}/{MARK_MASK:#x}" if rule.mark else ""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-SIZE: Final = 262_144
-"""Maximum bytes per read. Bytes that a slow receiver does not accept at once are copied again."""
-_BUFFER: Final = memoryview(bytearray(SIZE))
+BUFFER_BYTES: Final = 262_144
+"""Maximum bytes per read. Bytes that a slow receiver does not accept immediately are copied again."""
+_BUFFER: Final = memoryview(bytearray(BUFFER_BYTES))
 _RESET: Final = struct.pack("ii", 1, 0)
 
 
@@ -26,10 +26,12 @@ def abort(connection: socket.socket) -> None:
 class Pump:
     """Copies between two non-blocking sockets, and closes them at the end, with a reset if one failed."""
 
-    def __init__(self, first_socket: socket.socket, second_socket: socket.socket, ended: Callable[[int], None]) -> None:
-        """*ended* is called once, with the bytes that passed in both directions."""
+    def __init__(
+        self, first_socket: socket.socket, second_socket: socket.socket, on_end: Callable[[int], None]
+    ) -> None:
+        """*on_end* is called once, with the number of bytes copied in both directions."""
         self._sockets = first_socket, second_socket
-        self._ended = ended
+        self._on_end = on_end
         self._halves = (
             _Half(first_socket, second_socket, self._half_done, self.fail),
             _Half(second_socket, first_socket, self._half_done, self.fail),
@@ -54,24 +56,24 @@ class Pump:
             each.stop()
         for end in self._sockets:
             close_socket(end)
-        self._ended(sum(each.byte_count for each in self._halves))
+        self._on_end(sum(each.byte_count for each in self._halves))
 
 
 class _Half:
     """One direction. It reads more bytes only after the sink has accepted all previous ones."""
 
     def __init__(
-        self, source: socket.socket, sink: socket.socket, ended: Callable[[], None], failed: Callable[[], None]
+        self, source: socket.socket, sink: socket.socket, on_end: Callable[[], None], on_failure: Callable[[], None]
     ) -> None:
         self._source, self._sink = source, sink
-        self._ended, self._failed = ended, failed
+        self._on_end, self._on_failure = on_end, on_failure
         self._loop = asyncio.get_running_loop()
         self._pending: bytes | memoryview = b""
         self.byte_count = 0
         self.done = False
 
     def start(self, first: bytes = b"") -> None:
-        self._loop.add_reader(self._source, self._readable)
+        self._loop.add_reader(self._source, self._on_readable)
         if first:
             self._write(first)
 
@@ -81,7 +83,7 @@ class _Half:
         if self._pending:
             self._loop.remove_writer(self._sink)
 
-    def _readable(self) -> None:
+    def _on_readable(self) -> None:
         try:
             count = self._source.recv_into(_BUFFER)
             if count:
@@ -93,25 +95,25 @@ class _Half:
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            self._failed()
+            self._on_failure()
             return
-        self._ended()
+        self._on_end()
 
     def _write(self, data: bytes | memoryview) -> None:
         sent = self._send(data)
         if 0 <= sent < len(data):
             self._pending = bytes(data[sent:])
             self._loop.remove_reader(self._source)
-            self._loop.add_writer(self._sink, self._writable)
+            self._loop.add_writer(self._sink, self._on_writable)
 
-    def _writable(self) -> None:
+    def _on_writable(self) -> None:
         sent = self._send(self._pending)
         if sent < 0:
             return
         self._pending = self._pending[sent:]
         if not self._pending:
             self._loop.remove_writer(self._sink)
-            self._loop.add_reader(self._source, self._readable)
+            self._loop.add_reader(self._source, self._on_readable)
 
     def _send(self, data: bytes | memoryview) -> int:
         """Return how many bytes the sink accepted. If it failed, close both sockets and return -1."""
@@ -120,7 +122,7 @@ class _Half:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError:
-            self._failed()
+            self._on_failure()
             return -1
         self.byte_count += sent
         return sent

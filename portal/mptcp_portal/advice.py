@@ -32,8 +32,8 @@ _KINDS: Final[tuple[tuple[tuple[str, ...], Advice], ...]] = (
         ("iPhone", "iPad", "CFNetwork"),
         Advice(
             (
-                "An iPhone or iPad needs no setting: apps that ask for Multipath TCP use it, but this one does "
-                "not have it now.",
+                "An iPhone or iPad needs no setting: apps that ask for Multipath TCP use it, but this app does "
+                "not use it now.",
                 _RELAY,
             ),
             "apple",
@@ -76,7 +76,9 @@ _KINDS: Final[tuple[tuple[tuple[str, ...], Advice], ...]] = (
     ),
 )
 """The order matters: Android's browsers also name "Linux" and "Chrome"."""
-_OTHER: Final = Advice(("The table below shows which systems support Multipath TCP, and how.", _RELAY), "systems")
+_OTHER_DEVICES: Final = Advice(
+    ("The table below shows which systems support Multipath TCP, and how.", _RELAY), "systems"
+)
 RELAYED: Final = Advice(
     (
         "The relay uses plain TCP: you cannot change that on your device. “mptcp-proxy doctor --role relay” shows the "
@@ -89,4 +91,4 @@ RELAYED: Final = Advice(
 
 def advice(user_agent: str) -> Advice:
     """Return the advice for this User-Agent."""
-    return next((found for words, found in _KINDS if any(each in user_agent for each in words)), _OTHER)
+    return next((found for words, found in _KINDS if any(each in user_agent for each in words)), _OTHER_DEVICES)

@@ -29,8 +29,8 @@ from mptcp_portal.throttler_client import MAX_SYSTEMS, PAUSE_SECONDS, ThrottlerC
 
 MEDIA_TYPE = "application/captive+json"
 _RETRY_SECONDS = round(MAX_SYSTEMS * PAUSE_SECONDS)
-"""Seconds until all waiting clients have their answer. A client that found no place retries after this time plus a
-random part of it, so that clients do not all retry at once."""
+"""Seconds until all waiting clients have their answer. A client that is refused retries after this time plus a random
+part of it, so that clients do not all retry at once."""
 _RETRY_ERRORS = {
     ThrottlerOutcome.BUSY: "too many requests at the moment",
     ThrottlerOutcome.SILENT: "the volume is unknown at the moment",
@@ -49,8 +49,8 @@ def client_address(peer: str, forwarded: Sequence[str], behind: Sequence[Network
             return address
         if not any(address in network for network in behind):
             return None
-        last = ",".join(forwarded).rpartition(",")[2].strip()
-        return plain(ip_address(last))
+        client = ",".join(forwarded).rpartition(",")[2].strip()
+        return plain(ip_address(client))
     except ValueError:
         return None
 

@@ -16,7 +16,7 @@ from mptcp_common import journal
 from mptcp_portal.check_report import OLD_CONFIGURATION, Report, Transport, details, remaining_text, report
 from mptcp_portal.own_connection import KernelLookup, NewConnections, kernel_view
 from mptcp_portal.pages import SecureHeaders, application, common_files, page, static
-from mptcp_portal.squid_socket import LINE, OldHeaderError, client_ends, endpoint, has_body, is_relayed
+from mptcp_portal.squid_socket import SQUID_CONF_LINE, OldHeaderError, client_ends, endpoint, has_body, is_relayed
 from mptcp_portal.throttler_client import ThrottlerClient
 
 FromSquid = Callable[[tuple[str, int], tuple[str, int]], bool]
@@ -29,7 +29,7 @@ _REFUSED = "Only clients of the proxy get this page, through the proxy.\n"
 _NO_BODY = "A request for this page has no body.\n"
 _OLD_CONFIGURATION = (
     "the check page cannot show clients their connection: squid.conf sends only their end; the shipped squid.conf "
-    f"has {LINE}"
+    f"has {SQUID_CONF_LINE}"
 )
 
 
@@ -102,7 +102,7 @@ def check_app(
         found = await make_report(request)
         if found is None:
             return JSONResponse({"error": _REFUSED.strip()}, 403)
-        if found.is_whole:
+        if found.is_complete:
             return JSONResponse(found.as_json(time.time()))
         # The document has the kernel's part of the report.
         return JSONResponse(found.as_json(time.time()), 503, headers={"retry-after": _RETRY_SECONDS})

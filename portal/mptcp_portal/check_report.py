@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The check page's report on one connection, from the kernel and the throttler. Pure.
 
-The kernel decides whether a connection uses Multipath TCP: it knows this at once, and it knows fallbacks to plain TCP.
-The rest is from the throttler, if it answers. Sizes are bytes, rates bits/s, times seconds since the epoch. The
+The kernel decides whether a connection uses Multipath TCP: it knows this immediately, and it knows fallbacks to plain
+TCP. The rest is from the throttler, if it answers. Sizes are bytes, rates bits/s, times seconds since the epoch. The
 throttler's answers to ``client``: docs/status.md.
 """
 
@@ -109,8 +109,8 @@ class Report:
     """What to do next, for plain TCP."""
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the report is complete. With an earlier squid.conf, the throttler's part always stays missing."""
+    def is_complete(self) -> bool:
+        """Whether the throttler's part is not missing. With an earlier squid.conf, it is never expected."""
         return self.throttler is ThrottlerOutcome.ANSWERED or self is OLD_CONFIGURATION
 
     def share(self, subflow: Subflow) -> int:
@@ -185,7 +185,7 @@ def report(
 def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: ThrottlerOutcome) -> Report:
     subflows = tuple(_subflow(each) for each in known.get("subflows", ()))
     budgets = _with_titles([_budget(each) for each in known.get("budgets", ())], subflows)
-    volumes = [_volume(each, known.get("time_zone")) for each in budgets]
+    volumes = [_volume_sentence(each, known.get("time_zone")) for each in budgets]
     if kernel is not None:
         multipath: bool | None = kernel.multipath
     elif known:
@@ -193,8 +193,11 @@ def _report(kernel: KernelView | None, known: Mapping[str, Any], throttler: Thro
     else:
         multipath = None
     if multipath is None:
-        words = ("Your device uses the proxy. How it is connected is unknown now.", _WITHOUT_ANSWER.get(throttler, ""))
-        return Report(Transport.UNKNOWN, "You are connected", tuple(filter(None, words)), throttler)
+        sentences = (
+            "Your device uses the proxy. How it is connected is unknown now.",
+            _WITHOUT_ANSWER.get(throttler, ""),
+        )
+        return Report(Transport.UNKNOWN, "You are connected", tuple(filter(None, sentences)), throttler)
     if not multipath:
         return Report(Transport.TCP, "Plain TCP over one path", (_WHY_PLAIN, *volumes), throttler, budgets=budgets)
     if not subflows:
@@ -276,7 +279,7 @@ def _with_titles(budgets: list[Budget], subflows: tuple[Subflow, ...]) -> tuple[
     )
 
 
-def _volume(budget: Budget, zone: str | None) -> str:
+def _volume_sentence(budget: Budget, zone: str | None) -> str:
     date = _date(budget.until, zone) if budget.until is not None else ""
     shared = ", shared with others" if budget.shared else ""
     if budget.left <= 0:

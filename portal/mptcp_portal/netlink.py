@@ -42,20 +42,20 @@ _REQ_PROTOCOL: Final = 3
 _IPPROTO_MPTCP: Final = 262
 _REQUEST_HEAD: Final = struct.Struct("=BBBxI")
 _ID: Final = struct.Struct("!HH16s16s")
-_STATE_AT: Final = 1
-_ID_AT: Final = 4
+_STATE_OFFSET: Final = 1
+_ID_OFFSET: Final = 4
 _ANY_INTERFACE: Final = 0
 _NO_COOKIE: Final = struct.pack("=II", 0xFFFFFFFF, 0xFFFFFFFF)
-_UID_AT: Final = 4 + 48 + 12
-_INODE_AT: Final = _UID_AT + 4
-_ATTRIBUTES_AT: Final = 72
+_UID_OFFSET: Final = 4 + 48 + 12
+_INODE_OFFSET: Final = _UID_OFFSET + 4
+_ATTRIBUTES_OFFSET: Final = 72
 """Length of inet_diag_msg."""
 _TIMEOUT_SECONDS: Final = 2.0
 _ACTION: Final = "query sockets"
 _MPTCP_INFO: Final = struct.Struct("=B7xII")
 """mptcp_info of linux/mptcp.h: mptcpi_subflows; mptcpi_flags, mptcpi_token."""
-_SUBFLOWS_TOTAL_AT: Final = 80
-"""mptcpi_subflows_total, Linux 6.5 and newer."""
+_SUBFLOWS_TOTAL_OFFSET: Final = 80
+"""Offset of mptcpi_subflows_total, which Linux 6.5 and newer report."""
 _FALLEN_BACK: Final = 1
 """MPTCP_INFO_FLAG_FALLBACK."""
 
@@ -74,7 +74,7 @@ class MptcpSocket:
 def tcp_owner(local: End, remote: End) -> int | None:
     """Return the user ID of a TCP socket; None if no such socket exists. Raises KernelError."""
     message = _look_up(local, remote, _ANY_INTERFACE)
-    return None if message is None else int(struct.unpack_from("=I", message, _UID_AT)[0])
+    return None if message is None else int(struct.unpack_from("=I", message, _UID_OFFSET)[0])
 
 
 def mptcp_connections(ends: Ends) -> list[MptcpSocket]:
@@ -91,7 +91,7 @@ def mptcp_connections(ends: Ends) -> list[MptcpSocket]:
         # At the end of the list, the kernel reports ENOENT if it cannot list such sockets (no CONFIG_INET_MPTCP_DIAG).
         with NetlinkSocket(_SOCK_DIAG, _TIMEOUT_SECONDS) as kernel:
             for message in kernel.dump(_BY_FAMILY, request, _ACTION):
-                info = dict(attributes(message, _ATTRIBUTES_AT)).get(_INFO)
+                info = dict(attributes(message, _ATTRIBUTES_OFFSET)).get(_INFO)
                 if info and _ends(message) == ends:
                     found.append(_parse_mptcp(info, _inode(message)))
     return found
@@ -109,7 +109,7 @@ def tcp_inodes(ends: Ends) -> set[int]:
         interfaces += [index for index, _ in socket.if_nameindex()]
     messages = filter(None, (_look_up(ends.proxy, ends.client, each) for each in interfaces))
     # Without a match, the kernel returns the listener.
-    found = {_inode(each) for each in messages if each[_STATE_AT] != _LISTEN and _ends(each) == ends}
+    found = {_inode(each) for each in messages if each[_STATE_OFFSET] != _LISTEN and _ends(each) == ends}
     return found - {0}
 
 
@@ -123,19 +123,19 @@ def _look_up(local: End, remote: End, interface: int) -> bytes | None:
 
 
 def _ends(message: bytes) -> Ends:
-    local_port, remote_port, *packed = _ID.unpack_from(message, _ID_AT)
+    local_port, remote_port, *packed = _ID.unpack_from(message, _ID_OFFSET)
     width = 4 if message[0] == socket.AF_INET else 16
     local, remote = (_plain(each[:width]) for each in packed)
     return Ends((remote, remote_port), (local, local_port))
 
 
 def _inode(message: bytes) -> int:
-    return int(struct.unpack_from("=I", message, _INODE_AT)[0])
+    return int(struct.unpack_from("=I", message, _INODE_OFFSET)[0])
 
 
 def _parse_mptcp(info: bytes, inode: int) -> MptcpSocket:
     additional, flags, token = _MPTCP_INFO.unpack_from(info)
-    total = info[_SUBFLOWS_TOTAL_AT] if len(info) > _SUBFLOWS_TOTAL_AT else additional + 1
+    total = info[_SUBFLOWS_TOTAL_OFFSET] if len(info) > _SUBFLOWS_TOTAL_OFFSET else additional + 1
     return MptcpSocket(total, token, bool(flags & _FALLEN_BACK), inode)
 
 

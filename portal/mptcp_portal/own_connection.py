@@ -37,8 +37,8 @@ def kernel_view(ends: Ends) -> KernelView | None:
 
 
 class NewConnections:
-    """Looks up connections that carry only one request, such as a relay's (docs/relay.md), so that no later request
-    would find more subflows."""
+    """Looks up connections that carry only one request, such as a relay's (docs/relay.md). Because no further request
+    can show later subflows, it waits for a second subflow."""
 
     def __init__(self, look_up: KernelLookup) -> None:
         self._look_up = look_up

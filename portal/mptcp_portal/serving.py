@@ -39,7 +39,7 @@ _BACKLOG = 256
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What one server serves, and where."""
+    """An application, and the address on which one server serves it."""
 
     end: End
     app: ASGIApp

@@ -348,8 +348,8 @@ def load_settings(text: str, source: str) -> Settings:
     for key, part in (("check", section.check), ("onboarding", section.onboarding), ("captive_portal", captive)):
         if part is None:
             continue
-        if user := next((name for name, end in ends.items() if end.conflicts_with(part.listen)), None):
-            complain((key, "listen"), f"{shown(str(part.listen))} is used by {user}; write another port")
+        if owner := next((name for name, end in ends.items() if end.conflicts_with(part.listen)), None):
+            complain((key, "listen"), f"{shown(str(part.listen))} is used by {owner}; write another port")
         ends[key] = part.listen
     if mistakes:
         raise DocumentError(mistakes)

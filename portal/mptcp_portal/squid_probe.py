@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Makes Squid detect that the portal is up, so that no client's request gets 503.
 
-If Squid could not connect to the portal, it considers the portal dead. It probes again, at most once a second, when it
-checks whether the portal is up (neighborUp and peerProbeConnect in src/neighbors.cc): for a client's request, which
-fails before the probe succeeds, or for the cache manager's page of parents, for which each worker checks.
+If Squid could not connect to the portal, it considers the portal dead. It probes a dead portal, at most once a second,
+only when it checks whether the portal is up (neighborUp and peerProbeConnect in src/neighbors.cc). A client's request
+causes such a check, but fails before the probe succeeds. The cache manager's page of parents causes a check in each
+worker, so this module requests that page.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Final
 from mptcp_portal.settings import End
 
 _PAGE: Final = "/squid-internal-mgr/server_list"
-_SECONDS: Final = 3.0
+_TIMEOUT_SECONDS: Final = 3.0
 """Time limit for all attempts; Squid probes once a second."""
 _RETRY_SECONDS: Final = 0.3
 _ATTEMPTS: Final = 10
 _MAX_BYTES: Final = 1 << 20
 
 
-async def make_squid_probe(port: int, portal: End, seconds: float = _SECONDS) -> None:
+async def make_squid_probe(port: int, portal: End, seconds: float = _TIMEOUT_SECONDS) -> None:
     """Request the page of parents from the Squid on *port* of this host until *portal* is up for all its workers.
 
     A failure does no harm: clients' requests also make Squid probe.

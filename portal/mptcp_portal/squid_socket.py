@@ -2,7 +2,7 @@
 """Identifies requests for the check page: whether Squid sends them, and for which client.
 
 Every program of this host can connect to the portal's port and write any header. The kernel knows which user owns the
-other socket (as identd(8) would tell). Clients cannot forge Squid's HEADER: conf/squid.conf removes it from requests,
+other socket (as identd(8) reports). Clients cannot forge Squid's HEADER: conf/squid.conf removes it from requests,
 and adds its own.
 """
 
@@ -15,7 +15,7 @@ from mptcp_portal.netlink import End, Ends, plain, tcp_owner
 
 HEADER = b"mptcp-client"
 """Its value: ``ADDRESS PORT`` of the client's end, then of the proxy's end. The name is in lower case, as in ASGI."""
-LINE = 'request_header_add MPTCP-Client "%>a %>p %>la %>lp" check_page'
+SQUID_CONF_LINE = 'request_header_add MPTCP-Client "%>a %>p %>la %>lp" check_page'
 """The line of squid.conf that adds it."""
 
 

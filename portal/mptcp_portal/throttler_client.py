@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Sends requests to the throttler, but so few that they cause little load: one at a time, with pauses and short queues.
+"""Sends requests to the throttler one at a time, with pauses and short queues, so that they cause little load.
 
 For each request, the daemon forks. Open check pages send a request every few seconds. Operating systems request their
 volume once, when they join a network, and all at the same time when an access point restarts. So each kind has its own
@@ -120,7 +120,7 @@ class ThrottlerClient:
         )
 
     async def budgets_of(self, address: str) -> Answer:
-        """Like :meth:`client`, for the budgets of *address*, even without connections. Concurrent calls share it."""
+        """Like :meth:`client`, for the budgets of *address*, even if it has no connections."""
 
         async def send() -> Answer:
             return await self._send_when_started({"query": "budgets", "client": address})

@@ -54,26 +54,26 @@ class Browser:
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)
 
-    def until(self, done: Callable[[], Any], description: str, within: float = 60.0) -> Any:
-        """Poll *done* until it is true, and return its value. On a timeout raise an error with the page's content."""
+    def until(self, condition: Callable[[], Any], description: str, timeout: float = 60.0) -> Any:
+        """Poll *condition* until it is true, and return its value. The timeout error contains the page's content."""
 
-        def value_now() -> Any:
+        def current_value() -> Any:
             # The page may have replaced an element after it was found.
             with suppress(StaleElementReferenceException):
-                return done()
+                return condition()
             return None
 
-        deadline = time.monotonic() + within
-        while not (found := value_now()):
+        deadline = time.monotonic() + timeout
+        while not (found := current_value()):
             if time.monotonic() > deadline:
                 visibility = self.run("return document.visibilityState")
                 page = f"{visibility}, {self.text('#state-text')!r}: {self.text('main')[:2000]}"
-                raise AssertionError(f"{description}: not within {within:g} s; the page is {page}")
+                raise AssertionError(f"{description}: not within {timeout:g} s; the page is {page}")
             time.sleep(0.05)
         return found
 
-    def until_text(self, selector: str, text: str, within: float = 60.0) -> None:
-        self.until(lambda: text in self.text(selector), f"{selector} has {text!r}", within)
+    def until_text(self, selector: str, text: str, timeout: float = 60.0) -> None:
+        self.until(lambda: text in self.text(selector), f"{selector} has {text!r}", timeout)
 
     def show_as(self, device: str, theme: str) -> None:
         """Emulate the screen of *device* and a light or dark *theme*."""
@@ -108,9 +108,9 @@ class Browser:
 def browser(
     directory: Path,
     prefix: Sequence[str] = (),
-    entered: Callable[[], AbstractContextManager[None]] = nullcontext,
+    enter: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Iterator[Browser]:
-    """Start Chromium with a new profile; *prefix* runs it in a namespace, which *entered* enters for this thread."""
+    """Start Chromium with a new profile; *prefix* runs it in a namespace, which *enter* enters for this thread."""
     home = directory / "browser"
     home.mkdir()
     options = Options()
@@ -123,7 +123,7 @@ def browser(
     starter.write_text(f'#!/bin/sh\nexec {shlex.join([*prefix, _program("chromedriver")])} "$@"\n')
     starter.chmod(0o755)
     environment = os.environ | {"HOME": str(home), "TMPDIR": str(home), "SE_OFFLINE": "true"}
-    with entered():
+    with enter():
         driver = webdriver.Chrome(options, Service(str(starter), env=environment))
         try:
             yield Browser(driver)

@@ -19,19 +19,19 @@ from pathlib import Path
 from typing import Any, Self
 
 RULE = {"policy": "policy", "rule": "spare-ethernet", "path": "ethernet", "direction": "down", "share": "path"}
-WORDS = [{"rule": "spare-ethernet", "conditions": ["path ethernet"], "does": ["cap of 5 Mbit/s"]}]
+RULE_TEXTS = [{"rule": "spare-ethernet", "conditions": ["path ethernet"], "does": ["cap of 5 Mbit/s"]}]
 PATHS = [
     {"path": "ethernet", "conditions": ["interface wan0", "clients 10.77.1.0/24, fd77:1::/64"]},
     {"path": "wifi", "conditions": ["clients 10.77.2.0/24"]},
 ]
-TEXT = "version: 1\n# of the office\nrules: []\n"
+POLICY_TEXT = "version: 1\n# of the office\nrules: []\n"
 REASON = "rule spare-ethernet caps path ethernet at 5 Mbit/s: 2 subflows active"
 
 
-async def until(done: Callable[[], object]) -> None:
-    """Run the event loop until *done*, for a minute at most."""
+async def until(condition: Callable[[], object]) -> None:
+    """Run the event loop until *condition*, for a minute at most."""
     async with asyncio.timeout(60):
-        while not done():  # noqa: ASYNC110 -- the condition has no event to wait for
+        while not condition():  # noqa: ASYNC110 -- the condition has no event to wait for
             await asyncio.sleep(0)
 
 
@@ -47,7 +47,7 @@ class World:
     ceil: int = 5_000_000
     """Upper limit of the cap, in bit/s. The guaranteed rate is half of it, so that tests can distinguish the two."""
     shared_classes: int = 0
-    words: list[dict[str, Any]] = field(default_factory=lambda: list(WORDS))
+    rule_texts: list[dict[str, Any]] = field(default_factory=lambda: list(RULE_TEXTS))
     """The policy's rules as text. If they differ from the default rules, they have no cap."""
     extra_caps: list[str] = field(default_factory=list)
     """Names of additional rules with the same cap as the default rule."""
@@ -60,8 +60,8 @@ class World:
     """Whether the list of connections begins with the last one."""
     over_budget: bool = False
     """Whether the first client has a budget of its own that is used up."""
-    until: float | None = None
-    """Time when budgets restart; None for eight days from now."""
+    budget_restart: float | None = None
+    """The time at which budgets restart; None for eight days from now."""
     plain: dict[str, int] = field(default_factory=dict)
     """Number of plain TCP connections by client."""
     captures: bool = True
@@ -132,7 +132,7 @@ class World:
                 for path in ("ethernet", "wifi")
             ],
             "rules": [rule | {"rule": name} for name in (rule["rule"], *self.extra_caps)]
-            if self.words == WORDS
+            if self.rule_texts == RULE_TEXTS
             else [],
             "classes": [],
             "class_counts": {"down": int(self.capped), "up": 0},
@@ -176,9 +176,9 @@ class World:
                 "since": self.clock() - 600,
                 "dry_run": self.dry_run,
                 "time_zone": "Europe/Athens",
-                "rules": [each["rule"] for each in self.words],
+                "rules": [each["rule"] for each in self.rule_texts],
                 "paths_in_words": PATHS,
-                "rules_in_words": self.words,
+                "rules_in_words": self.rule_texts,
             },
             "last_event": len(self.events),
         }
@@ -295,7 +295,7 @@ class World:
             "left": max(0, volume - used),
             "step": volume if used >= volume else None,
             "next_step": None if used >= volume else volume,
-            "until": self.until if self.until is not None else self.clock() + 8 * 86400,
+            "until": self.budget_restart if self.budget_restart is not None else self.clock() + 8 * 86400,
         }
 
     def _explain(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -382,12 +382,12 @@ class World:
         ]
         verdict = "capped at 5 Mbit/s by rule spare-ethernet"
         unchanged = {"path": "ethernet", "now": verdict, "then": verdict}
-        stays = changes[0] | {"remote": first["subflows"][0]["remote"]} | unchanged
+        unchanged_subflow = changes[0] | {"remote": first["subflows"][0]["remote"]} | unchanged
         return {
             "errors": [],
             "changes": changes,
             "changed": 2,
-            "stay_capped": [stays],
+            "stay_capped": [unchanged_subflow],
             "stay_capped_count": self.count,
             "capped_now": 0 if self.dry_run else self.count,
             "capped_then": 2 * self.count,
@@ -400,7 +400,7 @@ class World:
             "file": "/etc/mptcp-throttler/policy.yaml",
             "since": self.clock() - 600,
             "dry_run": self.dry_run,
-            "text": TEXT,
+            "text": POLICY_TEXT,
         }
 
 
@@ -465,8 +465,8 @@ class FakeThrottler:
     def _answer(self, client: socket.socket) -> None:
         line = b""
         while not line.endswith(b"\n"):
-            piece = client.recv(1 << 16)
-            if not piece:
+            chunk = client.recv(1 << 16)
+            if not chunk:
                 return
-            line += piece
+            line += chunk
         client.sendall(self.raw or json.dumps(self.world.answer(json.loads(line))).encode())

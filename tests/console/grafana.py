@@ -31,44 +31,44 @@ _UNTYPED = {
 
 
 def faults(document: dict[str, Any]) -> list[str]:
-    """Return the keys in *document* that Grafana's types lack, and the values of another type, with their places."""
+    """Return the keys in *document* that Grafana's types lack, and the values of another type, with their paths."""
     plugins.register_default_plugins()
-    read = Dashboard.from_json(document)
-    written = json.loads(JSONEncoder().encode(read))
-    return [*_unknown(document, written, ""), *_mistyped(read, ""), *_unknown_units(document, "")]
+    parsed = Dashboard.from_json(document)
+    written = json.loads(JSONEncoder().encode(parsed))
+    return [*_unknown_keys(document, written, ""), *_mistyped_values(parsed, ""), *_unknown_units(document, "")]
 
 
-def _unknown(before: Any, after: Any, place: str) -> Iterator[str]:
+def _unknown_keys(before: Any, after: Any, path: str) -> Iterator[str]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key, value in before.items():
             if key in after:
-                yield from _unknown(value, after[key], f"{place}.{key}")
+                yield from _unknown_keys(value, after[key], f"{path}.{key}")
             elif key not in _UNTYPED:
-                yield f"{place}.{key} is unknown"
+                yield f"{path}.{key} is unknown"
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for number, (first, second) in enumerate(zip(before, after, strict=True)):
-            yield from _unknown(first, second, f"{place}[{number}]")
+            yield from _unknown_keys(first, second, f"{path}[{number}]")
     elif before != after:
-        yield f"{place} was {before!r} and became {after!r}"
+        yield f"{path} was {before!r} and became {after!r}"
 
 
-def _mistyped(value: Any, place: str) -> Iterator[str]:
+def _mistyped_values(value: Any, path: str) -> Iterator[str]:
     if isinstance(value, list | dict):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _mistyped(each, f"{place}[{key}]")
+            yield from _mistyped_values(each, f"{path}[{key}]")
     elif type(value).__module__.startswith(_SDK_MODULES) and hasattr(value, "to_json"):
         for name, kind in get_type_hints(type(value)).items():
             each = getattr(value, name)
             try:
                 TypeAdapter(kind, config=_ANY_CLASS).validate_python(each)
             except ValidationError as error:
-                yield f"{place}.{name} is {each!r}: {error.errors()[0]['msg']}"
-            yield from _mistyped(each, f"{place}.{name}")
+                yield f"{path}.{name} is {each!r}: {error.errors()[0]['msg']}"
+            yield from _mistyped_values(each, f"{path}.{name}")
 
 
-def _unknown_units(value: Any, place: str) -> Iterator[str]:
+def _unknown_units(value: Any, path: str) -> Iterator[str]:
     if isinstance(value, list | dict):
         for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             if key == "unit" and each not in UNITS:
-                yield f"{place}.unit is {each!r}"
-            yield from _unknown_units(each, f"{place}[{key}]")
+                yield f"{path}.unit is {each!r}"
+            yield from _unknown_units(each, f"{path}[{key}]")

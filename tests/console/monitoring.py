@@ -22,8 +22,8 @@ _VARIABLE = re.compile(r"label_values\((?P<selector>[^,]+), (?P<label>\w+)\)")
 
 
 def dashboard() -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(DASHBOARD.read_text())
-    return read
+    document: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return document
 
 
 def panels() -> Iterator[dict[str, Any]]:
@@ -34,8 +34,8 @@ def panels() -> Iterator[dict[str, Any]]:
 
 
 def alerts() -> list[dict[str, Any]]:
-    read = YAML(typ="safe").load(ALERTS.read_text())
-    return [rule for group in read["groups"] for rule in group["rules"]]
+    document = YAML(typ="safe").load(ALERTS.read_text())
+    return [rule for group in document["groups"] for rule in group["rules"]]
 
 
 def fill_variables(text: str, interval: str = "20s", chosen: Mapping[str, Sequence[str]] | None = None) -> str:
@@ -45,7 +45,7 @@ def fill_variables(text: str, interval: str = "20s", chosen: Mapping[str, Sequen
 
 
 def _alternatives(values: Sequence[str] | None) -> str:
-    """Return the regular expression that Grafana makes of *values*, with several values as alternatives."""
+    """Return the regular expression that Grafana inserts for *values*, with several values as alternatives."""
     if values is None:
         return ".*"  # the value for "All" in the variables
     escaped = [re.sub(r"([][\\^$.*+?(){}|])", r"\\\\\1", each) for each in values]

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from mptcp_common.library_counters import COUNTERS
 from mptcp_console.metrics.kernel import parse_mptcp_ext
-from mptcp_console.metrics.library import Counted
+from mptcp_console.metrics.library import LibraryCounters
 from mptcp_console.metrics.squid import SquidPages, parse_counters, parse_info
 
 ANSWERS = Path(__file__).parent / "answers"
@@ -49,7 +49,7 @@ def kernel_answer() -> dict[str, int]:
     return fields
 
 
-def library_answer(*services: str) -> Counted:
+def library_answer(*services: str) -> LibraryCounters:
     """Return counters of these services' preload libraries: 1 for the first counter, 2 for the second, and so on."""
     values = enumerate(COUNTERS.items(), 1)
     return {name: (text, dict.fromkeys(services or ["mptcpproxy"], value)) for value, (name, text) in values}

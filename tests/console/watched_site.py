@@ -25,13 +25,13 @@ class Site:
     def __init__(self) -> None:
         self.now = START
         self.world = World(clock=lambda: self.now)
-        self.fails: OSError | None = None
+        self.error: OSError | None = None
         self.answer: dict[str, Any] | None = None
         self.started: float | None = None
         """Start time of the throttler; None for the time of :class:`World`."""
         self.status_lines: list[str] = []
         self.pauses: list[float] = []
-        self.takes = 0.0
+        self.answer_seconds = 0.0
         """Seconds that each answer takes."""
         self.watch = Watch(
             self.query,
@@ -43,9 +43,9 @@ class Site:
         )
 
     async def query(self, request: Mapping[str, object]) -> dict[str, Any]:
-        self.now += self.takes
-        if self.fails is not None:
-            raise self.fails
+        self.now += self.answer_seconds
+        if self.error is not None:
+            raise self.error
         if self.answer is not None:
             return self.answer
         answer = self.world.answer(dict(request))

@@ -23,11 +23,11 @@ DIRECTORIES = {
     "/var/lib/dpkg": "dpkg",
     "/usr/bin/python3": "bin/python3",
 }
-OPERATORS_UNIT = "systemd/multi-user.target.wants/mine.service"
-ENABLED = ("systemd/multi-user.target.wants/squid.service", "rc2.d/S01squid")
+OPERATOR_UNIT = "systemd/multi-user.target.wants/mine.service"
+ENABLED_BY_PACKAGES = ("systemd/multi-user.target.wants/squid.service", "rc2.d/S01squid")
 TIMERS = ("systemd/timers.target.wants/mine.timer", "systemd/timers.target.wants/logrotate.timer")
-"""Timers: one was enabled before, and one belongs to a dependency, whose installation enables it."""
-DEADLINE = 60
+"""Two timers: the first was enabled before, and the installation of a dependency enables the second."""
+TIMEOUT = 60
 
 PROGRAMS = {
     "id": "echo 0",
@@ -110,7 +110,7 @@ class Host:
             "checkout/.venv/bin",
         ):
             (root / name).mkdir(parents=True)
-        (root / OPERATORS_UNIT).symlink_to("/lib/mine")
+        (root / OPERATOR_UNIT).symlink_to("/lib/mine")
         (root / TIMERS[0]).symlink_to("/lib/mine")
         (root / "rc2.d/S01mine").symlink_to("../init.d/mine")
         for name, text in PROGRAMS.items():
@@ -146,8 +146,8 @@ class Host:
 
     def start(self, *arguments: str, checkout: str = "checkout") -> subprocess.Popen[str]:
         environment = {"PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "ROOT": str(self.root), "CDPATH": "/usr"}
-        # Use another working directory and a relative name, a session of its own as on a terminal, and default signal
-        # handlers even if nohup(1) started us.
+        # Use another working directory and a relative name, a separate session as on a terminal, and default signal
+        # handlers even if nohup(1) started the tests.
         return subprocess.Popen(
             ["env", "--default-signal", "sh", f"{checkout}/run", *arguments],
             cwd=self.root,
@@ -158,15 +158,15 @@ class Host:
             start_new_session=True,
         )
 
-    def end(self, process: subprocess.Popen[str]) -> tuple[int, str, str]:
-        output, errors = process.communicate(timeout=DEADLINE)
+    def wait_for_end(self, process: subprocess.Popen[str]) -> tuple[int, str, str]:
+        output, errors = process.communicate(timeout=TIMEOUT)
         return process.returncode, output, errors
 
     def has(self, name: str) -> bool:
         return os.path.lexists(self.root / name)
 
     def wait_for(self, name: str) -> None:
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + TIMEOUT
         while not self.has(name):
             assert time.monotonic() < deadline, name
             time.sleep(0.005)
@@ -181,8 +181,8 @@ class Host:
     def assert_unchanged(self, *, disabled: bool = True) -> None:
         assert not self.has("sbin/policy-rc.d")
         assert not self.has("state")
-        assert not any(self.has(name) for name in ENABLED)
-        assert self.has(OPERATORS_UNIT)
+        assert not any(self.has(name) for name in ENABLED_BY_PACKAGES)
+        assert self.has(OPERATOR_UNIT)
         assert self.has("rc2.d/S01mine")
         expected = ["systemctl disable --quiet squid.service", "update-rc.d squid disable"]
         assert sorted(self.log) == (expected if disabled else [])

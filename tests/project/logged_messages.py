@@ -54,7 +54,7 @@ TEXT_SOURCES: Final = {
     "daemon.py:_reload": (),  # mistakes in settings and policy, by file and line
     "supervisor.py:run": ("supervisor.py:start_problems",),
 }
-"""For each place that logs a text from elsewhere: the functions that return the text. Keys match the end of a path."""
+"""For each place that logs the text of another function, the functions that return it. Keys match the end of a path."""
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -85,7 +85,7 @@ class Source:
             self._index(each, function)
 
     def is_part(self, node: ast.AST) -> bool:
-        """Return whether *node* is a piece of a longer text, or a docstring."""
+        """Return whether *node* is a part of a longer text, or a docstring."""
         return node in self._parts
 
     def place(self, node: ast.AST) -> str:
@@ -135,7 +135,7 @@ def _parts(node: ast.AST) -> Iterable[ast.AST]:
     match node:
         case ast.JoinedStr() | ast.Expr():  # an expression statement may be a docstring
             return ast.iter_child_nodes(node)
-        # the first argument is the problem; the others are its place and the allowed values
+        # The first argument is the problem; the other arguments are its position and the allowed values.
         case ast.Call(ast.Name("Problem"), arguments):
             return arguments[1:]
         case ast.BoolOp(_, values):
@@ -169,7 +169,7 @@ def _callee(call: ast.Call) -> str:
     return ast.unparse(call.func)
 
 
-def _is_of_a_command(source: Source) -> bool:
+def _belongs_to_command(source: Source) -> bool:
     return bool(COMMAND_MODULES & set(Path(source.name).with_suffix("").parts))
 
 
@@ -201,7 +201,7 @@ def _logged_texts(source: Source) -> Iterator[ast.expr]:
             yield arguments[-2]
 
 
-def _as_on_page(text: str) -> str:
+def _page_form(text: str) -> str:
     """Return *text*, a format or a literal, as the page shows it."""
     if text.startswith(";"):  # the text continues another one; if that is empty, nothing is logged
         return ""
@@ -217,20 +217,20 @@ def has_words(text: str) -> bool:
 def messages() -> dict[str, str]:
     """Return the messages, each with the place where it is logged or written.
 
-    :raises AssertionError: a call logs a text from elsewhere, and TEXT_SOURCES does not list it
+    :raises AssertionError: a call logs the text of another function, and TEXT_SOURCES does not list that function
     """
     found: dict[str, str] = {}
     for source in sources():
-        if _is_of_a_command(source):
+        if _belongs_to_command(source):
             continue
         for node in _logged_texts(source):
-            texts = {_as_on_page(text) for text in source.texts(node)}
+            texts = {_page_form(text) for text in source.texts(node)}
             found |= {text: source.place(node) for text in texts if has_words(text)}
             if any(HOLE in text and not has_words(text) for text in texts) or _text_sources(source.place(node)):
-                found |= dict(_texts_from_elsewhere(source, node))
+                found |= dict(_texts_of_sources(source, node))
         for call in source.calls:
             if _callee(call).rpartition(".")[2] in REFUSALS and call.args:
-                texts = {_as_on_page(text) for text in source.texts(call.args[0])}
+                texts = {_page_form(text) for text in source.texts(call.args[0])}
                 found |= {text: source.place(call) for text in texts if has_words(text)}
     return found
 
@@ -239,7 +239,7 @@ def _text_sources(place: str) -> list[tuple[str, ...]]:
     return [functions for end, functions in TEXT_SOURCES.items() if place.endswith(f"/{end}")]
 
 
-def _texts_from_elsewhere(source: Source, node: ast.expr) -> Iterator[tuple[str, str]]:
+def _texts_of_sources(source: Source, node: ast.expr) -> Iterator[tuple[str, str]]:
     place = source.place(node)
     listed = _text_sources(place)
     assert listed or _logs_an_exception(source, node), (
@@ -266,7 +266,7 @@ def _texts_of_function(place: str) -> Iterator[tuple[str, str]]:
     for source in (each for each in sources() if f"/{each.name}".endswith(f"/{end}")):
         for node, function in source.functions.items():
             if function.name == name and isinstance(node, ast.Constant | ast.JoinedStr) and not source.is_part(node):
-                for text in map(_as_on_page, source.texts(node)):
+                for text in map(_page_form, source.texts(node)):
                     if " " in text and has_words(text):
                         yield text, source.place(node)
 

@@ -11,7 +11,7 @@ import pytest
 def test_checkout_without_git_has_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: without git, the package tests ended with an error instead of being skipped."""
     monkeypatch.syspath_prepend(Path(__file__).parent / "kernel")
-    from deb_package import EARLIER, has_commit
+    from deb_package import EARLIER_COMMIT, has_commit
 
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert not has_commit(EARLIER)
+    assert not has_commit(EARLIER_COMMIT)

@@ -56,7 +56,7 @@ def module_names_in_strings(source: str) -> Iterator[tuple[int, str]]:
 def test_laboratory_names_no_module_of_a_daemon() -> None:
     files = sorted(LABORATORY.rglob("*.py"))
     assert files
-    assert [(file.name, *found) for file in files for found in module_names_in_strings(file.read_text())] == []
+    assert [(file.name, *string) for file in files for string in module_names_in_strings(file.read_text())] == []
 
 
 def test_import_contract_lists_all_judging_modules() -> None:

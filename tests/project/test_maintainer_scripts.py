@@ -32,8 +32,8 @@ class Host:
 
     def squid(self, state: str, conffiles: str) -> None:
         """Let dpkg-query(1) report this state and these conffiles of Squid."""
-        show = f"case $* in *Status*) echo '{state}' ;; *squid-openssl) ;; *) echo '{conffiles}' ;; esac"
-        self.program("bin/dpkg-query", show)
+        script = f"case $* in *Status*) echo '{state}' ;; *squid-openssl) ;; *) echo '{conffiles}' ;; esac"
+        self.program("bin/dpkg-query", script)
 
     def shipped_squid_conf(self) -> str:
         """Write squid.conf as in Debian's package; return the conffile line that dpkg then has."""
@@ -81,11 +81,11 @@ def test_squid_upgrade_without_systemd_restarts_nothing(host: Host) -> None:
     assert host.log == []
 
 
-REINSTALLED = ("0.1.0+deb12", "0.1.0+deb12")
+REINSTALLED_VERSIONS = ("0.1.0+deb12", "0.1.0+deb12")
 """Arguments that dpkg passes if the package was removed but not purged: the former and the new version."""
 
 
-@pytest.mark.parametrize("versions", [(), REINSTALLED], ids=["first", "again"])
+@pytest.mark.parametrize("versions", [(), REINSTALLED_VERSIONS], ids=["new", "reinstalled"])
 def test_squid_installed_as_a_dependency_is_stopped(host: Host, versions: tuple[str, ...]) -> None:
     """Defect: after "apt autoremove --purge" and a new installation Squid kept the port, and the proxy failed."""
     host.run("preinst", "install", *versions)
@@ -99,7 +99,7 @@ def test_squid_installed_as_a_dependency_is_stopped(host: Host, versions: tuple[
     assert list((host.root / "run").glob("mptcp-*")) == []
 
 
-def test_configured_squid_is_left_running_with_a_message(host: Host) -> None:
+def test_configured_squid_keeps_running_with_a_message(host: Host) -> None:
     """Defect: if a tool had written squid.conf before Squid was installed, the script gave no message, and the proxy
     failed."""
     host.run("preinst", "install")
@@ -116,7 +116,7 @@ def test_configured_squid_is_left_running_with_a_message(host: Host) -> None:
 
 
 @pytest.mark.parametrize("state", ["installed 5.7", "config-files 5.7"])
-def test_squid_installed_before_is_left_running(host: Host, state: str) -> None:
+def test_squid_installed_before_keeps_running(host: Host, state: str) -> None:
     host.squid(state, host.shipped_squid_conf())
     host.run("preinst", "install")
     assert "is not changed" in host.run("postinst", "configure", "")
@@ -127,11 +127,11 @@ def test_enabled_units_run_after_a_new_installation(host: Host) -> None:
     """Defect: enabled units (console, portal, relay) did not run until the host booted."""
     units = (f"mptcp-{name}.service" for name in ("console", "portal", "relay", "tunnel", "gateway"))
     start = f"deb-systemd-invoke start {' '.join(units)}"
-    host.run("preinst", "install", *REINSTALLED)
-    host.run("postinst", "configure", REINSTALLED[0])
+    host.run("preinst", "install", *REINSTALLED_VERSIONS)
+    host.run("postinst", "configure", REINSTALLED_VERSIONS[0])
     # deb-systemd-invoke starts only the enabled units.
     assert start in host.log
     (host.root / "log").unlink()
-    host.run("preinst", "upgrade", *REINSTALLED)
-    host.run("postinst", "configure", REINSTALLED[0])
+    host.run("preinst", "upgrade", *REINSTALLED_VERSIONS)
+    host.run("postinst", "configure", REINSTALLED_VERSIONS[0])
     assert start not in host.log

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "debian/package"
-DEADLINE = 60
+TIMEOUT = 60
 PACKAGE = "mptcp-steering-proxy_0_all.deb"
 UNPRIVILEGED = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
 """Command prefix that makes root subject to file permissions. It can still read its own files."""
@@ -50,20 +50,20 @@ def build(sources: Path, *arguments: str | Path, prefix: Sequence[str] = ()) -> 
         env={"PATH": f"{directory}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": f"{directory}/tmp", "LC_ALL": "C"},
         capture_output=True,
         text=True,
-        timeout=DEADLINE,
+        timeout=TIMEOUT,
         check=False,
     )
 
 
 def test_package_is_written_into_the_given_directory(sources: Path) -> None:
-    for target in ("dist", "dist", sources.parent / "new/made"):
+    for target in ("dist", "dist", sources.parent / "new/new"):
         assert build(sources, *[target][: target != "dist"]).returncode == 0
         assert [each.name for each in (sources / target).iterdir()] == [PACKAGE]
     assert list((sources.parent / "tmp").iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("target", "named_in_message"), [("dist", "dist"), ("dist/new/made", "dist"), ("LICENSE/made", "LICENSE")]
+    ("target", "named_in_message"), [("dist", "dist"), ("dist/new/new", "dist"), ("LICENSE/new", "LICENSE")]
 )
 def test_unwritable_directory_is_refused_before_the_build(sources: Path, target: str, named_in_message: str) -> None:
     """Defect: after a build by root, a build without root failed at its last step, after minutes, without a package."""
@@ -86,7 +86,7 @@ def test_files_of_a_build_by_root_get_the_owner_of_the_sources(sources: Path) ->
     for arguments, target, owner in (
         ([], sources / "dist", (65534, 65533)),
         # A directory that was given by name or that existed before keeps its owner.
-        (["made"], sources / "made", (0, 0)),
+        (["new"], sources / "new", (0, 0)),
         (["link"], sources.parent / "linked", (0, 0)),
         ([existing], existing, (0, 0)),
     ):
@@ -105,23 +105,23 @@ def test_interrupted_build_leaves_no_files(tmp_path: Path, number: int, code: in
     work.mkdir()
     programs.mkdir()
     builder = programs / "dpkg-buildpackage"
-    builder.write_text(f"#!/bin/sh\ntouch {tmp_path / 'builds'}\nexec sleep {DEADLINE}\n")
+    builder.write_text(f"#!/bin/sh\ntouch {tmp_path / 'builds'}\nexec sleep {TIMEOUT}\n")
     builder.chmod(0o755)
     environment = {"PATH": f"{programs}:/usr/bin:/bin", "TMPDIR": str(work)}
     # All processes get the signal, as on a terminal.
     process = subprocess.Popen(
-        ["env", "--default-signal", "sh", str(SCRIPT), str(tmp_path / "made")],
+        ["env", "--default-signal", "sh", str(SCRIPT), str(tmp_path / "new")],
         env=environment,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    deadline = time.monotonic() + DEADLINE
+    deadline = time.monotonic() + TIMEOUT
     while not (tmp_path / "builds").exists():
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert len(list(work.iterdir())) == 1
     os.killpg(process.pid, number)
-    assert process.wait(DEADLINE) == code
+    assert process.wait(TIMEOUT) == code
     assert list(work.iterdir()) == []
-    assert not (tmp_path / "made").exists()
+    assert not (tmp_path / "new").exists()

@@ -10,20 +10,20 @@ import pytest
 
 PATCHES = Path(__file__).parents[2] / "proxy/squid"
 SERIES = sorted(PATCHES.glob("*/series"))
-ALL = [series.parent / name for series in SERIES for name in series.read_text().split()]
+ALL_PATCHES = [series.parent / name for series in SERIES for name in series.read_text().split()]
 
 
-IN_SQUID_6 = "reused-connection.patch"
+INCLUDED_IN_SQUID_6 = "reused-connection.patch"
 
 
 def test_each_release_has_its_patches_in_the_same_order() -> None:
     bookworm, trixie = (series.read_text().split() for series in SERIES)
     assert [series.parent.name for series in SERIES] == ["bookworm", "trixie"]
-    assert trixie == [name for name in bookworm if name != IN_SQUID_6]
-    assert sorted(ALL) == sorted(PATCHES.glob("*/*.patch"))
+    assert trixie == [name for name in bookworm if name != INCLUDED_IN_SQUID_6]
+    assert sorted(ALL_PATCHES) == sorted(PATCHES.glob("*/*.patch"))
 
 
-@pytest.mark.parametrize("patch", ALL, ids=lambda patch: f"{patch.parent.name}, {patch.stem}")
+@pytest.mark.parametrize("patch", ALL_PATCHES, ids=lambda patch: f"{patch.parent.name}, {patch.stem}")
 def test_patch_has_a_header_and_complete_hunks(patch: Path) -> None:
     """Check the DEP-3 header, and the line counts of each hunk, which manual edits often break."""
     header, _, body = patch.read_text().partition("\n---\n")

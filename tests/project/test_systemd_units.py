@@ -29,20 +29,20 @@ PROXY, RELAY, THROTTLER, CONSOLE, PORTAL, TUNNEL, GATEWAY, FORWARDER = (
     UNITS / f"mptcp-{name}.service"
     for name in ("proxy", "relay", "throttler", "console", "portal", "tunnel", "gateway", "forwarder")
 )
-ALL = (PROXY, RELAY, THROTTLER, CONSOLE, PORTAL, TUNNEL, GATEWAY, FORWARDER)
-COMMANDS = {unit: f"{unit.stem} run" for unit in ALL} | {
+ALL_UNITS = (PROXY, RELAY, THROTTLER, CONSOLE, PORTAL, TUNNEL, GATEWAY, FORWARDER)
+COMMANDS = {unit: f"{unit.stem} run" for unit in ALL_UNITS} | {
     PROXY: "mptcp-proxy run $OPTIONS",
     RELAY: "mptcp-proxy run --role relay $OPTIONS",
     FORWARDER: "mptcp-gateway forward --config %d/gateway.yaml",
 }
-RELOADING = [PROXY, RELAY, THROTTLER]
+UNITS_WITH_RELOAD = [PROXY, RELAY, THROTTLER]
 
 
 def values(unit: Path, key: str) -> list[str]:
     return re.findall(rf"^{key}=(.*)$", unit.read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", ALL_UNITS, ids=lambda unit: unit.name)
 def test_exposure_of_the_unit_is_low(unit: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("NOT TESTED: systemd-analyze is not installed")
@@ -51,7 +51,7 @@ def test_exposure_of_the_unit_is_low(unit: Path) -> None:
     assert exposure(output) <= MAX_EXPOSURE[unit.stem]
 
 
-@pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", ALL_UNITS, ids=lambda unit: unit.name)
 def test_configuration_and_usage_errors_prevent_a_restart(unit: Path) -> None:
     (statuses,) = values(unit, "RestartPreventExitStatus")
     assert set(statuses.split()) == {str(CONFIGURATION), str(USAGE)}
@@ -67,17 +67,17 @@ def test_killed_worker_does_not_stop_the_unit(unit: Path) -> None:
     assert values(unit, "OOMPolicy") == ["continue"]
 
 
-@pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", ALL_UNITS, ids=lambda unit: unit.name)
 def test_unit_notifies_systemd_and_waits_for_reloads(unit: Path) -> None:
     command = f"/opt/mptcp-steering-proxy/bin/{COMMANDS[unit]}"
     assert values(unit, "Type") == ["notify"]
     assert values(unit, "ExecStart") == [command]
     reload = command.removesuffix(" $OPTIONS").replace(" run", " reload")
-    assert values(unit, "ExecReload") == ([reload] if unit in RELOADING else [])
+    assert values(unit, "ExecReload") == ([reload] if unit in UNITS_WITH_RELOAD else [])
     assert int(values(unit, "WatchdogSec")[0]) >= 10
 
 
-@pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", ALL_UNITS, ids=lambda unit: unit.name)
 def test_unit_waits_for_network_addresses(unit: Path) -> None:
     """At boot, network addresses may appear late. After five failed starts systemd would give up."""
     assert "network-online.target" in values(unit, "After")[0].split()
@@ -181,8 +181,8 @@ def test_portal_is_unprivileged_and_may_query_the_throttler() -> None:
 @pytest.mark.parametrize("unit", [PROXY, RELAY], ids=lambda unit: unit.name)
 def test_shared_memory_of_the_workers_is_private(unit: Path, tmp_path: Path) -> None:
     """Defect: any user could create a file with one of Squid's names in /dev/shm, which kept the unit from starting."""
-    (own,) = values(unit, "TemporaryFileSystem")
-    path, _, options = own.partition(":")
+    (mount_options,) = values(unit, "TemporaryFileSystem")
+    path, _, options = mount_options.partition(":")
     assert path == str(SHARED_MEMORY)
     # Squid, which drops root, must be able to write there.
     assert set(options.split(",")) == {"mode=1777", "size=50%"}
@@ -195,7 +195,7 @@ def test_shared_memory_of_the_workers_is_private(unit: Path, tmp_path: Path) -> 
     assert values(unit, "PrivateMounts") == ["yes"]
 
 
-@pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.name)
+@pytest.mark.parametrize("unit", ALL_UNITS, ids=lambda unit: unit.name)
 def test_systemd_analyze_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("NOT TESTED: systemd-analyze is not installed")
@@ -254,15 +254,15 @@ def test_drop_in_on_the_page_starts_the_throttler_with_an_interface(tmp_path: Pa
         (UNITS.parent / "docs/operator.md").read_text(),
     )
     assert example is not None
-    units, own = tmp_path / "usr/lib/systemd/system", tmp_path / "etc/systemd/system"
-    for directory in (units, own / "mptcp-throttler.service.d"):
+    shipped, configured = tmp_path / "usr/lib/systemd/system", tmp_path / "etc/systemd/system"
+    for directory in (shipped, configured / "mptcp-throttler.service.d"):
         directory.mkdir(parents=True)
-    shutil.copy(THROTTLER, units)
-    (own / "mptcp-throttler.service.d/override.conf").write_text(f"[Install]\n{example[1]}\n")
+    shutil.copy(THROTTLER, shipped)
+    (configured / "mptcp-throttler.service.d/override.conf").write_text(f"[Install]\n{example[1]}\n")
     systemctl = ["systemctl", "--quiet", f"--root={tmp_path}"]
     # The package enables the unit this way.
     subprocess.run([*systemctl, "enable", "mptcp-throttler"], check=True, timeout=60)
-    link = own / f"{example[1].partition('=')[2]}.wants/mptcp-throttler.service"
+    link = configured / f"{example[1].partition('=')[2]}.wants/mptcp-throttler.service"
     link.unlink(missing_ok=True)
     subprocess.run([*systemctl, example[2], "mptcp-throttler"], check=True, timeout=60)
     assert link.is_symlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that other users can enter the directories and read the files of the project's programs, whatever the umask.
+"""Tests that with any umask, other users can enter the directories and read the files of the project's programs.
 
 Defect: with umask 027 or 077 the demo failed, because Apache and Squid could not enter their directories.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from debian_host import DEADLINE, Host
+from debian_host import TIMEOUT, Host
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 WRITE_UMASK = 'umask >"$ROOT/umask"'
@@ -36,7 +36,7 @@ def test_run_sets_its_umask(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.touch("installed")
     Host.program(host.root / "checkout/.venv/bin/mptcp-bench", WRITE_UMASK)
-    assert host.end(host.start("demo"))[::2] == (0, "")
+    assert host.wait_for_end(host.start("demo"))[::2] == (0, "")
     assert (host.root / "umask").read_text() == "0022\n"
 
 
@@ -47,7 +47,7 @@ def test_build_of_squid_sets_its_umask(tmp_path: Path) -> None:
         [REPOSITORY / "proxy/squid/build", "bookworm", tmp_path / "dist"],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "ROOT": str(tmp_path), "TMPDIR": str(tmp_path)},
         stderr=subprocess.DEVNULL,
-        timeout=DEADLINE,
+        timeout=TIMEOUT,
         check=False,
     )
     assert (tmp_path / "umask").read_text() == "0022\n"

@@ -41,7 +41,7 @@ def counters(name: str, text: str, labels: Sequence[str], samples: Mapping[Label
 
 def sums(samples: Iterable[tuple[Labels, float]]) -> dict[Labels, float]:
     """Add up samples with equal labels, because Prometheus refuses a scrape with duplicates."""
-    added: defaultdict[Labels, float] = defaultdict(float)
+    totals: defaultdict[Labels, float] = defaultdict(float)
     for labels, value in samples:
-        added[labels] += value
-    return dict(added)
+        totals[labels] += value
+    return dict(totals)

@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from .kernel import mptcp_ext_families
-from .library import Counted, library_families
+from .library import LibraryCounters, library_families
 from .squid import SquidPages, squid_families
 from .throttler import throttler_families
 
@@ -18,7 +18,7 @@ def families(
     summary: Mapping[str, Any] | None,
     squid: SquidPages | None,
     mptcp_ext: Mapping[str, int] | None,
-    library: Counted | None = None,
+    library: LibraryCounters | None = None,
 ) -> Iterator[Metric]:
     """Yield the metrics of throttler, Squid, its preload libraries and kernel. None for a source means that it does not
     answer or does not exist."""

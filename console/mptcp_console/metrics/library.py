@@ -9,12 +9,12 @@ from prometheus_client.core import Metric
 
 from .building import Labels, counters
 
-Counted = Mapping[str, tuple[str, Mapping[str, int]]]
-"""By counter name: its description, and its value for each running instance, by service names."""
+LibraryCounters = Mapping[str, tuple[str, Mapping[str, int]]]
+"""For each counter's name, its description, and its values by service name, one for each running instance."""
 
 
-def library_families(counted: Counted) -> Iterator[Metric]:
-    for name, (text, values) in counted.items():
+def library_families(library_counters: LibraryCounters) -> Iterator[Metric]:
+    for name, (text, values) in library_counters.items():
         samples: dict[Labels, float] = {(service,): float(value) for service, value in values.items()}
         if samples:
             yield counters(f"mptcp_proxy_library_{name}_total", text, ("service",), samples)

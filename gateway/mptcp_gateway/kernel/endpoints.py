@@ -42,7 +42,7 @@ def endpoints() -> dict[Address, ExistingEndpoint]:
 
 
 def add_endpoint(address: Address, device: str, flags: Iterable[str]) -> None:
-    """Raises KernelError."""
+    """Add an endpoint; *device* may be empty. Raises KernelError."""
     _ip("mptcp", "endpoint", "add", str(address), *(("dev", device) if device else ()), *flags)
 
 

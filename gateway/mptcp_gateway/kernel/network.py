@@ -39,7 +39,7 @@ _ONLINK: Final = 0x04
 _UNICAST, _LOCAL = 1, 2
 _SCOPE_LINK, _SCOPE_HOST = 253, 254
 _SOCKETS: Final = tuple(Path("/proc/thread-self/net", each) for each in ("tcp", "tcp6"))
-_REFUSED: Final = (NetlinkError, OSError)
+_NETLINK_ERRORS: Final = (NetlinkError, OSError)
 
 
 class Network:
@@ -50,7 +50,7 @@ class Network:
 
     @property
     def port(self) -> int:
-        """The netlink port, 0 before the first message. Notices of the gateway's own changes have this port."""
+        """The netlink port, 0 before the first message. Notifications of the gateway's own changes have this port."""
         return int(self._route.getsockname()[0])
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class Network:
             links = {each.get_attr("IFLA_IFNAME"): each for each in self._route.get_links()}
             addresses = list(self._route.get_addr())
             defaults = [each for each in self._main_routes() if each["dst_len"] == 0]
-        except _REFUSED as error:
+        except _NETLINK_ERRORS as error:
             raise KernelError(f"read the uplinks' state: {reason(error)}") from error
         found = {}
         for uplink, device in uplinks.items():
@@ -85,7 +85,7 @@ class Network:
         try:
             links = {each.get_attr("IFLA_IFNAME"): each for each in self._route.get_links()}
             addresses = list(self._route.get_addr())
-        except _REFUSED as error:
+        except _NETLINK_ERRORS as error:
             raise KernelError(f"read the state of {name}: {reason(error)}") from error
         link = links.get(name)
         if link is None or not _has_carrier(link):
@@ -104,7 +104,7 @@ class Network:
                 if each["type"] in (_UNICAST, _LOCAL)
             ]
             rules = [_parse_rule(each) for family in _FAMILIES.values() for each in self._our_rules(family)]
-        except _REFUSED as error:
+        except _NETLINK_ERRORS as error:
             raise KernelError(f"read the gateway's routes: {reason(error)}") from error
         return Objects(frozenset(routes), frozenset(rules))
 
@@ -117,7 +117,7 @@ class Network:
         existing = self.objects()
         refused: list[str] = []
         # Add the route to the network before the default route, whose gateway is in that network.
-        for route in sorted(planned.routes - existing.routes, key=lambda each: each.to is None):
+        for route in sorted(planned.routes - existing.routes, key=lambda each: each.destination is None):
             refused += self._change_route("replace", route)
         for rule in planned.rules - existing.rules:
             refused += self._change_rule("add", rule)
@@ -142,8 +142,8 @@ class Network:
         options: dict[str, Any] = {}
         if rule.source is not None:
             options |= {"src": str(rule.source), "src_len": rule.source.max_prefixlen}
-        if rule.to is not None:
-            options |= {"dst": str(rule.to), "dst_len": rule.to.max_prefixlen}
+        if rule.destination is not None:
+            options |= {"dst": str(rule.destination), "dst_len": rule.destination.max_prefixlen}
         if rule.local:
             options["FRA_SUPPRESS_PREFIXLEN"] = 0
         if rule.device:
@@ -154,12 +154,12 @@ class Network:
             self._route.rule(
                 command, family=_FAMILIES[rule.version], table=rule.table, priority=rule.priority, **options
             )
-        except _REFUSED as error:
+        except _NETLINK_ERRORS as error:
             return [f"{command} a rule, {_selector(rule)}: {reason(error)}"]
         return []
 
     def _change_route(self, command: str, route: Route) -> list[str]:
-        options: dict[str, Any] = {"dst": "default" if route.to is None else str(route.to)}
+        options: dict[str, Any] = {"dst": "default" if route.destination is None else str(route.destination)}
         if route.gateway is not None:
             options["gateway"] = str(route.gateway)
             if route.version == 4:
@@ -172,10 +172,10 @@ class Network:
             options["prefsrc"] = str(route.source)
         try:
             self._route.route(command, family=_FAMILIES[route.version], table=route.table, oif=route.index, **options)
-        except _REFUSED as error:
+        except _NETLINK_ERRORS as error:
             if command == "del" and getattr(error, "code", 0) in (2, 3):  # ENOENT, ESRCH: removed with its device
                 return []
-            return [f"{command} the route to {options['dst']} by {route.index}: {reason(error)}"]
+            return [f"{command} the route to {options['dst']} on interface {route.index}: {reason(error)}"]
         return []
 
 
@@ -310,7 +310,7 @@ def _parse_route(message: Any) -> Route:
 def _selector(rule: Rule) -> str:
     if rule.mark:
         return f"mark {rule.mark:#x}"
-    return f"from {rule.source or rule.device}" if rule.to is None else f"to {rule.to}"
+    return f"from {rule.source or rule.device}" if rule.destination is None else f"to {rule.destination}"
 
 
 def _parse_rule(message: Any) -> Rule:

@@ -43,11 +43,11 @@ class Resolver:
     def __init__(
         self,
         parents: Sequence[tuple[str, int]],
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         look_up: Callable[[str, int], Iterable[ParentAddress]] = look_up,
     ) -> None:
-        """*changed* is called in the resolver's thread when addresses have changed."""
-        self._changed, self._look_up = changed, look_up
+        """*on_change* is called in the resolver's thread when addresses have changed."""
+        self._on_change, self._look_up = on_change, look_up
         self._known: dict[tuple[str, int], tuple[ParentAddress, ...]] = {}
         self._logged: dict[str, str] = {}
         for host, port in parents:
@@ -82,7 +82,7 @@ class Resolver:
             if found and set(found) != set(self._known[host, port]):
                 self._known[host, port] = found
                 log.info("parent %s is %s", host, ", ".join(str(each.address) for each in found))
-                self._changed()
+                self._on_change()
 
     def _run(self) -> None:
         pause = threading.Event()

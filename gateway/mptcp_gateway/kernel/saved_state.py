@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Saves the kernel's state before the gateway changes it: sysctls, the subflow limit, endpoints. A file has a copy, so
-that the state can be restored after a crash."""
+"""Saves the kernel's state before the gateway changes it: sysctls, the subflow limit, endpoints. The state is also in a
+file, from which it is restored after a crash."""
 
 from __future__ import annotations
 
@@ -78,23 +78,26 @@ class SavedState:
         A router ignores router advertisements unless accept_ra is 2 (ip-sysctl.rst). Redirects are disabled, because a
         device on the same network as an uplink's router must not bypass this host.
         """
-        wanted = {
+        sysctls = {
             f"net/ipv6/conf/{each}/accept_ra": "2"
             for each in uplinks
             if _read(f"net/ipv6/conf/{each}/accept_ra") == "1"
         }
-        wanted |= {f"net/ipv4/conf/{each}/send_redirects": "0" for each in ("all", *devices)}
+        sysctls |= {f"net/ipv4/conf/{each}/send_redirects": "0" for each in ("all", *devices)}
         forwarding = {"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"}
         if any(_read(name) == "0" for name in forwarding):
-            # The kernel changes these sysctls together with forwarding. They are recorded first, so that they are
+            # If forwarding changes, the kernel also changes these sysctls. They are recorded first, so that they are
             # restored last.
-            changing = [*_ROOT.glob("net/ipv4/conf/*/accept_redirects"), *_ROOT.glob("net/ipv[46]/conf/*/forwarding")]
-            for each in changing:
+            dependent_files = [
+                *_ROOT.glob("net/ipv4/conf/*/accept_redirects"),
+                *_ROOT.glob("net/ipv[46]/conf/*/forwarding"),
+            ]
+            for each in dependent_files:
                 name = str(each.relative_to(_ROOT))
                 if not name.endswith("/all/forwarding") and (value := _read(name)) is not None:
                     self._sysctls.setdefault(name, value)
-        wanted |= forwarding
-        return [text for name, value in wanted.items() for text in self._ensure(name, value)]
+        sysctls |= forwarding
+        return [text for name, value in sysctls.items() for text in self._ensure(name, value)]
 
     def loosen(self, devices: Iterable[tuple[str, int]]) -> list[str]:
         """Set rp_filter of new devices, given by name and index, to loose; return the kernel's refusals."""
@@ -118,12 +121,13 @@ class SavedState:
         existing = endpoints()
         # Delete first, because the kernel allows eight endpoints, and one per address.
         for address, found in list(existing.items()):
-            ours = address in self._own_endpoints
+            is_ours = address in self._own_endpoints
             is_right = found.opens_subflows and found.device in ("", devices.get(address))
-            if is_right if address in devices else not (ours or address in addresses):
+            stays = is_right if address in devices else not (is_ours or address in addresses)
+            if stays:
                 continue
             try:
-                if not ours:
+                if not is_ours:
                     self._deleted_endpoints[address] = (found.device, found.flags)
                     self._write()
                 delete_endpoint(found.number)
@@ -164,9 +168,9 @@ class SavedState:
 
     def _add(self, address: Address, device: str) -> None:
         """Add an endpoint. Raises KernelError."""
-        known = self._deleted_endpoints.get(address)
-        if known is not None and "subflow" in known[1]:  # restore the endpoint of another program
-            add_endpoint(address, *known)
+        deleted = self._deleted_endpoints.get(address)
+        if deleted is not None and "subflow" in deleted[1]:  # restore the endpoint of another program
+            add_endpoint(address, *deleted)
             del self._deleted_endpoints[address]
             self._write()
         else:

@@ -23,8 +23,8 @@ from mptcp_gateway.model import STALLS, Access, Outcome, ParentAddress, Verdict
 MAX_TARGETS: Final = 3
 """Maximum number of parents' addresses that one trial tries, one after the other."""
 LATE_SECONDS: Final = 2.5
-"""Seconds after which an answer does not show whether the way carries Multipath TCP, because the kernel sends the SYN
-after three seconds as plain TCP."""
+"""Seconds after which an answer does not show whether the way carries Multipath TCP, because after three seconds the
+kernel sends the SYN again as plain TCP."""
 DATA_SECONDS: Final = 2.5
 """Maximum time until the data of a thorough trial must have arrived."""
 _POLL_SECONDS: Final = 0.02
@@ -45,21 +45,21 @@ def run_trial(
     ports of running trials.
     """
     reasons: list[str] = []
-    answered: list[Outcome] = []
+    answers: list[Outcome] = []
     for target in islice((each for each in targets if each.address.version == access.address.version), MAX_TARGETS):
         try:
             outcome = _try_address(access, target, timeout, ports, thorough)
         except ConnectionRefusedError:
-            answered.append(Outcome(Verdict.GOOD, reason=f"{target.address}: connection refused", unproven=True))
+            answers.append(Outcome(Verdict.GOOD, reason=f"{target.address}: connection refused", unproven=True))
             continue
         except OSError as error:
             reasons.append(f"{target.address}: {reason(error)}")
             continue
         if outcome.verdict is Verdict.GOOD:
             return outcome
-        answered.append(outcome)
-    if answered:
-        return min(answered, key=lambda each: each.unproven)
+        answers.append(outcome)
+    if answers:
+        return min(answers, key=lambda each: each.unproven)
     return Outcome(Verdict.DEAD, reason="; ".join(dict.fromkeys(reasons)))
 
 
@@ -73,12 +73,12 @@ def _try_address(access: Access, target: ParentAddress, timeout: float, ports: s
         connection.settimeout(timeout)
         port = connection.getsockname()[1]
         ports.add(port)
-        begun = time.monotonic()
+        start = time.monotonic()
         try:
             connection.connect((str(target.address), target.port))
         finally:
             ports.discard(port)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         if _is_multipath(connection):
             remark = _send_data(connection, access.device) if thorough else ""
             if _is_multipath(connection):
@@ -112,6 +112,6 @@ def _send_data(connection: socket.socket, device: str) -> str:
             return STALLS
         time.sleep(_POLL_SECONDS)
         info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 64)
-        (unacked,), (path_mtu,) = (struct.unpack_from("=I", info, at) for at in (_UNACKED, _PATH_MTU))
+        (unacked,), (path_mtu,) = (struct.unpack_from("=I", info, offset) for offset in (_UNACKED, _PATH_MTU))
     interface_mtu = int(Path("/sys/class/net", device, "mtu").read_text(encoding="ascii"))
-    return f"path MTU {path_mtu}, the interface's {interface_mtu}" if path_mtu < interface_mtu else ""
+    return f"path MTU {path_mtu}, interface MTU {interface_mtu}" if path_mtu < interface_mtu else ""

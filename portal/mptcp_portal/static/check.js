@@ -72,10 +72,10 @@ function fill(list, lines) {
  * @param {HTMLElement} list @param {Bar[]} bars
  */
 function showBars(list, bars) {
-  const pattern = /** @type {HTMLTemplateElement} */ (byId("bar")).content;
+  const template = /** @type {HTMLTemplateElement} */ (byId("bar")).content;
   while (list.children.length > bars.length) list.lastElementChild?.remove();
   bars.forEach((each, number) => {
-    if (list.children[number] === undefined) list.append(pattern.cloneNode(true));
+    if (list.children[number] === undefined) list.append(template.cloneNode(true));
     const row = list.children[number];
     for (const name of /** @type {const} */ (["name", "address", "figure", "details"])) {
       write(/** @type {Element} */ (row.querySelector("." + name)), each[name]);
@@ -92,7 +92,7 @@ function showBars(list, bars) {
 }
 
 const explanation = byId("state").textContent || "";
-const CROWDED = "Too many requests at the moment: this is the previous state. Trying again …";
+const BUSY_TEXT = "Too many requests at the moment: this is the previous state. Trying again …";
 
 async function update() {
   if (document.visibilityState !== "hidden") {
@@ -103,7 +103,7 @@ async function update() {
       const report = await answer.json();
       const isIncomplete = lacksThrottlerPart(report);
       if (!isIncomplete) show(report);
-      write(byId("state"), isIncomplete ? CROWDED : explanation);
+      write(byId("state"), isIncomplete ? BUSY_TEXT : explanation);
     } catch {
       write(byId("state"), "The proxy does not answer this page now: this is the previous state. Trying again …");
     }

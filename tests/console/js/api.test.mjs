@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 import assert from "node:assert/strict";
 import test from "node:test";
-import {get, Repeated} from "../../../console/mptcp_console/static/js/api.mjs";
+import {get, Poller} from "../../../console/mptcp_console/static/js/api.mjs";
 
 /** Let awaited promises continue. */
 async function settle() {
@@ -20,27 +20,27 @@ async function pass(context, seconds) {
 class Page extends EventTarget {
   hidden = false;
 
-  /** @param {boolean} isSeen */
-  show(isSeen) {
-    this.hidden = !isSeen;
+  /** @param {boolean} isVisible */
+  show(isVisible) {
+    this.hidden = !isVisible;
     this.dispatchEvent(new Event("visibilitychange"));
   }
 }
 
-function countRuns(context, {wanted = () => true, seconds = 3} = {}) {
+function countRuns(context, {isActive = () => true, seconds = 3} = {}) {
   context.mock.timers.enable({apis: ["setTimeout", "Date"]});
   const runs = [], page = new Page();
-  const repeated = new Repeated(async () => {
+  const poller = new Poller(async () => {
     runs.push(Date.now());
-  }, seconds, wanted, page);
-  return {runs, page, repeated};
+  }, seconds, isActive, page);
+  return {runs, page, poller};
 }
 
 test("an event causes a run at once, and the usual pause starts again", async context => {
-  const {runs, repeated} = countRuns(context);
-  await repeated.now();
+  const {runs, poller} = countRuns(context);
+  await poller.runNow();
   await pass(context, 1.5);
-  repeated.soon();
+  poller.runSoon();
   await pass(context, 0.1);
   assert.deepEqual(runs, [0, 1600]);
   await pass(context, 3);
@@ -48,55 +48,55 @@ test("an event causes a run at once, and the usual pause starts again", async co
 });
 
 test("many events cause at most one run a second, and one after the last event", async context => {
-  const {runs, repeated} = countRuns(context);
-  await repeated.now();
+  const {runs, poller} = countRuns(context);
+  await poller.runNow();
   for (let number = 0; number < 1000; number += 1) {
-    repeated.soon();
+    poller.runSoon();
     if (number % 10 === 9) await pass(context, 0.1);
   }
   assert.equal(runs.length, 11);
   for (let index = 1; index < runs.length; index += 1) assert.ok(runs[index] - runs[index - 1] >= 1000);
   const before = runs.length;
-  repeated.soon();
+  poller.runSoon();
   await pass(context, 1);
   assert.equal(runs.length, before + 1);
 });
 
 test("no run begins while another one lasts", async context => {
   context.mock.timers.enable({apis: ["setTimeout", "Date"]});
-  const begun = [];
+  const starts = [];
   let release = () => {};
-  const repeated = new Repeated(() => {
-    begun.push(Date.now());
+  const poller = new Poller(() => {
+    starts.push(Date.now());
     return new Promise(resolve => { release = resolve; });
   }, 3, () => true, new Page());
-  repeated.now();
-  repeated.soon();
+  poller.runNow();
+  poller.runSoon();
   await pass(context, 5);
-  assert.equal(begun.length, 1);
+  assert.equal(starts.length, 1);
   release();
   await settle();
-  assert.deepEqual(begun, [0, 5000]);
+  assert.deepEqual(starts, [0, 5000]);
 });
 
-test("no run begins while none is wanted", async context => {
-  let isSeen = true;
-  const {runs, repeated} = countRuns(context, {wanted: () => isSeen});
-  await repeated.now();
-  repeated.soon();
-  isSeen = false;
+test("an inactive poller begins no run", async context => {
+  let isVisible = true;
+  const {runs, poller} = countRuns(context, {isActive: () => isVisible});
+  await poller.runNow();
+  poller.runSoon();
+  isVisible = false;
   await pass(context, 5);
-  repeated.soon();
+  poller.runSoon();
   await pass(context, 5);
   assert.deepEqual(runs, [0]);
 });
 
 test("a hidden page runs nothing, and runs at once when it is shown", async context => {
-  const {runs, page, repeated} = countRuns(context);
-  await repeated.now();
+  const {runs, page, poller} = countRuns(context);
+  await poller.runNow();
   page.show(false);
   await pass(context, 60);
-  repeated.soon();
+  poller.runSoon();
   await pass(context, 60);
   assert.deepEqual(runs, [0]);
   page.show(true);
@@ -107,8 +107,8 @@ test("a hidden page runs nothing, and runs at once when it is shown", async cont
 });
 
 test("hiding the page for a moment causes no additional run", async context => {
-  const {runs, page, repeated} = countRuns(context);
-  await repeated.now();
+  const {runs, page, poller} = countRuns(context);
+  await poller.runNow();
   for (let time = 0; time < 20; time += 1) {
     page.show(false);
     page.show(true);
@@ -121,8 +121,8 @@ test("hiding the page for a moment causes no additional run", async context => {
 
 test("no run begins for another view when the window is shown again", async context => {
   let isShown = true;
-  const {runs, page, repeated} = countRuns(context, {wanted: () => isShown});
-  await repeated.now();
+  const {runs, page, poller} = countRuns(context, {isActive: () => isShown});
+  await poller.runNow();
   page.show(false);
   await pass(context, 10);
   isShown = false;

@@ -48,22 +48,22 @@ test("a time of day means the last time at which clocks showed it", () => {
 
 test("a time of day is right also around a change of the clocks", () => {
   process.env.TZ = "Europe/Athens";
-  // From 04:00 back to 03:00: a time shown twice, a time shown only once so far, and an earlier time.
-  const back = Date.UTC(2026, 9, 25, 1, 45) / 1000;
-  assert.equal(format.clock(back), "03:45:00");
-  assert.equal(format.lastTime("03:30", back), back - 15 * 60);
-  assert.equal(format.lastTime("03:50", back), back - 55 * 60);
-  assert.equal(format.lastTime("02:30", back), back - 135 * 60);
-  // From 03:00 to 04:00: a skipped time means that time on the day before.
-  const forward = Date.UTC(2026, 2, 29, 1, 10) / 1000;
-  assert.equal(format.clock(forward), "04:10:00");
-  assert.equal(format.lastTime("03:30", forward), Date.UTC(2026, 2, 28, 1, 30) / 1000);
-  assert.equal(format.lastTime("04:05", forward), forward - 5 * 60);
+  // Clocks are set back from 04:00 to 03:00. The times are one shown twice, one shown only once so far, and an earlier one.
+  const autumn = Date.UTC(2026, 9, 25, 1, 45) / 1000;
+  assert.equal(format.clock(autumn), "03:45:00");
+  assert.equal(format.lastTime("03:30", autumn), autumn - 15 * 60);
+  assert.equal(format.lastTime("03:50", autumn), autumn - 55 * 60);
+  assert.equal(format.lastTime("02:30", autumn), autumn - 135 * 60);
+  // Clocks are set forward from 03:00 to 04:00. A skipped time means that time on the day before.
+  const spring = Date.UTC(2026, 2, 29, 1, 10) / 1000;
+  assert.equal(format.clock(spring), "04:10:00");
+  assert.equal(format.lastTime("03:30", spring), Date.UTC(2026, 2, 28, 1, 30) / 1000);
+  assert.equal(format.lastTime("04:05", spring), spring - 5 * 60);
   process.env.TZ = "Australia/Lord_Howe";
-  const half = Date.UTC(2026, 3, 4, 15, 20) / 1000;
-  assert.equal(format.clock(half), "01:50:00");
-  assert.equal(format.lastTime("01:40", half), half - 10 * 60);
-  assert.equal(format.lastTime("25:00", half), null);
+  const lordHowe = Date.UTC(2026, 3, 4, 15, 20) / 1000;
+  assert.equal(format.clock(lordHowe), "01:50:00");
+  assert.equal(format.lastTime("01:40", lordHowe), lordHowe - 10 * 60);
+  assert.equal(format.lastTime("25:00", lordHowe), null);
 });
 
 test("the end of a rule's match is shown in the policy's time zone", () => {

@@ -4,10 +4,10 @@ import {readFileSync} from "node:fs";
 import test from "node:test";
 import * as health from "../../../console/mptcp_console/static/js/health.mjs";
 
-const REAL = JSON.parse(readFileSync(new URL("../answers/summary.json", import.meta.url), "utf8"));
+const SUMMARY = JSON.parse(readFileSync(new URL("../answers/summary.json", import.meta.url), "utf8"));
 
 test("the throttler's figures are shown with descriptions", () => {
-  const facts = Object.fromEntries(health.healthFacts(REAL));
+  const facts = Object.fromEntries(health.healthFacts(SUMMARY));
   assert.equal(facts["Version"], "0.1.0, process 4711");
   assert.equal(facts["Captures on"], "wan0; not on wan1");
   assert.equal(facts["Budget usage saved to disk"], "no: ledger l: disk full");

@@ -161,14 +161,14 @@ test("caps that are too far above the rates to be drawn are counted", () => {
 });
 
 test("paths and caps that are not drawn are counted, and current caps come first", () => {
-  const many = (count, rules) => ({
+  const snapshotWith = (count, rules) => ({
     ...overview(START + count), rules: rules.map(rule => ({...overview(START).rules[0], rule})),
     paths: Array.from({length: 18}, (_, number) => ({path: `p${String(number).padStart(2, "0")}`, direction: "down", rate: 1})),
   });
   const series = new Series(10, 1);
   assert.deepEqual(linesToDraw(series, "down"), {lines: [], caps: [], top: 1e5 * 1.08, highCaps: 0, morePaths: 0, moreCaps: 0});
-  series.push(many(0, Array.from({length: 15}, (_, number) => `old-${String(number).padStart(2, "0")}`)));
-  series.push(many(1, ["current"]));
+  series.push(snapshotWith(0, Array.from({length: 15}, (_, number) => `old-${String(number).padStart(2, "0")}`)));
+  series.push(snapshotWith(1, ["current"]));
   const found = linesToDraw(series, "down");
   assert.deepEqual([found.lines.length, found.morePaths, found.caps.length, found.moreCaps], [16, 2, 12, 4]);
   assert.deepEqual(found.caps.slice(0, 2).map(each => each.rule), ["current", "old-00"]);

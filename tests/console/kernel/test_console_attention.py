@@ -42,7 +42,7 @@ class Site:
         self.browser.open(f"{self.console.url}/#{page}")
         self.browser.until_text("#state-text", "live")
 
-    def requests(self, query: str) -> int:
+    def request_count(self, query: str) -> int:
         return sum(each["query"] == query for each in list(self.world.queries))
 
     def write(self, field: str, text: str) -> None:
@@ -102,8 +102,8 @@ def test_reasons_open_without_a_mouse(site: Site) -> None:
     summary.send_keys(Keys.ENTER)
     site.browser.until(reason.is_displayed, "the reason is shown")
     assert reason.text.startswith("rule spare-ethernet caps path ethernet at 5 Mbit/s")
-    before = site.requests("connections")
-    site.browser.until(lambda: site.requests("connections") >= before + 2, "the table is updated")
+    before = site.request_count("connections")
+    site.browser.until(lambda: site.request_count("connections") >= before + 2, "the table is updated")
     assert reason.is_displayed()
     assert site.browser.faults() == []
     site.open("what-if")
@@ -127,9 +127,9 @@ def test_connection_card_keeps_selection_when_it_is_updated(site: Site) -> None:
     site.open(f"connection/{TOKEN}")
     site.browser.until_text("#explained .reason", "rule spare-ethernet caps")
     site.browser.run("getSelection().selectAllChildren(document.querySelector('#explained .reason'))")
-    before = site.requests("explain")
+    before = site.request_count("explain")
     site.world.sent["ethernet"] += 1000
-    site.browser.until(lambda: site.requests("explain") >= before + 2, "the card is requested again")
+    site.browser.until(lambda: site.request_count("explain") >= before + 2, "the card is requested again")
     assert str(site.browser.run("return getSelection().toString()")).startswith("rule spare-ethernet caps")
 
 
@@ -139,8 +139,8 @@ def test_incomplete_address_filter_shows_all_clients_and_a_hint(site: Site) -> N
     site.browser.until_text("#connections-count", "3 connections")
     site.write("#filter-client", "10.77")
     site.browser.until_text("#filter-client-hint", "The address is incomplete: all clients are shown.")
-    before = site.requests("connections")
-    site.browser.until(lambda: site.requests("connections") > before, "the table is updated")
+    before = site.request_count("connections")
+    site.browser.until(lambda: site.request_count("connections") > before, "the table is updated")
     assert site.browser.text("#connections-message") == ""
     assert site.browser.text("#connections-count") == "3 connections"
     site.write("#filter-client", "10.77.1.2")
@@ -164,16 +164,16 @@ def test_hidden_page_stops_polling_and_resumes_when_shown(site: Site) -> None:
     site.browser.until_text("#connections", TOKEN)
     site.browser.run(SET_HIDDEN, True)
     try:
-        before = site.requests("connections")
-        summaries = site.requests("summary")
+        before = site.request_count("connections")
+        summaries = site.request_count("summary")
         # While the page is hidden, the console itself queries every five seconds. For a visible table it would query
         # every two seconds.
-        site.browser.until(lambda: site.requests("summary") >= summaries + 4, "time passes")
-        assert site.requests("connections") <= before + 1
-        before = site.requests("connections")
+        site.browser.until(lambda: site.request_count("summary") >= summaries + 4, "time passes")
+        assert site.request_count("connections") <= before + 1
+        before = site.request_count("connections")
     finally:
         site.browser.run(SET_HIDDEN, False)
-    site.browser.until(lambda: site.requests("connections") > before, "the table is requested")
+    site.browser.until(lambda: site.request_count("connections") > before, "the table is requested")
     site.browser.until_text("#state-text", "live")
 
 
@@ -235,8 +235,8 @@ def viewers(site: Site, count: int) -> Iterator[None]:
 def test_page_above_the_viewer_limit_reports_it_and_retries(site: Site) -> None:
     """Defect: a page above the limit alternated between "the console does not answer" and no message."""
     site.browser.open("about:blank")
-    free = {"watching": 0, "most": MAX_WATCHERS}
-    site.browser.until(lambda: site.console.get("/api/viewers") == free, "no browser watches")
+    no_viewers = {"watching": 0, "most": MAX_WATCHERS}
+    site.browser.until(lambda: site.console.get("/api/viewers") == no_viewers, "no browser watches")
     with viewers(site, MAX_WATCHERS):
         site.browser.open(f"{site.console.url}/#live")
         site.browser.until_text("#state-text", "console full")

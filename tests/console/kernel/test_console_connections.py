@@ -44,13 +44,13 @@ def test_idle_connections_are_ended_and_do_not_block_the_page(tmp_path: Path) ->
                 if number % 2:
                     client.sendall(INCOMPLETE_REQUEST)
                 clients.append(client)
-            begun = time.monotonic()
+            start = time.monotonic()
             assert site.get("/api/history")["step"]
-            print(f"with {CONNECTIONS} idle connections, a page took {time.monotonic() - begun:.2f} s")
+            print(f"with {CONNECTIONS} idle connections, a page took {time.monotonic() - start:.2f} s")
             # The console closed the first connections to accept the last ones, which have their full time.
             assert all(has_ended(client) for client in clients[: CONNECTIONS - MAX_WAITING - 1])
             assert all(has_ended(client) for client in clients)
-            assert time.monotonic() - begun > REQUEST_SECONDS / 2
+            assert time.monotonic() - start > REQUEST_SECONDS / 2
         deadline = time.monotonic() + 60
         while len(list(descriptors.iterdir())) > before + 4:
             assert time.monotonic() < deadline, "connections are still open"

@@ -61,7 +61,7 @@ PROMISED_SECONDS = 1.0
 A busy machine may take longer, in proportion to the time that programs wait for a processor. The result must stay below
 the interval that the console uses when no browser watches.
 """
-PROGRESS = 100_000
+PROGRESS_BYTES = 100_000
 """Bytes received over a path that show that a download continues."""
 BYTES_DURING_HANG = 2_500_000
 """Bytes received over the capped path while the console hangs. They take four seconds or more."""
@@ -128,7 +128,7 @@ def site(make_module_testbed: Any, require: Any) -> Iterator[Site]:
     ):
         site = Site(testbed, policy, throttler, running, chromium, config, plain)
         chromium.open(running.url)
-        chromium.until_text("#legend", "wifi", within=300)
+        chromium.until_text("#legend", "wifi", timeout=300)
         yield site
 
 
@@ -158,11 +158,11 @@ def test_page_shows_a_cap_within_a_second(site: Site) -> None:
 def run_round(site: Site, answers: list[StreamedAnswer]) -> Round:
     """Set a cap and remove it again."""
     before = processors.read()
-    begun = time.time()
+    start = time.time()
     answer = seconds_of_an_answer(site)
     site.reload(CAPPED)
     shown_at = float(site.browser.until(lambda: site.browser.run("return window.capSeen"), "the cap is shown"))
-    applied = site.browser.until(partial(applied_after, site, begun), "the throttler reports the cap")
+    applied = site.browser.until(partial(applied_after, site, start), "the throttler reports the cap")
     after = site.browser.until(partial(first_answer_after, answers, applied), "the console queries again")
     slower = slowness(processors.usage(before, processors.read()).waiting)
     assert after.is_capped, "the rules in force at the throttler's answer are missing"
@@ -214,14 +214,14 @@ def first_answer_after(answers: list[StreamedAnswer], time: float) -> StreamedAn
 
 
 def seconds_of_an_answer(site: Site) -> float:
-    begun = time.monotonic()
+    start = time.monotonic()
     status_client.ask(site.throttler.socket, {"query": "summary"})
-    return time.monotonic() - begun
+    return time.monotonic() - start
 
 
-def applied_after(site: Site, begun: float) -> float | None:
-    """Return when the first cap after *begun* was applied, by the throttler's clock."""
-    events = site.get(f"/api/events?kind=applied&from={begun:.3f}")["events"]
+def applied_after(site: Site, start: float) -> float | None:
+    """Return when the first cap after *start* was applied, by the throttler's clock."""
+    events = site.get(f"/api/events?kind=applied&from={start:.3f}")["events"]
     return float(events[0]["time"]) if events else None
 
 
@@ -267,7 +267,7 @@ def test_clients_list_counts_plain_tcp_and_mptcp_separately(site: Site) -> None:
     wait_until(lambda: counts() == (1, 0), "no client uses plain TCP")
     (client,) = clients()["clients"]
     assert (client["connections"], client["subflows"]) == (1, 2)
-    assert client["bytes_sent"] > PROGRESS
+    assert client["bytes_sent"] > PROGRESS_BYTES
     with site.testbed["client"].running(site.plain, name="plain"):
         wait_until(lambda: counts() == (1, 1), "one client uses plain TCP")
         (plain,) = clients()["plain_tcp"]["clients"]
@@ -312,7 +312,7 @@ def test_graph_rate_is_near_the_cap(site: Site) -> None:
     def are_near_the_cap(rates: list[int]) -> bool:
         return len(rates) >= 8 and 2_000_000 < sum(rates) / len(rates) < 6_000_000
 
-    site.browser.until(lambda: are_near_the_cap(known_rates()), "the rate is near the cap", within=120)
+    site.browser.until(lambda: are_near_the_cap(known_rates()), "the rate is near the cap", timeout=120)
 
 
 def test_console_runs_without_privileges_and_writes_no_file(site: Site) -> None:
@@ -373,9 +373,9 @@ def record_stalls() -> Iterator[list[float]]:
 
     def sleep() -> None:
         while not stop.is_set():
-            begun = time.monotonic()
+            start = time.monotonic()
             stop.wait(0.01)
-            found.append(time.monotonic() - begun - 0.01)
+            found.append(time.monotonic() - start - 0.01)
 
     sleeper = threading.Thread(target=sleep, daemon=True)
     sleeper.start()
@@ -401,10 +401,10 @@ def received_bytes(site: Site) -> dict[str, int]:
 def wait_until_download_continues(site: Site, before: dict[str, int]) -> None:
     """Wait until both paths have received more than *before*, because the download continues."""
 
-    def carries() -> bool:
-        return all(count - before[device] >= PROGRESS for device, count in received_bytes(site).items())
+    def continues() -> bool:
+        return all(count - before[device] >= PROGRESS_BYTES for device, count in received_bytes(site).items())
 
-    wait_until(carries, f"the download continues over {', '.join(before)}", timeout=60)
+    wait_until(continues, f"the download continues over {', '.join(before)}", timeout=60)
 
 
 def capped_subflows(site: Site) -> int:

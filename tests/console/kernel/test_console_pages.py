@@ -26,7 +26,7 @@ pytestmark = pytest.mark.kernel
 TOKEN = "4f037d87"
 PAGES = ["live", "clients", "connections", f"connection/{TOKEN}", "events", "policy", "what-if", "health"]
 SETTINGS = "names: names\ngrafana: https://grafana.lan/d/mptcp\n"
-READY = {
+READY_TEXTS = {
     "live": ("#legend", "wifi"),
     "clients": ("#clients", "10.77.1.2"),
     "connections": ("#connections", TOKEN),
@@ -49,7 +49,7 @@ class Site:
 
     def open(self, page: str) -> None:
         self.browser.open(f"{self.console.url}/#{page}")
-        self.browser.until_text(*READY[page])
+        self.browser.until_text(*READY_TEXTS[page])
 
 
 def carry(world: World, stop: threading.Event) -> None:
@@ -163,22 +163,25 @@ def test_dry_run_shows_no_subflow_as_capped(site: Site) -> None:
 
 def test_policy_page_describes_steering_and_budget_rules(site: Site) -> None:
     """Defect: if no rule of the policy had a cap of its own, the page said that the policy has no rules."""
-    before = site.world.words
+    before = site.world.rule_texts
     site.open("policy")
     site.browser.until_text("#rule-words", "spare-ethernet cap of 5 Mbit/sWhen: path ethernet")
     steering = {"conditions": ["Mon-Fri 08:00-18:00 (UTC)"], "does": ["steering waterfall: wifi, then lte"]}
     try:
-        site.world.words = [{"rule": "office", **steering}, {"rule": "rest", "conditions": [], "does": ["no budget"]}]
+        site.world.rule_texts = [
+            {"rule": "office", **steering},
+            {"rule": "rest", "conditions": [], "does": ["no budget"]},
+        ]
         site.browser.until_text(
             "#rule-words", "office steering waterfall: wifi, then lteWhen: Mon-Fri 08:00-18:00 (UTC)"
         )
         site.browser.until_text("#rule-words", "rest no budgetEvery subflow")
         site.browser.until_text("#rules", "No rule has a cap of its own.")
         assert "The policy has no rules" not in site.browser.text("main")
-        site.world.words = []
+        site.world.rule_texts = []
         site.browser.until_text("#rule-words", "The policy has no rules: nothing is capped.")
     finally:
-        site.world.words = before
+        site.world.rule_texts = before
 
 
 def test_arrow_keys_select_a_time_and_show_its_values(site: Site) -> None:
@@ -256,17 +259,17 @@ def test_clients_page_shows_usage_and_used_up_budgets(site: Site) -> None:
 
 
 def test_filter_without_a_match_is_reported_and_can_be_cleared(site: Site) -> None:
-    for page, field, none in (
+    for page, field, message_selector in (
         ("connections", "#filter-client", "#connections-none"),
         ("events", "#events-client", "#events-none"),
     ):
         site.open(page)
         site.browser.find(field).send_keys("10.99.9.9")
-        message = site.browser.find(none)
+        message = site.browser.find(message_selector)
         site.browser.until(message.is_displayed, "the page reports no result")
         save_screenshot(site, f"{page}-none-desktop-light")
-        site.browser.find(f"{none} button").click()
-        site.browser.until_text(*READY[page])
+        site.browser.find(f"{message_selector} button").click()
+        site.browser.until_text(*READY_TEXTS[page])
         assert not message.is_displayed()
     # A name can be used instead of its address.
     site.open("connections")
@@ -310,13 +313,13 @@ def test_page_of_a_closed_connection_shows_its_last_state(site: Site) -> None:
 def test_budget_restart_time_is_in_the_policys_time_zone(site: Site) -> None:
     driver = site.browser.driver
     driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "America/New_York"})
-    site.world.until = 1_798_754_400.0  # midnight in Athens
+    site.world.budget_restart = 1_798_754_400.0  # midnight in Athens
     try:
         for page, budgets in (("live", "#live-budgets"), ("policy", "#budgets")):
             site.open(page)
             site.browser.until_text(budgets, "restarts 2027-01-01 00:00 (Europe/Athens)")
     finally:
-        site.world.until = None
+        site.world.budget_restart = None
         driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
 
 
@@ -469,10 +472,10 @@ def test_page_reports_a_hung_console_and_recovers(site: Site) -> None:
 def test_page_stays_usable_with_ten_thousand_connections(site: Site) -> None:
     site.world.count = 10_000
     try:
-        begun = time.monotonic()
+        start = time.monotonic()
         site.open("connections")
         site.browser.until_text("#connections-count", "10,000 connections")
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         assert site.browser.run("return document.querySelectorAll('#connections tbody').length") == 50
         site.browser.find("#following").click()
         site.browser.until_text("#page-text", "51\u2013100 of 10,000")

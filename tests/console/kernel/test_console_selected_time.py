@@ -116,11 +116,11 @@ def test_hour_view_takes_current_values_from_the_stream(site: Site) -> None:
 
 def test_page_shows_nearest_of_many_events_and_links_to_the_others(site: Site) -> None:
     """Defect: the page showed the latest events of the interval, fifteen seconds away, without a hint at others."""
-    at = int(time.time()) - 5
+    event_time = int(time.time()) - 5
     for number in range(600):
-        site.world.add_event("applied", f"event {number}", time=at - 15 + number / 20)
+        site.world.add_event("applied", f"event {number}", time=event_time - 15 + number / 20)
     site.open()
-    site.go_to(at)
+    site.go_to(event_time)
     site.browser.until_text("#nearby-note", "Only the 100 nearest are shown")
     assert "applied" in site.browser.text("#nearby-note")
     assert site.browser.faults() == []
@@ -133,7 +133,7 @@ def test_page_shows_nearest_of_many_events_and_links_to_the_others(site: Site) -
     site.browser.find("#nearby-all").click()
     site.browser.until_text("#events-count", "the newest 300")
     assert site.browser.run("return document.querySelector('#events-from').value") == time.strftime(
-        "%H:%M:%S", time.localtime(at - 15)
+        "%H:%M:%S", time.localtime(event_time - 15)
     )
 
 
@@ -166,8 +166,8 @@ def test_event_during_a_slow_events_request_is_shown(site: Site) -> None:
 
 def test_time_before_the_console_started_shows_that_no_data_is_kept(site: Site) -> None:
     site.open()
-    begun = float(site.console.get("/api/history")["since"])
-    site.go_to(begun - 1200)
+    start = float(site.console.get("/api/history")["since"])
+    site.go_to(start - 1200)
     site.browser.until_text("#moment tbody", "No data for this time: the console's data begin at")
     site.browser.find("#to-now").click()
     site.browser.until_text("#moment tbody", "Mbit/s")
@@ -204,16 +204,16 @@ def test_cap_label_fits_on_a_phone(site: Site) -> None:
 def test_page_works_with_a_fast_browser_clock(site: Site) -> None:
     """Defect: the page requested the history by the browser's clock, and got none if that was an hour fast."""
     since = float(site.console.get("/api/history")["first"])
-    added = site.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FAST_CLOCK})
+    script = site.browser.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": FAST_CLOCK})
     try:
         site.open()
         site.browser.until(lambda: site.bound("min") <= since + 1, "all stored data are shown")
-        at = time.time() - 2
-        site.world.add_event("guard", "caps relaxed with a fast clock", time=at)
-        site.go_to(at)
+        event_time = time.time() - 2
+        site.world.add_event("guard", "caps relaxed with a fast clock", time=event_time)
+        site.go_to(event_time)
         site.browser.until_text("#nearby", "caps relaxed with a fast clock")
     finally:
-        site.browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+        site.browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
 
 
 def test_selected_time_keeps_its_data_after_it_leaves_the_graph(site: Site) -> None:

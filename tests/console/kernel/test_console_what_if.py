@@ -10,7 +10,7 @@ import pytest
 from browsed_console import console_in_browser
 from browser import Browser
 from console_site import Console
-from fake_throttler import TEXT, World
+from fake_throttler import POLICY_TEXT, World
 
 pytestmark = pytest.mark.kernel
 Site = tuple[World, Console, Browser]
@@ -79,16 +79,16 @@ def test_what_if_starts_from_the_policy_in_force(site: Site) -> None:
         return str(text.get_property("value"))
 
     start.click()
-    chromium.until(lambda: entered_text() == TEXT, "the text of the policy in force")
+    chromium.until(lambda: entered_text() == POLICY_TEXT, "the text of the policy in force")
     chromium.until_text(RESULT, "from /etc/mptcp-throttler/policy.yaml.")
     text.send_keys("# mine")
     # The page replaces the user's text only after a confirmation.
     start.click()
     chromium.driver.switch_to.alert.dismiss()
-    assert entered_text() == f"{TEXT}# mine"
+    assert entered_text() == f"{POLICY_TEXT}# mine"
     start.click()
     chromium.driver.switch_to.alert.accept()
-    chromium.until(lambda: entered_text() == TEXT, "the text is replaced")
+    chromium.until(lambda: entered_text() == POLICY_TEXT, "the text is replaced")
 
 
 def test_policy_page_shows_the_conditions_of_each_path(site: Site) -> None:

@@ -80,7 +80,7 @@ done
 
 
 @dataclass
-class Watched:
+class MonitoredSite:
     testbed: Testbed
     origin: Origin
     proxy: Proxy
@@ -109,7 +109,7 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> Watched:
+def site(make_module_testbed: Callable[..., Testbed], require: Callable[..., None]) -> MonitoredSite:
     require("htb", "squid", "apache2", "curl", "mptcpize", "prometheus", "promtool")
     testbed = make_module_testbed()
     node, client = testbed["proxy"], testbed["client"]
@@ -133,11 +133,11 @@ def watched(make_module_testbed: Callable[..., Testbed], require: Callable[..., 
     client.popen(
         mptcp_command(["sh", "-c", LOAD, "sh", proxy.url(), origin.url("").rstrip("/"), tunnelled]), name="load"
     )
-    return Watched(testbed, origin, proxy, throttler, server, prometheus)
+    return MonitoredSite(testbed, origin, proxy, throttler, server, prometheus)
 
 
-def test_each_dashboard_and_alert_expression_has_a_value(watched: Watched) -> None:
-    prometheus = watched.prometheus
+def test_each_dashboard_and_alert_expression_has_a_value(site: MonitoredSite) -> None:
+    prometheus = site.prometheus
     # The last expression gets its value after a join under a cap, with a scrape before and after the join.
     shown = shown_expressions()
     compared_alerts = {name: with_bool_comparisons(text) for name, text in alert_expressions().items()}
@@ -148,7 +148,7 @@ def test_each_dashboard_and_alert_expression_has_a_value(watched: Watched) -> No
     )
 
 
-def test_expression_with_a_renamed_metric_has_no_value(watched: Watched) -> None:
+def test_expression_with_a_renamed_metric_has_no_value(site: MonitoredSite) -> None:
     expressions = shown_expressions() | {
         name: with_bool_comparisons(text) for name, text in alert_expressions().items()
     }
@@ -157,13 +157,13 @@ def test_expression_with_a_renamed_metric_has_no_value(watched: Watched) -> None
         for name, text in expressions.items()
         for metric in set(METRIC.findall(text))
     }
-    assert watched.prometheus.without_values(renamed) == list(renamed)
+    assert site.prometheus.without_values(renamed) == list(renamed)
 
 
-def test_dashboard_variables_list_the_existing_values(watched: Watched) -> None:
+def test_dashboard_variables_list_the_existing_values(site: MonitoredSite) -> None:
     def listed_now() -> dict[str, list[str]]:
         return {
-            name: watched.prometheus.query_api(f"label/{label}/values", **{"match[]": selector})
+            name: site.prometheus.query_api(f"label/{label}/values", **{"match[]": selector})
             for name, (selector, label) in variables().items()
         }
 
@@ -183,10 +183,10 @@ def test_dashboard_variables_list_the_existing_values(watched: Watched) -> None:
         (["spare-ethernet", "slow-wifi"], ["ethernet", "wifi"]),
     ],
 )
-def test_panels_show_only_the_chosen_rules_and_paths(watched: Watched, rules: list[str], paths: list[str]) -> None:
+def test_panels_show_only_the_chosen_rules_and_paths(site: MonitoredSite, rules: list[str], paths: list[str]) -> None:
     """``.*`` also matches series without the label. Therefore test each variable also with a chosen value."""
     chosen = {"instance": [f"127.0.0.1:{PORT}"], "rule": rules, "path": paths}
-    prometheus, expressions = watched.prometheus, shown_expressions(chosen)
+    prometheus, expressions = site.prometheus, shown_expressions(chosen)
     wait_until(lambda: not prometheus.without_values(expressions), "every expression has a value", timeout=TIMEOUT)
     found: dict[str, set[str]] = {name: set() for name in chosen}
     for place, expression in expressions.items():
@@ -198,16 +198,16 @@ def test_panels_show_only_the_chosen_rules_and_paths(watched: Watched, rules: li
 
 
 @pytest.mark.parametrize("name", ["instance", "rule", "path"])
-def test_panels_are_empty_for_a_value_that_does_not_exist(watched: Watched, name: str) -> None:
+def test_panels_are_empty_for_a_value_that_does_not_exist(site: MonitoredSite, name: str) -> None:
     expressions = shown_expressions({name: ["no-such"]})
     places = expressions_using(name)
     assert places
-    assert set(watched.prometheus.without_values({place: expressions[place] for place in places})) == places
+    assert set(site.prometheus.without_values({place: expressions[place] for place in places})) == places
 
 
-def test_prometheus_evaluates_the_alerts_without_errors(watched: Watched) -> None:
+def test_prometheus_evaluates_the_alerts_without_errors(site: MonitoredSite) -> None:
     def states() -> dict[str, str]:
-        groups = watched.prometheus.query_api("rules")["groups"]
+        groups = site.prometheus.query_api("rules")["groups"]
         return {
             rule["name"]: f"{rule['health']} {rule.get('lastError', '')}" for group in groups for rule in group["rules"]
         }
@@ -216,8 +216,8 @@ def test_prometheus_evaluates_the_alerts_without_errors(watched: Watched) -> Non
     assert states() == {rule["alert"]: "ok " for rule in alerts()}
 
 
-def test_metrics_show_that_the_caps_hold(watched: Watched) -> None:
-    prometheus = watched.prometheus
+def test_metrics_show_that_the_caps_hold(site: MonitoredSite) -> None:
+    prometheus = site.prometheus
     prometheus.wait_for('mptcp_throttler_caps_in_force{rule="spare-ethernet", path="ethernet", direction="down"} > 0')
     # Payload rate under a cap of 5 Mbit/s: more than zero, and never far above the cap.
     rate = '8 * rate(mptcp_throttler_path_bytes_total{path="ethernet", direction="down"}[20s])'
@@ -232,66 +232,66 @@ def test_metrics_show_that_the_caps_hold(watched: Watched) -> None:
 # Each of the following tests causes one more fault, which remains.
 
 
-def test_alert_fires_for_a_used_up_budget(watched: Watched) -> None:
-    watched.prometheus.wait_for(alert_expressions()["MptcpBudgetUsedUp"])
+def test_alert_fires_for_a_used_up_budget(site: MonitoredSite) -> None:
+    site.prometheus.wait_for(alert_expressions()["MptcpBudgetUsedUp"])
 
 
 @pytest.mark.nightly
-def test_alert_fires_when_the_kernel_refuses_joins(watched: Watched) -> None:
-    watched.node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
-    watched.prometheus.wait_for(alert_expressions()["MptcpJoinsRejected"])
-    watched.prometheus.wait_for(alert_expressions()["MptcpJoinsFail"])
+def test_alert_fires_when_the_kernel_refuses_joins(site: MonitoredSite) -> None:
+    site.node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
+    site.prometheus.wait_for(alert_expressions()["MptcpJoinsRejected"])
+    site.prometheus.wait_for(alert_expressions()["MptcpJoinsFail"])
 
 
-def test_alert_fires_for_a_listener_that_serves_plain_tcp(watched: Watched) -> None:
+def test_alert_fires_for_a_listener_that_serves_plain_tcp(site: MonitoredSite) -> None:
     """Without the preload library, the listener answers Multipath TCP clients with plain TCP."""
-    plain = watched.node.popen(["/usr/bin/python3", "-m", "http.server", str(PLAIN_PORT)], name="plain")
-    url = f"http://{watched.node.service_address()}:{PLAIN_PORT}/"
+    plain = site.node.popen(["/usr/bin/python3", "-m", "http.server", str(PLAIN_PORT)], name="plain")
+    url = f"http://{site.node.service_address()}:{PLAIN_PORT}/"
     # These connections must be more than the load has opened since its start.
-    many = 'for number in $(seq 3000); do curl -s -o /dev/null -m 5 "$1"; done'
-    clients = watched.testbed["client"].popen(mptcp_command(["sh", "-c", many, "sh", url]), name="many")
-    watched.prometheus.wait_for(alert_expressions()["MptcpListenerServesPlainTcp"])
+    script = 'for number in $(seq 3000); do curl -s -o /dev/null -m 5 "$1"; done'
+    clients = site.testbed["client"].popen(mptcp_command(["sh", "-c", script, "sh", url]), name="many")
+    site.prometheus.wait_for(alert_expressions()["MptcpListenerServesPlainTcp"])
     clients.kill_tree()
     plain.kill()
 
 
-def test_alert_fires_for_failed_requests(watched: Watched) -> None:
-    url = f"{watched.origin.url('', port=99)}[1-2000]"
-    watched.testbed["client"].run(["curl", "-s", "-o", "/dev/null", "-x", watched.proxy.url(), url], timeout=300)
-    watched.prometheus.wait_for(alert_expressions()["MptcpSquidErrors"])
+def test_alert_fires_for_failed_requests(site: MonitoredSite) -> None:
+    url = f"{site.origin.url('', port=99)}[1-2000]"
+    site.testbed["client"].run(["curl", "-s", "-o", "/dev/null", "-x", site.proxy.url(), url], timeout=300)
+    site.prometheus.wait_for(alert_expressions()["MptcpSquidErrors"])
 
 
-def test_reload_alert_lasts_until_a_reload_succeeds(watched: Watched) -> None:
-    policy = watched.testbed.directory / "policy.yaml"
+def test_reload_alert_lasts_until_a_reload_succeeds(site: MonitoredSite) -> None:
+    policy = site.testbed.directory / "policy.yaml"
     policy.write_text("version: 1\nrules: [")
-    watched.throttler.process.signal(signal.SIGHUP)
-    watched.prometheus.wait_for(alert_expressions()["MptcpReloadRefused"])
+    site.throttler.process.signal(signal.SIGHUP)
+    site.prometheus.wait_for(alert_expressions()["MptcpReloadRefused"])
     policy.write_text(POLICY)
-    watched.throttler.process.signal(signal.SIGHUP)
-    watched.prometheus.wait_for(alert_expressions()["MptcpReloadRefused"], lambda values: not values)
+    site.throttler.process.signal(signal.SIGHUP)
+    site.prometheus.wait_for(alert_expressions()["MptcpReloadRefused"], lambda values: not values)
 
 
-def test_hung_throttler_is_down_and_has_no_old_metrics(watched: Watched) -> None:
-    watched.throttler.process.signal(signal.SIGSTOP)
+def test_hung_throttler_is_down_and_has_no_old_metrics(site: MonitoredSite) -> None:
+    site.throttler.process.signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 0, "the throttler is down", timeout=TIMEOUT)
-        found = watched.scrape()
+        wait_until(lambda: site.scrape()["mptcp_throttler_up"] == 0, "the throttler is down", timeout=TIMEOUT)
+        found = site.scrape()
     finally:
-        watched.throttler.process.signal(signal.SIGCONT)
+        site.throttler.process.signal(signal.SIGCONT)
     assert [name for name in found if name.startswith("mptcp_throttler")] == ["mptcp_throttler_up"]
-    wait_until(lambda: watched.scrape()["mptcp_throttler_up"] == 1, "the throttler is up again", timeout=TIMEOUT)
+    wait_until(lambda: site.scrape()["mptcp_throttler_up"] == 1, "the throttler is up again", timeout=TIMEOUT)
 
 
-def test_alert_fires_for_a_killed_throttler(watched: Watched) -> None:
-    watched.throttler.process.kill()
-    watched.prometheus.wait_for(alert_expressions()["MptcpThrottlerDown"])
-    watched.prometheus.wait_for("mptcp_throttler_connections", lambda values: not values)
-    watched.prometheus.wait_for("squid_up", lambda values: values == [1])
+def test_alert_fires_for_a_killed_throttler(site: MonitoredSite) -> None:
+    site.throttler.process.kill()
+    site.prometheus.wait_for(alert_expressions()["MptcpThrottlerDown"])
+    site.prometheus.wait_for("mptcp_throttler_connections", lambda values: not values)
+    site.prometheus.wait_for("squid_up", lambda values: values == [1])
 
 
-def test_worker_restart_lowers_no_counter_of_another_worker(watched: Watched) -> None:
+def test_worker_restart_lowers_no_counter_of_another_worker(site: MonitoredSite) -> None:
     """Defect: both workers had one summed counter, which fell by the count of a worker that ended."""
-    (squid,) = (pid for pid in children(watched.proxy.process.pid) if b"--foreground" in command(pid))
+    (squid,) = (pid for pid in children(site.proxy.process.pid) if b"--foreground" in command(pid))
     (second,) = (pid for pid in children(squid) if command(pid).startswith(b"(squid-2)\0"))
     requests = "squid_client_requests_total"
     counted: dict[str, dict[str, float]] = {}
@@ -299,7 +299,7 @@ def test_worker_restart_lowers_no_counter_of_another_worker(watched: Watched) ->
     def second_count_is(accepts: Callable[[float], bool]) -> bool:
         """Return whether *accepts* is true for the second worker's count. On a busy machine, a scrape may lack it."""
         counted.clear()
-        counted.update(watched.counters_by_process())
+        counted.update(site.counters_by_process())
         return counted.keys() == {"1", "2"} and accepts(counted["2"][requests])
 
     wait_until(lambda: second_count_is(lambda count: count > 50), "the counter has grown", timeout=TIMEOUT)
@@ -313,12 +313,12 @@ def test_worker_restart_lowers_no_counter_of_another_worker(watched: Watched) ->
     assert {name for name, value in before["1"].items() if counted["1"][name] < value} == set()
 
 
-def test_alert_fires_for_a_killed_squid(watched: Watched) -> None:
-    watched.proxy.process.kill_tree()
-    watched.prometheus.wait_for(alert_expressions()["MptcpSquidDown"])
-    watched.prometheus.wait_for("squid_client_requests_total", lambda values: not values)
+def test_alert_fires_for_a_killed_squid(site: MonitoredSite) -> None:
+    site.proxy.process.kill_tree()
+    site.prometheus.wait_for(alert_expressions()["MptcpSquidDown"])
+    site.prometheus.wait_for("squid_client_requests_total", lambda values: not values)
 
 
-def test_alert_fires_when_metrics_are_missing(watched: Watched) -> None:
-    watched.console.kill()
-    watched.prometheus.wait_for(alert_expressions()["MptcpMetricsMissing"])
+def test_alert_fires_when_metrics_are_missing(site: MonitoredSite) -> None:
+    site.console.kill()
+    site.prometheus.wait_for(alert_expressions()["MptcpMetricsMissing"])

@@ -55,9 +55,9 @@ def test_cookie_is_valid_only_in_its_time_and_for_its_token() -> None:
 
 def test_cookie_with_a_changed_expiry_is_invalid() -> None:
     token = Token(TEXT)
-    until, _, signature = token.cookie(NOW).partition(".")
-    assert not token.is_cookie(f"{int(until) + 1}.{signature}", NOW)
-    assert not token.is_cookie(f"{until}0.{signature}", NOW)
+    expiry, _, signature = token.cookie(NOW).partition(".")
+    assert not token.is_cookie(f"{int(expiry) + 1}.{signature}", NOW)
+    assert not token.is_cookie(f"{expiry}0.{signature}", NOW)
 
 
 @given(st.text())
@@ -68,7 +68,7 @@ def test_arbitrary_text_is_neither_token_nor_cookie(text: str) -> None:
     assert not token.is_cookie(text, NOW)
 
 
-LOOPBACK = ["localhost", "LOCALHOST:8610", "127.0.0.1", "127.0.0.1:9999", "[::1]:8610", "localhost."]
+LOOPBACK_NAMES = ["localhost", "LOCALHOST:8610", "127.0.0.1", "127.0.0.1:9999", "[::1]:8610", "localhost."]
 FOREIGN_NAMES = [
     "evil.example",
     "127.0.0.1.evil.example",
@@ -82,7 +82,7 @@ FOREIGN_NAMES = [
 ]
 
 
-@pytest.mark.parametrize("host", LOOPBACK)
+@pytest.mark.parametrize("host", LOOPBACK_NAMES)
 def test_loopback_listener_allows_names_of_loopback(host: str) -> None:
     assert HostNames("127.0.0.1").accepts(host)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_throttler import TEXT, FakeThrottler, World, until
+from fake_throttler import POLICY_TEXT, FakeThrottler, World, until
 from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
@@ -34,12 +34,12 @@ BASE = "http://127.0.0.1:8610"
 class Site:
     """A console, its fake throttler, and a client for it."""
 
-    def __init__(self, directory: Path, patience: float = 20.0, **settings: Any) -> None:
+    def __init__(self, directory: Path, timeout: float = 20.0, **settings: Any) -> None:
         self.world = World()
         self.throttler = FakeThrottler(directory / "status.sock", self.world)
         self.settings = Settings(status_socket=self.throttler.path, **settings)
         self.now: float | None = None
-        query = make_query(self.throttler.path, timeout=patience)
+        query = make_query(self.throttler.path, timeout=timeout)
         query_queue = QueryQueue(query)
         self.watch = Watch(query, self.throttler.path, on_change=query_queue.invalidate)
         console = Console(self.watch, query_queue, self.settings, self.clock)
@@ -166,8 +166,8 @@ def test_requests_without_the_token_are_refused(site_with_token: Site, path: str
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
         assert client.get(path, headers={"authorization": "Bearer " + TOKEN[:-1]}).status_code == 401
         assert client.get(path, params={"token": TOKEN}).status_code == 401
-        to_form = client.get("/", headers=HTML)
-        assert (to_form.status_code, to_form.headers["location"]) == (303, "/login")
+        redirect = client.get("/", headers=HTML)
+        assert (redirect.status_code, redirect.headers["location"]) == (303, "/login")
     assert [each["query"] for each in site_with_token.world.queries if each["query"] != "summary"] == []
 
 
@@ -280,7 +280,7 @@ def test_what_if_sends_the_whole_policy_to_the_throttler(site: Site, client: Tes
 
 def test_policy_text_is_that_of_the_policy_in_force(site: Site, client: TestClient) -> None:
     answer = client.get("/api/policy_text").json()
-    assert (answer["text"], answer["file"]) == (TEXT, "/etc/mptcp-throttler/policy.yaml")
+    assert (answer["text"], answer["file"]) == (POLICY_TEXT, "/etc/mptcp-throttler/policy.yaml")
     assert site.world.queries[-1] == {"query": "policy"}
 
 
@@ -316,7 +316,7 @@ def test_console_without_a_throttler_serves_pages_and_an_error(tmp_path: Path) -
 
 
 def test_hung_throttler_delays_no_page(tmp_path: Path) -> None:
-    site = Site(tmp_path, patience=0.5)
+    site = Site(tmp_path, timeout=0.5)
     with site.client() as client:
         site.throttler.hangs = True
         answer = client.get("/api/connections")
@@ -409,8 +409,8 @@ def test_clients_request_is_passed_to_the_throttler(site: Site, client: TestClie
     assert (answer["total"], len(answer["clients"]), answer["plain_tcp"]["connections"]) == (3, 2, 2)
     queries = [each for each in site.world.queries if each["query"] == "clients"]
     assert queries == [{"query": "clients", "sort": "budget", "limit": 2}]
-    for wrong in ("sort=age", "limit=201", "client=10.77.1.2"):
-        assert client.get(f"/api/clients?{wrong}").status_code == 400
+    for parameter in ("sort=age", "limit=201", "client=10.77.1.2"):
+        assert client.get(f"/api/clients?{parameter}").status_code == 400
 
 
 def test_last_known_policy_is_marked_as_not_current(site: Site, client: TestClient) -> None:

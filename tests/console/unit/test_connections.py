@@ -98,12 +98,12 @@ class Server:
         self._state = ServerState()
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body, more = b"", True
-        while more:
+        body, more_body = b"", True
+        while more_body:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+            body, more_body = body + message.get("body", b""), message.get("more_body", False)
         self.bodies.append(body)
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         if self._gate is not None:

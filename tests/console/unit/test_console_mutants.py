@@ -43,7 +43,7 @@ Patch = pytest.MonkeyPatch
 class Mutant:
     """A change that breaks something, and the test, with its parameters, that must fail then."""
 
-    break_it: Callable[[Patch], None]
+    apply: Callable[[Patch], None]
     test: Callable[..., None]
     parameters_of_test: dict[str, Any] = field(default_factory=dict)
 
@@ -79,10 +79,10 @@ def cookies_never_end(patch: Patch) -> None:
 
 def watchers_are_not_removed(patch: Patch) -> None:
     real = application._Stream.__init__
-    kept: list[Any] = []
+    ends: list[Any] = []
 
     def begin(self: application._Stream, content: Any, end: Any) -> None:
-        kept.append(end)
+        ends.append(end)
         real(self, content, lambda: None)
 
     patch.setattr(application._Stream, "__init__", begin)
@@ -261,11 +261,11 @@ MUTANTS = {
         test_event_log.test_counts_outlast_dropped_events,
     ),
     "missing events are not reported": Mutant(
-        return_always(EventLog, "missing_before", None), test_watch.test_watch_knows_since_when_its_events_are_complete
+        return_always(EventLog, "missing_before", None), test_watch.test_watch_reports_when_its_complete_events_begin
     ),
     "the latest events are returned instead of the nearest": Mutant(
-        set_to(EventLog, "nearest", lambda self, wanted, time, limit: self.newest(wanted, limit)),
-        test_event_log.test_nearest_events_are_in_order_with_a_hint_at_more,
+        set_to(EventLog, "nearest", lambda self, event_filter, time, limit: self.newest(event_filter, limit)),
+        test_event_log.test_nearest_events_are_in_order_and_more_are_reported,
     ),
     # Faults of a throttler that answers.
     "faults are not reported": Mutant(
@@ -283,7 +283,7 @@ MUTANTS = {
 }  # fmt: skip
 
 
-async def until_in_turns(done: Callable[[], bool]) -> None:
+async def until_by_iterations(done: Callable[[], bool]) -> None:
     """Wait like the tests' own ``until``, but for a number of iterations of the event loop instead of seconds."""
     for _ in range(5000):
         if done():
@@ -298,19 +298,19 @@ def fixtures(tmp_path: Path) -> Iterator[Callable[[Callable[..., None]], dict[st
     with ExitStack() as stack:
 
         def make_fixtures(test: Callable[..., None]) -> dict[str, Any]:
-            wanted = inspect.signature(test).parameters
+            arguments = inspect.signature(test).parameters
             found: dict[str, Any] = {"tmp_path": tmp_path}
             if test.__module__ in ("test_watch", "test_live"):
                 found["site"] = watched_site.Site()
             if test.__module__ == "test_application":
                 found["site"] = test_application.Site(tmp_path)
                 found["site_with_token"] = test_application.Site(tmp_path, token=test_application.TOKEN)
-            if "client" in wanted:
+            if "client" in arguments:
                 found["client"] = stack.enter_context(found["site"].client())
             if test.__module__ == "test_rates":
                 found["clock"] = test_rates.Clock()
                 found["world"] = World(clock=found["clock"])
-            return {name: value for name, value in found.items() if name in wanted}
+            return {name: value for name, value in found.items() if name in arguments}
 
         yield make_fixtures
 
@@ -339,7 +339,7 @@ def test_test_fails_on_the_mutant(
 ) -> None:
     mutant = MUTANTS[name]
     for module in (test_application, test_watch):
-        monkeypatch.setattr(module, "until", until_in_turns)
-    mutant.break_it(monkeypatch)
+        monkeypatch.setattr(module, "until", until_by_iterations)
+    mutant.apply(monkeypatch)
     with pytest.raises((Exception, pytest.fail.Exception)):
         mutant.test(**fixtures(mutant.test), **mutant.parameters_of_test)

@@ -61,13 +61,13 @@ def test_number_of_idle_connections_is_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly(except_for=("[[::]]",))
-@pytest.mark.parametrize("written", ["[::]", "[0:0::0]"])
-def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path, written: str) -> None:
+@pytest.mark.parametrize("notation", ["[::]", "[0:0::0]"])
+def test_ipv6_wildcard_also_listens_on_ipv4(tmp_path: Path, notation: str) -> None:
     """Defect: the console listened only on IPv6, although [::] means every address (docs/console.md)."""
     token, port = tmp_path / "token", reserved_port()
     token.write_text("0123456789abcdef0123456789abcdef")
     token.chmod(0o600)
-    with console(tmp_path, tmp_path / "s", port, settings=f"token_file: {token}\n", address=written):
+    with console(tmp_path, tmp_path / "s", port, settings=f"token_file: {token}\n", address=notation):
         for address in ("127.0.0.1", "[::1]"):
             with build_opener(ProxyHandler({})).open(f"http://{address}:{port}/login", timeout=60) as answer:
                 assert answer.status == 200

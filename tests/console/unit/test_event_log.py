@@ -23,7 +23,7 @@ def texts(log: EventLog, event_filter: EventFilter | None = None, limit: int = 1
     return [json.loads(each.text)["text"] for each in log.newest(event_filter or EventFilter(), limit)[0]]
 
 
-def test_newest_events_are_kept_with_the_time_since_when() -> None:
+def test_newest_events_are_kept_and_complete_since_a_known_time() -> None:
     log = EventLog(limit=3)
     for number in range(3):
         log.add(event(NOW + number, text=str(number)))
@@ -57,30 +57,30 @@ def test_complete_since_is_within_the_last_hour() -> None:
     assert (log.since, log.counted_since) == (NOW - 500, NOW - 500)
 
 
-def test_nearest_events_are_in_order_with_a_hint_at_more() -> None:
+def test_nearest_events_are_in_order_and_more_are_reported() -> None:
     """Defect: of too many events around a time, the latest were returned instead of the nearest."""
     log = EventLog()
     for number in range(100):
         log.add(event(NOW + number, text=str(number)))
-    found, more = log.nearest(EventFilter(first=NOW + 20, last=NOW + 60), NOW + 40.4, 3)
+    found, has_more = log.nearest(EventFilter(first=NOW + 20, last=NOW + 60), NOW + 40.4, 3)
     assert [json.loads(each.text)["text"] for each in found] == ["39", "40", "41"]
-    assert more
-    found, more = log.nearest(EventFilter(first=NOW + 39, last=NOW + 41), NOW + 40.4, 3)
+    assert has_more
+    found, has_more = log.nearest(EventFilter(first=NOW + 39, last=NOW + 41), NOW + 40.4, 3)
     assert [each.time for each in found] == [NOW + 39, NOW + 40, NOW + 41]
-    assert not more
+    assert not has_more
 
 
 class CountingTime(float):
     """A time that counts how often it is compared with another time."""
 
-    compared = 0
+    comparisons = 0
 
     def __rsub__(self, other: float) -> float:
-        self.compared += 1
+        self.comparisons += 1
         return other - float(self)
 
     def __gt__(self, other: float) -> bool:
-        self.compared += 1
+        self.comparisons += 1
         return float(self) > other
 
 
@@ -90,35 +90,35 @@ def test_nearest_compares_only_events_around_the_time() -> None:
     for number in range(5000):
         log.add(event(NOW + number))
     time = CountingTime(NOW + 2500)
-    found, more = log.nearest(EventFilter(), time, 3)
-    assert ([each.time for each in found], more) == ([NOW + 2499, NOW + 2500, NOW + 2501], True)
-    assert 0 < time.compared < 30
+    found, has_more = log.nearest(EventFilter(), time, 3)
+    assert ([each.time for each in found], has_more) == ([NOW + 2499, NOW + 2500, NOW + 2501], True)
+    assert 0 < time.comparisons < 30
 
 
 def test_nearest_checks_only_events_of_the_span(monkeypatch: pytest.MonkeyPatch) -> None:
     log = EventLog()
     for number in range(5000):
         log.add(event(NOW + number))
-    searched = record_searches(monkeypatch)
+    search_sizes = record_searches(monkeypatch)
     span = EventFilter(first=NOW + 2490, last=NOW + 2510, client="10.0.0.1")
     assert log.nearest(span, NOW + 2500, 3) == ([], False)
-    assert searched == [21]
+    assert search_sizes == [21]
 
 
-def test_newest_checks_events_in_portions_until_enough_match(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_checks_events_in_batches_until_enough_match(monkeypatch: pytest.MonkeyPatch) -> None:
     """Defect: each event was checked by its own function call. If no event matched, 40,000 calls took 10 ms."""
     log = EventLog()
     for number in range(3500):
         log.add(event(NOW + number))
-    searched = record_searches(monkeypatch)
+    search_sizes = record_searches(monkeypatch)
     assert log.newest(EventFilter(client="10.0.0.1"), 10) == ([], False)
-    assert searched == [1000, 1000, 1000, 500]
-    searched.clear()
+    assert search_sizes == [1000, 1000, 1000, 500]
+    search_sizes.clear()
     assert len(log.newest(EventFilter(), 10)[0]) == 10
-    assert searched == [1000]
-    searched.clear()
+    assert search_sizes == [1000]
+    search_sizes.clear()
     assert len(log.newest(EventFilter(after=3490), 100)[0]) == 10
-    assert searched == [10]
+    assert search_sizes == [10]
 
 
 def record_searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -155,13 +155,13 @@ def test_nearest_agrees_with_a_full_search_under_clock_changes(seed: int, monkey
             client=rng.choice([None, "10.0.0.1"]),
         )
         time, limit = now - rng.randint(-5, 50), rng.randint(1, 10)
-        found, more = log.nearest(event_filter, time, limit)
+        found, has_more = log.nearest(event_filter, time, limit)
         matching_events = event_filter.matching(existing)
         assert set(found) <= set(matching_events)
         assert [each.serial for each in found] == sorted({each.serial for each in found})
         distances = sorted(abs(each.time - time) for each in matching_events)
         assert sorted(abs(each.time - time) for each in found) == distances[:limit]
-        assert more == (len(matching_events) > limit)
+        assert has_more == (len(matching_events) > limit)
 
 
 def test_dropped_events_are_removed_from_the_time_index(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,13 +219,13 @@ def test_events_are_filtered_by_each_field(name: str) -> None:
     assert texts(log, FILTERS[name]) == ["right"]
 
 
-def test_newest_events_have_a_hint_at_more() -> None:
+def test_newest_events_report_that_there_are_more() -> None:
     log = EventLog()
     for number in range(5):
         log.add(event(text=str(number)))
-    found, more = log.newest(EventFilter(), 2)
+    found, has_more = log.newest(EventFilter(), 2)
     assert [each.serial for each in found] == [4, 5]
-    assert more
+    assert has_more
     assert not log.newest(EventFilter(), 5)[1]
     assert [each.serial for each in log.newest(EventFilter(after=3), 5)[0]] == [4, 5]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fake_throttler import World
 
-from mptcp_console.health import RECENT, Health
+from mptcp_console.health import RECENT_SECONDS, Health
 from mptcp_console.overviews import policy_page
 
 NOW = 1_795_000_000.0
@@ -37,11 +37,11 @@ def test_healthy_throttler_has_no_faults() -> None:
 def test_lasting_fault_is_reported_until_it_ends() -> None:
     """Defect: no page showed that an interface was not captured, or that the ledger could not be written."""
     health = Health()
-    wrong: dict[str, Any] = {"captures": {"wan0": False, "wan1": True}, "ledger_error": "ledger l: disk full"}
+    faulty: dict[str, Any] = {"captures": {"wan0": False, "wan1": True}, "ledger_error": "ledger l: disk full"}
     for second in (0, 600):
-        captured, written = health.update(summary(NOW + second, **wrong))
-        assert captured.startswith("Nothing is captured on wan0,")
-        assert written.startswith("Budget usage cannot be saved to disk (ledger l: disk full); caps hold")
+        capture_fault, ledger_fault = health.update(summary(NOW + second, **faulty))
+        assert capture_fault.startswith("Nothing is captured on wan0,")
+        assert ledger_fault.startswith("Budget usage cannot be saved to disk (ledger l: disk full); caps hold")
     assert health.update(summary(NOW + 601)) == []
 
 
@@ -57,10 +57,10 @@ def test_lasting_fault_is_reported_until_it_ends() -> None:
 def test_loss_is_reported_for_a_minute(lost: dict[str, int], expected: str) -> None:
     health = Health()
     assert health.update(summary(counters=counters())) == []
-    for second in (1.0, 30.0, RECENT):
+    for second in (1.0, 30.0, RECENT_SECONDS):
         (text,) = health.update(summary(NOW + second, counters=counters(**lost)))
         assert text.startswith(expected)
-    assert health.update(summary(NOW + RECENT + 2, counters=counters(**lost))) == []
+    assert health.update(summary(NOW + RECENT_SECONDS + 2, counters=counters(**lost))) == []
 
 
 def test_losses_before_the_first_summary_are_not_reported() -> None:

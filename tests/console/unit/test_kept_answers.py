@@ -26,23 +26,23 @@ def client(site: Site) -> Iterator[TestClient]:
 
 
 def test_events_near_a_time_come_with_counts(site: Site) -> None:
-    at = site.world.clock() - 100
+    start = site.world.clock() - 100
     for number in range(40):
-        site.world.add_event("applied" if number % 2 else "lifted", str(number), time=at + number)
-    site.now = at + 100
+        site.world.add_event("applied" if number % 2 else "lifted", str(number), time=start + number)
+    site.now = start + 100
     with site.client() as client:
         client.portal.call(until, lambda: site.watch.event_log.serial >= 40)  # type: ignore[union-attr]
-        around = {"from": at + 5, "to": at + 35}
-        answer = client.get("/api/events", params=around | {"near": at + 20, "limit": 3}).json()
+        span = {"from": start + 5, "to": start + 35}
+        answer = client.get("/api/events", params=span | {"near": start + 20, "limit": 3}).json()
         assert [each["text"] for each in answer["events"]] == ["19", "20", "21"]
         assert answer["more"]
         assert answer["time"] == site.now
         counted = answer["counted"]
-        assert counted["from"] <= at + 5
-        assert counted["to"] > at + 35
+        assert counted["from"] <= start + 5
+        assert counted["to"] > start + 35
         assert 30 <= sum(counted["kinds"].values()) <= 40
         assert answer["since"] == counted["since"]
-        assert "counted" not in client.get("/api/events", params={"from": at}).json()
+        assert "counted" not in client.get("/api/events", params={"from": start}).json()
 
 
 def test_history_span_is_measured_by_the_consoles_clock(site: Site) -> None:

@@ -9,7 +9,7 @@ from metrics_page import PAGE, exported_metrics, name, with_tables
 from monitoring import METRIC, alerts
 from scrapes import exposition, samples
 
-NAMED = re.compile(r"\b(?:mptcp_(?:throttler|ext|proxy_library)|squid)_[a-z0-9_]+_total\b|\bMptcp[A-Z]\w+")
+NAME_PATTERN = re.compile(r"\b(?:mptcp_(?:throttler|ext|proxy_library)|squid)_[a-z0-9_]+_total\b|\bMptcp[A-Z]\w+")
 
 
 def test_tables_list_all_metrics_and_alerts() -> None:
@@ -32,4 +32,4 @@ def test_each_metric_in_the_page_is_exported() -> None:
 def test_counters_and_alerts_in_other_pages_exist() -> None:
     known = {name(metric) for metric in exported_metrics()} | {rule["alert"] for rule in alerts()}
     for page in PAGE.parent.glob("*.md"):
-        assert set(NAMED.findall(page.read_text())) <= known, page.name
+        assert set(NAME_PATTERN.findall(page.read_text())) <= known, page.name

@@ -19,8 +19,8 @@ TOKEN = "3f0c1d2e4b5a69788796a5b4c3d2e1f0"
 def test_metrics_require_the_token_and_do_not_redirect(tmp_path: Path) -> None:
     # Neither throttler nor Squid runs at these addresses.
     settings = Settings(status_socket=tmp_path / "status.sock", token=TOKEN, squid="http://127.0.0.1:1")
-    ask = make_query(settings.status_socket, timeout=1.0)
-    console = Console(Watch(ask, settings.status_socket), QueryQueue(ask), settings)
+    query = make_query(settings.status_socket, timeout=1.0)
+    console = Console(Watch(query, settings.status_socket), QueryQueue(query), settings)
     client = TestClient(
         console.application(metrics(settings)), base_url="http://127.0.0.1:8610", follow_redirects=False
     )

@@ -183,8 +183,8 @@ def test_restarted_squid_process_lowers_no_other_counter(tmp_path: Path) -> None
         site.now += 1
         after = await site.scrape()
         assert before.keys() == after.keys()
-        fell = {key: after[key] for key in before if key[0].endswith("_total") and after[key] < before[key]}
-        assert fell == {requests_of(2): 3}
+        decreased = {key: after[key] for key in before if key[0].endswith("_total") and after[key] < before[key]}
+        assert decreased == {requests_of(2): 3}
         assert after[requests_of(1)] == 1_000_010
         assert after[SQUID_UP] == 1
 
@@ -323,10 +323,10 @@ def test_malformed_throttler_answer_leaves_squids_metrics(tmp_path: Path, capsys
     """Defect: the whole scrape failed, as if the console were down, so that Squid's metrics were missing, too."""
 
     async def test(site: Site) -> None:
-        whole = site.summary
-        for site.summary in ({"schema": 2, "version": "0.1.0"}, whole | {"paths": None}, whole):
+        summary = site.summary
+        for site.summary in ({"schema": 2, "version": "0.1.0"}, summary | {"paths": None}, summary):
             found = await site.scrape()
-            assert found[UP] == (site.summary is whole)
+            assert found[UP] == (site.summary is summary)
             assert found[SQUID_UP] == 1
             site.now += 1
 

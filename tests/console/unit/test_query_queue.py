@@ -191,9 +191,9 @@ def test_wait_after_one_slow_answer_is_bounded() -> None:
         throttler.duration = 30.0
         await query_queue.query({"query": "slow"})
         throttler.duration = 0.0
-        ended = throttler.now
+        end_of_slow_answer = throttler.now
         await query_queue.query({"query": "next"})
-        return throttler.now - ended
+        return throttler.now - end_of_slow_answer
 
     assert asyncio.run(send()) <= MAX_FIRST_INTERVAL
 

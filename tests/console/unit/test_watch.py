@@ -18,7 +18,7 @@ from mptcp_console.watch import (
     MAX_WATCHERS,
     UNWATCHED_SECONDS,
     WATCHED_SECONDS,
-    TooMany,
+    TooManyWatchers,
     Watch,
 )
 
@@ -86,7 +86,7 @@ def test_watch_reports_changes_to_the_cache_of_answers(site: Site) -> None:
 
 
 def test_throttler_is_queried_each_second_only_with_viewers(site: Site) -> None:
-    site.takes = 0.25
+    site.answer_seconds = 0.25
 
     async def run_watch() -> None:
         running = asyncio.create_task(site.watch.run())
@@ -94,8 +94,8 @@ def test_throttler_is_queried_each_second_only_with_viewers(site: Site) -> None:
         with site.watch.watching(), site.watch.watching(), site.watch.watching():
             unwatched, site.pauses = site.pauses, []
             await until(lambda: len(site.pauses) >= 3)
-        assert all(rest + site.takes == pytest.approx(UNWATCHED_SECONDS) for rest in unwatched)
-        assert site.pauses[-1] + site.takes == pytest.approx(WATCHED_SECONDS)
+        assert all(rest + site.answer_seconds == pytest.approx(UNWATCHED_SECONDS) for rest in unwatched)
+        assert site.pauses[-1] + site.answer_seconds == pytest.approx(WATCHED_SECONDS)
         assert WATCHED_SECONDS <= 1
         running.cancel()
 
@@ -121,7 +121,7 @@ def test_number_of_viewers_is_bounded(site: Site) -> None:
         contexts = [site.watch.watching() for _ in range(MAX_WATCHERS)]
         for each in contexts:
             each.__enter__()
-        with pytest.raises(TooMany), site.watch.watching():
+        with pytest.raises(TooManyWatchers), site.watch.watching():
             pass
         contexts[0].__exit__(None, None, None)
         with site.watch.watching():
@@ -148,7 +148,7 @@ def test_failure_of_the_throttler_is_named_until_it_recovers(site: Site, name: s
 
     async def fail_and_recover() -> None:
         await site.poll()
-        site.fails = error
+        site.error = error
         await site.poll()
         await site.poll()
         assert (site.watch.throttler.state, site.watch.throttler.since) == (name, START + 2)
@@ -159,7 +159,7 @@ def test_failure_of_the_throttler_is_named_until_it_recovers(site: Site, name: s
         assert not site.watch.is_current
         sent = snapshot(site.watch, 0)
         assert (sent["now"], sent["last"]) == (None, site.watch.overview)
-        site.fails = None
+        site.error = None
         await site.poll()
 
     run(fail_and_recover())
@@ -201,11 +201,11 @@ def test_malformed_answer_is_reported(site: Site, name: str) -> None:
 def test_malformed_events_are_not_kept(site: Site, events: object) -> None:
     """Defect: the console stopped sending queries, and its page no longer changed."""
 
-    async def ask(request: Mapping[str, object]) -> dict[str, Any]:
+    async def query(request: Mapping[str, object]) -> dict[str, Any]:
         answer = await site.query(request)
         return {"events": events} if request["query"] == "events" else answer
 
-    site.watch = Watch(ask, SOCKET, clock=lambda: site.now)
+    site.watch = Watch(query, SOCKET, clock=lambda: site.now)
     site.world.add_event("applied", "a cap")
     run(site.poll())
     assert site.texts() == []
@@ -280,7 +280,7 @@ def test_clock_set_back_does_not_delay_events() -> None:
     assert site.count_of_texts() == {"before": MANY_EVENTS + 1, "after": 1}
 
 
-def test_watch_knows_since_when_its_events_are_complete(site: Site) -> None:
+def test_watch_reports_when_its_complete_events_begin(site: Site) -> None:
     """Defect: a console that had just started or had missed events reported that it had all events."""
 
     async def poll_repeatedly() -> None:

@@ -70,11 +70,11 @@ class Home:
     def endpoints(self) -> set[str]:
         return set(re.findall(r"^(10\.94\S+) ", self.relay.run(["ip", "mptcp", "endpoint"]).stdout, re.MULTILINE))
 
-    def begins_on(self) -> str:
+    def device_to_parent(self) -> str:
         found = re.search(r" dev (\S+)", self.relay.run(["ip", "route", "get", PARENT]).stdout)
         return found[1] if found else ""
 
-    def serves(self) -> bool:
+    def new_connection_works(self) -> bool:
         """Return whether a new connection gets data. After an outage, the kernel may still be resolving addresses."""
         try:
             with self.connect() as client:
@@ -146,19 +146,19 @@ def test_silent_uplink_is_unused_until_it_answers_again(home: Home) -> None:
     before = kernel_state(home.relay)
     with home.daemon() as daemon, home.connect() as connection:
         wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the connection uses both uplinks")
-        assert home.begins_on() == "u0"
+        assert home.device_to_parent() == "u0"
         with home.silent("u0"):
             # Only a new connection reveals that the uplink is dead.
             with home.new_connection():
                 wait_until(lambda: home.verdicts() == ["no answer", "good"], "the uplink is dead")
             wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the endpoint is removed")
-            wait_until(lambda: home.begins_on() == "u1", "new connections begin on the other uplink")
+            wait_until(lambda: home.device_to_parent() == "u1", "new connections begin on the other uplink")
             with home.connect() as new_client:
                 assert new_client.recv(100)
             assert connection.recv(100)
         wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the open connection uses both uplinks again")
         # The kernel may open a subflow from a returned endpoint before the routes of new connections change.
-        wait_until(lambda: home.begins_on() == "u0", "new connections begin on the first uplink again")
+        wait_until(lambda: home.device_to_parent() == "u0", "new connections begin on the first uplink again")
         assert connection.recv(100)
         daemon.stop()
     assert differences(before, kernel_state(home.relay)) == []
@@ -198,11 +198,11 @@ def test_uplink_without_carrier_is_unused(home: Home) -> None:
         wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the connection uses both uplinks")
         home.parent.run(["ip", "link", "set", "u0", "down"])
         wait_until(lambda: home.endpoints() == {"10.94.1.1"}, "the address is not an endpoint")
-        assert home.begins_on() == "u1"
+        assert home.device_to_parent() == "u1"
         home.parent.run(["ip", "link", "set", "u0", "up"])
         wait_until(lambda: home.sources() == {"10.94.0.1", "10.94.1.1"}, "the open connection uses both uplinks again")
         # The kernel may open a subflow from a returned endpoint before the routes of new connections change.
-        wait_until(lambda: home.begins_on() == "u0", "new connections begin on the first uplink again")
+        wait_until(lambda: home.device_to_parent() == "u0", "new connections begin on the first uplink again")
         assert connection.recv(100)
         daemon.stop()
 
@@ -230,7 +230,7 @@ def test_endpoints_and_routes_of_others_are_restored(home: Home) -> None:
     try:
         before = {line.split(" id ")[0]: sorted(line.split()[3:]) for line in kernel_objects().splitlines()}
         with home.daemon() as daemon:
-            assert home.begins_on() == "u0"
+            assert home.device_to_parent() == "u0"
             assert " dev u1 " in home.relay.run(["ip", "route", "get", "192.0.2.77"]).stdout, (
                 "packets to other hosts keep their route"
             )
@@ -256,7 +256,7 @@ def test_uplinks_survive_a_silent_or_refusing_parent(home: Home) -> None:
             assert all("refused" in each["reason"] for each in home.ways()), "a refusal counts as an answer"
             home.parent.run(["nft", f"flush chain inet refuse in; {rule} drop"])
             with home.new_connection():
-                wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "trials end")
+                wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "the trials have failed")
             assert home.verdicts() == ["good", "good"]
             assert home.endpoints() == {"10.94.0.1", "10.94.1.1"}
             home.parent.run(["nft", "delete table inet refuse"])
@@ -289,11 +289,11 @@ def test_uplinks_with_the_same_network_are_both_used(home: Home) -> None:
         home.parent.run(["ip", "addr", "add", "192.168.1.1/32", "dev", f"u{number}"])
         home.parent.run(["ip", "route", "add", f"192.168.1.{host}/32", "dev", f"u{number}"])
     with home.daemon() as daemon, home.connect() as connection:
-        both = r"192\.168\.1\.[23]"
+        addresses = r"192\.168\.1\.[23]"
 
         def sources() -> set[str]:
             output = home.relay.run(["ss", "-tnH", "state", "established", "dst", PARENT]).stdout
-            return set(re.findall(rf"({both})(?:%\w+)?:\d+ +10\.94\.9\.9", output))
+            return set(re.findall(rf"({addresses})(?:%\w+)?:\d+ +10\.94\.9\.9", output))
 
         wait_until(lambda: sources() == {"192.168.1.2", "192.168.1.3"}, "the connection uses both uplinks")
         before = [home.relay.interface_bytes(f"u{number}").received for number in range(2)]
@@ -308,7 +308,7 @@ def test_uplinks_with_the_same_network_are_both_used(home: Home) -> None:
 def test_both_uplinks_are_used_again_after_an_outage(home: Home) -> None:
     with home.daemon() as daemon:
         with home.silent("u0", "u1"), home.new_connection():
-            wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "trials end")
+            wait_until(lambda: all("timed out" in each["reason"] for each in home.ways()), "the trials have failed")
             for number in range(2):
                 home.parent.run(["ip", "link", "set", f"u{number}", "down"])
             wait_until(lambda: all("link is down" in each["reason"] for each in home.ways()), "the links are down")
@@ -316,7 +316,7 @@ def test_both_uplinks_are_used_again_after_an_outage(home: Home) -> None:
                 home.parent.run(["ip", "link", "set", f"u{number}", "up"])
         wait_until(lambda: home.verdicts() == ["good", "good"], "both are good")
         wait_until(lambda: home.endpoints() == {"10.94.0.1", "10.94.1.1"}, "both are endpoints")
-        wait_until(home.serves, "new connections get data")
+        wait_until(home.new_connection_works, "new connections get data")
         daemon.stop()
 
 

@@ -17,7 +17,7 @@ from unit_capabilities import capability_prefix
 
 from mptcp_gateway import connect
 from mptcp_lab.testbed import RELAY, LiveNode, Testbed
-from mptcp_lab.testbed import home as home_of
+from mptcp_lab.testbed import home as home_setup
 from mptcp_lab.testbed.home import (
     SITE,
     SITE6,
@@ -87,43 +87,43 @@ class Home:
     @contextmanager
     def gateway(self, lan_options: str = "") -> Iterator[Process]:
         self.settings = write_settings(self.relay, self.testbed["proxy"].service_address(), lan_options)
-        with home_of.gateway(self.relay, self.settings, capability_prefix("mptcp-gateway")) as process:
+        with home_setup.gateway(self.relay, self.settings, capability_prefix("mptcp-gateway")) as process:
             yield process
 
     def forwarder(self) -> AbstractContextManager[Process]:
-        return home_of.forwarder(self.relay, self.settings, capability_prefix("mptcp-forwarder"))
+        return home_setup.forwarder(self.relay, self.settings, capability_prefix("mptcp-forwarder"))
 
     def status(self) -> dict[str, Any]:
-        command = home_of.command(self.relay, "status", self.settings)
-        directory = str(self.relay.directory / home_of.DIRECTORY)
+        command = home_setup.command(self.relay, "status", self.settings)
+        directory = str(self.relay.directory / home_setup.DIRECTORY)
         output = self.relay.run([*command, "--forwarder", directory, "--json"]).stdout
         home: dict[str, Any] = json.loads(output)["home"]
         return home
 
     def metrics(self) -> list[str]:
-        command = home_of.command(self.relay, "status", self.settings)
-        directory = str(self.relay.directory / home_of.DIRECTORY)
+        command = home_setup.command(self.relay, "status", self.settings)
+        directory = str(self.relay.directory / home_setup.DIRECTORY)
         return self.relay.run([*command, "--forwarder", directory, "--prometheus"]).stdout.splitlines()
 
     def doctor(self, status: str) -> list[str]:
         """Return the names of the doctor's checks whose status is not *status*."""
-        command = home_of.command(self.relay, "doctor", self.settings)
-        directory = str(self.relay.directory / home_of.DIRECTORY)
+        command = home_setup.command(self.relay, "doctor", self.settings)
+        directory = str(self.relay.directory / home_setup.DIRECTORY)
         output = self.relay.run([*command, "--forwarder", directory, "--json"], check=False)
         return [each["check"] for each in json.loads(output.stdout) if each["status"] != status]
 
-    def forwarded(self) -> dict[str, Any]:
-        return home_of.forwarded(self.relay)
+    def forwarder_counts(self) -> dict[str, Any]:
+        return home_setup.forwarded(self.relay)
 
-    def wait_for_forwarded(self, key: str, count: int) -> bool:
-        wait_until(lambda: self.forwarded()[key] >= count, f"the forwarder's {key} is at least {count}")
+    def wait_for_count(self, key: str, count: int) -> bool:
+        wait_until(lambda: self.forwarder_counts()[key] >= count, f"the forwarder's {key} is at least {count}")
         return True
 
     def banner(self) -> str:
         return self.device.run(python_command(READ_BANNER)).stdout.strip()
 
     def echo(self) -> str:
-        """Return the source address that a UDP packet to port 443 arrived from, or the name of the error."""
+        """Return the source address with which a UDP packet arrived at port 443, or the name of the error."""
         return self.device.run(python_command(REQUEST_ECHO)).stdout.strip()
 
     def downloaded_text(self) -> str:
@@ -162,11 +162,11 @@ class Home:
     def get(self, url: str, *options: str) -> str:
         """Return what curl prints about a download: status, seconds to the first byte, and total seconds."""
         file = self.device.directory / "download"
-        form = "%{http_code} %{time_starttransfer} %{time_total}"
-        command = ["curl", "-sk", "-m", "60", "-o", str(file), "-w", form, *options, url]
+        output_format = "%{http_code} %{time_starttransfer} %{time_total}"
+        command = ["curl", "-sk", "-m", "60", "-o", str(file), "-w", output_format, *options, url]
         return self.device.run(command, check=False, timeout=70).stdout
 
-    def is_whole(self, url: str, name: str, *options: str) -> bool:
+    def downloads(self, url: str, name: str, *options: str) -> bool:
         output = self.get(f"{url}/{name}", *options)
         content = (self.device.directory / "download").read_bytes()
         return output.startswith("200") and hashlib.sha256(content).hexdigest() == self.origin.digests[name]
@@ -199,11 +199,11 @@ def test_tcp_of_any_kind_uses_both_uplinks(home: Home) -> None:
     before = kernel_state(home.relay)
     with home.gateway(), home.forwarder() as forwarder:
         for url in (f"http://{SITE}", f"https://{SITE}", f"http://{SITE}:8081", f"http://[{SITE6}]"):
-            assert home.is_whole(url, "small.bin"), url
+            assert home.downloads(url, "small.bin"), url
 
         def uses_both_uplinks() -> bool:
             with home.received_bytes() as counts:
-                assert home.is_whole(f"https://{SITE}", "large.bin")
+                assert home.downloads(f"https://{SITE}", "large.bin")
             return min(counts.values()) > FILES["large.bin"] / 10
 
         wait_until(uses_both_uplinks, "a download uses both uplinks")
@@ -214,8 +214,8 @@ def test_tcp_of_any_kind_uses_both_uplinks(home: Home) -> None:
         assert home.doctor("ok") == ["other firewalls"]
         home.relay.run(["nft", "delete table ip other"])
         assert "mptcp" in home.get(f"http://{connect.CHECK_ADDRESS}/") + home.downloaded_text()
-        wait_until(lambda: home.forwarded()["open"] == 0, "all connections have ended")
-        assert home.forwarded()["direct_because"] == ""
+        wait_until(lambda: home.forwarder_counts()["open"] == 0, "all connections have ended")
+        assert home.forwarder_counts()["direct_because"] == ""
         forwarder.stop()
     assert differences(before, kernel_state(home.relay)) == []
 
@@ -223,15 +223,15 @@ def test_tcp_of_any_kind_uses_both_uplinks(home: Home) -> None:
 def test_devices_stay_online_without_forwarder_or_parent(home: Home) -> None:
     with home.gateway():
         with home.forwarder() as forwarder:
-            assert home.is_whole(f"http://{SITE}", "small.bin")
+            assert home.downloads(f"http://{SITE}", "small.bin")
             wait_until(lambda: home.status()["forwarder"]["connections"] == 1, "the status reports it")
             assert 'mptcp_gateway_uplink{uplink="eth0",verdict="good",version="4"} 1.0' in home.metrics()
             assert "mptcp_forwarder_connections_total 1.0" in home.metrics()
             forwarder.kill()
-        assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2"), "NAT without a delay"
+        assert home.downloads(f"http://{SITE}", "small.bin", "-m", "2"), "NAT without a delay"
         with home.forwarder() as forwarder, home.refusing_parent():
-            assert home.is_whole(f"http://{SITE}", "small.bin", "-m", "2")
-            assert home.wait_for_forwarded("direct", 1)
+            assert home.downloads(f"http://{SITE}", "small.bin", "-m", "2")
+            assert home.wait_for_count("direct", 1)
             forwarder.stop()
 
 
@@ -241,7 +241,7 @@ def test_rules_of_a_killed_gateway_are_removed_without_lan(home: Home) -> None:
         process.kill()
     assert "mptcp_gateway" in home.relay.run(["nft", "list", "tables"]).stdout
     home.settings.write_text(re.sub("lan: .*", "", home.settings.read_text()))
-    with home_of.gateway(home.relay, home.settings):
+    with home_setup.gateway(home.relay, home.settings):
         assert "mptcp_gateway" not in home.relay.run(["nft", "list", "tables"]).stdout
 
 
@@ -249,7 +249,7 @@ def test_fail_closed_blocks_devices_without_forwarder_or_parent(home: Home) -> N
     with home.gateway(", fail: closed"):
         assert home.get(f"http://{SITE}/small.bin").startswith("000"), "no forwarder"
         with home.forwarder() as forwarder:
-            assert home.is_whole(f"http://{SITE}", "small.bin")
+            assert home.downloads(f"http://{SITE}", "small.bin")
             with home.refusing_parent():
                 assert home.get(f"http://{SITE}/small.bin").startswith("000")
             forwarder.stop()
@@ -258,9 +258,9 @@ def test_fail_closed_blocks_devices_without_forwarder_or_parent(home: Home) -> N
 def test_configured_destinations_bypass_the_forwarder(home: Home) -> None:
     with home.gateway(f", past: {{destinations: [{SITE6}], ports: [8081, 443]}}"), home.forwarder() as forwarder:
         for url in (f"http://[{SITE6}]", f"http://{SITE}:8081"):
-            assert home.is_whole(url, "small.bin")
+            assert home.downloads(url, "small.bin")
         assert home.echo() == home.relay.address("eth0"), "UDP, too"
-        assert home.forwarded()["connections"] == 0
+        assert home.forwarder_counts()["connections"] == 0
         forwarder.stop()
 
 
@@ -296,18 +296,18 @@ def test_device_on_the_network_of_an_uplink_is_forwarded(home: Home) -> None:
     core.run(["ip", "route", "add", SITE, "via", gateway, "dev", "to-eth0", "table", "400"])
 
     def download() -> str:
-        form = ["-o", "/dev/null", "-w", "%{http_code} %{size_download}"]
-        command = ["curl", "-s", "-m", "10", "--interface", own, *form, f"http://{SITE}/small.bin"]
+        output_format = ["-o", "/dev/null", "-w", "%{http_code} %{size_download}"]
+        command = ["curl", "-s", "-m", "10", "--interface", own, *output_format, f"http://{SITE}/small.bin"]
         return core.run(command, check=False, timeout=20).stdout
 
-    whole = f"200 {FILES['small.bin']}"
+    expected = f"200 {FILES['small.bin']}"
     home.settings = write_settings(relay, home.testbed["proxy"].service_address(), home="eth0")
-    with home_of.gateway(relay, home.settings, capability_prefix("mptcp-gateway")):
-        assert download() == whole, "with NAT"
+    with home_setup.gateway(relay, home.settings, capability_prefix("mptcp-gateway")):
+        assert download() == expected, "with NAT"
         with home.forwarder() as forwarder:
-            assert download() == whole
-            wait_until(lambda: home.forwarded()["connections"] == 1, "the connection was forwarded")
-            assert home.forwarded()["direct"] == 0
+            assert download() == expected
+            wait_until(lambda: home.forwarder_counts()["connections"] == 1, "the connection was forwarded")
+            assert home.forwarder_counts()["direct"] == 0
             forwarder.stop()
     core.run(["ip", "rule", "del", "from", own, "to", SITE, "lookup", "400"])
 
@@ -317,8 +317,8 @@ def test_udp_flow_leaves_a_dead_uplink(home: Home) -> None:
     with home.gateway(", quic: pass"), home.forwarder() as forwarder, home.flow() as flow:
         wait_until(lambda: flow() == home.relay.address("eth0"), "packets use the first uplink")
         with silent(home.testbed["core"], "eth0"):
-            assert home.is_whole(f"http://{SITE}", "small.bin"), "this download waits, and reveals the outage"
+            assert home.downloads(f"http://{SITE}", "small.bin"), "this download waits, and reveals the outage"
             wait_until(lambda: flow() == home.relay.address("wlan0"), "packets use the other uplink")
-        wait_until(lambda: home_of.verdicts(home.relay) == ["good", "good"], "the uplink is good again")
+        wait_until(lambda: home_setup.verdicts(home.relay) == ["good", "good"], "the uplink is good again")
         assert flow() == home.relay.address("wlan0"), "the flow stays on its uplink"
         forwarder.stop()

@@ -23,8 +23,8 @@ class Sink(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_PUT(self):
         remaining, digest = int(self.headers["Content-Length"]), hashlib.sha256()
-        while remaining > 0 and (piece := self.rfile.read1(min(remaining, 65536))):
-            remaining -= len(piece); digest.update(piece)
+        while remaining > 0 and (chunk := self.rfile.read1(min(remaining, 65536))):
+            remaining -= len(chunk); digest.update(chunk)
         answer = digest.hexdigest().encode()
         self.send_response(200); self.send_header("Content-Length", str(len(answer))); self.end_headers()
         self.wfile.write(answer)
@@ -57,8 +57,8 @@ with socket.create_connection(("{SITE}", 8081), 10) as connection:
     connection.sendall(b"GET /chat HTTP/1.1\\r\\nHost: x\\r\\nUpgrade: websocket\\r\\nConnection: Upgrade\\r\\n"
                  b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\\r\\nSec-WebSocket-Version: 13\\r\\n\\r\\n")
     data = b""
-    while more := connection.recv(1000):
-        data += more
+    while chunk := connection.recv(1000):
+        data += chunk
 print(b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=" in data and data[-5:])
 """
 MAIL = f"""
@@ -185,9 +185,9 @@ def apt_works(site: Site) -> bool:
 def segments_work(site: Site) -> bool:
     """Download a video: one connection with several requests."""
     urls = [f"https://{SITE}/segment{number}" for number in range(8)]
-    into = [word for _ in urls for word in ("-o", "/dev/null")]
-    form = "%{num_connects} %{size_download}\\n"
-    output = site.output("curl", "-sSk", "--http1.1", "-w", form, *into, *urls).split("\n")[:-1]
+    output_options = [word for _ in urls for word in ("-o", "/dev/null")]
+    output_format = "%{num_connects} %{size_download}\\n"
+    output = site.output("curl", "-sSk", "--http1.1", "-w", output_format, *output_options, *urls).split("\n")[:-1]
     return output == ["1 1000000", *["0 1000000"] * 7]
 
 

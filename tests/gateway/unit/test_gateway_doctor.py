@@ -82,7 +82,7 @@ def test_doctor_judges_each_answer_of_a_parent(
     """A parent that does not answer at once tries to connect, so it does not refuse."""
     monkeypatch.setattr(doctor, "_TIMEOUT", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        answered = threading.Event()
+        finished = threading.Event()
 
         def serve() -> None:
             with listener.accept()[0] as client:
@@ -90,11 +90,11 @@ def test_doctor_judges_each_answer_of_a_parent(
                 if answer:
                     client.sendall(answer)
                 if answer != b"":
-                    answered.wait(10)
+                    finished.wait(10)
 
         server = threading.Thread(target=serve)
         server.start()
         target = ParentAddress(ip_address("127.0.0.1"), listener.getsockname()[1])
         assert doctor.parent(target, "").status is status
-        answered.set()
+        finished.set()
         server.join()

@@ -30,11 +30,11 @@ def test_all_bytes_are_forwarded_in_order(up: bytes, down: bytes, first: bytes, 
         for each in (device, near, far, origin):
             each.setblocking(False)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        ended: list[int] = []
+        end_counts: list[int] = []
         has_ended = asyncio.Event()
 
         def record_end(octets: int) -> None:
-            ended.append(octets)
+            end_counts.append(octets)
             has_ended.set()
 
         Pump(near, far, record_end).start(first)
@@ -46,8 +46,8 @@ def test_all_bytes_are_forwarded_in_order(up: bytes, down: bytes, first: bytes, 
 
             sending = asyncio.create_task(send())
             received = b""
-            while more := await loop.sock_recv(source, piece_size):
-                received += more
+            while chunk := await loop.sock_recv(source, piece_size):
+                received += chunk
             await sending
             return received
 
@@ -55,12 +55,12 @@ def test_all_bytes_are_forwarded_in_order(up: bytes, down: bytes, first: bytes, 
         await has_ended.wait()
         device.close()
         origin.close()
-        return received[0], received[1], ended
+        return received[0], received[1], end_counts
 
-    to_device, to_origin, ended = asyncio.run(run())
+    to_device, to_origin, end_counts = asyncio.run(run())
     assert to_device == first + down
     assert to_origin == up
-    assert ended == [len(first) + len(down) + len(up)]
+    assert end_counts == [len(first) + len(down) + len(up)]
 
 
 def test_reset_is_forwarded_to_the_other_end() -> None:
@@ -75,13 +75,13 @@ def test_reset_is_forwarded_to_the_other_end() -> None:
             inner.setblocking(False)
             pairs.append((outer, inner))
         (device, near), (origin, far) = pairs
-        ended: list[int] = []
-        Pump(near, far, ended.append).start()
+        end_counts: list[int] = []
+        Pump(near, far, end_counts.append).start()
         device.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         device.close()
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(loop.sock_recv(origin, 1), 10)
-        assert ended == [0]
+        assert end_counts == [0]
         for each in (origin, listener):
             each.close()
 
@@ -90,13 +90,13 @@ def test_reset_is_forwarded_to_the_other_end() -> None:
 
 def test_next_parent_is_used_if_one_does_not_serve(tmp_path: Path) -> None:
     async def run() -> bytes:
-        async def close(_: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
-            to.close()
+        async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
 
-        async def open_tunnel(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+        async def open_tunnel(source: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await source.readuntil(b"\r\n\r\n")
-            to.write(b"HTTP/1.1 200 OK\r\n\r\n220 here")
-            await to.drain()
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n220 here")
+            await writer.drain()
 
         servers = [await asyncio.start_server(each, "127.0.0.1", 0) for each in (close, open_tunnel)]
         parents = tuple(("127.0.0.1", each.sockets[0].getsockname()[1]) for each in servers)
@@ -129,9 +129,9 @@ def test_connect_request_is_built_and_its_answer_parsed() -> None:
     assert text.endswith("\r\n\r\n")
     assert answer(b"HTTP/1.1 200 OK\r\nVia: x\r\n\r\n220 here") == (200, b"220 here")
     assert answer(b"HTTP/1.1 200 OK\r\n") is None
-    for wrong in (b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 2x0\r\n\r\n", b"x" * (MAX_HEAD + 1)):
+    for invalid in (b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 2x0\r\n\r\n", b"x" * (MAX_HEAD + 1)):
         with pytest.raises(ValueError, match="the parent's answer"):
-            answer(wrong)
+            answer(invalid)
 
 
 def test_check_page_request_becomes_a_proxy_request() -> None:

@@ -16,7 +16,7 @@ from mptcp_gateway.health import (
     MAX_CHANGES,
     MAX_FAILURES,
     MIN_ANSWERS,
-    MIN_SECONDS,
+    MIN_TRIAL_SECONDS,
     SUSPECT_SECONDS,
     HealthWatch,
 )
@@ -28,7 +28,7 @@ OTHER = Access("wwan0", 3, ip_address("10.1.0.2"), ip_network("10.1.0.0/24"), ip
 OTHER6 = Access("wwan0", 3, ip_address("2001:db8::2"), None, ip_address("fe80::1"))
 GOOD, PLAIN, DEAD = (Outcome(verdict) for verdict in (Verdict.GOOD, Verdict.PLAIN, Verdict.DEAD))
 REFUSED = Outcome(Verdict.GOOD, unproven=True)
-BOTH = (4, 6)
+VERSIONS = (4, 6)
 
 
 def answer(watch: HealthWatch, way: Way, outcome: Outcome, now: float) -> bool:
@@ -39,7 +39,7 @@ def watch_with_good_ways(now: float = 0.0) -> HealthWatch:
     """Return a watch with two good ways."""
     watch = HealthWatch()
     watch.follow({DSL: ACCESS, LTE: OTHER, LTE6: OTHER6}, now)
-    for way in list(watch.begin_due_trials(now, BOTH)):
+    for way in list(watch.begin_due_trials(now, VERSIONS)):
         answer(watch, way, GOOD, now)
     return watch
 
@@ -50,9 +50,9 @@ def test_verdict_is_the_last_answer_or_dead_after_repeated_failures(outcomes: li
     watch, now, expected, failures = HealthWatch(), 0.0, Verdict.UNTRIED, 0
     watch.follow({DSL: ACCESS}, now)
     for outcome in outcomes:
-        now = max(now + 61, watch.ways[DSL].next_trial)  # rarely enough to avoid damping
-        assert list(watch.begin_due_trials(now, BOTH)) == [DSL]
-        assert list(watch.begin_due_trials(now + 100, BOTH)) == [], "one trial at a time"
+        now = max(now + 61, watch.ways[DSL].next_trial)  # so long after the last trial that damping does not apply
+        assert list(watch.begin_due_trials(now, VERSIONS)) == [DSL]
+        assert list(watch.begin_due_trials(now + 100, VERSIONS)) == [], "one trial at a time"
         before = expected
         failures = failures + 1 if outcome is DEAD else 0
         if outcome is not DEAD or failures >= MAX_FAILURES:
@@ -70,7 +70,7 @@ def test_uplinks_survive_an_unavailable_parent(outcomes: list[tuple[Way, Outcome
     for way, outcome in outcomes:
         now = max(now, watch.ways[way].next_trial)
         assert list(watch.find_dead(now)) == []
-        list(watch.begin_due_trials(now, BOTH))
+        list(watch.begin_due_trials(now, VERSIONS))
         answer(watch, way, outcome, now + 4)
         watch.suspect({ACCESS.address, OTHER.address}, now + 4)
         assert watch.find_dead(now + 4) == [], "no other way has had an answer since then"
@@ -80,7 +80,7 @@ def test_uplinks_survive_an_unavailable_parent(outcomes: list[tuple[Way, Outcome
 def test_ipv6_uplink_does_not_count_for_ipv4() -> None:
     watch = watch_with_good_ways()
     watch.ways[DSL].next_trial = 1
-    list(watch.begin_due_trials(1, BOTH))
+    list(watch.begin_due_trials(1, VERSIONS))
     watch.suspect({ACCESS.address}, 2)
     watch.find_dead(2)
     assert watch.ways[LTE6].next_trial == IDLE_SECONDS
@@ -91,14 +91,14 @@ def test_ipv6_uplink_does_not_count_for_ipv4() -> None:
 def test_silent_uplink_is_dead_once_another_has_answered() -> None:
     watch = watch_with_good_ways()
     watch.suspect({ACCESS.address}, 0.5)
-    assert list(watch.begin_due_trials(SUSPECT_SECONDS - 0.1, BOTH)) == [], "a lossy way is not tried too often"
-    assert list(watch.begin_due_trials(SUSPECT_SECONDS, BOTH)) == [DSL]
+    assert list(watch.begin_due_trials(SUSPECT_SECONDS - 0.1, VERSIONS)) == [], "a lossy way is not tried too often"
+    assert list(watch.begin_due_trials(SUSPECT_SECONDS, VERSIONS)) == [DSL]
     now = SUSPECT_SECONDS + 1
     assert watch.find_dead(now) == []
-    assert list(watch.begin_due_trials(now, BOTH)) == [LTE], "the other way is tried at once"
+    assert list(watch.begin_due_trials(now, VERSIONS)) == [LTE], "the other way is tried at once"
     answer(watch, LTE, GOOD, now + 0.1)
     assert watch.find_dead(now + 0.1) == [], "the parent may answer the second SYN"
-    assert watch.find_dead(SUSPECT_SECONDS + MIN_SECONDS) == [DSL]
+    assert watch.find_dead(SUSPECT_SECONDS + MIN_TRIAL_SECONDS) == [DSL]
     assert watch.verdicts[DSL] is Verdict.DEAD
     assert not answer(watch, DSL, DEAD, 6)
 
@@ -129,7 +129,7 @@ def test_uplink_with_a_short_carrier_loss_recovers() -> None:
     down = {DSL: replace(ACCESS, carrier=False), LTE: OTHER}
     watch.follow(down, 5)
     assert watch.find_dead(5) == []
-    assert LTE in watch.begin_due_trials(5, BOTH)
+    assert LTE in watch.begin_due_trials(5, VERSIONS)
     answer(watch, LTE, GOOD, 5.1)
     assert watch.find_dead(5.1) == [DSL]
     watch.follow({DSL: ACCESS, LTE: OTHER}, 6)
@@ -153,7 +153,7 @@ def test_flapping_uplink_must_answer_several_times() -> None:
     for outcome in outcomes:
         now = max(now + 1, min(now + 5, watch.ways[DSL].next_trial))
         watch.ways[DSL].next_trial = now
-        list(watch.begin_due_trials(now, BOTH))
+        list(watch.begin_due_trials(now, VERSIONS))
         verdict_changes.append(answer(watch, DSL, outcome, now))
     assert verdict_changes == [True, False, True, True, False, True, False, False, True]
     assert MAX_CHANGES == 3
@@ -163,12 +163,12 @@ def test_returned_link_counts_as_a_new_way() -> None:
     """A link that was removed for a time counts as a new way, even with the same address."""
     watch = watch_with_good_ways()
     watch.ways[DSL].next_trial = 1
-    list(watch.begin_due_trials(1, BOTH))
+    list(watch.begin_due_trials(1, VERSIONS))
     generation = watch.ways[DSL].generation
     watch.follow({LTE: OTHER}, 1)
     watch.follow({DSL: ACCESS, LTE: OTHER}, 1)
     assert watch.verdicts[DSL] is Verdict.UNTRIED
-    assert list(watch.begin_due_trials(1, BOTH)) == [DSL]
+    assert list(watch.begin_due_trials(1, VERSIONS)) == [DSL]
     assert not watch.record(DSL, generation, GOOD, 2), "the outcome belongs to the earlier link's trial"
     assert watch.ways[DSL].in_trial
 
@@ -178,6 +178,6 @@ def test_refusal_proves_the_uplink(before: Verdict) -> None:
     watch = HealthWatch()
     watch.follow({DSL: ACCESS}, 0)
     watch.ways[DSL].verdict = before
-    list(watch.begin_due_trials(0, BOTH))
+    list(watch.begin_due_trials(0, VERSIONS))
     assert answer(watch, DSL, REFUSED, 1)
     assert watch.verdicts == {DSL: Verdict.GOOD}

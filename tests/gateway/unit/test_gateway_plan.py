@@ -49,32 +49,34 @@ def test_plan_routes_each_address_to_its_own_device(state: dict[Way, tuple[bool,
         # Packets from this address use its own device, unless their destination is a local network.
         for source in (each.address, *each.others):
             local, own = sorted((rule for rule in plan.rules if rule.source == source), key=lambda it: it.priority)
-            assert (local.table, local.local, local.to) == (MAIN, True, None)
-            assert (own.table, own.local, own.to) == (FIRST_TABLE + ORDER.index(way.uplink), False, None)
+            assert (local.table, local.local, local.destination) == (MAIN, True, None)
+            assert (own.table, own.local, own.destination) == (FIRST_TABLE + ORDER.index(way.uplink), False, None)
         routes = [each for each in plan.routes if (each.table, each.version) == (own.table, way.version)]
         assert {route.index for route in routes} == {each.index}
-        assert [route.gateway for route in routes if route.to is None] == [each.gateway]
-        assert [route.to for route in routes if route.to is not None] == ([each.network] if each.network else [])
+        assert [route.gateway for route in routes if route.destination is None] == [each.gateway]
+        assert [route.destination for route in routes if route.destination is not None] == (
+            [each.network] if each.network else []
+        )
     for version in (4, 6):
-        of_version = [way for way in found if way.version == version]
+        ways_of_version = [way for way in found if way.version == version]
         chosen = best(ORDER, verdicts, version)
-        assert (chosen is None) is (not of_version), "connections begin on a way if one exists"
+        assert (chosen is None) is (not ways_of_version), "connections begin on a way if one exists"
         defaults = [each for each in plan.routes if (each.table, each.version) == (BEST_TABLE, version)]
         # Only packets to a parent use this table.
-        to = {rule.to for rule in plan.rules if rule.table == BEST_TABLE and rule.version == version}
-        assert to == ({each for each in PARENTS if each.version == version} if of_version else set())
+        parents = {rule.destination for rule in plan.rules if rule.table == BEST_TABLE and rule.version == version}
+        assert parents == ({each for each in PARENTS if each.version == version} if ways_of_version else set())
         if chosen is None:
             assert defaults == []
             continue
-        keys = [(RANK.index(verdicts[way]), ORDER.index(way.uplink)) for way in of_version]
+        keys = [(RANK.index(verdicts[way]), ORDER.index(way.uplink)) for way in ways_of_version]
         assert (RANK.index(verdicts[chosen]), ORDER.index(chosen.uplink)) == min(keys)
         assert [each.index for each in defaults] == [found[chosen].index]
-    assert all(rule.source is not None or rule.to in PARENTS for rule in plan.rules)
+    assert all(rule.source is not None or rule.destination in PARENTS for rule in plan.rules)
     carrying = []
     for way in (way for way in WAYS if way in found):
         peers = [verdicts[each] for each in found if each.version == way.version]
-        lost = not {Verdict.GOOD, Verdict.UNTRIED} & set(peers)
-        if verdicts[way] in (Verdict.GOOD, Verdict.UNTRIED) or (lost and verdicts[way] is Verdict.DEAD):
+        has_no_good_way = not {Verdict.GOOD, Verdict.UNTRIED} & set(peers)
+        if verdicts[way] in (Verdict.GOOD, Verdict.UNTRIED) or (has_no_good_way and verdicts[way] is Verdict.DEAD):
             carrying.append(Endpoint(found[way].address, found[way].device))
     assert plan.endpoints == set(carrying[:MAX_ENDPOINTS])
 
@@ -91,12 +93,14 @@ def test_home_packets_never_use_a_dead_way(state: dict[Way, tuple[bool, Verdict]
 
         def device_for(mark: int, version: int = version) -> int | None:
             """Return the device that packets with this mark use, in the kernel's order of rules and routes."""
-            rules = [each for each in plan.rules if each.version == version and each.source is None and not each.to]
+            rules = [
+                each for each in plan.rules if each.version == version and each.source is None and not each.destination
+            ]
             for rule in sorted(rules, key=lambda it: it.priority):
                 if (rule.mark and rule.mark != mark) or rule.local:
                     continue
                 for route in plan.routes:
-                    if (route.table, route.version, route.to) == (rule.table, version, None):
+                    if (route.table, route.version, route.destination) == (rule.table, version, None):
                         return route.index
             return None
 

@@ -57,20 +57,26 @@ def default(family: int, **attributes: Any) -> Message:
     return Message(family=family, **({"RTA_OIF": 2} | attributes))
 
 
-UNIQUE_LOCAL, TEMPORARY, OLD, LASTING = "fd00::2", "2001:db8::77", "2001:db8::2", "2001:db8:1::2"
+UNIQUE_LOCAL, TEMPORARY, SHORT_LIVED, LONG_LIVED = "fd00::2", "2001:db8::77", "2001:db8::2", "2001:db8:1::2"
 IPV6_ADDRESSES = [
     address(UNIQUE_LOCAL, 10**6),
     address(TEMPORARY, 10**6, flags=0x01),
     address("2001:db8::dead", 0, flags=0x20),
-    address(OLD, 50),
-    address(LASTING, 100),
+    address(SHORT_LIVED, 50),
+    address(LONG_LIVED, 100),
     address("2001:db8::40", flags=0x40),
 ]
 
 
 @pytest.mark.parametrize(
     ("current", "expected"),
-    [(None, LASTING), (OLD, OLD), (TEMPORARY, LASTING), (UNIQUE_LOCAL, LASTING), ("2001:db8::dead", LASTING)],
+    [
+        (None, LONG_LIVED),
+        (SHORT_LIVED, SHORT_LIVED),
+        (TEMPORARY, LONG_LIVED),
+        (UNIQUE_LOCAL, LONG_LIVED),
+        ("2001:db8::dead", LONG_LIVED),
+    ],
 )
 def test_ipv6_address_of_the_best_kind_is_chosen(current: str | None, expected: str) -> None:
     before = None if current is None else ip_address(current)
@@ -130,7 +136,7 @@ def proc_form(address: Address, port: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("to", "port", "timer", "expected"),
+    ("remote", "port", "timer", "expected"),
     [
         (PARENT, 40000, 1, {FIRST}),
         (PARENT, 40000, 0, set()),
@@ -139,11 +145,13 @@ def proc_form(address: Address, port: int) -> str:
     ],
 )
 def test_retransmitting_connections_to_a_parent_reveal_an_outage(
-    to: Address, port: int, timer: int, expected: set[Address], tmp_path: Path
+    remote: Address, port: int, timer: int, expected: set[Address], tmp_path: Path
 ) -> None:
     """Only connections to a parent count, but not the daemon's own trials."""
     table = tmp_path / "tcp"
-    line = f"   0: {proc_form(FIRST, port)} {proc_form(to, 3128)} 02 00000001:00000000 01:00000064 {timer:08X} 0 0 1\n"
+    line = (
+        f"   0: {proc_form(FIRST, port)} {proc_form(remote, 3128)} 02 00000001:00000000 01:00000064 {timer:08X} 0 0 1\n"
+    )
     table.write_text("  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt\n" + line)
     assert retransmitting_addresses([FIRST], [PARENT], {40001}, [table]) == expected
 

@@ -192,12 +192,12 @@ def test_forged_headers_show_no_other_clients_data(portal: PortalSite) -> None:
             f"Connection: MPTCP-Client, keep-alive\r\nMPTCP-Client: {end}",
             f"Connection: Upgrade\r\nUpgrade: websocket\r\nMPTCP-Client: {end}",
         ]
-        own = {attacker.end[0], "10.77.4.2"}
+        own_addresses = {attacker.end[0], "10.77.4.2"}
         for claim in claims:
             found = attacker.report(claim)
-            assert {each["address"] for each in found["subflows"]} <= own, claim
+            assert {each["address"] for each in found["subflows"]} <= own_addresses, claim
             assert found["transport"] == "multipath"
-        assert {each["address"] for each in attacker.report(*claims)["subflows"]} <= own
+        assert {each["address"] for each in attacker.report(*claims)["subflows"]} <= own_addresses
         # Squid rejects a header with a blank before its colon.
         status, _, body = attacker.get(CHECK + "check.json", f"MPTCP-Client : {end}")
         assert (status, address.encode() in body) == (400, False)
@@ -255,8 +255,8 @@ def test_malformed_requests_show_no_other_clients_data(portal: PortalSite) -> No
                 answer = attacker.send_raw(text.format(**values).encode())
             assert answer.startswith(b"HTTP/1.1 "), (name, answer)
             # An error page may quote the request, which contains the victim's first address.
-            for own in (SECOND, f'"address":"{FIRST}"'):
-                assert own.encode() not in answer, (name, answer)
+            for secret in (SECOND, f'"address":"{FIRST}"'):
+                assert secret.encode() not in answer, (name, answer)
             # Squid uses the same connections to the portal for all clients, so no part of the request may stay in them.
             found = victim.report()
             assert {each["address"] for each in found["subflows"]} <= {FIRST, SECOND}, name
@@ -274,8 +274,8 @@ def test_portal_answers_only_squid(portal: PortalSite) -> None:
             assert answer.endswith("403"), user
             assert address not in answer
         # Squid's own user gets an answer, so the check depends on the owner of the socket.
-        own = ["setpriv", "--reuid=proxy", "--clear-groups", *curl]
-        wait_until(lambda: address in portal.node.run(own).stdout, "Squid's user is answered")
+        as_squid = ["setpriv", "--reuid=proxy", "--clear-groups", *curl]
+        wait_until(lambda: address in portal.node.run(as_squid).stdout, "Squid's user is answered")
     host = portal.node.service_address()
     for target in (
         f"http://127.0.0.1:{CHECK_PORT}/",
@@ -315,9 +315,9 @@ def test_captive_portal_api_returns_the_remaining_bytes(portal: PortalSite) -> N
         before = wait_for_remaining()
         with connection(portal) as client:
             found = client.until(lambda answer: bool(answer["budgets"]), "the page shows the volume")
-            (own,) = [each for each in found["budgets"] if each["client"] == FIRST]
-            assert own["left"] <= before
+            (budget,) = [each for each in found["budgets"] if each["client"] == FIRST]
+            assert budget["left"] <= before
             # The portal caches an answer for one second.
-            wait_until(lambda: 0 < remaining() <= own["left"], "the remaining volume has shrunk")
+            wait_until(lambda: 0 < remaining() <= budget["left"], "the remaining volume has shrunk")
     # Only the web server in front of the portal gets an answer.
     assert "captive" not in portal.client.run(curl).stdout

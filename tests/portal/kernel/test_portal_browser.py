@@ -84,7 +84,7 @@ def checksum() -> int:
     return total
 
 
-def is_whole(browser: Remote) -> bool:
+def is_loaded(browser: Remote) -> bool:
     """Return whether all files of the site were loaded and had their effect."""
     wait_until(lambda: "loaded" in browser.title, "the script has run", timeout=90)
     widths = browser.execute_script("return [...document.images].map(each => each.naturalWidth)")
@@ -102,7 +102,7 @@ def qr_code_texts(browser: Remote) -> list[str]:
         const context = canvas.getContext("2d");
         context.drawImage(document.querySelector("figure img"), 0, 0, canvas.width, canvas.height);
         const data = context.getImageData(0, 0, canvas.width, canvas.height).data;
-        return Array.from({length: data.length / 4}, (_, at) => data[4 * at]);
+        return Array.from({length: data.length / 4}, (_, index) => data[4 * index]);
         """,
         width,
     )
@@ -165,7 +165,7 @@ def test_site_of_many_files_loads(site: PortalSite, origin: Origin, scheme: str)
     before, joined = site.client.counters(), site.node.mib()["MPTcpExtMPJoinAckRx"]
     with chromium(site, proxy_flag(site)) as browser:
         browser.get(f"{scheme}://{host}/site.html")
-        assert is_whole(browser)
+        assert is_loaded(browser)
     after = site.client.counters()
     received = {each: after[each].received - before[each].received for each in ("eth0", "wlan0")}
     assert min(received.values()) > len(DATA) / 20, received
@@ -183,7 +183,7 @@ def test_chromium_follows_proxy_pac(site: PortalSite, origin: Origin) -> None:
     """Chromium connects directly to the origin, whose address is private, and uses the proxy for the check page."""
     with chromium(site, pac_flag(site)) as browser:
         browser.get(origin.url("direct/site.html"))
-        assert is_whole(browser)
+        assert is_loaded(browser)
         browser.get(CHECK)
         wait_for_words(browser, "Multipath TCP")
     assert "direct" not in access_log(site)
@@ -205,12 +205,12 @@ def test_check_page_follows_changes_of_paths_and_caps(site: PortalSite, origin: 
             wait_for_words(browser, "of 50 MB left")
             download(site, origin)
 
-            def shows_less() -> bool:
+            def shows_smaller_volume() -> bool:
                 text = text_of(browser, "#answer")
                 volume = re.search(r"contract, Wi-Fi: ([\d.]+)", text)
                 return bool(volume and float(volume[1]) < 49 and "LTE is limited to 5 Mbit/s by rule evening." in text)
 
-            wait_until(shows_less, "the page shows a smaller volume, and the cap", timeout=90)
+            wait_until(shows_smaller_volume, "the page shows a smaller volume, and the cap", timeout=90)
             assert_accessible(browser)
             save_screenshots(browser, "check-multipath")
             site.reload(throttler, PATHS + VOLUME % "5 MB")
@@ -343,13 +343,13 @@ def test_check_page_updates_only_changed_parts(site: PortalSite) -> None:
 def test_check_page_reloads_without_scripts(site: PortalSite) -> None:
     with chromium(site, proxy_flag(site), "--blink-settings=scriptEnabled=false") as browser:
         browser.get(CHECK)
-        before = site.proxy.logs / "access.log"
+        log = site.proxy.logs / "access.log"
 
-        def loads() -> int:
-            return before.read_text().count("GET http://check.mptcp.internal/ ")
+        def load_count() -> int:
+            return log.read_text().count("GET http://check.mptcp.internal/ ")
 
-        first = loads()
-        wait_until(lambda: loads() > first, "the page is loaded again", timeout=60)
+        initial_count = load_count()
+        wait_until(lambda: load_count() > initial_count, "the page is loaded again", timeout=60)
 
 
 def test_page_of_a_stopped_portal_reloads_until_it_runs(site: PortalSite) -> None:

@@ -114,12 +114,12 @@ def test_clients_above_the_limit_get_503_with_a_retry_time(tmp_path: Path) -> No
     captive = load_settings("captive_portal: {listen: 10.0.0.1:3182, certificate: /c, key: /k}", "portal.yaml").captive
     assert captive is not None
 
-    async def all_at_once() -> list[tuple[int, dict[str, str], Any]]:
+    async def send_concurrently() -> list[tuple[int, dict[str, str], Any]]:
         app = captive_app(captive, ThrottlerClient(tmp_path / "s", pause=0.001))
         return await asyncio.gather(*(request_within_loop(app, each) for each in clients))
 
     with answering(tmp_path / "s", answers_for({}, dict.fromkeys(clients, OWN_BUDGETS))):
-        answers = asyncio.run(all_at_once())
+        answers = asyncio.run(send_concurrently())
     retry_times = []
     for status, headers, found in answers:
         if status == 200:

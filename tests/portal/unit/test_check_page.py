@@ -254,13 +254,13 @@ def test_plain_tcp_client_gets_a_link_for_its_device(tmp_path: Path, agent: str)
 
 def test_answer_of_an_old_throttler_is_not_shown(tmp_path: Path) -> None:
     """A daemon that is older than the request protocol answers with its whole status."""
-    everything = {
+    whole_status = {
         "version": "0",
         "connections": [{"subflows": [{"path": "secret"}]}],
         "subflows": [WIFI],
         "budgets": [],
     }
-    with answering(tmp_path / "s", lambda _: everything), page_client(tmp_path / "s") as client:
+    with answering(tmp_path / "s", lambda _: whole_status), page_client(tmp_path / "s") as client:
         found = client.get("/check.json", headers={"MPTCP-Client": OWN_ENDS})
     assert found.json()["throttler"] == "absent"
     assert "secret" not in found.text
@@ -381,15 +381,15 @@ def test_client_with_many_connections_has_one_place(tmp_path: Path) -> None:
 
     async def send_all() -> tuple[list[ThrottlerOutcome], list[ThrottlerOutcome]]:
         throttler_client = ThrottlerClient(tmp_path / "s", pause=0.01)
-        many = [throttler_client.client(f"10.0.0.9:{n}", PROXY, None) for n in range(1, 30)]
-        others = [throttler_client.client(f"10.0.0.{n}:1", PROXY, None) for n in range(1, MAX_PAGES)]
-        statuses = [status for status, _ in await asyncio.gather(*many, *others)]
-        return statuses[: len(many)], statuses[len(many) :]
+        same_client = [throttler_client.client(f"10.0.0.9:{n}", PROXY, None) for n in range(1, 30)]
+        other_clients = [throttler_client.client(f"10.0.0.{n}:1", PROXY, None) for n in range(1, MAX_PAGES)]
+        statuses = [status for status, _ in await asyncio.gather(*same_client, *other_clients)]
+        return statuses[: len(same_client)], statuses[len(same_client) :]
 
     with answering(tmp_path / "s", answers_for({})):
-        many, others = asyncio.run(send_all())
-    assert set(others) == {ThrottlerOutcome.ANSWERED}
-    assert many.count(ThrottlerOutcome.ANSWERED) == 1
+        same_client, other_clients = asyncio.run(send_all())
+    assert set(other_clients) == {ThrottlerOutcome.ANSWERED}
+    assert same_client.count(ThrottlerOutcome.ANSWERED) == 1
 
 
 @pytest.mark.parametrize("address", ["[2001:db8:0:1::{:x}]", "[::ffff:10.0.0.9]"])
@@ -398,9 +398,11 @@ def test_client_with_many_ipv6_addresses_has_one_place(tmp_path: Path, address: 
 
     async def send_all() -> list[ThrottlerOutcome]:
         throttler_client = ThrottlerClient(tmp_path / "s", pause=0.01)
-        many = [throttler_client.client(f"{address.format(n)}:{n}", PROXY, None) for n in range(1, 30)]
-        others = [throttler_client.client(f"[2001:db8:0:{n:x}::1]:1", PROXY, None) for n in range(2, MAX_PAGES + 1)]
-        return [status for status, _ in await asyncio.gather(*many, *others)]
+        same_client = [throttler_client.client(f"{address.format(n)}:{n}", PROXY, None) for n in range(1, 30)]
+        other_clients = [
+            throttler_client.client(f"[2001:db8:0:{n:x}::1]:1", PROXY, None) for n in range(2, MAX_PAGES + 1)
+        ]
+        return [status for status, _ in await asyncio.gather(*same_client, *other_clients)]
 
     with answering(tmp_path / "s", answers_for({})):
         statuses = asyncio.run(send_all())
@@ -427,7 +429,7 @@ def test_page_requests_do_not_wait_for_captive_portal_requests(tmp_path: Path) -
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    async def all_at_once() -> None:
+    async def send_concurrently() -> None:
         throttler_client = ThrottlerClient(tmp_path / "s", pause=60.0)
         await asyncio.gather(
             throttler_client.client("10.77.1.2:40000", PROXY, 0xABCD), throttler_client.budgets_of("10.77.3.2")
@@ -436,7 +438,7 @@ def test_page_requests_do_not_wait_for_captive_portal_requests(tmp_path: Path) -
     known = {"10.77.2.2:5": {"multipath": True, "subflows": [LTE], "budgets": [], "token": "0000abcd"}}
     with answering(tmp_path / "s", answers_for(known)) as requests, pytest.MonkeyPatch.context() as patch:
         patch.setattr("mptcp_portal.throttler_client.sleep", sleep)
-        asyncio.run(all_at_once())
+        asyncio.run(send_concurrently())
     assert len(requests) == 2
     assert max(pauses) <= 0, "each request was the first in its queue"
 
@@ -455,13 +457,13 @@ def test_page_requests_leave_places_for_captive_portal_requests(tmp_path: Path) 
 
 
 def test_repeated_request_is_sent_once(tmp_path: Path) -> None:
-    async def twice() -> list[ThrottlerOutcome]:
+    async def send_repeatedly() -> list[ThrottlerOutcome]:
         throttler_client = ThrottlerClient(tmp_path / "s", pause=0)
-        together = await asyncio.gather(*(throttler_client.client("10.0.0.1:1", PROXY, None) for _ in range(2)))
-        return [status for status, _ in (*together, await throttler_client.client("10.0.0.1:1", PROXY, None))]
+        concurrent = await asyncio.gather(*(throttler_client.client("10.0.0.1:1", PROXY, None) for _ in range(2)))
+        return [status for status, _ in (*concurrent, await throttler_client.client("10.0.0.1:1", PROXY, None))]
 
     with answering(tmp_path / "s", answers_for({})) as requests:
-        assert asyncio.run(twice()) == [ThrottlerOutcome.ANSWERED] * 3
+        assert asyncio.run(send_repeatedly()) == [ThrottlerOutcome.ANSWERED] * 3
     assert len(requests) == 1
 
 

@@ -14,7 +14,7 @@ from mptcp_portal.check_report import KernelView, Report, ThrottlerOutcome, Tran
 PLAIN = KernelView(False, 1, 5)
 """A connection that has fallen back to plain TCP. The throttler still lists it."""
 MULTIPATH = KernelView(True, 2, 0x4F037D87)
-YOUNG = {"time": 1000.0, "since": 995.0}
+FIVE_SECONDS_OLD = {"time": 1000.0, "since": 995.0}
 
 
 def answered_report(kernel: KernelView | None, **answer: Any) -> Report:
@@ -30,10 +30,10 @@ def test_report_describes_two_paths_a_cap_and_a_volume() -> None:
 
 
 def test_young_connection_has_its_subflows_so_far() -> None:
-    found = answered_report(KernelView(True, 1, 1), subflows=[WIFI], **YOUNG)
+    found = answered_report(KernelView(True, 1, 1), subflows=[WIFI], **FIVE_SECONDS_OLD)
     assert found.headline == "Multipath TCP with 1 subflow so far: Wi-Fi"
     assert "join a moment after" in found.lines[0]
-    assert answered_report(MULTIPATH, subflows=[WIFI, LTE], **YOUNG).headline.startswith(
+    assert answered_report(MULTIPATH, subflows=[WIFI, LTE], **FIVE_SECONDS_OLD).headline.startswith(
         "Multipath TCP with 2 subflows so far:"
     )
 
@@ -49,7 +49,7 @@ def test_old_connection_is_not_expected_to_get_more_subflows() -> None:
         assert found.headline == f"Multipath TCP with {expected}"
 
 
-def test_report_says_that_no_path_is_limited() -> None:
+def test_report_shows_that_no_path_is_limited() -> None:
     assert answered_report(MULTIPATH, subflows=[WIFI, LTE | {"capped": False}]).lines == ("No path is limited now.",)
 
 
@@ -75,8 +75,8 @@ def test_report_marks_a_shared_volume() -> None:
 
 
 def test_volumes_of_one_name_show_their_paths() -> None:
-    own = [MONTH | {"client": address, "left": 10**9} for address in ("10.77.2.2", "10.77.1.2", "10.77.7.7")]
-    assert answered_report(MULTIPATH, subflows=[WIFI, LTE], budgets=own).lines[1:] == (
+    budgets = [MONTH | {"client": address, "left": 10**9} for address in ("10.77.2.2", "10.77.1.2", "10.77.7.7")]
+    assert answered_report(MULTIPATH, subflows=[WIFI, LTE], budgets=budgets).lines[1:] == (
         "month, Wi-Fi: 1 of 5 GB left.",
         "month, LTE: 1 of 5 GB left.",
         "month, 10.77.7.7: 1 of 5 GB left.",

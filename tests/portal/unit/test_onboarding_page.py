@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from mptcp_portal.onboarding_page import onboarding_app
 from mptcp_portal.proxy_pac import proxy_pac
 
-FULL = ("direct_fallback: true", "profile: {wifi: Home, apn: internet}")
+ALL_OPTIONS = ("direct_fallback: true", "profile: {wifi: Home, apn: internet}")
 PATHS = ("/", "/proxy.pac", "/wpad.dat", "/qr.svg", "/proxy.mobileconfig", "/portal.css", "/icon.svg")
 
 
@@ -21,8 +21,8 @@ def client(*lines: str, base: str = ONBOARDING, host: str = "testserver") -> Tes
     return TestClient(onboarding_app(onboarding(*lines, base=base)), base_url=f"http://{host}")
 
 
-def test_page_says_how_to_use_the_proxy() -> None:
-    text = client(*FULL).get("/").text
+def test_page_shows_how_to_use_the_proxy() -> None:
+    text = client(*ALL_OPTIONS).get("/").text
     for words in (
         "192.168.1.10",
         "3128",
@@ -39,10 +39,10 @@ def test_page_says_how_to_use_the_proxy() -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_host_header_does_not_change_the_page(path: str) -> None:
-    expected = client(*FULL).get(path)
+    expected = client(*ALL_OPTIONS).get(path)
     assert expected.status_code == 200
     for headers in ({"host": "evil.example"}, {"x-forwarded-host": "evil.example", "forwarded": "host=evil.example"}):
-        found = client(*FULL, host="evil.example").get(path, headers=headers)
+        found = client(*ALL_OPTIONS, host="evil.example").get(path, headers=headers)
         assert found.content == expected.content
         assert "evil" not in found.text
 
@@ -50,7 +50,7 @@ def test_host_header_does_not_change_the_page(path: str) -> None:
 @pytest.mark.parametrize("path", [f"{each}/" for each in PATHS[1:]])
 def test_extra_slash_causes_no_redirect_to_the_host_header(path: str) -> None:
     """Defect: an extra slash caused a redirect to the host of the request's Host header."""
-    found = client(*FULL, host="evil.example").get(path, follow_redirects=False)
+    found = client(*ALL_OPTIONS, host="evil.example").get(path, follow_redirects=False)
     assert found.status_code == 404
     assert "location" not in found.headers
 
@@ -62,7 +62,7 @@ def test_proxy_pac_and_wpad_dat_are_the_same() -> None:
 
 
 def test_profile_has_its_content_type() -> None:
-    found = client(*FULL).get("/proxy.mobileconfig")
+    found = client(*ALL_OPTIONS).get("/proxy.mobileconfig")
     assert found.headers["content-type"] == "application/x-apple-aspen-config"
     assert plistlib.loads(found.content)["PayloadDisplayName"] == "Proxy at home"
 
@@ -73,7 +73,7 @@ def test_page_without_a_network_has_no_profile() -> None:
 
 
 def test_page_loads_nothing_from_other_sites() -> None:
-    page = client(*FULL).get("/")
+    page = client(*ALL_OPTIONS).get("/")
     loaded = re.findall(r'(?:src|href)="([^"]+)"', page.text)
     assert set(loaded) == {
         "portal.css", "icon.svg", "qr.svg", "proxy.mobileconfig", "http://check.mptcp.internal/",

@@ -37,9 +37,9 @@ class MovedLoop(asyncio.SelectorEventLoop):
         return super().time() + self.offset
 
 
-def run_with_moved_clock(scene: Coroutine[None, None, None]) -> None:
+def run_with_moved_clock(steps: Coroutine[None, None, None]) -> None:
     with asyncio.Runner(loop_factory=MovedLoop) as runner:
-        runner.run(scene)
+        runner.run(steps)
 
 
 async def advance(seconds: float) -> None:
@@ -203,7 +203,7 @@ def test_connections_of_one_address_are_bounded() -> None:
             assert await is_accepted(port, "127.0.0.2")
             clients.pop()[1].close()
             async with asyncio.timeout(30):
-                while not await is_accepted(port):  # noqa: ASYNC110 -- as above
+                while not await is_accepted(port):  # noqa: ASYNC110 -- the server has no event for it
                     await asyncio.sleep(0.01)
             for _, writer in clients:
                 writer.close()

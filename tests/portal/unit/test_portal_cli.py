@@ -121,10 +121,10 @@ def test_portal_answers_the_socket_owner_and_stops_on_sigterm(tmp_path: Path) ->
         assert b"WATCHDOG=1" in notifications.recv(4096)
         head = "GET /check.json HTTP/1.1\r\nHost: check.mptcp.internal\r\nConnection: close\r\n"
         assert " 403 " in _answer(port, head)
-        own = _answer(port, head + "X-Forwarded-For: 192.0.2.1\r\nMPTCP-Client: 192.0.2.1 4 192.0.2.2 3128\r\n")
-        assert " 503 " in own.splitlines()[0]  # the throttler does not run
-        assert '"transport":"tcp"' in own
-        assert "server:" not in own.lower()
+        answer = _answer(port, head + "X-Forwarded-For: 192.0.2.1\r\nMPTCP-Client: 192.0.2.1 4 192.0.2.2 3128\r\n")
+        assert " 503 " in answer.splitlines()[0]  # the throttler does not run
+        assert '"transport":"tcp"' in answer
+        assert "server:" not in answer.lower()
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
         assert process.stdout is not None

@@ -11,7 +11,7 @@ from portal_settings import ONBOARDING, onboarding
 
 from mptcp_portal.profile import has_profile, profile
 
-BOTH = "profile: {wifi: Home, apn: internet.example}"
+WIFI_AND_APN = "profile: {wifi: Home, apn: internet.example}"
 PAYLOAD = {"PayloadType", "PayloadVersion", "PayloadIdentifier", "PayloadUUID", "PayloadDisplayName"}
 """Keys of every payload ("Device Management", TopLevel and CommonPayloadKeys)."""
 
@@ -22,7 +22,7 @@ def read(*lines: str, base: str = ONBOARDING) -> dict[str, Any]:
 
 
 def test_profile_sets_the_proxy_for_wifi_and_mobile_network() -> None:
-    found = read(BOTH)
+    found = read(WIFI_AND_APN)
     assert found["PayloadType"] == "Configuration"
     wifi, cellular = found["PayloadContent"]
     assert wifi["PayloadType"] == "com.apple.wifi.managed"
@@ -39,7 +39,7 @@ def test_profile_sets_the_proxy_for_wifi_and_mobile_network() -> None:
 
 
 def test_each_payload_has_the_keys_that_apple_requires() -> None:
-    found = read(BOTH)
+    found = read(WIFI_AND_APN)
     payloads = [found, *found["PayloadContent"]]
     for each in payloads:
         assert set(each) >= PAYLOAD
@@ -56,12 +56,12 @@ def test_profile_identifiers_depend_only_on_the_proxy() -> None:
     def names(found: dict[str, Any]) -> list[tuple[str, str]]:
         return [(each["PayloadIdentifier"], each["PayloadUUID"]) for each in (found, *found["PayloadContent"])]
 
-    assert names(read(BOTH)) == names(read("profile: {wifi: Other, apn: other}"))
-    elsewhere = ONBOARDING.replace("address: 192.168.1.10", 'address: "fd00::1"')
-    assert not set(names(read(BOTH))) & set(names(read(BOTH, base=elsewhere)))
+    assert names(read(WIFI_AND_APN)) == names(read("profile: {wifi: Other, apn: other}"))
+    other_proxy = ONBOARDING.replace("address: 192.168.1.10", 'address: "fd00::1"')
+    assert not set(names(read(WIFI_AND_APN))) & set(names(read(WIFI_AND_APN, base=other_proxy)))
 
 
 def test_settings_without_a_network_have_no_profile() -> None:
     assert not has_profile(onboarding())
-    assert has_profile(onboarding(BOTH))
+    assert has_profile(onboarding(WIFI_AND_APN))
     assert [each["PayloadType"] for each in read("profile: {apn: x}")["PayloadContent"]] == ["com.apple.cellular"]

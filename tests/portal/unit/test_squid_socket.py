@@ -18,12 +18,12 @@ from mptcp_portal import netlink, own_connection
 from mptcp_portal.check_report import KernelView
 from mptcp_portal.netlink import Ends, MptcpSocket, mptcp_connections, tcp_inodes
 from mptcp_portal.own_connection import kernel_view
-from mptcp_portal.squid_socket import HEADER, LINE, OldHeaderError, client_ends, endpoint, is_squid
+from mptcp_portal.squid_socket import HEADER, SQUID_CONF_LINE, OldHeaderError, client_ends, endpoint, is_squid
 
 
 def test_line_named_in_the_journal_is_in_the_shipped_squid_conf() -> None:
     conf = Path(__file__).parents[3] / "conf" / "squid.conf"
-    assert LINE in conf.read_text().splitlines()
+    assert SQUID_CONF_LINE in conf.read_text().splitlines()
 
 
 PROXY_END = "10.77.8.2 3128"
@@ -77,9 +77,9 @@ def test_sockets_are_distinguished_by_both_ends(listen: str, address: str) -> No
             client.connect((address, ports[-1]))
             clients.append(client)
             accepted.append(enter(server.accept()[0]))
-        own = clients[0].getsockname()
+        client_end = clients[0].getsockname()
         for port, each in zip(ports, accepted, strict=True):
-            assert tcp_inodes(ends_of(own, (address, port))) == {os.fstat(each.fileno()).st_ino}
+            assert tcp_inodes(ends_of(client_end, (address, port))) == {os.fstat(each.fileno()).st_ino}
         # A listening socket is not a connection.
         assert tcp_inodes(ends_of((address, 1), (address, ports[0]))) == set()
 
@@ -164,10 +164,10 @@ def test_arbitrary_bytes_give_no_ends_or_valid_ports(value: bytes) -> None:
 
 @given(st.ip_addresses(), st.integers(1, 65535), st.ip_addresses(), st.integers(1, 65535))
 def test_formatted_ends_are_parsed_again(
-    address: IPv4Address | IPv6Address, port: int, own: IPv4Address | IPv6Address, own_port: int
+    address: IPv4Address | IPv6Address, port: int, proxy: IPv4Address | IPv6Address, proxy_port: int
 ) -> None:
-    found = client_ends(headers_with(f"{address} {port} {own} {own_port}".encode()))
-    assert found == ends_of((str(address), port), (str(own), own_port))
+    found = client_ends(headers_with(f"{address} {port} {proxy} {proxy_port}".encode()))
+    assert found == ends_of((str(address), port), (str(proxy), proxy_port))
 
 
 def test_endpoint_has_the_notation_of_the_throttler() -> None:

@@ -50,7 +50,7 @@ class Chroot:
         return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 
     def run(self, *argv: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command with the copy as its root. Standard output and standard error come as one text."""
+        """Run a command with the copy as its root. The result's stdout also contains standard error."""
         path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         variables = [path, "DEBIAN_FRONTEND=noninteractive", *(f"{key}={value}" for key, value in environment.items())]
         result = self._run_inside(["chroot", f"{self.directory}/root", "env", "-i", *variables, *argv])
@@ -66,7 +66,7 @@ class Chroot:
         assert self._run_inside(["cp", str(file), f"{self.directory}/root{target}"]).returncode == 0
         return target
 
-    def changed(self) -> list[str]:
+    def changed_paths(self) -> list[str]:
         """Return the paths that were added, or whose content differs from this machine's."""
         script = """
         cd "$1/upper"

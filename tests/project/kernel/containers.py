@@ -47,14 +47,21 @@ def cache_of_one_run() -> Iterator[None]:
         yield
 
 
-def _base(release: str) -> Path:
-    """Return the smallest root file system of *release* that boots. Create it if the cache has none."""
+def _base_archive(release: str) -> Path:
+    """Return the archive of *release*'s smallest root file system that boots. Create it if the cache has none."""
     archive = CACHE / f"{release}.tar"
     if not archive.exists():
-        fresh = archive.with_suffix(".new.tar")
-        command = ["mmdebstrap", "--quiet", "--variant=minbase", "--include=systemd-sysv,dbus", release, str(fresh)]
+        new_archive = archive.with_suffix(".new.tar")
+        command = [
+            "mmdebstrap",
+            "--quiet",
+            "--variant=minbase",
+            "--include=systemd-sysv,dbus",
+            release,
+            str(new_archive),
+        ]
         subprocess.run(command, check=True, timeout=1800)
-        fresh.rename(archive)
+        new_archive.rename(archive)
     return archive
 
 
@@ -69,7 +76,9 @@ class Container:
         self.shared = directory / "shared"
         """Directory that the container mounts as /shared."""
         self.shared.mkdir()
-        subprocess.run(["tar", "--extract", "--file", str(_base(release)), "--directory", str(self.root)], check=True)
+        subprocess.run(
+            ["tar", "--extract", "--file", str(_base_archive(release)), "--directory", str(self.root)], check=True
+        )
         # Write these files as Debian's installer does. If Squid cannot resolve its own host name, it waits for minutes.
         (self.root / "etc/hostname").write_text("proxy\n")
         (self.root / "etc/hosts").write_text("127.0.0.1 localhost\n127.0.1.1 proxy.example.net proxy\n")
@@ -78,10 +87,10 @@ class Container:
         self._nspawn: subprocess.Popen[bytes] | None = None
         self._init = 0
 
-    def _command(self, *more: str) -> list[str]:
+    def _command(self, *arguments: str) -> list[str]:
         mounts = [f"--bind={self._archives}:/var/cache/apt/archives", f"--bind={self.shared}:/shared"]
         options = ["--quiet", "--register=no", "--keep-unit", f"--directory={self.root}", "--hostname=proxy"]
-        return [*LOW_PRIORITY, "systemd-nspawn", *options, *mounts, *more]
+        return [*LOW_PRIORITY, "systemd-nspawn", *options, *mounts, *arguments]
 
     def run_with_host_network(self, script: str) -> str:
         """Run *script* in the container while it is not booted, with this machine's network."""
@@ -103,14 +112,14 @@ class Container:
         assert result.returncode == 0, f"{script}\n" + "\n".join(result.stdout.splitlines()[-60:])
         return result.stdout
 
-    def boot(self, namespace: str, others: Mapping[str, str] | None = None) -> None:
+    def boot(self, namespace: str, other_namespaces: Mapping[str, str] | None = None) -> None:
         """Boot the container in the network namespace *namespace*; return when systemd has finished starting.
 
-        *others*: further network namespaces for services, by the path at which the container sees each.
+        *other_namespaces*: further network namespaces for services, by their paths in the container.
         """
         log = (self.directory / "console").open("ab")
         networks = [f"--network-namespace-path=/run/netns/{namespace}"]
-        networks += [f"--bind=/run/netns/{other}:{file}" for file, other in (others or {}).items()]
+        networks += [f"--bind=/run/netns/{other}:{file}" for file, other in (other_namespaces or {}).items()]
         command = self._command("--boot", "--console=pipe", "--kill-signal=SIGRTMIN+4", *networks, *_PRIVILEGES)
         self._nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         until(lambda: self._find_init() and Path(f"/proc/{self._init}/comm").read_text() == "systemd\n", "systemd")
@@ -149,7 +158,7 @@ class Container:
     def sh(self, script: str, *, check: bool = True) -> str:
         return self.run(["sh", "-c", script], check=check).stdout
 
-    def active(self, unit: str) -> bool:
+    def is_active(self, unit: str) -> bool:
         return self.sh(f"systemctl is-active {unit}", check=False).strip() == "active"
 
     def restart_after_failure(self, *units: str) -> None:
@@ -158,10 +167,10 @@ class Container:
         self.sh(f"systemctl stop {names} && systemctl reset-failed {names}")
         started = self.run(["systemctl", "start", *units], check=False)
         assert started.returncode == 0, started.stdout + self.sh("journalctl --no-pager --lines=40")
-        assert all(self.active(unit) for unit in units)
+        assert all(self.is_active(unit) for unit in units)
 
-    def failed(self) -> str:
-        """Return the lines of the units that have failed."""
+    def failed_units(self) -> str:
+        """Return systemctl's lines about the failed units."""
         return self.sh("systemctl --failed --no-legend").strip()
 
     def main_process(self, unit: str) -> str:

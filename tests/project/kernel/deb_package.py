@@ -16,7 +16,7 @@ RELEASES: Final = os.environ.get("MPTCP_PACKAGE_RELEASES", "").split()
 """Debian releases on which the package is to be tested."""
 REPOSITORY: Final = Path(__file__).resolve().parents[3]
 NAME: Final = "mptcp-steering-proxy"
-EARLIER: Final = "4de789fa2d86598304f5cf5d40e37b1c456f41a6"
+EARLIER_COMMIT: Final = "4de789fa2d86598304f5cf5d40e37b1c456f41a6"
 """Commit from which the tests upgrade: after each release, the commit of the previous version.
 
 As long as only one version exists, this is the first commit that ran on both releases; its throttler still ran as root.

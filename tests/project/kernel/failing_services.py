@@ -12,11 +12,11 @@ from installed_services import Site, capped_client
 
 from mptcp_lab.testbed.services import PROXY_PORT, accepts, python_command
 
-HANGING: Final = ("mptcp-throttler", "mptcp-proxy")
+HUNG_UNITS: Final = ("mptcp-throttler", "mptcp-proxy")
 WATCHDOG: Final = 20
-"""Seconds, instead of the units' 30 and 180, for which the test would have to wait."""
-DROP_IN: Final = f"""
-for each in {" ".join(HANGING)}; do
+"""Seconds. The units have 30 and 180, for which the test would wait too long."""
+WATCHDOG_DROP_IN: Final = f"""
+for each in {" ".join(HUNG_UNITS)}; do
     mkdir -p /run/systemd/system/$each.service.d
     printf '[Service]\\nWatchdogSec={WATCHDOG}\\n' >/run/systemd/system/$each.service.d/watchdog.conf
 done
@@ -24,15 +24,15 @@ systemctl daemon-reload
 """
 MAX_RESTART_SECONDS: Final = WATCHDOG + 60
 """Seconds until a new process runs: systemd kills the hanging process and waits for RestartSec."""
-STARTS: Final = 5
+MAX_STARTS: Final = 5
 """StartLimitBurst= of all units."""
-LONG_LIMIT: Final = """
+LIMIT_DROP_IN: Final = """
 mkdir -p /run/systemd/system/mptcp-proxy.service.d
 printf '[Unit]\\nStartLimitIntervalSec=600\\n' >/run/systemd/system/mptcp-proxy.service.d/limit.conf
 systemctl daemon-reload
 """
-"""A longer interval than the unit's minute: on a loaded machine the starts are too slow to reach the limit."""
-LISTEN: Final = """
+"""Script that sets a longer interval than the unit's minute, in which a loaded machine is too slow for five starts."""
+LISTENER: Final = """
 import socket, sys, time
 listener = socket.create_server(("", int(sys.argv[1])))
 print("listens", flush=True)
@@ -66,18 +66,18 @@ def stop_and_wait_for_restart(container: Container, unit: str) -> None:
     before = container.main_process(unit)
     container.sh(f"kill -STOP {before}")
     until(lambda: container.main_process(unit) not in ("0", before), f"{unit} is restarted", MAX_RESTART_SECONDS)
-    until(lambda: container.active(unit), f"{unit} is active again")
+    until(lambda: container.is_active(unit), f"{unit} is active again")
     assert f"Watchdog timeout (limit {WATCHDOG}s)" in journal(container, f"--unit={unit}")
     assert container.sh(f"systemctl show --value -p NRestarts {unit}").strip() == "1"
 
 
 @contextmanager
 def short_watchdog(container: Container) -> Iterator[None]:
-    container.sh(DROP_IN)
-    container.restart_after_failure(*HANGING)
+    container.sh(WATCHDOG_DROP_IN)
+    container.restart_after_failure(*HUNG_UNITS)
     yield
     container.sh("rm -r /run/systemd/system/mptcp-*.service.d && systemctl daemon-reload")
-    container.restart_after_failure(*HANGING)
+    container.restart_after_failure(*HUNG_UNITS)
 
 
 def squids_of(container: Container) -> set[str]:
@@ -88,25 +88,25 @@ def squids_of(container: Container) -> set[str]:
 def check_systemd_gives_up_a_unit_that_fails_repeatedly(site: Site) -> None:
     """Check a proxy whose port is in use: systemd retries up to the limit, and then reports the unit as failed."""
     container, node = site.container, site.testbed["proxy"]
-    container.sh(LONG_LIMIT)
+    container.sh(LIMIT_DROP_IN)
     container.sh("systemctl stop mptcp-proxy && systemctl reset-failed mptcp-proxy")
-    other = node.popen(python_command(LISTEN, str(PROXY_PORT)), name="other")
+    other = node.popen(python_command(LISTENER, str(PROXY_PORT)), name="other")
     until(lambda: other.output() == "listens\n", "another program listens at the port")
     assert container.run(["systemctl", "start", "mptcp-proxy"], check=False).returncode != 0
-    until(lambda: "mptcp-proxy.service" in container.failed(), "systemctl --failed shows it")
+    until(lambda: "mptcp-proxy.service" in container.failed_units(), "systemctl --failed shows it")
     properties = container.sh("systemctl show -p ExecMainStatus -p MainPID mptcp-proxy").split()
     assert sorted(properties) == ["ExecMainStatus=1", "MainPID=0"]
     messages = journal(container, "--unit=mptcp-proxy")
-    assert messages.count(f"port {PROXY_PORT} is in use by") == STARTS
+    assert messages.count(f"port {PROXY_PORT} is in use by") == MAX_STARTS
     assert "Start request repeated too quickly" in messages
     other.stop(60)
     # Without reset-failed systemd would refuse the start until the interval has passed (docs/operator.md).
     container.sh("systemctl reset-failed mptcp-proxy && systemctl start mptcp-proxy")
     until(lambda: accepts(site.testbed["client"], site.address, PROXY_PORT), "the proxy listens")
-    assert container.failed() == ""
+    assert container.failed_units() == ""
     container.sh("rm -r /run/systemd/system/mptcp-proxy.service.d && systemctl daemon-reload")
 
 
-def journal(container: Container, *selected: str) -> str:
-    """Return the lines that options of journalctl(1) select, after journald has written all earlier messages."""
-    return container.sh(f"journalctl --sync; journalctl --no-pager --boot {' '.join(selected)}")
+def journal(container: Container, *options: str) -> str:
+    """Return the lines that *options* of journalctl(1) select, after journald has written all earlier messages."""
+    return container.sh(f"journalctl --sync; journalctl --no-pager --boot {' '.join(options)}")

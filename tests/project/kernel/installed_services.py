@@ -23,10 +23,10 @@ from mptcp_lab.testbed import End, Link, LiveNode, Node, Testbed, Topology
 from mptcp_lab.testbed.services import PROXY_PORT, Origin, accepts, mptcp_command
 from mptcp_lab.testbed.topologies import MBIT, TWO_PATHS, with_second_client
 
-SIZE: Final = 40_000_000
-RELAYED: Final = 10_000_000
-CAP: Final = 5_000_000
-"""Bits/s, the cap on path ethernet in conf/policy.yaml."""
+FILE_BYTES: Final = 40_000_000
+RELAYED_BYTES: Final = 10_000_000
+CAP_BITS_PER_SECOND: Final = 5_000_000
+"""The cap on path ethernet in conf/policy.yaml."""
 RELAY_NETWORK: Final = "/relay-network"
 """Path of the relay's network namespace within the container."""
 LAN: Final = "10.77.48.1"
@@ -74,7 +74,7 @@ def download_is_throttled(site: Site) -> None:
     """Check a download over both paths: one subflow is capped while it runs, and its path carries the smaller part."""
     client, container = site.testbed["client"], site.container
     until(lambda: accepts(client, site.address, PROXY_PORT), "the proxy listens")
-    before, began = client.counters(), time.monotonic()
+    before, start_time = client.counters(), time.monotonic()
     proxy = f"http://{site.address}:{PROXY_PORT}"
     command = ["curl", "-sS", "-m", "120", "-o", "/dev/null", "-w", "%{http_code} %{size_download}", "-x", proxy]
     download = client.popen(mptcp_command([*command, site.origin.url("file")]), name="curl")
@@ -94,11 +94,13 @@ def download_is_throttled(site: Site) -> None:
         f"no subflow was capped: {download.output()}\n{status}\n{container.sh('journalctl --no-pager --lines 60')}"
     )
     assert download.wait(150) == 0, download.output()
-    assert download.output().split() == ["200", str(SIZE)]
-    seconds, after = time.monotonic() - began, client.counters()
+    assert download.output().split() == ["200", str(FILE_BYTES)]
+    seconds, after = time.monotonic() - start_time, client.counters()
     ethernet, wifi = (after[device].received - before[device].received for device in ("eth0", "wlan0"))
     # Other tests judge the bytes before the cap and their repayment; this one only checks that the cap works.
-    assert ethernet < wifi / 2, f"ethernet {ethernet}, wifi {wifi} bytes in {seconds:.1f} s under a cap of {CAP} bits/s"
+    assert ethernet < wifi / 2, (
+        f"ethernet {ethernet}, wifi {wifi} bytes in {seconds:.1f} s under a cap of {CAP_BITS_PER_SECOND} bits/s"
+    )
     assert ethernet > 0
 
 
@@ -206,7 +208,7 @@ def console_shows_the_cap(site: Site, console: str, token: str) -> None:
     assert found["mptcp_throttler_up", frozenset()] == 1
     assert found["squid_up", frozenset()] == 1
     ceil = ("mptcp_throttler_cap_ceil_bytes_per_second", frozenset(cap.items()))
-    assert found[ceil] == CAP / 8
+    assert found[ceil] == CAP_BITS_PER_SECOND / 8
     assert found["mptcp_ext_mp_join_ack_rx_total", frozenset()] > 0
 
 
@@ -238,10 +240,10 @@ def relay_uses_both_uplinks(site: Site) -> None:
     for port, tunnel in ((80, ()), (443, ("-p",))):
         url = site.origin.url("relayed", port=port)
         before, mib, joins = relay.counters(), relay.mib(), proxy.mib()["MPTcpExtMPJoinAckRx"]
-        assert download(*tunnel, url) == ["200", str(RELAYED)]
+        assert download(*tunnel, url) == ["200", str(RELAYED_BYTES)]
         after = relay.counters()
         carried = {each: after[each].received - before[each].received for each in UPLINKS}
-        assert min(carried.values()) > RELAYED / 10, carried
+        assert min(carried.values()) > RELAYED_BYTES / 10, carried
         assert proxy.mib()["MPTcpExtMPJoinAckRx"] > joins
         # The relay uses Multipath TCP to the parent, and plain TCP to the client.
         assert relay.mib()["MPTcpExtMPCapableSYNTX"] > mib["MPTcpExtMPCapableSYNTX"]

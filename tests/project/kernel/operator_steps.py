@@ -28,7 +28,7 @@ NetworkNamespacePath={RELAY_NETWORK}
 END
 """
 """Script that writes a drop-in, with which the relay runs in a network namespace instead of on a host of its own."""
-OPERATORS_OWN: Final = (
+OPERATOR_FILES: Final = (
     "/etc/captive",
     "/etc/mptcp-tunnel",
     "/etc/systemd/system/mptcp-portal.service.d",
@@ -37,7 +37,7 @@ OPERATORS_OWN: Final = (
 SELF_SIGNED: Final = (
     "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=proxy.example.net"
 )
-UNCOMMENTED: Final = " ".join(f"-e '/^# {each}:/,/^$/ s/^# //'" for each in ("proxy", "onboarding", "captive_portal"))
+UNCOMMENT: Final = " ".join(f"-e '/^# {each}:/,/^$/ s/^# //'" for each in ("proxy", "onboarding", "captive_portal"))
 """Arguments for sed(1) that uncomment the example sections of portal.yaml."""
 
 
@@ -60,12 +60,12 @@ def configure(site: Site) -> None:
     container.sh("systemctl restart mptcp-console")
 
     # Use all sections of the example; only root can read the certificate.
-    signing = ["openssl", *SELF_SIGNED.split(), "-keyout", "key.pem", "-out", "certificate.pem"]
-    subprocess.run(signing, cwd=container.shared, check=True, capture_output=True)
+    sign = ["openssl", *SELF_SIGNED.split(), "-keyout", "key.pem", "-out", "certificate.pem"]
+    subprocess.run(sign, cwd=container.shared, check=True, capture_output=True)
     container.sh("install -D -m600 -t /etc/captive /shared/key.pem /shared/certificate.pem")
     container.sh(PORTAL_DROP_IN)
-    edited = f"sed {UNCOMMENTED} -e 's/192.168.1.10/{address}/' portal.yaml.example"
-    container.sh(f"cd /etc/mptcp-portal && {edited} >portal.yaml")
+    edit = f"sed {UNCOMMENT} -e 's/192.168.1.10/{address}/' portal.yaml.example"
+    container.sh(f"cd /etc/mptcp-portal && {edit} >portal.yaml")
     container.sh("systemctl daemon-reload && systemctl start mptcp-portal && mptcp-portal check")
 
     container.sh(RELAY_DROP_IN + "systemctl daemon-reload")
@@ -86,4 +86,4 @@ def configure(site: Site) -> None:
     container.sh("cd /etc/mptcp-gateway && cp gateway.yaml.example gateway.yaml")
     container.sh("echo 'lan: {devices: [lan0]}' >>/etc/mptcp-gateway/gateway.yaml && mptcp-gateway check")
     container.sh("systemctl start mptcp-gateway")
-    assert [unit for unit in MAX_EXPOSURE if not container.active(unit)] == []
+    assert [unit for unit in MAX_EXPOSURE if not container.is_active(unit)] == []

@@ -65,7 +65,7 @@ def is_enabled(host: Chroot, unit: str) -> bool:
 
 
 def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path) -> None:
-    before = unexpected_files(host.changed())
+    before = unexpected_files(host.changed_paths())
     output = install(host, package)
     assert "mptcp-throttler waits for its configuration" in output
     assert {unit for unit in UNITS if is_enabled(host, unit)} == ENABLED
@@ -108,7 +108,7 @@ def test_purge_leaves_nothing_behind(host: Chroot, package: Path, tmp_path: Path
     host.run("dpkg", "--purge", NAME)
     # Defect: the iptables lock would have belonged to the next user of the host that got this user id.
     assert host.sh("stat --format='%U:%G %a' /run/xtables.lock && rm /run/xtables.lock") == "root:root 600\n"
-    assert unexpected_files(host.changed()) == before
+    assert unexpected_files(host.changed_paths()) == before
     assert "mptcp-throttler" not in host.sh("cat /etc/passwd /etc/group /etc/shadow /etc/gshadow")
 
 

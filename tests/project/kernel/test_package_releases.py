@@ -23,7 +23,7 @@ from containers import Container, until
 from deb_package import (
     BUILD_DIFFERENTLY,
     BUILD_TIMEOUT,
-    EARLIER,
+    EARLIER_COMMIT,
     LOW_PRIORITY,
     NAME,
     RELEASES,
@@ -41,8 +41,8 @@ from failing_services import (
     journal,
 )
 from installed_services import (
-    RELAYED,
-    SIZE,
+    FILE_BYTES,
+    RELAYED_BYTES,
     Site,
     capped_client,
     check_page_answers_only_clients_of_the_proxy,
@@ -54,7 +54,7 @@ from installed_services import (
     squid_reports_a_missing_check_page,
     topology,
 )
-from operator_steps import OPERATORS_OWN, TOKEN, configure, configure_throttler
+from operator_steps import OPERATOR_FILES, TOKEN, configure, configure_throttler
 from release_builds import build_in
 from typing_shells import SHELLS, TypingShell
 from unit_exposure import MAX_EXPOSURE
@@ -83,14 +83,14 @@ COMPLETIONS: Final = {
     "mptcp-throttler replay /etc/debian_ver": "mptcp-throttler replay /etc/debian_version",
 }
 """Texts that the operator types, and their completions by the TAB key."""
-METERED: Final = """
+METERED_RULE: Final = """
   - name: wifi-volume
     paths: [wifi]
     budget:
       period: month
       steps: [{after: 1 TB, throttle: {rate: 1 Mbit/s}}]
 """
-"""A rule that caps no subflow, with a volume that is kept when the daemon restarts."""
+"""A rule that caps no subflow; the daemon keeps its used volume across a restart."""
 # Files that systemd, dpkg's tools and Debian's own packages leave on a host that ran for a while.
 FILES_OF_DEBIAN = (
     "etc/hosts",
@@ -113,15 +113,17 @@ FILES_OF_DEBIAN = (
 
 @pytest.fixture(scope="module")
 def earlier_package(builder: Container | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the package of commit :data:`EARLIER`, built on *release* or given by the environment."""
+    """Return the package of commit :data:`EARLIER_COMMIT`, built on *release* or given by the environment."""
     if ready := os.environ.get("MPTCP_PACKAGE_BEFORE"):
         return Path(ready).resolve()
-    if not has_commit(EARLIER):
-        pytest.skip(f"NOT TESTED: no git, or a checkout without commit {EARLIER:.12}: git fetch --unshallow fetches it")
+    if not has_commit(EARLIER_COMMIT):
+        pytest.skip(
+            f"NOT TESTED: no git, or a checkout without commit {EARLIER_COMMIT:.12}: git fetch --unshallow fetches it"
+        )
     if builder is not None:
-        return build_in(builder, "earlier", EARLIER)
+        return build_in(builder, "earlier", EARLIER_COMMIT)
     directory = tmp_path_factory.mktemp("earlier")
-    copy_sources(directory / "source", EARLIER)
+    copy_sources(directory / "source", EARLIER_COMMIT)
     return build_from(directory / "source", directory / "output")
 
 
@@ -147,7 +149,7 @@ def site(
     release: str, make_module_testbed: Callable[..., Testbed], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
     testbed = make_module_testbed(topology())
-    origin = start_origin(testbed["origin"], {"file": SIZE, "relayed": RELAYED})
+    origin = start_origin(testbed["origin"], {"file": FILE_BYTES, "relayed": RELAYED_BYTES})
     # Kernels before 6.12 do not have this sysctl.
     testbed["relay"].run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
     container = Container(release, tmp_path_factory.mktemp(release))
@@ -173,27 +175,27 @@ def test_package_works_from_installation_to_purge(
     output = container.sh(f"apt-get install --yes --quiet {first}")
     assert "squid.service, which came as a dependency, is stopped and disabled" in output
     assert "mptcp-throttler waits for its configuration" in output
-    until(lambda: container.active("mptcp-proxy"), "the proxy is active")
+    until(lambda: container.is_active("mptcp-proxy"), "the proxy is active")
     omission = "request_entities on: left out, Squid 6"
     for messages in (container.sh("mptcp-proxy check"), journal(container, "--unit=mptcp-proxy")):
         assert (omission in messages) == (container.release != "bookworm"), messages
     assert container.sh("systemctl is-enabled squid.service", check=False).strip() == "disabled"
-    assert not container.active("squid")
+    assert not container.is_active("squid")
     assert enabled_units(container) == set(ENABLED)
-    assert {unit for unit in UNITS if container.active(unit)} == {"mptcp-proxy"}
+    assert {unit for unit in UNITS if container.is_active(unit)} == {"mptcp-proxy"}
     check_tab_completion(container)
 
     # Enable everything at once: units that lack their configuration must wait for it.
     container.sh("systemctl enable --now mptcp-console mptcp-portal mptcp-relay mptcp-tunnel mptcp-gateway")
     for unit in ("mptcp-throttler", "mptcp-portal", "mptcp-relay", "mptcp-tunnel", "mptcp-gateway"):
-        assert not container.active(unit)
+        assert not container.is_active(unit)
         assert "ConditionResult=no" in container.sh(f"systemctl show -p ConditionResult {unit}"), unit
-    assert container.failed() == ""
+    assert container.failed_units() == ""
     console_shows_throttler_and_squid(site, "http://127.0.0.1:8610", throttler=0)
     squid_reports_a_missing_check_page(site)
 
     configure(site)
-    assert container.failed() == ""
+    assert container.failed_units() == ""
     with capsys.disabled():
         print(f"\n{container.release}: {exposures(container)}")
     assert_units_have_only_needed_privileges(container)
@@ -207,15 +209,15 @@ def test_package_works_from_installation_to_purge(
     container.sh("echo '# by the operator' >>/etc/mptcp-proxy/squid.conf")
     processes = main_processes(container)
     container.sh(f"apt-get install --yes --quiet -o Dpkg::Options::=--force-confold {second}")
-    until(lambda: all(container.active(unit) for unit in UNITS), "all are active after the upgrade")
+    until(lambda: all(container.is_active(unit) for unit in UNITS), "all are active after the upgrade")
     assert not set(main_processes(container)) & set(processes), "all run the installed version"
     assert "# by the operator" in container.sh("cat /etc/mptcp-proxy/squid.conf")
     check_all_services(site)
 
     container.shut_down()
     site.boot()
-    until(lambda: all(container.active(unit) for unit in UNITS), "all are active after the reboot")
-    assert not container.active("squid")
+    until(lambda: all(container.is_active(unit) for unit in UNITS), "all are active after the reboot")
+    assert not container.is_active("squid")
     check_all_services(site)
 
     # A killed daemon leaves its caps in the kernel; the removal of the package deletes them.
@@ -225,12 +227,12 @@ def test_package_works_from_installation_to_purge(
     assert differences(without(kernel, SYSCTLS), without(after, SYSCTLS)) == []
     # Kernel modules loaded since then have added sysctls.
     assert changed_sysctls(kernel[SYSCTLS], after[SYSCTLS]) == []
-    assert not any(container.active(unit) for unit in UNITS)
+    assert not any(container.is_active(unit) for unit in UNITS)
     assert own_processes(container) == ""
-    assert [line for line in container.failed().splitlines() if "mptcp-throttler" not in line] == []
+    assert [line for line in container.failed_units().splitlines() if "mptcp-throttler" not in line] == []
     container.sh(f"apt-get purge --yes --quiet {NAME} && apt-get autoremove --purge --yes --quiet")
     # Remove the files that the operator created.
-    container.sh(f"rm -r {' '.join(OPERATORS_OWN)}; systemctl daemon-reload; systemctl reset-failed")
+    container.sh(f"rm -r {' '.join(OPERATOR_FILES)}; systemctl daemon-reload; systemctl reset-failed")
     # A dependency that Debian marks as important stays installed.
     files_of_others = {name.lstrip("/") for name in container.sh("cat /var/lib/dpkg/info/*.list").splitlines()}
     remaining = unexpected_files(sorted(container.files() - before - files_of_others))
@@ -258,22 +260,22 @@ def test_upgrade_from_an_earlier_package_succeeds(
     boot_with_downloads(site, first)
     container.sh(f"apt-get install --yes --quiet {first}")
     configure_throttler(container)
-    container.sh(f"echo '{METERED}' >>/etc/mptcp-throttler/policy.yaml && systemctl reload mptcp-throttler")
-    used = 0
+    container.sh(f"echo '{METERED_RULE}' >>/etc/mptcp-throttler/policy.yaml && systemctl reload mptcp-throttler")
+    used_bytes = 0
     for step in (None, second, first):
         if step is not None:
             processes = main_processes(container, ENABLED)
             container.sh(f"apt-get install --yes --quiet --allow-downgrades {step}")
-            until(lambda: all(container.active(unit) for unit in ENABLED), "both are active after the upgrade")
+            until(lambda: all(container.is_active(unit) for unit in ENABLED), "both are active after the upgrade")
             assert not set(main_processes(container, ENABLED)) & set(processes), "both run the installed version"
-            assert container.failed() == ""
-        assert metered_bytes(container) >= used, "what budgets have counted is kept"
+            assert container.failed_units() == ""
+        assert metered_bytes(container) >= used_bytes, "the budget keeps its used volume"
         download_is_throttled(site)
-        until(partial(has_counted, container, used + SIZE // 2), "the download counts")
-        used = metered_bytes(container)
+        until(partial(has_counted, container, used_bytes + FILE_BYTES // 2), "the download counts")
+        used_bytes = metered_bytes(container)
         if step == second:
             assert enabled_units(container) == set(ENABLED)
-            assert {unit for unit in UNITS if container.active(unit)} == set(ENABLED)
+            assert {unit for unit in UNITS if container.is_active(unit)} == set(ENABLED)
             # Files that an earlier version owned as root.
             others = "find /var/lib/mptcp-throttler /run/mptcp-throttler ! -user mptcp-throttler"
             assert container.sh(others) == ""
@@ -297,7 +299,7 @@ def check_mistakes_are_reported(container: Container) -> None:
     directory = "/etc/mptcp-throttler"
     container.sh(f"cd {directory} && cp policy.yaml policy.good && printf 'version: 1\\nrules: 7\\n' >policy.yaml")
     assert container.run(["systemctl", "reload", "mptcp-throttler"], check=False).returncode != 0
-    assert container.active("mptcp-throttler")
+    assert container.is_active("mptcp-throttler")
     assert "RELOAD REFUSED" in container.sh("mptcp-throttler status")
     assert f"{directory}/policy.yaml:2: rules" in journal(container, "--unit=mptcp-throttler", "--priority=warning")
     container.sh(f"cd {directory} && mv policy.good policy.yaml && systemctl reload mptcp-throttler")
@@ -309,7 +311,7 @@ def check_mistakes_are_reported(container: Container) -> None:
     assert container.run(["systemctl", "restart", "mptcp-throttler"], check=False).returncode != 0
     properties = container.sh("systemctl show -p ActiveState -p ExecMainStatus -p NRestarts mptcp-throttler").split()
     assert sorted(properties) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
-    assert "mptcp-throttler.service" in container.failed()
+    assert "mptcp-throttler.service" in container.failed_units()
     assert message in journal(container, "--unit=mptcp-throttler", "--priority=err")
     container.sh(f"cd {directory} && mv throttler.good throttler.yaml && systemctl start mptcp-throttler")
 
@@ -373,5 +375,5 @@ def has_counted(container: Container, volume: int) -> bool:
 
 
 def metered_bytes(container: Container) -> int:
-    """Return the bytes that count towards the budget of :data:`METERED`."""
+    """Return the bytes that count towards the budget of :data:`METERED_RULE`."""
     return sum(each["used"] for each in json.loads(container.sh("mptcp-throttler quota show --json")))

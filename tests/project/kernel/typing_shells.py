@@ -22,8 +22,8 @@ SHELLS: Final = {
     "zsh": (["zsh", "-f", "-i"], "autoload -Uz compinit && compinit -u -D"),
 }
 """For each shell: its command, and the setting that enables completion."""
-_TO_THE_BEGINNING: Final = "\x01"
-"""Ctrl-A moves the cursor to the beginning of the line in both shells."""
+_CTRL_A: Final = "\x01"
+"""Key that moves the cursor to the beginning of the line in both shells."""
 _TAB: Final = "\t"
 _ROWS, _COLUMNS = 100, 200
 
@@ -63,7 +63,7 @@ class TypingShell:
 
     def complete(self, typed: str, tabs: int = 1) -> tuple[str, str]:
         """Type *typed* and the TAB key. Return the completed line, and everything that the shell showed."""
-        self._type(f"{typed}{_TAB * tabs}{_TO_THE_BEGINNING}echo COMPLETED \n")
+        self._type(f"{typed}{_TAB * tabs}{_CTRL_A}echo COMPLETED \n")
         # The line is executed by echo, whose output contains no control characters.
         found = self._read_until(r"(?s)(.*)[\n\r](?:\x1b\[J)?COMPLETED (mptcp-[^\r\n]*)\r?\n")
         return found[2].strip(), found[1]

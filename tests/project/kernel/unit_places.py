@@ -38,4 +38,4 @@ def check_warns_of_files_the_unit_cannot_open(container: Container) -> None:
         container.restart_after_failure("mptcp-proxy")
     assert "mptcp-proxy.service" not in container.sh("mptcp-proxy check")
     container.sh("rm -r /root/clients.txt /tmp/clients.txt /srv/logs")
-    assert container.failed() == ""
+    assert container.failed_units() == ""

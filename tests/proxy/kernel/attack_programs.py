@@ -25,37 +25,37 @@ SILENCE_SECONDS = 8.0
 def name_server(table: str) -> None:
     """Answer A and AAAA queries from a table. If a name has several lists of addresses, each query gets the next
     list."""
-    by_name = read(table)
-    queries: dict[tuple[str, int], int] = {}
+    lists_by_name = read_json(table)
+    query_counts: dict[tuple[str, int], int] = {}
     server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     server.bind(("", 53))
     while True:
         query, client = server.recvfrom(2048)
-        labels, at = [], 12
-        while query[at]:
-            labels.append(query[at + 1 : at + 1 + query[at]].decode("latin-1").lower())
-            at += query[at] + 1
-        name, kind = ".".join(labels), struct.unpack("!H", query[at + 1 : at + 3])[0]
-        lists = by_name.get(name)
-        found: list[bytes] = []
-        if lists is not None:
-            earlier = queries.get((name, kind), 0)
-            queries[name, kind] = earlier + 1
-            for address in lists[min(earlier, len(lists) - 1)]:
+        labels, offset = [], 12
+        while query[offset]:
+            labels.append(query[offset + 1 : offset + 1 + query[offset]].decode("latin-1").lower())
+            offset += query[offset] + 1
+        name, kind = ".".join(labels), struct.unpack("!H", query[offset + 1 : offset + 3])[0]
+        address_lists = lists_by_name.get(name)
+        addresses: list[bytes] = []
+        if address_lists is not None:
+            earlier_count = query_counts.get((name, kind), 0)
+            query_counts[name, kind] = earlier_count + 1
+            for address in address_lists[min(earlier_count, len(address_lists) - 1)]:
                 is_ipv6 = ":" in address
                 if kind == (28 if is_ipv6 else 1):
-                    found.append(socket.inet_pton(socket.AF_INET6 if is_ipv6 else socket.AF_INET, address))
-        answers = b"".join(b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, 0, len(each)) + each for each in found)
-        header = struct.pack("!HHHHH", 0x8183 if lists is None else 0x8180, 1, len(found), 0, 0)
-        server.sendto(query[:2] + header + query[12 : at + 5] + answers, client)
+                    addresses.append(socket.inet_pton(socket.AF_INET6 if is_ipv6 else socket.AF_INET, address))
+        answers = b"".join(b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, 0, len(each)) + each for each in addresses)
+        header = struct.pack("!HHHHH", 0x8183 if address_lists is None else 0x8180, 1, len(addresses), 0, 0)
+        server.sendto(query[:2] + header + query[12 : offset + 5] + answers, client)
 
 
-def read(path: str) -> Any:
+def read_json(path: str) -> Any:
     return json.loads(Path(path).read_text())
 
 
 class Record:
-    """A file of received pieces. Each piece is written immediately."""
+    """A file of received data. Each chunk is written immediately."""
 
     def __init__(self, path: str) -> None:
         self._file = Path(path).open("a", buffering=1)  # noqa: SIM115  the file stays open
@@ -90,25 +90,25 @@ async def echo(record: str, *ports: str) -> None:
 
 async def web(answers: str, record: str, port: str) -> None:
     """Record and answer each request. If its path has a special answer, send that and close the connection."""
-    by_name = {name: base64.b64decode(each) for name, each in read(answers).items()}
+    special_answers = {name: base64.b64decode(each) for name, each in read_json(answers).items()}
     record_file, numbers = Record(record), itertools.count()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         name, data = str(next(numbers)), b""
         while True:
             while (size := request_size(data)) is None:
-                piece = await reader.read(65536)
-                if not piece:
+                chunk = await reader.read(65536)
+                if not chunk:
                     writer.close()
                     return
-                record_file.add(name, piece)
-                data += piece
+                record_file.add(name, chunk)
+                data += chunk
             target = data.split(b" ", 2)[1].decode("latin-1").lstrip("/").partition("?")[0].partition("/")[0]
             data = data[size:]
             candidates = (target, target.rpartition("-to-")[0], "-".join(target.split("-")[:2]))
-            special = next((each for each in candidates if each in by_name), "")
+            answer_name = next((each for each in candidates if each in special_answers), "")
             if target.startswith(("answer-", "odd-")):
-                writer.write(by_name[special])
+                writer.write(special_answers[answer_name])
                 await writer.drain()
                 # Half-close, then continue to read: Squid may already have sent the next request. If the connection
                 # were closed, the kernel would answer that request with RST, and Squid would send 502
@@ -150,18 +150,18 @@ def request_size(data: bytes) -> int | None:
     head, end, body = data.partition(b"\r\n\r\n")
     if not end:
         return None
-    begin = len(head) + 4
+    body_offset = len(head) + 4
     if re.search(rb"(?i)\r\ntransfer-encoding:[^\r]*chunked", head):
-        found = re.search(rb"(?:^|\r\n)0+[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n", body)
-        return None if found is None else begin + found.end()
+        last_chunk = re.search(rb"(?:^|\r\n)0+[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n", body)
+        return None if last_chunk is None else body_offset + last_chunk.end()
     length = re.search(rb"(?i)\r\ncontent-length:\s*(\d+)", head)
     size = int(length[1]) if length else 0
-    return None if len(body) < size else begin + size
+    return None if len(body) < size else body_offset + size
 
 
-def answers_in(data: bytes, heads: list[bool], closed: bool) -> list[int]:
+def statuses_in(data: bytes, heads: list[bool], closed: bool) -> list[int]:
     """Return the statuses of the complete final answers. *heads* contains whether each known request is a HEAD."""
-    found: list[int] = []
+    statuses: list[int] = []
     while match := re.match(rb"HTTP/\d\.\d (\d+)[^\n]*\n", data):
         status = int(match[1])
         head, end, rest = data.partition(b"\r\n\r\n")
@@ -172,13 +172,13 @@ def answers_in(data: bytes, heads: list[bool], closed: bool) -> list[int]:
             continue
         chunked = re.search(rb"(?i)\r\ntransfer-encoding:[^\r]*chunked", head)
         length = re.search(rb"(?i)\r\ncontent-length:\s*(\d+)", head)
-        if status in (204, 304, 101) or (len(found) < len(heads) and heads[len(found)]):
+        if status in (204, 304, 101) or (len(statuses) < len(heads) and heads[len(statuses)]):
             data = rest
         elif chunked:
-            last = re.search(rb"(?:^|\r\n)0\r\n\r\n", rest)
-            if last is None and not closed:
+            last_chunk = re.search(rb"(?:^|\r\n)0\r\n\r\n", rest)
+            if last_chunk is None and not closed:
                 break
-            data = rest[last.end() :] if last else b""
+            data = rest[last_chunk.end() :] if last_chunk else b""
         elif length:
             if len(rest) < int(length[1]) and not closed:
                 break
@@ -187,8 +187,8 @@ def answers_in(data: bytes, heads: list[bool], closed: bool) -> list[int]:
             data = b""
         else:
             break
-        found.append(status)
-    return found
+        statuses.append(status)
+    return statuses
 
 
 async def send_row(
@@ -204,26 +204,26 @@ async def send_row(
             if row["ends"]:
                 writer.write_eof()
             loop = asyncio.get_running_loop()
-            end = loop.time() + ANSWER_SECONDS
-            while not closed and loop.time() < end:
-                has_all_answers = len(answers_in(data, heads, False)) >= row["answers"] or (
+            deadline = loop.time() + ANSWER_SECONDS
+            while not closed and loop.time() < deadline:
+                has_all_answers = len(statuses_in(data, heads, False)) >= row["answers"] or (
                     tunnel and b"\r\n\r\n" in data and data.startswith(b"HTTP/1.1 200") and expected in data
                 )
-                wait = (
+                timeout = (
                     EXTRA_SECONDS
                     if has_all_answers
-                    else min(end - loop.time(), SILENCE_SECONDS if row["silent"] and not data else ANSWER_SECONDS)
+                    else min(deadline - loop.time(), SILENCE_SECONDS if row["silent"] and not data else ANSWER_SECONDS)
                 )
                 try:
-                    piece = await asyncio.wait_for(reader.read(262144), max(wait, 0.01))
+                    chunk = await asyncio.wait_for(reader.read(262144), max(timeout, 0.01))
                 except TimeoutError:
                     break
-                data += piece
-                closed = not piece
+                data += chunk
+                closed = not chunk
         except ConnectionError:
             closed = True
         writer.close()
-    statuses = answers_in(data, heads, closed)
+    statuses = statuses_in(data, heads, closed)
     if tunnel and data.startswith(b"HTTP/1.1 200"):
         statuses = [200]
     return row["id"], {"statuses": statuses, "raw": base64.b64encode(data[:20000]).decode()}
@@ -232,8 +232,8 @@ async def send_row(
 async def send_rows(rows: str, address: str, port: str) -> None:
     """Send the rows and print the answers."""
     limit = asyncio.Semaphore(MAX_PARALLEL)
-    found = await asyncio.gather(*(send_row(row, address, port, limit) for row in read(rows)))
-    print(json.dumps(dict(found)))
+    answers = await asyncio.gather(*(send_row(row, address, port, limit) for row in read_json(rows)))
+    print(json.dumps(dict(answers)))
 
 
 if __name__ == "__main__":

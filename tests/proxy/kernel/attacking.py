@@ -29,14 +29,14 @@ OTHER_PORTS = (22, 25, 444)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answers that one client got."""
+    """All answers that one client received."""
 
     statuses: tuple[int, ...]
     """Statuses of all complete final answers."""
     raw: bytes
 
     @property
-    def first(self) -> int:
+    def first_status(self) -> int:
         return self.statuses[0] if self.statuses else CLOSED
 
 
@@ -77,12 +77,12 @@ class Scene:
         origin, files = scene.origin, (scene.directory / "answers.json", scene.directory / "origin.record")
         web = origin.popen(program("web", *files, WEB), name="web")
         tunnel = origin.popen(program("echo", scene.directory / "tunnel.record", TUNNEL), name="tunnel")
-        others = origin.popen(program("echo", scene.directory / "others.record", *OTHER_PORTS), name="others")
+        other_services = origin.popen(program("echo", scene.directory / "others.record", *OTHER_PORTS), name="others")
         inner = scene.proxy.popen(program("echo", scene.directory / "inner.record", INNER, TUNNEL, 80), name="inner")
         for node, port, process in (
             (origin, WEB, web),
             (origin, TUNNEL, tunnel),
-            (origin, OTHER_PORTS[-1], others),
+            (origin, OTHER_PORTS[-1], other_services),
             (scene.proxy, 80, inner),
         ):
             wait_until(partial(_listens, node, port), f"port {port} listens", process=process)
@@ -98,7 +98,7 @@ class Scene:
             server.stop(60)
 
     @contextmanager
-    def serving(self, config: Path) -> Iterator[Proxy]:
+    def running_proxy(self, config: Path) -> Iterator[Proxy]:
         """Run a proxy and a new name server."""
         with self.name_server():
             proxy = start_proxy(self.proxy, config)
@@ -109,7 +109,7 @@ class Scene:
                 wait_until(lambda: not _listens(self.proxy, PROXY_PORT), "the port is free")
 
     @contextmanager
-    def relaying(self) -> Iterator[None]:
+    def running_relay(self) -> Iterator[None]:
         """Run a relay that forwards all bytes, in place of the proxy."""
         relay = self.proxy.popen(program("relay", PROXY_PORT, ORIGIN, WEB), name="naive")
         wait_until(partial(_listens, self.proxy, PROXY_PORT), "the relay listens", process=relay)
@@ -136,21 +136,21 @@ class Scene:
         path.write_text(json.dumps(encoded))
         output = self.client.run(program("send-rows", path, self.proxy.service_address(), PROXY_PORT), timeout=900)
         return {
-            name: Answer(tuple(found["statuses"]), base64.b64decode(found["raw"]))
-            for name, found in json.loads(output.stdout).items()
+            name: Answer(tuple(answer["statuses"]), base64.b64decode(answer["raw"]))
+            for name, answer in json.loads(output.stdout).items()
         }
 
     def try_all(self, rows: Sequence[Row], wait_for_all: bool = True) -> Outcome:
         """Send all rows and check the answers. *wait_for_all* is False if some rows are known to get no answer."""
         records = [self.directory / f"{name}.record" for name in ("origin", "inner", "others", "tunnel")]
-        before = [len(path.read_bytes()) if path.exists() else 0 for path in records]
+        sizes_before = [len(path.read_bytes()) if path.exists() else 0 for path in records]
         answers = self.send(rows, wait_for_all)
-        new = [
-            path.read_bytes()[start:].decode() if path.exists() else ""
-            for path, start in zip(records, before, strict=True)
+        new_texts = [
+            path.read_bytes()[size:].decode() if path.exists() else ""
+            for path, size in zip(records, sizes_before, strict=True)
         ]
         connections: dict[str, bytes] = defaultdict(bytes)
-        for line in new[0].splitlines():
+        for line in new_texts[0].splitlines():
             name, data = json.loads(line)
             connections[name] += base64.b64decode(data)
         arrived: list[Request] = []
@@ -165,8 +165,10 @@ class Scene:
         for row in rows:
             if reason := failure_reason(row, answers[row.id], arrived):
                 failed[row.id] = reason
-        forbidden_connections = tuple(line for text in new[1:3] for line in text.splitlines())
-        return Outcome(failed, forbidden_connections, tuple(ambiguous), {row.id: answers[row.id].first for row in rows})
+        forbidden_connections = tuple(line for text in new_texts[1:3] for line in text.splitlines())
+        return Outcome(
+            failed, forbidden_connections, tuple(ambiguous), {row.id: answers[row.id].first_status for row in rows}
+        )
 
 
 def _listens(node: LiveNode, port: int) -> bool:
@@ -181,13 +183,13 @@ def failure_reason(row: Row, answer: Answer, arrived: Sequence[Request]) -> str:
     """Return the reason why an answer is wrong, or "" if it is right."""
     name = row.id.encode()
     own_requests = [each for each in arrived if name in each.target.replace(b"/", b" ").replace(b"?", b" ").split()]
-    if answer.first not in row.status:
-        return f"status {answer.first}, not {sorted(row.status)}: {answer.raw[:120]!r}"
+    if answer.first_status not in row.status:
+        return f"status {answer.first_status}, not {sorted(row.status)}: {answer.raw[:120]!r}"
     if row.answers > len(answer.statuses) and CLOSED not in row.status:
         return f"{len(answer.statuses)} answers, not {row.answers}"
     # If the end of the first request is ambiguous, the rest may be an invalid request and get its own 400.
-    refused = row.reaches is None and answer.statuses[1:] and answer.statuses[-1] == 400
-    if len(answer.statuses) - bool(refused) > row.max_answers:
+    rest_is_refused = row.reaches is None and answer.statuses[1:] and answer.statuses[-1] == 400
+    if len(answer.statuses) - bool(rest_is_refused) > row.max_answers:
         return f"{len(answer.statuses)} answers, not at most {row.max_answers}: {answer.statuses}"
     if row.reaches is not None and len(own_requests) != row.reaches:
         return f"the origin got the request {len(own_requests)} times, not {row.reaches}: {answer.raw[:80]!r}"

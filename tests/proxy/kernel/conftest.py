@@ -22,7 +22,7 @@ from mptcp_proxy.squid import find_squid
 def squid_with_patches(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, require: Callable[..., None]
 ) -> Iterator[None]:
-    """Put a Squid that ``./run squid`` built first in PATH, unpacked from its package in dist."""
+    """Unpack the Squid package that ``./run squid`` has built in dist, and put this Squid first in PATH."""
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     if (squid := find_squid()) is not None and squid.has_mptcp_option:
         yield

@@ -42,15 +42,15 @@ SANITIZERS = {"address,undefined": ("libasan.so", "libubsan.so"), "thread": ("li
 """Values of gcc's -fsanitize, and the runtime libraries that must be loaded first."""
 
 
-def sanitized(sanitizer: str = "address,undefined") -> tuple[str, ...]:
+def sanitized_libraries(sanitizer: str = "address,undefined") -> tuple[str, ...]:
     """Build the libraries with *sanitizer*, once per version of their sources.
 
     Return all libraries in loading order.
     """
-    return (*map(runtime, SANITIZERS[sanitizer]), *(_sanitized(sanitizer, name) for name in NAMES))
+    return (*map(runtime, SANITIZERS[sanitizer]), *(_sanitized_library(sanitizer, name) for name in NAMES))
 
 
-def _sanitized(sanitizer: str, name: str) -> str:
+def _sanitized_library(sanitizer: str, name: str) -> str:
     flags = (
         *("-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden", "-g", "-O1"),
         *(f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"),
@@ -73,13 +73,13 @@ def runtime(name: str) -> str:
 
 
 class Preloaded:
-    """Runs Python code with the preload *libraries*, and before them the runtime libraries *before*."""
+    """Runs Python code with the preload *libraries*, and with the sanitizer's *runtimes*, which are loaded first."""
 
-    def __init__(self, libraries: Sequence[Path], before: Sequence[str] = ()) -> None:
+    def __init__(self, libraries: Sequence[Path], runtimes: Sequence[str] = ()) -> None:
         self.libraries = libraries
-        self.preload = " ".join([*before, *map(str, libraries)])
+        self.preload = " ".join([*runtimes, *map(str, libraries)])
         # The thread sanitizer needs fixed addresses, so disable address randomization.
-        self.start = ("setarch", "-R", "env") if before else ("env",)
+        self.start = ("setarch", "-R", "env") if runtimes else ("env",)
         self.stderr = ""
 
     def __call__(
@@ -135,10 +135,11 @@ BUILDS = ("plain", "address,undefined", "thread")
 """The libraries as shipped, and built with each sanitizer. Only nightly tests use the last one."""
 
 
-def build_parameter(build: str, *more: str) -> Any:
-    """Return *build* and *more* as a pytest parameter, which is marked as nightly for the last of ``BUILDS``."""
-    value = (build, *more) if more else build
-    return pytest.param(value, id="-".join((build, *more)), marks=[pytest.mark.nightly] if build == BUILDS[-1] else [])
+def build_parameter(build: str, *others: str) -> Any:
+    """Return *build* and *others* as one pytest parameter, which is marked as nightly for the last of ``BUILDS``."""
+    value = (build, *others) if others else build
+    marks = [pytest.mark.nightly] if build == BUILDS[-1] else []
+    return pytest.param(value, id="-".join((build, *others)), marks=marks)
 
 
 def scene_runner(preloaded: Preloaded, scene: str) -> Callable[..., Any]:
@@ -156,5 +157,5 @@ def preloaded_with(build: str) -> Preloaded:
     """Return the libraries built in one of ``BUILDS``."""
     if build == "plain":
         return Preloaded([shim.library(name) for name in NAMES])
-    *before, turns, listen = sanitized(build)
-    return Preloaded([Path(turns), Path(listen)], before)
+    *runtimes, turns, listen = sanitized_libraries(build)
+    return Preloaded([Path(turns), Path(listen)], runtimes)

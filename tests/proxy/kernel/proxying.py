@@ -31,7 +31,7 @@ accepted."""
 
 
 @dataclass(frozen=True)
-class Fetched:
+class DownloadResult:
     """Result of a client's download."""
 
     status: int
@@ -67,16 +67,16 @@ def fetch(
     mptcp: bool = False,
     tunnel: bool = False,
     options: Sequence[str] = (),
-    wait: int = 60,
-) -> Fetched:
-    """Download *url* through *proxy*, with CONNECT if *tunnel*, within *wait* seconds."""
+    timeout: int = 60,
+) -> DownloadResult:
+    """Download *url* through *proxy*, with CONNECT if *tunnel*, within *timeout* seconds."""
     with tempfile.NamedTemporaryFile(dir=client.directory) as file:
-        extra = ["-m", str(wait), "-o", file.name, "-w", "%{http_connect} %{http_code}", *options]
-        command = curl(url, proxy, mptcp=mptcp, tunnel=tunnel, options=extra)
-        answer = client.run(command, check=False, timeout=wait + 10)
+        all_options = ["-m", str(timeout), "-o", file.name, "-w", "%{http_connect} %{http_code}", *options]
+        command = curl(url, proxy, mptcp=mptcp, tunnel=tunnel, options=all_options)
+        answer = client.run(command, check=False, timeout=timeout + 10)
         connect, code = (int(field) for field in answer.stdout.split())
         data = Path(file.name).read_bytes()
-    return Fetched(connect if tunnel and connect != 200 else code, hashlib.sha256(data).hexdigest(), len(data))
+    return DownloadResult(connect if tunnel and connect != 200 else code, hashlib.sha256(data).hexdigest(), len(data))
 
 
 def configuration(node: LiveNode, *statements: str, name: str = "squid.conf") -> Path:
@@ -100,13 +100,13 @@ def workers(process: Program) -> tuple[int, ...]:
 def all_workers(proxy: Proxy) -> tuple[int, ...]:
     """Wait until all workers listen, then return their PIDs. Squid forks them one after the other."""
 
-    def listen() -> bool:
+    def all_listen() -> bool:
         if not (reloads := proxy.state / "reloads.json").exists():
             return False
         serving = json.loads(reloads.read_text())["serving"]
         return serving != "" and " workers)" not in serving
 
-    wait_until(listen, "all workers listen", process=proxy.process)
+    wait_until(all_listen, "all workers listen", process=proxy.process)
     return workers(proxy.process)
 
 

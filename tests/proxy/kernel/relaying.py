@@ -36,18 +36,18 @@ server.bind((sys.argv[1], 53))
 print("ready", flush=True)
 while True:
     query, client = server.recvfrom(512)
-    labels, at = [], 12
-    while query[at]:
-        labels.append(query[at + 1 : at + 1 + query[at]].decode()); at += 1 + query[at]
-    question = query[12 : at + 5]
-    kind = {1: socket.AF_INET, 28: socket.AF_INET6}.get(struct.unpack("!H", query[at + 1 : at + 3])[0])
-    known = json.load(open(sys.argv[2])).get(".".join(labels).lower(), [])
-    of_kind = [a for a in known if kind and (":" in a) == (kind == socket.AF_INET6)]
+    labels, offset = [], 12
+    while query[offset]:
+        labels.append(query[offset + 1 : offset + 1 + query[offset]].decode()); offset += 1 + query[offset]
+    question = query[12 : offset + 5]
+    kind = {1: socket.AF_INET, 28: socket.AF_INET6}.get(struct.unpack("!H", query[offset + 1 : offset + 3])[0])
+    addresses = json.load(open(sys.argv[2])).get(".".join(labels).lower(), [])
+    matching = [a for a in addresses if kind and (":" in a) == (kind == socket.AF_INET6)]
     answers = b"".join(
         b"\\xc0\\x0c" + question[-4:] + struct.pack("!IH", 1, len(data)) + data
-        for data in (socket.inet_pton(kind, a) for a in of_kind)
+        for data in (socket.inet_pton(kind, a) for a in matching)
     )
-    head = query[:2] + struct.pack("!HHHHH", 0x8180 if known else 0x8183, 1, len(of_kind), 0, 0)
+    head = query[:2] + struct.pack("!HHHHH", 0x8180 if addresses else 0x8183, 1, len(matching), 0, 0)
     server.sendto(head + question + answers, client)
 """
 """A name server. For each query, it rereads a JSON file (name to addresses), and answers with a TTL of one second."""
@@ -57,19 +57,19 @@ def peer(node: LiveNode, family: int = 4, limit: int = 2) -> str:
     return PEER.format(address=node.service_address(family), limit=limit, name=node.name)
 
 
-def configuration(node: LiveNode, *statements: str, more: str = "") -> Path:
+def configuration(node: LiveNode, *statements: str, appended: str = "") -> Path:
     """Write a relay's configuration with *statements* in place of the parents; Squid does not wait at shutdown."""
-    text, found = re.subn(r"^#cache_peer .*$", "\n".join(statements), RELAY_CONFIG.read_text(), flags=re.MULTILINE)
-    assert found == 1
-    return node.write("relay.conf", f"{text}{more}shutdown_lifetime 0 seconds\n")
+    text, count = re.subn(r"^#cache_peer .*$", "\n".join(statements), RELAY_CONFIG.read_text(), flags=re.MULTILINE)
+    assert count == 1
+    return node.write("relay.conf", f"{text}{appended}shutdown_lifetime 0 seconds\n")
 
 
 def name_server(node: LiveNode, address: str, names: Mapping[str, Sequence[str]]) -> tuple[Path, dict[str, str]]:
     """Start a name server at *address*. Return its data file, and mounts for a program that uses it."""
-    known = node.write("names.json", json.dumps(names))
-    process = node.popen(python_command(NAME_SERVER, address, str(known)), name="name-server")
+    data_file = node.write("names.json", json.dumps(names))
+    process = node.popen(python_command(NAME_SERVER, address, str(data_file)), name="name-server")
     wait_until(lambda: "ready" in process.output(), "the name server answers", process=process)
-    return known, {"/etc/resolv.conf": str(node.write("resolv.conf", f"nameserver {address}\n"))}
+    return data_file, {"/etc/resolv.conf": str(node.write("resolv.conf", f"nameserver {address}\n"))}
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ class Chain:
     @contextmanager
     def count_uplink_bytes(self, *, sent: bool = False) -> Iterator[dict[str, int]]:
         """Yield a dict; when the block ends, fill it with the number of bytes that each uplink received, or sent."""
-        found: dict[str, int] = {}
+        increases: dict[str, int] = {}
         before = self.uplink_bytes(sent=sent)
-        yield found
-        found |= {device: size - before[device] for device, size in self.uplink_bytes(sent=sent).items()}
+        yield increases
+        increases |= {device: size - before[device] for device, size in self.uplink_bytes(sent=sent).items()}
 
     def uplink_bytes(self, *, sent: bool = False) -> dict[str, int]:
         counters = self.node.counters()
@@ -131,21 +131,21 @@ def chain(
     *,
     peers: Sequence[str] | None = None,
     statements: Sequence[str] = (),
-    more: str = "",
+    appended: str = "",
     env: Mapping[str, str] | None = None,
     mounts: Mapping[str, str] | None = None,
 ) -> Chain:
     """Start an origin with HTTP and HTTPS, a proxy on each of *parents*, and a relay that has these as parents.
 
-    *peers* replace the statements that name the parents. *statements* follow them. *more* is appended to the file.
+    *peers* replace the statements that name the parents. *statements* follow them. *appended* is the end of the file.
     """
     origin = start_origin(testbed["origin"], FILES, ports=(80,), tls_port=443)
     proxies = tuple(start_proxy(testbed[name]) for name in parents)
     node = testbed["relay"]
     # docs/relay.md advises this. Kernels before 6.12 do not have the sysctl.
     node.run(["sysctl", "-qw", "net.mptcp.blackhole_timeout=0"], check=False)
-    named = [peer(testbed[name]) for name in parents] if peers is None else peers
-    config = configuration(node, *named, *statements, more=more)
+    parent_statements = [peer(testbed[name]) for name in parents] if peers is None else peers
+    config = configuration(node, *parent_statements, *statements, appended=appended)
     return Chain(testbed, origin, proxies, start_relay(node, config, env=env, mounts=mounts), config)
 
 
@@ -156,7 +156,7 @@ class Download:
     process: Process
     file: Path
 
-    def end(self) -> bytes:
+    def wait_for_content(self) -> bytes:
         """Wait until the download ends, and return its content."""
         assert self.process.wait(MAX_DOWNLOAD_SECONDS + 10) == 0, self.process.output()
         return self.file.read_bytes()

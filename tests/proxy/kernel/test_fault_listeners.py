@@ -53,7 +53,7 @@ def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
     dead: set[int] = set()
     absent_since = time.monotonic()
 
-    def given_up() -> bool:
+    def are_given_up() -> bool:
         nonlocal absent_since
         for name, pid in worker_pids_by_name(proxy.process).items():
             if name in names and pid not in dead:
@@ -63,7 +63,7 @@ def end_until_given_up(proxy: Proxy, names: Collection[str]) -> None:
                 absent_since = time.monotonic()
         return min(killed[name] for name in names) >= FAILURES and time.monotonic() - absent_since > 2
 
-    wait_until(given_up, f"{', '.join(names)} is given up", timeout=LONG_LIMIT, process=proxy.process)
+    wait_until(are_given_up, f"Squid gives up {', '.join(names)}", timeout=LONG_LIMIT, process=proxy.process)
 
 
 def status(proxy: Proxy) -> tuple[str, list[str]]:
@@ -130,7 +130,7 @@ def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed
     dead: set[int] = set()
     reported: set[str] = set()
 
-    def ended() -> bool:
+    def has_ended() -> bool:
         reported.add(status(proxy)[0])
         with suppress(ValueError):  # Squid has just ended
             for name, pid in worker_pids_by_name(proxy.process).items():
@@ -139,7 +139,7 @@ def test_supervisor_ends_later_if_squid_gave_up_its_only_worker(testbed: Testbed
                     dead.add(pid)
         return not proxy.process.running
 
-    wait_until(ended, "the supervisor ends", timeout=LONG_LIMIT)
+    wait_until(has_ended, "the supervisor ends", timeout=LONG_LIMIT)
     assert proxy.process.wait(1) == 1
     assert len(dead) >= FAILURES
     assert f"NOT LISTENING: port {PROXY_PORT}" in reported
@@ -214,5 +214,5 @@ def test_stopped_worker_is_reported(testbed: Testbed, start: Callable[..., Proxy
     assert found["status"] == "warn"
     assert message in found["text"]
     os.kill(victim, signal.SIGCONT)
-    wait_until(lambda: status(proxy)[1] == [], "the problem is over", timeout=LONG_LIMIT, process=proxy.process)
+    wait_until(lambda: status(proxy)[1] == [], "the status has no problem", timeout=LONG_LIMIT, process=proxy.process)
     assert proxy.process.output().count("does not run at all") == 1

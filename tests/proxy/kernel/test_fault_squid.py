@@ -45,18 +45,18 @@ def request(name):
         connection.connect((proxy, int(port)))
         head = f"GET http://{origin}/{name} HTTP/1.1\\r\\nHost: {origin}\\r\\nConnection: close"
         connection.sendall(f"{head}\\r\\n\\r\\n".encode())
-        got = b""
-        while piece := connection.recv(65536):
-            got += piece
-    return got.split(None, 2)[1].decode() if got else "nothing"
+        answer = b""
+        while chunk := connection.recv(65536):
+            answer += chunk
+    return answer.split(None, 2)[1].decode() if answer else "nothing"
 def run():
     while not os.path.exists(end_file):
-        name, began = f"request-{next(numbers)}", time.time()
+        name, start = f"request-{next(numbers)}", time.time()
         try:
             outcome = request(name)
         except OSError as error:
             outcome = type(error).__name__
-        outcomes.write(json.dumps([name, outcome, time.time(), time.time() - began]) + "\\n")
+        outcomes.write(json.dumps([name, outcome, time.time(), time.time() - start]) + "\\n")
         time.sleep(float(pause))
 for thread in [threading.Thread(target=run) for _ in range(int(threads))]:
     thread.start()
@@ -84,22 +84,22 @@ class Traffic:
     def __init__(self, record: Path) -> None:
         self._record = record
 
-    def ended(self) -> list[Request]:
+    def ended_requests(self) -> list[Request]:
         lines = self._record.read_text().splitlines(keepends=True)
         return [Request(*json.loads(line)) for line in lines if line.endswith("\n")]  # the last line may be incomplete
 
-    def failed(self) -> list[Request]:
-        return [each for each in self.ended() if each.outcome != SERVED]
+    def failed_requests(self) -> list[Request]:
+        return [each for each in self.ended_requests() if each.outcome != SERVED]
 
     def served_since(self, moment: float) -> int:
         """Return the number of served requests that began after *moment*."""
-        return sum(each.outcome == SERVED and each.ended_at - each.seconds > moment for each in self.ended())
+        return sum(each.outcome == SERVED and each.ended_at - each.seconds > moment for each in self.ended_requests())
 
     def wait_until_served(self) -> float:
         """Wait until requests are served again. Return the longest time in seconds between two served requests."""
         start = time.time()
         wait_until(lambda: self.served_since(start) >= 5 * CLIENT_COUNT, "requests are served", timeout=LONG_LIMIT)
-        served = sorted(each.ended_at for each in self.ended() if each.outcome == SERVED)
+        served = sorted(each.ended_at for each in self.ended_requests() if each.outcome == SERVED)
         return max(later - earlier for earlier, later in itertools.pairwise(served))
 
 
@@ -132,7 +132,10 @@ def start(testbed: Testbed, require: Callable[..., None]) -> Callable[[int], Pro
         proxy = start_proxy(node, configuration(node, f"workers {count}"))
         expected_names = {f"(squid-{number + 1})" for number in range(count)}
         wait_until(
-            lambda: listeners(node, proxy) == expected_names, "all listen", timeout=LONG_LIMIT, process=proxy.process
+            lambda: listeners(node, proxy) == expected_names,
+            "all workers listen",
+            timeout=LONG_LIMIT,
+            process=proxy.process,
         )
         return proxy
 
@@ -157,7 +160,8 @@ def test_killed_squid_process_is_replaced_while_others_serve(testbed: Testbed, s
 
     with traffic(testbed) as clients:
         for name in (COORDINATOR, "(squid-1)", "(squid-2)", "(squid-1)"):
-            victim, moment, before = worker_pids_by_name(proxy.process)[name], time.time(), len(clients.failed())
+            victim, moment = worker_pids_by_name(proxy.process)[name], time.time()
+            count_before = len(clients.failed_requests())
             os.kill(victim, signal.SIGKILL)
             wait_until(
                 partial(is_served_without, name, victim),
@@ -167,7 +171,7 @@ def test_killed_squid_process_is_replaced_while_others_serve(testbed: Testbed, s
             )
             print(f"{name}: {time.time() - moment:.1f} s")
             clients.wait_until_served()
-            lost = [each.outcome for each in clients.failed()[before:]]
+            lost = [each.outcome for each in clients.failed_requests()[count_before:]]
             # Requests that the killed process had accepted are lost; no connection is refused.
             assert len(lost) <= 2 * CLIENT_COUNT, lost
             assert set(lost) <= LOST, lost
@@ -187,7 +191,7 @@ def test_reload_refuses_connections_only_briefly(testbed: Testbed, start: Callab
             time.sleep(2)  # The supervisor checks the listeners one second after the reload.
             print(f"no request served for {clients.wait_until_served():.2f} s")
     # Squid closes its listener and opens another one; the kernel resets connections that were not yet accepted.
-    assert {each.outcome for each in clients.failed()} <= {REFUSED, "ConnectionResetError"}
+    assert {each.outcome for each in clients.failed_requests()} <= {REFUSED, "ConnectionResetError"}
     assert worker_pids_by_name(proxy.process) == before
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
 
@@ -205,18 +209,22 @@ def test_restart_refuses_connections_immediately(testbed: Testbed, start: Callab
     with traffic(testbed) as clients:
         assert proxy.process.stop(LONG_LIMIT) == 0
         stopped = time.time()
-        wait_until(lambda: any(each.outcome == REFUSED for each in clients.failed()), "refused", timeout=LONG_LIMIT)
+        wait_until(
+            lambda: any(each.outcome == REFUSED for each in clients.failed_requests()),
+            "a connection is refused",
+            timeout=LONG_LIMIT,
+        )
         start(2)
         restarted = time.time()
         clients.wait_until_served()
     # Clients get a reset immediately; no client waits for a proxy that does not run.
-    assert {each.outcome for each in clients.failed()} <= LOST | {REFUSED}
+    assert {each.outcome for each in clients.failed_requests()} <= LOST | {REFUSED}
     assert [
         each
-        for each in clients.failed()
+        for each in clients.failed_requests()
         if stopped + 1 < each.ended_at - each.seconds and each.seconds > LONG_LIMIT / 4
     ] == []
-    assert [each for each in clients.failed() if each.ended_at - each.seconds > restarted] == []
+    assert [each for each in clients.failed_requests() if each.ended_at - each.seconds > restarted] == []
 
 
 def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: Callable[[int], Proxy]) -> None:
@@ -241,19 +249,19 @@ def test_log_rotation_loses_no_line_and_no_descriptor(testbed: Testbed, start: C
             os.kill(squid(proxy.process), signal.SIGUSR1)
             wait_until((proxy.logs / "access.log").exists, "a new log", timeout=LONG_LIMIT)
         clients.wait_until_served()
-        assert clients.failed() == []
+        assert clients.failed_requests() == []
 
     def logged() -> str:
         return "".join(path.read_text() for path in proxy.logs.glob("access.log*"))
 
-    names = [each.name for each in clients.ended()]
+    names = [each.name for each in clients.ended_requests()]
 
-    def all_logged() -> bool:
+    def are_all_logged() -> bool:
         """Return whether all requests are in the logs. Workers write their lines with a delay."""
         text = logged()
         return all(f"/{name} " in text for name in names)
 
-    wait_until(all_logged, "all are logged", timeout=LONG_LIMIT)
+    wait_until(are_all_logged, "all requests are logged", timeout=LONG_LIMIT)
     text = logged()
     assert [name for name in names if text.count(f"/{name} ") != 1] == []
     assert len(list(proxy.logs.glob("access.log.*"))) == rotations
@@ -281,8 +289,8 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
         return sum(f"/{each.name} " in text for each in requests)
 
     def lost(clients: Traffic) -> int:
-        ended = clients.ended()
-        return len(ended) - logged(ended)
+        requests = clients.ended_requests()
+        return len(requests) - logged(requests)
 
     with small_disk(node.directory / f"{node.name}-proxy-log") as disk:
         proxy = start(2)
@@ -291,7 +299,7 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
             filling = fill(disk)
             # The log's last memory page still has room for lines.
             wait_until(lambda: lost(clients) > 100, "requests are not logged", timeout=LONG_LIMIT)
-            assert (worker_pids_by_name(proxy.process), clients.failed()) == (before, [])
+            assert (worker_pids_by_name(proxy.process), clients.failed_requests()) == (before, [])
             wait_until(
                 lambda: "requests are served without a line" in proxy.process.output(),
                 "the supervisor logs it",
@@ -310,12 +318,16 @@ def test_full_log_disk_stops_no_request(testbed: Testbed, start: Callable[[int],
                 timeout=LONG_LIMIT,
             )
             filling.unlink()
-            freed = len(clients.ended())
-            wait_until(lambda: logged(clients.ended()[freed:]) > 100, "requests are logged", timeout=LONG_LIMIT)
+            count_when_freed = len(clients.ended_requests())
+            wait_until(
+                lambda: logged(clients.ended_requests()[count_when_freed:]) > 100,
+                "requests are logged",
+                timeout=LONG_LIMIT,
+            )
             wait_until(
                 lambda: "requests are logged" in proxy.process.output(), "the supervisor logs it", timeout=LONG_LIMIT
             )
-        assert clients.failed() == []
+        assert clients.failed_requests() == []
         assert worker_pids_by_name(proxy.process) == before
         assert proxy.process.output().count("the disk of the logs is full") == 1
 
@@ -348,11 +360,11 @@ def test_full_runtime_directory_refuses_reloads_and_stops_no_request(
             node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
             wait_until(lambda: "; for now, " in proxy.process.output(), "the supervisor logs it", timeout=LONG_LIMIT)
             proxy.process.signal(signal.SIGHUP)
-            wait_until(lambda: "reload refused" in proxy.process.output(), "refused", timeout=LONG_LIMIT)
+            wait_until(lambda: "reload refused" in proxy.process.output(), "the reload is refused", timeout=LONG_LIMIT)
             clients.wait_until_served()
             assert {path: path.read_bytes() for path in files} == files
             assert worker_pids_by_name(proxy.process) == before
-            assert clients.failed() == []
+            assert clients.failed_requests() == []
             attempts = Attempts(disk)
             wait_until(lambda: attempts.number() >= 2, "the attempt fails several times", timeout=LONG_LIMIT)
             assert proxy.process.output().count("; for now, ") == 1

@@ -29,14 +29,14 @@ OPEN_COUNT = 1500
 OPEN_CONNECTIONS = """
 import json, socket, sys, time
 address, proxy, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-begun, accepted, refused = time.monotonic(), 0, 0
+start_time, accepted, refused = time.monotonic(), 0, 0
 for number in range(count):
     try:
         socket.create_connection((proxy, 3128), 30, (address, 0)).close()
         accepted += 1
     except ConnectionRefusedError:
         refused += 1
-print(json.dumps([accepted, refused, time.monotonic() - begun]))
+print(json.dumps([accepted, refused, time.monotonic() - start_time]))
 """
 JOIN_PASSES = "tcp option mptcp subtype 1 goto joined"
 JOIN_BURST, JOINS_PER_SECOND = 8 * BURST, 8 * PER_SECOND
@@ -73,12 +73,12 @@ def proxy(testbed: Testbed, require: Callable[..., None]) -> Proxy:
 
 
 def load_table(
-    testbed: Testbed, tmp_path: Path, without: str = "", rate: str = f"{PER_SECOND}/second", instead: str = ""
+    testbed: Testbed, tmp_path: Path, removed: str = "", rate: str = f"{PER_SECOND}/second", replacement: str = ""
 ) -> None:
-    """Load the table; replace the line *without* with *instead*, and the rate of new connections with *rate*."""
+    """Load the table; replace the line *removed* with *replacement*, and the rate of new connections with *rate*."""
     text = TABLE.read_text()
-    assert without in text
-    text = text.replace(without, instead).replace(f" {PER_SECOND}/second", f" {rate}")
+    assert removed in text
+    text = text.replace(removed, replacement).replace(f" {PER_SECOND}/second", f" {rate}")
     (tmp_path / "limit.nft").write_text(text)
     testbed["proxy"].run(["nft", "-f", str(tmp_path / "limit.nft")])
 
@@ -138,16 +138,16 @@ def hold_connections(testbed: Testbed, *addresses: str) -> tuple[int, int]:
 
 
 @pytest.mark.nightly(except_for=("4000",))
-@pytest.mark.parametrize("instead", ["ct count over 40", "ct count over 4000"])
+@pytest.mark.parametrize("replacement", ["ct count over 40", "ct count over 4000"])
 def test_open_connections_of_an_ipv6_network_are_limited(
-    testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str
+    testbed: Testbed, proxy: Proxy, tmp_path: Path, replacement: str
 ) -> None:
     """Squid counts each address as a separate client."""
     addresses = [f"fd77:1::{number}" for number in range(100, 106)]
     for address in addresses:
         testbed["client"].run(["ip", "address", "add", f"{address}/64", "dev", "eth0", "nodad"])
-    load_table(testbed, tmp_path, CONCURRENT_LIMIT, instead=instead)
-    expected = (60, 0) if "4000" in instead else (40, 20)
+    load_table(testbed, tmp_path, CONCURRENT_LIMIT, replacement=replacement)
+    expected = (60, 0) if "4000" in replacement else (40, 20)
     assert hold_connections(testbed, *addresses) == expected
     assert hold_connections(testbed, "fd77:2::2") == expected, "another client is limited"
     wait_until(lambda: hold_connections(testbed, *addresses) == expected, "closed connections no longer count")
@@ -158,16 +158,16 @@ def test_all_connections_are_accepted_without_the_table(testbed: Testbed, proxy:
 
 
 @pytest.mark.nightly(except_for=("as shipped",))
-@pytest.mark.parametrize("without", ["", JOIN_PASSES], ids=["as shipped", "joins count"])
-def test_join_does_not_count_as_a_new_connection(testbed: Testbed, proxy: Proxy, tmp_path: Path, without: str) -> None:
+@pytest.mark.parametrize("removed", ["", JOIN_PASSES], ids=["as shipped", "joins count"])
+def test_join_does_not_count_as_a_new_connection(testbed: Testbed, proxy: Proxy, tmp_path: Path, removed: str) -> None:
     # With this rate, the second address cannot regain its used share.
-    load_table(testbed, tmp_path, without, rate="1/hour")
+    load_table(testbed, tmp_path, removed, rate="1/hour")
     before = testbed["proxy"].mib().get(JOIN_COUNTER, 0)
     assert open_connections(testbed, "10.77.2.2", "10.77.8.2")[0] == BURST
     # The download takes ten seconds, because the second subflow joins late on a busy machine.
     assert status(testbed, "10.77.1.2", proxy.url(), "--limit-rate", "300K", file="large") == "200"
     joined = testbed["proxy"].mib().get(JOIN_COUNTER, 0) - before
-    assert joined == (0 if without else 1)
+    assert joined == (0 if removed else 1)
 
 
 def refused_count(testbed: Testbed) -> int:
@@ -179,17 +179,17 @@ def refused_count(testbed: Testbed) -> int:
 
 @pytest.mark.nightly(except_for=("joins pass",))
 @pytest.mark.parametrize(
-    "instead", [JOIN_PASSES, "tcp option mptcp subtype 1 return"], ids=["as shipped", "joins pass"]
+    "replacement", [JOIN_PASSES, "tcp option mptcp subtype 1 return"], ids=["as shipped", "joins pass"]
 )
 def test_syn_with_mp_join_and_mp_capable_is_limited(
-    testbed: Testbed, proxy: Proxy, tmp_path: Path, instead: str
+    testbed: Testbed, proxy: Proxy, tmp_path: Path, replacement: str
 ) -> None:
     """Defect: a SYN with MP_JOIN and MP_CAPABLE opens a plain TCP connection, but the table did not count it."""
-    load_table(testbed, tmp_path, JOIN_PASSES, instead=instead)
-    before, begun = testbed["proxy"].mib()[CAPABLE_COUNTER], time.monotonic()
+    load_table(testbed, tmp_path, JOIN_PASSES, replacement=replacement)
+    before, start_time = testbed["proxy"].mib()[CAPABLE_COUNTER], time.monotonic()
     testbed["client"].run(python_command(SEND_JOINS, "10.77.2.2", "10.77.8.2", str(JOIN_COUNT)), timeout=300)
-    duration = time.monotonic() - begun
-    if instead != JOIN_PASSES:
+    duration = time.monotonic() - start_time
+    if replacement != JOIN_PASSES:
         assert refused_count(testbed) == 0
         assert testbed["proxy"].mib()[CAPABLE_COUNTER] - before == JOIN_COUNT
         return

@@ -148,12 +148,12 @@ def test_prefix_routed_to_this_host_later_is_refused(module_testbed: Testbed, pr
     for prefix, host in (("10.99.0.0/24", "10.99.0.1"), ("fd99::/64", "[fd99::1]")):
         route = ["local", prefix, "dev", "lo"]
 
-        def refused(url: str = f"http://{host}:8081/") -> bool:
+        def is_refused(url: str = f"http://{host}:8081/") -> bool:
             return fetch(client, url, proxy.url()).status == REFUSED
 
-        assert not refused()
+        assert not is_refused()
         with node.changed(["ip", "route", "add", *route], ["ip", "route", "del", *route]):
-            wait_until(refused, f"requests for {prefix} are refused", process=proxy.process)
+            wait_until(is_refused, f"requests for {prefix} are refused", process=proxy.process)
 
 
 def test_request_to_the_origin_does_not_reveal_the_client(module_testbed: Testbed, proxy: Proxy) -> None:
@@ -170,9 +170,9 @@ def test_request_to_the_origin_does_not_reveal_the_client(module_testbed: Testbe
 
     claimed_address = ["-H", "X-Forwarded-For: 192.0.2.9"]
     with serving(listener, answer):
-        got = fetch(module_testbed["client"], "http://10.77.9.2:8080/", proxy.url(), options=claimed_address)
+        download = fetch(module_testbed["client"], "http://10.77.9.2:8080/", proxy.url(), options=claimed_address)
 
-    assert got.status == 204
+    assert download.status == 204
     text = requests[0].decode().lower()
     assert "via: 1.1 mptcpproxy (squid)\r\n" in text
     assert "forwarded" not in text

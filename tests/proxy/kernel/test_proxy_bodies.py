@@ -25,7 +25,7 @@ import random
 def body_of(size):
     return random.Random(size).randbytes(size)
 """
-# An origin for "/SIZE/FRAMING/MANNER". It sends header and body together (whole), separately, or in small pieces. It
+# An origin for "/SIZE/FRAMING/SEND_MODE". It sends header and body together (whole), separately, or in small pieces. It
 # answers range requests, except with "?all"; with "?unrequested" it sends a range that the client did not request.
 ORIGIN = (
     BODY
@@ -41,12 +41,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(True)
     def answer(self, with_body):
         path, _, variant = self.path.partition("?")
-        size, framing, manner = path.strip("/").split("/")
+        size, framing, send_mode = path.strip("/").split("/")
         body, lines = body_of(int(size)), ["HTTP/1.1 200 OK"]
         requested = "bytes=1-9999999" if variant == "unrequested" else self.headers.get("Range", "")
-        wanted = re.fullmatch(r"bytes=(\\d+)-(\\d+)", requested)
-        if wanted and variant != "all":
-            first, last = int(wanted[1]), min(int(wanted[2]), len(body) - 1)
+        byte_range = re.fullmatch(r"bytes=(\\d+)-(\\d+)", requested)
+        if byte_range and variant != "all":
+            first, last = int(byte_range[1]), min(int(byte_range[2]), len(body) - 1)
             lines = ["HTTP/1.1 206 Partial Content", f"Content-Range: bytes {first}-{last}/{len(body)}"]
             body = body[first : last + 1]
         if framing == "length":
@@ -54,18 +54,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif framing == "chunked":
             lines.append("Transfer-Encoding: chunked")
             step = max(1, len(body) // 3)
-            parts = [body[at : at + step] for at in range(0, len(body), step)]
+            parts = [body[offset : offset + step] for offset in range(0, len(body), step)]
             body = b"".join(b"%x\\r\\n%b\\r\\n" % (len(part), part) for part in [*parts, b""])
         else:
             lines.append("Connection: close")
             self.close_connection = True
         header = ("\\r\\n".join(lines) + "\\r\\n\\r\\n").encode()
         sent = header + body if with_body else header
-        first = {"whole": len(sent), "separate": len(header), "pieces": 700}[manner]
+        first = {"whole": len(sent), "separate": len(header), "pieces": 700}[send_mode]
         self.wfile.write(sent[:first])
-        for at in range(first, len(sent), 20_000):
+        for offset in range(first, len(sent), 20_000):
             time.sleep(0.002)
-            self.wfile.write(sent[at : at + 20_000])
+            self.wfile.write(sent[offset : offset + 20_000])
 class Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128
     daemon_threads = True
@@ -78,65 +78,65 @@ CLIENT = (
     + """
 import contextlib, http.client, io, itertools, json, socket, sys, time
 proxy, port, origin, protocol, number = sys.argv[1:]
-sizes, framings, manners, range_framings = json.load(sys.stdin)
+sizes, framings, send_modes, range_framings = json.load(sys.stdin)
 class KeptOpen(io.BufferedReader):
     "A reader that stays open when http.client closes it after an answer, because more answers follow."
     def close(self):
         pass
     def makefile(self, mode):
         return self
-wanted = []
-for size, framing, manner in itertools.product(sizes, framings, manners):
+remaining = []
+for size, framing, send_mode in itertools.product(sizes, framings, send_modes):
     body = body_of(size)
-    place = f"{size}/{framing}/{manner}"
-    wanted.append(("GET", place, "", 200, body))
-    if manner == "whole":
-        wanted.append(("HEAD", place, "", 200, b""))
-    if manner == "whole" and framing in range_framings and size > 2:
-        wanted.append(("GET", f"{place}?unrequested", "", 206, body[1:]))
+    path = f"{size}/{framing}/{send_mode}"
+    remaining.append(("GET", path, "", 200, body))
+    if send_mode == "whole":
+        remaining.append(("HEAD", path, "", 200, b""))
+    if send_mode == "whole" and framing in range_framings and size > 2:
+        remaining.append(("GET", f"{path}?unrequested", "", 206, body[1:]))
         for first in (0, 1, size // 3):
             last = first + size // 2
-            wanted.append(("GET", place, f"Range: bytes={first}-{last}\\r\\n", 206, body[first : last + 1]))
-            wanted.append(("GET", f"{place}?all", f"Range: bytes={first}-{last}\\r\\n", 200, body))
-wrong = []
-while wanted:
+            remaining.append(("GET", path, f"Range: bytes={first}-{last}\\r\\n", 206, body[first : last + 1]))
+            remaining.append(("GET", f"{path}?all", f"Range: bytes={first}-{last}\\r\\n", 200, body))
+errors = []
+while remaining:
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(protocol))
     connection.settimeout(30)
     connection.connect((proxy, int(port)))
     reader = KeptOpen(socket.SocketIO(connection, "rb"))
     is_open, answers = True, 0
-    while wanted and is_open:
-        batch = wanted[: int(number)]
+    while remaining and is_open:
+        batch = remaining[: int(number)]
         requests = [
-            f"{method} http://{origin}/{place} HTTP/1.1\\r\\nHost: {origin}\\r\\n{more}\\r\\n"
-            for method, place, more, *_ in batch
+            f"{method} http://{origin}/{path} HTTP/1.1\\r\\nHost: {origin}\\r\\n{field}\\r\\n"
+            for method, path, field, *_ in batch
         ]
         with contextlib.suppress(ConnectionError):
             connection.sendall("".join(requests).encode())
-        for method, place, more, status, body in batch:
-            answer, begun = http.client.HTTPResponse(reader, method=method), False
+        for method, path, field, status, body in batch:
+            answer, has_begun = http.client.HTTPResponse(reader, method=method), False
             try:
                 answer.begin()
-                begun = True
-                if len(body) > 100_000 and "separate" in place:
+                has_begun = True
+                if len(body) > 100_000 and "separate" in path:
                     time.sleep(0.05)
-                got = answer.read()
+                received = answer.read()
             except (OSError, http.client.HTTPException) as error:
                 is_open = False
-                if isinstance(error, ConnectionError) and answers and not begun:
+                if isinstance(error, ConnectionError) and answers and not has_begun:
                     break  # The proxy may close a persistent connection: try again on a new one, as browsers do.
-                wrong.append([method, place, more, type(error).__name__])
-                del wanted[0]
+                errors.append([method, path, field, type(error).__name__])
+                del remaining[0]
                 break
             answers += 1
-            if (answer.status, got) != (status, body):
-                wrong.append([method, place, more, answer.status, len(got)])
-            del wanted[0]
+            if (answer.status, received) != (status, body):
+                errors.append([method, path, field, answer.status, len(received)])
+            del remaining[0]
             if answer.will_close:
                 is_open = False
                 break
     connection.close()
-print(json.dumps(wrong))
+print(json.dumps(errors))
 """
 )
 
@@ -165,8 +165,8 @@ def test_bodies_arrive_unchanged(site: tuple[Testbed, Proxy], protocol: int, num
     squid = find_squid()
     # With Debian's Squid, a client waits forever for the end of a range without a length (chunked-range.patch).
     range_framings = FRAMINGS if squid and squid.has_mptcp_option else ["length"]
-    wanted = json.dumps([SIZES, FRAMINGS, SEND_MODES, range_framings])
+    parameters = json.dumps([SIZES, FRAMINGS, SEND_MODES, range_framings])
     before = all_workers(proxy)
-    wrong = json.loads(testbed["client"].run(command, timeout=240, input=wanted).stdout)
-    assert wrong == [], "\n".join(map(str, wrong))
+    errors = json.loads(testbed["client"].run(command, timeout=240, input=parameters).stdout)
+    assert errors == [], "\n".join(map(str, errors))
     assert workers(proxy.process) == before, "a request ended Squid"

@@ -46,17 +46,17 @@ def downloading(testbed: Testbed, origin: Origin, proxy: Proxy) -> Iterator[None
 @pytest.mark.nightly(except_for=("default-two", "reno-one"))
 @pytest.mark.parametrize("worker_statement", ["workers 1", "workers 2"], ids=["one worker", "two workers"])
 @pytest.mark.parametrize(
-    ("arguments", "towards_clients"),
+    ("arguments", "client_control"),
     [((), "bbr"), (("--congestion-control", "reno"), "reno"), (("--congestion-control", "keep"), None)],
     ids=["default", "reno", "keep"],
 )
 def test_congestion_control_applies_only_to_subflows_of_clients(
-    testbed: Testbed, origin: Origin, arguments: Sequence[str], towards_clients: str | None, worker_statement: str
+    testbed: Testbed, origin: Origin, arguments: Sequence[str], client_control: str | None, worker_statement: str
 ) -> None:
     node = testbed["proxy"]
     default = node.run(["sysctl", "-n", DEFAULT_SYSCTL]).stdout.strip()
-    expected = towards_clients or default
-    if towards_clients and (default == expected or expected not in AVAILABLE.read_text().split()):
+    expected = client_control or default
+    if client_control and (default == expected or expected not in AVAILABLE.read_text().split()):
         pytest.skip(f"NOT TESTED: this kernel has no {expected} in addition to {default}")
     proxy = start_proxy(node, configuration(node, worker_statement), arguments=arguments)
     with downloading(testbed, origin, proxy):
@@ -72,8 +72,8 @@ def test_missing_congestion_control_is_logged_and_the_proxy_serves(testbed: Test
     node = testbed["proxy"]
     proxy = start_proxy(node, arguments=("--congestion-control", "nonesuch"))
     assert mptcp_listeners(node) == {f"*:{PROXY_PORT}"}
-    got = fetch(testbed["client"], origin.url(FILE), proxy.url(), mptcp=True)
-    assert (got.status, got.sha256) == (200, origin.digests[FILE])
+    download = fetch(testbed["client"], origin.url(FILE), proxy.url(), mptcp=True)
+    assert (download.status, download.sha256) == (200, origin.digests[FILE])
     # Each worker binds its own listener and logs the line once.
     (line,) = {line for line in proxy.process.output().splitlines() if "mptcp_listen" in line}
     assert "no congestion control nonesuch for MPTCP, the host's own is used: No such file" in line

@@ -20,7 +20,7 @@ from mptcp_proxy.configuration.source import PhysicalLine, statements
 from mptcp_proxy.squid import find_squid
 
 pytestmark = pytest.mark.kernel
-QUICK = ("connect_timeout 2 seconds", "forward_timeout 3 seconds", "shutdown_lifetime 0 seconds")
+SHORT_TIMEOUTS = ("connect_timeout 2 seconds", "forward_timeout 3 seconds", "shutdown_lifetime 0 seconds")
 MIN_ROWS = {"open proxy": 80, "malformed": 80, "conformance": 60}
 
 
@@ -32,7 +32,7 @@ def scene(make_module_testbed: Callable[..., Testbed], require: Callable[..., No
 
 @pytest.fixture(scope="class")
 def proxy(scene: Scene) -> Iterator[Proxy]:
-    with scene.serving(configuration(scene.proxy, f"dns_nameservers {ORIGIN}")) as proxy:
+    with scene.running_proxy(configuration(scene.proxy, f"dns_nameservers {ORIGIN}")) as proxy:
         yield proxy
 
 
@@ -41,8 +41,8 @@ import socket, sys, time
 with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60) as origin:
     request = b"GET /answer-416 HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n"
     origin.sendall(request)
-    while piece := origin.recv(65536):
-        assert piece.startswith(b"HTTP/1.1 416")
+    while chunk := origin.recv(65536):
+        assert chunk.startswith(b"HTTP/1.1 416")
     for _ in range(2):
         origin.sendall(request)
         time.sleep(0.5)
@@ -81,7 +81,7 @@ def test_answers_without_a_request_count_as_a_fault(sent: bytes, answers: int, m
 def test_corpus_detects_a_relay_that_forwards_everything(scene: Scene) -> None:
     """The relay forwards all bytes. Nearly all rows are ambiguous, so the requests at the origin must also be
     ambiguous."""
-    with scene.relaying():
+    with scene.running_relay():
         outcome = scene.try_all(malformed.ROWS, wait_for_all=False)
     assert len(outcome.ambiguous) > 0.75 * len(malformed.ROWS)
     assert {"two-lengths", "coding-unknown", "chunk-longer-than-announced", "size-header"} <= outcome.failed.keys()
@@ -121,20 +121,24 @@ MUTANTS: dict[str, dict[str, tuple[str, set[str]]]] = {
 def test_rows_detect_each_missing_rule(scene: Scene, name: str) -> None:
     squid = find_squid()
     assert squid is not None
-    # Leave out lines that this version of Squid does not get, because it always behaves as they say.
+    # Leave out the lines that mptcp-proxy omits for this version of Squid, because it always behaves that way.
     lines = [PhysicalLine("squid.conf", number, text) for number, text in enumerate(MUTANTS[name], 1)]
     used_lines = {line.text for line in adapt(lines, list(statements(lines, "n")), squid.version).lines}
-    mutants = {line: more for line, more in MUTANTS[name].items() if line in used_lines}
-    with scene.serving(weaker_configuration(scene, {line: replacement for line, (replacement, _) in mutants.items()})):
+    mutants = {line: mutant for line, mutant in MUTANTS[name].items() if line in used_lines}
+    with scene.running_proxy(
+        weaker_configuration(scene, {line: replacement for line, (replacement, _) in mutants.items()})
+    ):
         failed = set(scene.try_all(CORPORA[name], wait_for_all=False).failed)
-    not_needed = {"no-such-name"} if squid.version.startswith("6") else set()
+    needless_rows = {"no-such-name"} if squid.version.startswith("6") else set()
     for line, (_, rows) in mutants.items():
-        assert failed >= rows - not_needed, line
+        assert failed >= rows - needless_rows, line
 
 
 def test_rows_detect_a_missing_status_in_the_rule_for_empty_answers(scene: Scene) -> None:
     rows = [row for row in conformance.ROWS if row.id.endswith("-announces-close")]
-    with scene.serving(weaker_configuration(scene, {"acl no_body http_status 204 304": "acl no_body http_status 204"})):
+    with scene.running_proxy(
+        weaker_configuration(scene, {"acl no_body http_status 204 304": "acl no_body http_status 204"})
+    ):
         assert scene.try_all(rows).failed.keys() == {"answer-304-announces-close"}
 
 
@@ -144,21 +148,28 @@ def weaker_configuration(scene: Scene, replacement: Mapping[str, str]) -> Path:
     assert all(shipped.count(line) == 1 for line in replacement)
     config = scene.proxy.directory / "weaker.conf"
     config.write_text(
-        "\n".join([*(replacement.get(each, each) for each in shipped), f"dns_nameservers {ORIGIN}", *QUICK, ""])
+        "\n".join(
+            [*(replacement.get(each, each) for each in shipped), f"dns_nameservers {ORIGIN}", *SHORT_TIMEOUTS, ""]
+        )
     )
     return config
 
 
 @pytest.mark.nightly
 def test_corpus_detects_the_weaker_configuration_of_debian(scene: Scene) -> None:
+    last_rule = "http_access deny all"
     stock = Path("/etc/squid/squid.conf").read_text().splitlines()
-    served = [f"acl testers src 10.0.0.0/8\nhttp_access allow testers\n{each}" if each == "http_access deny all" else each for each in stock]  # fmt: skip  # noqa: E501
+    lines = []
+    for line in stock:
+        if line == last_rule:
+            lines += ["acl testers src 10.0.0.0/8", "http_access allow testers"]
+        if not line.startswith(("coredump_dir", "cache_dir")):
+            lines.append(line)
     config = scene.proxy.directory / "stock.conf"
-    lines = [each for each in served if not each.startswith(("coredump_dir", "cache_dir"))]
-    places = ["pid_filename /run/${service_name}/squid.pid", "cache_log /var/log/${service_name}/cache.log"]
+    paths = ["pid_filename /run/${service_name}/squid.pid", "cache_log /var/log/${service_name}/cache.log"]
     logs = ["access_log stdio:/var/log/${service_name}/access.log", "pinger_enable off", "netdb_filename none"]
-    config.write_text("\n".join([*lines, *places, *logs, f"dns_nameservers {ORIGIN}", *QUICK, ""]))
-    with scene.serving(config):
+    config.write_text("\n".join([*lines, *paths, *logs, f"dns_nameservers {ORIGIN}", *SHORT_TIMEOUTS, ""]))
+    with scene.running_proxy(config):
         outcome = scene.try_all(open_proxy.ROWS, wait_for_all=False)
     assert len(outcome.failed) > 50
     assert outcome.forbidden_connections

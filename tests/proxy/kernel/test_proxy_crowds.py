@@ -31,7 +31,7 @@ Measurements gave 8,013, because a tunnel needs two. LimitNOFILE of mptcp-proxy.
 """
 SETTLE_SECONDS = 3.0
 """Seconds without a closed connection after which the number counts as final: on a busy machine Squid may pause."""
-REQUESTS = 40
+REQUEST_COUNT = 40
 LONG_TIMEOUTS = [
     f"{name} 20 minutes" for name in ("request_start_timeout", "request_timeout", "client_idle_pconn_timeout")
 ]
@@ -52,31 +52,31 @@ def proxy(module_testbed: Testbed, origin: Origin) -> Proxy:
     return start_proxy(module_testbed["proxy"], configuration(module_testbed["proxy"], *LONG_TIMEOUTS, "workers 1"))
 
 
-def descriptors(proxy: Proxy) -> int:
+def open_descriptors(proxy: Proxy) -> int:
     (worker,) = worker_descriptors(proxy)
     return worker.open
 
 
-def memory(proxy: Proxy) -> int:
+def resident_kilobytes(proxy: Proxy) -> int:
     (pid,) = workers(proxy.process)
     (line,) = (each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS"))
     return int(line.split()[1])
 
 
 def wait_until_closed(proxy: Proxy) -> None:
-    wait_until(lambda: descriptors(proxy) < 200, "the connections are closed", timeout=120)
+    wait_until(lambda: open_descriptors(proxy) < 200, "the connections are closed", timeout=120)
 
 
 def all_are_served(timed: Timed) -> bool:
-    return (len(timed.seconds), timed.failed, timed.multipath) == (REQUESTS, 0, REQUESTS)
+    return (len(timed.seconds), timed.failed, timed.multipath) == (REQUEST_COUNT, 0, REQUEST_COUNT)
 
 
 def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: Proxy, origin: Origin) -> None:
     """2,500 such connections once took all of Squid's descriptors, so that no other client was served."""
     client = module_testbed["client"]
     # The attacking client gets another address, because the limit applies to each address.
-    [other] = add_addresses(client, "eth0", [9])
-    with crowd(client, proxy, origin, "slow-headers", 2500, [other]) as slow:
+    [attacker] = add_addresses(client, "eth0", [9])
+    with crowd(client, proxy, origin, "slow-headers", 2500, [attacker]) as slow:
         wait_until(
             lambda: slow.standing() <= MAX_OPEN + ACCEPTS_PER_TURN,
             "connections above the limit are closed",
@@ -84,9 +84,9 @@ def test_slow_headers_of_one_client_are_bounded(module_testbed: Testbed, proxy: 
         )
         open_connections = slow.settled(SETTLE_SECONDS)
         assert open_connections >= MAX_OPEN - 1, "Squid closed connections below the limit"
-        assert descriptors(proxy) < MAX_OPEN + 200
-        assert all_are_served(timed_requests(client, proxy, origin, REQUESTS))
-    assert other in (proxy.logs / "cache.log").read_text()
+        assert open_descriptors(proxy) < MAX_OPEN + 200
+        assert all_are_served(timed_requests(client, proxy, origin, REQUEST_COUNT))
+    assert attacker in (proxy.logs / "cache.log").read_text()
     wait_until_closed(proxy)
 
 
@@ -110,10 +110,10 @@ def test_thousands_of_idle_connections_do_not_block_another_client(
         assert idle.statuses == {"200": 5000}
         assert tunnels.statuses == {"200": 500}
         assert [each.standing() for each in (idle, tunnels, slow)] == [5000, 500, 2000]
-        assert all_are_served(timed_requests(client, proxy, origin, REQUESTS))
-        print(f"{descriptors(proxy)} descriptors, {memory(proxy)} kB")
-        assert 8000 <= descriptors(proxy) < MAX_DESCRIPTORS
-        assert memory(proxy) < MAX_MEMORY
+        assert all_are_served(timed_requests(client, proxy, origin, REQUEST_COUNT))
+        print(f"{open_descriptors(proxy)} descriptors, {resident_kilobytes(proxy)} kB")
+        assert 8000 <= open_descriptors(proxy) < MAX_DESCRIPTORS
+        assert resident_kilobytes(proxy) < MAX_MEMORY
     wait_until_closed(proxy)
 
 

@@ -132,16 +132,16 @@ def test_subflow_limit_of_0_prevents_joins_as_the_doctor_reports(
     node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
     proxy = start_proxy(node)
 
-    def joins() -> int:
+    def count_joins() -> int:
         before = node.mib()["MPTcpExtMPJoinAckRx"]
         # The download takes ten seconds, because on a busy machine the second subflow joins late.
         limit = ["--limit-rate", "100K"]
         assert fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True, options=limit).status == 200
         return node.mib()["MPTcpExtMPJoinAckRx"] - before
 
-    assert joins() == 0
+    assert count_joins() == 0
     correct(node, doctor(node)[1]["path manager"])
-    assert joins() >= 1
+    assert count_joins() >= 1
 
 
 @pytest.mark.nightly
@@ -188,7 +188,7 @@ def test_doctor_changes_nothing_on_the_host(testbed: Testbed) -> None:
 def test_unit_raises_only_a_subflow_limit_of_0(testbed: Testbed, before: int, after: int) -> None:
     node = testbed["proxy"]
     node.run(["ip", "mptcp", "limits", "set", "subflows", str(before)])
-    answer = node.run(start_pre())
+    answer = node.run(start_pre_command())
     assert f"subflows {after}" in node.run(["ip", "mptcp", "limits", "show"]).stdout
     assert answer.stderr == ""
 
@@ -197,11 +197,11 @@ def test_unit_reports_a_limit_that_it_cannot_raise(testbed: Testbed, require: Ca
     require("root")
     node = testbed["proxy"]
     node.run(["ip", "mptcp", "limits", "set", "subflows", "0"])
-    answer = node.run(["setpriv", "--bounding-set=-all", "--inh-caps=-all", *start_pre()], check=False)
+    answer = node.run(["setpriv", "--bounding-set=-all", "--inh-caps=-all", *start_pre_command()], check=False)
     assert "clients stay on one path" in answer.stderr
 
 
-def start_pre() -> list[str]:
+def start_pre_command() -> list[str]:
     """Return the command of the unit's ExecStartPre."""
     unit = (CONFIG.parents[1] / "systemd/mptcp-proxy.service").read_text()
     (line,) = [line for line in unit.splitlines() if line.startswith("ExecStartPre=")]

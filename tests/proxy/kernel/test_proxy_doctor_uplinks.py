@@ -54,21 +54,23 @@ def test_advised_command_removes_lost_endpoints(make_testbed: Callable[..., Test
     assert node.run(["ip", "mptcp", "endpoint", "show"]).stdout == ""
 
 
-def route_by_metric(testbed: Testbed, *, dev: bool) -> LiveNode:
+def route_by_metric(testbed: Testbed, *, with_interface: bool) -> LiveNode:
     """Give the relay two default routes that differ only in their metric, and no rules, as NetworkManager does.
 
-    Each provider drops packets from the other provider's addresses. With *dev*, the endpoints name their interfaces.
+    Each provider drops packets from the other provider's addresses. With *with_interface*, the endpoints name their
+    interfaces.
     """
     node, core = testbed["relay"], testbed["core"]
     core.run(["nft", "add table inet providers"])
     core.run(["nft", "add chain inet providers in { type filter hook prerouting priority 0; }"])
     node.run(["ip", "mptcp", "endpoint", "flush"])
-    for family, word in ((4, "ip"), (6, "ip6")):
+    for family, protocol in ((4, "ip"), (6, "ip6")):
         addresses = [node.address(device, family) for device in UPLINKS]
-        for device, own, other in zip(UPLINKS, addresses, reversed(addresses), strict=True):
-            node.run(["ip", f"-{family}", "rule", "delete", "from", own])
-            node.run(["ip", "mptcp", "endpoint", "add", own, *(["dev", device] if dev else []), "subflow"])
-            core.run(["nft", f"add rule inet providers in iifname to-{device} {word} saddr {other} drop"])
+        for device, address, foreign in zip(UPLINKS, addresses, reversed(addresses), strict=True):
+            interface = ["dev", device] if with_interface else []
+            node.run(["ip", f"-{family}", "rule", "delete", "from", address])
+            node.run(["ip", "mptcp", "endpoint", "add", address, *interface, "subflow"])
+            core.run(["nft", f"add rule inet providers in iifname to-{device} {protocol} saddr {foreign} drop"])
     return node
 
 
@@ -101,7 +103,7 @@ def connection_to_parent(testbed: Testbed, *, family: int = 4, source: str = "")
     return testbed["relay"].running(python_command(HOLD_CONNECTION, parent, *([source] if source else [])), name="held")
 
 
-def join(testbed: Testbed, family: int) -> None:
+def wait_for_second_subflow(testbed: Testbed, family: int) -> None:
     """Open a connection to the parent and wait for its second subflow."""
     node = testbed["proxy"]
     before = node.mib()["MPTcpExtMPJoinAckRx"]
@@ -116,12 +118,12 @@ def test_route_metrics_suffice_for_endpoints_with_an_interface(
 ) -> None:
     """Defect: the doctor demanded rules, although subflows of such endpoints leave through their own uplinks anyway."""
     testbed = make_testbed(RELAY)
-    route_by_metric(testbed, dev=True)
+    route_by_metric(testbed, with_interface=True)
     # Packets from this address leave through its uplink in both cases.
-    own = ["tcp_outgoing_address 10.77.1.2"] if setting.startswith("another") else []
-    statements = [*parents(testbed), *own]
+    source = ["tcp_outgoing_address 10.77.1.2"] if setting.startswith("another") else []
+    statements = [*parents(testbed), *source]
     for family in (4, 6):
-        join(testbed, family)
+        wait_for_second_subflow(testbed, family)
     assert failed_checks(doctor(testbed, *statements)) == set()
 
 
@@ -164,12 +166,12 @@ FAULTS: dict[str, tuple[bool, list[str], list[str], str]] = {
 @pytest.mark.nightly(except_for=("no route",))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testbed], fault: str) -> None:
-    dev, commands, more, text = FAULTS[fault]
+    with_interface, commands, added_statements, text = FAULTS[fault]
     testbed = make_testbed(RELAY)
-    node = route_by_metric(testbed, dev=dev)
+    node = route_by_metric(testbed, with_interface=with_interface)
     for command in commands:
         node.run(command.split())
-    statements = [*parents(testbed), *more]
+    statements = [*parents(testbed), *added_statements]
     found = doctor(testbed, *statements)["routes of uplinks"]
     assert (found["status"], found["text"]) == ("fail", text)
 
@@ -177,17 +179,17 @@ def test_remedy_corrects_the_routes_of_uplinks(make_testbed: Callable[..., Testb
     # parent on the link.
     before = node.mib()["TcpExtTCPSynRetrans"]
 
-    def unanswered() -> bool:
+    def is_unanswered() -> bool:
         neighbours = node.run(["ip", "neighbour", "show", "dev", "wlan0"]).stdout
         return "10.77.8.2 " in neighbours or node.mib()["TcpExtTCPSynRetrans"] > before
 
-    with connection_to_parent(testbed, source="10.77.2.2" if more else ""):
-        wait_until(unanswered, "a subflow gets no answer")
+    with connection_to_parent(testbed, source="10.77.2.2" if added_statements else ""):
+        wait_until(is_unanswered, "a subflow gets no answer")
 
     # Only the operator knows the gateway of a missing route.
     remedy = found["remedy"].replace("via GATEWAY", "via 10.77.2.1", 1).replace("via GATEWAY", "via fd77:2::1")
     for command in remedy.split("#")[0].split("&&"):
         node.run(["sh", "-c", command])
     for family in (4, 6):
-        join(testbed, family)
+        wait_for_second_subflow(testbed, family)
     assert failed_checks(doctor(testbed, *statements)) == set()

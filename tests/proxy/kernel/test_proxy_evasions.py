@@ -24,13 +24,13 @@ ACCEPTS_ALL = "/usr/bin/sed -u s/.*/OK\\x20user=somebody\\x20tag=somewhere/"
 """A helper that accepts any input."""
 ACCEPTS_KNOWN = "/usr/bin/sed -u s/.*somebody.*/OK/;s/.*somewhere.*/OK/;t;s/.*/ERR/"
 """A helper that accepts only known names."""
-STATUS = "http://mptcpproxy:3128/squid-internal-mgr/info"
+STATUS_URL = "http://mptcpproxy:3128/squid-internal-mgr/info"
 HELPER_RULES = {
     "user": [
         f"external_acl_type where %DST {ACCEPTS_ALL}",
         "acl ok external where",
-        "acl named ext_user REQUIRED",
-        "http_access allow ok named",
+        "acl has_user ext_user REQUIRED",
+        "http_access allow ok has_user",
     ],
     "user-from-helper": [
         f"external_acl_type where %DST {ACCEPTS_ALL}",
@@ -77,16 +77,16 @@ def origin(module_testbed: Testbed) -> Origin:
 
 
 @contextmanager
-def serving_with(testbed: Testbed, *before: str, after: str = "") -> Iterator[tuple[Proxy, list[str]]]:
-    """Serve with statements *before* and *after* the shipped configuration. Also yield the problems that check
+def running_proxy(testbed: Testbed, *before: str, after: str = "") -> Iterator[tuple[Proxy, list[str]]]:
+    """Run a proxy with statements *before* and *after* the shipped configuration. Also yield the problems that check
     reports."""
     node = testbed["proxy"]
     path: Path = node.directory / "evasion.conf"
     path.write_text("\n".join([*before, f"include {SQUID_CONFIG}", after, "shutdown_lifetime 0 seconds", ""]))
-    complaints = [str(problem) for problem in check(path, "mptcpproxy", None).problems]
+    problems = [str(problem) for problem in check(path, "mptcpproxy", None).problems]
     proxy = start_proxy(node, path, arguments=("--allow-open-proxy",))
     try:
-        yield proxy, complaints
+        yield proxy, problems
     finally:
         proxy.process.stop()
 
@@ -97,10 +97,12 @@ def with_address(testbed: Testbed, address: str) -> Iterator[None]:
     client, core = testbed["client"], testbed["core"]
     family = 6 if ":" in address else 4
     ip = ["ip", f"-{family}"]
-    own = [address, "dev", "eth0"]
+    assigned = [address, "dev", "eth0"]
     return_route = [address, "via", client.address("eth0", family), "dev", "to-eth0"]
     with (
-        client.changed([*ip, "addr", "add", *own, *(["nodad"] if family == 6 else [])], [*ip, "addr", "del", *own]),
+        client.changed(
+            [*ip, "addr", "add", *assigned, *(["nodad"] if family == 6 else [])], [*ip, "addr", "del", *assigned]
+        ),
         core.changed([*ip, "route", "add", *return_route], [*ip, "route", "del", *return_route]),
     ):
         yield
@@ -111,8 +113,8 @@ def with_address(testbed: Testbed, address: str) -> Iterator[None]:
 def test_rules_with_a_helper_serve_strangers(module_testbed: Testbed, origin: Origin, rules: list[str]) -> None:
     """Defect: the check accepted these rules."""
     options = ["--interface", STRANGER, "-A", "somebody"]
-    with with_address(module_testbed, STRANGER), serving_with(module_testbed, *rules) as (proxy, complaints):
-        assert [text for text in complaints if "an open proxy, it would serve" in text]
+    with with_address(module_testbed, STRANGER), running_proxy(module_testbed, *rules) as (proxy, problems):
+        assert [text for text in problems if "an open proxy, it would serve" in text]
         assert fetch(module_testbed["client"], origin.url("file.bin"), proxy.url(), options=options).status == 200
 
 
@@ -130,8 +132,8 @@ def test_rules_that_trust_a_claimed_address_serve_strangers(
         "http_access allow known",
     ]
     options = ["--interface", STRANGER, "-H", "X-Forwarded-For: 10.1.2.3"]
-    with with_address(module_testbed, STRANGER), serving_with(module_testbed, *rules) as (proxy, complaints):
-        assert [text for text in complaints if "could claim any client address in X-Forwarded-For" in text]
+    with with_address(module_testbed, STRANGER), running_proxy(module_testbed, *rules) as (proxy, problems):
+        assert [text for text in problems if "could claim any client address in X-Forwarded-For" in text]
         client, url = module_testbed["client"], origin.url("file.bin")
         assert fetch(client, url, proxy.url(), options=options[:2]).status == REFUSED
         assert fetch(client, url, proxy.url(), options=options).status == 200
@@ -144,24 +146,24 @@ def test_rules_with_an_embedded_ipv4_prefix_serve_strangers(
     """Defect: the check accepted these prefixes."""
     address = EMBEDDED[prefix]
     rules = [f"acl translated src {prefix}", "http_access allow translated"]
-    with with_address(module_testbed, address), serving_with(module_testbed, *rules) as (proxy, complaints):
-        assert [text for text in complaints if "100 % of the Internet's IPv4 addresses, embedded as " in text]
+    with with_address(module_testbed, address), running_proxy(module_testbed, *rules) as (proxy, problems):
+        assert [text for text in problems if "100 % of the Internet's IPv4 addresses, embedded as " in text]
         options = ["--interface", address]
-        got = fetch(module_testbed["client"], origin.url("file.bin", family=6), proxy.url(6), options=options)
-        assert got.status == 200
+        download = fetch(module_testbed["client"], origin.url("file.bin", family=6), proxy.url(6), options=options)
+        assert download.status == 200
 
 
 @pytest.mark.parametrize("after", ["", "follow_x_forwarded_for allow clients"])
 def test_claimed_loopback_address_opens_the_status_pages(module_testbed: Testbed, after: str) -> None:
     """Defect: the check accepted this configuration."""
     claimed = ["-H", "X-Forwarded-For: 127.0.0.1"]
-    with serving_with(module_testbed, after=after) as (proxy, complaints):
-        assert bool([text for text in complaints if "other hosts can claim this host's address" in text]) == bool(after)
+    with running_proxy(module_testbed, after=after) as (proxy, problems):
+        assert bool([text for text in problems if "other hosts can claim this host's address" in text]) == bool(after)
         client = module_testbed["client"]
-        assert fetch(client, STATUS, proxy.url()).status == REFUSED
+        assert fetch(client, STATUS_URL, proxy.url()).status == REFUSED
         wait_until(
-            lambda: fetch(client, STATUS, proxy.url(), options=claimed).status != NOT_REGISTERED,
+            lambda: fetch(client, STATUS_URL, proxy.url(), options=claimed).status != NOT_REGISTERED,
             "the workers have registered with the coordinator",
             process=proxy.process,
         )
-        assert fetch(client, STATUS, proxy.url(), options=claimed).status == (200 if after else REFUSED)
+        assert fetch(client, STATUS_URL, proxy.url(), options=claimed).status == (200 if after else REFUSED)

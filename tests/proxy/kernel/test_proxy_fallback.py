@@ -39,8 +39,8 @@ def test_kernel_without_mptcp_is_logged_and_tcp_works(
         wait_until(lambda: tcp_listeners(node) == {"*:3128", "*:3129"}, "both ports listen")
         assert mptcp_listeners(node) == set()
         for mptcp in (False, True):
-            got = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=mptcp)
-            assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+            download = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=mptcp)
+            assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
         before = all_workers(proxy)
         proxy.process.signal(signal.SIGHUP)
         wait_until(lambda: "reload accepted" in proxy.process.output(), "the reload", process=proxy.process)
@@ -66,8 +66,8 @@ def test_turns_library_is_not_loaded_if_all_its_features_are_off(
     proxy = start_proxy(node, configuration(node), arguments=("--turns", "kernel", "--without", "zero-read"))
     wait_until(lambda: len(mptcp_listeners(node)) > 0, "the proxy listens", process=proxy.process)
     assert [libraries_of(pid) for pid in all_workers(proxy)] == [["mptcp_listen.so"]] * len(all_workers(proxy))
-    got = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True)
-    assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+    download = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True)
+    assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
     assert proxy.process.stop(60) == 0
 
 

@@ -22,20 +22,17 @@ def test_rules_accept_both_paths_and_block_other_ports(
 ) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc", "nftables")
     testbed = make_testbed(TWO_PATHS_TWO_INTERFACES)
-    node, client, origin = (
-        testbed["proxy"],
-        testbed["client"],
-        start_origin(testbed["origin"], {"file.bin": 20_000_000}),
-    )
+    node, client = testbed["proxy"], testbed["client"]
+    origin = start_origin(testbed["origin"], {"file.bin": 20_000_000})
     (rules,) = re.findall(r"^```nft\n(.*?)^```$", (REPOSITORY / "docs/firewall.md").read_text(), re.M | re.S)
     node.run(["nft", "-f", str(node.write("firewall.nft", rules))])
     proxy = start_proxy(node)
-    before = node.mib()["MPTcpExtMPJoinAckRx"], client.counters()
-    got = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=True)
-    assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
-    assert node.mib()["MPTcpExtMPJoinAckRx"] > before[0]
+    joins_before, bytes_before = node.mib()["MPTcpExtMPJoinAckRx"], client.counters()
+    download = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=True)
+    assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
+    assert node.mib()["MPTcpExtMPJoinAckRx"] > joins_before
     for device in ("eth0", "wlan0"):
-        assert client.counters()[device].received - before[1][device].received > 1_000_000
+        assert client.counters()[device].received - bytes_before[device].received > 1_000_000
     node.popen(["python3", "-m", "http.server", "8610"])
     answer = client.run(["python3", "-I", "-c", CONNECT, node.service_address(), "8610"], check=False)
     assert "timed out" in answer.stderr

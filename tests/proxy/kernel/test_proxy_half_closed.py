@@ -24,13 +24,13 @@ ORIGIN = """
 import socket, sys, threading
 listener = socket.create_server(("", int(sys.argv[1])))
 def serve(connection):
-    got = b""
-    while piece := connection.recv(65536):
-        got += piece
-        if got.endswith(b"\\r\\n\\r\\n"):
+    received = b""
+    while chunk := connection.recv(65536):
+        received += chunk
+        if received.endswith(b"\\r\\n\\r\\n"):
             break
     try:
-        if b"/half " in got:
+        if b"/half " in received:
             connection.settimeout(60)
             while connection.recv(65536):
                 pass
@@ -61,15 +61,15 @@ else:
     connection.sendall(head.encode())
 if half == "half":
     connection.shutdown(socket.SHUT_WR)
-got = b""
+received = b""
 try:
-    while piece := connection.recv(65536):
-        got += piece
-        if got.endswith(b"answer"):
+    while chunk := connection.recv(65536):
+        received += chunk
+        if received.endswith(b"answer"):
             break
 except ConnectionResetError:
     pass
-print(got.endswith(b"answer"))
+print(received.endswith(b"answer"))
 """
 
 

@@ -16,7 +16,7 @@ from mptcp_lab.testbed import Testbed
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Origin, Proxy, start_origin, start_proxy, wait_until
 
 pytestmark = pytest.mark.kernel
-UNUSED = "192.0.2.1\n"
+UNUSED_ADDRESS = "192.0.2.1\n"
 """A documentation address (RFC 5737), which no host uses."""
 
 
@@ -30,7 +30,7 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
 def list_file(testbed: Testbed) -> Path:
     """Return the file with the addresses that are forbidden as destinations."""
     path = testbed.directory / "forbidden.txt"
-    path.write_text(UNUSED)
+    path.write_text(UNUSED_ADDRESS)
     return path
 
 
@@ -38,7 +38,7 @@ def list_file(testbed: Testbed) -> Path:
 def proxy(testbed: Testbed, origin: Origin, list_file: Path) -> Proxy:
     node = testbed["proxy"]
     path = node.directory / "lists.conf"
-    rules = f'acl not_there dst "{list_file}"\nhttp_access deny not_there\n'
+    rules = f'acl to_listed dst "{list_file}"\nhttp_access deny to_listed\n'
     path.write_text(f"{rules}include {SQUID_CONFIG}\nworkers 2\nshutdown_lifetime 0 seconds\n")
     return start_proxy(node, path)
 
@@ -58,12 +58,13 @@ def test_unfinished_edit_of_a_list_has_no_effect(
     assert request_status() == 200
     before = all_workers(proxy)
     list_file.write_text(f"{edit}\n")
-    first = squid(proxy.process)
+    main_pid = squid(proxy.process)
     node.run(["ip", "addr", "add", "192.0.2.77/32", "dev", "lo"])
     message = "this host's addresses have changed"
-    wait_until(lambda: message in proxy.process.output(), "Squid reads it", process=proxy.process)
+    wait_until(lambda: message in proxy.process.output(), "the supervisor reports it", process=proxy.process)
     log = proxy.logs / "cache.log"
-    wait_until(lambda: "Reconfiguring Squid Cache" in log.read_text(), "Squid reads it", process=proxy.process)
+    reconfigured = "Reconfiguring Squid Cache"
+    wait_until(lambda: reconfigured in log.read_text(), "Squid reads the configuration", process=proxy.process)
     assert request_status() == 200
     assert workers(proxy.process) == before, "a worker ended"
     for pid in before:
@@ -75,7 +76,7 @@ def test_unfinished_edit_of_a_list_has_no_effect(
     )
     wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}"}, "the workers listen", process=proxy.process)
     assert request_status() == 200
-    assert squid(proxy.process) == first
+    assert squid(proxy.process) == main_pid
 
 
 def test_reload_rereads_the_list_or_names_the_file_with_the_mistake(
@@ -83,14 +84,14 @@ def test_reload_rereads_the_list_or_names_the_file_with_the_mistake(
 ) -> None:
     client = testbed["client"]
     (copy,) = (proxy.state / "lists").iterdir()
-    found = copy.stat()
-    assert (copy.read_text(), stat.S_IMODE(found.st_mode), found.st_uid) == (UNUSED, 0o640, 0)
-    assert found.st_gid == (proxy.state / "squid.conf").stat().st_gid
+    metadata = copy.stat()
+    assert (copy.read_text(), stat.S_IMODE(metadata.st_mode), metadata.st_uid) == (UNUSED_ADDRESS, 0o640, 0)
+    assert metadata.st_gid == (proxy.state / "squid.conf").stat().st_gid
     list_file.write_text("10.77.9.0/33\n")
     proxy.process.signal(signal.SIGHUP)
     wait_until(lambda: "reload refused" in proxy.process.output(), "the refusal", process=proxy.process)
     (refusal,) = [line for line in proxy.process.output().splitlines() if "refused" in line]
-    assert f'lists.conf:1: acl not_there dst "{list_file}": ' in refusal
+    assert f'lists.conf:1: acl to_listed dst "{list_file}": ' in refusal
     assert "/lists/" not in refusal
     assert fetch(client, origin.url("file"), proxy.url()).status == 200
     assert list((proxy.state / "lists").iterdir()) == [copy]

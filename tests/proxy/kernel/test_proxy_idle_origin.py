@@ -34,8 +34,8 @@ def send(request):
     with socket.create_connection(("10.77.8.2", 3128), timeout=60) as proxy:
         proxy.sendall(request)
         answer = b""
-        while piece := proxy.recv(65536):
-            answer += piece
+        while chunk := proxy.recv(65536):
+            answer += chunk
         return answer.split()[1].decode()
 url = f"http://10.77.9.2:{sys.argv[2]}/"
 head = f"{sys.argv[1]} {url} HTTP/1.1\\r\\nHost: 10.77.9.2\\r\\nConnection: close\\r\\n"

@@ -45,9 +45,9 @@ def test_nearly_all_writes_of_a_download_are_joined(
     answer = fetch(testbed["client"], origin.url("file"), proxy.url(), mptcp=True)
     assert (answer.status, answer.size) == (200, SIZE)
     assert min_share <= (bytes_written(worker) - before) / SIZE <= max_share
-    file = proxy.state / "counters"
-    assert (file.stat().st_uid, file.stat().st_mode & 0o777) == (0, 0o644)
-    counted = library_counters.read(file)
+    counters_file = proxy.state / "counters"
+    assert (counters_file.stat().st_uid, counters_file.stat().st_mode & 0o777) == (0, 0o644)
+    counters = library_counters.read(counters_file)
     # Squid now runs as another user, but its processes mapped the file while they ran as root.
-    assert all(bool(counted[name]) == (turns == "fair") for name in ("turns", "joined_writes", "promised_writes"))
-    assert (turns == "fair") == (counted["joined_bytes"] > 0.8 * SIZE)
+    assert all(bool(counters[name]) == (turns == "fair") for name in ("turns", "joined_writes", "promised_writes"))
+    assert (turns == "fair") == (counters["joined_bytes"] > 0.8 * SIZE)

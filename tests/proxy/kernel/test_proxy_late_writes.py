@@ -25,17 +25,17 @@ connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(protocol))
 connection.settimeout(60)
 connection.connect((proxy, int(port)))
 connection.sendall(f"GET http://{origin}/file HTTP/1.1\\r\\nHost: {origin}\\r\\nConnection: close\\r\\n\\r\\n".encode())
-got = b""
-while piece := connection.recv(65536):
-    got += piece
-began, failure = time.monotonic(), ""
-while not failure and time.monotonic() < began + 90:
+received = b""
+while chunk := connection.recv(65536):
+    received += chunk
+start_time, failure = time.monotonic(), ""
+while not failure and time.monotonic() < start_time + 90:
     try:
         connection.sendall(b"more")
     except OSError as error:
         failure = type(error).__name__
     time.sleep(0.1)
-print(json.dumps([len(got), failure, time.monotonic() - began]))
+print(json.dumps([len(received), failure, time.monotonic() - start_time]))
 """
 
 

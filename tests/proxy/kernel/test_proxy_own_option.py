@@ -27,10 +27,11 @@ def http_ports(proxy: Proxy) -> list[str]:
     return [line for line in lines if line.startswith("http_port")]
 
 
-def reload(proxy: Proxy, times: int) -> None:
+def reload(proxy: Proxy, expected_count: int) -> None:
+    """Reload, and wait until Squid has logged this number of opened listeners since its start."""
     proxy.process.signal(signal.SIGHUP)
     wait_until(
-        lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= times,
+        lambda: (proxy.logs / "cache.log").read_text().count("Accepting HTTP") >= expected_count,
         "new listeners",
         process=proxy.process,
     )
@@ -48,12 +49,12 @@ def test_own_listeners_accept_mptcp_and_tcp_and_origins_see_tcp(testbed: Testbed
     assert ("worker-queues" in port.split()) == (count > 1)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128"}, "an MPTCP listener", process=proxy.process)
     for mptcp in (True, False):
-        got = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=mptcp)
-        assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+        download = fetch(client, origin.url("file.bin"), proxy.url(), mptcp=mptcp)
+        assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
     assert _accepted_mptcp_connections(node) == 1
-    before = (proxy.logs / "cache.log").read_text().count("Accepting HTTP")
+    count_before = (proxy.logs / "cache.log").read_text().count("Accepting HTTP")
     configuration(node, worker_statement, "http_port 3129")
-    reload(proxy, before + 2)
+    reload(proxy, count_before + 2)
     wait_until(lambda: mptcp_listeners(node) == {"*:3128", "*:3129"}, "both ports", process=proxy.process)
     assert "mptcp_listen" not in proxy.process.output()
 
@@ -64,15 +65,15 @@ def _accepted_mptcp_connections(node: LiveNode) -> int:
     return int(float(text.split("MPTcpExtMPCapableACKRX")[1].split()[0]))
 
 
-def test_kernel_without_mptcp_is_logged_and_squid_serves_by_tcp(testbed: Testbed) -> None:
+def test_kernel_without_mptcp_is_logged_and_squid_serves_plain_tcp(testbed: Testbed) -> None:
     node = testbed["proxy"]
     origin = start_origin(testbed["origin"], {"file.bin": 1_000_000})
     with node.sysctl("net.mptcp.enabled", "0"):
         proxy = start_proxy(node, configuration(node))
         wait_until(lambda: tcp_listeners(node) == {"*:3128"}, "the port listens", process=proxy.process)
         assert mptcp_listeners(node) == set()
-        got = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True)
-        assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+        download = fetch(testbed["client"], origin.url("file.bin"), proxy.url(), mptcp=True)
+        assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
         assert "WARNING: Cannot use Multipath TCP for" in (proxy.logs / "cache.log").read_text()
 
 

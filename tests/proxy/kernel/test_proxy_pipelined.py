@@ -25,35 +25,35 @@ CLIENT = dedent("""
 
     origin, proxy, names, number, kind = json.loads(sys.argv[1])
     rng, lost, done, now = random.Random(kind), [], 0, time.monotonic
-    def begin():
+    def start_client():
         client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, kind)
         if rng.random() < 0.9: client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
         client.connect(tuple(proxy))
         answers = rng.choice([1, rng.randrange(5, 40)])
-        chosen = rng.choices([*names, *6 * names[1:2]], k=answers)
-        requests = [f"GET {origin}/{name} HTTP/1.1\\r\\nHost: o\\r\\n\\r\\n" for name in chosen]
+        chosen_names = rng.choices([*names, *6 * names[1:2]], k=answers)
+        requests = [f"GET {origin}/{name} HTTP/1.1\\r\\nHost: o\\r\\n\\r\\n" for name in chosen_names]
         # The last answer has no body.
         requests.append(f"HEAD {origin}/{names[0]} HTTP/1.1\\r\\nHost: o\\r\\nConnection: close\\r\\n\\r\\n")
         client.sendall("".join(requests).encode())
         client.setblocking(False)
         return client, answers + 1, bytearray(), now() + rng.choice([0] + 6 * [0.8])
-    waiting, begun = [], 0
+    waiting, started_count = [], 0
     while done < number:
-        while begun < number and len(waiting) < 150:
-            waiting.append(begin()); begun += 1
+        while started_count < number and len(waiting) < 150:
+            waiting.append(start_client()); started_count += 1
         still_waiting = []
         for each in waiting:
-            client, answers, got, read_at = each
+            client, answers, received, read_at = each
             if now() < read_at:
                 still_waiting.append(each); continue
-            try: more = client.recv(65536)
+            try: chunk = client.recv(65536)
             except BlockingIOError: still_waiting.append(each); continue
-            except OSError: more = b""
-            if more:
-                got += more; still_waiting.append(each)
+            except OSError: chunk = b""
+            if chunk:
+                received += chunk; still_waiting.append(each)
             else:
                 client.close(); done += 1
-                if (received := got.count(b"HTTP/1.1 200 ")) != answers: lost.append((received, answers))
+                if (count := received.count(b"HTTP/1.1 200 ")) != answers: lost.append((count, answers))
         waiting = still_waiting
         time.sleep(0.002)
     print(json.dumps(lost))

@@ -25,16 +25,16 @@ CONNECT_SECONDS = 5.0
 """The connect_timeout of the shipped squid.conf."""
 REQUEST_SECONDS = 60.0
 """The request_start_timeout and request_timeout of the shipped squid.conf."""
-OK, BANNER, STRAY, WEBSOCKET = 2001, 2002, 2003, 2004
+OK_PORT, BANNER_PORT, STRAY_PORT, WEBSOCKET_PORT = 2001, 2002, 2003, 2004
 """Ports of the origin's servers.
 
-OK sends a valid answer; BANNER sends the greeting of a mail server; STRAY sends an answer without a body and then more
-bytes; WEBSOCKET accepts an upgrade.
+The first server sends a valid answer; the second sends the greeting of a mail server; the third sends an answer without
+a body and then more bytes; the last accepts an upgrade.
 """
 SILENT_ADDRESS = "10.77.9.66"
 """An address that sends no answer, not even an ICMP error."""
-# A name server for two names. The first address of the second name is SILENT_ADDRESS.
-NAMES = """
+# A name server for names that contain "known". The first address of those that contain "half-dead" is SILENT_ADDRESS.
+NAME_SERVER = """
 import socket, struct
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("", 53))
@@ -44,17 +44,17 @@ while True:
     while query[end]:
         end += query[end] + 1
     question, kind = query[12 : end + 5], struct.unpack("!H", query[end + 1 : end + 3])[0]
-    known = b"known" in question
-    dead = [socket.inet_aton("10.77.9.66")] if b"half-dead" in question else []
-    found = [*dead, socket.inet_aton("10.77.9.2")] if known and kind == 1 else []
-    answers = b"".join(b"\\xc0\\x0c" + struct.pack("!HHIH", 1, 1, 60, 4) + each for each in found)
-    flags = 0x8180 if known else 0x8183
-    server.sendto(query[:2] + struct.pack("!HHHHH", flags, 1, len(found), 0, 0) + question + answers, client)
+    is_known = b"known" in question
+    silent = [socket.inet_aton("10.77.9.66")] if b"half-dead" in question else []
+    addresses = [*silent, socket.inet_aton("10.77.9.2")] if is_known and kind == 1 else []
+    answers = b"".join(b"\\xc0\\x0c" + struct.pack("!HHIH", 1, 1, 60, 4) + each for each in addresses)
+    flags = 0x8180 if is_known else 0x8183
+    server.sendto(query[:2] + struct.pack("!HHHHH", flags, 1, len(addresses), 0, 0) + question + answers, client)
 """
 ANSWERS = {
-    OK: b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
-    BANNER: b"220 mail.example ESMTP\r\n",
-    STRAY: b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray",
+    OK_PORT: b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+    BANNER_PORT: b"220 mail.example ESMTP\r\n",
+    STRAY_PORT: b"HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray",
 }
 SERVERS = """
 import socket, sys, threading
@@ -95,9 +95,9 @@ with socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(sys.argv[3])) as prox
     def read(size):
         global answer
         while len(answer.partition(b"\\r\\n\\r\\n")[2]) < size:
-            piece = proxy.recv(65536)
-            assert piece, answer
-            answer += piece
+            chunk = proxy.recv(65536)
+            assert chunk, answer
+            answer += chunk
     read(10)
     for number, data in enumerate((b"abcdefghij", b"klmnopqrst"), 2):
         proxy.sendall(data)
@@ -110,8 +110,8 @@ with socket.create_connection((sys.argv[1], 3128), timeout=60) as proxy:
     proxy.sendall(sys.argv[2].encode())
     answer = b""
     try:
-        while piece := proxy.recv(65536):
-            answer += piece
+        while chunk := proxy.recv(65536):
+            answer += chunk
             if sys.argv[3] == "one" and b"\\r\\n\\r\\n" in answer:
                 break
     except TimeoutError:
@@ -164,10 +164,10 @@ def scene(module_testbed: Testbed, require: Callable[..., None]) -> Scene:
     require("squid", "gcc")
     origin = module_testbed["origin"]
     record = module_testbed.directory / "record"
-    origin.popen(python_command(NAMES), name="names")
+    origin.popen(python_command(NAME_SERVER), name="names")
     origin.popen(python_command(SERVERS % ANSWERS, str(record)), name="servers")
-    origin.popen(python_command(UPGRADE_SERVER, str(WEBSOCKET)), name="websocket")
-    for port in (STRAY, WEBSOCKET):
+    origin.popen(python_command(UPGRADE_SERVER, str(WEBSOCKET_PORT)), name="websocket")
+    for port in (STRAY_PORT, WEBSOCKET_PORT):
         wait_until(partial(listens, origin, port), "the origin listens")
     proxy = module_testbed["proxy"]
     start_proxy(proxy, configuration(proxy, f"dns_nameservers {ORIGIN}"))
@@ -184,8 +184,8 @@ def get(url: str, *headers: str) -> str:
 
 def test_plain_requests_are_answered(scene: Scene) -> None:
     """If the proxy refused everything, the refusals in the other tests would prove nothing."""
-    assert scene.status(get(f"http://{ORIGIN}:{OK}/")) == 200
-    assert scene.status(get(f"http://known.example:{OK}/")) == 200
+    assert scene.status(get(f"http://{ORIGIN}:{OK_PORT}/")) == 200
+    assert scene.status(get(f"http://known.example:{OK_PORT}/")) == 200
 
 
 def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testbed: Testbed) -> None:
@@ -197,9 +197,9 @@ def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testb
 
     def duration() -> float:
         # Use a new name each time: for a known name Squid skips the silent address.
-        began = time.monotonic()
-        assert scene.status(get(f"http://half-dead-{next(numbers)}.known.example:{OK}/")) == 200
-        return time.monotonic() - began
+        start_time = time.monotonic()
+        assert scene.status(get(f"http://half-dead-{next(numbers)}.known.example:{OK_PORT}/")) == 200
+        return time.monotonic() - start_time
 
     with core.changed(["ip", "neigh", "add", *unused], ["ip", "neigh", "del", *unused]):
         # Squid's timers have a resolution of a second.
@@ -209,7 +209,7 @@ def test_silent_address_delays_a_request_only_briefly(scene: Scene, module_testb
 @pytest.mark.nightly
 def test_unfinished_request_ends_after_the_timeout(scene: Scene) -> None:
     """Without the timeouts, Squid waits five minutes for each such client, which occupies a descriptor."""
-    beginnings = ("", "GET http://", f"GET http://{ORIGIN}:{OK}/ HTTP/1.1\r\nHost: x\r\nX: ")
+    beginnings = ("", "GET http://", f"GET http://{ORIGIN}:{OK_PORT}/ HTTP/1.1\r\nHost: x\r\nX: ")
 
     def longest() -> float:
         durations = json.loads(
@@ -224,7 +224,7 @@ def test_unfinished_request_ends_after_the_timeout(scene: Scene) -> None:
 
 def test_name_without_an_address_gives_503(scene: Scene) -> None:
     """Without the rule, the status is 502, and 500 for CONNECT."""
-    answer = scene.send(get(f"http://nowhere.example:{OK}/"))
+    answer = scene.send(get(f"http://nowhere.example:{OK_PORT}/"))
     assert int(answer.split()[1]) == 503
     assert "ERR_DNS_FAIL" in answer
     # Squid keeps this connection open.
@@ -234,7 +234,12 @@ def test_name_without_an_address_gives_503(scene: Scene) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    [f"ftp://{ORIGIN}:{OK}/x%0d%0aDELE%20y", f"whois://{ORIGIN}:{OK}/FLUSHALL", f"gopher://{ORIGIN}:{OK}/1", "urn:x:y"],
+    [
+        f"ftp://{ORIGIN}:{OK_PORT}/x%0d%0aDELE%20y",
+        f"whois://{ORIGIN}:{OK_PORT}/FLUSHALL",
+        f"gopher://{ORIGIN}:{OK_PORT}/1",
+        "urn:x:y",
+    ],
 )
 def test_other_protocols_are_refused_without_a_connection(scene: Scene, url: str) -> None:
     before = scene.record.read_bytes() if scene.record.exists() else b""
@@ -243,14 +248,14 @@ def test_other_protocols_are_refused_without_a_connection(scene: Scene, url: str
 
 
 def test_answer_that_is_not_http_is_not_forwarded(scene: Scene) -> None:
-    answer = scene.send(get(f"http://{ORIGIN}:{BANNER}/"))
+    answer = scene.send(get(f"http://{ORIGIN}:{BANNER_PORT}/"))
     assert int(answer.split()[1]) == 403
     assert "ESMTP" not in answer
 
 
 def test_answer_without_a_body_closes_the_connection(scene: Scene) -> None:
     """Bytes that an origin sends after the answer must not become the answer to the client's next request."""
-    answer = scene.send(f"GET http://{ORIGIN}:{STRAY}/ HTTP/1.1\nHost: {ORIGIN}\n\n", until_close=False)
+    answer = scene.send(f"GET http://{ORIGIN}:{STRAY_PORT}/ HTTP/1.1\nHost: {ORIGIN}\n\n", until_close=False)
     head = answer.partition("\r\n\r\n")[0]
     assert head.split()[1] == "204"
     assert "\r\nConnection: close" in head
@@ -258,13 +263,13 @@ def test_answer_without_a_body_closes_the_connection(scene: Scene) -> None:
 
 def test_get_with_a_body_is_accepted(scene: Scene) -> None:
     """Without request_entities, the status is 411."""
-    assert scene.status(get(f"http://{ORIGIN}:{OK}/", "Content-Length: 3") + "abc") == 200
+    assert scene.status(get(f"http://{ORIGIN}:{OK_PORT}/", "Content-Length: 3") + "abc") == 200
 
 
 def test_only_an_upgrade_to_websocket_is_forwarded(scene: Scene) -> None:
     for protocol in ("websocket", "h2c"):
         scene.send(
-            get(f"http://{ORIGIN}:{OK}/{protocol}", f"Upgrade: {protocol}").replace("close", "Upgrade"),
+            get(f"http://{ORIGIN}:{OK_PORT}/{protocol}", f"Upgrade: {protocol}").replace("close", "Upgrade"),
             until_close=False,
         )
     sent = scene.record.read_text()
@@ -275,7 +280,9 @@ def test_only_an_upgrade_to_websocket_is_forwarded(scene: Scene) -> None:
 @pytest.mark.parametrize("protocol", [socket.IPPROTO_TCP, socket.IPPROTO_MPTCP], ids=["TCP", "MPTCP"])
 def test_websocket_passes_bytes_both_ways(scene: Scene, protocol: int) -> None:
     request = (
-        get(f"http://{ORIGIN}:{WEBSOCKET}/", "Upgrade: websocket").replace("close", "Upgrade").replace("\n", "\r\n")
+        get(f"http://{ORIGIN}:{WEBSOCKET_PORT}/", "Upgrade: websocket")
+        .replace("close", "Upgrade")
+        .replace("\n", "\r\n")
     )
     output = scene.client.run(python_command(UPGRADE_CLIENT, "10.77.8.2", request, str(protocol)), timeout=90)
     head, _, received = json.loads(output.stdout).partition("\r\n\r\n")
@@ -286,7 +293,7 @@ def test_websocket_passes_bytes_both_ways(scene: Scene, protocol: int) -> None:
 
 def test_claimed_client_address_is_not_forwarded(scene: Scene) -> None:
     assert (
-        scene.status(get(f"http://{ORIGIN}:{OK}/claims", "Forwarded: for=192.0.2.7", "X-Forwarded-For: 192.0.2.7"))
+        scene.status(get(f"http://{ORIGIN}:{OK_PORT}/claims", "Forwarded: for=192.0.2.7", "X-Forwarded-For: 192.0.2.7"))
         == 200
     )
     assert "/claims" in scene.record.read_text()
@@ -296,13 +303,13 @@ def test_claimed_client_address_is_not_forwarded(scene: Scene) -> None:
 @pytest.mark.parametrize("coding", ["gzip", "chunked, identity", "x"])
 def test_body_with_an_unknown_coding_is_refused(scene: Scene, coding: str) -> None:
     """A server that ignored Content-Length would read the body as a request, as Squid 5 does with "identity"."""
-    inner = f"GET http://{ORIGIN}:{OK}/inner HTTP/1.1\n\n"
+    inner = f"GET http://{ORIGIN}:{OK_PORT}/inner HTTP/1.1\n\n"
     headers = f"Host: {ORIGIN}\nTransfer-Encoding: {coding}\nContent-Length: {len(inner) + 2}\nConnection: close\n\n"
-    answer = scene.send(f"PUT http://{ORIGIN}:{OK}/coded HTTP/1.1\n{headers}{inner}")
+    answer = scene.send(f"PUT http://{ORIGIN}:{OK_PORT}/coded HTTP/1.1\n{headers}{inner}")
     assert int(answer.split()[1]) in (400, 403, 411, 501)
     assert "/inner" not in scene.record.read_text()
     assert "/coded" not in scene.record.read_text()
 
 
 def test_trace_is_refused(scene: Scene) -> None:
-    assert scene.status(get(f"http://{ORIGIN}:{OK}/").replace("GET", "TRACE", 1)) == 403
+    assert scene.status(get(f"http://{ORIGIN}:{OK_PORT}/").replace("GET", "TRACE", 1)) == 403

@@ -24,16 +24,16 @@ server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("", 53))
 while True:
     query, client = server.recvfrom(2048)
-    labels, at = [], 12
-    while query[at]:
-        labels.append(query[at + 1 : at + 1 + query[at]].decode("latin-1"))
-        at += query[at] + 1
-    kind = struct.unpack("!H", query[at + 1 : at + 3])[0]
+    labels, offset = [], 12
+    while query[offset]:
+        labels.append(query[offset + 1 : offset + 1 + query[offset]].decode("latin-1"))
+        offset += query[offset] + 1
+    kind = struct.unpack("!H", query[offset + 1 : offset + 3])[0]
     record.write(json.dumps([kind, ".".join(labels)]) + "\\n")
     data = {1: address, 12: b"\\4host\\7example\\0"}.get(kind)
     answer = b"" if data is None else b"\\xc0\\x0c" + struct.pack("!HHIH", kind, 1, 60, len(data)) + data
     header = struct.pack("!HHHHH", 0x8180, 1, data is not None, 0, 0)
-    server.sendto(query[:2] + header + query[12 : at + 5] + answer, client)
+    server.sendto(query[:2] + header + query[12 : offset + 5] + answer, client)
 """
 
 

@@ -36,7 +36,7 @@ s.sendall(b"CONNECT 10.77.9.2:443 HTTP/1.1\\r\\nHost: 10.77.9.2:443\\r\\n\\r\\n"
 print(s.recv(99), flush=True)
 time.sleep(600)
 """
-NO_PARENT = 500
+DEAD_PARENTS_STATUS = 500
 """Squid's status for CONNECT if it knows that all parents are dead. Before it knows, the status is 503."""
 HASHING_SINK = """
 import hashlib, http.server
@@ -44,8 +44,8 @@ class Sink(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_PUT(self):
         remaining, digest = int(self.headers["Content-Length"]), hashlib.sha256()
-        while remaining > 0 and (piece := self.rfile.read1(min(remaining, 65536))):
-            remaining -= len(piece); digest.update(piece)
+        while remaining > 0 and (chunk := self.rfile.read1(min(remaining, 65536))):
+            remaining -= len(chunk); digest.update(chunk)
         answer = digest.hexdigest().encode()
         self.send_response(200); self.send_header("Content-Length", str(len(answer))); self.end_headers()
         self.wfile.write(answer)
@@ -71,8 +71,8 @@ def url_of(relayed: Chain, name: str, *, https: bool) -> str:
 def get(relayed: Chain, name: str = "small.bin", *, https: bool = False) -> tuple[int, bool]:
     """Return the status of a client's download, and whether the file is complete."""
     url, proxy = url_of(relayed, name, https=https), relayed.relay.url()
-    got = fetch(relayed.client, url, proxy, tunnel=https, options=["-k"], wait=MAX_DOWNLOAD_SECONDS)
-    return got.status, got.sha256 == relayed.origin.digests[name]
+    download = fetch(relayed.client, url, proxy, tunnel=https, options=["-k"], timeout=MAX_DOWNLOAD_SECONDS)
+    return download.status, download.sha256 == relayed.origin.digests[name]
 
 
 def download_starter(relayed: Chain) -> Callable[[bool], Download]:
@@ -151,7 +151,7 @@ def test_download_survives_the_loss_of_an_uplink(relayed: Chain, https: bool, de
 
     wait_until(uses_both_uplinks, "both uplinks carry the download", timeout=60)
     with silent(relayed.testbed["core"], device) if is_silent else relayed.node.link_down(device):
-        assert hashlib.sha256(download.end()).hexdigest() == relayed.origin.digests["large.bin"]
+        assert hashlib.sha256(download.wait_for_content()).hexdigest() == relayed.origin.digests["large.bin"]
     relayed.client.run(["rm", str(download.file)])
 
 
@@ -170,8 +170,8 @@ def test_new_connections_work_while_an_uplink_is_down(relayed: Chain, device: st
 
 def test_only_connections_to_parents_use_multipath_tcp(make_testbed: Callable[..., Testbed]) -> None:
     """The operator has exempted a destination: the relay connects to it directly, with plain TCP."""
-    near = ("acl near dst -n 10.77.9.2/32", "acl small urlpath_regex small", "always_direct allow near small")
-    relayed = chain(make_testbed(RELAY), statements=near)
+    exemption = ("acl near dst -n 10.77.9.2/32", "acl small urlpath_regex small", "always_direct allow near small")
+    relayed = chain(make_testbed(RELAY), statements=exemption)
     with ExitStack() as captures:
         # eth0: SYN and SYN/ACK to the exempted destination and to the parent. wlan0: SYN and SYN/ACK of the join.
         found = [
@@ -234,7 +234,7 @@ def test_dead_parent_is_skipped_and_used_again_when_it_returns(
     wait_until(lambda: not tcp_listeners(testbed["proxy2"]), "no process listens", timeout=60)
     before = origin.mib()["TcpPassiveOpens"]
     for https in (False, True) * 3:
-        assert get(relayed, https=https)[0] in ({503, NO_PARENT} if https else {503})
+        assert get(relayed, https=https)[0] in ({503, DEAD_PARENTS_STATUS} if https else {503})
     assert origin.mib()["TcpPassiveOpens"] == before, "a request bypassed the parents"
 
     wait_until(lambda: not tcp_listeners(testbed["proxy"]), "its port is free", timeout=60)
@@ -258,7 +258,7 @@ def test_silent_parents_delay_requests_only_until_they_count_as_dead(make_testbe
         with silent(testbed["core"], "proxy2"):
             statuses = [get(relayed, https=https)[0] for https in (False, True) * 2]
             assert {*statuses[::2]} == {503}
-            assert {*statuses[1::2]} <= {503, NO_PARENT}
+            assert {*statuses[1::2]} <= {503, DEAD_PARENTS_STATUS}
 
 
 @pytest.mark.nightly
@@ -268,8 +268,8 @@ def test_requests_use_the_other_uplink_while_the_first_is_silent(make_testbed: C
     address, uplinks = testbed["proxy"].service_address(), {"eth0": "10.77.1.2", "wlan0": "10.77.2.2"}
     statements = [
         line
-        for device, own in uplinks.items()
-        for line in (f"acl by_{device} peername {device}", f"tcp_outgoing_address {own} by_{device}")
+        for device, source in uplinks.items()
+        for line in (f"acl by_{device} peername {device}", f"tcp_outgoing_address {source} by_{device}")
     ]
     relayed = chain(
         testbed, peers=[PEER.format(address=address, limit=1, name=each) for each in uplinks], statements=statements
@@ -291,13 +291,13 @@ def test_relay_follows_the_addresses_of_a_parents_name(make_testbed: Callable[..
     # Use a name that no hosts file contains, because the machine itself may have the name "proxy".
     name = "parents.example.net"
     addresses = [first.service_address(family) for family in (4, 6)]
-    known, mounts = name_server(testbed["core"], "10.77.1.1", {name: addresses})
+    data_file, mounts = name_server(testbed["core"], "10.77.1.1", {name: addresses})
     # Squid caches an answer for at least a minute, whatever its TTL; negative_dns_ttl reduces this minimum.
     relayed = chain(
         testbed,
         ("proxy", "proxy2"),
         peers=[PEER.format(address=name, limit=2, name="first")],
-        more="negative_dns_ttl 1 second\n",
+        appended="negative_dns_ttl 1 second\n",
         mounts=mounts,
     )
     list_file = relayed.relay.state / "parents"
@@ -305,7 +305,7 @@ def test_relay_follows_the_addresses_of_a_parents_name(make_testbed: Callable[..
     before = [parent.mib() for parent in (first, second)]
     assert get(relayed) == (200, True)
 
-    known.write_text(f'{{"{name}": ["{second.service_address()}"]}}')
+    data_file.write_text(f'{{"{name}": ["{second.service_address()}"]}}')
     relayed.relay.process.signal(signal.SIGHUP)
     wait_until(lambda: "10.77.11.2:3128" in list_file.read_text(), "the new address is listed")
     # Addresses that Squid may still have in its cache stay listed.
@@ -314,7 +314,7 @@ def test_relay_follows_the_addresses_of_a_parents_name(make_testbed: Callable[..
         lambda: get(relayed) == (200, True) and relayed.logged_requests(1) > 0, "the new address is used", timeout=120
     )
 
-    def counted(*names: str) -> int:
+    def total_increase(*names: str) -> int:
         """Return the increase of these counters, added for both parents."""
         pairs = zip((first, second), before, strict=True)
         return sum(parent.mib()[name] - old[name] for parent, old in pairs for name in names)
@@ -324,7 +324,7 @@ def test_relay_follows_the_addresses_of_a_parents_name(make_testbed: Callable[..
     accepted = ("MPTcpExtMPCapableACKRX", "MPTcpExtMPJoinAckRx")
     rejected = ("MPTcpExtMPJoinRejected", "MPTcpExtMPJoinAckHMacFailure")
     wait_until(
-        lambda: 0 < counted("TcpPassiveOpens") <= counted(*accepted, *rejected),
+        lambda: 0 < total_increase("TcpPassiveOpens") <= total_increase(*accepted, *rejected),
         "all connections of the relay use Multipath TCP",
     )
 
@@ -334,7 +334,7 @@ def test_requests_do_not_share_a_connection_to_the_parent(
     make_testbed: Callable[..., Testbed], shared: bool, connections: int
 ) -> None:
     """On a shared connection, Squid 5 reads a body after "Transfer-Encoding: identity" as another request."""
-    relayed = chain(make_testbed(RELAY), more="server_persistent_connections on\n" if shared else "")
+    relayed = chain(make_testbed(RELAY), appended="server_persistent_connections on\n" if shared else "")
     urls = [relayed.origin.url("small.bin")] * 2
     before = relayed.node.mib()["MPTcpExtMPCapableSYNTX"]
     command = ["curl", "-sS", "-x", relayed.relay.url(), "-m", str(MAX_DOWNLOAD_SECONDS)]
@@ -474,8 +474,8 @@ def test_reload_uses_new_parents(make_testbed: Callable[..., Testbed]) -> None:
     assert "reload accepted" in relayed.relay.process.output()
     before = testbed["proxy2"].mib()["MPTcpExtMPJoinAckRx"]
 
-    def joined() -> bool:
+    def has_joined() -> bool:
         assert get(relayed, "large.bin") == (200, True)
         return testbed["proxy2"].mib()["MPTcpExtMPJoinAckRx"] > before
 
-    wait_until(joined, "a download has two subflows", timeout=MAX_DOWNLOAD_SECONDS)
+    wait_until(has_joined, "a download has two subflows", timeout=MAX_DOWNLOAD_SECONDS)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from proxying import tcp_listeners
 from relaying import Chain, chain, peer
-from test_proxy_relay import NO_PARENT, get
+from test_proxy_relay import DEAD_PARENTS_STATUS, get
 
 from mptcp_lab.testbed import RELAY, Testbed
 from mptcp_lab.testbed.home import silent
@@ -30,7 +30,7 @@ def wait_for_message(relayed: Chain, text: str, parent: str) -> None:
 
 
 def requests_fail(relayed: Chain) -> bool:
-    return get(relayed)[0] == 503 and get(relayed, https=True)[0] in (503, NO_PARENT)
+    return get(relayed)[0] == 503 and get(relayed, https=True)[0] in (503, DEAD_PARENTS_STATUS)
 
 
 @pytest.mark.nightly(except_for=("[2]",))
@@ -38,7 +38,7 @@ def requests_fail(relayed: Chain) -> bool:
 def test_first_request_uses_a_parent_that_returned(make_testbed: Callable[..., Testbed], workers: int) -> None:
     """Defect: Squid detected that a parent had returned only by sending it a client's request, which was refused."""
     testbed = make_testbed(RELAY)
-    relayed = chain(testbed, more=f"workers {workers}\n")
+    relayed = chain(testbed, appended=f"workers {workers}\n")
     proxy = testbed["proxy"]
     assert get(relayed) == (200, True)
     relayed.parents[0].process.kill_tree()

@@ -69,8 +69,8 @@ class PausedDownload:
         os.set_blocking(self._output, True)
         digest = hashlib.sha256()
         with open(self._output, "rb") as output:
-            while piece := output.read(1 << 20):
-                digest.update(piece)
+            while chunk := output.read(1 << 20):
+                digest.update(chunk)
         assert self._client.wait(60) == 0, self._client.output()
         assert digest.hexdigest() == self._expected_digest
 
@@ -90,12 +90,12 @@ def test_accepted_reload_lets_a_download_finish(testbed: Testbed, origin: Origin
     new_url = proxy.url().replace("3128", "3129")
     joins = node.mib()["MPTcpExtMPJoinAckRx"]
 
-    def joined() -> bool:
+    def has_joined() -> bool:
         """Return whether a download used both paths: on a busy machine it may end before the second subflow joins."""
         assert fetch(client, origin.url(FILE), new_url, mptcp=True).sha256 == origin.digests[FILE]
         return node.mib()["MPTcpExtMPJoinAckRx"] > joins
 
-    wait_until(joined, "a download through the new port uses both paths", process=proxy.process)
+    wait_until(has_joined, "a download through the new port uses both paths", process=proxy.process)
 
 
 def test_refused_reload_keeps_the_old_settings(testbed: Testbed, origin: Origin) -> None:
@@ -247,11 +247,11 @@ import os, signal, sys
 from mptcp_proxy import supervisor
 from mptcp_proxy.cli import main
 check = supervisor.check
-def first(*arguments, **named):
+def first_check(*arguments, **keywords):
     supervisor.check = check
     os.kill(os.getpid(), signal.SIGHUP)
-    return check(*arguments, **named)
-supervisor.check = first
+    return check(*arguments, **keywords)
+supervisor.check = first_check
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -359,11 +359,13 @@ def test_second_proxy_with_another_name_needs_a_free_port(testbed: Testbed, requ
     require("squid", "gcc")
     node = testbed["proxy"]
     first = start_proxy(node)
-    places = {f"/{kind}/second": node.directory / f"second-{kind[:3]}" for kind in ("run", "var/log")}
-    for directory in places.values():
+    directories: dict[str, Path] = {
+        f"/{kind}/second": node.directory / f"second-{kind[:3]}" for kind in ("run", "var/log")
+    }
+    for directory in directories.values():
         directory.mkdir()
     # The service name is part of the names of Squid's shared memory, so the proxy of another test run would share it.
-    mounts: dict[str, str | Path] = {**places, "/dev/shm": TMPFS, "/run/squid": TMPFS}
+    mounts: dict[str, str | Path] = {**directories, "/dev/shm": TMPFS, "/run/squid": TMPFS}
 
     def start_second(config: Path) -> Process:
         assert isinstance(first.process, Process)
@@ -375,11 +377,11 @@ def test_second_proxy_with_another_name_needs_a_free_port(testbed: Testbed, requ
     assert re.search(r"conf/squid.conf:\d+: port 3128 is in use by squid \(process \d+\)", refused.output())
     assert len(refusals(refused)) == 1
 
-    own = node.directory / "own.conf"
-    own.write_text(
+    other_port = node.directory / "other-port.conf"
+    other_port.write_text(
         (Path(__file__).parents[3] / "conf/squid.conf").read_text().replace("http_port 3128", "http_port 3130")
     )
-    second = start_second(own)
+    second = start_second(other_port)
     wait_until(lambda: "*:3130" in mptcp_listeners(node), "the second proxy listens", process=second)
     assert first.process.running
     assert second.stop(60) == 0

@@ -140,8 +140,8 @@ def read_answer(client: socket.socket) -> bytes:
     """Return the received data up to the end of the answer's header, or until the connection ends."""
     answer = b""
     try:
-        while b"\r\n\r\n" not in answer and (more := client.recv(65536)):
-            answer += more
+        while b"\r\n\r\n" not in answer and (chunk := client.recv(65536)):
+            answer += chunk
     except ConnectionResetError:
         pass  # a reset also counts as an answer
     return answer

@@ -23,8 +23,8 @@ def connect(kind=262):
     return client, server
 def write_error(client, pause=lambda: time.sleep(0.02)):
     "Return the error that the client gets if it continues to write."
-    began = time.monotonic()
-    while time.monotonic() < began + 60:
+    start_time = time.monotonic()
+    while time.monotonic() < start_time + 60:
         try: client.sendall(b"more")
         except OSError as error: return errno.errorcode[error.errno]
         pause()
@@ -38,7 +38,7 @@ def sockets():
         try: count += os.readlink(each.path).startswith("socket:")
         except OSError: pass
     return count
-def until(condition):
+def wait_until(condition):
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -62,11 +62,11 @@ def test_late_writer_gets_an_error(run_scene: Callable[..., Any], kind: int) -> 
     found = run_scene(f"""
 client, server = connect({kind})
 server.sendall(b"answer"); server.close()
-got = client.recv(100)
+received = client.recv(100)
 wait_for(client, select.POLLRDHUP)
-report(got=got.decode(), error=write_error(client), left=sockets())
+report(received=received.decode(), error=write_error(client), left=sockets())
 """)
-    assert found["got"] == "answer"
+    assert found["received"] == "answer"
     assert found["error"] in ("EPIPE", "ECONNRESET")
 
 
@@ -76,17 +76,17 @@ client, server = connect()
 size = 3_000_000
 def answer(): server.sendall(b"x" * size); server.close()
 thread = threading.Thread(target=answer, daemon=True); thread.start()
-got = 0
+received = 0
 thread.join(0.05)
 # The server cannot close until the rest of the answer fits into the buffers.
-while thread.is_alive(): got += len(client.recv(65536)); thread.join(0.05)
-unread = size - got
+while thread.is_alive(): received += len(client.recv(65536)); thread.join(0.05)
+unread = size - received
 client.sendall(b"the next request")
-while got < size: got += len(client.recv(65536))
-report(unread=unread, got=got == size, error=write_error(client))
+while received < size: received += len(client.recv(65536))
+report(unread=unread, received=received == size, error=write_error(client))
 """)
     assert found["unread"] > 0
-    assert found["got"]
+    assert found["received"]
     assert found["error"] in ("EPIPE", "ECONNRESET")
 
 
@@ -95,13 +95,13 @@ def test_held_connection_is_freed_when_the_client_closes(run_scene: Callable[...
 before = sockets()
 client, server = connect()
 server.sendall(b"answer"); server.close()
-got = [client.recv(100).decode(), client.recv(100).decode()]
+received = [client.recv(100).decode(), client.recv(100).decode()]
 held = sockets() - before - 1
 client.close()
-until(lambda: sockets() == before)
-report(got=got, held=held)
+wait_until(lambda: sockets() == before)
+report(received=received, held=held)
 """)
-    assert found == {"got": ["answer", ""], "held": 1}
+    assert found == {"received": ["answer", ""], "held": 1}
 
 
 @pytest.mark.parametrize(("disabled", "held"), [("", 1), ("zero-read,late-writes", 0)])
@@ -111,11 +111,11 @@ def test_late_writes_can_be_disabled(run_scene: Callable[..., Any], disabled: st
 client, server = connect()
 before = sockets()
 server.sendall(b"answer"); server.close(); server = None
-report(held=sockets() - before + 1, got=client.recv(100).decode(), end=client.recv(100).decode())
+report(held=sockets() - before + 1, received=client.recv(100).decode(), end=client.recv(100).decode())
 """,
         MPTCP_WITHOUT=disabled,
     )
-    assert found == {"held": held, "got": "answer", "end": ""}
+    assert found == {"held": held, "received": "answer", "end": ""}
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_number_of_held_connections_is_bounded(run_scene: Callable[..., Any]) ->
 def tasks(): return os.listdir("/proc/self/task")
 # A sanitizer starts its own thread together with the first thread.
 thread = threading.Thread(target=int); thread.start(); thread.join()
-until(lambda: str(thread.native_id) not in tasks())
+wait_until(lambda: str(thread.native_id) not in tasks())
 threads = len(tasks())
 pairs = [connect() for _ in range(600)]
 before = sockets()

@@ -52,8 +52,8 @@ def test_only_a_connection_to_a_parent_is_mptcp(
 s = socket({family}); number = s.fileno()
 s.connect({address!r}); s.send(b"hello")
 a, _ = servers[{address[1]} - 4000].accept()
-report(protocol=protocol(s), same=s.fileno() == number, files=len(os.listdir("/proc/self/fd")), got=a.recv(9).decode(),
-     peer=s.getpeername()[:2], accepted=protocol(a))
+report(protocol=protocol(s), same=s.fileno() == number, files=len(os.listdir("/proc/self/fd")),
+     received=a.recv(9).decode(), peer=s.getpeername()[:2], accepted=protocol(a))
 """,
         parents=parents,
     )
@@ -62,7 +62,7 @@ report(protocol=protocol(s), same=s.fileno() == number, files=len(os.listdir("/p
         "protocol": protocol,
         "same": True,
         "files": 9,
-        "got": "hello",
+        "received": "hello",
         "peer": list(address),
         "accepted": protocol,
     }
@@ -287,12 +287,12 @@ refuse_mptcp(errno.{error})
 assert error(lambda: socket(AF_INET, SOCK_STREAM, 262)) == "{error}"
 a = socket(); a.settimeout(9); a.setsockopt(SOL_SOCKET, SO_MARK, 7); a.bind(("127.0.0.5", 5005))
 a.connect(("127.0.0.1", 4000)); a.send(b"hello"); b, _ = servers[0].accept()
-report(protocol=protocol(a), name=a.getsockname(), mark=a.getsockopt(SOL_SOCKET, SO_MARK), got=b.recv(9).decode(),
+report(protocol=protocol(a), name=a.getsockname(), mark=a.getsockopt(SOL_SOCKET, SO_MARK), received=b.recv(9).decode(),
      files=len(os.listdir("/proc/self/fd")))
 """,
         parents=PARENTS,
     )
-    assert found == {"protocol": TCP, "name": ["127.0.0.5", 5005], "mark": 7, "got": "hello", "files": 9}
+    assert found == {"protocol": TCP, "name": ["127.0.0.5", 5005], "mark": 7, "received": "hello", "files": 9}
     assert preloaded.stderr.count("\n") == 1
     assert "no MPTCP to parent 127.0.0.1:4000" in preloaded.stderr
 
@@ -359,11 +359,11 @@ def test_parent_without_mptcp_is_reached_over_tcp(preloaded: Preloaded) -> None:
         SERVERS.replace("protocol=262", "protocol=0")
         + """
 s = socket(); s.connect(("127.0.0.1", 4000)); s.send(b"hello"); a, _ = servers[0].accept()
-report(got=a.recv(9).decode(), accepted=protocol(a))
+report(received=a.recv(9).decode(), accepted=protocol(a))
 """,
         parents=PARENTS,
     )
-    assert found == {"got": "hello", "accepted": TCP}
+    assert found == {"received": "hello", "accepted": TCP}
 
 
 def test_congestion_control_applies_only_to_parents(preloaded: Preloaded) -> None:

@@ -48,11 +48,11 @@ def read(client, size=1 << 22):
     try: return client.recv(size)
     except BlockingIOError: return b""
 def read_all(client, size):
-    got, until = b"", time.monotonic() + 20
-    while len(got) < size and time.monotonic() < until:
-        got += read(client)
+    received, deadline = b"", time.monotonic() + 20
+    while len(received) < size and time.monotonic() < deadline:
+        received += read(client)
         turn(0.001)
-    return got
+    return received
 def write(server, data):
     try: return os.write(server.fileno(), data)
     except OSError as error: return errno.errorcode[error.errno]
@@ -78,13 +78,13 @@ fd = server.fileno()
 events = [turn()[fd]]
 written = [write(server, HEADER)]
 events.append(turn()[fd]); held = unread(client)
-written.append(write(server, b"b" * 1000)); still = unread(client)
+written.append(write(server, b"b" * 1000)); held_after = unread(client)
 loop.modify(server, IN); last = turn()
-report(events=events, written=written, held=held, still=still, last=len(last),
+report(events=events, written=written, held=held, held_after=held_after, last=len(last),
      arrived=len(HEADER) + 1000 == unread(client), right=read(client) == HEADER + b"b" * 1000)
 """)
     assert found["written"][1] == 1000
-    assert found == {**found, "events": [4, 4], "held": 0, "still": 0, "last": 0, "arrived": True, "right": True}
+    assert found == {**found, "events": [4, 4], "held": 0, "held_after": 0, "last": 0, "arrived": True, "right": True}
 
 
 @pytest.mark.parametrize(("disabled", "is_sent"), [("", False), ("late-writes,joined-writes", True)])
@@ -104,16 +104,16 @@ def test_pieces_are_sent_together_once_the_buffer_is_full(run_scene: Callable[..
     found = run_scene("""
 server, client = connect()
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 20)
-fd, arrived, events, got = server.fileno(), [], [], b""
+fd, arrived, events, received = server.fileno(), [], [], b""
 turn()
 for number in range(40):
     write(server, b"%04d" % number * 1024)
     events.append(turn().get(fd))
-    arrived.append(unread(client)); got += read(client)
+    arrived.append(unread(client)); received += read(client)
 loop.modify(server, IN); turn()
-got += read_all(client, 40 * 4096 - len(got))
+received += read_all(client, 40 * 4096 - len(received))
 report(arrived=[each for each in arrived if each], events=events.count(OUT) >= 38,
-     right=got == b"".join(b"%04d" % n * 1024 for n in range(40)))
+     right=received == b"".join(b"%04d" % n * 1024 for n in range(40)))
 """)
     assert found == {"arrived": [17 * 4096] * 2, "events": True, "right": True}
 
@@ -193,12 +193,12 @@ waited = []
 for _ in range(20):
     client.sendall(b"?")
     between = 0
-    while server.fileno() not in (got := turn()):
-        between += len(got)
-        for fd in got:
+    while server.fileno() not in (events := turn()):
+        between += len(events)
+        for fd in events:
             write(many[fd][0], PIECE)
             read(many[fd][1])
-    for fd in got:
+    for fd in events:
         if fd != server.fileno(): write(many[fd][0], PIECE)
     server.recv(9); waited.append(between)
 report(largest=max(waited), smallest=min(waited))
@@ -230,8 +230,8 @@ while turn(): pass
 for server, client in many.values(): write(server, PIECE)
 reported = set()
 for _ in range(4):
-    for fd in (got := turn()): write(many[fd][0], PIECE)
-    reported |= set(got)
+    for fd in (events := turn()): write(many[fd][0], PIECE)
+    reported |= set(events)
 report(reported=len(reported), arrived=sum(unread(many[fd][1]) == 4096 for fd in many.keys() - reported))
 """)
     assert found["reported"] < 40
@@ -262,9 +262,9 @@ server, client = connect()
 turn(); write(server, HEADER); turn(); write(server, PIECE)
 os.close(server.detach())
 client.setblocking(True); client.settimeout(5)
-got = b""
-while more := client.recv(9999): got += more
-report(right=got == HEADER + PIECE)
+received = b""
+while chunk := client.recv(9999): received += chunk
+report(right=received == HEADER + PIECE)
 """)
     assert found == {"right": True}
 
@@ -278,11 +278,11 @@ turn()
 # The client cannot receive all of this, and it is not a piece, so the kernel holds it.
 sent = [b"k" * 200_000]
 assert write(server, sent[0]) == len(sent[0])
-def more():
+def write_piece():
     data = b"%06d" % len(sent) * 683
     sent.append(data[:4096])
     return write(server, sent[-1])
-for _ in range(9): more(); turn()
+for _ in range(9): write_piece(); turn()
 # The kernel no longer has room for the held data.
 server.setsockopt(SOL_SOCKET, SO_SNDBUF, 1)
 """
@@ -294,9 +294,9 @@ loop.modify(server, IN)
 events = [turn().get(fd) for _ in range(5)]
 held = unread(client) < len(sent[0])
 result = write(server, b"later")
-got = read_all(client, sum(map(len, sent)))
+received = read_all(client, sum(map(len, sent)))
 later = write(server, b"later")
-report(events=set(events) == {{None}}, held=held, result=result, right=got == b"".join(sent), later=later,
+report(events=set(events) == {{None}}, held=held, result=result, right=received == b"".join(sent), later=later,
      last=read_all(client, 5).decode(), quiet=turn())
 """)
     assert found == {
@@ -319,10 +319,10 @@ requested = []
 for events in (IN, 0, OUT, IN | OUT):
     loop.modify(server, events); requested.append(turn().get(fd))
 loop.unregister(server); requested.append(turn().get(fd))
-got = read_all(client, sum(map(len, sent)))
+received = read_all(client, sum(map(len, sent)))
 quiet = turn()
 loop.register(server, IN | OUT)
-report(reported=reported, result=result, requested=requested, right=got == b"".join(sent), quiet=quiet,
+report(reported=reported, result=result, requested=requested, right=received == b"".join(sent), quiet=quiet,
      later=turn(5).get(fd))
 """)
     assert found == {
@@ -347,7 +347,7 @@ def answered(answers):
     server.setblocking(False); client.setblocking(False)
     server.setsockopt(SOL_SOCKET, SO_SNDBUF, 16384)
     loop.register(server, IN | OUT)
-    fd, got, end = server.fileno(), b"", b"\\r\\n\\r\\n"
+    fd, received, end = server.fileno(), b"", b"\\r\\n\\r\\n"
     waiting = [HEADER + b"b" * 3000] * answers + [b"HTTP/1.1 204 No Content\\r\\nConnection: close" + end]
     sent = b"".join(waiting)
     while waiting:
@@ -358,13 +358,13 @@ def answered(answers):
             waiting[0] = waiting[0][result if isinstance(result, int) else 0:]
             if not waiting[0]: del waiting[0]
         else:
-            got += read(client, 1500)
+            received += read(client, 1500)
     os.close(server.detach())
     client.setblocking(True); client.settimeout(5)
     try:
-        while more := client.recv(9999): got += more
+        while chunk := client.recv(9999): received += chunk
     except OSError: return False
-    return got == sent
+    return received == sent
 report(lost=[answers for answers in range(10, 25) if not answered(answers)])
 """)
     assert found == {"lost": []}
@@ -376,15 +376,15 @@ def test_rest_of_a_closed_connection_is_sent_later(run_scene: Callable[..., Any]
     found = run_scene(f"""{FULL_KERNEL_BUFFER}
 os.close(server.detach())
 {action}
-got, result, until = b"", None, time.monotonic() + 20
-while result is None and time.monotonic() < until:
+received, result, deadline = b"", None, time.monotonic() + 20
+while result is None and time.monotonic() < deadline:
     try:
-        more = client.recv(9999)
-        got += more
-        if not more: result = "the end"
+        chunk = client.recv(9999)
+        received += chunk
+        if not chunk: result = "the end"
     except BlockingIOError: turn(0.001)
     except OSError as error: result = errno.errorcode[error.errno]
-report(all=got == b"".join(sent), result=result)
+report(all=received == b"".join(sent), result=result)
 """)
     assert found == {"all": True, "result": "the end"}
 
@@ -405,11 +405,11 @@ before = len(os.listdir("/proc/self/fd"))
 for _ in range(30): turn(0.1)
 closed = before - len(os.listdir("/proc/self/fd"))
 client.setblocking(True); client.settimeout(5)
-got, result = b"", "the end"
+received, result = b"", "the end"
 try:
-    while more := client.recv(9999): got += more
+    while chunk := client.recv(9999): received += chunk
 except OSError as error: result = errno.errorcode[error.errno]
-report(all=got == b"".join(sent), result=result, closed=closed)
+report(all=received == b"".join(sent), result=result, closed=closed)
 """)
     assert found == {"all": False, "result": "ECONNRESET", "closed": 2}
 
@@ -419,15 +419,15 @@ def test_all_data_arrive_before_the_end(run_scene: Callable[..., Any]) -> None:
     """In this test, connections with held data are closed while the kernel has little room and clients read late."""
     found = run_scene("""
 rng, right, ends = random.Random(1), 0, {}
-def finish(server, client, sent, got, closed):
+def finish(server, client, sent, received, closed):
     global right
     while True:
-        try: more = client.recv(rng.choice([100, 5000, 1 << 20]))
+        try: chunk = client.recv(rng.choice([100, 5000, 1 << 20]))
         except BlockingIOError: return False
         except OSError: return True
-        got += more
-        if not more:
-            right += closed[0] and bytes(got) == bytes(sent); return True
+        received += chunk
+        if not chunk:
+            right += closed[0] and bytes(received) == bytes(sent); return True
 for n in range(400):
     server, client = connect(f"127.0.0.{2 + n % 3}", OUT)
     client.setsockopt(SOL_SOCKET, SO_RCVBUF, rng.choice([4096, 8192, 65536, 1 << 20]))
@@ -444,8 +444,8 @@ for n in range(400):
     ends[-1 - n] = ends.pop(server.fileno())
     os.close(server.detach()); ends[-1 - n][4][0] = True
     if n % 7 == 0: ends = {fd: each for fd, each in ends.items() if not finish(*each)}
-until = time.monotonic() + 60
-while ends and time.monotonic() < until:
+deadline = time.monotonic() + 60
+while ends and time.monotonic() < deadline:
     turn(0.001)
     ends = {fd: each for fd, each in ends.items() if not finish(*each)}
 report(right=right, left=len(ends))
@@ -500,23 +500,23 @@ turn(); write(server, PIECE)
 number = server.detach()
 other = socket(AF_INET, SOCK_STREAM, protocol(listener)); other.connect(("127.0.0.1", PORT)); other.setblocking(False)
 os.closerange(number, number + 1)
-again, _ = listener.accept()
+accepted, _ = listener.accept()
 turn(); turn()
-report(same=again.fileno() == number, arrived=unread(other))
+report(same=accepted.fileno() == number, arrived=unread(other))
 """)
     assert found == {"same": True, "arrived": 0}
 
 
 RANDOM_WRITES = """
 rng = random.Random(SEED)
-ends, sent, got = {}, {}, {}
+ends, sent, received = {}, {}, {}
 for n in range(12):
     server, client = connect(f"127.0.0.{2 + n % 3}", OUT)
     if rng.random() < 0.5: client.setsockopt(SOL_SOCKET, SO_RCVBUF, 4096)
-    ends[server.fileno()] = server, client; sent[server.fileno()] = b""; got[server.fileno()] = b""
-until = time.monotonic() + 30
+    ends[server.fileno()] = server, client; sent[server.fileno()] = b""; received[server.fileno()] = b""
+deadline = time.monotonic() + 30
 size_wanted, count = 200_000, 0
-while any(len(got[fd]) < size_wanted for fd in ends) and time.monotonic() < until:
+while any(len(received[fd]) < size_wanted for fd in ends) and time.monotonic() < deadline:
     for fd, event in turn(0.01).items():
         server, client = ends[fd]
         if event & OUT and rng.random() < 0.9:
@@ -529,13 +529,13 @@ while any(len(got[fd]) < size_wanted for fd in ends) and time.monotonic() < unti
                 if size != "EAGAIN": sent[fd] += data[:size]
         if rng.random() < 0.02: server.setsockopt(SOL_SOCKET, SO_SNDBUF, rng.choice([1, 1 << 20, 1 << 22]))
     for fd, (server, client) in ends.items():
-        if rng.random() < 0.5: got[fd] += read(client, rng.choice([100, 5000, 1 << 20]))
+        if rng.random() < 0.5: received[fd] += read(client, rng.choice([100, 5000, 1 << 20]))
         if rng.random() < 0.05 and len(sent[fd]) <= size_wanted: loop.modify(server, rng.choice([IN, OUT, IN | OUT]))
         elif rng.random() < 0.2 and len(sent[fd]) <= size_wanted: loop.modify(server, OUT)
 for fd, (server, client) in ends.items():
     loop.modify(server, IN)
-    got[fd] += read_all(client, len(sent[fd]) - len(got[fd]))
-report(right=sum(sent[fd] == got[fd] for fd in ends), enough=min(map(len, sent.values())) >= size_wanted)
+    received[fd] += read_all(client, len(sent[fd]) - len(received[fd]))
+report(right=sum(sent[fd] == received[fd] for fd in ends), enough=min(map(len, sent.values())) >= size_wanted)
 """
 
 

@@ -82,14 +82,14 @@ server, client = connect(IN | OUT)
 reported = []
 for _ in range(20):
     reported.append(turn().get(server.fileno())); write(server, b"x"); client.recv(9)
-report(reported=reported, known=kernel_events(server))
+report(reported=reported, in_kernel=kernel_events(server))
 """)
     assert found["reported"].count(4) >= 19
-    assert found["known"] == 1
+    assert found["in_kernel"] == 1
 
 
 def test_kernel_reports_events_without_fair_turns(run_scene: Callable[..., Any]) -> None:
-    assert run_scene("report(known=kernel_events(connect(IN | OUT)[0]))", turns="kernel") == {"known": 5}
+    assert run_scene("report(in_kernel=kernel_events(connect(IN | OUT)[0]))", turns="kernel") == {"in_kernel": 5}
 
 
 def test_may_write_can_be_disabled(run_scene: Callable[..., Any]) -> None:
@@ -210,11 +210,11 @@ many = {}
 for _ in range(100):
     server, client = connect(OUT); many[server.fileno()] = server, client
 near, far = socketpair(); far.send(b"?"); loop.register(near, IN)
-before, began = 0, time.monotonic()
-while near.fileno() not in (got := turn(5)): before += len(got)
-reported = set(got)
+before, start_time = 0, time.monotonic()
+while near.fileno() not in (events := turn(5)): before += len(events)
+reported = set(events)
 for _ in range(16): reported |= set(turn(5))
-report(before=before, quick=time.monotonic() - began < 2, all=len(reported & set(many)))
+report(before=before, quick=time.monotonic() - start_time < 2, all=len(reported & set(many)))
 """)
     assert found["before"] == 16
     assert found["quick"]
@@ -246,9 +246,9 @@ near, far = socketpair(); loop.register(near, IN)
 copy = os.dup(near.fileno())
 loop.unregister(near); near.close()
 far.send(b"?")
-report(got=turn())
+report(events=turn())
 """)
-    assert found == {"got": {}}
+    assert found == {"events": {}}
 
 
 def test_writable_origin_does_not_block_clients(run_scene: Callable[..., Any]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from preloading import sanitized
+from preloading import sanitized_libraries
 
 pytestmark = pytest.mark.kernel
 MPTCP = 262
@@ -62,7 +62,7 @@ def test_sanitizers_report_no_error(tmp_path: Path, require: Callable[..., None]
         parents = str(tmp_path / "parents")
         (tmp_path / "ports").write_text("3128,3129\n" + " " * 5000)
         ports = str(tmp_path / "ports")
-    preload = " ".join(sanitized())
+    preload = " ".join(sanitized_libraries())
     answer = subprocess.run(
         [
             *("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", "env"),

@@ -44,9 +44,9 @@ listen("127.0.0.1", 3130, AF_INET)
 ONE_AND_MANY = """
 many, one = connect("127.0.0.2", 100), connect("127.0.0.3", 1)
 near, far = socketpair(); far.send(b"?"); loop.register(near, select.EPOLLIN)
-got = turn()
-report(all=len(got), once=len(set(got)) == len(got), many=len(set(got) & set(many)), one=one[0] in got,
-     near=near.fileno() in got, hidden=os.environ.get("MPTCP_TURNS"))
+events = turn()
+report(all=len(events), once=len(set(events)) == len(events), many=len(set(events) & set(many)), one=one[0] in events,
+     near=near.fileno() in events, hidden=os.environ.get("MPTCP_TURNS"))
 """
 
 
@@ -68,9 +68,9 @@ many = connect("127.0.0.2", {6 * MAX_EVENTS_PER_TURN})
 served = collections.Counter()
 spreads = []
 for _ in range(18):
-    got = turn()
-    served.update(got)
-    spreads.append([len(got), max(served.values()) - min(served[fd] for fd in many)])
+    events = turn()
+    served.update(events)
+    spreads.append([len(events), max(served.values()) - min(served[fd] for fd in many)])
 report(spreads=spreads)
 """)
     assert all(
@@ -79,9 +79,9 @@ report(spreads=spreads)
 
 
 def test_few_events_are_not_changed(run_scene: Callable[..., Any]) -> None:
-    code = "many = connect('127.0.0.2', 2) + connect('127.0.0.3', 2)\nreport(got=sorted(turn()), all=sorted(many))"
+    code = "many = connect('127.0.0.2', 2) + connect('127.0.0.3', 2)\nreport(events=sorted(turn()), all=sorted(many))"
     found = run_scene(code)
-    assert found["got"] == found["all"]
+    assert found["events"] == found["all"]
 
 
 def test_many_clients_get_one_event_each(run_scene: Callable[..., Any]) -> None:
@@ -100,13 +100,13 @@ def test_number_of_epolls_is_bounded(run_scene: Callable[..., Any]) -> None:
     found = run_scene("""
 before = epolls()
 many = [fd for n in range(1, 201) for fd in connect(f"127.0.1.{n}", 2)]
-places, served = epolls() - before, set()
+epoll_count, served = epolls() - before, set()
 for _ in range(50): served.update(turn())
 for fd in many:
     for end in kept.pop(fd): end.close()
-report(places=places, served=len(served), after=epolls() - before)
+report(epoll_count=epoll_count, served=len(served), after=epolls() - before)
 """)
-    assert found == {"places": 63, "served": 400, "after": 0}
+    assert found == {"epoll_count": 63, "served": 400, "after": 0}
 
 
 @pytest.mark.parametrize("turns", ["fair", "kernel"])
@@ -125,13 +125,13 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (first_free, hard))
 try:
     while True: filled.append(os.dup(0))
 except OSError: pass
-results, began = set(), time.monotonic()
+results, start_time = set(), time.monotonic()
 for _ in range(50):
     try: listeners[3130].accept(); results.add("accepted")
     except OSError as error: results.add(errno.errorcode[error.errno])
-took = time.monotonic() - began
+duration = time.monotonic() - start_time
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-report(results=list(results), paused=took > 0.05, then=listeners[3130].accept()[0].fileno() > 0)
+report(results=list(results), paused=duration > 0.05, then=listeners[3130].accept()[0].fileno() > 0)
 """,
         turns=turns,
     )
@@ -161,9 +161,9 @@ report(pauses=waits() - before)
 
 def test_turn_has_at_most_the_requested_number_of_events(run_scene: Callable[..., Any]) -> None:
     found = run_scene(
-        "connect('127.0.0.2', 30); connect('127.0.0.3', 30)\nreport(got=[len(turn(limit)) for limit in (2, 3, 99)])"
+        "connect('127.0.0.2', 30); connect('127.0.0.3', 30)\nreport(events=[len(turn(limit)) for limit in (2, 3, 99)])"
     )
-    assert found["got"] == [2, 2, MAX_EVENTS_PER_TURN]
+    assert found["events"] == [2, 2, MAX_EVENTS_PER_TURN]
 
 
 ACCEPT_SCENE = """
@@ -210,9 +210,9 @@ def test_listener_events_fit_into_the_requested_number(run_scene: Callable[..., 
 connect("127.0.0.3", 5)
 open_clients(40)
 for _ in range(4): accept(0)
-report(got=[len(turn(limit)) for limit in (9, 12, 3, 2, 1)])
+report(events=[len(turn(limit)) for limit in (9, 12, 3, 2, 1)])
 """)
-    assert found["got"] == [9, 11, 3, 2, 1]
+    assert found["events"] == [9, 11, 3, 2, 1]
 
 
 def test_number_of_a_closed_listener_may_be_reused(run_scene: Callable[..., Any]) -> None:
@@ -221,9 +221,9 @@ open_clients(20)
 for _ in range(3): accept()
 number = listener.fileno(); listener.close()
 near, far = socketpair(); far.send(b"?"); os.dup2(near.fileno(), number); loop.register(number, select.EPOLLIN)
-report(got=[turn().count(number) for _ in range(5)])
+report(events=[turn().count(number) for _ in range(5)])
 """)
-    assert found == {"got": [1] * 5}
+    assert found == {"events": [1] * 5}
 
 
 @pytest.mark.parametrize("turns", [None, "kernel"])
@@ -248,10 +248,11 @@ for fd in many:
 after = epolls()
 pairs = [socketpair() for _ in range(50)]
 for near, far in pairs: far.send(b"?"); loop.register(near, select.EPOLLIN)
-again = {near.fileno() for near, far in pairs}
-report(epolls=[during - before, after - before], reused=len(again & set(many)) > 25, got=set(turn()) == again)
+new_descriptors = {near.fileno() for near, far in pairs}
+report(epolls=[during - before, after - before], reused=len(new_descriptors & set(many)) > 25,
+     events=set(turn()) == new_descriptors)
 """)
-    assert found == {"epolls": [1, 0], "reused": True, "got": True}
+    assert found == {"epolls": [1, 0], "reused": True, "events": True}
 
 
 def test_copy_of_a_closed_descriptor_has_no_events_in_turns(run_scene: Callable[..., Any]) -> None:
@@ -260,9 +261,9 @@ def test_copy_of_a_closed_descriptor_has_no_events_in_turns(run_scene: Callable[
 first, other = connect("127.0.0.2", 2)
 server, client = kept.pop(first)
 copy = os.dup(first); server.close()
-report(got=turn() == [other])
+report(events=turn() == [other])
 """)
-    assert found == {"got": True}
+    assert found == {"events": True}
 
 
 def test_requested_events_can_be_changed_and_removed(run_scene: Callable[..., Any]) -> None:
@@ -301,9 +302,9 @@ for each in addresses: subprocess.run(["ip", "addr", "add", each, "dev", "lo", "
 listen("::1", 3131, AF_INET6)
 before = epolls()
 for each in addresses: connect(each, 20, 3131, AF_INET6)
-report(clients=epolls() - before, got=len(turn()))
+report(clients=epolls() - before, events=len(turn()))
 """)
-    assert found == {"clients": clients, "got": MAX_EVENTS_PER_TURN}
+    assert found == {"clients": clients, "events": MAX_EVENTS_PER_TURN}
 
 
 def test_ipv4_client_is_the_same_at_a_dual_stack_listener(run_scene: Callable[..., Any]) -> None:
@@ -314,9 +315,9 @@ before = epolls()
 connect("127.0.0.2", 20); connect("127.0.0.2", 20, 3131)
 same = epolls() - before
 connect("127.1.0.2", 20, 3131)
-report(clients=[same, epolls() - before], got=len(turn()))
+report(clients=[same, epolls() - before], events=len(turn()))
 """)
-    assert found == {"clients": [1, 2], "got": MAX_EVENTS_PER_TURN}
+    assert found == {"clients": [1, 2], "events": MAX_EVENTS_PER_TURN}
 
 
 def test_forked_child_does_not_change_the_parents_turns(run_scene: Callable[..., Any]) -> None:
@@ -327,6 +328,6 @@ if (child := os.fork()) == 0:
     for fd in many: os.close(fd)
     os._exit(0)
 os.waitpid(child, 0)
-report(got=len(turn()), clients=epolls())
+report(events=len(turn()), clients=epolls())
 """)
-    assert found == {"got": MAX_EVENTS_PER_TURN, "clients": 2}
+    assert found == {"events": MAX_EVENTS_PER_TURN, "clients": 2}

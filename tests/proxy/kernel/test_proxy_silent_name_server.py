@@ -34,9 +34,9 @@ def test_answer_follows_soon_after_the_dns_timeout(
             silent[-1].bind((address, 53))
     config = configuration(host, f"dns_nameservers {' '.join(SERVERS[:servers])}")
     proxy = start_proxy(host, config, arguments=("--turns", turns))
-    began = time.monotonic()
+    start_time = time.monotonic()
     answer = fetch(testbed["client"], "http://nobody.example/", proxy.url())
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start_time
     for each in silent:
         each.close()
     print(f"{seconds:.1f} s")

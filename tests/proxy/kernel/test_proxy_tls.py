@@ -48,8 +48,10 @@ def test_clients_of_a_tls_port_get_mptcp_and_complete_answers(testbed: Testbed, 
     # These clients abort their transfers; the client after them completes its transfer.
     for _ in range(3):
         options = ("-m", "1", "--limit-rate", "500k", "-o", "/dev/null", *insecure)
-        ended = client.run(curl(origin.url("file"), proxy_url, mptcp=True, tunnel=False, options=options), check=False)
-        assert ended.returncode == 28
+        aborted = client.run(
+            curl(origin.url("file"), proxy_url, mptcp=True, tunnel=False, options=options), check=False
+        )
+        assert aborted.returncode == 28
     assert fetch(client, origin.url("file"), proxy_url, mptcp=True, options=insecure).sha256 == origin.digests["file"]
     assert workers(proxy.process) == before, "a client ended a worker"
 

@@ -29,7 +29,7 @@ from mptcp_lab.testbed.services import (
 pytestmark = pytest.mark.kernel
 SITE_ADDRESS = "203.0.113.9"
 FILES = {"large.bin": 20_000_000}
-INTERCEPT = """
+INTERCEPT_TABLE = """
 table ip intercept {
   chain pre {
     type filter hook prerouting priority mangle;
@@ -60,22 +60,22 @@ def capabilities(pid: int) -> int:
 
 
 @pytest.mark.nightly(except_for=("[2]",))
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("worker_count", [1, 2])
 def test_workers_have_the_same_capabilities_as_without_the_library(
-    testbed: Testbed, require: Callable[..., None], number: int
+    testbed: Testbed, require: Callable[..., None], worker_count: int
 ) -> None:
     require("squid", "apache2", "curl", "mptcpize", "gcc")
     node, origin = testbed["proxy"], start_origin(testbed["origin"], {"file.bin": 100_000})
-    started = start_proxy(node, configuration(node, f"workers {number}"))
-    count = number if number == 1 else number + 1  # several workers have a coordinator
-    wait_until(lambda: len(workers(started.process)) == count, "all workers run")
+    started = start_proxy(node, configuration(node, f"workers {worker_count}"))
+    process_count = worker_count + (worker_count > 1)  # several workers have a coordinator
+    wait_until(lambda: len(workers(started.process)) == process_count, "all workers run")
 
     def all_capabilities() -> set[int]:
         return {capabilities(pid) for pid in workers(started.process)}
 
     wait_until(lambda: all_capabilities() == {NET_BIND_SERVICE}, "the workers have dropped other capabilities")
     before = set(workers(started.process))
-    configuration(node, f"workers {number}", f"http_port {PORT} tproxy")
+    configuration(node, f"workers {worker_count}", f"http_port {PORT} tproxy")
     started.process.signal(signal.SIGHUP)
     wait_until(lambda: f"*:{PORT}" in mptcp_listeners(node), "the transparent listener is open")
     wait_until(
@@ -85,13 +85,13 @@ def test_workers_have_the_same_capabilities_as_without_the_library(
     assert all(has_libraries(pid) for pid in before)
     assert started.process.stop(60) == 0
 
-    started = start_proxy(node, configuration(node, f"workers {number}", f"http_port {PORT} tproxy"))
+    started = start_proxy(node, configuration(node, f"workers {worker_count}", f"http_port {PORT} tproxy"))
     wait_until(
         lambda: all_capabilities() == {NET_BIND_SERVICE | NET_ADMIN}, "the workers have the capability from the start"
     )
     wait_until(lambda: mptcp_listeners(node) == {f"*:{PROXY_PORT}", f"*:{PORT}"}, "both listeners are open")
-    got = fetch(testbed["client"], origin.url("file.bin"), started.url(), mptcp=True)
-    assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+    download = fetch(testbed["client"], origin.url("file.bin"), started.url(), mptcp=True)
+    assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
 
 
 def intercept(testbed: Testbed) -> None:
@@ -107,16 +107,16 @@ def intercept(testbed: Testbed) -> None:
         ("to-origin", "10.77.1.0/24"),
         ("to-origin", "10.77.2.0/24"),
     ]
-    for device, to in paths:
-        core.run(["ip", "rule", "add", "iif", device, "to", to, "lookup", "300"])
+    for device, target in paths:
+        core.run(["ip", "rule", "add", "iif", device, "to", target, "lookup", "300"])
     for key in ("ip_forward=1", "conf.all.rp_filter=0", "conf.wan0.rp_filter=0"):
         proxy.run(["sysctl", "-qw", f"net.ipv4.{key}"])
     proxy.run(["ip", "rule", "add", "fwmark", "1", "lookup", "100"])
     proxy.run(["ip", "route", "add", "local", "default", "dev", "lo", "table", "100"])
-    proxy.run(["nft", INTERCEPT])
+    proxy.run(["nft", INTERCEPT_TABLE])
 
 
-def transparent(node: LiveNode) -> Path:
+def transparent_configuration(node: LiveNode) -> Path:
     """Write the configuration of docs/transparent.md."""
     text = SQUID_CONFIG.read_text()
     for rule in ("!web_ports", "CONNECT !tunnel_ports", "!CONNECT !web_protocols"):
@@ -132,10 +132,10 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
     node, client = testbed["proxy"], testbed["client"]
     start_origin(testbed["origin"], FILES, ports=(80,), tls_port=443)
     intercept(testbed)
-    config = transparent(node)
+    config = transparent_configuration(node)
     start_proxy(node, config)
 
-    def received(scheme: str) -> dict[str, int]:
+    def received_bytes(scheme: str) -> dict[str, int]:
         before = client.counters()
         output = ["-w", "%{http_code} %{size_download}", "-o", "/dev/null"]
         command = mptcp_command(["curl", "-sSk", "-m", "50", *output, f"{scheme}://{SITE_ADDRESS}/large.bin"])
@@ -144,16 +144,16 @@ def test_clients_without_a_setting_use_both_paths(testbed: Testbed, require: Cal
         return {device: after[device].received - before[device].received for device in ("eth0", "wlan0")}
 
     def uses_both_paths(scheme: str) -> bool:
-        return min(received(scheme).values()) > FILES["large.bin"] / 10
+        return min(received_bytes(scheme).values()) > FILES["large.bin"] / 10
 
     for scheme in ("http", "https"):
         wait_until(partial(uses_both_paths, scheme), "the connection uses both paths")
     settings = write_throttler_config(node, node.write("policy.yaml", POLICY), settings={"listen_ports": [80, 443]})
     throttler = start_throttler(node, settings)
     for scheme in ("http", "https"):
-        begun = time.monotonic()
-        sizes = received(scheme)
-        assert sizes["eth0"] * 8 < 1.2 * CAP_BITS_PER_SECOND * (time.monotonic() - begun), "the cap is exceeded"
+        start_time = time.monotonic()
+        sizes = received_bytes(scheme)
+        assert sizes["eth0"] * 8 < 1.2 * CAP_BITS_PER_SECOND * (time.monotonic() - start_time), "the cap is exceeded"
         assert sizes["wlan0"] > sizes["eth0"]
     throttler.process.stop()
     answer = node.run([program("mptcp-proxy"), "doctor", "--json", "--config", str(config)], check=False, timeout=120)

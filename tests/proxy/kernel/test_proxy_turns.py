@@ -27,7 +27,7 @@ from mptcp_lab.testbed.topologies import with_second_client
 pytestmark = pytest.mark.kernel
 BUSY_CONNECTIONS = 400
 """Number of the busy client's connections. Squid serves at most 800 connections of an address."""
-REQUESTS = 15
+REQUEST_COUNT = 15
 MAX_SHARE = 0.25
 """Maximum of the median time with fair turns, divided by the median in the kernel's order. A measurement gave 0.06."""
 # A client that repeats its request on each connection after each answer, and prints each completed round.
@@ -35,22 +35,22 @@ CLIENT = """
 import selectors, socket, sys
 proxy, port, origin, count = sys.argv[1:]
 request = f"GET http://{origin}/file HTTP/1.1\\r\\nHost: {origin}\\r\\n\\r\\n".encode()
-chosen, got, answers, failed = selectors.DefaultSelector(), {}, {}, 0
+selector, received, answers, failed = selectors.DefaultSelector(), {}, {}, 0
 for number in range(int(count)):
     client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
     client.connect((proxy, int(port)))
     client.sendall(request)
-    chosen.register(client, selectors.EVENT_READ)
-    got[client], answers[client] = b"", 0
+    selector.register(client, selectors.EVENT_READ)
+    received[client], answers[client] = b"", 0
 printed = 0
 while True:
-    for key, _ in chosen.select():
+    for key, _ in selector.select():
         client = key.fileobj
-        got[client] += client.recv(65536)
-        head, _, body = got[client].partition(b"\\r\\n\\r\\n")
+        received[client] += client.recv(65536)
+        head, _, body = received[client].partition(b"\\r\\n\\r\\n")
         if len(body) == 1000:
             assert head.startswith(b"HTTP/1.1 200 "), head
-            got[client] = b""
+            received[client] = b""
             answers[client] += 1
             client.sendall(request)
     while printed < min(answers.values()):
@@ -64,23 +64,23 @@ SINGLE_REQUESTS = """
 import json, selectors, socket, sys, time
 proxy, port, origin, count = sys.argv[1:]
 request = f"GET http://{origin}/file HTTP/1.1\\r\\nHost: {origin}\\r\\n\\r\\n".encode()
-chosen, got, answered = selectors.DefaultSelector(), {}, []
+selector, received, answered = selectors.DefaultSelector(), {}, []
 for number in range(int(count)):
     client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
     client.connect((proxy, int(port)))
     client.sendall(request)
-    chosen.register(client, selectors.EVENT_READ)
-    got[client] = b""
+    selector.register(client, selectors.EVENT_READ)
+    received[client] = b""
 print("sent", flush=True)
-while len(answered) < len(got):
-    for key, _ in chosen.select():
+while len(answered) < len(received):
+    for key, _ in selector.select():
         client = key.fileobj
-        got[client] += client.recv(65536)
-        head, _, body = got[client].partition(b"\\r\\n\\r\\n")
+        received[client] += client.recv(65536)
+        head, _, body = received[client].partition(b"\\r\\n\\r\\n")
         if len(body) == 1000:
             assert head.startswith(b"HTTP/1.1 200 "), head
             answered.append(time.monotonic())
-            chosen.unregister(client)
+            selector.unregister(client)
 print(json.dumps(answered))
 """
 
@@ -92,7 +92,7 @@ def hosts(make_testbed: Callable[..., Testbed], require: Callable[..., None]) ->
 
 
 @contextmanager
-def serving(host: LiveNode, turns: str) -> Iterator[Proxy]:
+def running_proxy(host: LiveNode, turns: str) -> Iterator[Proxy]:
     proxy = start_proxy(host, configuration(host, "workers 1"), arguments=("--turns", turns))
     try:
         yield proxy
@@ -114,8 +114,8 @@ def time_with_busy_client(hosts: Testbed, proxy: Proxy, origin: Origin) -> float
 
     try:
         wait_for_answers(1)
-        timed = timed_requests(hosts["client"], proxy, origin, REQUESTS)
-        assert (len(timed.seconds), timed.failed) == (REQUESTS, 0)
+        timed = timed_requests(hosts["client"], proxy, origin, REQUEST_COUNT)
+        assert (len(timed.seconds), timed.failed) == (REQUEST_COUNT, 0)
         wait_for_answers(3)
         return statistics.median(timed.seconds)
     finally:
@@ -155,7 +155,7 @@ def in_both_orders(hosts: Testbed, measure: Callable[[Testbed, Proxy, Origin], f
     origin = start_origin(hosts["origin"], {"file": 1000})
     results = []
     for turns in ("fair", "kernel"):
-        with serving(hosts["proxy"], turns) as proxy:
+        with running_proxy(hosts["proxy"], turns) as proxy:
             results.append(measure(hosts, proxy, origin))
     fair, kernel = results
     return fair, kernel

@@ -19,10 +19,10 @@ from mptcp_lab.testbed.services import PROXY_PORT, python_command, start_proxy, 
 from mptcp_lab.testbed.topologies import UNSHAPED
 
 pytestmark = pytest.mark.kernel
-UPLOADS, PORT = 60, 8081
-RECOMMENDED_BUFFER, SMALL_BUFFER = 2 << 20, 512 << 10
-"""Maximum receive buffers in bytes: the recommendation of docs/operator.md, and a smaller buffer to show the effect."""
-MAX_RECEIVED, MAX_WITH_SMALL = 2_500_000, 800_000
+UPLOAD_COUNT, PORT = 60, 8081
+SMALL_BUFFER, RECOMMENDED_BUFFER = 512 << 10, 2 << 20
+"""Maximum receive buffers in bytes: a small buffer to show the effect, and the recommendation of docs/operator.md."""
+MAX_WITH_SMALL, MAX_WITH_RECOMMENDED = 800_000, 2_500_000
 """Maximum bytes per upload with each buffer: the buffer, and the data in flight until the client learns the window."""
 MAX_SETTLING_SECONDS = 180.0
 """Maximum seconds until the received bytes stop growing."""
@@ -41,19 +41,19 @@ time.sleep(3600)
 UPLOAD = """
 import selectors, socket, sys
 proxy, port, origin, count = sys.argv[1:]
-chosen, piece = selectors.DefaultSelector(), bytes(65536)
+selector, chunk = selectors.DefaultSelector(), bytes(65536)
 for number in range(int(count)):
     client = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
     client.connect((proxy, int(port)))
     head = f"PUT http://{origin}/{number} HTTP/1.1", "Host: x", "Content-Length: 999999999", "", ""
     client.sendall("\\r\\n".join(head).encode())
     client.setblocking(False)
-    chosen.register(client, selectors.EVENT_WRITE)
+    selector.register(client, selectors.EVENT_WRITE)
 print("all", flush=True)
 while True:
-    for key, _ in chosen.select():
+    for key, _ in selector.select():
         try:
-            key.fileobj.send(piece)
+            key.fileobj.send(chunk)
         except BlockingIOError:
             pass
 """
@@ -68,12 +68,12 @@ def received_bytes(node: LiveNode) -> int:
     return sum(int(size) for text in listing for size in re.findall(r"skmem:\(r(\d+)", text))
 
 
-def wait_until_settled(node: LiveNode, unchanged: float) -> int:
-    """Return the result of :func:`received_bytes` when it has not grown for *unchanged* seconds."""
-    largest_size, since, deadline = 0, time.monotonic(), time.monotonic() + MAX_SETTLING_SECONDS
-    while time.monotonic() < min(since + unchanged, deadline):
-        if (now := received_bytes(node)) > 1.01 * largest_size:
-            largest_size, since = now, time.monotonic()
+def wait_until_settled(node: LiveNode, seconds: float) -> int:
+    """Return the result of :func:`received_bytes` when it has not grown for this many *seconds*."""
+    largest_size, grown_at, deadline = 0, time.monotonic(), time.monotonic() + MAX_SETTLING_SECONDS
+    while time.monotonic() < min(grown_at + seconds, deadline):
+        if (size := received_bytes(node)) > 1.01 * largest_size:
+            largest_size, grown_at = size, time.monotonic()
         time.sleep(0.3)
     assert time.monotonic() < deadline, "the received data still grow"
     return largest_size
@@ -95,17 +95,17 @@ def hosts(make_testbed: Callable[..., Testbed], require: Callable[..., None]) ->
 @pytest.mark.nightly
 def test_largest_receive_buffer_bounds_the_memory_of_unread_uploads(hosts: Sequence[LiveNode]) -> None:
     client, proxy, origin = hosts
-    arguments = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", str(UPLOADS))
-    found = {}
+    arguments = (proxy.service_address(), str(PROXY_PORT), f"{origin.service_address()}:{PORT}", str(UPLOAD_COUNT))
+    sizes = {}
     for buffer in (SMALL_BUFFER, RECOMMENDED_BUFFER):
         with uploading(client, proxy, buffer, arguments):
             # On a busy machine the sender may pause.
-            found[buffer] = wait_until_settled(proxy, 15.0)
-    print({buffer: f"{size / UPLOADS / 1e6:.2f} MB each" for buffer, size in found.items()})
-    assert found[SMALL_BUFFER] < UPLOADS * MAX_WITH_SMALL
-    assert found[RECOMMENDED_BUFFER] < UPLOADS * MAX_RECEIVED
+            sizes[buffer] = wait_until_settled(proxy, 15.0)
+    print({buffer: f"{size / UPLOAD_COUNT / 1e6:.2f} MB each" for buffer, size in sizes.items()})
+    assert sizes[SMALL_BUFFER] < UPLOAD_COUNT * MAX_WITH_SMALL
+    assert sizes[RECOMMENDED_BUFFER] < UPLOAD_COUNT * MAX_WITH_RECOMMENDED
     # The buffer size is the limit: with a larger buffer, the proxy accepts more data.
-    assert found[RECOMMENDED_BUFFER] > 1.15 * found[SMALL_BUFFER]
+    assert sizes[RECOMMENDED_BUFFER] > 1.15 * sizes[SMALL_BUFFER]
 
 
 def test_write_timeout_ends_uploads_of_vanished_clients(hosts: Sequence[LiveNode]) -> None:
@@ -132,7 +132,7 @@ def uploading(
 ) -> Iterator[Process]:
     """Run uploads through a proxy with *statements*, whose receive buffers grow to *buffer* bytes."""
     with proxy.sysctl("net.ipv4.tcp_rmem", f"4096 131072 {buffer}"):
-        serving = start_proxy(proxy, configuration(proxy, *statements))
+        started = start_proxy(proxy, configuration(proxy, *statements))
         uploads = client.popen(python_command(UPLOAD, *arguments), name=f"uploads-{buffer}")
         try:
             wait_until(lambda: "all" in uploads.output(), "all uploads run", process=uploads)
@@ -140,5 +140,5 @@ def uploading(
         finally:
             uploads.stop(60)
             # Squid no longer reads, so it would not detect that the clients have disconnected.
-            serving.process.stop(60)
+            started.process.stop(60)
         wait_until(lambda: received_bytes(proxy) == 0, "the kernel has dropped all data", timeout=MAX_CLOSING_SECONDS)

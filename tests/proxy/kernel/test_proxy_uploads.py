@@ -20,8 +20,8 @@ class Sink(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def do_PUT(self):
         size = remaining = int(self.headers["Content-Length"])
-        while remaining > 0 and (piece := self.rfile.read1(min(remaining, 65536))):
-            remaining -= len(piece)
+        while remaining > 0 and (chunk := self.rfile.read1(min(remaining, 65536))):
+            remaining -= len(chunk)
             time.sleep(0.01)
         answer = str(size - remaining).encode()
         self.send_response(200)

@@ -63,13 +63,13 @@ def origin(testbed: Testbed, require: Callable[..., None]) -> Origin:
     return start_origin(testbed["origin"], {FILE: SIZE})
 
 
-def sockets(node: LiveNode, *expression: str) -> int:
+def socket_count(node: LiveNode, *expression: str) -> int:
     """Return the number of TCP sockets of *node* for *expression* (ss(8)), except listening and TIME-WAIT sockets."""
     listing = node.run(["ss", "-Htan", "exclude", "listening", "exclude", "time-wait", *expression]).stdout
     return len(listing.splitlines())
 
 
-def start(testbed: Testbed, command: Sequence[str], port: int = PORT) -> Process:
+def start_with_two_subflows(testbed: Testbed, command: Sequence[str], port: int = PORT) -> Process:
     process = testbed["client"].popen(command)
     wait_until(lambda: subflows(testbed["client"], port) == 2, "two subflows", process=process)
     return process
@@ -83,14 +83,14 @@ def wait_until_download_continues(client: LiveNode, process: Process) -> None:
     )
 
 
-def tunnel(testbed: Testbed, port: int = PORT) -> list[str]:
+def tunnel_command(testbed: Testbed, port: int = PORT) -> list[str]:
     proxy, origin = (testbed[name].service_address() for name in ("proxy", "origin"))
     return python_command(TUNNEL, proxy, str(port), origin)
 
 
 def test_shipped_configuration_probes_each_subflow_after_a_minute(testbed: Testbed, origin: Origin) -> None:
-    began = time.monotonic()
-    start(testbed, tunnel(testbed, PROXY_PORT), PROXY_PORT)
+    start_time = time.monotonic()
+    start_with_two_subflows(testbed, tunnel_command(testbed, PROXY_PORT), PROXY_PORT)
     timers: list[int] = []
 
     def both_have_timers() -> bool:
@@ -101,46 +101,46 @@ def test_shipped_configuration_probes_each_subflow_after_a_minute(testbed: Testb
         return len(timers) == 2
 
     wait_until(both_have_timers, "both subflows have the timer")
-    elapsed = time.monotonic() - began
+    elapsed = time.monotonic() - start_time
     assert all(60 - elapsed - 2 <= seconds <= 60 for seconds in timers), (timers, elapsed)
 
 
-def download(testbed: Testbed, origin: Origin) -> list[str]:
+def download_command(testbed: Testbed, origin: Origin) -> list[str]:
     proxy = f"http://{testbed['proxy'].service_address()}:{PORT}"
     return curl(origin.url(FILE), proxy, mptcp=True, tunnel=False, options=["-o", "/dev/null"])
 
 
 def test_idle_tunnel_is_closed_only_if_its_client_vanished(testbed: Testbed, origin: Origin) -> None:
     proxy = testbed["proxy"]
-    client = start(testbed, tunnel(testbed))
+    client = start_with_two_subflows(testbed, tunnel_command(testbed))
     before = proxy.mib()[PROBE_COUNTER]
     # The kernel gives up a subflow after two unanswered probes.
     wait_until(
         lambda: proxy.mib()[PROBE_COUNTER] >= before + 8, "the kernel probes both subflows repeatedly", process=client
     )
-    assert sockets(proxy, "dport", "=", ":443") == 1, "the proxy closed the tunnel of an idle client that answers"
-    assert sockets(proxy, "sport", "=", f":{PORT}") == 2
+    assert socket_count(proxy, "dport", "=", ":443") == 1, "the proxy closed the tunnel of an idle client that answers"
+    assert socket_count(proxy, "sport", "=", f":{PORT}") == 2
     with silent(testbed["client"]):
-        wait_until(lambda: sockets(proxy, "dport", "=", ":443") == 0, "the connection to the origin is closed")
-        wait_until(lambda: sockets(proxy, "sport", "=", f":{PORT}") == 0, "the connection to the client is closed")
+        wait_until(lambda: socket_count(proxy, "dport", "=", ":443") == 0, "the connection to the origin is closed")
+        wait_until(lambda: socket_count(proxy, "sport", "=", f":{PORT}") == 0, "the connection to the client is closed")
 
 
 @pytest.mark.nightly
 def test_download_of_a_vanished_client_is_closed(testbed: Testbed, origin: Origin) -> None:
     proxy = testbed["proxy"]
-    process = start(testbed, download(testbed, origin))
+    process = start_with_two_subflows(testbed, download_command(testbed, origin))
     wait_until_download_continues(testbed["client"], process)
-    assert sockets(proxy, "dport", "=", ":80") == 1
+    assert socket_count(proxy, "dport", "=", ":80") == 1
     with silent(testbed["client"]):
         wait_until(
-            lambda: sockets(proxy, "dport", "=", ":80") == 0, "the connection to the origin is closed", timeout=180
+            lambda: socket_count(proxy, "dport", "=", ":80") == 0, "the connection to the origin is closed", timeout=180
         )
 
 
 @pytest.mark.nightly
 def test_download_survives_a_short_silence_of_the_client(testbed: Testbed, origin: Origin) -> None:
     client = testbed["client"]
-    process = start(testbed, download(testbed, origin))
+    process = start_with_two_subflows(testbed, download_command(testbed, origin))
     wait_until_download_continues(client, process)
     with silent(client):
         time.sleep(2)

@@ -30,9 +30,9 @@ class Scene:
         url = self.origin.url(FILE, family=family, port=443 if tunnel else 80)
         # The download takes two seconds, because on a busy machine the second subflow joins late.
         limit = ["--limit-rate", "3M"]
-        got = fetch(self.testbed["client"], url, self.proxy.url(family), mptcp=mptcp, tunnel=tunnel, options=limit)
-        assert (got.status, got.size) == (200, SIZE)
-        assert got.sha256 == self.origin.digests[FILE]
+        download = fetch(self.testbed["client"], url, self.proxy.url(family), mptcp=mptcp, tunnel=tunnel, options=limit)
+        assert (download.status, download.size) == (200, SIZE)
+        assert download.sha256 == self.origin.digests[FILE]
         return {
             f"{name}.{counter.removeprefix('MPTcpExt')}": self.testbed[name].mib()[counter] - before[name][counter]
             for name in nodes

@@ -72,16 +72,16 @@ def test_workers_serve_mptcp_and_use_plain_tcp(
     def increase(name: str, counter: str) -> int:
         return module_testbed[name].mib()[counter] - before[name][counter]
 
-    def joined() -> bool:
+    def has_joined() -> bool:
         """Return whether another download used both paths."""
         nonlocal downloads
         downloads, joins = downloads + 1, increase("proxy", "MPTcpExtMPJoinAckRx")
-        got = fetch(module_testbed["client"], url, proxy.url(), mptcp=True, tunnel=tunnel, options=limit)
-        assert (got.status, got.sha256) == (200, origin.digests["file.bin"])
+        download = fetch(module_testbed["client"], url, proxy.url(), mptcp=True, tunnel=tunnel, options=limit)
+        assert (download.status, download.sha256) == (200, origin.digests["file.bin"])
         return increase("proxy", "MPTcpExtMPJoinAckRx") > joins
 
     for _ in range(5):
-        wait_until(joined, "a download uses both paths", process=proxy.process)
+        wait_until(has_joined, "a download uses both paths", process=proxy.process)
     assert increase("proxy", "MPTcpExtMPCapableSYNRX") == downloads
     assert increase("proxy", "MPTcpExtMPCapableSYNTX") == 0
     assert increase("origin", "MPTcpExtMPCapableSYNRX") == 0

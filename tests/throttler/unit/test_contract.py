@@ -15,7 +15,7 @@ from mptcp_common.netlink import OUR_PORTS
 from mptcp_common.trust import THROTTLER_USER
 from mptcp_console.settings import DEFAULT_SQUID
 from mptcp_portal.settings import CHECK_NAME, ProxySection, read_settings
-from mptcp_portal.squid_socket import HEADER, LINE
+from mptcp_portal.squid_socket import HEADER, SQUID_CONF_LINE
 from mptcp_proxy.error_pages import CHECK_PAGE
 from mptcp_proxy.places import Places, Role
 from mptcp_throttler.config.settings import load_settings
@@ -53,7 +53,7 @@ def squid_header() -> str:
     (added,) = re.findall(r'^request_header_add (\S+) "%>a %>p %>la %>lp" check_page$', text, re.MULTILINE)
     assert f"\nrequest_header_access {added} deny all\n" in text
     assert added.lower().encode() == HEADER
-    assert f"\n{LINE}\n" in text
+    assert f"\n{SQUID_CONF_LINE}\n" in text
     assert re.search(rf"^acl check_name dstdomain -n {re.escape(CHECK_NAME)}$", text, re.MULTILINE)
     return str(added)
 

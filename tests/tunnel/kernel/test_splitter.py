@@ -35,7 +35,7 @@ ADDRESSES: Final = {4: "10.0.0.{}", 6: "fd00::{}"}
 LIGHT, EXPEDITED, NO_ROOM = 300, 46, 1 << 62
 CHECKSUM_COMPLETE = 4
 """BPF_F_TEST_SKB_CHECKSUM_COMPLETE (linux/bpf.h), since Linux 6.17."""
-CB, COPY = 48, 0x4D540000
+CB_OFFSET, COPY_TAG = 48, 0x4D540000
 """Offset of cb in struct __sk_buff (linux/bpf.h), and the tag that marks a copied packet."""
 
 
@@ -91,7 +91,7 @@ class Kernel:
         *has_checksum*: the frame comes from a device that has computed the sum of all its bytes. If this sum is wrong
         after the program, the kernel refuses the frame.
         """
-        out, context = ctypes.create_string_buffer(2048), bytes(CB + 4) + struct.pack("=I", tag) + bytes(12)
+        out, context = ctypes.create_string_buffer(2048), bytes(CB_OFFSET + 4) + struct.pack("=I", tag) + bytes(12)
         run = RunOptions(ctypes.sizeof(RunOptions), frame, ctypes.addressof(out), len(frame), len(out), context)
         run.context_bytes_in, run.repeat = len(context), 1
         run.flags = CHECKSUM_COMPLETE if has_checksum else 0
@@ -149,7 +149,7 @@ def choose_path(
 ) -> int | None:
     """Return the path for a frame at *now*, or None if it is dropped.
 
-    *measured*: when the queue lengths of *paths* were valid.
+    *measured*: the time for which the queue lengths of *paths* are valid.
     """
     size = frame.size
     costs = dict[int, float]()
@@ -223,7 +223,9 @@ def check_one_packet(
     before = Queues(random.choice([0, 7, 0xFFFE, 0xFFFF, 0x1FFFF]), now, next_free)
     kernel.set_queues(before)
     start = time.monotonic_ns()
-    result, out = kernel.run(SPLITTER, frame.packed(inside), 0 if frame.is_copy_of is None else COPY | frame.is_copy_of)
+    result, out = kernel.run(
+        SPLITTER, frame.packed(inside), 0 if frame.is_copy_of is None else COPY_TAG | frame.is_copy_of
+    )
     end = time.monotonic_ns()
     after = kernel.read_queues()
     times = [start + (end - start) * part // 16 for part in range(17)]
@@ -273,9 +275,9 @@ def test_bytes_follow_the_weights_after_a_path_was_dead(
             assert kernel.run(SPLITTER, Frame(size).packed(inside))[0] == REDIRECTED
             total += size
             sent = [each.sent_bytes - old for each, old in zip(kernel.programs.counters(0), before, strict=True)]
-            weight_of_alive = sum(weights[index] for index in alive)
+            alive_weight = sum(weights[index] for index in alive)
             for index in range(len(weights)):
-                expected = total * weights[index] / weight_of_alive if index in alive else 0
+                expected = total * weights[index] / alive_weight if index in alive else 0
                 assert abs(sent[index] - expected) <= 2 * 1500 * len(weights)
 
 

@@ -102,7 +102,7 @@ class Site:
         return int(node.run(["cat", QUEUES]).stdout.split()[7])
 
     @contextmanager
-    def numbers(self, node: LiveNode) -> Iterator[set[int]]:
+    def sequence_numbers(self, node: LiveNode) -> Iterator[set[int]]:
         """Collect the sequence numbers of the packets that arrive on the paths until the block ends."""
         found = set[int]()
         with node.entered():
@@ -117,8 +117,8 @@ class Site:
                 while True:
                     data, (_, _, kind, *_) = tap.recvfrom(2048)
                     if kind == socket.PACKET_HOST and len(data) > 400:
-                        at = 4 if data[0] >> 4 == 4 else 2
-                        found.add(int.from_bytes(data[at : at + 2], "big"))
+                        offset = 4 if data[0] >> 4 == 4 else 2
+                        found.add(int.from_bytes(data[offset : offset + 2], "big"))
 
     def alive(self, node: LiveNode) -> list[bool]:
         return [each["alive"] for each in self.paths(node)]
@@ -341,13 +341,13 @@ def test_proxy_follows_a_changed_gateway(site: Site) -> None:
         site.relay.run(["sysctl", "-q", "net.ipv4.conf.u1.arp_ignore=8"])
         site.proxy.run(["ip", "neigh", "flush", "to", "10.93.1.1"])
 
-        def both_carry() -> bool:
+        def both_paths_carry() -> bool:
             before = [each["packets_sent"] for each in site.paths(site.proxy)]
             arrived = site.exchange(200)
             after = [each["packets_sent"] for each in site.paths(site.proxy)]
             return arrived >= 195 and min(map(sub, after, before)) > 20
 
-        wait_until(both_carry, "packets use the new gateway", timeout=30)
+        wait_until(both_paths_carry, "packets use the new gateway", timeout=30)
         site.proxy.run(["ip", "route", "del", "10.93.1.1", "via", "10.93.1.9", "dev", "u1"])
         for node, neighbour in ((site.proxy, "10.93.1.9"), (site.relay, "10.93.1.2")):
             node.run(["ip", "neigh", "del", neighbour, "dev", "u1"])
@@ -373,18 +373,18 @@ def bare_ip_link(site: Site) -> Iterator[None]:
         site.relay.run(["ip", "route", "add", PEER, "via", "10.93.1.2", "dev", "u1", "table", "101"])
         site.relay.run(["ip", "rule", "add", "from", "10.93.1.1", "lookup", "101"])
         scope.callback(site.relay.run, ["ip", "rule", "del", "from", "10.93.1.1", "lookup", "101"])
-        pipe_ended, end_pipe = os.pipe()
-        scope.callback(os.close, pipe_ended)
+        pipe_reader, pipe_writer = os.pipe()
+        scope.callback(os.close, pipe_reader)
 
         def carry() -> None:
-            while pipe_ended not in (readable := select.select([*files, pipe_ended], [], [])[0]):
+            while pipe_reader not in (readable := select.select([*files, pipe_reader], [], [])[0]):
                 for each in readable:
                     os.write(files[1 - files.index(each)], os.read(each, 2048))
 
         thread = threading.Thread(target=carry)
         thread.start()
         scope.callback(thread.join)
-        scope.callback(os.close, end_pipe)
+        scope.callback(os.close, pipe_writer)
         yield
 
 
@@ -416,7 +416,7 @@ def test_proxy_follows_a_relay_to_the_other_ip_version(site: Site) -> None:
                 wait_until(lambda: site.exchange(20) == 20, "the programs reach each other")
                 before = [each["packets_sent"] for each in site.paths(site.proxy)]
                 queued = site.queued_packets(site.proxy)
-                with site.numbers(site.proxy) as numbers:
+                with site.sequence_numbers(site.proxy) as numbers:
                     assert site.exchange(200) >= 195
                 assert site.queued_packets(site.proxy) >= queued + 195, "the resequencer received them"
                 assert len(numbers) >= 150
@@ -434,9 +434,9 @@ def test_old_queued_probes_are_not_answered(site: Site) -> None:
     then."""
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site) as (_, proxy):
         with site.proxy.entered(), closing(Receiver("u0")) as tap:
-            while not (waited := tap.read(1)):
+            while not (probes := tap.read(1)):
                 site.exchange(20)
-            payload = waited[0].payload
+            payload = probes[0].payload
         with site.relay.entered():
             copier = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with copier:
@@ -458,24 +458,24 @@ def test_old_queued_probes_are_not_answered(site: Site) -> None:
 
 @pytest.mark.parametrize("class_id", [0, 0x4D500001, 0x80010001, 0xFFFFFFFE])
 def test_sent_messages_keep_their_class_and_are_not_received(site: Site, class_id: int) -> None:
-    with site.relay.entered(), closing(Sender("u0")) as sender, closing(Receiver("u0")) as own:
+    with site.relay.entered(), closing(Sender("u0")) as sender, closing(Receiver("u0")) as relay_tap:
         with site.proxy.entered(), closing(Receiver("u0")) as receiver:
-            to = UdpEnds(End(ip_address("10.93.0.1"), 4000), End(ip_address("10.93.0.2"), 4000))
-            for classed in (class_id, class_id, 0):
-                sender.send(to, b"\xf4\x02" + classed.to_bytes(4, "big"), classed)
+            ends = UdpEnds(End(ip_address("10.93.0.1"), 4000), End(ip_address("10.93.0.2"), 4000))
+            for sent_class in (class_id, class_id, 0):
+                sender.send(ends, b"\xf4\x02" + sent_class.to_bytes(4, "big"), sent_class)
             tap = select.poll()
             arrived = list[bytes]()
             tap.register(receiver, select.POLLIN)
             while len(arrived) < 3 and tap.poll(5000):
                 arrived += [each.payload[2:] for each in receiver.read(9)]
         assert arrived == [each.to_bytes(4, "big") for each in (class_id, class_id, 0)]
-        assert own.read(9) == []
+        assert relay_tap.read(9) == []
 
 
 def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
     """Send messages with a wrong key, copies from another address, copies with a victim's address, and random bytes."""
     victim, attacker = End(ip_address("10.93.0.77"), 99), ("10.93.0.1", 6666)
-    to = End(ip_address(PEER), PORT)
+    proxy_end = End(ip_address(PEER), PORT)
     with site.proxy.running([sys.executable, "-I", "-c", ECHO]), connected_daemons(site):
         before = [each["remote"] for each in site.paths(site.proxy)]
         site.relay.run(["ip", "addr", "add", f"{victim.address}/24", "dev", "u0"])
@@ -491,16 +491,16 @@ def test_forged_and_repeated_messages_change_no_address(site: Site) -> None:
             copied = 0
             while copied < 100:
                 site.exchange(20)
-                waited = tap.read(64)
-                stamps = [each.received_at for each in waited]
+                probes = tap.read(64)
+                stamps = [each.received_at for each in probes]
                 assert stamps == sorted(set(stamps)), (
                     "the time stamps show when the messages arrived, not when they were read"
                 )
-                for _, payload, _ in waited:
+                for _, payload, _ in probes:
                     copied += 1
                     for _ in range(3):
                         copier.sendto(payload, (PEER, PORT))
-                        spoofer.sendto(packet_of(UdpEnds(victim, to), payload), (PEER, 0))
+                        spoofer.sendto(packet_of(UdpEnds(victim, proxy_end), payload), (PEER, 0))
                     for each in sockets:
                         sent[each] += 3 * len(payload)
             for number in range(2000):
@@ -556,16 +556,16 @@ def test_wireguard_download_survives_the_loss_of_a_path(site: Site) -> None:
         server = scope.enter_context(listener.accept()[0])
         server_thread = threading.Thread(target=server.sendall, args=[sent])
         server_thread.start()
-        received = read(client, len(sent) // 3)
+        received = receive(client, len(sent) // 3)
         with site.proxy.link_down("u1"):
-            received += read(client, len(sent) // 3)
-        received += read(client, len(sent) - len(received))
+            received += receive(client, len(sent) // 3)
+        received += receive(client, len(sent) - len(received))
         server_thread.join()
         assert received == sent
         assert min(each["packets_sent"] for each in site.paths(site.proxy)) > 100
 
 
-def read(client: socket.socket, minimum: int) -> bytes:
+def receive(client: socket.socket, minimum: int) -> bytes:
     found = b""
     while len(found) < minimum:
         found += client.recv(1 << 16)
@@ -603,15 +603,15 @@ def split(site: Site, line: str) -> Iterator[tuple[socket.socket, socket.socket]
     Yields the sockets of the programs at the relay and the proxy.
     """
     site.split = line
-    with daemons(site), program(site.relay) as here, program(site.proxy) as there:
+    with daemons(site), program(site.relay) as relay_program, program(site.proxy) as proxy_program:
 
-        def reached() -> bool:
-            here.sendto(b"?", (PEER, PORT))
-            return bool(receive_packets(there, 1))
+        def is_reached() -> bool:
+            relay_program.sendto(b"?", (PEER, PORT))
+            return bool(receive_packets(proxy_program, 1))
 
-        wait_until(reached, "the programs reach each other")
-        receive_packets(there, 100)  # discard copies
-        yield here, there
+        wait_until(is_reached, "the programs reach each other")
+        receive_packets(proxy_program, 100)  # discard copies
+        yield relay_program, proxy_program
 
 
 def test_gso_bundles_are_split_over_both_paths(site: Site) -> None:
@@ -619,25 +619,25 @@ def test_gso_bundles_are_split_over_both_paths(site: Site) -> None:
     for number in range(2):
         site.relay.run(["ethtool", "-K", f"u{number}", "tx", "off"])
     packets = [number.to_bytes(4, "big") * 250 for number in range(400)]
-    with split(site, "mode: rate") as (here, there):
+    with split(site, "mode: rate") as (relay_program, proxy_program):
         before = sent_packets(site)
-        here.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, len(packets[0]))
+        relay_program.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, len(packets[0]))
         for start in range(0, len(packets), 40):
-            here.sendto(b"".join(packets[start : start + 40]), (PEER, PORT))
-            assert receive_packets(there, 40) == packets[start : start + 40], "all packets arrive in order"
+            relay_program.sendto(b"".join(packets[start : start + 40]), (PEER, PORT))
+            assert receive_packets(proxy_program, 40) == packets[start : start + 40], "all packets arrive in order"
         wait_until(lambda: min(map(sub, sent_packets(site), before)) > 100, "both paths carry packets, not bundles")
-        here.sendto(b"light", (PEER, PORT))
-        assert receive_packets(there, 2) == [b"light"], "the packet arrives once"
+        relay_program.sendto(b"light", (PEER, PORT))
+        assert receive_packets(proxy_program, 2) == [b"light"], "the packet arrives once"
 
 
 def test_small_and_expedited_packets_are_duplicated(site: Site) -> None:
-    with split(site, "duplicate: true") as (here, there):
+    with split(site, "duplicate: true") as (relay_program, proxy_program):
         for size, service, copies in ((100, 0, 2), (1000, 0, 1), (1000, 0xB8, 2)):
             before = sent_packets(site)
-            here.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, service)
+            relay_program.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, service)
             packets = [number.to_bytes(4, "big") * (size // 4) for number in range(50)]
             for packet in packets:
-                here.sendto(packet, (PEER, PORT))
-            assert sorted(receive_packets(there, 50 * copies)) == sorted(packets * copies)
+                relay_program.sendto(packet, (PEER, PORT))
+            assert sorted(receive_packets(proxy_program, 50 * copies)) == sorted(packets * copies)
             if copies == 2:
                 wait_until(lambda: min(map(sub, sent_packets(site), before)) >= 50, "each path carries a copy")  # noqa: B023

@@ -35,12 +35,12 @@ import socket, threading, time
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 server.bind(("0.0.0.0", {live.PORT}))
 
-def flood(to):
+def flood(address):
     next_time = time.monotonic()
     while True:
         next_time += 0.001
         time.sleep(max(0.0, next_time - time.monotonic()))
-        server.sendto(bytes(972), to)
+        server.sendto(bytes(972), address)
 
 while True:
     data, address = server.recvfrom(2048)

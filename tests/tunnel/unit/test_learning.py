@@ -20,9 +20,9 @@ class Link:
         self.rate, self.delay = rate, delay
         self.estimator = PathEstimator()
         self.now, self.queued, self.delivered, self.dispatched = SECOND, 0.0, 0.0, 0.0
-        self.lost = 0.0
+        self.loss = 0.0
         """Share of the sent bytes that are lost before they reach the queue."""
-        self.others = 0.0
+        self.other_load = 0.0
         """Load of other senders on the path, bits/s."""
         self.jitter = jitter
         """Maximum additional delay of a message, nanoseconds. The path keeps the order of its packets."""
@@ -35,10 +35,11 @@ class Link:
         for _ in range(round(seconds * SECOND / STEP)):
             self.now += STEP
             self.dispatched += load * self.estimator.rate * STEP / SECOND / 8
-            self.queued += (1 - self.lost) * load * self.estimator.rate * STEP / SECOND + self.others * STEP / SECOND
+            accepted = (1 - self.loss) * load * self.estimator.rate
+            self.queued += (accepted + self.other_load) * STEP / SECOND
             carried = min(self.queued, self.rate * STEP / SECOND)
             self.queued = min(self.queued - carried, 0.05 * self.rate)
-            self.delivered += carried / 8 * (1 - self.others / (self.others + load * self.estimator.rate + 1))
+            self.delivered += carried / 8 * (1 - self.other_load / (self.other_load + load * self.estimator.rate + 1))
             arrived = self.now + self.delay + round(self.queued / self.rate * SECOND + self._jitter(load))
             sample = Sample(
                 arrived + self.delay, self.now, arrived, arrived, round(self.delivered), round(self.dispatched)
@@ -51,7 +52,7 @@ class Link:
     def _jitter(self, load: float) -> float:
         """Draw a message's additional delay. A packet cannot overtake the packets sent shortly before it."""
         packets = max(1, round(load * min(self.estimator.rate, self.rate) / 12_000 * self.jitter / SECOND))
-        return max(self._draw.uniform(0, self.jitter) - before * self.jitter / packets for before in range(packets))
+        return max(self._draw.uniform(0, self.jitter) - number * self.jitter / packets for number in range(packets))
 
 
 @pytest.mark.parametrize("rate", [1e6, 5e6, 10e6, 30e6, 100e6])
@@ -118,7 +119,7 @@ def test_queue_of_other_traffic_does_not_lower_an_unused_rate() -> None:
     """Defect: the queue remained for a moment after the end of a download, and the rate fell to the minimum."""
     link = Link(10e6)
     link.run(5)
-    link.others = 9.9e6
+    link.other_load = 9.9e6
     link.run(20, load=0.02)
     assert link.estimator.rate > 5e6
 
@@ -128,7 +129,7 @@ def test_estimator_reports_the_share_of_lost_bytes() -> None:
     assert link.estimator.loss is None, "nothing was sent"
     link.run(12, load=0.5)
     assert link.estimator.loss == pytest.approx(0, abs=0.005)
-    link.lost = 0.1
+    link.loss = 0.1
     link.run(12, load=0.5)
     assert link.estimator.loss == pytest.approx(0.1, abs=0.01)
     link.run(12, load=0)
@@ -191,6 +192,6 @@ def test_loss_adds_a_delay_cost_to_a_path() -> None:
     link = Link(10e6)
     link.run(5)
     assert link.estimator.loss_cost == 0
-    link.lost = 0.02
+    link.loss = 0.02
     link.run(15)
     assert link.estimator.loss_cost == pytest.approx(20_000_000, rel=0.3)

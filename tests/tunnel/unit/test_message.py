@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mptcp_tunnel.message import MAX_SIZE, SIZE, VERSION, Key, Kind, Message, pack, parse, sender_of
 from mptcp_tunnel.model import MAGIC
 
-KEY, OTHER = Key(b"k" * 32), Key(b"o" * 32)
+KEY, OTHER_KEY = Key(b"k" * 32), Key(b"o" * 32)
 _64 = st.integers(0, 2**64 - 1)
 MESSAGES = st.builds(
     Message,
@@ -31,14 +31,14 @@ def test_packed_message_is_parsed_again(message: Message, size: int) -> None:
     assert payload[0] == MAGIC
     assert sender_of(payload) == KEY.identifier
     assert parse(payload, KEY) == message
-    assert parse(payload, OTHER) is None
+    assert parse(payload, OTHER_KEY) is None
 
 
 @given(MESSAGES, st.data())
 def test_message_with_a_changed_byte_is_rejected(message: Message, data: st.DataObject) -> None:
     payload = bytearray(pack(message, KEY))
-    at = data.draw(st.integers(0, len(payload) - 1))
-    payload[at] ^= data.draw(st.integers(1, 255))
+    index = data.draw(st.integers(0, len(payload) - 1))
+    payload[index] ^= data.draw(st.integers(1, 255))
     changed = bytes(payload)
     assert sender_of(changed) is None or parse(changed, KEY) is None
 
@@ -67,4 +67,4 @@ def test_arbitrary_bytes_are_parsed_or_rejected(payload: bytes) -> None:
 
 def test_message_does_not_contain_the_key() -> None:
     assert b"k" * 8 not in pack(Message(Kind.PROBE, 0, 1, 1, 0, 0, 0, 0), KEY)
-    assert KEY.identifier != OTHER.identifier
+    assert KEY.identifier != OTHER_KEY.identifier

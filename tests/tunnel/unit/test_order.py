@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -50,22 +50,19 @@ class Order:
 
     def accept(self, number: int, path: int, now: int, packet: int | None = None) -> None:
         packet = number if packet is None else packet
-        times = ctypes.c_uint64(now)
+        arrival = ctypes.c_uint64(now)
         self._library.order_accept(
             self._order,
             ctypes.c_uint16(1 + (number - 1) % 65_535),
             path,
             ctypes.c_uint32(packet),
-            times,
+            arrival,
             self._callback,
             None,
         )
 
     def expire(self, now: int) -> int:
         return int(self._library.order_expire(self._order, ctypes.c_uint64(now), self._callback, None))
-
-
-Make = Callable[[], Order]
 
 
 @pytest.fixture
@@ -147,9 +144,9 @@ def arrivals(draw: st.DrawFn) -> tuple[list[tuple[int, int, int]], bool]:
 
 @given(arrivals())
 def test_each_packet_is_released_once_and_in_order_without_loss(
-    library: ctypes.CDLL, drawn: tuple[Sequence[tuple[int, int, int]], bool]
+    library: ctypes.CDLL, packets_and_loss: tuple[Sequence[tuple[int, int, int]], bool]
 ) -> None:
-    arrived, lossy = drawn
+    arrived, lossy = packets_and_loss
     order = Order(library)
     held_since: dict[int, int] = {}
     # Each path has carried a packet before, so that all paths are known.

@@ -54,9 +54,9 @@ def damaged_packets() -> Iterator[bytes]:
         if packet[0] >> 4 == 4:
             packet[2:4] = packet[4:6] = len(packet).to_bytes(2, "big")
             yield b"\x40" + bytes(packet[1:])  # a header length that is too short
-        for at in range(48):
+        for offset in range(48):
             for value in (0, 1, 0x20, 0x41, 0x46, 0x50, 0x60, 0xFF):
-                yield bytes(packet[:at] + bytes([value]) + packet[at + 1 :])
+                yield bytes(packet[:offset] + bytes([value]) + packet[offset + 1 :])
         yield from (bytes(packet[:size]) for size in range(len(packet)))
         yield bytes(packet) + b"more"
 

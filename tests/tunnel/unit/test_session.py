@@ -26,7 +26,7 @@ class Ends:
         self.relay = Session(Kind.PROBE, [PROXY], b"r" * 16)
         self.proxy = Session(Kind.ANSWER, [None], b"p" * 16)
         self.now = 10 * SECOND
-        self.ahead = 5000 * SECOND
+        self.clock_lead = 5000 * SECOND
         """Nanoseconds by which the proxy's clock is ahead."""
 
     def probe(self) -> Message:
@@ -34,12 +34,12 @@ class Ends:
         ((_, message),) = self.relay.due_probes(self.now)
         return message
 
-    def at_proxy(self, message: Message, source: End, after: int = 20 * MS) -> tuple[Message | None, bool]:
-        return self.proxy.receive(message, source, self.now + self.ahead + after)
+    def receive_at_proxy(self, message: Message, source: End, after: int = 20 * MS) -> tuple[Message | None, bool]:
+        return self.proxy.receive(message, source, self.now + self.clock_lead + after)
 
     def exchange(self, source: End = RELAY) -> bool:
         """Send a probe and its answer. Return whether the proxy changed its address for the path."""
-        answer, address_changed = self.at_proxy(self.probe(), source)
+        answer, address_changed = self.receive_at_proxy(self.probe(), source)
         assert answer is not None
         assert self.relay.receive(answer, PROXY, self.now + 50 * MS) == (None, False)
         return address_changed
@@ -53,7 +53,7 @@ def test_second_probe_proves_the_address() -> None:
     assert ends.proxy.paths[0].remote == RELAY
     assert not ends.exchange()
     assert ends.relay.alive(ends.now + 50 * MS) == [True]
-    assert ends.proxy.alive(ends.now + ends.ahead + 20 * MS) == [True]
+    assert ends.proxy.alive(ends.now + ends.clock_lead + 20 * MS) == [True]
     assert ends.relay.alive(ends.now + 5 * SECOND) == [False]
 
 
@@ -73,28 +73,28 @@ def test_replayed_probes_change_no_address() -> None:
     for _ in range(20):
         probe = ends.probe()
         for source in (ATTACKER, VICTIM):
-            answer, address_changed = ends.at_proxy(probe, source, 10 * MS)  # before the original
+            answer, address_changed = ends.receive_at_proxy(probe, source, 10 * MS)  # before the original
             assert not address_changed
             assert answer is not None  # the answer is no larger than the probe, and useless without the key
-        answer, address_changed = ends.at_proxy(probe, RELAY)
+        answer, address_changed = ends.receive_at_proxy(probe, RELAY)
         assert not address_changed
         assert answer is not None
         ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
-        assert ends.at_proxy(probe, RELAY) == (None, False), "a second copy is ignored"
+        assert ends.receive_at_proxy(probe, RELAY) == (None, False), "a second copy is ignored"
         assert ends.proxy.paths[0].remote == RELAY
 
 
 def test_restarted_proxy_rejects_old_probes() -> None:
     ends = Ends()
-    old = []
+    old_probes = []
     for _ in range(5):
-        old.append(ends.probe())
-        answer, _ = ends.at_proxy(old[-1], RELAY)
+        old_probes.append(ends.probe())
+        answer, _ = ends.receive_at_proxy(old_probes[-1], RELAY)
         assert answer is not None
         ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
     ends.proxy = Session(Kind.ANSWER, [None], b"q" * 16)
-    for each in old:
-        assert ends.at_proxy(each, ATTACKER)[1] is False
+    for each in old_probes:
+        assert ends.receive_at_proxy(each, ATTACKER)[1] is False
     assert ends.proxy.paths[0].remote is None
     assert [ends.exchange() for _ in range(2)] == [False, True]
 
@@ -103,7 +103,7 @@ def test_messages_of_its_own_kind_or_on_unknown_paths_are_ignored() -> None:
     ends = Ends()
     probe = ends.probe()
     assert ends.relay.receive(probe, PROXY, ends.now) == (None, False)
-    assert ends.at_proxy(probe._replace(path=1), RELAY) == (None, False)
+    assert ends.receive_at_proxy(probe._replace(path=1), RELAY) == (None, False)
 
 
 def test_busy_tunnel_is_probed_more_often() -> None:
@@ -136,8 +136,8 @@ class TwoPaths:
     def __init__(self) -> None:
         self.relay = Session(Kind.PROBE, [PROXY] * 2, b"r" * 16)
         self.proxy = Session(Kind.ANSWER, [None] * 2, b"p" * 16)
-        self.now, self.ahead = 10_000 * SECOND, -3 * SECOND
-        """The time of the relay's clock, and how far the proxy's clock is ahead of it, in nanoseconds."""
+        self.now, self.clock_lead = 10_000 * SECOND, -3 * SECOND
+        """The time of the relay's clock, and how far the proxy's clock is ahead, in nanoseconds."""
         self.dead: set[int] = set()
 
     def exchange(self) -> None:
@@ -146,14 +146,14 @@ class TwoPaths:
             to_proxy, to_relay = ((10, 20), (40, 90))[index]
             if index not in self.dead:
                 answer, _ = self.proxy.receive(
-                    probe, RELAY._replace(port=index + 1), self.now + self.ahead + to_proxy * MS
+                    probe, RELAY._replace(port=index + 1), self.now + self.clock_lead + to_proxy * MS
                 )
                 assert answer is not None
                 self.relay.receive(answer, PROXY, self.now + (to_proxy + to_relay) * MS)
 
     def differences(self) -> list[int]:
         """Return the differences between the paths' delays in both directions, and the patience at both ends, in ms."""
-        relay_time, proxy_time = self.now + 200 * MS, self.now + self.ahead + 200 * MS
+        relay_time, proxy_time = self.now + 200 * MS, self.now + self.clock_lead + 200 * MS
         found = [*self.relay.delays(relay_time), *self.proxy.delays(proxy_time), self.relay.patience(relay_time)]
         return [each // MS for each in (*found, self.proxy.patience(proxy_time))]
 
@@ -217,10 +217,10 @@ def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
         paths.exchange()
     if host == "relay":
         paths.relay = Session(Kind.PROBE, [PROXY] * 2, b"s" * 16)
-        paths.now, paths.ahead = 40 * SECOND, paths.now + paths.ahead - 40 * SECOND
+        paths.now, paths.clock_lead = 40 * SECOND, paths.now + paths.clock_lead - 40 * SECOND
     else:
         paths.proxy = Session(Kind.ANSWER, [None] * 2, b"q" * 16)
-        paths.ahead = 40 * SECOND - paths.now
+        paths.clock_lead = 40 * SECOND - paths.now
     for _ in range(40):
         for dead in ({1}, set[int]()):  # A message may be the first after the start, or one of many
             paths.dead = dead
@@ -230,7 +230,7 @@ def test_delays_are_measured_again_after_a_restart_of_a_host(host: str) -> None:
     queues = [path.estimator.queue for each in (paths.relay, paths.proxy) for path in each.paths]
     assert queues == [0, 0, 0, 0]
     assert paths.relay.alive(paths.now + 200 * MS) == [True, True]
-    assert paths.proxy.alive(paths.now + paths.ahead + 200 * MS) == [True, True]
+    assert paths.proxy.alive(paths.now + paths.clock_lead + 200 * MS) == [True, True]
 
 
 def test_true_address_is_proven_despite_copied_probes() -> None:
@@ -242,11 +242,11 @@ def test_true_address_is_proven_despite_copied_probes() -> None:
         (RELAY._replace(port=port), is_second) for port in (40002, 40003) for is_second in (False, True)
     ):
         probe = ends.probe()
-        answer, address_changed = ends.at_proxy(probe, other)
+        answer, address_changed = ends.receive_at_proxy(probe, other)
         assert answer is not None
         assert address_changed is is_second, "the second probe proves the new address"
         ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
-        copies = [ends.at_proxy(probe, ATTACKER._replace(port=port), 25 * MS) for port in range(1, 1000)]
+        copies = [ends.receive_at_proxy(probe, ATTACKER._replace(port=port), 25 * MS) for port in range(1, 1000)]
         assert not any(changed for _, changed in copies)
         assert sum(copied is not None for copied, _ in copies) <= MAX_UNPROVEN_ANSWERS, (
             "a victim gets at most this number of answers"
@@ -262,11 +262,11 @@ def test_size_search_does_not_change_the_delay_of_a_path() -> None:
         ends.now += PROBE_INTERVAL
         sent = [(message, SIZE, 0) for _, message in ends.relay.due_probes(ends.now)]
         sent += [(message, size, 12) for _, message, size in ends.relay.size_probes(ends.now)]
-        for message, size, longer in sent:
+        for message, size, additional_ms in sent:
             if size + 28 <= 1440:
-                answer, _ = ends.at_proxy(message, RELAY, (20 + longer) * MS)
+                answer, _ = ends.receive_at_proxy(message, RELAY, (20 + additional_ms) * MS)
                 assert answer is not None
-                ends.relay.receive(answer, PROXY, ends.now + (50 + 2 * longer) * MS)
+                ends.relay.receive(answer, PROXY, ends.now + (50 + 2 * additional_ms) * MS)
         assert ends.proxy.paths[0].estimator.queue == 0, (
             "the large messages do not count as a queue in the reverse direction either"
         )
@@ -279,7 +279,7 @@ def test_late_reading_of_a_message_does_not_count_as_a_queue() -> None:
     for _ in range(3):
         ends.exchange()
     probe = ends.probe()
-    received_at = ends.now + ends.ahead + 20 * MS
+    received_at = ends.now + ends.clock_lead + 20 * MS
     answer, _ = ends.proxy.receive(probe, RELAY, received_at + 40 * MS, received_at)
     assert answer is not None
     ends.relay.receive(answer, PROXY, ends.now + 150 * MS, ends.now + 90 * MS)
@@ -292,14 +292,14 @@ def test_late_reading_of_a_message_does_not_count_as_a_queue() -> None:
 @pytest.mark.parametrize("host", ["relay", "proxy"])
 def test_longer_route_does_not_count_as_a_queue(host: str) -> None:
     """Defect: after a change of uplink or address, the additional delay counted as a queue for 30 s."""
-    ends, longer = Ends(), 70
+    ends, additional_ms = Ends(), 70
     for _ in range(3):
         ends.exchange()
     ends.relay.restart(0)
     for _ in range(3):
-        answer, _ = ends.at_proxy(ends.probe(), RELAY._replace(port=40002), (20 + longer) * MS)
+        answer, _ = ends.receive_at_proxy(ends.probe(), RELAY._replace(port=40002), (20 + additional_ms) * MS)
         assert answer is not None
-        ends.relay.receive(answer, PROXY, ends.now + (50 + 2 * longer) * MS)
+        ends.relay.receive(answer, PROXY, ends.now + (50 + 2 * additional_ms) * MS)
     assert ends.proxy.paths[0].remote == RELAY._replace(port=40002)
     assert (ends.relay if host == "relay" else ends.proxy).paths[0].estimator.queue == 0
 
@@ -332,8 +332,8 @@ def test_no_replay_changes_the_address_of_the_path(copies: list[tuple[int, End, 
     for index, source, after in copies:
         probe = ends.probe()
         sent = [*sent[-9:], probe]
-        ends.at_proxy(sent[min(index, len(sent) - 1)], source, after * MS // 4)
-        answer, _ = ends.at_proxy(probe, RELAY)
+        ends.receive_at_proxy(sent[min(index, len(sent) - 1)], source, after * MS // 4)
+        answer, _ = ends.receive_at_proxy(probe, RELAY)
         if answer is not None:
             ends.relay.receive(answer, PROXY, ends.now + 50 * MS)
         assert ends.proxy.paths[0].remote == RELAY

@@ -13,16 +13,16 @@ from mptcp_tunnel.sizes import SEARCH_INTERVAL, SIZES, SizeSearch
 STEP = SECOND // 20
 
 
-def search(sizes: SizeSearch, limit: int, now: int, lost: float = 0.0) -> int:
+def search(sizes: SizeSearch, limit: int, now: int, loss: float = 0.0) -> int:
     """Search once on a path that carries packets of up to *limit* bytes. Return how many bytes were sent."""
-    rng, sent, waiting = random.Random(1), 0, list[int]()
+    rng, sent, probe_times = random.Random(1), 0, list[int]()
     for _ in range(200):
         now += STEP
-        for each in waiting:
+        for each in probe_times:
             assert sizes.process_answer(each)
         size = sizes.next_size(now)
         sent += size or 0
-        waiting = [now] if size is not None and size <= limit and rng.random() >= lost else []
+        probe_times = [now] if size is not None and size <= limit and rng.random() >= loss else []
     return sent
 
 
@@ -45,7 +45,7 @@ def test_search_finds_a_reduced_size_and_ignores_a_dead_path() -> None:
 
 def test_search_finds_the_size_despite_loss() -> None:
     sizes = SizeSearch()
-    search(sizes, 1500, SECOND, lost=0.2)
+    search(sizes, 1500, SECOND, loss=0.2)
     assert sizes.largest == 1500
 
 

@@ -51,16 +51,16 @@ def answer(daemon: Daemon, client: socket.socket) -> Any:
     while True:
         daemon.run_once()
         try:
-            piece = client.recv(1 << 20)
+            chunk = client.recv(1 << 20)
         except BlockingIOError:
             continue
-        if not piece:
+        if not chunk:
             return json.loads(received)
-        received += piece
+        received += chunk
 
 
 @pytest.mark.parametrize(
-    ("pieces", "applied"),
+    ("chunks", "applied"),
     [
         ([], []),
         ([b'{"classes": {"7": [1, 2]}}\n'], [{"7": [1, 2]}]),
@@ -74,16 +74,16 @@ def answer(daemon: Daemon, client: socket.socket) -> Any:
     ],
 )
 def test_requested_classes_are_applied_before_the_answer(
-    tmp_path: Path, pieces: list[bytes], applied: list[Any]
+    tmp_path: Path, chunks: list[bytes], applied: list[Any]
 ) -> None:
     path = tmp_path / "run" / "socket"
     daemon = Daemon(path)
     with connected(path) as client:
-        for piece in pieces:
+        for chunk in chunks:
             sent = 0
-            while sent < len(piece):
+            while sent < len(chunk):
                 try:
-                    sent += client.send(piece[sent:])
+                    sent += client.send(chunk[sent:])
                 except BlockingIOError:
                     pass
                 except BrokenPipeError:
@@ -125,8 +125,8 @@ def test_slow_request_is_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(time, "monotonic", lambda: now)
     daemon = Daemon(tmp_path / "socket")
     with connected(tmp_path / "socket") as client:
-        for piece in (b'{"clas', b'ses"', b": {}", b"}\n"):
-            client.send(piece)
+        for chunk in (b'{"clas', b'ses"', b": {}", b"}\n"):
+            client.send(chunk)
             for _ in range(3):
                 daemon.run_once()
             now += 0.9 * REQUEST_SECONDS

@@ -28,7 +28,7 @@ async function answer(url, options) {
   }
   if (response.status === 401) {
     location.assign("/login");
-    throw new Error("the token is needed again");
+    throw new Error("the login has expired");
   }
   let document;
   try {
@@ -40,30 +40,30 @@ async function answer(url, options) {
   return document;
 }
 
-/** Minimum milliseconds between the starts of two runs that events cause. */
+/** Minimum milliseconds between the starts of two runs that are caused by events. */
 const MIN_INTERVAL_MS = 1_000;
 
 /**
- * Repeats *work* while *wanted* returns true: *seconds* after the last run ended, or earlier after an event. Two runs
- * never overlap. It pauses while the page is hidden, and continues at once when the page is visible again.
+ * Repeats *work* while *isActive* returns true: *seconds* after the end of the last run, or earlier after an event. Two
+ * runs never overlap. It pauses while the page is hidden, and continues immediately when the page is visible again.
  */
-export class Repeated {
+export class Poller {
   #timer = 0;
   #isRunning = false;
   #runAgain = false;
   #lastStart = -Infinity;
-  #soonTimer = 0;
+  #eventTimer = 0;
   /** Whether a run was skipped while the page was hidden. */
   #isDue = false;
 
   /**
-   * @param {() => Promise<void>} work @param {number} seconds @param {() => boolean} wanted
+   * @param {() => Promise<void>} work @param {number} seconds @param {() => boolean} isActive
    * @param {Pick<Document, "hidden"|"addEventListener">} page
    */
-  constructor(work, seconds, wanted, page = document) {
+  constructor(work, seconds, isActive, page = document) {
     this.work = work;
     this.seconds = seconds;
-    this.wanted = wanted;
+    this.isActive = isActive;
     this.page = page;
     page.addEventListener("visibilitychange", () => {
       if (!page.hidden && this.#isDue) this.#runIfVisible();
@@ -71,7 +71,7 @@ export class Repeated {
   }
 
   /** Run now, and then repeatedly. */
-  async now() {
+  async runNow() {
     clearTimeout(this.#timer);
     this.#isDue = false;
     if (this.#isRunning) {
@@ -91,17 +91,17 @@ export class Repeated {
     this.#timer = setTimeout(() => this.#runIfVisible(), this.seconds * 1000);
   }
 
-  /** Run because of an event: now, or a second after the last start. */
-  soon() {
-    if (this.#soonTimer !== 0 || !this.wanted()) return;
-    this.#soonTimer = setTimeout(() => {
-      this.#soonTimer = 0;
+  /** Run because of an event: immediately, or a second after the start of the last run. */
+  runSoon() {
+    if (this.#eventTimer !== 0 || !this.isActive()) return;
+    this.#eventTimer = setTimeout(() => {
+      this.#eventTimer = 0;
       this.#runIfVisible();
     }, Math.max(0, this.#lastStart + MIN_INTERVAL_MS - Date.now()));
   }
 
   #runIfVisible() {
     if (this.page.hidden) this.#isDue = true;
-    else if (this.wanted()) this.now();
+    else if (this.isActive()) this.runNow();
   }
 }

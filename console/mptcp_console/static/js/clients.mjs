@@ -2,7 +2,7 @@
 /**
  * The page of clients: those with Multipath TCP, sorted by rate, bytes or budget, and those with plain TCP.
  */
-import {Repeated, get} from "./api.mjs";
+import {Poller, get} from "./api.mjs";
 import {isUsedUp, usedText} from "./budgets.mjs";
 import {byId, fill, updateChildren, make, setText} from "./dom.mjs";
 import {counted, rate, size} from "./format.mjs";
@@ -20,23 +20,23 @@ const UPDATE_SECONDS = 3;
 export class ClientsPage {
   #visible = false;
   #drawn = false;
-  #polling = new Repeated(() => this.#load(), UPDATE_SECONDS, () => this.#visible);
+  #poller = new Poller(() => this.#load(), UPDATE_SECONDS, () => this.#visible);
 
   constructor() {
     const form = byId("clients-filter");
     form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
-    form.addEventListener("input", () => this.#polling.now());
+    form.addEventListener("input", () => this.#poller.runNow());
   }
 
   /** @param {boolean} visible */
   show(visible) {
     this.#visible = visible;
-    if (visible) this.#polling.now();
+    if (visible) this.#poller.runNow();
   }
 
   /** Update the table, because names of addresses changed. */
   refresh() {
-    this.#polling.soon();
+    this.#poller.runSoon();
   }
 
   async #load() {

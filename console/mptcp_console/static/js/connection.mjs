@@ -2,7 +2,7 @@
 /**
  * The page of one connection: why each subflow is capped or not, and its events.
  */
-import {Repeated, get} from "./api.mjs";
+import {Poller, get} from "./api.mjs";
 import {byId, facts, updateChildren, make, setText} from "./dom.mjs";
 import {age, clock, milliseconds, moment, rate, size} from "./format.mjs";
 import {show} from "./event_lists.mjs";
@@ -15,13 +15,13 @@ import {triedText} from "./sentences.mjs";
 /** @typedef {import("./types.mjs").Subflow} Subflow */
 
 const UPDATE_SECONDS = 3;
-const EVENTS = 200;
+const MAX_EVENTS = 200;
 
 export class ConnectionPage {
   #token = "";
   /** @type {number|null} time of the shown state */
   #shownTime = null;
-  #polling = new Repeated(() => this.#load(), UPDATE_SECONDS, () => this.#token !== "");
+  #poller = new Poller(() => this.#load(), UPDATE_SECONDS, () => this.#token !== "");
 
   /** @param {string} token the connection's; empty while the page is hidden */
   show(token) {
@@ -34,12 +34,12 @@ export class ConnectionPage {
       setText(byId("title-connection"), `Connection ${token}`);
     }
     this.#token = token;
-    if (token !== "") this.#polling.now();
+    if (token !== "") this.#poller.runNow();
   }
 
   /** Update the page, because caps changed. */
   refresh() {
-    this.#polling.soon();
+    this.#poller.runSoon();
   }
 
   async #load() {
@@ -47,30 +47,30 @@ export class ConnectionPage {
     if (token === "") return;
     const message = byId("connection-message");
     try {
-      const events = await get("events", {token, limit: EVENTS});
-      const [explained, found] = await Promise.all([get("explain", {token}), get("connections", {token})]);
+      const events = await get("events", {token, limit: MAX_EVENTS});
+      const [explanation, live] = await Promise.all([get("explain", {token}), get("connections", {token})]);
       if (token !== this.#token) return;
-      const now = explained.time;
+      const now = explanation.time;
       show(byId("connection-events"), events.events.reverse(), now, "No events.", token);
-      const why = explained.connections[0];
-      const live = found.connections[0];
-      if (why === undefined) {
+      const explained = explanation.connections[0];
+      const connection = live.connections[0];
+      if (explained === undefined) {
         setText(message, closedText(this.#shownTime, events.events.length > 0));
         return;
       }
       this.#shownTime = now;
       setText(message, "");
       facts(byId("connection-facts"), [
-        ["Client", why.tunnel === undefined ? withNames(why.client) : `${withNames(why.client)}, tunnel ${why.tunnel} (UDP)`],
-        ["Since", `${moment(why.since, now)} (${age(now - why.since)})`],
-        ["Sent", size(live?.bytes_sent)],
-        ["Received", size(live?.bytes_received)],
-        ["Caps relaxed by the guard", live?.relaxed ?? (why.subflows.some(isCapped) ? "no" : "no cap")],
+        ["Client", explained.tunnel === undefined ? withNames(explained.client) : `${withNames(explained.client)}, tunnel ${explained.tunnel} (UDP)`],
+        ["Since", `${moment(explained.since, now)} (${age(now - explained.since)})`],
+        ["Sent", size(connection?.bytes_sent)],
+        ["Received", size(connection?.bytes_received)],
+        ["Caps relaxed by the guard", connection?.relaxed ?? (explained.subflows.some(isCapped) ? "no" : "no cap")],
       ]);
-      const subflows = new Map((live?.subflows ?? []).map((/** @type {Subflow} */ each) => [each.remote, each]));
-      updateChildren(byId("explained"), why.subflows, (/** @type {ExplainedSubflow} */ each) => `${each.direction} ${each.remote}`,
+      const subflows = new Map((connection?.subflows ?? []).map((/** @type {Subflow} */ each) => [each.remote, each]));
+      updateChildren(byId("explained"), explained.subflows, (/** @type {ExplainedSubflow} */ each) => `${each.direction} ${each.remote}`,
         emptyCard,
-        (card, /** @type {ExplainedSubflow} */ each) => update(card, each, subflows.get(each.remote), now, explained.time_zone));
+        (card, /** @type {ExplainedSubflow} */ each) => update(card, each, subflows.get(each.remote), now, explanation.time_zone));
     } catch (error) {
       setText(message, `Not up to date: ${/** @type {Error} */ (error).message}.`);
     }
@@ -106,7 +106,7 @@ function emptyCard() {
  * @param {string} zone of the policy
  */
 function update(card, each, live, now, zone) {
-  const [head, reason, list, , tried, none, later, stages] = /** @type {HTMLElement[]} */ ([...card.children]);
+  const [head, reason, list, , tried, noRule, stagesTitle, stages] = /** @type {HTMLElement[]} */ ([...card.children]);
   const [path, direction, badge] = /** @type {HTMLElement[]} */ ([.../** @type {Element} */ (head.firstElementChild).children]);
   const state = each.cap_state === "none" || each.cap_state === "in force" ? "" : ` (${each.cap_state})`;
   if (path.textContent !== pathName(each.path)) path.replaceChildren(pathLabel(each.path));
@@ -130,11 +130,11 @@ function update(card, each, live, now, zone) {
       setText(item.children[0], rule.rule);
       setText(item.children[1], `${rule.kind === "throttle" ? "" : ` (${rule.kind})`} ${triedText(rule, now, zone)}`);
     });
-  none.hidden = each.tried.length > 0;
+  noRule.hidden = each.tried.length > 0;
   updateChildren(stages, each.stages.map((stage, index) => ({stage, index})), ({index}) => String(index),
     () => make("li", {}, make("strong"), make("span")), (item, {stage}) => {
       setText(item.children[0], stage.stage);
       setText(item.children[1], ` ${stage.what}${stage.since === null ? "" : `, since ${moment(stage.since, now)}`}`);
     });
-  later.hidden = each.stages.length === 0;
+  stagesTitle.hidden = each.stages.length === 0;
 }

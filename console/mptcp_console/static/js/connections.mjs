@@ -3,7 +3,7 @@
  * The table of connections: one page, sorted and filtered by the throttler. It is updated every two seconds, and after
  * a change of caps.
  */
-import {Repeated, get} from "./api.mjs";
+import {Poller, get} from "./api.mjs";
 import {clientIn} from "./client_filter.mjs";
 import {byId, fill, updateChildren, make, setText} from "./dom.mjs";
 import {age, counted, milliseconds, percent, rate, size} from "./format.mjs";
@@ -16,7 +16,7 @@ import {reasonsText, totalBytes, verdict} from "./sentences.mjs";
 /** @typedef {import("./types.mjs").Subflow} Subflow */
 
 const UPDATE_SECONDS = 2;
-const PAUSE_AFTER_TYPING = 300;
+const TYPING_PAUSE_MS = 300;
 const FILTERS = ["filter-client", "filter-path", "filter-rule"];
 
 export class ConnectionsPage {
@@ -26,19 +26,19 @@ export class ConnectionsPage {
   #visible = false;
   #drawn = false;
   #timer = 0;
-  #polling = new Repeated(() => this.#load(), UPDATE_SECONDS, () => this.#visible && !byId("pause").checked);
+  #poller = new Poller(() => this.#load(), UPDATE_SECONDS, () => this.#visible && !byId("pause").checked);
 
   constructor() {
     this.#form.addEventListener("submit", (/** @type {Event} */ event) => event.preventDefault());
     this.#form.addEventListener("input", (/** @type {Event} */ event) => {
       if (event.target !== byId("pause")) this.#offset = 0;
       clearTimeout(this.#timer);
-      this.#timer = setTimeout(() => this.#polling.now(), PAUSE_AFTER_TYPING);
+      this.#timer = setTimeout(() => this.#poller.runNow(), TYPING_PAUSE_MS);
     });
     byId("connections-clear").addEventListener("click", () => {
       for (const id of FILTERS) byId(id).value = "";
       this.#offset = 0;
-      this.#polling.now();
+      this.#poller.runNow();
     });
     byId("previous").addEventListener("click", () => this.#movePages(-1));
     byId("following").addEventListener("click", () => this.#movePages(1));
@@ -48,7 +48,7 @@ export class ConnectionsPage {
   set dryRun(value) {
     if (value === this.#dryRun) return;
     this.#dryRun = value;
-    if (this.#visible && !byId("pause").checked) this.#polling.now();
+    if (this.#visible && !byId("pause").checked) this.#poller.runNow();
   }
 
   /** @param {boolean} visible @param {string} client to filter by; empty: as in the form */
@@ -59,12 +59,12 @@ export class ConnectionsPage {
       byId("filter-client").value = client;
       this.#offset = 0;
     }
-    if (visible) this.#polling.now();
+    if (visible) this.#poller.runNow();
   }
 
   /** Update the table, because caps changed. */
   refresh() {
-    this.#polling.soon();
+    this.#poller.runSoon();
   }
 
   #limit() {
@@ -74,7 +74,7 @@ export class ConnectionsPage {
   /** @param {number} pages */
   #movePages(pages) {
     this.#offset = Math.max(0, this.#offset + pages * this.#limit());
-    this.#polling.now();
+    this.#poller.runNow();
   }
 
   async #load() {
@@ -91,7 +91,7 @@ export class ConnectionsPage {
       this.#drawn = true;
       if (this.#offset > 0 && this.#offset >= answer.total) {
         this.#offset = Math.max(0, Math.floor((answer.total - 1) / this.#limit()) * this.#limit());
-        this.#polling.now();
+        this.#poller.runNow();
         return;
       }
       this.#draw(answer.connections, answer.total, answer.time);
@@ -139,12 +139,12 @@ function reasonDetails() {
 }
 
 /**
- * Shows in the last cell of *row* whether it is capped.
+ * Shows in the last cell of *row* whether its subflow or connection is capped.
  * @param {HTMLTableRowElement} row @param {string} plain text without a reason @param {{text: string, kind: string, reason: string}|null} verdict
  */
 function setVerdict(row, plain, verdict) {
-  const [before, details] = /** @type {HTMLElement[]} */ ([...row.cells[8].children]);
-  setText(before, plain);
+  const [text, details] = /** @type {HTMLElement[]} */ ([...row.cells[8].children]);
+  setText(text, plain);
   details.hidden = verdict === null;
   if (verdict === null) return;
   const badge = /** @type {HTMLElement} */ (/** @type {Element} */ (details.firstElementChild).firstElementChild);

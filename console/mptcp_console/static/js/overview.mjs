@@ -9,7 +9,7 @@ import {colourNumber, assignColours} from "./colours.mjs";
 import {byId, facts, fill, updateChildren, make, setText} from "./dom.mjs";
 import {clock, counted, hour, lastTime, rate, size} from "./format.mjs";
 import {mergeNewest, show} from "./event_lists.mjs";
-import {AROUND_SECONDS, eventsNote, noEvents, noRates} from "./selected_time.mjs";
+import {NEARBY_SECONDS, eventsNote, noEvents, noRates} from "./selected_time.mjs";
 import {Series, pathName} from "./series.mjs";
 import {now} from "./server_time.mjs";
 import {eventsBetween} from "./view.mjs";
@@ -22,7 +22,7 @@ import {capText, momentText, notDrawnText} from "./sentences.mjs";
 /** Seconds for which the console keeps one value per second. */
 const FINE_SECONDS = 600;
 const MAX_LATEST = 7;
-const MAX_AROUND = 100;
+const MAX_NEARBY = 100;
 const TABLE_ROWS = 20;
 /** Milliseconds: an arrow key that is held down causes a request only when it is released. */
 const KEY_PAUSE_MS = 80;
@@ -37,8 +37,8 @@ export class OverviewPage {
   /** @type {import("./types.mjs").LoggedEvent[]} the newest first */
   #latest = [];
   /** @type {import("./selected_time.mjs").Nearby} the events around the selected time */
-  #around = {state: "requested"};
-  /** @type {StoredNumbers|null} numbers of a selected time that has left the graph */
+  #nearby = {state: "requested"};
+  /** @type {StoredNumbers|null} numbers of a selected time that the graph no longer shows */
   #stored = null;
   /** @type {Overview|null} the newest overview of the stream */
   #now = null;
@@ -120,16 +120,16 @@ export class OverviewPage {
       this.#drawFigures(snapshot.last);
     }
     if (this.#stored?.state === "failed") this.#stored = null;
-    if (this.#selected !== null && this.#mayAroundBeIncomplete(this.#selected, snapshot)) this.#loadAround(this.#selected);
+    if (this.#selected !== null && this.#mayNearbyBeIncomplete(this.#selected, snapshot)) this.#loadNearby(this.#selected);
     // The pending answer may lack these events.
-    this.#eventsDuringRequest ||= this.#around.state === "requested" && (snapshot.events.length > 0 || snapshot.more_events);
+    this.#eventsDuringRequest ||= this.#nearby.state === "requested" && (snapshot.events.length > 0 || snapshot.more_events);
     this.draw();
   }
 
   /** @param {number} selected @param {Snapshot} snapshot @returns {boolean} whether events around *selected* may have come since the request */
-  #mayAroundBeIncomplete(selected, {events, more_events}) {
-    if (this.#around.state === "failed") return true;
-    return this.#around.state === "known" && this.#around.answer.time < selected + AROUND_SECONDS + 2 && (events.length > 0 || more_events);
+  #mayNearbyBeIncomplete(selected, {events, more_events}) {
+    if (this.#nearby.state === "failed") return true;
+    return this.#nearby.state === "known" && this.#nearby.answer.time < selected + NEARBY_SECONDS + 2 && (events.length > 0 || more_events);
   }
 
   /** @param {boolean} isStale whether the shown state is outdated */
@@ -191,34 +191,34 @@ export class OverviewPage {
   #select(time) {
     if (time === undefined) return;
     this.#selected = time;
-    this.#around = {state: "requested"};
+    this.#nearby = {state: "requested"};
     this.#eventsDuringRequest = false;
     this.#stored = null;
     this.draw();
     clearTimeout(this.#requestTimer);
-    this.#requestTimer = setTimeout(() => this.#loadAround(time), KEY_PAUSE_MS);
+    this.#requestTimer = setTimeout(() => this.#loadNearby(time), KEY_PAUSE_MS);
   }
 
   /** @param {number} time the selected time */
-  async #loadAround(time) {
+  async #loadNearby(time) {
     try {
-      const answer = await get("events", {from: Math.max(0, time - AROUND_SECONDS), to: time + AROUND_SECONDS, near: time, limit: MAX_AROUND});
+      const answer = await get("events", {from: Math.max(0, time - NEARBY_SECONDS), to: time + NEARBY_SECONDS, near: time, limit: MAX_NEARBY});
       if (this.#selected !== time) return;
-      this.#around = {state: "known", answer};
+      this.#nearby = {state: "known", answer};
       if (this.#eventsDuringRequest) {
         this.#eventsDuringRequest = false;
-        this.#requestTimer = setTimeout(() => this.#loadAround(time), KEY_PAUSE_MS);
+        this.#requestTimer = setTimeout(() => this.#loadNearby(time), KEY_PAUSE_MS);
       }
     } catch (error) {
       // The earlier answer is still valid.
-      if (this.#selected !== time || this.#around.state === "known") return;
-      this.#around = {state: "failed", why: /** @type {Error} */ (error).message};
+      if (this.#selected !== time || this.#nearby.state === "known") return;
+      this.#nearby = {state: "failed", why: /** @type {Error} */ (error).message};
     }
     this.#drawTime();
   }
 
   /**
-   * Loads the numbers of a time that has left the graph.
+   * Loads the numbers of a time that the graph no longer shows.
    * @param {number} time the selected time
    */
   async #loadNumbers(time) {
@@ -240,17 +240,17 @@ export class OverviewPage {
 
   /**
    * Returns the numbers of the selected time.
-   * @param {number} time @returns {{paths: import("./series.mjs").AtTime[], none: string}}
+   * @param {number} time @returns {{paths: import("./series.mjs").AtTime[], emptyText: string}} *emptyText*: shown without paths
    */
   #numbersAt(time) {
-    const from = (/** @type {Series} */ series) => series.covers(time) ? series.at(series.indexOf(time), this.#direction) : null;
-    const paths = from(this.#series);
-    if (paths !== null) return {paths, none: noRates(this.#since ?? this.#series.times[0], time)};
+    const pathsIn = (/** @type {Series} */ series) => series.covers(time) ? series.at(series.indexOf(time), this.#direction) : null;
+    const paths = pathsIn(this.#series);
+    if (paths !== null) return {paths, emptyText: noRates(this.#since ?? this.#series.times[0], time)};
     if (this.#stored?.time !== time) this.#loadNumbers(time);
     const stored = this.#stored;
-    if (stored === null || stored.state === "requested") return {paths: [], none: "Loading …"};
-    if (stored.state === "failed") return {paths: [], none: `Not available: ${stored.why}.`};
-    return {paths: from(stored.series) ?? [], none: noRates(stored.since, time)};
+    if (stored === null || stored.state === "requested") return {paths: [], emptyText: "Loading …"};
+    if (stored.state === "failed") return {paths: [], emptyText: `Not available: ${stored.why}.`};
+    return {paths: pathsIn(stored.series) ?? [], emptyText: noRates(stored.since, time)};
   }
 
   #release() {
@@ -285,12 +285,12 @@ export class OverviewPage {
     const {times} = this.#series;
     const isNow = this.#selected === null && this.#hovered === null;
     const time = this.#selected ?? (this.#hovered !== null ? times[this.#hovered] : this.#now?.time ?? times.at(-1)) ?? 0;
-    const {paths, none} = this.#selected !== null ? this.#numbersAt(this.#selected)
-      : {paths: isNow ? this.#current() : this.#series.at(Number(this.#hovered), this.#direction), none: "No data yet."};
+    const {paths, emptyText} = this.#selected !== null ? this.#numbersAt(this.#selected)
+      : {paths: isNow ? this.#current() : this.#series.at(Number(this.#hovered), this.#direction), emptyText: "No data yet."};
     const title = this.#isStale && time > 0 ? `Last known: ${clock(time)}` : "Now";
-    const old = byId("tiles-note");
-    old.hidden = !this.#isStale || this.#now === null;
-    if (this.#now !== null) setText(old, `These are the last known figures, from ${clock(this.#now.time)}.`);
+    const note = byId("tiles-note");
+    note.hidden = !this.#isStale || this.#now === null;
+    if (this.#now !== null) setText(note, `These are the last known figures, from ${clock(this.#now.time)}.`);
     setText(byId("title-moment"), isNow ? title : `At ${clock(time)}`);
     byId("to-now").hidden = this.#selected === null;
     const body = byId("moment").tBodies[0];
@@ -301,7 +301,7 @@ export class OverviewPage {
       row.cells[2].className = caps ? "capped" : "none";
     });
     body.querySelector(":scope > .empty")?.remove();
-    if (paths.length === 0) body.append(make("tr", {class: "empty"}, make("td", {colspan: "3"}, none)));
+    if (paths.length === 0) body.append(make("tr", {class: "empty"}, make("td", {colspan: "3"}, emptyText)));
     this.#drawEvents();
     const graph = this.#graph;
     graph.setAttribute("aria-valuemin", String(times[0] ?? 0));
@@ -319,17 +319,17 @@ export class OverviewPage {
 
   /** Show the latest events, or those around the selected time. */
   #drawEvents() {
-    const selected = this.#selected, nearby = this.#around;
+    const selected = this.#selected, nearby = this.#nearby;
     setText(byId("title-nearby"), selected === null ? "Latest events" : `Events around ${clock(selected)}`);
     const note = selected === null ? "" : eventsNote(nearby, selected);
     byId("nearby-note").hidden = note === "";
     setText(byId("nearby-note"), note);
-    const all = byId("nearby-all");
-    all.hidden = selected === null || nearby.state !== "known" || !nearby.answer.more;
-    if (selected !== null) all.href = eventsBetween(selected - AROUND_SECONDS, selected + AROUND_SECONDS);
-    const around = nearby.state === "known" ? [...nearby.answer.events].reverse() : [];
-    const none = this.#since === null ? "No data yet." : "No events yet.";
-    show(byId("nearby"), selected === null ? this.#latest : around, now(), selected === null ? none : noEvents(nearby, selected));
+    const link = byId("nearby-all");
+    link.hidden = selected === null || nearby.state !== "known" || !nearby.answer.more;
+    if (selected !== null) link.href = eventsBetween(selected - NEARBY_SECONDS, selected + NEARBY_SECONDS);
+    const events = nearby.state === "known" ? [...nearby.answer.events].reverse() : [];
+    const emptyText = this.#since === null ? "No data yet." : "No events yet.";
+    show(byId("nearby"), selected === null ? this.#latest : events, now(), selected === null ? emptyText : noEvents(nearby, selected));
   }
 
   #drawLegend() {
@@ -342,7 +342,7 @@ export class OverviewPage {
       });
   }
 
-  /** Show the graph as a table: a row stays until its time has left the graph. */
+  /** Show the graph as a table, in which each row stays as long as the graph shows its time. */
   #drawTable() {
     if (!byId("as-table").open) return;
     const {times, step} = this.#series;
@@ -401,7 +401,7 @@ function drawVolumes({volumes: {day, month}, time}, zone) {
   const body = byId("volumes").tBodies[0];
   updateChildren(body, month.paths, each => String(each.path),
     each => make("tr", {}, make("th", {scope: "row"}, pathLabel(each.path)), ...["", " wide", "", " wide"].map(
-      wide => make("td", {class: `number${wide}`}))),
+      suffix => make("td", {class: `number${suffix}`}))),
     (row, each) => {
       const now = today.get(each.path);
       fill(row, [size(now?.down ?? 0), size(now?.up ?? 0), size(each.down), size(each.up)]);

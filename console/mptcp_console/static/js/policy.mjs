@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-or-later
 /**
- * The page of the current policy and its budgets, and the page that shows what another policy would do.
+ * The page of the current policy and its budgets, and the page that shows the effect that another policy would have.
  */
-import {Repeated, get, post} from "./api.mjs";
+import {Poller, get, post} from "./api.mjs";
 import {showBudgets} from "./budgets.mjs";
 import {byId, facts, fill, updateChildren, make, setText} from "./dom.mjs";
 import {age, clock, counted, moment, size} from "./format.mjs";
@@ -22,17 +22,17 @@ const SHARED = {path: "all subflows together", client: "each client", connection
 
 export class PolicyPage {
   #visible = false;
-  #polling = new Repeated(() => this.#load(), UPDATE_SECONDS, () => this.#visible);
+  #poller = new Poller(() => this.#load(), UPDATE_SECONDS, () => this.#visible);
 
   /** @param {boolean} visible */
   show(visible) {
     this.#visible = visible;
-    if (visible) this.#polling.now();
+    if (visible) this.#poller.runNow();
   }
 
   /** Update the page, because caps changed. */
   refresh() {
-    this.#polling.soon();
+    this.#poller.runSoon();
   }
 
   async #load() {
@@ -112,7 +112,7 @@ function sharingText(each) {
   return `${scope}${number}${(each.shared_classes ?? 0) > 0 ? ", with other paths" : ""}`;
 }
 
-/** The page that shows what a policy would do. */
+/** The page that shows the effect that a policy would have. */
 export class WhatIfPage {
   constructor() {
     byId("what-if").addEventListener("submit", (/** @type {Event} */ event) => {
@@ -146,7 +146,7 @@ export class WhatIfPage {
       return;
     }
     button.disabled = true;
-    result.replaceChildren(make("p", {class: "message"}, "Asking the throttler …"));
+    result.replaceChildren(make("p", {class: "message"}, "Querying the throttler …"));
     try {
       result.replaceChildren(...resultNodes(await post("what_if", {policy})));
     } catch (error) {
@@ -167,11 +167,11 @@ function resultNodes(answer) {
   const head = make("p", {class: "verdict"}, "Capped subflows: ", make("strong", {}, String(answer.capped_now)),
     ` now${dryRunNote(answer.dry_run_now)}, `, make("strong", {}, String(answer.capped_then)),
     ` with this policy${dryRunNote(answer.dry_run_then)}.`);
-  const stay = subflowTable("What stays capped", answer.stay_capped ?? [], answer.stay_capped_count ?? 0,
+  const unchanged = subflowTable("What stays capped", answer.stay_capped ?? [], answer.stay_capped_count ?? 0,
     "would be capped and treated as now", ["Cap"], each => [effectCell(each)]);
-  if (changes.length === 0) return [head, make("p", {}, "No current subflow would be treated differently."), ...stay];
+  if (changes.length === 0) return [head, make("p", {}, "No current subflow would be treated differently."), ...unchanged];
   return [head, ...subflowTable("What would change", changes, answer.changed, "would be treated differently", ["Now", "Then"],
-    each => [make("td", {}, each.now), effectCell(each)]), ...stay];
+    each => [make("td", {}, each.now), effectCell(each)]), ...unchanged];
 }
 
 /**
@@ -184,7 +184,7 @@ function effectCell(each) {
 
 /**
  * Returns a table of subflows; empty without subflows.
- * @param {string} label @param {SubflowChange[]} rows @param {number} number of all, of which these are the first
+ * @param {string} label @param {SubflowChange[]} rows the first of all subflows @param {number} number of all subflows
  * @param {string} text about the subflows @param {string[]} titles @param {(each: SubflowChange) => Node[]} cells
  * @returns {Node[]}
  */

@@ -2,7 +2,7 @@
 /**
  * The page Health: Squid, the throttler and the kernel's counters.
  */
-import {Repeated, get} from "./api.mjs";
+import {Poller, get} from "./api.mjs";
 import {byId, facts, setText} from "./dom.mjs";
 import {age, clock} from "./format.mjs";
 import {healthFacts} from "./health.mjs";
@@ -14,12 +14,12 @@ export class HealthPage {
   #state = "";
   /** Why Squid does not answer; empty if it does, null before the first request. */
   #squid = /** @type {string|null} */ (null);
-  #polling = new Repeated(() => this.#load(), UPDATE_SECONDS, () => this.#visible);
+  #poller = new Poller(() => this.#load(), UPDATE_SECONDS, () => this.#visible);
 
   /** @param {boolean} visible */
   show(visible) {
     this.#visible = visible;
-    if (visible) this.#polling.now();
+    if (visible) this.#poller.runNow();
   }
 
   /** @param {string} state as in each page's header */

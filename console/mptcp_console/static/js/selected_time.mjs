@@ -4,14 +4,14 @@
  * unknown. Pure.
  *
  * @typedef {{since: number|null, from: number, to: number, kinds: Record<string, number>}} Counted
- * @typedef {{time: number, more: boolean, since: number|null, events: import("./types.mjs").LoggedEvent[], counted: Counted}} Around
+ * @typedef {{time: number, more: boolean, since: number|null, events: import("./types.mjs").LoggedEvent[], counted: Counted}} NearbyEvents
  *   *since*: since when all events are stored; *counted*: numbers of events, and since when they are complete
- * @typedef {{state: "requested"}|{state: "failed", why: string}|{state: "known", answer: Around}} Nearby
+ * @typedef {{state: "requested"}|{state: "failed", why: string}|{state: "known", answer: NearbyEvents}} Nearby
  */
 import {clock} from "./format.mjs";
 
 /** Seconds before and after the selected time. */
-export const AROUND_SECONDS = 15;
+export const NEARBY_SECONDS = 15;
 
 /**
  * Returns the text to show instead of events if there are none.
@@ -21,7 +21,7 @@ export function noEvents(nearby, time) {
   if (nearby.state === "requested") return "Loading …";
   if (nearby.state === "failed") return `The events of that time are not available: ${nearby.why}.`;
   const {since} = nearby.answer;
-  return since !== null && since <= time - AROUND_SECONDS ? `No events within ${AROUND_SECONDS} s of this time.` : "No events of that time are stored.";
+  return since !== null && since <= time - NEARBY_SECONDS ? `No events within ${NEARBY_SECONDS} s of this time.` : "No events of that time are stored.";
 }
 
 /**
@@ -35,7 +35,7 @@ export function eventsNote(nearby, time) {
   if (more) {
     parts.push(`Only the ${events.length} nearest are shown, from ${clock(events[0].time)} to ${clock(Number(events.at(-1)?.time))}.`);
   }
-  const isWhole = since !== null && since <= time - AROUND_SECONDS;
+  const isWhole = since !== null && since <= time - NEARBY_SECONDS;
   if (!isWhole && since !== null) parts.push(`Events are complete only since ${clock(since)}.`);
   if (more || !isWhole) parts.push(countsText(numbers));
   return parts.join(" ");

@@ -7,11 +7,11 @@ import {pathName} from "./series.mjs";
 
 /** @typedef {import("./series.mjs").AtTime} AtTime */
 
-const EACH = {path: "", client: " per client", connection: " per connection"};
+const SHARE_SUFFIXES = {path: "", client: " per client", connection: " per connection"};
 
 /** @param {import("./series.mjs").Cap} each */
 export function capText(each) {
-  const range = `${rangeText(each.lowest, each.cap)}${EACH[/** @type {keyof typeof EACH} */ (each.share)] ?? ""}`;
+  const range = `${rangeText(each.lowest, each.cap)}${SHARE_SUFFIXES[/** @type {keyof typeof SHARE_SUFFIXES} */ (each.share)] ?? ""}`;
   const all = each.total > each.cap ? `, ${cap(each.total)} in all` : "";
   return `${range}${guaranteedText(each.guaranteed, each.lowest)}${all}${each.shared > 0 ? ", shared with other paths" : ""}`;
 }
