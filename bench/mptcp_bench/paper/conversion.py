@@ -42,7 +42,7 @@ from .conversion_claims import (
     Delays,
     verdicts,
 )  # fmt: skip
-from .panels import draw_delays
+from .drawing import draw_delays
 from .settings import Settings, lab, ready
 
 SMALL = Workload("small", 120, 1024)
@@ -63,7 +63,7 @@ class Converter:
         files = {f"{w.down}.bin": w.down for w in self._workloads}
         self._origin = start_origin(hosts.origin, files, ports=(ORIGIN_PORT,))
         configuration = squid_configuration(hosts.proxy)
-        self._proxy = start_proxy(hosts.proxy, configuration, control=settings.congestion_control)
+        self._proxy = start_proxy(hosts.proxy, configuration)
 
     def measure(self, turn: Turn[str]) -> dict[str, Delays]:
         """Send the requests of all workloads. Raises TestbedError if they are not a data point."""

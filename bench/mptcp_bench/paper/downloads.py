@@ -109,7 +109,7 @@ class Downloads:
         self.check_emulation = check_emulation
         sizes = sorted({trial.size for trial in trials})
         self._origin = start_origin(lab.origin, {f"{size}.bin": size for size in sizes}, ports=(80,))
-        self._proxy = start_proxy(lab.proxy, control=settings.congestion_control)
+        self._proxy = start_proxy(lab.proxy)
         self._smallest = self._origin.url(f"{sizes[0]}.bin")
         self._throttler: Throttler | None = None
         self._rtts: tuple[int, Mapping[str, float]] = (0, {})

@@ -105,8 +105,6 @@ class Download:
     """Minimum seconds to open a connection over the idle path."""
     least_idle: float | None = figure("time that the busiest processor was idle, %", None, scale=100, digits=1)
     samples: Sequence[Sample] = for_pictures()
-    memory: Sequence[tuple[float, int]] = for_pictures()
-    """Times and bytes of the receive memory."""
 
     @property
     def until_cap(self) -> float | None:
@@ -207,6 +205,5 @@ def measured(trial: Trial, seen: Observation, used: Sequence[Usage], rtts: Mappi
         receiver_drops=float(sum(seen.counters.get(name, 0) for name in DROPS)),
         least_idle=min((each.least_idle for each in used if each.least_idle is not None), default=None),
         samples=seen.samples,
-        memory=seen.memory,
         **numbers,
     )

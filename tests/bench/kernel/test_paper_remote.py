@@ -39,7 +39,7 @@ def test_experiment_of_the_paper_is_one_command_on_real_hosts(hosts: SshHosts, t
     assert result.parameters["inventory"] == str(hosts.inventory())
     refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False, timeout=300)
     assert refused.returncode == 1
-    assert "real hosts have the links they have" in refused.stderr
+    assert "real hosts have their own links" in refused.stderr
     for part in PARTS:
         wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
         assert hosts.directories(part) == []

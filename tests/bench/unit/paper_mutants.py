@@ -16,14 +16,13 @@ from typing import Any
 
 from mutants import rehearsed
 
-from mptcp_bench.experiments.columns import Results, Run, Turn
+from mptcp_bench.experiments.columns import Results, Turn
 from mptcp_bench.paper import PAPER as EXPERIMENTS
 from mptcp_bench.paper.conversion import BULKY, SLOW_ORIGIN, SMALL, UPLOADS, delays
 from mptcp_bench.paper.conversion_claims import MPTCP, Delays
 from mptcp_bench.paper.downloads import check
-from mptcp_bench.paper.measurements import Download, Found, Trial, measured, values
+from mptcp_bench.paper.measurements import Download, Trial, measured
 from mptcp_bench.result_file import Judgement
-from mptcp_bench.statistics import fmean
 from mptcp_bench.wire.exchanges import Exchange
 from mptcp_bench.wire.workload import Conversions, check_protocol
 from mptcp_lab.agent.processors import Usage
@@ -102,25 +101,16 @@ class World:
             octets = {path: value + step[path] for path, value in octets.items()}
             received += HEADERS * sum(step.values())
             ended = time
-        sent = 1e5
-        requested = {"MPTcpExtMPCapableSYNTX": 1, "MPTcpExtMPJoinSynAckRx": 1}
         fallback = self.falls_back if trial.path is None else not self.server_is_multipath
-        counters = {**requested, "MPTcpExtMPCapableFallbackSYNACK": 1} if fallback else requested
-        sender = {"TcpRetransSegs": round(retransmitted * sent), "TcpOutSegs": round(sent)}
+        counters = {"MPTcpExtMPCapableSYNTX": 1, "MPTcpExtMPJoinSynAckRx": 1}
+        counters |= {"MPTcpExtMPCapableFallbackSYNACK": 1} if fallback else {}
+        sender = {"TcpRetransSegs": round(1e5 * retransmitted), "TcpOutSegs": 100_000}
         return Observation(
-            ended=ended,
-            status=0,
-            timed_out=False,
-            octets=trial.size,
-            sha256=DIGEST,
-            said="",
-            samples=tuple(samples),
+            ended=ended, status=0, timed_out=False, octets=trial.size, sha256=DIGEST, said="", samples=tuple(samples),
             memory=tuple((s.time, round(self.memory * (trial.receive_buffer or 0))) for s in samples),
-            joined=None if trial.path else JOINED,
-            counters=counters,
-            proxy_counters={**sender, "MPTcpExtMPJoinAckRx": int(self.joins)},
-            origin_counters=sender,
-        )
+            joined=None if trial.path else JOINED, counters=counters,
+            proxy_counters={**sender, "MPTcpExtMPJoinAckRx": int(self.joins)}, origin_counters=sender,
+        )  # fmt: skip
 
     def _rates(self, trial: Trial) -> dict[str, float]:
         if trial.path is not None:
@@ -192,13 +182,8 @@ class Proxy:
         stream = [replace(e, up=(self.stream,) * 3, down=(self.stream,) * 3) for e in few]
         bulk = [replace(e, down=(self.bulk,) * 9) for e in few]
         return {
-            key: Conversions(tuple(exchanges), Usage(0.0, self.least_idle, None, least_idle=self.least_idle))
-            for key, exchanges in (
-                (SMALL.key, few),
-                (SLOW_ORIGIN.key, stream),
-                (UPLOADS.key, stream),
-                (BULKY.key, bulk),
-            )
+            workload.key: Conversions(tuple(each), Usage(0.0, self.least_idle, None, least_idle=self.least_idle))
+            for workload, each in ((SMALL, few), (SLOW_ORIGIN, stream), (UPLOADS, stream), (BULKY, bulk))
         }
 
 
@@ -264,16 +249,11 @@ PROXY_MUTANTS: dict[str, Change] = {
 Verdicts = dict[str, Judgement]
 
 
-def fail(*mutants: str) -> Verdicts:
-    return dict.fromkeys(mutants, "fails")
+def _all(verdict: Judgement) -> Callable[..., Verdicts]:
+    return lambda *mutants: dict.fromkeys(mutants, verdict)
 
 
-def differ(*mutants: str) -> Verdicts:
-    return dict.fromkeys(mutants, "differs")
-
-
-def undecided(*mutants: str) -> Verdicts:
-    return dict.fromkeys(mutants, "not judged")
+fail, differ, undecided = _all("fails"), _all("differs"), _all("not judged")
 
 
 _THROTTLER = fail("throttler dead", "throttler caps the wrong path", "cap never comes")
@@ -311,6 +291,8 @@ BREAKS: dict[tuple[str, str], Verdicts] = {
 }
 """The verdict that each mutant must produce, by scenario and claim, in the order of the claims."""
 UNEXPLAINED: dict[tuple[str, str], Change] = {
+    ("fig3", "wifi-unused"): _with(ethernet=0.8),
+    ("fig4", "small-loses"): _with(memory=0.1),
     # Squid is single-threaded, so an idle second processor does not help it.
     ("fig5", "unstable"): _with(least_idle=0.0),
     ("fig6", "first-escapes"): _with(cap_first=1.2, cap_repeated=1.2, links={"ethernet": 20e6, "wifi": 8e6}),
@@ -321,21 +303,7 @@ UNEXPLAINED: dict[tuple[str, str], Change] = {
     ("table1", "data"): _with(least_idle=0.01),
     ("table1", "data-slower"): _with(connect=30e-6, wait=300e-6),
 }
-"""Changes of ``TODAY`` that remove the mechanism by which a claim differs; the claim must then no longer differ."""
-DECIDES: dict[tuple[str, str], tuple[str, str]] = {
-    ("fig5", "unstable"): ("mtu-1000", "least_idle"),
-    ("fig6", "first-escapes"): ("first", "time_to_throttle"),
-    ("fig6", "small-impact"): ("first", "time_to_throttle"),
-    ("fig6", "repeated-throttled"): ("repeated", "before_cap"),
-    ("fig7", "offload"): ("tcp-wifi", "rate_wifi"),
-}
-"""For each claim that differs in ``TODAY``: case and metric of its mechanism. If noise hides these, it is not judged.
-"""
-UNLIKELY: dict[tuple[str, str], Change] = {
-    ("fig3", "wifi-unused"): _with(ethernet=0.8),
-    ("fig4", "small-loses"): _with(memory=0.1),
-}
-"""Claims that fail in ``TODAY`` for a likely reason that is not measured, and a change that removes that reason."""
+"""Changes of ``TODAY`` that remove the reason why a claim does not hold; the claim must then fail without a reason."""
 
 
 def experiment(world: World | Proxy, key: str, *, repetitions: int = 4, seed: int = 1) -> Results[Any, Any]:
@@ -364,24 +332,3 @@ def found(name: str, key: str) -> Results[Any, Any]:
     if name in ("paper", "today"):
         return experiment(paper if name == "paper" else today, key)
     return experiment((MUTANTS | PROXY_MUTANTS)[name](paper), key)
-
-
-NOISE = 1e9
-"""Noise that is far above every value."""
-
-
-def noisy(found: Found, only: tuple[str, str] | None = None) -> Found:
-    """Return *found* with two runs per case that have its means, but are too far apart to support any claim.
-
-    *only* restricts the noise to one case and value. Counts of yes and no have no noise.
-    """
-    runs = []
-    for trial in found.cells:
-        for number, noise in enumerate((-NOISE, NOISE), 1) if found.of(trial) else ():
-            apart: dict[str, Any] = {
-                name: fmean(sample) + (noise if only in (None, (trial.key, name)) else 0)
-                for name in Download.__dataclass_fields__.keys() - {"capped", "fell_back", "samples", "memory"}
-                if (sample := values(found.of(trial), name))
-            }
-            runs.append(Run(Turn(trial, "", number), replace(found.of(trial)[0], **apart)))
-    return Results(found.turns, runs)
