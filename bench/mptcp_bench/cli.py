@@ -22,6 +22,7 @@ from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.ownership import remove_stale, runs
 
 from . import provenance, result_file
+from .demo import DEMO
 from .experiments import EXPERIMENTS, Experiment
 from .experiments.findings import Findings, Picture
 from .experiments.parameters import OptionError, given
@@ -78,9 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('mptcp-steering-bench')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="three downloads over Ethernet and Wi-Fi, live, with a picture")
-    demo.add_argument("--output", type=Path, default=provenance.RESULTS / "demo", metavar="DIR")
-    demo.set_defaults(command=_demo)
+    demo = commands.add_parser("demo", help="downloads over Ethernet and Wi-Fi, live, with a picture")
+    demo.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
+    demo.set_defaults(command=_demo, seed=1, quick=False, inventory=None)
 
     run = commands.add_parser("run", help="run an experiment: result.json and a figure")
     names = [*PAPER, *EXPERIMENTS, ALL]
@@ -113,14 +114,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    from . import demo
-
-    try:
-        demo.run(arguments.output.resolve(), Console())
-    except demo.DemoError as error:
-        print(f"mptcp-bench demo: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return 1 if _execute(DEMO, {}, arguments).wrong else 0
 
 
 def _run(arguments: argparse.Namespace) -> int:
