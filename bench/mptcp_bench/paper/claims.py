@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The paper's claims about its Figures 2 to 7, and whether they hold here. Pure.
 
-Each claim has mutants that break it (tests/bench/unit/paper_mutants.py); a new claim needs such a mutant.
+Each claim has mutants that break it (tests/bench/unit/mutants_of_paper.py); a new claim needs such a mutant.
 """
 
 from __future__ import annotations
