@@ -70,7 +70,7 @@ class Verdict:
     said: str = ""
     """The measurement in words. Only claims have it."""
     why: str = ""
-    """For ``differs``: the measured mechanism. For ``fails``: the likely but unmeasured reason, if any."""
+    """For ``differs``: the measured mechanism. Earlier results also have likely reasons of ``fails``."""
 
     def __post_init__(self) -> None:
         if self.verdict is _BY_BOUNDS:

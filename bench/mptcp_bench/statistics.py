@@ -3,14 +3,11 @@
 
 Intervals are Student's t intervals, because runs are few and independent, and their variance is not known beforehand
 (NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.2.1). Two samples are compared by Welch's t (7.3.1), which does
-not assume equal variances. A claim holds or fails only if a one-sided bound excludes the opposite. Otherwise the claim
-is open, so that noise confirms nothing. The bench imports means and the normal distribution of the standard library
-from here.
+not assume equal variances. Means and the normal distribution are the standard library's.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -20,13 +17,11 @@ from typing import Any, TypeVar
 
 __all__ = [
     "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "exact_median_interval", "fmean", "geometric_mean",
-    "histogram_percentiles", "mean_bounds", "mean_interval", "median", "median_interval",
-    "no_less_than", "of_median", "percentile", "percentiles",
+    "histogram_percentiles", "mean_bounds", "mean_interval", "median", "of_median", "percentile", "percentiles",
 ]  # fmt: skip
 
 T = TypeVar("T")
 CONFIDENCE = 0.95
-RESAMPLES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +108,6 @@ def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def median_interval(values: Sequence[float], draw: random.Random) -> tuple[float, float]:
-    """Return the bootstrap interval of the median. *draw* draws the resamples. Raises ValueError for no values."""
-    medians = [median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES)] if values else []
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = percentiles(medians, (tail, 100 - tail))
-    return low, high
-
-
 def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the narrowest interval between two of *values*, equally far from both ends, that contains the median.
 
@@ -137,19 +124,11 @@ def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The mean of a sample minus its reference, with two one-sided bounds, each of 95 % confidence."""
+    """The mean of a sample minus its reference, with one-sided bounds of 95 %, which are None for too few values."""
 
     difference: float
     low: float | None
     high: float | None
-    """Upper bound; both bounds are None if there are too few values."""
-
-    @property
-    def holds(self) -> bool | None:
-        """Whether the sample is above the reference; None if the bounds do not decide it."""
-        if self.low is None or self.high is None:
-            return None
-        return True if self.low > 0 else False if self.high < 0 else None
 
 
 def compare(sample: Sequence[float], reference: Sequence[float] | float, factor: float = 1.0) -> Comparison:
@@ -177,11 +156,6 @@ def mean_bounds(values: Sequence[float]) -> tuple[float, float]:
         return fmean(values), fmean(values)
     found = compare(values, 0.0) if values else Comparison(nan, None, None)
     return (nan, nan) if found.low is None or found.high is None else (found.low, found.high)
-
-
-def no_less_than(sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Comparison:
-    """Compare for non-inferiority: *sample* may be lower by *margin*, a share of the reference. Raises ValueError."""
-    return compare(sample, reference, 1 - margin)
 
 
 def _t(probability: float, freedom: float) -> float:

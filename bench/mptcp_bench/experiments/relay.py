@@ -5,7 +5,7 @@ The tasks are: downloads of large files, by GET and through tunnels (CONNECT); s
 connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
 TCP with one subflow or two. Each proxy is freshly started, and no other proxy runs while it is measured.
 The order is drawn for each round. The main figure is the processor time of all processes of the proxy: seconds for 10^9
-bytes or µs for a request, as the median of the rounds with its 95 % bootstrap interval. The columns */ direct* have
+bytes or µs for a request, as the median of the rounds with its 95 % interval. The columns */ direct* have
 rates, as a multiple of the rate without a proxy. If a proxy shares its processors, it also pays for the kernels of
 router and client; with ``processors=apart`` it has its own processor.
 
@@ -60,7 +60,7 @@ class Settings:
     )
     clients: tuple[str, ...] = parameter("kinds, with their subflows", ",".join(CLIENTS), words(*CLIENTS))
     tasks: tuple[str, ...] = parameter("which tasks", ",".join(TASKS), words(*TASKS))
-    runs: int = parameter("rounds", "5", whole(), quick="2")
+    runs: int = parameter("number of rounds", "6", whole(), quick="2")
     seconds: float = parameter("length of each transfer's measurement", "2", number(), quick="0.5")
     hold: int = parameter("number of held idle connections", "400", whole(), quick="100")
 

@@ -10,11 +10,10 @@ and a few rounds with large differences miss the aim.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..statistics import mean_bounds, median, median_interval
+from ..statistics import exact_median_interval, mean_bounds, median
 from .aims import Aim
 from .columns import Results, by_round
 
@@ -190,11 +189,10 @@ def void(client: str, connections: int, capable: int, joins: int) -> str | None:
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Return the median of *values* with its interval as text; "-" for no values."""
+    """Return the median of *values* as text, with its interval if there are six values or more; "-" for no values."""
     if not values:
         return "-"
-    # The same values always have the same interval.
-    interval = median_interval(values, random.Random(1)) if len(values) > 1 else ()
+    interval = exact_median_interval(values) or ()
     # Adding 0.0 removes the sign of a value just below zero that is rounded to 0.
     middle, *bounds = (f"{round(value, digits) + 0.0:.{digits}f}" for value in (median(values), *interval))
     return f"{middle} ({' to '.join(bounds)})" if bounds else middle

@@ -34,9 +34,6 @@ MIN_LOSS = 0.0005
 HEADER_RATIO = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
 """Payload share with MTU 1000 divided by the payload share with MTU 1500. IPv4 and TCP headers with timestamps and DSS
 are 80 bytes, and the shapers count 14 bytes of Ethernet."""
-MIN_MEMORY_SHARE = 0.4
-"""If samples every 0.1 s show this share of a receive buffer in use, the window, which is not measured, may be used up.
-The buffer counts the kernel's memory for packets. About half of that is payload, which is the window."""
 MIN_IDLE_SHARE = 0.1
 """Minimum share of idle time of a host's busiest processor. With more idle time, no program on one processor had to
 wait.
@@ -145,27 +142,15 @@ def _fig3(figure: Figure) -> Iterator[Verdict]:
         [figure.claim("mptcp", "share_ethernet", ("mptcp", "share_wifi"), least=1)],
         given=[
             figure.claim("tcp-ethernet", "goodput", "tcp-wifi", least=1),
-            figure.claim("mptcp", "rtt_wifi", ("mptcp", "rtt_ethernet"), least=1),
         ],
     )
     yield judged(
         "Wi-Fi remains almost fully underutilized as long as Ethernet is not congested.",
         [figure.claim("mptcp", "share_wifi", most=MAX_UNUSED_SHARE)],
-        Reason(
-            "the scheduler of today's Linux gives a segment to the subflow that will have sent its queue soonest, so "
-            "that what a full Ethernet does not take goes to Wi-Fi; MPTCP 0.89 left it unused because its coupled "
-            "congestion control (LIA) held the worse path's window down, which upstream Linux does not have.",
-            [
-                figure.claim("mptcp", "rate_wifi", "tcp-wifi", least=MIN_SATISFACTORY),
-                figure.claim("mptcp", "rate_ethernet", "tcp-ethernet", least=SATURATED_SHARE),
-            ],
-            is_measured=False,
-        ),
     )
 
 
 def _fig4(figure: Figure) -> Iterator[Verdict]:
-    small_buffer = figure.trials["small"].receive_buffer or 0
     yield judged(
         "With 0.18 MB, less than required, the service is degraded.",
         [figure.claim("small", "goodput", "large", most=SATURATED_SHARE)],
@@ -176,17 +161,6 @@ def _fig4(figure: Figure) -> Iterator[Verdict]:
             figure.claim("small", "retransmission_share", least=MIN_LOSS),
             figure.claim("small", "retransmission_share", "large", least=1),
         ],
-        Reason(
-            "a receiver of today never advertises more than it can hold, so that the connection's window (RFC 8684, "
-            "3.3.1) keeps the sender waiting, and a small buffer costs throughput instead of packets.",
-            [
-                figure.claim("small", "retransmission_share", most=MIN_LOSS),
-                figure.claim("small", "receiver_drops", most=0),
-                figure.claim("small", "out_of_order_bytes", least=MIN_MEMORY_SHARE * small_buffer),
-                figure.claim("large", "goodput", "small", least=1),
-            ],
-            is_measured=False,
-        ),
     )
     yield judged(
         "With 0.72 MB the wired path is stable and Wi-Fi achieves a satisfactory throughput.",
@@ -199,11 +173,6 @@ def _fig4(figure: Figure) -> Iterator[Verdict]:
     yield judged(
         "The buffer required is at most 2 × sum of bandwidth × greatest RTT, 0.48 MB in the paper's testbed.",
         [sufficient],
-        Reason(
-            "tcp_rmem counts the kernel's memory for a packet, not its payload, and the window is about half of it; "
-            "queues at the links add to the RTT that the formula knows.",
-            is_measured=False,
-        ),
         given=given,
     )
 

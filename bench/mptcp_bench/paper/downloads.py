@@ -7,7 +7,7 @@ That is a download whose client fell back from MPTCP, had no second subflow or r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from mptcp_lab.agent.processors import usage
@@ -28,10 +28,6 @@ from .settings import ETHERNET, WIFI, Settings
 
 WIRE_FACTOR = 1.08
 """Approximate bytes on the wire per byte of payload, used only to estimate a download's duration."""
-CONNECTIONS = 5
-"""Number of connections over each path that measure its RTT."""
-CONNECT_TIMEOUT = 4
-"""Seconds after which such a connection is aborted, because its packets were lost."""
 MAX_SLOWDOWN = 4.0
 """Multiple of the expected duration of a download after which the download is aborted."""
 
@@ -110,14 +106,10 @@ class Downloads:
         sizes = sorted({trial.size for trial in trials})
         self._origin = start_origin(lab.origin, {f"{size}.bin": size for size in sizes}, ports=(80,))
         self._proxy = start_proxy(lab.proxy)
-        self._smallest = self._origin.url(f"{sizes[0]}.bin")
         self._throttler: Throttler | None = None
-        self._rtts: tuple[int, Mapping[str, float]] = (0, {})
 
-    def download(self, trial: Trial, number: int) -> Download:
-        """Make download *number* of *trial*. Raises TestbedError if it is not a data point."""
-        if self._rtts[0] != number:
-            self._rtts = number, round_trips(self._lab, self._smallest)
+    def download(self, trial: Trial) -> Download:
+        """Make a download of *trial*. Raises TestbedError if it is not a data point."""
         lab, name = self._lab, f"{trial.size}.bin"
         try:
             source = lab.client.address(lab.path(trial.path).device) if trial.path else None
@@ -130,12 +122,11 @@ class Downloads:
             self._throttle(trial)
             before = [processors_of(host) for host in (lab.client, lab.proxy)]
             timeout = MAX_SLOWDOWN * expected_seconds(trial, self._settings) + 20
-            memory = trial.receive_buffer is not None
-            seen = observe(lab, argv, timeout=timeout, interval=self._interval, memory=memory)
+            seen = observe(lab, argv, timeout=timeout, interval=self._interval)
             after = [processors_of(host) for host in (lab.client, lab.proxy)]
         check(trial, seen, self._origin.digests[name])
         used = [usage(*readings) for readings in zip(before, after, strict=True)]
-        return measured(trial, seen, used, self._rtts[1])
+        return measured(trial, seen, used)
 
     def _throttle(self, trial: Trial) -> None:
         if self._throttler is not None and (trial.fresh_throttler or not trial.throttled):
@@ -146,17 +137,3 @@ class Downloads:
             rules = proxy.write("paper-policy.yaml", policy(self._lab, trial.cap))
             config = write_throttler_config(proxy, rules, interfaces=self._lab.proxy_devices)
             self._throttler = start_throttler(proxy, config)
-
-
-def round_trips(lab: Lab, url: str) -> dict[str, float]:
-    """Return, by path, the minimum seconds until a connection to *url* was open, if any connection opened."""
-    found = {}
-    for path in lab.paths:
-        source = lab.client.address(path.device)
-        argv = ["curl", "-sS", "-I", "-o", "/dev/null", "--noproxy", "*", "--interface", source]
-        argv += ["-m", str(CONNECT_TIMEOUT), "-H", "Connection: close", "-w", r"%{time_connect}\n"]
-        argv.append(f"{url}?[1-{CONNECTIONS}]")
-        output = lab.client.run(argv, check=False, timeout=2 * CONNECT_TIMEOUT * CONNECTIONS).stdout
-        if opened := [seconds for seconds in map(float, output.split()) if seconds > 0]:
-            found[path.name] = min(opened)
-    return found

@@ -34,8 +34,7 @@ LABELS: Sequence[Label] = (("cell", lambda row: str(row.cell)),)
 OF_SWEEP = [
     COLUMNS[name]
     for name in (
-        "goodput", "rate_ethernet", "rate_wifi", "retransmission_share", "receiver_drops", "out_of_order_bytes",
-        "least_idle",
+        "goodput", "rate_ethernet", "rate_wifi", "retransmission_share", "receiver_drops", "least_idle",
     )
 ]  # fmt: skip
 TABLES: Sequence[Table[Any, Any]] = (
@@ -98,7 +97,7 @@ def _figure(
         together=lambda trial: name,
         drawn=not is_ordered,
         bed=bed,
-        measure=lambda downloads, turn: downloads.download(turn.cell, turn.number),
+        measure=lambda downloads, turn: downloads.download(turn.cell),
         tables=TABLES,
         verdicts=partial(verdicts, name),
         pictures=pictures,

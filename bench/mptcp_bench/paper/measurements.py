@@ -95,14 +95,6 @@ class Download:
     retransmissions: float | None = figure("retransmitted segments", None)
     retransmission_share: float | None = figure("retransmitted / sent segments, %", None, scale=100, digits=3)
     receiver_drops: float | None = figure("segments that the receiver dropped", None)
-    out_of_order_bytes: float | None = figure("receive memory, greatest, kB", None, scale=1e-3, digits=1)
-    """Greatest number of bytes in the receiver's MPTCP sockets. Nearly all of these bytes wait for a gap to be filled,
-    because the client reads in-order data at once."""
-    out_of_order_segments: float | None = figure("segments that came out of order", None, digits=0)
-    """Number of segments that passed the MPTCP out-of-order queue (MPTcpExtOFOQueue)."""
-    rtt_ethernet: float | None = figure("RTT of Ethernet, idle, ms", None, scale=1e3)
-    rtt_wifi: float | None = figure("RTT of Wi-Fi, idle, ms", None, scale=1e3)
-    """Minimum seconds to open a connection over the idle path."""
     least_idle: float | None = figure("time that the busiest processor was idle, %", None, scale=100, digits=1)
     samples: Sequence[Sample] = for_pictures()
 
@@ -166,10 +158,10 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
     return last - seen.joined
 
 
-def measured(trial: Trial, seen: Observation, used: Sequence[Usage], rtts: Mapping[str, float]) -> Download:
+def measured(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Download:
     """Return the numbers of an observed download. Raises TooFewSamples if the download was too short.
 
-    *used* is the processor usage of each host, *rtts* the RTTs in seconds by path.
+    *used* is the processor usage of each host.
     """
     if trial.path and not seen.protocol.fallbacks:
         return Download(fell_back=False)
@@ -177,7 +169,7 @@ def measured(trial: Trial, seen: Observation, used: Sequence[Usage], rtts: Mappi
     received = {path: last[path] - first[path] for path in first}
     total = sum(received.values())
     settle = min(THROTTLED_SETTLE_SECONDS, seen.ended / 2) if trial.throttled else min(SETTLE_SECONDS, seen.ended / 4)
-    numbers: dict[str, Any] = {f"rtt_{path}": seconds for path, seconds in rtts.items()}
+    numbers: dict[str, Any] = {}
     for path, octets in received.items():
         numbers[f"share_{path}"] = octets / total if total else 0.0
         numbers[f"rate_{path}"] = mean_rate(seen.samples, path, settle, seen.ended)
@@ -185,9 +177,6 @@ def measured(trial: Trial, seen: Observation, used: Sequence[Usage], rtts: Mappi
     retransmissions = float(sender.get("TcpRetransSegs", 0))
     if segments := sender.get("TcpOutSegs", 0):
         numbers["retransmission_share"] = retransmissions / segments
-    if seen.memory:
-        numbers["out_of_order_bytes"] = float(max(octets for _, octets in seen.memory))
-        numbers["out_of_order_segments"] = float(seen.counters.get("MPTcpExtOFOQueue", 0))
     if trial.throttled:
         taken = time_to_throttle(seen, "ethernet", trial.cap)
         numbers |= {"capped": float(taken is not None), "time_to_throttle": taken}

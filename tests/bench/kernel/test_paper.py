@@ -37,7 +37,6 @@ def test_figure_is_one_command(require: Callable[..., None], tmp_path: Path) -> 
     runs = run("fig6", 2, tmp_path).data["runs"]
     shares: dict[str, list[float]] = {}
     for each in runs:
-        assert each["rtt_wifi"] > each["rtt_ethernet"]
         assert 0 <= each["least_idle"] <= 1
         shares.setdefault(each["cell"], []).append(each["share_ethernet"])
     assert len(shares) == 4

@@ -31,14 +31,13 @@ CAP = 5_000_000
 THROUGH = Trial("mptcp", "through the proxy", 10_000_000)
 ALONE = Trial("tcp-wifi", "alone", 10_000_000, path="wifi")
 SEEN = Observation(
-    ended=4.0, status=0, timed_out=False, octets=10_000_000, sha256="as it should be", said="", samples=(), memory=(),
+    ended=4.0, status=0, timed_out=False, octets=10_000_000, sha256="as it should be", said="", samples=(),
     joined=0.1, counters={"MPTcpExtMPCapableSYNTX": 1, "MPTcpExtMPJoinSynAckRx": 1},
     proxy_counters={"MPTcpExtMPJoinAckRx": 1}, origin_counters={},
 )  # fmt: skip
 FELL_BACK = {**SEEN.counters, "MPTcpExtMPCapableFallbackSYNACK": 1}
 USED = (Usage(0.0, 0.5, None, least_idle=0.2), Usage(0.0, 0.4, None, least_idle=0.3))
 """Processor usage of client and proxy."""
-RTTS = {"ethernet": 0.002, "wifi": 0.013}
 
 
 def seen(ethernet: Load, wifi: Load, seconds: float, **changes: Any) -> Observation:
@@ -106,28 +105,27 @@ def test_time_to_throttle_is_from_the_join_to_the_last_excess(
 ) -> None:
     found = seen(ethernet, constant(wifi), 4)
     throttled = replace(THROUGH, throttled=True, cap=CAP)
-    numbers = measured(throttled, found, USED, RTTS)
+    numbers = measured(throttled, found, USED)
     assert numbers.time_to_throttle == (None if seconds is None else pytest.approx(seconds))
     assert numbers.capped == (seconds is not None)
-    assert measured(throttled, replace(found, joined=None), USED, RTTS).capped == 0
+    assert measured(throttled, replace(found, joined=None), USED).capped == 0
 
 
 def test_numbers_of_a_run_come_from_its_observation() -> None:
     found = seen(
         constant(30), constant(10), 4,
-        memory=tuple((0.1 * n, 1000 * n) for n in range(43)),
         proxy_counters={"TcpRetransSegs": 5, "TcpOutSegs": 1000},
         origin_counters={"TcpRetransSegs": 7, "TcpOutSegs": 70},
     )  # fmt: skip
-    numbers = measured(THROUGH, found, USED, RTTS)
-    assert (numbers.goodput, numbers.retransmission_share, numbers.out_of_order_bytes) == (20_000_000, 0.005, 42_000)
-    assert (numbers.least_idle, numbers.rtt_wifi) == (0.2, 0.013)
+    numbers = measured(THROUGH, found, USED)
+    assert (numbers.goodput, numbers.retransmission_share) == (20_000_000, 0.005)
+    assert numbers.least_idle == 0.2
     assert numbers.share_ethernet == pytest.approx(0.75)
     assert numbers.rate_wifi == pytest.approx(10e6)
-    assert measured(ALONE, replace(found, counters=FELL_BACK), USED, RTTS).retransmission_share == 0.1
-    assert measured(ALONE, found, USED, RTTS) == Download(fell_back=False)
+    assert measured(ALONE, replace(found, counters=FELL_BACK), USED).retransmission_share == 0.1
+    assert measured(ALONE, found, USED) == Download(fell_back=False)
     with pytest.raises(TooFewSamples):
-        measured(THROUGH, replace(found, ended=0.05), USED, RTTS)
+        measured(THROUGH, replace(found, ended=0.05), USED)
 
 
 def test_paths_and_buffer_follow_the_settings() -> None:
@@ -174,7 +172,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException, after: int) -> N
     def measure(*_: object) -> Download:
         if len(made) == after:
             raise error
-        made.append(measured(ALONE, seen(constant(30), constant(10), 4, counters=FELL_BACK), USED, RTTS))
+        made.append(measured(ALONE, seen(constant(30), constant(10), 4, counters=FELL_BACK), USED))
         return made[-1]
 
     scenario = replace(figures.FIG2, bed=bed, measure=measure, ready=lambda chosen: None)
