@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -155,25 +154,28 @@ def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argp
         complete=False,
         quick=quick,
     )
-    kept: list[Findings] = []
+    latest: list[Findings] = []
 
-    def write(findings: Findings, *, complete: bool) -> None:
+    def keep(findings: Findings, *, complete: bool = False) -> None:
         result_file.write(findings.added_to(begin, complete=complete), target)
+        # The pictures of an earlier run must not look like pictures of this run.
+        for _, file in _pictures(findings, target):
+            file.unlink(missing_ok=True)
+        latest[:] = [findings]
 
-    def keep(findings: Findings) -> None:
-        write(findings, complete=False)
-        _remove_pictures(findings.pictures, target)
-        kept.append(findings)
-
+    scenario = experiment.load()
+    # Report an invalid option before anything is written.
+    scenario.chosen(options, quick)
     result_file.prepare(target.parent)
     try:
-        keep_runs = keep if experiment.name in PAPER else None
-        findings = experiment.load().run(console, seed, quick, options, keep_runs)
-        write(findings, complete=True)
+        findings = scenario.run(console, seed, quick, options, keep)
+        keep(findings, complete=True)
     except BaseException as error:
-        _add_note(error, kept, target)
+        error.add_note(f"{target} has what was done, marked as interrupted" if latest else "nothing of it is kept")
         raise
-    _draw(findings.pictures, target)
+    finally:
+        for each in latest:
+            _draw(each, target)
     for table in (*findings.tables, *filter(None, [findings.other_aims])):
         console.print(table)
     for claim in (each for each in findings.aims if each.said):
@@ -186,34 +188,14 @@ def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argp
     return findings
 
 
-def _add_note(error: BaseException, kept: Sequence[Findings], target: Path) -> None:
-    """Add to *error* a note about what a run that ended early left in *target*."""
-    if kept:
-        error.add_note(f"{target} has what was done, marked as interrupted")
-        try:
-            _draw(kept[-1].pictures, target)
-        except OSError as failed:
-            error.add_note(f"its figure cannot be drawn: {failed.strerror or failed}")
-        return
-    # Remove the directory if the run created it. A directory with an earlier result is not empty and stays.
-    with suppress(OSError):
-        target.parent.rmdir()
-    if not isinstance(error, OptionError):
-        earlier = f"; {target} is of an earlier run" if target.exists() else ""
-        error.add_note(f"nothing of this run is kept{earlier}")
+def _pictures(findings: Findings, target: Path) -> list[tuple[Picture, Path]]:
+    """Return the pictures with their files in the directory of the result *target*."""
+    suffixes = ("png", "svg")
+    return [(each, target.with_name(f"{each.name}.{suffix}")) for each in findings.pictures for suffix in suffixes]
 
 
-def _remove_pictures(pictures: Sequence[Picture], target: Path) -> None:
-    for picture in pictures:
-        for suffix in ("png", "svg"):
-            target.with_name(f"{picture.name}.{suffix}").unlink(missing_ok=True)
-
-
-def _draw(pictures: Sequence[Picture], target: Path) -> None:
-    """Draw *pictures* in the directory of the result *target*, after deleting the files of an earlier run."""
-    _remove_pictures(pictures, target)
-    for picture, suffix in ((picture, suffix) for picture in pictures for suffix in ("png", "svg")):
-        file = target.with_name(f"{picture.name}.{suffix}")
+def _draw(findings: Findings, target: Path) -> None:
+    for picture, file in _pictures(findings, target):
         try:
             picture.draw(file)
         except BaseException as error:

@@ -7,11 +7,10 @@ Each proxy has one worker or thread, no cache, and persistent connections to the
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Program
@@ -72,7 +71,7 @@ class Peer:
     tunnels: bool = True
     """Whether it supports CONNECT."""
     multipath: bool = True
-    """Whether it accepts MPTCP: with its own listener, or wrapped by mptcpize(8)."""
+    """Whether it accepts MPTCP, with its own listener or by mptcpize(8)."""
 
     def lacking(self) -> str | None:
         """Return a text that names the program if it is not installed, otherwise None."""
@@ -80,17 +79,12 @@ class Peer:
 
     def version(self) -> str:
         """Return the first line of the output of ``-v``; empty if the program is not installed."""
-        return _output(self.program, "-v").strip().partition("\n")[0]
+        ended = run([self.program, "-v"], check=False) if _installed(self.program) else None
+        return "" if ended is None else (ended.stdout or ended.stderr).strip().partition("\n")[0]
 
 
 def _installed(program: str) -> bool:
     return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None
-
-
-def _output(program: str, option: str) -> str:
-    """Return the output of *program* with one option; empty if it is not installed."""
-    ended = run([program, option], check=False) if _installed(program) else None
-    return "" if ended is None else ended.stdout or ended.stderr
 
 
 # Debian's squid.conf, but without a cache, and with other paths for its files. It logs each request.
@@ -154,11 +148,11 @@ backend origin
 
 def _start_haproxy(setup: PeerSetup) -> Program:
     argv = ["haproxy", "-db", "-f", str(setup.write("haproxy.cfg", _HAPROXY))]
-    # For MPTCP clients, all TCP sockets of HAProxy are wrapped, even the outgoing ones.
+    # For MPTCP clients, all TCP sockets of HAProxy or nginx are wrapped, even the outgoing ones.
     return setup.started(mptcp_command(argv) if setup.multipath else argv, "haproxy")
 
 
-# For plain requests, nginx has a fixed origin. A tunnel goes to the client's target; nginx sees its path as /.
+# nginx has a fixed origin, and Debian's nginx does not support CONNECT.
 # proxy_max_temp_file_size 0: by default nginx writes data for a slow client to a file. Other proxies slow the origin.
 _NGINX = """\
 daemon off;
@@ -183,9 +177,8 @@ http {{
         keepalive_requests 1000000000;
     }}
     server {{
-        listen 0.0.0.0:{port}MULTIPATH;
-        listen [::]:{port}MULTIPATH;
-        TUNNELS
+        listen 0.0.0.0:{port};
+        listen [::]:{port};
         location / {{
             proxy_pass http://origin;
             proxy_http_version 1.1;
@@ -198,25 +191,10 @@ http {{
 """
 
 
-def nginx_features(build: str) -> tuple[bool, bool]:
-    """Return whether nginx listens by MPTCP, and whether it supports CONNECT. *build* is the output of ``nginx -V``."""
-    found = re.search(r"nginx/(\d+)\.(\d+)\.(\d+)", build)
-    version = tuple(map(int, found.groups())) if found else (0, 0, 0)
-    return version >= (1, 29, 7), version >= (1, 31, 0) and "--without-http_tunnel_module" not in build
-
-
-def _nginx() -> Peer:
-    """Return nginx as a peer, with the features of the installed version."""
-    listens, tunnels = nginx_features(_output("nginx", "-V"))
-
-    def start(setup: PeerSetup) -> Program:
-        template = _NGINX.replace("MULTIPATH", " multipath" if listens else "")
-        template = template.replace("TUNNELS", "location = / {{ tunnel_pass; }}" if tunnels else "")
-        config = str(setup.write("nginx.conf", template))
-        argv = ["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", config]
-        return setup.started(mptcp_command(argv) if setup.multipath and not listens else argv, "nginx")
-
-    return Peer("nginx", "nginx", start, tunnels)
+def _start_nginx(setup: PeerSetup) -> Program:
+    config = str(setup.write("nginx.conf", _NGINX))
+    argv = ["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", config]
+    return setup.started(mptcp_command(argv) if setup.multipath else argv, "nginx")
 
 
 def _start_splice(setup: PeerSetup) -> Program:
@@ -224,9 +202,8 @@ def _start_splice(setup: PeerSetup) -> Program:
     return setup.started([str(built("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
 
 
-@cache
 def peers() -> Mapping[str, Peer]:
-    """Return all proxies by name. The features of nginx depend on the installed version."""
+    """Return all proxies by name."""
     return {
         "ours": Peer("squid", "squid", _start_ours),
         # With the host's congestion control towards clients, instead of BBR.
@@ -238,6 +215,6 @@ def peers() -> Mapping[str, Peer]:
         ),
         "squid": Peer("squid", "squid", _start_squid, multipath=False),
         "haproxy": Peer("haproxy", "haproxy", _start_haproxy, tunnels=False),
-        "nginx": _nginx(),
+        "nginx": Peer("nginx", "nginx", _start_nginx, tunnels=False),
         "splice": Peer("gcc", "gcc", _start_splice),
     }

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mptcp_bench.experiments.peers import nginx_features
 from mptcp_bench.experiments.relay import SCENARIO, lacking
 from mptcp_bench.experiments.relay_judging import DIRECT, LIMIT, TASKS, Cell, Setting, cost, void
 from mptcp_bench.experiments.relay_load import BUCKETS, buffers, latencies
@@ -26,22 +25,6 @@ def test_each_proxy_has_the_tasks_and_clients_that_it_supports(monkeypatch: pyte
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     assert lacking(Cell(DIRECT, "tcp", Setting(apart=True))) is not None
     assert lacking(Cell(DIRECT, "tcp")) is None
-
-
-@pytest.mark.parametrize(
-    ("build", "features"),
-    [
-        ("nginx version: nginx/1.22.1\nconfigure arguments: --with-debug", (False, False)),
-        ("nginx version: nginx/1.29.6\nconfigure arguments:", (False, False)),
-        ("nginx version: nginx/1.29.7\nconfigure arguments:", (True, False)),
-        ("nginx version: nginx/1.31.0\nconfigure arguments: --prefix=/x", (True, True)),
-        ("nginx version: nginx/1.32.0\nconfigure arguments: --without-http_tunnel_module", (True, False)),
-        ("nginx version: nginx/2.0.0\n", (True, True)),
-        ("", (False, False)),
-    ],
-)
-def test_nginx_has_the_features_of_its_version_and_build(build: str, features: tuple[bool, bool]) -> None:
-    assert nginx_features(build) == features
 
 
 @given(st.lists(st.integers(0, 10**11), min_size=1), st.sampled_from((0.1, 50, 90, 99, 100)))
@@ -63,7 +46,6 @@ def test_percentiles_of_the_histogram_are_those_of_its_values(values: list[int],
         ("tcp", 1, 0, "1 connections were Multipath TCP"),
         ("mptcp1", 10, 1, "1 second subflows"),
         ("mptcp2", 10, 10, None),
-        ("tcp", 0, 0, None),
     ],
 )
 def test_connections_of_another_kind_are_void(client: str, capable: int, joins: int, reason: str | None) -> None:

@@ -186,7 +186,7 @@ def test_finished_runs_are_kept_when_an_experiment_is_interrupted(
     ends(monkeypatch, KeyboardInterrupt(), after)
     target = tmp_path / "fig2" / FILE
     assert main(["run", "fig2", "--output", str(tmp_path)]) == INTERRUPTED
-    kept = f"{target} has what was done, marked as interrupted" if after else "nothing of this run is kept"
+    kept = f"{target} has what was done, marked as interrupted" if after else "nothing of it is kept"
     assert capsys.readouterr().err == f"mptcp-bench: interrupted\nmptcp-bench: {kept}\n"
     assert target.exists() == bool(after)
     if after:
