@@ -31,7 +31,7 @@ class PeerSetup:
     directory: Path
     """The proxy's own empty directory."""
     origin: str
-    """Address of the only web server, in the family of the clients' addresses."""
+    """Address of the only web server."""
     multipath: bool
     """Whether the proxy's clients use MPTCP."""
     extra_config: str = ""
@@ -39,8 +39,7 @@ class PeerSetup:
 
     def write(self, name: str, template: str) -> Path:
         """Write *template* with the setup's values into the file *name*."""
-        origin = f"[{self.origin}]" if ":" in self.origin else self.origin
-        text = template.format(port=PROXY_PORT, directory=self.directory, origin=origin)
+        text = template.format(port=PROXY_PORT, directory=self.directory, origin=self.origin)
         target = self.directory / name
         target.write_text(text)
         return target

@@ -46,7 +46,6 @@ class Settings:
     offloads: tuple[str, ...] = parameter(
         "off, on or both: segmentation and receive offloads of the links", "off", words("off", "on")
     )
-    family: tuple[str, ...] = parameter("4, 6 or both: IPv4, IPv6", "4", words("4", "6"))
     processors: tuple[str, ...] = parameter(
         "shared, apart or both; apart: the proxy has one to itself, and receives its packets there",
         "shared,apart", words("shared", "apart"), quick="shared",
@@ -72,10 +71,8 @@ def cells(chosen: Settings) -> list[Cell]:
         if client == "tcp" or peers()[proxy].multipath:
             ways[proxy, client] = tuple(task for task in TASKS if peers()[proxy].tunnels or "connect" not in task)
     settings = [
-        Setting(offloads == "on", int(family), processors == "apart", links == "slow")
-        for offloads, family, processors, links in product(
-            chosen.offloads, chosen.family, chosen.processors, chosen.links
-        )
+        Setting(offloads == "on", processors == "apart", links == "slow")
+        for offloads, processors, links in product(chosen.offloads, chosen.processors, chosen.links)
     ]
     every = [
         Cell(*way, setting, tuple(task for task in tasks if task in chosen.tasks))

@@ -50,7 +50,6 @@ class Bed:
     held: int
     """Number of idle connections whose memory is measured."""
     shares: Shares
-    family: int
 
     @classmethod
     def on(
@@ -65,14 +64,14 @@ class Bed:
             steer(testbed, shares)
         with running_on(shares.others):
             web = start_origin(testbed["origin"], files)
-        return cls(testbed, seconds, web, held, shares, setting.family)
+        return cls(testbed, seconds, web, held, shares)
 
     def check_emulation(self) -> None:
         self.testbed.check_emulation()
 
     @property
     def origin(self) -> str:
-        return self.testbed["origin"].service_address(self.family)
+        return self.testbed["origin"].service_address()
 
     @contextmanager
     def running(self, cell: Cell, extra_config: str = "") -> Iterator[Program | None]:
@@ -104,8 +103,7 @@ class Bed:
         connections and their second subflows are established; also yield a check of the accepted connections.
         """
         direct, tunnel, subflows = cell.proxy == DIRECT, "connect" in task, CLIENTS[cell.client]
-        host = f"[{self.origin}]" if ":" in self.origin else self.origin
-        target = f"/{file}" if direct or tunnel else f"http://{host}/{file}"
+        host, target = self.origin, f"/{file}" if direct or tunnel else f"http://{self.origin}/{file}"
         connect = f"CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n"
         closing = "Connection: close\r\n" if close else ""
         request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{closing}\r\n"
@@ -125,7 +123,7 @@ class Bed:
             one_subflow(self.testbed) if subflows == 1 else nullcontext(),
             running_on(self.shares.others),
             asking(
-                self.testbed["client"], "mptcp" if subflows else "tcp", server.service_address(self.family), port,
+                self.testbed["client"], "mptcp" if subflows else "tcp", server.service_address(), port,
                 count, requests, request, connect if tunnel and not direct else "",
             ) as load,
         ):  # fmt: skip

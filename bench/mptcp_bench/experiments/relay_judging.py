@@ -52,7 +52,6 @@ class Setting:
     """The environment in which a whole run is measured."""
 
     offloads: bool = False
-    family: int = 4
     apart: bool = False
     """Whether the proxy has its own processor (``own_processor``)."""
     slow: bool = False
@@ -60,7 +59,7 @@ class Setting:
 
     def __str__(self) -> str:
         own, slow = ", its own processor" * self.apart, ", slow links" * self.slow
-        return f"offloads {'on' if self.offloads else 'off'}, IPv{self.family}{own}{slow}"
+        return f"offloads {'on' if self.offloads else 'off'}{own}{slow}"
 
 
 BASE = Setting()
