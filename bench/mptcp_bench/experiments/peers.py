@@ -17,7 +17,7 @@ from mptcp_lab.testbed import TMPFS, LiveNode, Program
 from mptcp_lab.testbed.commands import run, undone_on_error
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, accepts, mptcp_command, start_proxy, wait_until
 
-from .relay_load import built
+from .relay_load import build
 
 REBUILT_SQUID = os.environ.get("MPTCP_BENCH_SQUID", "")
 """Another Squid program to run our proxy with. ``./run squid`` builds a Squid that writes larger chunks."""
@@ -198,7 +198,7 @@ def _start_nginx(setup: PeerSetup) -> Program:
 
 def _start_splice(setup: PeerSetup) -> Program:
     """Start ``native/splice_relay.c``, which does the minimum of a relay. It shows the upper limit of speed."""
-    return setup.started([str(built("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
+    return setup.started([str(build("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
 
 
 def peers() -> Mapping[str, Peer]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What it costs a proxy to carry a byte and a request: ours, Squid, HAProxy and nginx, alternating in one run.
+"""The cost of a byte and of a request in a proxy: ours, Squid, HAProxy and nginx, alternating in one run.
 
 The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
 connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
@@ -44,24 +44,26 @@ class Settings:
     """The settings of ``--set``."""
 
     offloads: tuple[str, ...] = parameter(
-        "off, on or both: segmentation and receive offloads of the links", "off", words("off", "on")
+        "segmentation and receive offloads of the links: off, on, or both", "off", words("off", "on")
     )
     processors: tuple[str, ...] = parameter(
-        "shared, apart or both; apart: the proxy has one to itself, and receives its packets there",
+        "processors of the proxy: shared, apart (one of its own, which receives its packets), or both",
         "shared,apart", words("shared", "apart"), quick="shared",
     )  # fmt: skip
     links: tuple[str, ...] = parameter(
-        "fast, slow or both; slow: the clients' two paths have 200 and 100 Mbit/s",
+        "links of the clients: fast, slow (200 and 100 Mbit/s), or both",
         "fast,slow", words("fast", "slow"), quick="fast",
     )  # fmt: skip
     proxies: tuple[str, ...] = parameter(
-        "without those that are not installed; direct is always measured", ",".join(PROXIES), words(*PROXIES)
+        "proxies to compare, if they are installed; direct is always measured", ",".join(PROXIES), words(*PROXIES)
     )
-    clients: tuple[str, ...] = parameter("kinds, with their subflows", ",".join(CLIENTS), words(*CLIENTS))
-    tasks: tuple[str, ...] = parameter("which tasks", ",".join(TASKS), words(*TASKS))
+    clients: tuple[str, ...] = parameter(
+        "protocol of the clients, with the number of subflows", ",".join(CLIENTS), words(*CLIENTS)
+    )
+    tasks: tuple[str, ...] = parameter("tasks to measure", ",".join(TASKS), words(*TASKS))
     runs: int = parameter("number of rounds", "6", whole(), quick="2")
-    seconds: float = parameter("length of each transfer's measurement", "2", number(), quick="0.5")
-    hold: int = parameter("number of held idle connections", "400", whole(), quick="100")
+    seconds: float = parameter("duration of each measurement, seconds", "2", number(), quick="0.5")
+    hold: int = parameter("number of idle connections whose memory is measured", "400", whole(), quick="100")
 
 
 def cells(chosen: Settings) -> list[Cell]:

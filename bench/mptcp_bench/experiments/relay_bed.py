@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The testbed of the experiments ``relay`` and ``mimbox-…``: one freshly started proxy at a time, and its clients.
 
-Client, core, proxy and origin are namespaces of one machine. A veth pair delivers a packet in its sender's context, so
-each proxy is also charged for its packets' way to the client, unless it has its own processor (``own_processor``).
+Client, core, proxy and origin are namespaces of one machine. A veth pair delivers packets in the sender's context, so a
+proxy's processor time includes the delivery to the client, unless it has its own processor (``own_processor``).
 Memory is measured for a proxy that has not served anything before.
 """
 
@@ -23,7 +23,7 @@ from mptcp_lab.testbed.transfer import Added
 from .own_processor import Shares, running_on, shares_of_this_machine, steer
 from .peers import PeerSetup, peers
 from .relay_judging import BASE, CLIENTS, DIRECT, Cell, Setting, void
-from .relay_load import TIMEOUT, Load, asking, built, kernel_memory, user_memory
+from .relay_load import TIMEOUT, Load, build, kernel_memory, requesting, user_memory
 from .two_paths import one_subflow
 
 SMALL, LARGE = "small", "large"
@@ -31,9 +31,9 @@ FILES = {SMALL: 1_000, LARGE: 200_000_000}
 MULTIPATH_PORT = 8080
 """Port of the origin that accepts MPTCP, if the testbed has one."""
 WARM_UP_SECONDS = 0.4
-"""Time from the last connection's handshake to the start of a measurement, in which the windows open."""
+"""Time from the last connection's handshake to the start of a measurement, in which the congestion windows grow."""
 SETTLE_SECONDS = 1.0
-"""Time in which earlier connections leave the kernel, and the count of slabs becomes up to date."""
+"""Time until the kernel has freed earlier connections and updated its counters of slabs."""
 
 Check = Callable[[int], None]
 """Raises TestbedError if the kernel did not accept this number of connections of the clients' kind."""
@@ -47,7 +47,7 @@ class Bed:
     seconds: float
     """Seconds for which a transfer is measured."""
     web: Origin
-    held: int
+    idle_count: int
     """Number of idle connections whose memory is measured."""
     shares: Shares
 
@@ -56,8 +56,8 @@ class Bed:
         cls, testbed: Testbed, seconds: float, files: Mapping[str, int] = FILES, setting: Setting = BASE, held: int = 0
     ) -> Self:
         """Start the origin on *testbed*, and build the programs."""
-        built("relay_load", testbed["client"])
-        built("splice_relay", testbed["proxy"])
+        build("relay_load", testbed["client"])
+        build("splice_relay", testbed["proxy"])
         shares = Shares()
         if setting.apart:
             shares = shares_of_this_machine()
@@ -122,23 +122,23 @@ class Bed:
         with (
             one_subflow(self.testbed) if subflows == 1 else nullcontext(),
             running_on(self.shares.others),
-            asking(
+            requesting(
                 self.testbed["client"], "mptcp" if subflows else "tcp", server.service_address(), port,
                 count, requests, request, connect if tunnel and not direct else "",
             ) as load,
         ):  # fmt: skip
-            load.wait(lambda counters: counters.standing == count, f"{cell}: {count} connections are answered")
+            load.wait(lambda counters: counters.answered == count, f"{cell}: {count} connections have had an answer")
             joins = count if subflows == 2 else 0
             load.wait(lambda counters: accepted()[1] >= joins, f"{cell}: {joins} second subflows joined")
             yield load, check
 
     def idle_kilobytes(self, cell: Cell, task: str, process: Program) -> tuple[float, int]:
         """Return the memory of an idle connection or tunnel in a new proxy, *process*, and the number of failures."""
-        count, requests = self.held, 1 if task == "idle-get" else 0
+        count, requests = self.idle_count, 1 if task == "idle-get" else 0
         time.sleep(SETTLE_SECONDS)
         user, kernel = user_memory(process.pid), kernel_memory()
         with self.clients(cell, task, count, SMALL, requests=requests) as (load, check):
-            load.wait(lambda counters: counters.resting == count, f"{cell}: {count} connections are idle")
+            load.wait(lambda counters: counters.finished == count, f"{cell}: {count} connections are idle")
             time.sleep(SETTLE_SECONDS)
             check(count)
             user, kernel = user_memory(process.pid) - user, kernel_memory() - kernel

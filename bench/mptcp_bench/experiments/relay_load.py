@@ -28,8 +28,8 @@ TIMEOUT = 60.0
 _COUNTERS = struct.Struct(f"={6 + BUCKETS}Q")
 
 
-def built(name: str, host: LiveNode) -> Path:
-    """Return the program of ``native/NAME.c``, compiled once into the directory of *host*."""
+def build(name: str, host: LiveNode) -> Path:
+    """Compile ``native/NAME.c`` once into the directory of *host*. Return the program."""
     program = host.directory / name
     if not program.exists():
         flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra"]
@@ -40,7 +40,7 @@ def built(name: str, host: LiveNode) -> Path:
 def latencies(counts: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
     """Return percentiles, in seconds, of a histogram of latencies; infinity if it is empty.
 
-    A value is the middle of its bucket, which is at most a thirty-second of the value wide.
+    Each value is the middle of its bucket, whose width is at most 1/32 of the value.
     """
 
     def middle(bucket: int) -> float:
@@ -57,15 +57,17 @@ class Counters(NamedTuple):
     answers: int
     failures: int
     opened: int
-    resting: int
-    standing: int
+    finished: int
+    """Number of open connections whose requests are all answered."""
+    answered: int
+    """Number of open connections that have had an answer."""
     latency: tuple[int, ...]
 
     @classmethod
-    def of(cls, data: mmap.mmap | bytes) -> Self:
+    def parse(cls, data: mmap.mmap | bytes) -> Self:
         """Read the counters from the memory that the program maps."""
-        octets, answers, failures, opened, resting, standing, *latency = _COUNTERS.unpack_from(data)
-        return cls(octets, answers, failures, opened, resting, standing, tuple(latency))
+        octets, answers, failures, opened, finished, answered, *latency = _COUNTERS.unpack_from(data)
+        return cls(octets, answers, failures, opened, finished, answered, tuple(latency))
 
 
 class Load:
@@ -78,15 +80,15 @@ class Load:
     def read(self) -> Counters:
         if not self.process.running:
             raise TestbedError(f"the clients ended with {self.process.returncode}{self.process.tail()}")
-        return Counters.of(self._data)
+        return Counters.parse(self._data)
 
-    def wait(self, enough: Callable[[Counters], bool], what: str) -> None:
-        """Wait until *enough* is true of the counters. A TestbedError has the program's first complaint."""
-        wait_until(lambda: enough(self.read()), what, timeout=TIMEOUT, process=self.process)
+    def wait(self, condition: Callable[[Counters], bool], what: str) -> None:
+        """Wait until *condition* is true. A TestbedError includes the first error that the program printed."""
+        wait_until(lambda: condition(self.read()), what, timeout=TIMEOUT, process=self.process)
 
 
 @contextmanager
-def asking(
+def requesting(
     client: LiveNode,
     protocol: str,
     address: str,
@@ -104,7 +106,7 @@ def asking(
     path = Path(name)
     path.write_bytes(bytes(_COUNTERS.size))
     argv = [
-        str(built("relay_load", client)), str(path), protocol, address, str(port),
+        str(build("relay_load", client)), str(path), protocol, address, str(port),
         str(count), str(requests), preamble, request,
     ]  # fmt: skip
     with open(descriptor, "r+b") as file, mmap.mmap(file.fileno(), _COUNTERS.size) as data:
@@ -123,7 +125,7 @@ def octets(text: str, name: str) -> int:
     """Return the bytes of *name* in the text of meminfo or smaps_rollup, proc(5). Raises ValueError if it is absent."""
     line = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
     if not line:
-        raise ValueError(f"no {name} among memory")
+        raise ValueError(f"no field {name} in the memory statistics")
     return int(line[1]) * 1024
 
 

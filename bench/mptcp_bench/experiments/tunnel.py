@@ -75,10 +75,12 @@ MAX_KERNEL_NS, MAX_RESEQUENCER_US, MIN_MBITS = 300.0, 5.0, 500.0
 class Settings:
     """The settings of ``--set``."""
 
-    cells: tuple[str, ...] = parameter("which of " + ", ".join(CELLS), ",".join(CELLS), words(*CELLS))
-    runs: int = parameter("of each", "3", whole(), quick="1")
-    seconds: float = parameter("that a download takes at the sum of its paths", "7", number())
-    first: bool = parameter("only the first cell of each part", "no", yes_or_no, quick="yes")
+    cells: tuple[str, ...] = parameter(
+        f"parts to measure: a list of {', '.join(CELLS)}", ",".join(CELLS), words(*CELLS)
+    )
+    runs: int = parameter("number of runs per variant", "3", whole(), quick="1")
+    seconds: float = parameter("duration of a download at the sum of both rates, seconds", "7", number())
+    first: bool = parameter("whether to measure only the first cell of each part", "no", yes_or_no, quick="yes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +161,7 @@ def _divided_by(fold: Callable[[list[float]], float]) -> Any:
     return values
 
 
-def _beyond(variant: str, name: str) -> Any:
+def _excess(variant: str, name: str) -> Any:
     """Return a function that computes how much a row's median of *name* exceeds the median under *variant*."""
 
     def values(row: Of) -> list[float]:
@@ -233,11 +235,11 @@ CALL = _table(
         _median("p99", "p99", scale=1e3, digits=1),
         _median("lost %", "loss", scale=100, digits=1),
         Column(
-            "", _beyond(ONE_PATH_IDLE, "p99"), aim="p99 of the delay beyond one path's idle, ms", scale=1e3,
+            "", _excess(ONE_PATH_IDLE, "p99"), aim="p99 of the delay beyond one path's idle, ms", scale=1e3,
             most=MAX_CALL_DELAY_MS, judged=_ours,
         ),
         Column(
-            "", _beyond(ONE_PATH_BUSY, "loss"), most=0.0, judged=_ours,
+            "", _excess(ONE_PATH_BUSY, "loss"), most=0.0, judged=_ours,
             aim="lost beyond what one path loses beside a download, share",
         ),
     ),

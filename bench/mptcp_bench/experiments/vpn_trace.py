@@ -26,7 +26,7 @@ from .parameters import parameter, whole
 from .scenario import Scenario
 from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control, vpn_bed
 from .vpn_cells import CONTROLS, VPNS, Condition, Point, vpns
-from .vpn_figures import look_of
+from .vpn_figures import line_format
 from .vpn_judging import VpnResults, verdicts
 
 NAME, TITLE = "vpn-fig8", "Figure 8: the start of a download, RTT 40 ms"
@@ -41,7 +41,7 @@ PORT = 80
 class Settings:
     """The settings of ``--set``."""
 
-    runs: int = parameter("rounds", "8", whole(), quick="2")
+    runs: int = parameter("number of rounds", "8", whole(), quick="2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def pictures(results: VpnResults) -> list[Picture]:
         for label in dict.fromkeys(run.turn.variant for run in results.runs):
             start = of_median(results.of(CELL, label, *CELL.inner), lambda each: each.acknowledged)
             times = [1e3 * STEP_SECONDS * step for step in range(len(start.sent_by_step))]
-            look = look_of(VPNS[label])
+            look = line_format(VPNS[label])
             axes.plot(times, [octets / 1e3 for octets in start.acknowledged_by_step], label=label, **look)
             axes.plot(times, [octets / 1e3 for octets in start.sent_by_step], linewidth=0.6, **look)
         style.dress(axes, "ms since the SYN at the web server", "kB acknowledged; thin: sent")

@@ -35,12 +35,9 @@ HEADER_RATIO = ((1000 - 80) / 1014) / ((1500 - 80) / 1514)
 """Payload share with MTU 1000 divided by the payload share with MTU 1500. IPv4 and TCP headers with timestamps and DSS
 are 80 bytes, and the shapers count 14 bytes of Ethernet."""
 MIN_IDLE_SHARE = 0.1
-"""Minimum share of idle time of a host's busiest processor. With more idle time, no program on one processor had to
-wait.
-
-A busy thread that moves between processors leaves some idle time on each (``agent.processors``)."""
+"""Share of idle time of a host's busiest processor from which no program had to wait for one processor."""
 AT_ONCE_SECONDS = 0.1
-"""A cap that is in force within these seconds counts from the transfer's start. On first transfers it comes later."""
+"""Maximum seconds until the cap of a repeated transfer is in force."""
 SOFT_CAP_SECONDS = 1.0
 """Maximum seconds until a soft cap is in force (docs/soft-start.md)."""
 MIN_FULL_SPEED = 0.8
@@ -48,7 +45,7 @@ MIN_FULL_SPEED = 0.8
 SLIGHT_SECONDS = 0.5
 """Maximum additional seconds of completion time that count as "a miniature impact"."""
 ON_TIME_SHARE = 0.1
-"""If a cap comes within this share of the transfer's duration, it counts as in force from the transfer's start."""
+"""A cap that is in force after this share of the transfer's duration counts as in force from the transfer's start."""
 CAP_TOLERANCE = 0.05
 MORE_FACTOR, LESS_FACTOR = 1.05, 0.95
 """A rate is "more" or "less" than another if it differs by this factor."""
@@ -220,8 +217,8 @@ def _fig5(figure: Figure) -> Iterator[Verdict]:
             figure.claim("mtu-1000", "retransmission_share", "mtu-1500", least=1),
         ],
         Reason(
-            "The paper's Raspberry Pi Model B (700 MHz, Ethernet behind USB) was short of processor time for half as "
-            "many packets again; the hosts measured here had some to spare, and pay for the headers alone.",
+            "The paper's Raspberry Pi Model B (700 MHz, Ethernet over USB) had too little processor time for 1.5 "
+            "times as many packets. The hosts measured here had enough, and lose only the share of the headers.",
             [
                 figure.claim("mtu-1000", "goodput", "mtu-1500", least=SATURATED_SHARE * HEADER_RATIO),
                 figure.claim("mtu-1000", "retransmission_share", most=MIN_LOSS),
@@ -241,8 +238,8 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
             figure.claim("repeated", "time_to_throttle", most=AT_ONCE_SECONDS),
         ],
         Reason(
-            "Classes are made when the policy is loaded, so that a first transfer is throttled like any other: its cap "
-            "is in force as soon as that of a repeated one.",
+            "Classes are created when the policy is loaded, so that a first transfer is throttled like any other: its "
+            "cap is in force as soon as the cap of a repeated transfer.",
             [
                 capped,
                 first_capped,
@@ -256,8 +253,8 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
         f"{SLIGHT_SECONDS:g} s).",
         [capped, figure.claim("first", "duration", "free", minus=SLIGHT_SECONDS, most=1)],
         Reason(
-            "The paper's first transfer was over before its throttle was in place. Here the cap is in force within a "
-            "second, so that part of 5 MB has to take the slower path, as the policy asks, and that one is full.",
+            "The paper's first transfer ended before its throttle was in place. Here the cap is in force within a "
+            "second, so that part of the 5 MB has to take the slower path, which is full.",
             [
                 capped,
                 first_capped,
@@ -277,8 +274,8 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
             figure.claim("first", "until_cap", ("repeated", "time_to_throttle"), minus=AT_ONCE_SECONDS, least=1),
         ],
         Reason(
-            "A first transfer has no overhead that a repeated one could be without: classes are made when the policy "
-            "is loaded.",
+            "A first transfer has no more overhead than a repeated transfer: classes are created when the policy is "
+            "loaded.",
             [
                 capped,
                 relieved,
@@ -287,8 +284,8 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
             ],
         ),
         Reason(
-            "The cap lands softly, on a repeated transfer too: what waits for Ethernet leaves at full speed before its "
-            "rate falls.",
+            "The cap takes effect softly, on a repeated transfer too: data queued for Ethernet leave at full speed "
+            "before the rate falls.",
             [
                 capped,
                 relieved,
@@ -325,8 +322,8 @@ def _fig7(figure: Figure) -> Iterator[Verdict]:
         "Data moves to Wi-Fi, which achieves a higher throughput than without the throttle.",
         [capped, moved, figure.claim("throttled", "rate_wifi", "free", least=MORE_FACTOR)],
         Reason(
-            "Its share rises as the paper says; its throughput cannot, since Wi-Fi carries all it can without any "
-            "throttle (Figure 3).",
+            "The share of Wi-Fi rises as the paper says. Its throughput cannot rise, because Wi-Fi is full without a "
+            "throttle, too (Figure 3).",
             [
                 capped,
                 moved,

@@ -74,7 +74,7 @@ def counters(program: Path, answers: list[bytes], enough: Callable[[Counters], b
                 connection.sendall(answer)
 
     def read() -> Counters:
-        return Counters.of(file.read_bytes())
+        return Counters.parse(file.read_bytes())
 
     file, listener = program.parent / "counters", socket.create_server(("127.0.0.1", 0))
     file.write_bytes(bytes(8 * (len(Counters._fields) - 1 + BUCKETS)))
@@ -89,7 +89,7 @@ def counters(program: Path, answers: list[bytes], enough: Callable[[Counters], b
 
 def test_load_counts_answers_and_reopens_closed_connections(program: Path) -> None:
     found = counters(program, [HEADER + b"abcd"] * 3, lambda c: c.answers >= 30)
-    assert (found.failures, found.standing) == (0, 1)
+    assert (found.failures, found.answered) == (0, 1)
     assert found.octets >= 4 * 30
     assert found.opened >= 30 // 3
     assert sum(found.latency) >= 30
