@@ -34,19 +34,13 @@ class Chapter:
     label: str
     figures: tuple[str, ...] = ()
     """Data URLs of pictures."""
-    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, result: ExperimentResult, label: str, pictures: Sequence[Path]) -> Chapter:
-        """Return the chapter with the *pictures*, in SVG or PNG; a picture that cannot be read becomes a warning."""
-        figures, warnings = [], []
-        for file in pictures:
-            kind = "svg+xml" if file.suffix == ".svg" else "png"
-            try:
-                figures.append(f"data:image/{kind};base64,{b64encode(file.read_bytes()).decode()}")
-            except OSError as error:
-                warnings.append(f"The picture {file.name} cannot be shown: {error.strerror}.")
-        return cls(result, label, tuple(figures), tuple(warnings))
+        """Return the chapter with those *pictures*, in SVG or PNG, that exist."""
+        kinds = {".svg": "svg+xml", ".png": "png"}
+        files = ((kinds[file.suffix], file.read_bytes()) for file in pictures if file.is_file())
+        return cls(result, label, tuple(f"data:image/{kind};base64,{b64encode(data).decode()}" for kind, data in files))
 
     @property
     def explanation(self) -> list[str]:
@@ -125,7 +119,7 @@ def chapters_of_kept(docs: Path = DOCS) -> list[Chapter]:
         tables = tuple(replace(table, caption=table.caption or table.key.capitalize()) for table in found.tables)
         pictures = [docs / directory / f"{name}.png" for directory in KEPT_PICTURES]
         result = replace(found, notes=tuple(notes), tables=tables)
-        chapters.append(Chapter.of(result, name, [each for each in pictures if each.is_file()]))
+        chapters.append(Chapter.of(result, name, pictures))
     if not chapters:
         raise ResultError(f"{docs / KEPT}: it contains no result")
     return chapters

@@ -22,7 +22,6 @@ from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.services import start_origin, start_proxy
 
 from ..experiments.columns import RUNS, Column, Row, Table, Turn
-from ..experiments.findings import Picture
 from ..experiments.scenario import Scenario
 from ..statistics import percentiles
 from ..wire.workload import ORIGIN_PORT, Conversions, Workload, measure, squid_configuration
@@ -42,7 +41,6 @@ from .conversion_claims import (
     Delays,
     verdicts,
 )  # fmt: skip
-from .drawing import draw_delays
 from .settings import Settings, lab, ready
 
 SMALL = Workload("small", 120, 1024)
@@ -142,5 +140,4 @@ SCENARIO: Scenario[Settings, str, Converter, Delays] = Scenario(
         ),
     ),
     verdicts=verdicts,
-    pictures=lambda found: [Picture("figure", lambda target: draw_delays(found, target))] if found.runs else [],
 )

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The pictures of Figures 2 to 7 and of Table 1."""
+"""The pictures of Figures 2 to 7."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,17 @@ from mptcp_common.units import counted, format_rate
 from mptcp_lab.testbed.recorder import rates
 
 from .. import style
-from ..experiments.columns import Results
 from ..experiments.tables import mean
-from ..statistics import fmean, mean_interval, of_median, percentiles
+from ..statistics import fmean, mean_interval, of_median
 from . import PAPER
-from .conversion_claims import BULK, DOWNLOAD, PAPER_MS, REQUEST, RESPONSE, SYN, UPLOAD, WHOLE, Delays
 from .measurements import Download, Found, Trial, values
 
 SUBTITLE = (
     f"Bytes on the wire at the client, mean over {style.SMOOTHING} samples. "
     "Bold: the run of median goodput; faint: the other runs."
 )
-DELAYS_SUBTITLE = "From packet timestamps on both sides of the proxy. Dots: median, p95, p99."
-WIDTH, HEADING, ABOVE, BELOW = 9.2, 0.7, 0.5, 1.4
-"""Inches: width of a picture, space for its heading, and space above and below each plot for its texts."""
+WIDTH, HEADING, ABOVE, PLOT_HEIGHT, BELOW = 9.2, 0.7, 0.5, 2.0, 1.4
+"""Inches: width of a picture, space for its heading, height of a plot, and space above and below it for its texts."""
 PNG_DPI = 180
 MAX_COMPARABLE_RATIO = 3.0
 """Maximum ratio of the longest to the shortest duration at which panels have the same time axis."""
@@ -35,21 +31,22 @@ Plot = Callable[[Any], None]
 """Draws one pair of axes."""
 
 
-def arranged(title: str, subtitle: str, plots: Sequence[Plot], columns: int = 2, plot_height: float = 2.0) -> Any:
-    """Return the matplotlib figure with *plots* in rows, and a legend below each plot. *plot_height* is in inches."""
+def arranged(title: str, plots: Sequence[Plot]) -> Any:
+    """Return the matplotlib figure with *plots*, two in a row, and a legend below each plot."""
+    columns = min(2, len(plots))
     rows = ceil(len(plots) / columns)
-    height = HEADING + rows * (plot_height + ABOVE + BELOW)
+    height = HEADING + rows * (PLOT_HEIGHT + ABOVE + BELOW)
     figure = style.new_figure(WIDTH, height)
-    top, bottom, between = 1 - (HEADING + ABOVE) / height, BELOW / height, (ABOVE + BELOW) / plot_height
+    top, bottom, between = 1 - (HEADING + ABOVE) / height, BELOW / height, (ABOVE + BELOW) / PLOT_HEIGHT
     figure.subplots_adjust(left=0.07, right=0.98, top=top, bottom=bottom, hspace=between, wspace=0.16)
     for number, plot in enumerate(plots, 1):
         axes = figure.add_subplot(rows, columns, number)
         plot(axes)
         axes.legend(
-            loc="upper left", bbox_to_anchor=(0, -0.5 / plot_height), frameon=False, fontsize=8, borderaxespad=0,
+            loc="upper left", bbox_to_anchor=(0, -0.5 / PLOT_HEIGHT), frameon=False, fontsize=8, borderaxespad=0,
             labelcolor=style.INK, ncols=columns, columnspacing=1, handlelength=1.5,
         )  # fmt: skip
-    style.heading(figure, title, subtitle, left=0.018, size=13)
+    style.heading(figure, title, SUBTITLE, left=0.018, size=13)
     return figure
 
 
@@ -155,69 +152,9 @@ def picture(name: str, found: Found) -> Any:
     if any(trial.kind == "sweep" for trial in found.cells):
         plots.append(lambda axes: sweep(axes, found))
     unfinished = " (incomplete)" if len(found.runs) < len(found.turns) else ""
-    return arranged(PAPER[name].summary + unfinished, SUBTITLE, plots, columns=min(2, len(plots)))
+    return arranged(PAPER[name].summary + unfinished, plots)
 
 
 def draw(name: str, found: Found, target: Path) -> None:
     """Draw the picture of the experiment *name* into *target*, in the format of its suffix. Raises OSError."""
     style.save(picture(name, found), target, dpi=PNG_DPI)
-
-
-DelayResults = Results[str, Delays]
-KINDS: dict[str, tuple[str, ...]] = {
-    "SYN, from the client's third ACK to the SYN to the origin": (SYN,),
-    "SYN, from the client's SYN to the SYN to the origin": (WHOLE,),
-    "Data: a short request, a short response": (REQUEST, RESPONSE),
-    "Data: a transfer that is not queued": (UPLOAD, DOWNLOAD),
-    "Data: a download that the client's paths delay": (BULK,),
-}
-"""The plots of Table 1's picture, and the kinds of segments in each."""
-UPWARDS = (SYN, WHOLE, REQUEST, UPLOAD)
-"""Kinds of segments from client to origin. The others go from origin to client."""
-MARKED_PERCENTS = (50, 95, 99)
-DRAWN_PERCENTS = [number / 5 for number in range(501)]
-"""Percentages at which a distribution is drawn. These points suffice for any number of values."""
-
-
-def delays(axes: Any, found: DelayResults, title: str, kinds: Sequence[str]) -> None:
-    """Draw the distributions of the delays of *kinds* of segments, with a line for each client."""
-    caption(axes, title, "share of segments that took no longer")
-    style.dress(axes, "milliseconds", "per cent")
-    for client, stroke in zip(found.cells, cycle(("-", style.DASHED))):
-        for kind in kinds:
-            sample = [1e3 * seconds for each in found.of(client, part=kind) for seconds in each.seconds]
-            if not sample:
-                continue
-            middle, p95, p99 = points = percentiles(sample, MARKED_PERCENTS)
-            direction = "client → origin" if kind in UPWARDS else "origin → client"
-            label = f"{client}, {direction}: median {middle:.3g} ms, p95 {p95:.3g}, p99 {p99:.3g}"
-            color = style.THIRD if kind in UPWARDS else style.FOURTH
-            along = percentiles(sample, DRAWN_PERCENTS)
-            axes.plot(along, DRAWN_PERCENTS, color=color, linestyle=stroke, linewidth=1.8, label=label, zorder=3)
-            axes.plot(points, MARKED_PERCENTS, "o", color=color, markersize=4.5, markeredgecolor="white", zorder=4)
-    paper = PAPER_MS[kinds[0]]
-    axes.axvline(paper, color=style.INK, linestyle=style.DOTTED, linewidth=1.6, label=f"paper: {paper:.1f} ms")
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.set_ylim(0, 101)
-
-
-def delays_picture(found: DelayResults) -> Any:
-    """Return the matplotlib figure of Table 1."""
-    measured = {run.part for run in found.runs}
-
-    def plot(title: str, kinds: Sequence[str]) -> Plot:
-        return lambda axes: delays(axes, found, title, kinds)
-
-    plots = [plot(title, kinds) for title, kinds in KINDS.items() if measured & {*kinds}]
-    figure = arranged(PAPER["table1"].summary, DELAYS_SUBTITLE, plots, columns=1, plot_height=1.0)
-    milliseconds = [1e3 * seconds for run in found.runs for seconds in run.measured.seconds if seconds > 0]
-    ends = [*milliseconds, *PAPER_MS.values()]
-    for axes in figure.axes:
-        axes.set_xlim(0.8 * min(ends), 1.25 * max(ends))
-    return figure
-
-
-def draw_delays(found: DelayResults, target: Path) -> None:
-    """Draw the picture of Table 1 into *target*. Raises OSError."""
-    style.save(delays_picture(found), target, dpi=PNG_DPI)

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
+
+import numpy as np
 
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.recorder import Sample, TooFewSamples, greatest_rate, mean_rate
@@ -134,28 +135,24 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
     """
     if seen.joined is None:
         return None
-    last = seen.joined
     samples = [s for s in seen.samples if s.time <= seen.ended]
-    for number, first in enumerate(samples):
-        window = next((s for s in samples[number + 1 :] if s.time - first.time >= WINDOW_SECONDS - 1e-3), None)
-        if window is None:
-            break
-        bits = 8 * (window.octets[path] - first.octets[path])
-        if bits > TOLERANCE_FACTOR * cap * (window.time - first.time):
-            # The excess may be anywhere in this window. Take the end of its last sample with a rate above the cap.
-            above = [
-                b.time
-                for a, b in pairwise(s for s in samples if first.time <= s.time <= window.time)
-                if 8 * (b.octets[path] - a.octets[path]) > TOLERANCE_FACTOR * cap * (b.time - a.time)
-            ]
-            last = max(last, *above) if above else last
-    carried = [s for s in samples if s.time >= last]
-    if seen.ended - last < CONFIRMED_SECONDS or len(carried) < 2:
+    times, bits = np.array([s.time for s in samples]), np.array([8 * s.octets[path] for s in samples])
+    # The number of the last sample of each window, for each of its first samples.
+    lasts = np.searchsorted(times, times + WINDOW_SECONDS - 1e-3)
+    firsts = np.flatnonzero(lasts < len(times))
+    lasts = lasts[firsts]
+    exceeding = np.flatnonzero(bits[lasts] - bits[firsts] > TOLERANCE_FACTOR * cap * (times[lasts] - times[firsts]))
+    start = seen.joined
+    if exceeding.size:
+        # The excess may be anywhere in the last such window. Take the end of its last sample with a rate above the cap.
+        window = slice(firsts[exceeding[-1]], lasts[exceeding[-1]] + 1)
+        above = np.flatnonzero(np.diff(bits[window]) > TOLERANCE_FACTOR * cap * np.diff(times[window]))
+        start = max(start, float(times[window][above[-1] + 1]))
+    carried = np.flatnonzero(times >= start)
+    if seen.ended - start < CONFIRMED_SECONDS or carried.size < 2:
         return None
-    bits = 8 * (carried[-1].octets[path] - carried[0].octets[path])
-    if bits < MIN_CARRIED_SHARE * cap * (carried[-1].time - carried[0].time):
-        return None
-    return last - seen.joined
+    seconds = times[-1] - times[carried[0]]
+    return None if bits[-1] - bits[carried[0]] < MIN_CARRIED_SHARE * cap * seconds else start - seen.joined
 
 
 def measured(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Download:
