@@ -58,11 +58,13 @@ def figure(
     inner: Iterable[str] = ("cubic",),
     outer: Iterable[str] = ("cubic",),
     seconds: float = 8.0,
+    runs: tuple[int, int] = (3, 1),
 ) -> Scenario[Any, Condition, Bed, Point]:
     """Return the experiment that repeats a figure.
 
     Its option *delays* has the RTT of both paths in ms or, if *ratio*, the secondary path's RTT as a multiple of the
-    primary path's RTT. *quick* and *quick_losses* are the delays and losses of a quick run.
+    primary path's RTT. *quick* and *quick_losses* are the delays and losses of a quick run; *runs* has the number of
+    rounds, and that of a quick run.
     """
     varied = "ratio" if ratio else "rtt"
     axis = f"secondary RTT, × the primary's {PRIMARY_RTT:g} ms" if ratio else "RTT of both paths, ms"
@@ -73,7 +75,7 @@ def figure(
             (varied, Any, parameter(axis, delays, several(_delay), quick=quick)),
             ("loss", Any, parameter(loss, ",".join(losses), words(*LOSSES), quick=",".join(quick_losses) or None)),
             ("outer", Any, parameter("congestion controls of the VPN's connection", ",".join(outer), words(*CONTROLS))),
-            ("runs", int, parameter("number of rounds", "3", whole(), quick="1")),
+            ("runs", int, parameter("number of rounds", str(runs[0]), whole(), quick=str(runs[1]))),
             ("seconds", float, parameter("time limit of a download of 16 MB, seconds", f"{seconds:g}", number())),
         ],
         frozen=True,
