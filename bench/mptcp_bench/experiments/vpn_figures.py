@@ -59,7 +59,7 @@ def figure(
     outer: Iterable[str] = ("cubic",),
     seconds: float = 8.0,
     runs: tuple[int, int] = (3, 1),
-) -> Scenario[Any, Condition, Bed, Point]:
+) -> Scenario[Any, Condition, Bed, Any]:
     """Return the experiment that repeats a figure.
 
     Its option *delays* has the RTT of both paths in ms or, if *ratio*, the secondary path's RTT as a multiple of the

@@ -7,7 +7,6 @@ contain. So today's claims judge the rebuilt runs like the measured runs, except
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from math import sqrt
 from typing import Any
@@ -21,20 +20,14 @@ from mptcp_bench.paper.measurements import COLUMNS, Download
 from mptcp_bench.result_file import ExperimentResult, Table, Verdict
 from mptcp_bench.statistics import CONFIDENCE
 
-CELL = re.compile(r"(?P<mean>[-\d.]+)(?: ± (?P<half>[\d.]+))?")
 NAMES = {column.heading: (name, column.scale) for name, column in COLUMNS.items()}
 
 
 def samples(cell: str, n: int) -> list[float]:
     """Return *n* values that have the mean and the interval in *cell* of a table."""
-    found = CELL.fullmatch(cell)
-    assert found, cell
-    mean, pairs = float(found["mean"]), n // 2
-    if found["half"] is None:
-        return [mean] * n
-    spread = float(found["half"]) * sqrt(n) / float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-    away = spread * sqrt((n - 1) / (2 * pairs))
-    return [mean - away, mean + away] * pairs + [mean] * (n % 2)
+    mean, half = (float(number) for number in (*cell.split(" ± "), "0")[:2])
+    away = half * sqrt(n) / float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * sqrt((n - 1) / (2 * (n // 2)))
+    return [mean - away, mean + away] * (n // 2) + [mean] * (n % 2)
 
 
 def _downloads(table: Table, cells: Iterable[Any]) -> list[Run[Any, Any]]:

@@ -1,26 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the paper's runs: plan, settings, downloads that are not data points, a run's numbers, an early end."""
+"""Tests for the paper's runs: plan, settings, downloads that are not data points, and a run's numbers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from mutants import Load, constant, series
 
-from mptcp_bench.cli import INTERRUPTED, main
+from mptcp_bench.experiments.parameters import OptionError
 from mptcp_bench.experiments.parameters import settings as parse
-from mptcp_bench.paper import PAPER, figures
+from mptcp_bench.paper import PAPER
 from mptcp_bench.paper.downloads import check
 from mptcp_bench.paper.measurements import Download, Trial, measured
 from mptcp_bench.paper.settings import Settings, parse_loss, parse_time
-from mptcp_bench.result_file import FILE, load
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.emulation.model import GilbertElliott, UniformLoss
 from mptcp_lab.testbed import TestbedError
@@ -143,68 +139,13 @@ def test_paths_and_buffer_follow_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
+    ("name", "value", "message"),
     [
-        ("wfi.rate=30mbit", "--set wfi.rate=30mbit: unknown; it can set ethernet.rate (rate of the link"),
-        ("wifi.rtt=16", '"16 ms"'),
-        ("wifi.loss=101%", "0 % to 100 %"),
-        ("wifi.jitter=9 ms", "--set: wifi: jitter 9000 µs: 0 to the delay, 8000 µs"),
+        ("wifi.rtt", "16", '"16 ms"'),
+        ("wifi.loss", "101%", "0 % to 100 %"),
+        ("wifi.jitter", "9 ms", "--set: wifi: jitter 9000 µs: 0 to the delay, 8000 µs"),
     ],
 )
-def test_mistake_in_a_setting_is_one_line_with_the_allowed_values(
-    setting: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", "fig2", "--set", setting, "--output", str(tmp_path)]) == 1
-    [line, *notes] = capsys.readouterr().err.splitlines()
-    assert message in line
-    assert notes == []
-    assert list(tmp_path.iterdir()) == []
-
-
-def ends(monkeypatch: pytest.MonkeyPatch, error: BaseException, after: int) -> None:
-    """Let Figure 2 end with *error* after *after* runs."""
-    made: list[Download] = []
-
-    @contextmanager
-    def bed(*_: object) -> Iterator[Any]:
-        yield SimpleNamespace(check_emulation=lambda: None)
-
-    def measure(*_: object) -> Download:
-        if len(made) == after:
-            raise error
-        made.append(measured(ALONE, seen(constant(30), constant(10), 4, counters=FELL_BACK), USED))
-        return made[-1]
-
-    scenario = replace(figures.FIG2, bed=bed, measure=measure, ready=lambda chosen: None)
-    monkeypatch.setattr(figures, "FIG2", scenario)
-
-
-@pytest.mark.parametrize("after", [0, 7])
-def test_finished_runs_are_kept_when_an_experiment_is_interrupted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], after: int
-) -> None:
-    ends(monkeypatch, KeyboardInterrupt(), after)
-    target = tmp_path / "fig2" / FILE
-    assert main(["run", "fig2", "--output", str(tmp_path)]) == INTERRUPTED
-    kept = f"{target} has what was done, marked as interrupted" if after else "nothing of it is kept"
-    assert capsys.readouterr().err == f"mptcp-bench: interrupted\nmptcp-bench: {kept}\n"
-    assert target.exists() == bool(after)
-    if after:
-        found = load(target)
-        assert (found.complete, len(found.data["runs"]), found.pictures) == (False, after, ("figure",))
-        assert {path.name for path in target.parent.iterdir()} == {FILE, "figure.png", "figure.svg"}
-
-
-def test_experiment_fails_when_a_cell_has_no_measurement(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A claim that does not hold does not make an experiment fail; a run without a measurement does."""
-    ends(monkeypatch, AssertionError("more runs than planned"), 4)
-    for name in PAPER.keys() - {"fig2"}:
-        monkeypatch.delitem(PAPER, name)
-    arguments = ["run", "all", "--set", "repetitions=2", "--output", str(tmp_path)]
-    assert main(arguments) == 0
-    assert {aim.verdict for aim in load(tmp_path / "fig2" / FILE).aims} == {"met", "holds", "fails"}
-    ends(monkeypatch, TestbedError("no route"), 0)
-    assert main(arguments) == 1
-    assert "mptcp-bench run fig2: TCP, Wi-Fi alone: runs: 0, wanted ≥ 2\n" in capsys.readouterr().err
+def test_invalid_setting_is_refused_with_the_allowed_values(name: str, value: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        settings({name: value})
