@@ -7,8 +7,11 @@ import mmap
 import re
 import struct
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -16,8 +19,6 @@ from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode, Process, TestbedError
 from mptcp_lab.testbed.commands import run
 from mptcp_lab.testbed.services import wait_until
-
-from ..statistics import histogram_percentiles
 
 NATIVE = Path(__file__).parent / "native"
 STEPS = 32
@@ -40,14 +41,17 @@ def build(name: str, host: LiveNode) -> Path:
 def latencies(counts: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
     """Return percentiles, in seconds, of a histogram of latencies; infinity if it is empty.
 
-    Each value is the middle of its bucket, whose width is at most 1/32 of the value.
+    A percentile is the middle of the first bucket at which the cumulative share is reached. The width of a bucket is at
+    most 1/32 of the value.
     """
 
     def middle(bucket: int) -> float:
         shift = max(0, bucket // STEPS - 1)
         return (bucket - shift * STEPS + 0.5) * (1 << shift) / 1e9
 
-    return histogram_percentiles(counts, percents, middle)
+    sums = list(accumulate(counts))
+    ranks = [max(1, sums[-1] * percent / 100) for percent in percents]
+    return tuple(middle(bisect_left(sums, rank)) if sums[-1] else inf for rank in ranks)
 
 
 class Counters(NamedTuple):

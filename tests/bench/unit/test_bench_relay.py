@@ -36,6 +36,7 @@ def test_percentiles_of_the_histogram_are_those_of_its_values(values: list[int],
         counts[shift * 32 + (value >> shift)] += 1
     exact = sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
     assert latencies(counts, (percent,))[0] * 1e9 == pytest.approx(exact, rel=1 / 32, abs=1)
+    assert latencies([0] * BUCKETS, (percent,)) == (math.inf,)
 
 
 @pytest.mark.parametrize(
