@@ -15,18 +15,8 @@ from .measurements import COLUMNS, Found, Trial, values
 
 MARGIN = 0.05
 """Non-inferiority margin: the largest accepted loss, as a share, for "no less"."""
-MAX_UNUSED_SHARE = 0.05
-"""A path whose share of all bytes is lower is "almost fully underutilized"."""
-MIN_SATISFACTORY = 0.8
-"""Minimum share of Wi-Fi's greatest measured rate that is a "satisfactory throughput rate"."""
 SATURATED_SHARE = 0.95
 """From this share of the sweep's greatest goodput on, a larger buffer no longer helps."""
-MIN_STABLE = 0.9
-"""Minimum share of Ethernet's greatest measured rate that is "naturally stable behavior"."""
-MIN_SEVERAL = 2
-"""Minimum factor that counts as "several times"."""
-OWN_LINK_SHARES = 0.85, 1.0
-"""Minimum and maximum payload rate of the only download on a link, as a share of the link's rate."""
 MAX_LOWER_RATIO = 0.99
 """Maximum ratio of two rates at which the first is "lower" than the second."""
 MIN_LOSS = 0.0005
@@ -40,28 +30,24 @@ AT_ONCE_SECONDS = 0.1
 """Maximum seconds until the cap of a repeated transfer is in force."""
 SOFT_CAP_SECONDS = 1.0
 """Maximum seconds until a soft cap is in force (docs/soft-start.md)."""
-MIN_FULL_SPEED = 0.8
-"""Minimum rate of Ethernet until a soft cap is in force, as a share of its unthrottled rate."""
 SLIGHT_SECONDS = 0.5
 """Maximum additional seconds of completion time that count as "a miniature impact"."""
 ON_TIME_SHARE = 0.1
 """A cap that is in force after this share of the transfer's duration counts as in force from the transfer's start."""
-CAP_TOLERANCE = 0.05
 MORE_FACTOR, LESS_FACTOR = 1.05, 0.95
 """A rate is "more" or "less" than another if it differs by this factor."""
 MIN_FULL_SHARE = 0.9
 """Wi-Fi counts as full if it carries this share of its unthrottled rate."""
 
 
-HEADINGS = {name: column.heading for name, column in COLUMNS.items()} | {
-    "fell_back": "downloads that fell back",
-    "rate_both": "both paths on the wire, steady, Mbit/s",
-    "until_cap": "time until the cap or the end, ms",
+QUANTITIES: dict[str, tuple[str, str, float]] = {
+    "fell_back": ("downloads that fell back", "", 1.0),
+    "rate_both": ("both paths on the wire, steady", " Mbit/s", 1e-6),
+    "until_cap": ("time until the cap or the end", " ms", 1e3),
 }
+"""Name and unit in texts, and the factor from SI units, of the values that no column shows."""
 UNDECIDED = condition("share of the sweep's greatest value", ())
 """The condition if the sweep has no buffer that decides it."""
-UNITS = {"Mbit/s": 1e-6, "s": 1.0, "ms": 1e3, "%": 100.0, "kB": 1e-3}
-"""The units in headings, and their factors."""
 
 
 class Figure:
@@ -92,7 +78,7 @@ class Figure:
         what = f"{quantity}, {self.trials[key]}" + (f", minus {minus:g} s" if minus else "")
         if other:
             of, value = (other, name) if isinstance(other, str) else other
-            what += ", × " + ", ".join([_quantity(value)[0]] * (value != name) + [str(self.trials[of])] * (of != key))
+            what += f", × {_quantity(value)[0]}, {self.trials[of]}"
             reference, unit, scale = self.values(of, value), "", 1.0
         else:
             reference = None
@@ -106,9 +92,11 @@ class Figure:
 
 
 def _quantity(name: str) -> tuple[str, str, float]:
-    """Return the title of a value, its unit in texts, and the factor from SI units."""
-    title, _, unit = HEADINGS[name].rpartition(", ")
-    return (title, f" {unit}", UNITS[unit]) if unit in UNITS else (HEADINGS[name], "", 1.0)
+    """Return name and unit of a value in texts, and the factor from SI units."""
+    if name in QUANTITIES:
+        return QUANTITIES[name]
+    title, _, unit = COLUMNS[name].heading.rpartition(", ")
+    return title or unit, f" {unit}" if title else "", COLUMNS[name].scale
 
 
 def _fig2(figure: Figure) -> Iterator[Verdict]:
@@ -117,15 +105,14 @@ def _fig2(figure: Figure) -> Iterator[Verdict]:
         [figure.each("tcp-ethernet", "fell_back"), figure.each("tcp-wifi", "fell_back")],
     )
     # On real hosts, a link's rate is known only if the user stated it.
-    least, most = OWN_LINK_SHARES
     own = [
-        figure.claim(key, "goodput", least=least * trial.link, most=most * trial.link)
+        figure.claim(key, "goodput", least=0.85 * trial.link, most=trial.link)
         for key, trial in figure.trials.items()
         if trial.link is not None
     ]
     yield judged(
         "Each interface gives its own link's throughput; Ethernet several times that of Wi-Fi (Figure 2).",
-        [figure.claim("tcp-ethernet", "goodput", "tcp-wifi", least=MIN_SEVERAL), *own],
+        [figure.claim("tcp-ethernet", "goodput", "tcp-wifi", least=2), *own],
     )
 
 
@@ -143,7 +130,7 @@ def _fig3(figure: Figure) -> Iterator[Verdict]:
     )
     yield judged(
         "Wi-Fi remains almost fully underutilized as long as Ethernet is not congested.",
-        [figure.claim("mptcp", "share_wifi", most=MAX_UNUSED_SHARE)],
+        [figure.claim("mptcp", "share_wifi", most=0.05)],
     )
 
 
@@ -162,8 +149,8 @@ def _fig4(figure: Figure) -> Iterator[Verdict]:
     yield judged(
         "With 0.72 MB the wired path is stable and Wi-Fi achieves a satisfactory throughput.",
         [
-            _of_most(figure, "large", "rate_ethernet", least=MIN_STABLE),
-            _of_most(figure, "large", "rate_wifi", least=MIN_SATISFACTORY),
+            _of_most(figure, "large", "rate_ethernet", least=0.9),
+            _of_most(figure, "large", "rate_wifi", least=0.8),
         ],
     )
     sufficient, given = _sufficient(figure)
@@ -291,7 +278,7 @@ def _fig6(figure: Figure) -> Iterator[Verdict]:
                 relieved,
                 figure.claim(*on_time, least=ON_TIME_SHARE),
                 figure.claim("repeated", "time_to_throttle", most=SOFT_CAP_SECONDS),
-                figure.claim("repeated", "before_cap", ("free", "rate_ethernet"), least=MIN_FULL_SPEED),
+                figure.claim("repeated", "before_cap", ("free", "rate_ethernet"), least=0.8),
             ],
         ),
     )
@@ -314,7 +301,7 @@ def _fig7(figure: Figure) -> Iterator[Verdict]:
         "Ethernet is held at the limit that the operator chose.",
         [
             capped,
-            figure.claim("throttled", "rate_ethernet", least=(1 - CAP_TOLERANCE) * cap, most=(1 + CAP_TOLERANCE) * cap),
+            figure.claim("throttled", "rate_ethernet", least=0.95 * cap, most=1.05 * cap),
         ],
     )
     moved = figure.claim("throttled", "share_wifi", "free", least=MORE_FACTOR)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Make the downloads of a figure on a lab. A download of the wrong kind is not a data point and is repeated.
-
-That is a download whose client fell back from MPTCP, had no second subflow or received corrupted data.
-"""
+"""Make the downloads of a figure on a lab. A download that fell back or had no second subflow is not a data point."""
 
 from __future__ import annotations
 
@@ -26,20 +23,8 @@ from mptcp_lab.testbed.transfer import Observation, observe, processors_of, wget
 from .measurements import Download, Trial, measured
 from .settings import ETHERNET, WIFI, Settings
 
-WIRE_FACTOR = 1.08
-"""Approximate bytes on the wire per byte of payload, used only to estimate a download's duration."""
 MAX_SLOWDOWN = 4.0
-"""Multiple of the expected duration of a download after which the download is aborted."""
-
-
-def expected_seconds(trial: Trial, settings: Settings) -> float:
-    """Return the approximate duration of a download in seconds."""
-    ethernet, wifi = settings.rate(ETHERNET), settings.rate(WIFI)
-    if trial.path is not None:
-        rate = settings.rate(trial.path)
-    else:
-        rate = wifi + (min(trial.cap, ethernet) if trial.throttled else ethernet)
-    return trial.size * 8 * WIRE_FACTOR / rate
+"""A download is aborted if it takes this multiple of the time over its path alone, or over Wi-Fi alone, and 20 s."""
 
 
 def check(trial: Trial, seen: Observation, digest: str) -> None:
@@ -121,7 +106,7 @@ class Downloads:
         with configured(lab, trial):
             self._throttle(trial)
             before = [processors_of(host) for host in (lab.client, lab.proxy)]
-            timeout = MAX_SLOWDOWN * expected_seconds(trial, self._settings) + 20
+            timeout = MAX_SLOWDOWN * trial.size * 8 / self._settings.rate(trial.path or WIFI) + 20
             seen = observe(lab, argv, timeout=timeout, interval=self._interval)
             after = [processors_of(host) for host in (lab.client, lab.proxy)]
         check(trial, seen, self._origin.digests[name])

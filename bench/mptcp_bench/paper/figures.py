@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Figures 2 to 7: downloads over Ethernet, over Wi-Fi, and through the proxy over both.
 
-In each repetition, a figure's downloads run in a newly drawn order, unless the figure is about their order. A download
-that used another protocol or other paths than intended, or received other bytes, is repeated.
+In each repetition, a figure's downloads run in a random order, unless the figure is about their order. A download that
+used another protocol or other paths than intended, or received other bytes, is repeated.
 """
 
 from __future__ import annotations
@@ -31,28 +31,17 @@ SMALL_BUFFER, LARGE_BUFFER = 180_000, 720_000
 SWEPT = (60_000, 120_000, 180_000, 240_000, 360_000, 480_000, 720_000, 1_440_000, 2_880_000, 5_760_000)
 SHORT_SWEPT = (60_000, 240_000, 480_000, 1_440_000)
 LABELS: Sequence[Label] = (("cell", lambda row: str(row.cell)),)
-OF_SWEEP = [
-    COLUMNS[name]
-    for name in (
-        "goodput", "rate_ethernet", "rate_wifi", "retransmission_share", "receiver_drops", "least_idle",
-    )
-]  # fmt: skip
+OF_SWEEP = ("goodput", "rate_ethernet", "rate_wifi", "retransmission_share", "receiver_drops", "least_idle")
 TABLES: Sequence[Table[Any, Any]] = (
     Table(
-        "Statistics: mean ± 95 % confidence interval (Student's t)",
-        (RUNS, *COLUMNS.values()),
-        LABELS,
-        of=lambda row: row.cell.kind != "sweep",
-        beside=True,
+        "Statistics: mean ± 95 % confidence interval (Student's t)", (RUNS, *COLUMNS.values()), LABELS,
+        of=lambda row: row.cell.kind != "sweep", beside=True,
     ),
     Table(
-        "Sweep: of the receive buffer",
-        (RUNS, *OF_SWEEP),
-        LABELS,
-        of=lambda row: row.cell.kind == "sweep",
-        wrapped=[column.heading for column in OF_SWEEP],
+        "Sweep: of the receive buffer", (RUNS, *(COLUMNS[name] for name in OF_SWEEP)), LABELS,
+        of=lambda row: row.cell.kind == "sweep", wrapped=[COLUMNS[name].heading for name in OF_SWEEP],
     ),
-)
+)  # fmt: skip
 
 
 def _cells(trials: Sequence[Trial], chosen: Settings) -> list[Trial]:
