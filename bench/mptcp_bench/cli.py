@@ -182,7 +182,8 @@ def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argp
         verdict = f"[{COLORS.get(claim.verdict, 'red')}]{claim.verdict}[/]"
         text = f"{verdict} {claim.what}\n    [dim]{escape(claim.said)}[/]"
         console.print(text, highlight=False, soft_wrap=True)
-    console.print(f"Numbers: {target}", highlight=False, soft_wrap=True)
+    for file in (target, *(file for _, file in _pictures(findings, target))):
+        console.print(f"Written: {file}", highlight=False, soft_wrap=True)
     for line in findings.wrong:
         print(f"mptcp-bench run {experiment.name}: {line}", file=sys.stderr)
     return findings

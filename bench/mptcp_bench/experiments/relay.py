@@ -32,7 +32,7 @@ from .columns import Column, Row, Table, Turn
 from .parameters import number, parameter, whole, words
 from .peers import peers
 from .relay_bed import FILES, LARGE, SMALL, WARM_UP_SECONDS, Bed
-from .relay_judging import BULK, CARRIED, CLIENTS, DIRECT, HELD, PROXIES, TASKS, Carried, Cell, Setting
+from .relay_judging import BULK, CARRIED, CLIENTS, DIRECT, IDLE, PROXIES, TASKS, Carried, Cell, Setting
 from .scenario import Scenario
 from .tables import new_table
 
@@ -85,7 +85,7 @@ def cells(chosen: Settings) -> list[Cell]:
 
 
 def lacking(cell: Cell) -> str | None:
-    if cell.setting.apart and len(os.sched_getaffinity(0)) < 2:
+    if cell.setting.own_processor and len(os.sched_getaffinity(0)) < 2:
         return "the proxy is to have its own processor, and this machine has one processor"
     return None if cell.proxy == DIRECT else peers()[cell.proxy].lacking()
 
@@ -103,9 +103,9 @@ def measure(bed: Bed, turn: Turn[Cell]) -> dict[str, Carried]:
     """Measure all transfers of a cell through one proxy, and the memory of each kind of connection with a new one."""
     cell, carried = turn.cell, {}
     with bed.running(cell) as process:
-        for task in (each for each in cell.tasks if each not in HELD):
+        for task in (each for each in cell.tasks if each not in IDLE):
             carried[task] = transfer(bed, cell, task, process)
-    for task in (each for each in cell.tasks if each in HELD):
+    for task in (each for each in cell.tasks if each in IDLE):
         with bed.running(cell) as process:
             assert process is not None, "without a proxy there is no memory of one"
             kilobytes, failures = bed.idle_kilobytes(cell, task, process)
@@ -188,7 +188,7 @@ SCENARIO = Scenario(
             _column("requests / direct", _of_direct("requests"), 2),
         ),
         _table(
-            "Memory of a connection in kB", HELD,
+            "Memory of a connection in kB", IDLE,
             _column("idle", _cost("idle-get")), _column("tunnel", _cost("idle-connect")),
         ),
         Proxies("Proxies as installed", ()),

@@ -22,7 +22,7 @@ from mptcp_lab.testbed.transfer import Added
 
 from .own_processor import Shares, running_on, shares_of_this_machine, steer
 from .peers import PeerSetup, peers
-from .relay_judging import BASE, CLIENTS, DIRECT, Cell, Setting, void
+from .relay_judging import BASE, CLIENTS, DIRECT, Cell, Setting, protocol_error
 from .relay_load import TIMEOUT, Load, build, kernel_memory, requesting, user_memory
 from .two_paths import one_subflow
 
@@ -53,18 +53,23 @@ class Bed:
 
     @classmethod
     def on(
-        cls, testbed: Testbed, seconds: float, files: Mapping[str, int] = FILES, setting: Setting = BASE, held: int = 0
+        cls,
+        testbed: Testbed,
+        seconds: float,
+        files: Mapping[str, int] = FILES,
+        setting: Setting = BASE,
+        idle_count: int = 0,
     ) -> Self:
         """Start the origin on *testbed*, and build the programs."""
         build("relay_load", testbed["client"])
         build("splice_relay", testbed["proxy"])
         shares = Shares()
-        if setting.apart:
+        if setting.own_processor:
             shares = shares_of_this_machine()
             steer(testbed, shares)
         with running_on(shares.others):
             web = start_origin(testbed["origin"], files)
-        return cls(testbed, seconds, web, held, shares)
+        return cls(testbed, seconds, web, idle_count, shares)
 
     def check_emulation(self) -> None:
         self.testbed.check_emulation()
@@ -116,7 +121,7 @@ class Bed:
             return added.get("MPTcpExtMPCapableACKRX", 0), added.get("MPTcpExtMPJoinAckRx", 0)
 
         def check(connections: int) -> None:
-            if reason := void(cell.client, connections, *accepted()):
+            if reason := protocol_error(cell.client, connections, *accepted()):
                 raise TestbedError(f"{cell}: {reason}")
 
         with (

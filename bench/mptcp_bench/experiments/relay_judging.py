@@ -26,8 +26,8 @@ CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
 """Number of MPTCP subflows per connection, by kind of client."""
 BULK = ("get", "connect")
 CARRIED = (*BULK, "requests")
-HELD = ("idle-get", "idle-connect")
-TASKS = (*CARRIED, *HELD)
+IDLE = ("idle-get", "idle-connect")
+TASKS = (*CARRIED, *IDLE)
 SLOW_RATES = (200_000_000, 100_000_000)
 """Rates of both paths in bits/s, for settings in which the paths are the bottleneck, not the machine."""
 MAX_COST = 1.0
@@ -52,13 +52,13 @@ class Setting:
     """The environment in which a whole run is measured."""
 
     offloads: bool = False
-    apart: bool = False
+    own_processor: bool = False
     """Whether the proxy has its own processor (``own_processor``)."""
     slow: bool = False
     """Whether the clients' links are the bottleneck (``SLOW_RATES``)."""
 
     def __str__(self) -> str:
-        own, slow = ", its own processor" * self.apart, ", slow links" * self.slow
+        own, slow = ", its own processor" * self.own_processor, ", slow links" * self.slow
         return f"offloads {'on' if self.offloads else 'off'}{own}{slow}"
 
 
@@ -87,9 +87,9 @@ class Carried:
     """The measurement of one task of a cell."""
 
     cost: float | None
-    """Seconds per GB, µs per request, or kB per held connection: see :func:`cost`; None without a proxy."""
+    """Seconds per GB, µs per request, or kB per idle connection: see :func:`cost`; None without a proxy."""
     rate: float | None = None
-    """Body bytes per second of bulk transfers, otherwise answers per second; None for held connections."""
+    """Body bytes per second of bulk transfers, otherwise answers per second; None for idle connections."""
     failures: int = 0
 
 
@@ -151,10 +151,10 @@ def verdicts(results: RelayResults) -> Iterator[Aim]:
     ours = {each.client: each for each in results.cells if (each.proxy, each.setting) == (OURS, base)}
     for task in CARRIED:
         yield from _compared(results, ours, task)
-    for task in HELD:
+    for task in IDLE:
         for client, cell in ours.items():
-            if held := [*costs(results, cell, task).values()]:
-                yield Aim(f"{NAMES[task]}, {client}", median(held), most=MAX_IDLE_KB)
+            if kilobytes := [*costs(results, cell, task).values()]:
+                yield Aim(f"{NAMES[task]}, {client}", median(kilobytes), most=MAX_IDLE_KB)
 
 
 def _compared(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
@@ -173,7 +173,7 @@ def _compared(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Ite
         yield Aim(f"{task.upper()}, rate × direct, lower bound", mean_bounds(shares)[0], least=MIN_RATES[task])
 
 
-def void(client: str, connections: int, capable: int, joins: int) -> str | None:
+def protocol_error(client: str, connections: int, capable: int, joins: int) -> str | None:
     """Return how the connections that the kernel accepted differ from *client*'s kind; None if they do not."""
     subflows = CLIENTS[client]
     if subflows == 0 and capable:

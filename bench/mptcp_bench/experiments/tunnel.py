@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from math import nan
 from typing import Any
 
@@ -175,8 +176,7 @@ def _ours(row: Of) -> bool:
     return row.variant == OURS_BUSY
 
 
-def _median(heading: str, name: str, aim: str = "", **bounds: Any) -> Column[Cell, Any]:
-    return Column(heading, name, by="median", aim=aim, **bounds)
+_median = partial(Column, by="median")
 
 
 def _table(title: str, part: str, columns: tuple[Column[Cell, Any], ...], *labels: Any) -> Table[Cell, Any]:
@@ -209,10 +209,10 @@ SILENCE = _table(
     "A silent path",
     "silence",
     (
-        _median("relay leaves s", "relay", "the relay leaves it after s", digits=3, most=MAX_LEAVE_SECONDS),
-        _median("proxy leaves s", "proxy", "the proxy leaves it after s", digits=3, most=MAX_LEAVE_SECONDS),
-        _median("back s", "back", "back at both ends after s", digits=3, most=MAX_BACK_SECONDS),
-        _median("lost s", "lost", "stream of 1 Mbit/s: s lost", digits=3, most=MAX_LOST_SECONDS),
+        _median("relay leaves s", "relay", aim="the relay leaves it after s", digits=3, most=MAX_LEAVE_SECONDS),
+        _median("proxy leaves s", "proxy", aim="the proxy leaves it after s", digits=3, most=MAX_LEAVE_SECONDS),
+        _median("back s", "back", aim="back at both ends after s", digits=3, most=MAX_BACK_SECONDS),
+        _median("lost s", "lost", aim="stream of 1 Mbit/s: s lost", digits=3, most=MAX_LOST_SECONDS),
     ),
     INSIDE,
 )
@@ -222,7 +222,7 @@ CHANGE = _table(
     (
         _median("Mbit/s", "rate", scale=1e-6, digits=1),
         _median("available", "available", scale=1e-6, digits=1),
-        _median("share", "share", "goodput / what is there, after 3 s", digits=3, least=MIN_CHANGED_SHARE),
+        _median("share", "share", aim="goodput / what is there, after 3 s", digits=3, least=MIN_CHANGED_SHARE),
     ),
     ("change", lambda row: row.cell.name),
     INSIDE,
@@ -252,10 +252,10 @@ COST = _table(
     (
         _median("splitter ns", "splitter", digits=1),
         _median("joiner ns", "joiner", digits=1),
-        _median("", "kernel", "splitter and joiner, ns/packet", most=MAX_KERNEL_NS),
-        _median("resequencer µs", "resequencer", "resequencer, µs/packet", digits=1, most=MAX_RESEQUENCER_US),
+        _median("", "kernel", aim="splitter and joiner, ns/packet", most=MAX_KERNEL_NS),
+        _median("resequencer µs", "resequencer", aim="resequencer, µs/packet", digits=1, most=MAX_RESEQUENCER_US),
         _median(
-            "carried Mbit/s", "carried", "carried with no more than 1 % lost, Mbit/s", scale=1e-6, digits=1,
+            "carried Mbit/s", "carried", aim="carried with no more than 1 % lost, Mbit/s", scale=1e-6, digits=1,
             least=MIN_MBITS,
         ),
     ),

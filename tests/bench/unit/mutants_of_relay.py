@@ -12,7 +12,7 @@ from mutants import Judge, rehearsed
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.relay import SCENARIO
-from mptcp_bench.experiments.relay_judging import CARRIED, CLIENTS, DIRECT, HELD, OTHERS, OURS, OWN, Carried, Cell
+from mptcp_bench.experiments.relay_judging import CARRIED, CLIENTS, DIRECT, IDLE, OTHERS, OURS, OWN, Carried, Cell
 
 PEER = "haproxy"
 # Our rebuilt proxy and the one with the host's congestion control cost least. They are not peers to compare with.
@@ -28,7 +28,7 @@ def carried(cell: Cell, task: str) -> Carried:
     """Return a measurement of our proxy or another proxy that meets every aim."""
     if cell.proxy == DIRECT:
         return Carried(None, 1.0)
-    if task in HELD:
+    if task in IDLE:
         return Carried(50.0)
     # HAProxy has no tunnels, so that Squid is the best peer for them.
     cost = COST[PEER] if (cell.proxy, task) == ("squid", "connect") else COST[cell.proxy]
@@ -91,7 +91,7 @@ RELAY = Judge(
         **{
             f"idle connections are large: {task}, {client}": of_ours(client, task, cost=2.1)
             for client in CLIENTS
-            for task in HELD
+            for task in IDLE
         },
     },
 )

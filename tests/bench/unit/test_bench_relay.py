@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mptcp_bench.experiments.relay import SCENARIO, lacking
-from mptcp_bench.experiments.relay_judging import DIRECT, LIMIT, TASKS, Cell, Setting, cost, void
+from mptcp_bench.experiments.relay_judging import DIRECT, LIMIT, TASKS, Cell, Setting, cost, protocol_error
 from mptcp_bench.experiments.relay_load import BUCKETS, buffers, latencies
 
 
@@ -23,7 +23,7 @@ def test_each_proxy_has_the_tasks_and_clients_that_it_supports(monkeypatch: pyte
     assert cells["haproxy", "tcp"] == ("get", "requests", "idle-get")
     assert (cells[DIRECT, "tcp"], cells[LIMIT, "tcp"]) == (("get", "requests"), TASKS)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
-    assert lacking(Cell(DIRECT, "tcp", Setting(apart=True))) is not None
+    assert lacking(Cell(DIRECT, "tcp", Setting(own_processor=True))) is not None
     assert lacking(Cell(DIRECT, "tcp")) is None
 
 
@@ -50,7 +50,7 @@ def test_percentiles_of_the_histogram_are_those_of_its_values(values: list[int],
     ],
 )
 def test_connections_of_another_kind_are_void(client: str, capable: int, joins: int, reason: str | None) -> None:
-    assert void(client, 10, capable, joins) == reason
+    assert protocol_error(client, 10, capable, joins) == reason
 
 
 def test_cost_of_nothing_is_infinite_and_unseen_processor_time_is_not_free() -> None:
