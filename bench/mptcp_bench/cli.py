@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="downloads over Ethernet and Wi-Fi, live, with a picture")
     demo.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
-    demo.set_defaults(command=_demo, seed=1, quick=False, inventory=None)
+    demo.set_defaults(command=_run, name=DEMO.name, seed=1, quick=False, set=[], inventory=None)
 
     run = commands.add_parser("run", help="run an experiment: result.json and a figure")
     names = [*PAPER, *EXPERIMENTS, ALL]
@@ -112,10 +112,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _demo(arguments: argparse.Namespace) -> int:
-    return 1 if _execute(DEMO, {}, arguments).wrong else 0
-
-
 def _run(arguments: argparse.Namespace) -> int:
     names = list(PAPER) if arguments.name == ALL else [arguments.name]
     settings = list(arguments.set)
@@ -125,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> int:
         settings.append(f"inventory={arguments.inventory}")
     failed = False
     for name in names:
-        experiment = PAPER.get(name) or EXPERIMENTS[name]
+        experiment = (PAPER | EXPERIMENTS | {DEMO.name: DEMO})[name]
         try:
             options = given(settings, experiment.load().OPTIONS)
             failed |= bool(_execute(experiment, options, arguments).wrong)

@@ -108,12 +108,8 @@ DemoRow = Row[Part, Download]
 DemoResults = Results[Part, Download]
 
 
-def _busy(row: DemoRow) -> list[Usage]:
-    return [each.processors for each in row.measured if each.processors.busy]
-
-
-def _remark(row: DemoRow) -> str:
-    return "; ".join(f"this machine was too busy to judge the rates: {usage}" for usage in _busy(row))
+def _busy(row: DemoRow) -> bool:
+    return any(each.processors.busy for each in row.measured)
 
 
 def _capacity(row: DemoRow, path: str) -> float | None:
@@ -160,7 +156,7 @@ TABLE: Table[Part, Download] = Table(
         Column("", "is_finished", aim="the download ended in time", least=1, judged=lambda row: not _busy(row)),
         Column("", "steady_seconds", aim="steady state, s", least=MIN_STEADY_SECONDS,
                judged=lambda row: all(each.is_finished for each in row.measured)),
-        Column("remark", "octets", text=_remark),
+        Column("remark", "octets", text=lambda row: "machine too busy to judge the rates" * _busy(row)),
     ),
     labels=(("download", str),),
     wrapped=("download", "remark"),

@@ -159,16 +159,17 @@ def draw(results: DemoResults, target: Path) -> None:
     """Draw each path's throughput over time into *target*, with a band for each download."""
     downloads = [(run.turn.cell, run.measured) for run in results.runs]
     first, last = downloads[0][1].start, downloads[-1][1].end
-    figure = style.new_figure(13.0, 6.5)
+    # A repeated download makes the axis longer. The texts above the short downloads must not overlap then.
+    figure = style.new_figure(max(13.0, 0.22 * (last - first)), 6.5)
     axes = figure.subplots()
     figure.subplots_adjust(left=0.06, right=0.985, top=0.735, bottom=0.1)
     top = max(LINKS.values()) / 1e6 * 1.12
-    for number_, (part, found) in enumerate(downloads):
+    for index, (part, found) in enumerate(downloads):
         series = rates(found.samples)
         for path, device in DEVICES.items():
             look = style.PATHS[path]
             values = style.smooth([rate.bits[device] / 1e6 for rate in series])
-            label = look.label if number_ == 0 else "_"
+            label = look.label if index == 0 else "_"
             style.draw_path(axes, [rate.time for rate in series], values, style.PathStyle(label, look.color))
         axes.axvspan(found.start, found.end, color=style.BAND, zorder=0, linewidth=0)
         for text, height, size, weight, ink in (

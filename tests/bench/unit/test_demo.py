@@ -132,10 +132,7 @@ def test_result_has_a_remark_about_a_busy_machine_and_a_picture(tmp_path: Path) 
     results = rehearsed(SCENARIO, {}, lambda turn: good(turn.cell, BUSY))
     found = SCENARIO.findings(results.turns, results.runs)
     [*_, remarks] = found.tables[0].columns
-    assert all(
-        str(cell).startswith("this machine was too busy to judge the rates: processors idle 0%")
-        for cell in remarks.cells
-    )
+    assert set(remarks.cells) == {"machine too busy to judge the rates"}
     found.pictures[0].draw(tmp_path / "throughput.png")
     assert (tmp_path / "throughput.png").read_bytes().startswith(b"\x89PNG")
 
