@@ -7,7 +7,6 @@ Each proxy has one worker or thread, no cache, and persistent connections to the
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Program
 from mptcp_lab.testbed.commands import run, undone_on_error
+from mptcp_lab.testbed.features import missing
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, accepts, mptcp_command, start_proxy, wait_until
 
 from .relay_load import build
@@ -62,10 +62,8 @@ class PeerSetup:
 class Peer:
     """A proxy that can be measured."""
 
-    package: str
-    """The Debian package of the program. For a proxy that is compiled here, the compiler's package."""
     program: str
-    """Name or path of the program."""
+    """Name or path of the program; the compiler for a proxy that is compiled here."""
     start: Callable[[PeerSetup], Program]
     tunnels: bool = True
     """Whether it supports CONNECT."""
@@ -73,17 +71,13 @@ class Peer:
     """Whether it accepts MPTCP, with its own listener or by mptcpize(8)."""
 
     def lacking(self) -> str | None:
-        """Return a text that names the program if it is not installed, otherwise None."""
-        return None if _installed(self.program) else f"{self.program} not installed (Debian's package {self.package})"
+        """Return a text if the program is not installed, otherwise None."""
+        return missing(self.program)
 
     def version(self) -> str:
-        """Return the first line of the output of ``-v``; empty if the program is not installed."""
-        ended = run([self.program, "-v"], check=False) if _installed(self.program) else None
-        return "" if ended is None else (ended.stdout or ended.stderr).strip().partition("\n")[0]
-
-
-def _installed(program: str) -> bool:
-    return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None
+        """Return the first line of the output of ``-v``."""
+        ended = run([self.program, "-v"], check=False)
+        return (ended.stdout or ended.stderr).strip().partition("\n")[0]
 
 
 # Debian's squid.conf, but without a cache, and with other paths for its files. It logs each request.
@@ -163,11 +157,6 @@ pid {directory}/nginx.pid;
 events {{ worker_connections 8000; }}
 http {{
     access_log off;
-    client_body_temp_path {directory}/body;
-    proxy_temp_path {directory}/proxy;
-    fastcgi_temp_path {directory}/fastcgi;
-    uwsgi_temp_path {directory}/uwsgi;
-    scgi_temp_path {directory}/scgi;
     keepalive_requests 1000000000;
     tcp_nodelay on;
     upstream origin {{
@@ -203,17 +192,14 @@ def _start_splice(setup: PeerSetup) -> Program:
 
 def peers() -> Mapping[str, Peer]:
     """Return all proxies by name."""
+    rebuilt = REBUILT_SQUID or "(set MPTCP_BENCH_SQUID to a Squid that ./run squid built)"
     return {
-        "ours": Peer("squid", "squid", _start_ours),
+        "ours": Peer("squid", _start_ours),
         # With the host's congestion control towards clients, instead of BBR.
-        "ours-keep": Peer("squid", "squid", partial(_start_ours, control="keep")),
-        "ours-rebuilt": Peer(
-            "squid, rebuilt by ./run squid",
-            REBUILT_SQUID or "(set MPTCP_BENCH_SQUID to the program)",
-            partial(_start_ours, program=REBUILT_SQUID),
-        ),
-        "squid": Peer("squid", "squid", _start_squid, multipath=False),
-        "haproxy": Peer("haproxy", "haproxy", _start_haproxy, tunnels=False),
-        "nginx": Peer("nginx", "nginx", _start_nginx, tunnels=False),
-        "splice": Peer("gcc", "gcc", _start_splice),
+        "ours-keep": Peer("squid", partial(_start_ours, control="keep")),
+        "ours-rebuilt": Peer(rebuilt, partial(_start_ours, program=REBUILT_SQUID)),
+        "squid": Peer("squid", _start_squid, multipath=False),
+        "haproxy": Peer("haproxy", _start_haproxy, tunnels=False),
+        "nginx": Peer("nginx", _start_nginx, tunnels=False),
+        "splice": Peer("gcc", _start_splice),
     }
