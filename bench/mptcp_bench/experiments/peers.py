@@ -75,9 +75,9 @@ class Peer:
         return missing(self.program)
 
     def version(self) -> str:
-        """Return the first line of the output of ``-v``."""
-        ended = run([self.program, "-v"], check=False)
-        return (ended.stdout or ended.stderr).strip().partition("\n")[0]
+        """Return the first line of the output of ``-v``; empty if the program is not installed."""
+        ended = None if self.lacking() else run([self.program, "-v"], check=False)
+        return "" if ended is None else (ended.stdout or ended.stderr).strip().partition("\n")[0]
 
 
 # Debian's squid.conf, but without a cache, and with other paths for its files. It logs each request.

@@ -22,8 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 
-from rich.table import Table as RichTable
-
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Program, Testbed, paths
 
@@ -34,7 +32,6 @@ from .peers import peers
 from .relay_bed import FILES, LARGE, SMALL, WARM_UP_SECONDS, Bed
 from .relay_judging import BULK, CARRIED, CLIENTS, DIRECT, IDLE, PROXIES, TASKS, Carried, Cell, Setting
 from .scenario import Scenario
-from .tables import new_table
 
 BULK_CONNECTIONS, REQUEST_CONNECTIONS = 4, 40
 
@@ -161,14 +158,9 @@ def _table(title: str, tasks: Sequence[str], *columns: Column[Cell, Carried]) ->
     return Table(title, columns, LABELS, of=of, wrapped=("setting",))
 
 
-class Proxies(Table[Cell, Carried]):
-    """The table of the measured proxies with their versions."""
-
-    def shown(self, results: judging.RelayResults) -> RichTable:
-        table = new_table(self.title, ("proxy", "version"), ("proxy", "version"))
-        for name in dict.fromkeys(cell.proxy for cell in results.cells if cell.proxy != DIRECT):
-            table.add_row(name, peers()[name].version())
-        return table
+def _is_first_of_proxy(row: Row[Cell, Carried]) -> bool:
+    first = next(cell for cell in row.results.cells if cell.proxy == row.cell.proxy)
+    return row.cell.proxy != DIRECT and (row.cell, row.part) == (first, first.tasks[0])
 
 
 SCENARIO = Scenario(
@@ -191,7 +183,10 @@ SCENARIO = Scenario(
             "Memory of a connection in kB", IDLE,
             _column("idle", _cost("idle-get")), _column("tunnel", _cost("idle-connect")),
         ),
-        Proxies("Proxies as installed", ()),
+        Table(
+            "Proxies as installed", (), (LABELS[0], ("version", lambda row: peers()[row.cell.proxy].version())),
+            of=_is_first_of_proxy,
+        ),
     ),
     parts=lambda cell: cell.tasks,
     together=lambda cell: cell.setting,

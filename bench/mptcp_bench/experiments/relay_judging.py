@@ -110,13 +110,10 @@ def positive_or_nan(value: float) -> float:
 RelayResults = Results[Cell, Carried]
 
 
-def costs(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
-    """Return the costs of *task* by round; :func:`rates` returns its rates."""
-    return {number: each.cost for number, each in by_round(results, cell, task).items() if each.cost is not None}
-
-
-def rates(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
-    return {number: each.rate for number, each in by_round(results, cell, task).items() if each.rate is not None}
+def by_number(results: RelayResults, cell: Cell, task: str, name: str = "cost") -> dict[int, float]:
+    """Return the attribute *name* of the measurements of *task*, by round."""
+    values = {number: getattr(each, name) for number, each in by_round(results, cell, task).items()}
+    return {number: value for number, value in values.items() if value is not None}
 
 
 def of_direct(results: RelayResults, cell: Cell, task: str) -> tuple[float, ...]:
@@ -124,14 +121,16 @@ def of_direct(results: RelayResults, cell: Cell, task: str) -> tuple[float, ...]
     # Compare a tunnel with a plain download, too: without a proxy there are no tunnels.
     plain = "get" if task in BULK else task
     direct = [each for each in results.cells if (each.proxy, each.setting) == (DIRECT, cell.setting)]
-    return ratios(rates(results, cell, task), rates(results, direct[0], plain)) if direct else ()
+    if not direct:
+        return ()
+    return ratios(by_number(results, cell, task, "rate"), by_number(results, direct[0], plain, "rate"))
 
 
 def best_peer(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
     """Return the lowest cost of another project's proxy for *cell*'s clients, by round."""
     place = cell.client, cell.setting
     peers = [each for each in results.cells if each.proxy in OTHERS and (each.client, each.setting) == place]
-    every = [costs(results, peer, task) for peer in peers]
+    every = [by_number(results, peer, task) for peer in peers]
     return {number: min(costs[number] for costs in every if number in costs) for number in sorted(set().union(*every))}
 
 
@@ -153,20 +152,20 @@ def verdicts(results: RelayResults) -> Iterator[Aim]:
         yield from _compared(results, ours, task)
     for task in IDLE:
         for client, cell in ours.items():
-            if kilobytes := [*costs(results, cell, task).values()]:
+            if kilobytes := [*by_number(results, cell, task).values()]:
                 yield Aim(f"{NAMES[task]}, {client}", median(kilobytes), most=MAX_IDLE_KB)
 
 
 def _compared(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
     """Yield the aims that ours does *task* at no higher cost than the best peer, and by MPTCP than by TCP."""
     plain = ours.get("tcp")
-    tcp = costs(results, plain, task) if plain else {}
+    tcp = by_number(results, plain, task) if plain else {}
     if plain is None or not tcp:
         return
     if best := best_peer(results, plain, task):
         yield Aim(f"{NAMES[task]}, × the best peer, upper bound", mean_bounds(ratios(tcp, best))[1], most=MAX_COST)
     for client, subflows in CLIENTS.items():
-        if subflows and client in ours and (multipath := costs(results, ours[client], task)):
+        if subflows and client in ours and (multipath := by_number(results, ours[client], task)):
             name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP, upper bound"
             yield Aim(name, mean_bounds(ratios(multipath, tcp))[1], most=MAX_MULTIPATH_COST)
     if task in MIN_RATES and (shares := of_direct(results, plain, task)):
