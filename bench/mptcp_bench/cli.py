@@ -167,7 +167,9 @@ def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argp
         findings = scenario.run(console, seed, quick, options, keep)
         keep(findings, complete=True)
     except BaseException as error:
-        error.add_note(f"{target} has what was done, marked as interrupted" if latest else "nothing of it is kept")
+        error.add_note(
+            f"{target} has what was done, marked as interrupted" if latest else "no measurement of this run is kept"
+        )
         raise
     finally:
         for each in latest:
@@ -239,7 +241,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _cleanup(arguments: argparse.Namespace) -> int:
     cleaned = remove_stale()
-    for line in cleaned.done or ([] if cleaned.failures else ["nothing was left behind"]):
+    for line in cleaned.done or ([] if cleaned.failures else ["no remains were found"]):
         print(line)
     for line in cleaned.failures:
         print(f"mptcp-bench cleanup: {line}", file=sys.stderr)

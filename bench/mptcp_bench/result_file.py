@@ -47,7 +47,7 @@ class Provenance:
 
 
 _BY_BOUNDS: Any = None
-"""This value stands for a verdict that the bounds decide."""
+"""Marks a verdict that is computed from the bounds."""
 
 
 @dataclass(frozen=True, slots=True)

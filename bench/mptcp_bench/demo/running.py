@@ -92,7 +92,7 @@ class Bed:
         seen = download(
             lab_of(self.testbed), argv, timeout=limit, watch=lambda _: self.print_rates(), may_time_out=True
         )
-        used = processors.usage(before, processors.read(own=os.getpid()))
+        usage = processors.usage(before, processors.read(own=os.getpid()))
         time.sleep(PAUSE_SECONDS)
         if not seen.timed_out and seen.sha256 != self.origin.digests[part.key]:
             raise TestbedError("the received data differ from the origin's (SHA-256)")
@@ -107,7 +107,7 @@ class Bed:
         steady, seconds = steady_rates(part, samples, start, seen.ended)
         return Download(
             start, end, seen.octets, not seen.timed_out, 1 + seen.protocol.joins, **steady, steady_seconds=seconds,
-            processors=used, samples=samples,
+            processors=usage, samples=samples,
         )  # fmt: skip
 
     def print_rates(self) -> None:
@@ -158,9 +158,9 @@ def measure(bed: Bed, turn: Turn[Part]) -> Download:
 def draw(results: DemoResults, target: Path) -> None:
     """Draw each path's throughput over time into *target*, with a band for each download."""
     downloads = [(run.turn.cell, run.measured) for run in results.runs]
-    first, last = downloads[0][1].start, downloads[-1][1].end
+    begin, end = downloads[0][1].start, downloads[-1][1].end
     # A repeated download makes the axis longer. The texts above the short downloads must not overlap then.
-    figure = style.new_figure(max(13.0, 0.22 * (last - first)), 6.5)
+    figure = style.new_figure(max(13.0, 0.22 * (end - begin)), 6.5)
     axes = figure.subplots()
     figure.subplots_adjust(left=0.06, right=0.985, top=0.735, bottom=0.1)
     top = max(LINKS.values()) / 1e6 * 1.12
@@ -186,7 +186,7 @@ def draw(results: DemoResults, target: Path) -> None:
                 f"cap on Ethernet: {level:g} Mbit/s", (middle, level), xytext=(0, 6), textcoords="offset points",
                 ha="center", color=color, fontsize=9.5, weight="bold", zorder=5,
             )  # fmt: skip
-    axes.set_xlim(first - 0.4, last + 0.4)
+    axes.set_xlim(begin - 0.4, end + 0.4)
     axes.set_ylim(0, top)
     style.dress(axes, "time in seconds", "received by the client, Mbit/s")
     style.heading(figure, TITLE, SUBTITLE, left=0.06)

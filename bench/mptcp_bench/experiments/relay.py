@@ -4,7 +4,7 @@
 The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
 connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
 TCP with one subflow or two. Each proxy is freshly started, and no other proxy runs while it is measured.
-The order is drawn for each round. The main figure is the processor time of all processes of the proxy: seconds for 10^9
+Each round has a random order. The main figure is the processor time of all processes of the proxy: seconds for 10^9
 bytes or µs for a request, as the median of the rounds with its 95 % interval. The columns */ direct* have
 rates, as a multiple of the rate without a proxy. If a proxy shares its processors, it also pays for the kernels of
 router and client; with ``processors=apart`` it has its own processor.
@@ -64,7 +64,7 @@ class Settings:
 
 
 def cells(chosen: Settings) -> list[Cell]:
-    """Return the cells to measure: each proxy with each kind of client that it accepts, and always no proxy, by TCP."""
+    """Return the cells to measure: each proxy with each kind of client that it accepts, and TCP without a proxy."""
     ways: dict[tuple[str, str], tuple[str, ...]] = {(DIRECT, "tcp"): ("get", "requests")}
     for proxy, client in product((name for name in chosen.proxies if name != DIRECT), chosen.clients):
         if client == "tcp" or peers()[proxy].multipath:
@@ -73,12 +73,12 @@ def cells(chosen: Settings) -> list[Cell]:
         Setting(offloads == "on", processors == "apart", links == "slow")
         for offloads, processors, links in product(chosen.offloads, chosen.processors, chosen.links)
     ]
-    every = [
+    cells = [
         Cell(*way, setting, tuple(task for task in tasks if task in chosen.tasks))
         for setting in settings
         for way, tasks in ways.items()
     ]
-    return [cell for cell in every if cell.tasks]
+    return [cell for cell in cells if cell.tasks]
 
 
 def lacking(cell: Cell) -> str | None:

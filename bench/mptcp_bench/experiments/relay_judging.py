@@ -130,8 +130,9 @@ def best_peer(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
     """Return the lowest cost of another project's proxy for *cell*'s clients, by round."""
     place = cell.client, cell.setting
     peers = [each for each in results.cells if each.proxy in OTHERS and (each.client, each.setting) == place]
-    every = [by_number(results, peer, task) for peer in peers]
-    return {number: min(costs[number] for costs in every if number in costs) for number in sorted(set().union(*every))}
+    every_peer = [by_number(results, peer, task) for peer in peers]
+    rounds = sorted(set().union(*every_peer))
+    return {number: min(costs[number] for costs in every_peer if number in costs) for number in rounds}
 
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
@@ -157,7 +158,7 @@ def verdicts(results: RelayResults) -> Iterator[Aim]:
 
 
 def _compared(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
-    """Yield the aims that ours does *task* at no higher cost than the best peer, and by MPTCP than by TCP."""
+    """Yield the aims about our cost of *task*, × the best peer and × TCP, and about our rate."""
     plain = ours.get("tcp")
     tcp = by_number(results, plain, task) if plain else {}
     if plain is None or not tcp:

@@ -98,7 +98,7 @@ class Cell:
 
 
 def cells(chosen: Settings) -> list[Cell]:
-    every = {
+    cells = {
         part: [
             Cell(part, name, pair, control)
             for name, pair in CELLS[part].items()
@@ -106,7 +106,7 @@ def cells(chosen: Settings) -> list[Cell]:
         ]
         for part in chosen.cells
     }
-    return [cell for part in every.values() for cell in (part[:1] if chosen.first else part)]
+    return [cell for part in cells.values() for cell in (part[:1] if chosen.first else part)]
 
 
 def variants(chosen: Settings, cell: Cell) -> tuple[str, ...]:

@@ -109,9 +109,9 @@ def measure(testbed: Testbed) -> Cost:
         send(OFFERED_RATES[0], WARM_UP_SECONDS)
         # The statistics take time themselves, so that the carried rate is measured without them.
         with counting_run_times():
-            used = resequencer_seconds(both.relay)
+            busy = resequencer_seconds(both.relay)
             _, measured, _ = send(OFFERED_RATES[0], MEASURED_SECONDS)
-            used = resequencer_seconds(both.relay) - used
+            busy = resequencer_seconds(both.relay) - busy
         splitter, joiner = map(nanoseconds_per_run, (both.proxy, both.relay))
         for offered in OFFERED_RATES:
             sent, received, seconds = send(offered, MEASURED_SECONDS)
@@ -119,4 +119,4 @@ def measure(testbed: Testbed) -> Cost:
                 break
             # Use the received rate, because a sender with too little processor time sends fewer packets than requested.
             carried = max(carried, received * PAYLOAD_BYTES * 8 / seconds)
-    return Cost(splitter, joiner, 1e6 * used / max(1, measured), carried)
+    return Cost(splitter, joiner, 1e6 * busy / max(1, measured), carried)

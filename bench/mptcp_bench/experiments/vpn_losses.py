@@ -77,16 +77,16 @@ def bursts(numbers: Sequence[int]) -> list[int]:
 
 def claims(results: Results[str, Lost]) -> list[Claim]:
     """Return the claims of Table 1."""
-    every = []
+    found = []
     for loss, good in GOOD_LOSS.items():
         measured, percent = results.of("losses", part=loss), float(loss.removeprefix("ge"))
         pings, short = ([100 * getattr(each, name) for each in measured] for name in ("pings", "short"))
         low, high = percent - MAX_DIFFERENCE, percent + MAX_DIFFERENCE
         paper = f"With 1 - k of {good:.1%} the observed loss rate is {percent:g} %."
-        every.append(Claim(paper, f"lost of pings, {loss}", tuple(pings), " %", low, high, by="mean"))
+        found.append(Claim(paper, f"lost of pings, {loss}", tuple(pings), " %", low, high, by="mean"))
         paper = "Most of the bursts (more than 90 %) have no more than two packets."
-        every.append(Claim(paper, f"bursts of one or two, {loss}", tuple(short), " %", least=90, by="mean"))
-    return every
+        found.append(Claim(paper, f"bursts of one or two, {loss}", tuple(short), " %", least=90, by="mean"))
+    return found
 
 
 LOSSES: Table[str, Lost] = Table(

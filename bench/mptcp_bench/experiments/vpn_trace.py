@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Figure 8 of "Multipath Transport for Virtual Private Networks": the first 0.3 s of a download.
 
-As in the paper, a packet trace of the web server, which is behind the VPN server, shows the sequence numbers that the
+As in the paper, a packet trace of the web server, reached through the VPN server, shows the sequence numbers that the
 server sent and the client acknowledged. Each VPN is freshly started.
 """
 

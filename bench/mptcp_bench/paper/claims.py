@@ -77,9 +77,9 @@ class Figure:
         quantity, unit, scale = _quantity(name)
         what = f"{quantity}, {self.trials[key]}" + (f", minus {minus:g} s" if minus else "")
         if other:
-            of, value = (other, name) if isinstance(other, str) else other
-            what += f", × {_quantity(value)[0]}, {self.trials[of]}"
-            reference, unit, scale = self.values(of, value), "", 1.0
+            trial, value = (other, name) if isinstance(other, str) else other
+            what += f", × {_quantity(value)[0]}, {self.trials[trial]}"
+            reference, unit, scale = self.values(trial, value), "", 1.0
         else:
             reference = None
             least, most = (None if bound is None else scale * bound for bound in (least, most))
@@ -105,14 +105,14 @@ def _fig2(figure: Figure) -> Iterator[Verdict]:
         [figure.each("tcp-ethernet", "fell_back"), figure.each("tcp-wifi", "fell_back")],
     )
     # On real hosts, a link's rate is known only if the user stated it.
-    own = [
+    of_links = [
         figure.claim(key, "goodput", least=0.85 * trial.link, most=trial.link)
         for key, trial in figure.trials.items()
         if trial.link is not None
     ]
     yield judged(
         "Each interface gives its own link's throughput; Ethernet several times that of Wi-Fi (Figure 2).",
-        [figure.claim("tcp-ethernet", "goodput", "tcp-wifi", least=2), *own],
+        [figure.claim("tcp-ethernet", "goodput", "tcp-wifi", least=2), *of_links],
     )
 
 

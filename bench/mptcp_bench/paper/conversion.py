@@ -73,7 +73,7 @@ class Converter:
 
 
 def delays(found: Mapping[str, Conversions], *, multipath: bool) -> dict[str, Delays]:
-    """Return the delays by kind of segment. Raises TestbedError if Multipath TCP never had a second subflow."""
+    """Return the delays by kind of segment. Raises TestbedError if no MPTCP connection had a second subflow."""
     if multipath and all(e.subflows < 2 for conversions in found.values() for e in conversions.exchanges):
         raise TestbedError("no second subflow was established")
     small, paced = found[SMALL.key].exchanges, found[SLOW_ORIGIN.key].exchanges if SLOW_ORIGIN.key in found else ()

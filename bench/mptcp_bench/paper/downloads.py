@@ -32,8 +32,8 @@ def check(trial: Trial, seen: Observation, digest: str) -> None:
     if seen.timed_out:
         raise TestbedError(f"no end after {seen.ended:.0f} s")
     if seen.status != 0:
-        last = (seen.said.splitlines() or ["it printed nothing"])[-1]
-        raise TestbedError(f"the client's program ended with {seen.status}: {last}")
+        last_line = (seen.said.splitlines() or ["it printed nothing"])[-1]
+        raise TestbedError(f"the client's program ended with {seen.status}: {last_line}")
     if seen.sha256 != digest:
         raise TestbedError("the received bytes are not those of the origin (SHA-256)")
     if seen.protocol.requested != 1:
@@ -105,13 +105,13 @@ class Downloads:
         argv = wget(self._origin.url(name), proxy=proxy, source=source, multipath=True)
         with configured(lab, trial):
             self._throttle(trial)
-            before = [processors_of(host) for host in (lab.client, lab.proxy)]
+            readings_before = [processors_of(host) for host in (lab.client, lab.proxy)]
             timeout = MAX_SLOWDOWN * trial.size * 8 / self._settings.rate(trial.path or WIFI) + 20
             seen = observe(lab, argv, timeout=timeout, interval=self._interval)
-            after = [processors_of(host) for host in (lab.client, lab.proxy)]
+            readings_after = [processors_of(host) for host in (lab.client, lab.proxy)]
         check(trial, seen, self._origin.digests[name])
-        used = [usage(*readings) for readings in zip(before, after, strict=True)]
-        return measured(trial, seen, used)
+        usages = [usage(*readings) for readings in zip(readings_before, readings_after, strict=True)]
+        return measured(trial, seen, usages)
 
     def _throttle(self, trial: Trial) -> None:
         if self._throttler is not None and (trial.fresh_throttler or not trial.throttled):

@@ -74,7 +74,7 @@ class Settings:
     wifi_rate: int | None = parameter(f"{_RATE}; emulated 20 Mbit/s", None, parse_rate, name="wifi.rate")
     wifi_rtt: int | None = parameter(f"{_RTT}; emulated 16 ms", None, parse_time, name="wifi.rtt")
     wifi_jitter: int = parameter(
-        "maximum deviation of the delay, drawn evenly, in each direction, without reordering", "2 ms", parse_time,
+        "maximum deviation of the delay in each direction, uniform, without reordering", "2 ms", parse_time,
         name="wifi.jitter",
     )  # fmt: skip
     wifi_loss: Loss | None = parameter(  # noqa: RUF009

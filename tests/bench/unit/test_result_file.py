@@ -168,7 +168,7 @@ def test_run_that_ends_early_keeps_its_last_findings_or_the_earlier_result(
 
     bench.measure = measure
     result_file.write(OURS, bench.target)
-    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: nothing of it is kept\n")
+    assert bench.run() == (status, f"mptcp-bench: {message}\nmptcp-bench: no measurement of this run is kept\n")
     assert load(bench.target) == OURS
     bench.measure = partial(measure, found=[pictured("picture"), pictured("picture")])
     kept = f"{bench.target} has what was done, marked as interrupted"
