@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the experiment ``tunnel``: its reactions to polls, the delays of a call, its cells, and changing rates."""
+"""Tests for the experiment ``tunnel``: reactions computed from polls, and the delays of a call."""
 
 from __future__ import annotations
 
 from math import inf
 
-from mptcp_bench.experiments.tunnel import SCENARIO
 from mptcp_bench.experiments.tunnel_parts import (
-    CHANGES,
-    END_STEP,
-    MAX_RATE,
-    MIN_RATE,
     Poll,
     Silence,
-    rates_of,
     reactions,
     to_call,
 )
@@ -28,17 +22,6 @@ def test_reactions_to_a_silent_path_are_those_of_the_first_polls_and_its_return_
     assert reactions(polls[:1], 0.0, 1.5, 0) == Silence(inf, inf, inf, 0)
 
 
-def test_each_change_has_a_rate_within_its_bounds_in_each_step() -> None:
-    for rates in map(rates_of, CHANGES):
-        assert len(rates) == END_STEP
-        assert all(MIN_RATE <= rate <= MAX_RATE for rate in rates)
-
-
 def test_a_packet_of_a_call_that_came_twice_counts_once_and_by_its_first_arrival() -> None:
     call = to_call([(number, 0, 20_000_000) for number in range(150)] + [(7, 0, 90_000_000)])
     assert (call.median, call.p99, call.loss) == (0.02, 0.02, 0.5)
-
-
-def test_a_split_of_50_50_is_measured_over_paths_without_loss() -> None:
-    turns = SCENARIO.plan(SCENARIO.chosen({}))
-    assert {turn.cell.part for turn in turns if turn.variant == "weights"} == {"goodput", "rates"}
