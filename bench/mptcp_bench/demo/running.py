@@ -128,10 +128,9 @@ class Bed:
 def steady_rates(
     part: Part, samples: Sequence[Sample], start: float, duration: float
 ) -> tuple[dict[str, float], float]:
-    """Return each path's rate in the steady state, and the length of the steady state.
+    """Return each path's rate in the steady state, or in the whole download if it is too short, and its length.
 
-    The download began at *start* on the samples' clock and took *duration*. If the steady state is too short, the rates
-    are those of the whole download.
+    The download began at *start* on the samples' clock and took *duration*.
     """
     end = duration - EXCLUDED_END_SECONDS
     seconds = end - part.settle

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a proxy needed to carry bytes and requests, and the aims of our proxy. Pure.
+"""The cost of bytes and requests in a proxy, and the aims of our proxy. Pure.
 
 Processor time is that of all processes of a proxy. Other programs affect it less than rates. A rate is divided by the
 rate without a proxy in the same round. Our proxy is compared with the best peer of each round; a round without a value

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The paper's claims about its Figures 2 to 7, and whether they hold here. Pure.
-
-Each claim has mutants that break it (tests/bench/unit/mutants_of_paper.py); a new claim needs such a mutant.
-"""
+"""The paper's claims about its Figures 2 to 7, and whether they hold here. Pure."""
 
 from __future__ import annotations
 

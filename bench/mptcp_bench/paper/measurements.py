@@ -129,9 +129,8 @@ COLUMNS: Mapping[str, Column[Any, Any]] = {str(column.of): column for column in 
 def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
     """Return the seconds from the second subflow's join until the cap on *path* is in force and remains in force.
 
-    The end is that of the last window of WINDOW_SECONDS that carried more than the cap allows. The resolution is one
-    sample. The result is None if the cap never came into force: no second subflow joined, the transfer ended before,
-    or *path* carried nothing that could be capped.
+    The cap is in force after the last window of WINDOW_SECONDS that carried more than the cap allows. The result is
+    None if no second subflow joined, the transfer ended before, or *path* carried nothing that could be capped.
     """
     if seen.joined is None:
         return None
