@@ -93,10 +93,10 @@ def test_file_that_is_not_a_result_is_reported_in_one_line(old: str, new: str, m
 
 
 class Bench:
-    """Runs the experiment ``goodput``, which is replaced by a function."""
+    """Runs the experiment ``fig2``, which is replaced by a function."""
 
     def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.target, self._capsys = directory / "goodput" / FILE, capsys
+        self.target, self._capsys = directory / "fig2" / FILE, capsys
         self.measure: Callable[[Callable[[Findings], None]], Findings] = lambda keep: findings(SOUND)
 
     def load(self) -> Any:
@@ -104,7 +104,7 @@ class Bench:
 
     def run(self) -> tuple[int, str]:
         """Return the exit status and the text on stderr."""
-        status = main(["run", "goodput", "--output", str(self.target.parent.parent), "--seed", "3"])
+        status = main(["run", "fig2", "--output", str(self.target.parent.parent), "--seed", "3"])
         return status, self._capsys.readouterr().err
 
     @property
@@ -135,11 +135,11 @@ def test_run_leaves_result_and_pictures_and_fails_when_it_misses_an_aim(bench: B
     assert bench.run() == (0, "")
     assert bench.files == {FILE, "picture.png", "picture.svg"}
     found = load(bench.target)
-    assert (found.experiment, found.seed, found.provenance.seed, found.pictures) == ("goodput", 3, 3, ("picture",))
+    assert (found.experiment, found.seed, found.provenance.seed, found.pictures) == ("fig2", 3, 3, ("picture",))
     bench.measure = lambda keep: findings(*AIMS)
     status, text = bench.run()
     assert status == 1
-    assert "mptcp-bench run goodput: b: gap: 0.5 s, wanted ≤ 0.25\n" in text
+    assert "mptcp-bench run fig2: b: gap: 0.5 s, wanted ≤ 0.25\n" in text
 
 
 def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(bench: Bench) -> None:
@@ -156,7 +156,7 @@ def test_pictures_of_an_earlier_run_are_removed_when_new_ones_cannot_be_drawn(be
 
 @pytest.mark.parametrize(
     ("error", "status", "message"),
-    [(KeyboardInterrupt, INTERRUPTED, "interrupted"), (TestbedError, 1, "run goodput: no proxy")],
+    [(KeyboardInterrupt, INTERRUPTED, "interrupted"), (TestbedError, 1, "run fig2: no proxy")],
 )
 def test_run_that_ends_early_keeps_its_last_findings_or_the_earlier_result(
     bench: Bench, error: type[BaseException], status: int, message: str
