@@ -39,7 +39,7 @@ class Part:
     subtitle: str
     seconds: float
     """Duration of the download if the links are full."""
-    settle: float
+    settle_seconds: float
     """Seconds from the download's start to the steady state."""
     ethernet: int | None = None
     wifi: int | None = None
@@ -50,7 +50,7 @@ class Part:
     def __str__(self) -> str:
         return self.title
 
-    def allowed(self, path: str) -> int | None:
+    def allowed_rate(self, path: str) -> int | None:
         rate: int | None = getattr(self, path)
         return rate
 
@@ -108,27 +108,27 @@ DemoRow = Row[Part, Download]
 DemoResults = Results[Part, Download]
 
 
-def _busy(row: DemoRow) -> bool:
+def _is_busy(row: DemoRow) -> bool:
     return any(each.processors.busy for each in row.measured)
 
 
 def _capacity(row: DemoRow, path: str) -> float | None:
     """Return the rate of *path* in bits per second that the download can reach; None if the path must be idle."""
-    allowed = row.cell.allowed(path)
-    alone = [cell for cell in row.results.cells if not cell.is_multipath and cell.allowed(path)]
+    allowed = row.cell.allowed_rate(path)
+    alone = [cell for cell in row.results.cells if not cell.is_multipath and cell.allowed_rate(path)]
     rates = [getattr(each, path) for cell in alone if row.cell.is_multipath for each in row.results.of(cell)]
     return None if allowed is None else min([float(allowed), *rates])
 
 
-def _path(heading: str, path: str) -> tuple[Column[Part, Download], ...]:
+def _path_columns(heading: str, path: str) -> tuple[Column[Part, Download], ...]:
     """Return the columns of the steady rate of *path*: its limits, and whether it is filled."""
 
     def least(row: DemoRow) -> float | None:
-        allowed = row.cell.allowed(path)
+        allowed = row.cell.allowed_rate(path)
         return None if allowed is None else MAX_UNUSED * allowed / 1e6
 
     def most(row: DemoRow) -> float:
-        allowed = row.cell.allowed(path)
+        allowed = row.cell.allowed_rate(path)
         return (MAX_UNUSED * LINKS[path] if allowed is None else MAX_OVER_LIMIT * allowed) / 1e6
 
     def text(row: DemoRow) -> str:
@@ -140,7 +140,7 @@ def _path(heading: str, path: str) -> tuple[Column[Part, Download], ...]:
         Column(
             "", path, aim=f"{heading} is filled, Mbit/s", scale=1e-6,
             least=lambda row: MIN_FILLED * (_capacity(row, path) or 0) / 1e6,
-            judged=lambda row: row.cell.allowed(path) is not None and not _busy(row),
+            judged=lambda row: row.cell.allowed_rate(path) is not None and not _is_busy(row),
         ),
     )  # fmt: skip
 
@@ -149,14 +149,14 @@ TABLE: Table[Part, Download] = Table(
     "Mbit/s of each download; each path in the steady state, measured and expected",
     (
         Column("payload", "goodput", scale=1e-6, digits=1),
-        *_path("Ethernet", "ethernet"),
-        *_path("Wi-Fi", "wifi"),
+        *_path_columns("Ethernet", "ethernet"),
+        *_path_columns("Wi-Fi", "wifi"),
         Column("subflows", "subflows", digits=0),
         Column("MB", "octets", scale=1e-6, digits=1),
-        Column("", "is_finished", aim="the download ended in time", least=1, judged=lambda row: not _busy(row)),
+        Column("", "is_finished", aim="the download ended in time", least=1, judged=lambda row: not _is_busy(row)),
         Column("", "steady_seconds", aim="steady state, s", least=MIN_STEADY_SECONDS,
                judged=lambda row: all(each.is_finished for each in row.measured)),
-        Column("remark", "octets", text=lambda row: "machine too busy to judge the rates" * _busy(row)),
+        Column("remark", "octets", text=lambda row: "machine too busy to judge the rates" * _is_busy(row)),
     ),
     labels=(("download", str),),
     wrapped=("download", "remark"),

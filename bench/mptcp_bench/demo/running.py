@@ -71,7 +71,7 @@ class Bed:
     throttler: Throttler | None = None
     runs: list[Run[Part, Download]] = field(default_factory=list)
     start: float = 0.0
-    next_line: float = 0.0
+    next_line_at: float = 0.0
 
     def check_emulation(self) -> None:
         """Do nothing: late packets lower a rate, and then the aims consider whether the machine was busy."""
@@ -87,7 +87,7 @@ class Bed:
         argv = wget(self.origin.url(part.key), proxy=through, source=source, multipath=part.is_multipath)
         self.console.print(f"{part.title}: {part.subtitle}", highlight=False, soft_wrap=True)
         self.start = time.monotonic()
-        self.next_line = self.start + LINE_INTERVAL
+        self.next_line_at = self.start + LINE_INTERVAL
         before, limit = processors.read(own=os.getpid()), 4 * part.seconds + 10
         seen = download(
             lab_of(self.testbed), argv, timeout=limit, watch=lambda _: self.print_rates(), may_time_out=True
@@ -113,9 +113,9 @@ class Bed:
     def print_rates(self) -> None:
         """Print the current rate of each path if the last line is old enough."""
         now = time.monotonic()
-        if now < self.next_line:
+        if now < self.next_line_at:
             return
-        self.next_line = now + LINE_INTERVAL
+        self.next_line_at = now + LINE_INTERVAL
         current = self.recorder.current(LINE_INTERVAL)
         line = Text(f"{now - self.start:6.0f} s")
         for path, device in DEVICES.items():
@@ -133,8 +133,8 @@ def steady_rates(
     The download began at *start* on the samples' clock and took *duration*.
     """
     end = duration - EXCLUDED_END_SECONDS
-    seconds = end - part.settle
-    begin, until = (part.settle, end) if seconds >= MIN_STEADY_SECONDS else (0.0, duration)
+    seconds = end - part.settle_seconds
+    begin, until = (part.settle_seconds, end) if seconds >= MIN_STEADY_SECONDS else (0.0, duration)
     steady = {path: mean_rate(samples, device, start + begin, start + until) for path, device in DEVICES.items()}
     return steady, seconds
 

@@ -32,7 +32,7 @@ NOISE = (0.998, 1.002, 0.999, 1.001)
 """Factor of the values in each of the runs."""
 
 
-def _of_buffer(size: float) -> dict[str, float]:
+def _with_buffer(size: float) -> dict[str, float]:
     full = min(1.0, size / 400_000)
     return {"goodput": 110e6 * full, "rate_ethernet": 99e6 * full, "rate_wifi": 19e6 * full}
 
@@ -49,8 +49,8 @@ FREE = {"goodput": 93e6, "share_ethernet": 0.98, "share_wifi": 0.02, "rate_ether
 SOUND: dict[str, Values] = {
     "fig2": ALONE,
     "fig3": ALONE | {"mptcp": FREE},
-    "fig4": {f"buffer-{size // 1000}": _of_buffer(size) for size in SWEPT}
-    | {"small": _of_buffer(180_000) | LOSSY, "large": _of_buffer(720_000) | LOSSLESS},
+    "fig4": {f"buffer-{size // 1000}": _with_buffer(size) for size in SWEPT}
+    | {"small": _with_buffer(180_000) | LOSSY, "large": _with_buffer(720_000) | LOSSLESS},
     "fig5": {
         "mtu-1500": {"goodput": 100e6, "retransmission_share": 0, "least_idle": 0},
         "mtu-1000": {"goodput": 80e6, "retransmission_share": 0.02, "least_idle": 0},
@@ -149,15 +149,15 @@ def results(key: str, *changes: Values, **options: str) -> Results[Any, Any]:
         for name, changed in change.items():
             values[name] |= changed
 
-    def of(name: str, number: int) -> dict[str, Any]:
+    def values_of_run(name: str, number: int) -> dict[str, Any]:
         varied = {each: value * NOISE[number - 1] for each, value in values[name].items()}
         return varied | {each: values[name][each] for each in ("capped", "fell_back") if each in varied}
 
     def measure(turn: Turn[Any]) -> Download | dict[str, Delays]:
         if key == "table1":
-            kinds = ((kind, of(kind, turn.number)) for kind in values)
+            kinds = ((kind, values_of_run(kind, turn.number)) for kind in values)
             return {kind: Delays((each["seconds"],) * 3, each["least_idle"]) for kind, each in kinds}
-        numbers = {"fell_back": False, "duration": 1.5, "joined": 0.01} | of(turn.cell.key, turn.number)
+        numbers = {"fell_back": False, "duration": 1.5, "joined": 0.01} | values_of_run(turn.cell.key, turn.number)
         loads = {path: constant(numbers.get(f"rate_{path}", 0.0) / 1e6) for path in ("ethernet", "wifi")}
         return Download(**numbers, samples=series(loads, numbers["duration"] + 0.3))
 

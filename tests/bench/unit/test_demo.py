@@ -34,9 +34,12 @@ SAMPLES = series({"eth0": lambda _: 5.0, "wlan0": lambda _: 29.0}, 40)
 
 def good(part: Part, used: Usage = IDLE) -> Download:
     """Return the measurement of a machine with enough processor time."""
-    steady = {path: min(float(part.allowed(path) or 0), rate) for path, rate in PLAIN.items()}
-    return Download(0.0, part.seconds, part.size, True, 1 + part.is_multipath, **steady,
-                    steady_seconds=part.seconds - part.settle - 0.3, processors=used, samples=SAMPLES)  # fmt: skip
+    rates = {path: min(float(part.allowed_rate(path) or 0), rate) for path, rate in PLAIN.items()}
+    seconds = part.seconds - part.settle_seconds - 0.3
+    return Download(
+        0.0, part.seconds, part.size, True, 1 + part.is_multipath, **rates, steady_seconds=seconds, processors=used,
+        samples=SAMPLES,
+    )  # fmt: skip
 
 
 def missed(used: Usage, key: str = "", **changes: Any) -> list[str]:
@@ -102,7 +105,7 @@ def test_cap_that_comes_too_late_is_a_fault(after: float | None, fails: bool) ->
     assert any(aim.startswith(f"{POLICY}: Ethernet, Mbit/s: ") for aim in found) is fails
 
 
-def bed(*downloads: Download | TestbedError) -> Bed:
+def bed_with(*downloads: Download | TestbedError) -> Bed:
     """Return a bed that measures *downloads*."""
     unused: Any = None
     recorder: Any = SimpleNamespace(current=lambda window: {"eth0": LINKS["ethernet"] / 2, "wlan0": 0.0})
@@ -121,11 +124,11 @@ def bed(*downloads: Download | TestbedError) -> Bed:
 def test_download_that_misses_an_aim_or_fails_is_measured_once_more() -> None:
     turn = Turn(parts(CAP)[2], "", 1)
     sound, slow = good(turn.cell), replace(good(turn.cell), wifi=0.0)
-    assert measure(bed(sound), turn) is sound
-    assert measure(bed(slow, sound), turn) is sound
-    assert measure(bed(TestbedError("no second subflow"), slow), turn) is slow
+    assert measure(bed_with(sound), turn) is sound
+    assert measure(bed_with(slow, sound), turn) is sound
+    assert measure(bed_with(TestbedError("no second subflow"), slow), turn) is slow
     with pytest.raises(TestbedError, match="again"):
-        measure(bed(slow, TestbedError("again")), turn)
+        measure(bed_with(slow, TestbedError("again")), turn)
 
 
 def test_result_has_a_remark_about_a_busy_machine_and_a_picture(tmp_path: Path) -> None:
@@ -150,7 +153,7 @@ def test_demo_expects_the_cap_of_the_policy(tmp_path: Path) -> None:
 
 
 def test_terminal_shows_each_path_with_its_rate_and_a_bar() -> None:
-    shown = bed()
+    shown = bed_with()
     shown.print_rates()
     shown.print_rates()  # too early for a second line
     file: Any = shown.console.file
