@@ -13,7 +13,7 @@ from mptcp_lab.testbed.recorder import rates
 
 from .. import style
 from ..experiments.tables import mean
-from ..statistics import fmean, mean_interval, of_median
+from ..statistics import fmean, of_median
 from . import PAPER
 from .measurements import Download, Found, Trial, values
 
@@ -116,30 +116,6 @@ def over_time(axes: Any, found: Found, trial: Trial, trials: Sequence[Trial]) ->
     axes.set_ylim(0, HEADROOM * max([1.0, *(level for _, _, level in levels), *tops]))
 
 
-def sweep(axes: Any, found: Found) -> None:
-    """Draw goodput over the size of the receive buffer, and the size that the paper's formula requires."""
-    caption(axes, "Goodput against the greatest receive buffer", "mean, 95 % confidence interval")
-    style.dress(axes, "receive buffer (tcp_rmem), MB", "Mbit/s")
-    points = sorted(
-        ((trial.receive_buffer or 0) / 1e6, mean_interval([value / 1e6 for value in goodput]))
-        for trial in found.cells
-        if trial.kind == "sweep" and (goodput := values(found.of(trial), "goodput"))
-    )
-    sizes = [size for size, _ in points]
-    axes.errorbar(
-        sizes, [each.mean for _, each in points], yerr=[each.half or 0.0 for _, each in points], color=style.GOOD,
-        marker="o", markersize=4, capsize=3, zorder=3, label="goodput",
-    )  # fmt: skip
-    needed = found.cells[0].buffer_needed
-    if needed is not None:
-        label = f"2 × sum of bandwidth × greatest RTT: {needed / 1e6:.2f} MB"
-        axes.axvline(needed / 1e6, color=style.MUTED, linestyle=style.DASHED, linewidth=1.3, label=label)
-    axes.set_xscale("log")
-    axes.set_xticks(sizes[::2], [f"{size:g}" for size in sizes[::2]], fontsize=8.5)
-    axes.minorticks_off()
-    axes.set_ylim(0, None)
-
-
 def picture(name: str, found: Found) -> Any:
     """Return the matplotlib figure of the experiment *name*."""
 
@@ -149,8 +125,6 @@ def picture(name: str, found: Found) -> Any:
     shown = [trial for trial in found.cells if trial.kind == "panel"]
     # Panels with a cap have their own scale. With one common scale, low rates would not be visible.
     plots = [plot(trial, [each for each in shown if each.throttled == trial.throttled]) for trial in shown]
-    if any(trial.kind == "sweep" for trial in found.cells):
-        plots.append(lambda axes: sweep(axes, found))
     unfinished = " (incomplete)" if len(found.runs) < len(found.turns) else ""
     return arranged(PAPER[name].summary + unfinished, plots)
 

@@ -57,17 +57,12 @@ class Trial:
     """Whether the throttler enforces the cap on Ethernet."""
     fresh_throttler: bool = False
     """Whether the throttler is restarted before this download."""
-    kind: Literal["panel", "baseline", "sweep"] = "panel"
-    """``panel``: it has its own plots over time; ``baseline``: a line in other trials' plots; ``sweep``: a point of the
-    sweep of the receive buffer."""
-    in_short: bool = True
-    """Whether a short run has this trial."""
+    kind: Literal["panel", "baseline", "other"] = "panel"
+    """``panel``: it has its own plot over time; ``baseline``: a line in other trials' plots; ``other``: not drawn."""
     cap: int = 0
-    """The cap on Ethernet in bits per second. This and the following values come from the settings."""
+    """The cap on Ethernet in bits per second. This and the next value come from the settings."""
     link: int | None = None
     """Rate of :attr:`path` in bits per second; None if it is not known."""
-    buffer_needed: float | None = None
-    """Receive buffer in bytes that the paper's formula requires; None if RTTs or rates are not known."""
 
     def __str__(self) -> str:
         return self.title

@@ -33,13 +33,13 @@ def samples(cell: str, n: int) -> list[float]:
 def _downloads(table: Table, cells: Iterable[Any]) -> list[Run[Any, Any]]:
     trials = {str(cell): cell for cell in cells}
     runs = []
-    # The statistics have a column for each trial, the sweep has a row.
+    # The statistics have a column for each trial; an earlier table, the sweep, had a row. A kept result may have trials
+    # and quantities that are no longer measured.
     by_trial = [table.head, *table.rows] if table.key == "sweep" else zip(table.head, *table.rows, strict=True)
     (_, *headings), *rows = by_trial
-    for title, *texts in rows:
+    for title, *texts in (row for row in rows if row[0] in trials):
         quantities = dict(zip(headings, texts, strict=True))
         n = int(quantities["runs"])
-        # A kept result may have quantities that are no longer measured.
         columns = {NAMES[name]: samples(cell, n) for name, cell in quantities.items() if name in NAMES and cell}
         for number in range(n):
             values: dict[str, Any] = {name: sample[number] / scale for (name, scale), sample in columns.items()}
