@@ -25,22 +25,8 @@ from ..experiments.columns import RUNS, Column, Row, Table, Turn
 from ..experiments.scenario import Scenario
 from ..statistics import percentiles
 from ..wire.workload import ORIGIN_PORT, Conversions, Workload, measure, squid_configuration
-from .conversion_claims import (
-    ANSWER,
-    BULK,
-    DOWNLOAD,
-    MPTCP,
-    OWN_SYN,
-    PAPER_MS,
-    REQUEST,
-    RESPONSE,
-    SYN,
-    TCP,
-    UPLOAD,
-    WHOLE,
-    Delays,
-    verdicts,
-)  # fmt: skip
+from . import conversion_claims as claims
+from .conversion_claims import Delays
 from .settings import Settings, lab, ready
 
 SMALL = Workload("small", 120, 1024)
@@ -65,7 +51,7 @@ class Converter:
 
     def measure(self, turn: Turn[str]) -> dict[str, Delays]:
         """Send the requests of all workloads. Raises TestbedError if they are not a data point."""
-        multipath = turn.cell == MPTCP
+        multipath = turn.cell == claims.MPTCP
         return delays({
             each.key: measure(self._lab, self._proxy.url(), self._origin, each, multipath=multipath)
             for each in self._workloads
@@ -78,15 +64,15 @@ def delays(found: Mapping[str, Conversions], *, multipath: bool) -> dict[str, De
         raise TestbedError("no second subflow was established")
     small, paced = found[SMALL.key].exchanges, found[SLOW_ORIGIN.key].exchanges if SLOW_ORIGIN.key in found else ()
     seconds: dict[str, Sequence[float]] = {
-        SYN: [e.syn for e in small],
-        WHOLE: [e.syn_whole for e in small],
-        OWN_SYN: [e.syn_own for e in small],
-        ANSWER: [e.answer for e in small],
-        REQUEST: [e.request for e in small],
-        RESPONSE: [value for e in small for value in e.down],
-        UPLOAD: [value for e in found[UPLOADS.key].exchanges for value in e.up],
-        DOWNLOAD: [value for e in paced for value in e.down],
-        BULK: [value for e in found[BULKY.key].exchanges for value in e.down],
+        claims.SYN: [e.syn for e in small],
+        claims.WHOLE: [e.syn_whole for e in small],
+        claims.OWN_SYN: [e.syn_own for e in small],
+        claims.ANSWER: [e.answer for e in small],
+        claims.REQUEST: [e.request for e in small],
+        claims.RESPONSE: [value for e in small for value in e.down],
+        claims.UPLOAD: [value for e in found[UPLOADS.key].exchanges for value in e.up],
+        claims.DOWNLOAD: [value for e in paced for value in e.down],
+        claims.BULK: [value for e in found[BULKY.key].exchanges for value in e.down],
     }
     idle = found[SMALL.key].processors.least_idle
     return {kind: Delays(tuple(round(v, 9) for v in each), idle) for kind, each in seconds.items() if each}
@@ -102,7 +88,7 @@ def _percentile(heading: str, percent: float) -> Column[Any, Any]:
 
 
 def _paper(row: Row[str, Delays]) -> Sequence[float]:
-    return [PAPER_MS[row.part]] if row.part in PAPER_MS else []
+    return [claims.PAPER_MS[row.part]] if row.part in claims.PAPER_MS else []
 
 
 @contextmanager
@@ -115,13 +101,13 @@ SCENARIO: Scenario[Settings, str, Converter, Delays] = Scenario(
     settings=Settings,
     needs=(),
     ready=ready,
-    cells=lambda chosen: (MPTCP, TCP),
+    cells=lambda chosen: (claims.MPTCP, claims.TCP),
     runs=lambda chosen, *_: chosen.repetitions or (1 if chosen.short else 5),
     together=lambda cell: "table1",
     drawn=True,
     bed=_bed,
     measure=lambda converter, turn: converter.measure(turn),
-    parts=lambda cell: (SYN, WHOLE, OWN_SYN, ANSWER, REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK),
+    parts=lambda cell: claims.KINDS,
     tables=(
         Table(
             "Delays: in ms, of all runs together and as the median of each run",
@@ -139,5 +125,5 @@ SCENARIO: Scenario[Settings, str, Converter, Delays] = Scenario(
             wrapped=("segment",),
         ),
     ),
-    verdicts=verdicts,
+    verdicts=claims.verdicts,
 )

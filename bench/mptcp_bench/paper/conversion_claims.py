@@ -24,6 +24,8 @@ ANSWER, OWN_SYN = "SYN+ACK", "SYN, after the request"
 SYN, WHOLE = "SYN, after the client's handshake", "SYN, after the client's SYN"
 REQUEST, RESPONSE = "short request", "short response"
 UPLOAD, DOWNLOAD, BULK = "upload", "download, origin the slower", "download, client the slower"
+KINDS = (SYN, WHOLE, OWN_SYN, ANSWER, REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK)
+"""Kinds of segments."""
 _SYN, _DATA = 8.5146, 23.3956
 PAPER_MS: Mapping[str, float] = {SYN: _SYN, WHOLE: _SYN} | dict.fromkeys(
     (REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK), _DATA

@@ -11,13 +11,7 @@ from mptcp_lab.agent.processors import usage
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.mtu import mtu
-from mptcp_lab.testbed.services import (
-    Throttler,
-    start_origin,
-    start_proxy,
-    start_throttler,
-    write_throttler_config,
-)
+from mptcp_lab.testbed.services import Throttler, start_origin, start_proxy, start_throttler, write_throttler_config
 from mptcp_lab.testbed.transfer import Observation, observe, processors_of, wget
 
 from .measurements import Download, Trial, measured

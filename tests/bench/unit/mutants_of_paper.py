@@ -10,18 +10,7 @@ from mutants import constant, rehearsed, series
 
 from mptcp_bench.experiments.columns import Results, Turn
 from mptcp_bench.paper import PAPER
-from mptcp_bench.paper.conversion_claims import (
-    ANSWER,
-    BULK,
-    DOWNLOAD,
-    OWN_SYN,
-    REQUEST,
-    RESPONSE,
-    SYN,
-    UPLOAD,
-    WHOLE,
-    Delays,
-)
+from mptcp_bench.paper.conversion_claims import DOWNLOAD, KINDS, OWN_SYN, REQUEST, RESPONSE, SYN, UPLOAD, Delays
 from mptcp_bench.paper.measurements import Download
 from mptcp_bench.result_file import Judgement
 
@@ -29,6 +18,11 @@ Values = Mapping[str, Mapping[str, float]]
 """The values of each download, or the delays of each kind of segment, in SI units."""
 NOISE = (0.998, 1.002, 0.999, 1.001)
 """Factor of the values in each of the runs."""
+
+
+def _delays(least_idle: float, *seconds: float) -> Values:
+    """Return the delays of each kind of segment, in the order of ``KINDS``."""
+    return {kind: {"seconds": each, "least_idle": least_idle} for kind, each in zip(KINDS, seconds, strict=True)}
 
 
 ALONE = {
@@ -60,10 +54,7 @@ SOUND: dict[str, Values] = {
         "repeated": {**CAPPED, "duration": 1.7, "time_to_throttle": 0.02},
     },
     "fig7": {"tcp-wifi": ALONE["tcp-wifi"], "free": FREE, "throttled": CAPPED},
-    "table1": {kind: {"seconds": seconds, "least_idle": 0.01} for kind, seconds in (
-        (SYN, 0.0085), (WHOLE, 0.009), (OWN_SYN, 0.0075), (ANSWER, 0.0005), (REQUEST, 0.02), (RESPONSE, 0.0234),
-        (UPLOAD, 0.015), (DOWNLOAD, 0.015), (BULK, 0.05),
-    )},
+    "table1": _delays(0.01, 0.0085, 0.009, 0.0075, 0.0005, 0.02, 0.0234, 0.015, 0.015, 0.05),
 }  # fmt: skip
 """The paper's setup: Linux 3.14 with MPTCP 0.89 on a Raspberry Pi, and a guest of ESXi with little processor time."""
 FULL = {"goodput": 111e6, "share_ethernet": 0.83, "share_wifi": 0.17, "rate_wifi": 19.6e6}
@@ -72,10 +63,7 @@ TODAY: dict[str, Values] = {
     "fig5": {"mtu-1000": {"goodput": 96.5e6, "retransmission_share": 0, "least_idle": 0.4}},
     "fig6": {"free": {**FULL, "duration": 0.36}, "first": CAPPED_SOFTLY, "repeated": CAPPED_SOFTLY},
     "fig7": {"free": FULL, "throttled": {"rate_wifi": 19.6e6}},
-    "table1": {kind: {"seconds": seconds, "least_idle": 0.5} for kind, seconds in (
-        (SYN, 340e-6), (WHOLE, 355e-6), (OWN_SYN, 280e-6), (ANSWER, 15e-6), (REQUEST, 310e-6), (RESPONSE, 210e-6),
-        (UPLOAD, 40e-6), (DOWNLOAD, 40e-6), (BULK, 0.022),
-    )},
+    "table1": _delays(0.5, 340e-6, 355e-6, 280e-6, 15e-6, 310e-6, 210e-6, 40e-6, 40e-6, 0.022),
 }  # fmt: skip
 """The values of a current kernel, machine and throttler that differ from the paper's."""
 NOT_CAPPED = {"capped": 0}

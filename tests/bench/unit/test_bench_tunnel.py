@@ -5,12 +5,7 @@ from __future__ import annotations
 
 from math import inf
 
-from mptcp_bench.experiments.tunnel_parts import (
-    Poll,
-    Silence,
-    reactions,
-    to_call,
-)
+from mptcp_bench.experiments.tunnel_parts import Poll, Silence, reactions, to_call
 
 
 def test_reactions_to_a_silent_path_are_those_of_the_first_polls_and_its_return_is_final() -> None:
