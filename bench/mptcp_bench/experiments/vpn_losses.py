@@ -91,11 +91,7 @@ def claims(results: Results[str, Lost]) -> list[Claim]:
 
 LOSSES: Table[str, Lost] = Table(
     "Table 1: losses in bursts, as pings observe them",
-    (
-        RUNS,
-        Column("of pings, %", "pings", scale=100),
-        Column("bursts of one or two, %", "short", scale=100),
-    ),
+    (RUNS, Column("of pings, %", "pings", scale=100), Column("bursts of one or two, %", "short", scale=100)),
     (("1 - k", lambda row: f"{GOOD_LOSS[row.part]:.1%}"), ("the paper", lambda row: f"{row.part[2:]} %")),
 )
 SCENARIO: Scenario[Settings, str, Testbed, Lost] = Scenario(

@@ -118,9 +118,7 @@ def _fig3(figure: Figure) -> Iterator[Verdict]:
     yield judged(
         "The largest percentage of packets goes over Ethernet, which has more capacity and the shorter RTT.",
         [figure.claim("mptcp", "share_ethernet", ("mptcp", "share_wifi"), least=1)],
-        given=[
-            figure.claim("tcp-ethernet", "goodput", "tcp-wifi", least=1),
-        ],
+        given=[figure.claim("tcp-ethernet", "goodput", "tcp-wifi", least=1)],
     )
     yield judged(
         "Wi-Fi remains almost fully underutilized as long as Ethernet is not congested.",
@@ -266,10 +264,7 @@ def _fig7(figure: Figure) -> Iterator[Verdict]:
     cap = figure.trials["throttled"].cap
     yield judged(
         "Ethernet is held at the limit that the operator chose.",
-        [
-            capped,
-            figure.claim("throttled", "rate_ethernet", least=0.95 * cap, most=1.05 * cap),
-        ],
+        [capped, figure.claim("throttled", "rate_ethernet", least=0.95 * cap, most=1.05 * cap)],
     )
     moved = figure.claim("throttled", "share_wifi", "free", least=MORE_FACTOR)
     yield judged(
