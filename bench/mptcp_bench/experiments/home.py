@@ -68,7 +68,7 @@ print(statistics.median(took))
 WAYS = ("nat", "forwarder", "squid")
 """How a device's connections are carried: by a router with address translation, over the best uplink; by our forwarder;
 by Debian's Squid with the same parent, to whose ``intercept`` ports the relay redirects the connections."""
-PARTS = ("goodput", "first byte", "banner", "outage", "killed", "crowd", "cost")
+PARTS = ("goodput", "first byte", "banner", "outage", "crowd", "cost")
 MAX_ADDED_MS = 5.0
 """Maximum milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
 
@@ -77,7 +77,7 @@ MAX_ADDED_MS = 5.0
 class Settings:
     """The settings that ``--set`` chooses."""
 
-    part: tuple[str, ...] = choices("parts to measure", PARTS, quick="goodput,banner,killed")
+    part: tuple[str, ...] = choices("parts to measure", PARTS, quick="goodput,banner")
     runs: int = parameter("number of runs", "5", whole(), quick="1")
 
 
@@ -124,8 +124,6 @@ def judge(part: str, values: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
         yield Aim("first uplink silent: first new request", max(values["request"]), " s", most=4.0)
         yield Aim("first uplink silent: longest later request", max(values["later"]), " s", most=0.5)
         yield Aim("first uplink restored: download uses it after", max(values["back"]), " s", most=10.0)
-    elif part == "killed":
-        yield Aim("forwarder killed: next answer after", max(values["answered"]), " s", most=2.0)
     elif part == "crowd":
         crowd = f"{DEVICES} devices at once"
         yield Aim(f"{crowd}: answered requests", min(values["answered"]), least=DEVICES, most=DEVICES)
@@ -214,17 +212,6 @@ class Site:
             wait_until(lambda: self._received("eth0") > received + 500_000, "the download uses the first uplink again")
             back = time.monotonic() - start
         return {"pause": pause, "request": float(request.output()), "later": later, "back": back}
-
-    def killed(self) -> dict[str, float]:
-        """Return the seconds from the kill of our forwarder until a request is answered."""
-        settings = home.write_settings(self._relay, self._parent)
-        with home.gateway(self._relay, settings):
-            with home.forwarder(self._relay, settings) as process:
-                self._curl("%{time_total}", SMALL_URL)
-                process.kill()
-                start = time.monotonic()
-            self._curl("%{time_total}", SMALL_URL)
-            return {"answered": time.monotonic() - start}
 
     def crowd(self) -> dict[str, float]:
         """Let all devices request a file at once. Return answers, connections that bypassed the parent, and seconds."""

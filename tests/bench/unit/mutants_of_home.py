@@ -17,7 +17,6 @@ SOUND: Mapping[str, Mapping[str, float]] = {
     "first byte": {"nat": 5.0, "forwarder": 8.0, "squid": 8.0},
     "banner": {"nat": 1.0, "forwarder": 3.0, "squid": 3000.0},
     "outage": {"pause": 0.7, "request": 3.1, "later": 0.1, "back": 1.2},
-    "killed": {"answered": 0.03},
     "crowd": {"answered": DEVICES, "direct": 0, "seconds": 8.0},
     "cost": {"forwarder": 3.0, "squid": 3.0},
 }
@@ -47,7 +46,6 @@ HOME = Judge(
         "the first new request uses the silent uplink": judged("outage", request=6.0),
         "all new requests use the silent uplink": judged("outage", later=3.1),
         "a running download does not return": judged("outage", back=60.0),
-        "a dead forwarder is not replaced": judged("killed", answered=3.0),
         "a device has no answer": judged("crowd", answered=DEVICES - 1),
         "a device is answered twice": judged("crowd", answered=DEVICES + 1),
         "a connection bypasses the parent": judged("crowd", direct=1),
