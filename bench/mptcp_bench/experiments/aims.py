@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from math import nan
 
 from ..result_file import Verdict
-from ..statistics import compare, fmean
+from ..statistics import fmean, no_less_than
 
 Aim = Verdict
 """Our experiments' name for a verdict that is decided by bounds."""
 
 
 def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | float, margin: float) -> Aim:
-    """Return the aim that *sample* is at most by *margin*, a share, less than *reference*: a test for non-inferiority.
+    """Return the aim that *sample* is no less than *reference*, as :func:`statistics.no_less_than` defines it.
 
     The aim's value is the lower confidence bound of the mean of *sample*, divided by the reference's mean. This value
     must be at least 1 - *margin*. If there are too few values or the reference is 0, the value is NaN, so that the aim
@@ -23,7 +23,7 @@ def no_less(what: str, sample: Sequence[float], reference: Sequence[float] | flo
     value = nan
     if sample and reference:
         reference_mean = reference if isinstance(reference, int | float) else fmean(reference)
-        low = compare(sample, reference, 1 - margin).low
+        low = no_less_than(sample, reference, margin).low
         value = nan if low is None or not reference_mean else 1 - margin + low / reference_mean
     return Aim(f"{what}, lower bound", value, least=1 - margin)
 
