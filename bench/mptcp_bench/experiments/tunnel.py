@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from math import nan
 from typing import Any
 
@@ -23,10 +22,21 @@ from mptcp_lab.testbed.transfer import Added
 
 from ..statistics import median
 from . import tunnel_cost, tunnel_parts
-from .columns import Column, Row, Table, Turn
+from .columns import Column, Row, Table, Turn, columns_of
 from .parameters import number, parameter, whole, words, yes_or_no
 from .scenario import Scenario
-from .tunnel_parts import CALLS, CHANGES, JITTER, ONE_PATH_BUSY, ONE_PATH_IDLE, OURS_BUSY
+from .tunnel_cost import Cost
+from .tunnel_parts import (
+    CALLS,
+    CHANGES,
+    JITTER,
+    ONE_PATH_BUSY,
+    ONE_PATH_IDLE,
+    OURS_BUSY,
+    AfterChange,
+    Call,
+    Silence,
+)  # fmt: skip
 from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control, vpn_bed
 from .vpn_cells import CONTROLS, PathPair, Vpn
 
@@ -65,11 +75,10 @@ MIN_SHARES = {"goodput": 0.9, "rates": 0.85, "loss": 0.85}
 BBR inside."""
 MIN_LOSSY_SHARE = 0.97
 """Minimum goodput over lossy paths, as a share of the better path alone. The difference to 1 is for noise."""
-MAX_LEAVE_SECONDS, MAX_LOST_SECONDS, MAX_BACK_SECONDS = 0.4, 0.5, 1.0
 MIN_CHANGED_SHARE = 0.8
 """Minimum goodput from three seconds after a change on, as a share of the available rate."""
 MAX_CALL_DELAY_MS = 20
-MAX_KERNEL_NS, MAX_RESEQUENCER_US, MIN_MBITS = 300.0, 5.0, 500.0
+MAX_KERNEL_NS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +185,7 @@ def _ours(row: Of) -> bool:
     return row.variant == OURS_BUSY
 
 
-_median = partial(Column, by="median")
-
-
-def _table(title: str, part: str, columns: tuple[Column[Cell, Any], ...], *labels: Any) -> Table[Cell, Any]:
+def _table(title: str, part: str, columns: Sequence[Column[Cell, Any]], *labels: Any) -> Table[Cell, Any]:
     return Table(title, columns, labels, of=lambda row: row.cell.part == part)
 
 
@@ -205,35 +211,17 @@ GOODPUT: Table[Cell, Any] = Table(
     (("paths, Mbit/s", lambda row: row.cell.name), INSIDE),
     of=lambda row: row.cell.part in DOWNLOADS and row.variant == "ours",
 )  # fmt: skip
-SILENCE = _table(
-    "A silent path",
-    "silence",
-    (
-        _median("relay leaves s", "relay", aim="the relay leaves it after s", digits=3, most=MAX_LEAVE_SECONDS),
-        _median("proxy leaves s", "proxy", aim="the proxy leaves it after s", digits=3, most=MAX_LEAVE_SECONDS),
-        _median("back s", "back", aim="back at both ends after s", digits=3, most=MAX_BACK_SECONDS),
-        _median("lost s", "lost", aim="stream of 1 Mbit/s: s lost", digits=3, most=MAX_LOST_SECONDS),
-    ),
-    INSIDE,
+SILENCE = _table("A silent path", "silence", columns_of(Silence), INSIDE)
+SHARE: Column[Cell, Any] = Column(
+    "share", "share", by="median", aim="goodput / what is there, after 3 s", digits=3, least=MIN_CHANGED_SHARE
 )
-CHANGE = _table(
-    "Paths that change",
-    "change",
-    (
-        _median("Mbit/s", "rate", scale=1e-6, digits=1),
-        _median("available", "available", scale=1e-6, digits=1),
-        _median("share", "share", aim="goodput / what is there, after 3 s", digits=3, least=MIN_CHANGED_SHARE),
-    ),
-    ("change", lambda row: row.cell.name),
-    INSIDE,
-)
+CHANGED = ("change", lambda row: row.cell.name)
+CHANGE = _table("Paths that change", "change", (*columns_of(AfterChange), SHARE), CHANGED, INSIDE)
 CALL = _table(
     "A call beside a download",
     "call",
     (
-        _median("delay ms, median", "median", scale=1e3, digits=1),
-        _median("p99", "p99", scale=1e3, digits=1),
-        _median("lost %", "loss", scale=100, digits=1),
+        *columns_of(Call),
         Column(
             "", _excess(ONE_PATH_IDLE, "p99"), aim="p99 of the delay beyond one path's idle, ms", scale=1e3,
             most=MAX_CALL_DELAY_MS, judged=_ours,
@@ -246,21 +234,8 @@ CALL = _table(
     ("call", lambda row: row.variant),
     INSIDE,
 )  # fmt: skip
-COST = _table(
-    "Cost of a packet",
-    "cost",
-    (
-        _median("splitter ns", "splitter", digits=1),
-        _median("joiner ns", "joiner", digits=1),
-        _median("", "kernel", aim="splitter and joiner, ns/packet", most=MAX_KERNEL_NS),
-        _median("resequencer µs", "resequencer", aim="resequencer, µs/packet", digits=1, most=MAX_RESEQUENCER_US),
-        _median(
-            "carried Mbit/s", "carried", aim="carried with no more than 1 % lost, Mbit/s", scale=1e-6, digits=1,
-            least=MIN_MBITS,
-        ),
-    ),
-    ("cost of", lambda row: "a packet"),
-)  # fmt: skip
+KERNEL: Column[Cell, Any] = Column("", "kernel", by="median", aim="splitter and joiner, ns/packet", most=MAX_KERNEL_NS)
+COST = _table("Cost of a packet", "cost", (*columns_of(Cost), KERNEL), ("cost of", lambda row: "a packet"))
 SCENARIO: Scenario[Settings, Cell, Bed | Testbed, Any] = Scenario(
     settings=Settings,
     needs=(*NEEDS, "nfqueue", "openssl", "gcc"),

@@ -18,6 +18,7 @@ from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.tunnel import PORT, TunnelEnd, tunnel
 from mptcp_tunnel.kernel.network import far_end
 
+from .columns import figure
 from .devices import DEVICES
 
 FLOOD = Path(hops.__file__).parent / "native/flood.c"
@@ -32,14 +33,22 @@ BPF_STATS_RUN_TIME = 0
 """From linux/bpf.h."""
 
 
+MAX_RESEQUENCER_US, MIN_MBITS = 5.0, 500.0
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Costs per packet: ns of both BPF programs, µs of the resequencer; and the rate in bits/s that was carried."""
 
-    splitter: float
-    joiner: float
-    resequencer: float
-    carried: float
+    splitter: float = figure("splitter ns", by="median", digits=1)
+    joiner: float = figure("joiner ns", by="median", digits=1)
+    resequencer: float = figure(
+        "resequencer µs", by="median", aim="resequencer, µs/packet", digits=1, most=MAX_RESEQUENCER_US
+    )
+    carried: float = figure(
+        "carried Mbit/s", by="median", aim="carried with no more than 1 % lost, Mbit/s", scale=1e-6, digits=1,
+        least=MIN_MBITS,
+    )  # fmt: skip
 
     @property
     def kernel(self) -> float:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import inf, nan
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.tunnel import TunnelEnd
 
 from ..statistics import fmean, median, percentile
+from .columns import figure
 from .two_paths import dropping, hop_shaper
 from .vpn_bed import FILE_NAME, Bed, running_vpn
 from .vpn_cells import Vpn
@@ -47,17 +49,20 @@ CALL_SECONDS, BEFORE_CALL_SECONDS, DOWNLOAD_SECONDS = 6.0, 2.0, 12.0
 """Length of the call, time from the start of the download to the call, and maximum length of the download."""
 
 
+MAX_LEAVE_SECONDS, MAX_LOST_SECONDS, MAX_BACK_SECONDS = 0.4, 0.5, 1.0
+_of_silence = partial(figure, by="median", digits=3)
+
+
 @dataclass(frozen=True, slots=True)
 class Silence:
     """Reaction to a path that was silent for some time. The time of an event that did not happen is infinity."""
 
-    relay: float
+    relay: float = _of_silence("relay leaves s", aim="the relay leaves it after s", most=MAX_LEAVE_SECONDS)
     """Seconds from the start of the silence until the relay's BPF programs stopped using the path."""
-    proxy: float
-    """Seconds from the start of the silence until the proxy's BPF programs stopped using the path."""
-    back: float
+    proxy: float = _of_silence("proxy leaves s", aim="the proxy leaves it after s", most=MAX_LEAVE_SECONDS)
+    back: float = _of_silence("back s", aim="back at both ends after s", most=MAX_BACK_SECONDS)
     """Seconds from the path's return until both ends used it again."""
-    lost: float
+    lost: float = _of_silence("lost s", aim="stream of 1 Mbit/s: s lost", most=MAX_LOST_SECONDS)
     """Lost packets, expressed as seconds of the stream."""
 
 
@@ -65,8 +70,8 @@ class Silence:
 class AfterChange:
     """A download's rate over paths that changed, and the rate that was available, in bits/s."""
 
-    rate: float
-    available: float
+    rate: float = figure("Mbit/s", by="median", scale=1e-6, digits=1)
+    available: float = figure("available", by="median", scale=1e-6, digits=1)
 
     @property
     def share(self) -> float:
@@ -77,9 +82,9 @@ class AfterChange:
 class Call:
     """The delays of a call's packets in seconds, and the share of lost packets."""
 
-    median: float
-    p99: float
-    loss: float
+    median: float = figure("delay ms, median", by="median", scale=1e3, digits=1)
+    p99: float = figure("p99", by="median", scale=1e3, digits=1)
+    loss: float = figure("lost %", by="median", scale=100, digits=1)
 
 
 class Poll(NamedTuple):
