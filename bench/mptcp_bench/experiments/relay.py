@@ -30,7 +30,7 @@ from .columns import Column, Row, Table, Turn
 from .parameters import number, parameter, whole, words
 from .peers import peers
 from .relay_bed import FILES, LARGE, SMALL, WARM_UP_SECONDS, Bed
-from .relay_judging import BULK, CARRIED, CLIENTS, DIRECT, IDLE, PROXIES, TASKS, Carried, Cell, Setting
+from .relay_judging import BULK, CLIENTS, DIRECT, IDLE, PROXIES, TASKS, TRANSFERS, Cell, Outcome, Setting
 from .scenario import Scenario
 
 BULK_CONNECTIONS, REQUEST_CONNECTIONS = 4, 40
@@ -96,21 +96,21 @@ def relay_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Be
         yield Bed.on(testbed, chosen.seconds, FILES, setting, chosen.hold)
 
 
-def measure(bed: Bed, turn: Turn[Cell]) -> dict[str, Carried]:
+def measure(bed: Bed, turn: Turn[Cell]) -> dict[str, Outcome]:
     """Measure all transfers of a cell through one proxy, and the memory of each kind of connection with a new one."""
-    cell, carried = turn.cell, {}
+    cell, outcomes = turn.cell, {}
     with bed.running(cell) as process:
         for task in (each for each in cell.tasks if each not in IDLE):
-            carried[task] = transfer(bed, cell, task, process)
+            outcomes[task] = transfer(bed, cell, task, process)
     for task in (each for each in cell.tasks if each in IDLE):
         with bed.running(cell) as process:
             assert process is not None, "without a proxy there is no memory of one"
             kilobytes, failures = bed.idle_kilobytes(cell, task, process)
-            carried[task] = Carried(judging.positive_or_nan(kilobytes), failures=failures)
-    return carried
+            outcomes[task] = Outcome(judging.positive_or_nan(kilobytes), failures=failures)
+    return outcomes
 
 
-def transfer(bed: Bed, cell: Cell, task: str, process: Program | None) -> Carried:
+def transfer(bed: Bed, cell: Cell, task: str, process: Program | None) -> Outcome:
     """Measure bulk transfers or small requests, through a proxy that runs or without one."""
     count, file = (BULK_CONNECTIONS, LARGE) if task in BULK else (REQUEST_CONNECTIONS, SMALL)
 
@@ -125,10 +125,10 @@ def transfer(bed: Bed, cell: Cell, task: str, process: Program | None) -> Carrie
         seconds, after, spent = time.monotonic() - start, load.read(), processor() - spent
     octets, answers = after.octets - before.octets, after.answers - before.answers
     cost = judging.cost(task, spent, octets, answers) if process else None
-    return Carried(cost, (octets if task in BULK else answers) / seconds, after.failures)
+    return Outcome(cost, (octets if task in BULK else answers) / seconds, after.failures)
 
 
-Values = Callable[[Row[Cell, Carried]], Sequence[float]]
+Values = Callable[[Row[Cell, Outcome]], Sequence[float]]
 LABELS = (
     ("proxy", lambda row: row.cell.proxy),
     ("client", lambda row: row.cell.client),
@@ -136,7 +136,7 @@ LABELS = (
 )
 
 
-def _column(heading: str, values: Values, digits: int = 0) -> Column[Cell, Carried]:
+def _column(heading: str, values: Values, digits: int = 0) -> Column[Cell, Outcome]:
     """Return a column with the median of *values* and its interval."""
     return Column(heading, values, by="median", text=lambda row: judging.spread(values(row), digits))
 
@@ -149,16 +149,16 @@ def _of_direct(task: str) -> Values:
     return lambda row: judging.of_direct(row.results, row.cell, task)
 
 
-def _table(title: str, tasks: Sequence[str], *columns: Column[Cell, Carried]) -> Table[Cell, Carried]:
+def _table(title: str, tasks: Sequence[str], *columns: Column[Cell, Outcome]) -> Table[Cell, Outcome]:
     """Return a table with a row for each cell in which one of *tasks* is measured."""
 
-    def of(row: Row[Cell, Carried]) -> bool:
+    def of(row: Row[Cell, Outcome]) -> bool:
         return row.part == next((task for task in row.cell.tasks if task in tasks), None)
 
     return Table(title, columns, LABELS, of=of, wrapped=("setting",))
 
 
-def _is_first_of_proxy(row: Row[Cell, Carried]) -> bool:
+def _is_first_of_proxy(row: Row[Cell, Outcome]) -> bool:
     first = next(cell for cell in row.results.cells if cell.proxy == row.cell.proxy)
     return row.cell.proxy != DIRECT and (row.cell, row.part) == (first, first.tasks[0])
 
@@ -171,7 +171,7 @@ SCENARIO = Scenario(
     measure=measure,
     tables=(
         _table(
-            "Cost", CARRIED,
+            "Cost", TRANSFERS,
             _column("GET s/GB", _cost("get"), 2),
             _column("CONNECT s/GB", _cost("connect"), 2),
             _column("µs/request", _cost("requests")),

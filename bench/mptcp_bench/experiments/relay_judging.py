@@ -25,9 +25,9 @@ PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
 """Number of MPTCP subflows per connection, by kind of client."""
 BULK = ("get", "connect")
-CARRIED = (*BULK, "requests")
+TRANSFERS = (*BULK, "requests")
 IDLE = ("idle-get", "idle-connect")
-TASKS = (*CARRIED, *IDLE)
+TASKS = (*TRANSFERS, *IDLE)
 SLOW_RATES = (200_000_000, 100_000_000)
 """Rates of both paths in bits/s, for settings in which the paths are the bottleneck, not the machine."""
 MAX_COST = 1.0
@@ -83,7 +83,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Outcome:
     """The measurement of one task of a cell."""
 
     cost: float | None
@@ -107,7 +107,7 @@ def positive_or_nan(value: float) -> float:
     return value if value > 0 else math.nan
 
 
-RelayResults = Results[Cell, Carried]
+RelayResults = Results[Cell, Outcome]
 
 
 def by_number(results: RelayResults, cell: Cell, task: str, name: str = "cost") -> dict[int, float]:
@@ -149,7 +149,7 @@ def verdicts(results: RelayResults) -> Iterator[Aim]:
     yield Aim("others' answers that were wrong or broken off", sum(n for ours, n in failures if not ours))
     base = results.cells[0].setting if results.cells else BASE
     ours = {each.client: each for each in results.cells if (each.proxy, each.setting) == (OURS, base)}
-    for task in CARRIED:
+    for task in TRANSFERS:
         yield from _compared(results, ours, task)
     for task in IDLE:
         for client, cell in ours.items():

@@ -12,7 +12,7 @@ from mutants import Judge, rehearsed
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.relay import SCENARIO
-from mptcp_bench.experiments.relay_judging import CARRIED, CLIENTS, DIRECT, IDLE, OTHERS, OURS, OWN, Carried, Cell
+from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, IDLE, OTHERS, OURS, OWN, TRANSFERS, Cell, Outcome
 
 PEER = "haproxy"
 # Our rebuilt proxy and the one with the host's congestion control cost least. They are not peers to compare with.
@@ -21,23 +21,23 @@ COST = {**dict.fromkeys(OWN, 0.5), OURS: 0.95, PEER: 1.0, "squid": 2.0, "nginx":
 RATE = {"get": 0.85, "connect": 0.97, "requests": 0.9}
 SPREAD = (0.3, 0.95, 1.6)
 """Factors for the cost in each round: below 1 on average, but with too much spread for a verdict."""
-Change = Callable[[Turn[Cell], str, Carried], Carried | None]
+Change = Callable[[Turn[Cell], str, Outcome], Outcome | None]
 
 
-def carried(cell: Cell, task: str) -> Carried:
+def outcome(cell: Cell, task: str) -> Outcome:
     """Return a measurement of our proxy or another proxy that meets every aim."""
     if cell.proxy == DIRECT:
-        return Carried(None, 1.0)
+        return Outcome(None, 1.0)
     if task in IDLE:
-        return Carried(50.0)
+        return Outcome(50.0)
     # HAProxy has no tunnels, so that Squid is the best peer for them.
     cost = COST[PEER] if (cell.proxy, task) == ("squid", "connect") else COST[cell.proxy]
-    return Carried(cost * (1.1 if CLIENTS[cell.client] else 1.0), RATE[task])
+    return Outcome(cost * (1.1 if CLIENTS[cell.client] else 1.0), RATE[task])
 
 
 def judged(change: Change = lambda turn, task, sound: sound) -> Callable[[], Sequence[Aim]]:
-    def measure(turn: Turn[Cell]) -> dict[str, Carried] | None:
-        tasks = {task: change(turn, task, carried(turn.cell, task)) for task in turn.cell.tasks}
+    def measure(turn: Turn[Cell]) -> dict[str, Outcome] | None:
+        tasks = {task: change(turn, task, outcome(turn.cell, task)) for task in turn.cell.tasks}
         return {task: measured for task, measured in tasks.items() if measured is not None} or None
 
     return lambda: SCENARIO.aims(rehearsed(SCENARIO, OPTIONS, measure))
@@ -51,7 +51,7 @@ def of_ours(
     The multiples of the rounds also differ by the factors in ``SPREAD``, to the power *spread*.
     """
 
-    def change(turn: Turn[Cell], each: str, sound: Carried) -> Carried:
+    def change(turn: Turn[Cell], each: str, sound: Outcome) -> Outcome:
         if (turn.cell.proxy, turn.cell.client, each) != (OURS, client, task):
             return sound
         factor = SPREAD[turn.number - 1] ** spread
@@ -76,7 +76,7 @@ RELAY = Judge(
             lambda turn, task, sound: replace(sound, cost=0.9) if turn.cell.proxy == "nginx" else sound
         ),
         "no byte arrives through our proxy": of_ours("tcp", "get", cost=inf, rate=0),
-        **{f"{task} costs more than with the best peer": of_ours("tcp", task, cost=1.1) for task in CARRIED},
+        **{f"{task} costs more than with the best peer": of_ours("tcp", task, cost=1.1) for task in TRANSFERS},
         "our download is slow": of_ours("tcp", "get", rate=0.9),
         "our tunnel is slow": of_ours("tcp", "connect", rate=0.95),
         "may cost more than TCP: the rounds differ much": of_ours("mptcp1", "get", spread=1),
@@ -85,9 +85,9 @@ RELAY = Judge(
         **{
             f"{client} costs more than TCP: {task}": of_ours(client, task, cost=1.1)
             for client in ("mptcp1", "mptcp2")
-            for task in CARRIED
+            for task in TRANSFERS
         },
-        **{f"processor time is not measured: {task}": of_ours("tcp", task, cost=nan) for task in CARRIED},
+        **{f"processor time is not measured: {task}": of_ours("tcp", task, cost=nan) for task in TRANSFERS},
         **{
             f"idle connections are large: {task}, {client}": of_ours(client, task, cost=2.1)
             for client in CLIENTS
