@@ -78,13 +78,13 @@ def delays(found: Mapping[str, Conversions], *, multipath: bool) -> dict[str, De
     return {kind: Delays(tuple(round(v, 9) for v in each), idle) for kind, each in seconds.items() if each}
 
 
-def pooled(measured: Sequence[Delays]) -> list[float]:
+def pool(measured: Sequence[Delays]) -> list[float]:
     """Return the delays of all runs together, in milliseconds."""
     return [1e3 * seconds for each in measured for seconds in each.seconds]
 
 
 def _percentile(heading: str, percent: float) -> Column[Any, Any]:
-    return Column(heading, lambda row: percentiles(pooled(row.measured), (percent,)), digits=3)
+    return Column(heading, lambda row: percentiles(pool(row.measured), (percent,)), digits=3)
 
 
 def _paper(row: Row[str, Delays]) -> Sequence[float]:
@@ -113,7 +113,7 @@ SCENARIO: Scenario[Settings, str, Converter, Delays] = Scenario(
             "Delays: in ms, of all runs together and as the median of each run",
             (
                 RUNS,
-                Column("segments", lambda row: [len(pooled(row.measured))], digits=0),
+                Column("segments", lambda row: [len(pool(row.measured))], digits=0),
                 _percentile("median", 50),
                 _percentile("p95", 95),
                 _percentile("p99", 99),

@@ -14,7 +14,7 @@ from mptcp_lab.testbed.mtu import mtu
 from mptcp_lab.testbed.services import Throttler, start_origin, start_proxy, start_throttler, write_throttler_config
 from mptcp_lab.testbed.transfer import Observation, observe, processors_of, wget
 
-from .measurements import Download, Trial, measured
+from .measurements import Download, Trial, numbers_of
 from .settings import ETHERNET, WIFI, Settings
 
 MAX_SLOWDOWN = 4.0
@@ -52,7 +52,7 @@ def policy(lab: Lab, cap: int) -> str:
 
 
 @contextmanager
-def configured(lab: Lab, trial: Trial) -> Iterator[None]:
+def configure(lab: Lab, trial: Trial) -> Iterator[None]:
     """Set the client's receive buffer and MTU for *trial*; restore them at the end of the scope."""
     client = lab.client
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ class Downloads:
             raise TestbedError(str(error.args[0])) from None
         proxy = None if trial.path else self._proxy
         argv = wget(self._origin.url(name), proxy=proxy, source=source, multipath=True)
-        with configured(lab, trial):
+        with configure(lab, trial):
             self._throttle(trial)
             readings_before = [processors_of(host) for host in (lab.client, lab.proxy)]
             timeout = MAX_SLOWDOWN * trial.size * 8 / self._settings.rate(trial.path or WIFI) + 20
@@ -105,7 +105,7 @@ class Downloads:
             readings_after = [processors_of(host) for host in (lab.client, lab.proxy)]
         check(trial, seen, self._origin.digests[name])
         usages = [usage(*readings) for readings in zip(readings_before, readings_after, strict=True)]
-        return measured(trial, seen, usages)
+        return numbers_of(trial, seen, usages)
 
     def _throttle(self, trial: Trial) -> None:
         if self._throttler is not None and (trial.fresh_throttler or not trial.throttled):

@@ -31,7 +31,7 @@ Plot = Callable[[Any], None]
 """Draws one pair of axes."""
 
 
-def arranged(title: str, plots: Sequence[Plot]) -> Any:
+def arrange(title: str, plots: Sequence[Plot]) -> Any:
     """Return the matplotlib figure with *plots*, two in a row, and a legend below each plot."""
     columns = min(2, len(plots))
     rows = ceil(len(plots) / columns)
@@ -126,7 +126,7 @@ def picture(name: str, found: Found) -> Any:
     # Panels with a cap have their own scale. With one common scale, low rates would not be visible.
     plots = [plot(trial, [each for each in shown if each.throttled == trial.throttled]) for trial in shown]
     unfinished = " (incomplete)" if len(found.runs) < len(found.turns) else ""
-    return arranged(PAPER[name].summary + unfinished, plots)
+    return arrange(PAPER[name].summary + unfinished, plots)
 
 
 def draw(name: str, found: Found, target: Path) -> None:

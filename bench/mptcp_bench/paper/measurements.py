@@ -149,7 +149,7 @@ def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
     return None if bits[-1] - bits[carried[0]] < MIN_CARRIED_SHARE * cap * seconds else start - seen.joined
 
 
-def measured(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Download:
+def numbers_of(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Download:
     """Return the numbers of an observed download. Raises TooFewSamples if the download was too short.
 
     *used* is the processor usage of each host.

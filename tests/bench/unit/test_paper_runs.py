@@ -14,7 +14,7 @@ from mptcp_bench.experiments.parameters import OptionError
 from mptcp_bench.experiments.parameters import settings as parse
 from mptcp_bench.paper import PAPER
 from mptcp_bench.paper.downloads import check
-from mptcp_bench.paper.measurements import Download, Trial, measured
+from mptcp_bench.paper.measurements import Download, Trial, numbers_of
 from mptcp_bench.paper.settings import Settings, parse_loss, parse_time
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.emulation.model import GilbertElliott, UniformLoss
@@ -95,10 +95,10 @@ def test_time_to_throttle_is_from_the_join_to_the_last_excess(
 ) -> None:
     found = seen(ethernet, constant(wifi))
     throttled = replace(THROUGH, throttled=True, cap=CAP)
-    numbers = measured(throttled, found, USED)
+    numbers = numbers_of(throttled, found, USED)
     assert numbers.time_to_throttle == (None if seconds is None else pytest.approx(seconds))
     assert numbers.capped == (seconds is not None)
-    assert measured(throttled, replace(found, joined=None), USED).capped == 0
+    assert numbers_of(throttled, replace(found, joined=None), USED).capped == 0
 
 
 def test_numbers_of_a_run_come_from_its_observation() -> None:
@@ -107,15 +107,15 @@ def test_numbers_of_a_run_come_from_its_observation() -> None:
         proxy_counters={"TcpRetransSegs": 5, "TcpOutSegs": 1000},
         origin_counters={"TcpRetransSegs": 7, "TcpOutSegs": 70},
     )  # fmt: skip
-    numbers = measured(THROUGH, found, USED)
+    numbers = numbers_of(THROUGH, found, USED)
     assert (numbers.goodput, numbers.retransmission_share) == (20_000_000, 0.005)
     assert numbers.least_idle == 0.2
     assert numbers.share_ethernet == pytest.approx(0.75)
     assert numbers.rate_wifi == pytest.approx(10e6)
-    assert measured(ALONE, replace(found, counters=FELL_BACK), USED).retransmission_share == 0.1
-    assert measured(ALONE, found, USED) == Download(fell_back=False)
+    assert numbers_of(ALONE, replace(found, counters=FELL_BACK), USED).retransmission_share == 0.1
+    assert numbers_of(ALONE, found, USED) == Download(fell_back=False)
     with pytest.raises(TooFewSamples):
-        measured(THROUGH, replace(found, ended=0.05), USED)
+        numbers_of(THROUGH, replace(found, ended=0.05), USED)
 
 
 def test_paths_and_buffer_follow_the_settings() -> None:
