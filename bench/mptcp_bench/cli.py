@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +21,7 @@ from mptcp_lab.testbed import TestbedError
 from mptcp_lab.testbed.ownership import remove_stale, runs
 
 from . import provenance, result_file
+from .demo import DEMO
 from .experiments import EXPERIMENTS, Experiment
 from .experiments.findings import Findings, Picture
 from .experiments.parameters import OptionError, given
@@ -78,9 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('mptcp-steering-bench')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="three downloads over Ethernet and Wi-Fi, live, with a picture")
-    demo.add_argument("--output", type=Path, default=provenance.RESULTS / "demo", metavar="DIR")
-    demo.set_defaults(command=_demo)
+    demo = commands.add_parser("demo", help="downloads over Ethernet and Wi-Fi, live, with a picture")
+    demo.add_argument("--output", type=Path, default=provenance.RESULTS, metavar="DIR")
+    demo.set_defaults(command=_run, name=DEMO.name, seed=1, quick=False, set=[], inventory=None)
 
     run = commands.add_parser("run", help="run an experiment: result.json and a figure")
     names = [*PAPER, *EXPERIMENTS, ALL]
@@ -112,17 +112,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _demo(arguments: argparse.Namespace) -> int:
-    from . import demo
-
-    try:
-        demo.run(arguments.output.resolve(), Console())
-    except demo.DemoError as error:
-        print(f"mptcp-bench demo: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 def _run(arguments: argparse.Namespace) -> int:
     names = list(PAPER) if arguments.name == ALL else [arguments.name]
     settings = list(arguments.set)
@@ -132,7 +121,7 @@ def _run(arguments: argparse.Namespace) -> int:
         settings.append(f"inventory={arguments.inventory}")
     failed = False
     for name in names:
-        experiment = PAPER.get(name) or EXPERIMENTS[name]
+        experiment = (PAPER | EXPERIMENTS | {DEMO.name: DEMO})[name]
         try:
             options = given(settings, experiment.load().OPTIONS)
             failed |= bool(_execute(experiment, options, arguments).wrong)
@@ -161,65 +150,52 @@ def _execute(experiment: Experiment, options: Mapping[str, str], arguments: argp
         complete=False,
         quick=quick,
     )
-    kept: list[Findings] = []
+    latest: list[Findings] = []
 
-    def write(findings: Findings, *, complete: bool) -> None:
+    def keep(findings: Findings, *, complete: bool = False) -> None:
         result_file.write(findings.added_to(begin, complete=complete), target)
+        # The pictures of an earlier run must not look like pictures of this run.
+        for _, file in _pictures(findings, target):
+            file.unlink(missing_ok=True)
+        latest[:] = [findings]
 
-    def keep(findings: Findings) -> None:
-        write(findings, complete=False)
-        _remove_pictures(findings.pictures, target)
-        kept.append(findings)
-
+    scenario = experiment.load()
+    # Report an invalid option before anything is written.
+    scenario.chosen(options, quick)
     result_file.prepare(target.parent)
     try:
-        keep_runs = keep if experiment.name in PAPER else None
-        findings = experiment.load().run(console, seed, quick, options, keep_runs)
-        write(findings, complete=True)
+        # The judges of our experiments may refuse an incomplete result.
+        findings = scenario.run(console, seed, quick, options, keep if experiment.name in PAPER else None)
+        keep(findings, complete=True)
     except BaseException as error:
-        _add_note(error, kept, target)
+        error.add_note(
+            f"{target} has what was done, marked as interrupted" if latest else "no measurement of this run is kept"
+        )
         raise
-    _draw(findings.pictures, target)
+    finally:
+        for each in latest:
+            _draw(each, target)
     for table in (*findings.tables, *filter(None, [findings.other_aims])):
         console.print(table)
     for claim in (each for each in findings.aims if each.said):
         verdict = f"[{COLORS.get(claim.verdict, 'red')}]{claim.verdict}[/]"
         text = f"{verdict} {claim.what}\n    [dim]{escape(claim.said)}[/]"
         console.print(text, highlight=False, soft_wrap=True)
-    console.print(f"Numbers: {target}", highlight=False, soft_wrap=True)
+    for file in (target, *(file for _, file in _pictures(findings, target))):
+        console.print(f"Written: {file}", highlight=False, soft_wrap=True)
     for line in findings.wrong:
         print(f"mptcp-bench run {experiment.name}: {line}", file=sys.stderr)
     return findings
 
 
-def _add_note(error: BaseException, kept: Sequence[Findings], target: Path) -> None:
-    """Add to *error* a note about what a run that ended early left in *target*."""
-    if kept:
-        error.add_note(f"{target} has what was done, marked as interrupted")
-        try:
-            _draw(kept[-1].pictures, target)
-        except OSError as failed:
-            error.add_note(f"its figure cannot be drawn: {failed.strerror or failed}")
-        return
-    # Remove the directory if the run created it. A directory with an earlier result is not empty and stays.
-    with suppress(OSError):
-        target.parent.rmdir()
-    if not isinstance(error, OptionError):
-        earlier = f"; {target} is of an earlier run" if target.exists() else ""
-        error.add_note(f"nothing of this run is kept{earlier}")
+def _pictures(findings: Findings, target: Path) -> list[tuple[Picture, Path]]:
+    """Return the pictures with their files in the directory of the result *target*."""
+    suffixes = ("png", "svg")
+    return [(each, target.with_name(f"{each.name}.{suffix}")) for each in findings.pictures for suffix in suffixes]
 
 
-def _remove_pictures(pictures: Sequence[Picture], target: Path) -> None:
-    for picture in pictures:
-        for suffix in ("png", "svg"):
-            target.with_name(f"{picture.name}.{suffix}").unlink(missing_ok=True)
-
-
-def _draw(pictures: Sequence[Picture], target: Path) -> None:
-    """Draw *pictures* in the directory of the result *target*, after deleting the files of an earlier run."""
-    _remove_pictures(pictures, target)
-    for picture, suffix in ((picture, suffix) for picture in pictures for suffix in ("png", "svg")):
-        file = target.with_name(f"{picture.name}.{suffix}")
+def _draw(findings: Findings, target: Path) -> None:
+    for picture, file in _pictures(findings, target):
         try:
             picture.draw(file)
         except BaseException as error:
@@ -266,7 +242,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 def _cleanup(arguments: argparse.Namespace) -> int:
     cleaned = remove_stale()
-    for line in cleaned.done or ([] if cleaned.failures else ["nothing was left behind"]):
+    for line in cleaned.done or ([] if cleaned.failures else ["no remains were found"]):
         print(line)
     for line in cleaned.failures:
         print(f"mptcp-bench cleanup: {line}", file=sys.stderr)

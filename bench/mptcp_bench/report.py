@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import get_args
 
 from . import result_file
-from .doc_tables import DOCS, KEPT, read_kept
+from .doc_tables import DOCS, read_kept
 from .experiments import EXPERIMENTS
 from .paper import PAPER
 from .result_file import AimVerdict, ExperimentResult, Judgement, ResultError, Scalar
@@ -34,19 +34,13 @@ class Chapter:
     label: str
     figures: tuple[str, ...] = ()
     """Data URLs of pictures."""
-    warnings: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, result: ExperimentResult, label: str, pictures: Sequence[Path]) -> Chapter:
-        """Return the chapter with the *pictures*, in SVG or PNG; a picture that cannot be read becomes a warning."""
-        figures, warnings = [], []
-        for file in pictures:
-            kind = "svg+xml" if file.suffix == ".svg" else "png"
-            try:
-                figures.append(f"data:image/{kind};base64,{b64encode(file.read_bytes()).decode()}")
-            except OSError as error:
-                warnings.append(f"The picture {file.name} cannot be shown: {error.strerror}.")
-        return cls(result, label, tuple(figures), tuple(warnings))
+        """Return the chapter with those *pictures*, in SVG or PNG, that exist."""
+        kinds = {".svg": "svg+xml", ".png": "png"}
+        files = ((kinds[file.suffix], file.read_bytes()) for file in pictures if file.is_file())
+        return cls(result, label, tuple(f"data:image/{kind};base64,{b64encode(data).decode()}" for kind, data in files))
 
     @property
     def explanation(self) -> list[str]:
@@ -70,12 +64,9 @@ def page(chapters: Sequence[Chapter]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
-    )
+    )  # fmt: skip
     environment.filters |= {"shown": shown, "asdict": asdict}
     order = {name: index for index, name in enumerate(ORDER)}
     in_order = sorted(chapters, key=lambda each: (order.get(each.result.experiment, len(ORDER)), each.label))
@@ -93,28 +84,19 @@ def missing(chapters: Sequence[Chapter]) -> tuple[str, ...]:
 
 
 def chapters_of_runs(directory: Path) -> list[Chapter]:
-    """Return the results below *directory*, with the pictures that the runs drew.
-
-    :raises ResultError: a file is wrong (the text has a line for each), or no result exists
-    """
-    chapters, errors = [], []
+    """Return the results below *directory*, with the pictures that the runs drew. Raises ResultError."""
+    chapters = []
     for source in result_file.find(directory):
-        try:
-            found = result_file.load(source)
-        except ResultError as error:
-            errors.append(str(error))
-        else:
-            pictures = [source.with_name(f"{Path(name).name}.svg") for name in found.pictures]
-            chapters.append(Chapter.of(found, found.experiment, pictures))
-    if errors:
-        raise ResultError("\n".join(errors))
+        found = result_file.load(source)
+        pictures = [source.with_name(f"{Path(name).name}.svg") for name in found.pictures]
+        chapters.append(Chapter.of(found, found.experiment, pictures))
     if not chapters:
         raise ResultError(f"{directory}: it contains no NAME/{result_file.FILE}; mptcp-bench run NAME creates one")
     return chapters
 
 
 def chapters_of_kept(docs: Path = DOCS) -> list[Chapter]:
-    """Return all results kept in *docs*. Raises ResultError if there is none."""
+    """Return all results kept in *docs*. Raises ResultError."""
     chapters = []
     for name, found in read_kept(docs).items():
         notes = list(found.notes)
@@ -125,7 +107,5 @@ def chapters_of_kept(docs: Path = DOCS) -> list[Chapter]:
         tables = tuple(replace(table, caption=table.caption or table.key.capitalize()) for table in found.tables)
         pictures = [docs / directory / f"{name}.png" for directory in KEPT_PICTURES]
         result = replace(found, notes=tuple(notes), tables=tables)
-        chapters.append(Chapter.of(result, name, [each for each in pictures if each.is_file()]))
-    if not chapters:
-        raise ResultError(f"{docs / KEPT}: it contains no result")
+        chapters.append(Chapter.of(result, name, pictures))
     return chapters

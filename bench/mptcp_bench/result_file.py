@@ -47,7 +47,7 @@ class Provenance:
 
 
 _BY_BOUNDS: Any = None
-"""This value stands for a verdict that the bounds decide."""
+"""Marks a verdict that is computed from the bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Verdict:
     said: str = ""
     """The measurement in words. Only claims have it."""
     why: str = ""
-    """For ``differs``: the measured mechanism. For ``fails``: the likely but unmeasured reason, if any."""
+    """For ``differs``: the measured mechanism. Earlier results also have likely reasons of ``fails``."""
 
     def __post_init__(self) -> None:
         if self.verdict is _BY_BOUNDS:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The cap on Ethernet in conf/policy.yaml, which the demo and the experiments enforce.
-
-The cap is read from the file, so that demo and experiments expect this rate even if an operator has changed it.
-"""
+"""The cap on Ethernet in conf/policy.yaml, which demo and experiments expect even if an operator has changed it."""
 
 from __future__ import annotations
 
@@ -14,8 +11,6 @@ from mptcp_lab.testbed.services import REPOSITORY
 from mptcp_throttler.policy.load import load_policy
 
 POLICY = REPOSITORY / "conf" / "policy.yaml"
-PATH = "ethernet"
-"""Name of the Ethernet path in the policy."""
 
 
 def ethernet_cap(policy: Path = POLICY) -> int:
@@ -25,6 +20,6 @@ def ethernet_cap(policy: Path = POLICY) -> int:
     except (OSError, DocumentError) as error:
         raise TestbedError(f"read the policy: {error}") from error
     for rule in rules:
-        if rule.throttle is not None and (rule.paths is None or PATH in rule.paths):
+        if rule.throttle is not None and (rule.paths is None or "ethernet" in rule.paths):
             return rule.throttle.ceil
-    raise TestbedError(f"{policy}: no rule throttles the path '{PATH}'; that it is throttled is what is to be shown")
+    raise TestbedError(f"{policy}: no rule throttles the path 'ethernet', so that no cap can be shown")

@@ -3,71 +3,47 @@
 
 Intervals are Student's t intervals, because runs are few and independent, and their variance is not known beforehand
 (NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.2.1). Two samples are compared by Welch's t (7.3.1), which does
-not assume equal variances. A claim holds or fails only if a one-sided bound excludes the opposite. Otherwise the claim
-is open, so that noise confirms nothing. The bench imports means and the normal distribution of the standard library
-from here.
+not assume equal variances. Means and the normal distribution are the standard library's.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from math import ceil, inf, isfinite, isnan, modf, nan, sqrt
+from math import ceil, isfinite, isnan, modf, nan, sqrt
 from statistics import NormalDist, fmean, geometric_mean, stdev, variance
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 __all__ = [
     "CONFIDENCE", "Comparison", "Interval", "NormalDist", "compare", "exact_median_interval", "fmean", "geometric_mean",
-    "histogram_percentiles", "mean_bounds", "mean_interval", "median", "median_interval",
-    "no_less_than", "of_median", "percentile", "percentiles",
+    "mean_bounds", "mean_interval", "median", "no_less_than", "of_median", "percentile", "percentiles",
 ]  # fmt: skip
 
 T = TypeVar("T")
 CONFIDENCE = 0.95
-RESAMPLES = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A mean with its confidence interval. The bounds are None for fewer than two values."""
+class Interval(NamedTuple):
+    """A mean with the half-width of its confidence interval, which is None for a single value."""
 
-    n: int
     mean: float
-    low: float | None
-    high: float | None
-
-    @property
-    def half(self) -> float | None:
-        """Return the half-width of the interval, which is the number after the ±."""
-        return None if self.high is None else self.high - self.mean
+    half: float | None
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
     """Return the mean of *values* with its two-sided t-interval. Raises ValueError if there are no values."""
-    if not values:
-        raise ValueError("the mean of no values")
     n, mean = len(values), fmean(values)
-    if n < 2:
-        return Interval(n, mean, None, None)
     # scipy.stats.t.interval is not used, because it returns NaN for equal values. Their interval has the width 0.
-    half = _t((1 + CONFIDENCE) / 2, n - 1) * stdev(values, mean) / sqrt(n)
-    return Interval(n, mean, mean - half, mean + half)
+    half = _t((1 + CONFIDENCE) / 2, n - 1) * stdev(values, mean) / sqrt(n) if n > 1 else None
+    return Interval(mean, half)
 
 
 def percentiles(values: Sequence[float], percents: Sequence[float], *, default: float | None = None) -> list[float]:
     """Return percentiles of *values*, interpolated linearly between neighbours; infinite values are allowed.
 
-    All results are NaN if any value is NaN, because NaN cannot be ordered.
-
-    :raises ValueError: a percentile is not 0 to 100, or there are no values and no *default*
+    All results are NaN if any value is NaN, because NaN cannot be ordered. Without values, all results are *default*;
+    without a default, a ValueError is raised.
     """
-    if not all(0 <= percent <= 100 for percent in percents):
-        raise ValueError("a percentile is 0 to 100")
-    if not values:
-        if default is None:
-            raise ValueError("a percentile of no values")
+    if not values and default is not None:
         return [default] * len(percents)
     if any(map(isnan, values)):
         return [nan] * len(percents)
@@ -91,34 +67,10 @@ def median(values: Sequence[float], *, default: float | None = None) -> float:
     return percentile(values, 50, default=default)
 
 
-def histogram_percentiles(
-    counts: Sequence[int], percents: Sequence[float], value: Callable[[int], float]
-) -> tuple[float, ...]:
-    """Return percentiles of a histogram: the *value* of the first bucket at which the cumulative share is reached.
-
-    This is the nearest rank, because a histogram has no single values to interpolate between. For an empty histogram
-    the results are infinity.
-    """
-    sums = list(accumulate(counts))
-    ranks = [max(sums[-1] * percent / 100, 1) for percent in percents] if any(counts) else []
-    found = (next(bucket for bucket, below in enumerate(sums) if below >= rank) for rank in ranks)
-    return tuple(map(value, found)) or (inf,) * len(percents)
-
-
 def of_median(items: Iterable[T], key: Callable[[T], Any]) -> T:
-    """Return the item with the median *key*; of two middle items, the lower. Raises ValueError for no items."""
+    """Return the item with the median *key*; of two middle items, the lower. There must be an item."""
     ordered = sorted(items, key=key)
-    if not ordered:
-        raise ValueError("the median of nothing")
     return ordered[(len(ordered) - 1) // 2]
-
-
-def median_interval(values: Sequence[float], draw: random.Random) -> tuple[float, float]:
-    """Return the bootstrap interval of the median. *draw* draws the resamples. Raises ValueError for no values."""
-    medians = [median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES)] if values else []
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = percentiles(medians, (tail, 100 - tail))
-    return low, high
 
 
 def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -135,29 +87,18 @@ def exact_median_interval(values: Sequence[float]) -> tuple[float, float] | None
     return (ordered[left_out - 1], ordered[-left_out]) if left_out else None
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The mean of a sample minus its reference, with two one-sided bounds, each of 95 % confidence."""
+class Comparison(NamedTuple):
+    """The mean of a sample minus its reference, with one-sided bounds of 95 %, which are None for too few values."""
 
     difference: float
     low: float | None
     high: float | None
-    """Upper bound; both bounds are None if there are too few values."""
-
-    @property
-    def holds(self) -> bool | None:
-        """Whether the sample is above the reference; None if the bounds do not decide it."""
-        if self.low is None or self.high is None:
-            return None
-        return True if self.low > 0 else False if self.high < 0 else None
 
 
 def compare(sample: Sequence[float], reference: Sequence[float] | float, factor: float = 1.0) -> Comparison:
     """Compare the mean of *sample* with *factor* times *reference* (a constant, or a mean). Raises ValueError."""
     is_constant = isinstance(reference, int | float)
     others = [reference] if isinstance(reference, int | float) else reference
-    if not sample or not others:
-        raise ValueError("a comparison with no values")
     difference = fmean(sample) - factor * fmean(others)
     parts = [(sample, 1.0)] if is_constant else [(sample, 1.0), (others, factor)]
     if any(len(values) < 2 for values, _ in parts):

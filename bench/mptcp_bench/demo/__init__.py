@@ -9,6 +9,6 @@
 Squid, Apache, wget, the kernel's MPTCP and HTB are real. Only the links are emulated.
 """
 
-from .running import DemoError, run
+from ..experiments import Experiment
 
-__all__ = ["DemoError", "run"]
+DEMO = Experiment("demo", "Downloads over Ethernet of 100 Mbit/s and Wi-Fi of 30 Mbit/s", "running", package=__name__)

@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Judge the measurements of the demo, and describe the results in words. Pure.
+"""The downloads of the demo, their measurements and their aims. Pure.
 
-There are two kinds of complaints. A *wrong* result is always a failure: corrupted data, no MPTCP, an unused path, an
-exceeded cap, a throttler that ended. A *missed* goal, which is a low rate or an unfinished download, may be the
-machine's fault: it is a failure only if neither the hypervisor nor other programs used much processor time. The demo's
-own programs do not count as others. The capacity of a link is the rate that plain TCP reached over the link in the same
-run. A part with a complaint is measured again.
+An unused path or an exceeded cap is always a fault. A low rate or an unfinished download may be the machine's fault: it
+misses an aim only if neither the hypervisor nor other programs used much processor time. The demo's own programs do not
+count as others. The capacity of a link is the rate that plain TCP reached over the link in the same run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mptcp_lab.agent.processors import Usage
-from mptcp_lab.testbed.protocol import Protocol
+from mptcp_lab.testbed.recorder import Sample
+from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
-from .parts import PATHS, DisplayedPath, Part
+from ..experiments.columns import Column, Results, Row, Table, for_pictures
 
+LINKS = {"ethernet": ETHERNET_RATE, "wifi": WIFI_RATE}
+"""Rate of each link in bits per second."""
+PAYLOAD_SHARE = 0.94
+"""Approximate share of payload in the bytes on a link. It is used only to choose the sizes of the files."""
 MIN_FILLED = 0.8
 """Minimum rate of a path that counts as filled, as a share of the capacity of its link or cap."""
 MAX_OVER_LIMIT = 1.1
@@ -28,125 +31,133 @@ MIN_STEADY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
-    """Measurements of one download, the machine's load during the download, and the verdict."""
+class Part:
+    """One download, and the rates that links and policy allow for it."""
 
-    part: Part
+    key: str
+    title: str
+    subtitle: str
+    seconds: float
+    """Duration of the download if the links are full."""
+    settle_seconds: float
+    """Seconds from the download's start to the steady state."""
+    ethernet: int | None = None
+    wifi: int | None = None
+    """Rate in bits per second that link and policy allow for a path; None if the path must be idle."""
+    is_capped: bool = False
+    """Whether the throttler enforces the policy."""
+
+    def __str__(self) -> str:
+        return self.title
+
+    def allowed_rate(self, path: str) -> int | None:
+        rate: int | None = getattr(self, path)
+        return rate
+
+    @property
+    def is_multipath(self) -> bool:
+        """Whether the download uses MPTCP through the proxy, and not TCP over one path."""
+        return None not in (self.ethernet, self.wifi)
+
+    @property
+    def size(self) -> int:
+        """Size of the downloaded file in bytes."""
+        return int(((self.ethernet or 0) + (self.wifi or 0)) / 8 * PAYLOAD_SHARE * self.seconds)
+
+
+def parts(cap: int, scale: float = 1.0) -> list[Part]:
+    """Return the downloads, first plain TCP as the reference.
+
+    *cap* is the policy's cap for Ethernet in bits per second, *scale* a factor on the durations without a cap.
+    """
+    direct, through = "directly from the origin", "MPTCP through the proxy"
+    policy = f"Ethernet {cap / 1e6:g} Mbit/s once two subflows are active"
+    return [
+        Part("tcp-ethernet", "TCP over Ethernet", direct, 6 * scale, 1.0, ethernet=ETHERNET_RATE),
+        Part("tcp-wifi", "TCP over Wi-Fi", direct, 6 * scale, 1.0, wifi=WIFI_RATE),
+        Part("mptcp", through, "no policy: both links at once", 9 * scale, 1.0, ETHERNET_RATE, WIFI_RATE),
+        Part("mptcp-policy", f"{through} + policy", policy, 16, 5.0, min(cap, ETHERNET_RATE), WIFI_RATE, True),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """The measurements of one download."""
+
     start: float
     end: float
-    """Start and end of the download in seconds, on the clock of the picture's samples."""
+    """Start and end of the download in seconds, on the clock of the samples."""
     octets: int
-    digest_ok: bool
-    protocol: Protocol
-    steady: Mapping[str, float]
-    """Rate of each device on the wire in the steady state, bits per second."""
+    is_finished: bool
+    subflows: int
+    ethernet: float
+    wifi: float
+    """Rate of a path on the wire in the steady state, bits per second."""
     steady_seconds: float
-    """Length of the steady state. If the download was too short for one, :attr:`steady` has its mean rates."""
+    """Length of the steady state. If the download was too short for one, the rates are those of the whole download."""
     processors: Usage
-    throttler_exit_status: int | None = None
-    """Set if the throttler ended before the download."""
-    aborted_after: float | None = None
-    """Seconds after which the download was aborted; None if it was not aborted."""
-    expected: Mapping[str, float] = field(default_factory=dict)
-    """Expected rate of each device that should be filled, bits per second. This and the next are set by ``judge``."""
-    wrong: tuple[str, ...] = ()
-    missed: tuple[str, ...] = ()
+    samples: Sequence[Sample] = for_pictures()
 
     @property
     def goodput(self) -> float:
         """Payload bits per second over the whole download."""
         return self.octets * 8 / (self.end - self.start)
 
-    @property
-    def complaints(self) -> tuple[str, ...]:
-        return (*self.wrong, *self.missed)
 
-    @property
-    def busy(self) -> bool:
-        """Whether only goals were missed, and the machine was too busy."""
-        return bool(self.missed) and not self.wrong and self.processors.busy
-
-    @property
-    def failed(self) -> bool:
-        return bool(self.complaints) and not self.busy
+DemoRow = Row[Part, Download]
+DemoResults = Results[Part, Download]
 
 
-def judge(download: Download, plain: Mapping[str, float]) -> Download:
-    """Return *download* with its verdict. *plain* has plain TCP's rate over each device in bits/s, as far as known."""
-    part = download.part
-    known = plain if part.multipath else {}
-    expected = {device: min(float(rate), known.get(device, rate)) for device, rate in part.allowed.items()}
-    wrong, missed = [], []
-    if download.aborted_after is not None:
-        missed.append(f"not finished after {download.aborted_after:g} s")
-    elif not download.digest_ok:
-        wrong.append("the received data differ from the origin's (SHA-256)")
-    if (fault := download.protocol.complaint(multipath=part.multipath)) is not None:
-        wrong.append(fault)
-    if (status := download.throttler_exit_status) is not None:
-        wrong.append(f"the throttler ended (exit status {status}) while it should have enforced the policy")
-    for path in PATHS:
-        rate = download.steady[path.device]
-        text = f"{path.label} carried {rate / 1e6:.1f} Mbit/s in the steady state"
-        if fault := _fault(part, path, rate):
-            wrong.append(f"{text} {fault}")
-        elif rate < MIN_FILLED * (goal := expected.get(path.device, 0)):
-            limit = f"its {_limit(part, path)} of {goal / 1e6:g} Mbit/s"
-            source = limit if goal == part.allowed[path.device] else f"plain TCP's {goal / 1e6:.1f} Mbit/s"
-            missed.append(f"{text}, less than {MIN_FILLED:.0%} of {source}")
-    # If the cap is exceeded, the download ends early. Do not report that as another fault.
-    if download.steady_seconds < MIN_STEADY_SECONDS and not wrong:
-        wrong.append(f"finished after {download.end - download.start:.1f} s, before a steady state")
-    return replace(download, expected=expected, wrong=tuple(wrong), missed=tuple(missed))
+def _is_busy(row: DemoRow) -> bool:
+    return any(each.processors.busy for each in row.measured)
 
 
-def _fault(part: Part, path: DisplayedPath, rate: float) -> str | None:
-    allowed = part.allowed.get(path.device)
-    if allowed is None:
-        return "and should have been idle" if rate > MAX_UNUSED * path.rate else None
-    if rate > MAX_OVER_LIMIT * allowed:
-        return f"but its {_limit(part, path)} is {allowed / 1e6:g} Mbit/s"
-    return "and should have been used" if rate < MAX_UNUSED * allowed else None
+def _capacity(row: DemoRow, path: str) -> float | None:
+    """Return the rate of *path* in bits per second that the download can reach; None if the path must be idle."""
+    allowed = row.cell.allowed_rate(path)
+    alone = [cell for cell in row.results.cells if not cell.is_multipath and cell.allowed_rate(path)]
+    rates = [getattr(each, path) for cell in alone if row.cell.is_multipath for each in row.results.of(cell)]
+    return None if allowed is None else min([float(allowed), *rates])
 
 
-def _limit(part: Part, path: DisplayedPath) -> str:
-    return "cap" if part.capped == path.device else "link"
+def _path_columns(heading: str, path: str) -> tuple[Column[Part, Download], ...]:
+    """Return the columns of the steady rate of *path*: its limits, and whether it is filled."""
+
+    def least(row: DemoRow) -> float | None:
+        allowed = row.cell.allowed_rate(path)
+        return None if allowed is None else MAX_UNUSED * allowed / 1e6
+
+    def most(row: DemoRow) -> float:
+        allowed = row.cell.allowed_rate(path)
+        return (MAX_UNUSED * LINKS[path] if allowed is None else MAX_OVER_LIMIT * allowed) / 1e6
+
+    def text(row: DemoRow) -> str:
+        capacity, rate = _capacity(row, path), row.values(path)[0] / 1e6
+        return f"{rate:.{2 if rate < 10 else 1}f} of {'0' if capacity is None else f'{capacity / 1e6:.3g}'}"
+
+    return (
+        Column(heading, path, aim=f"{heading}, Mbit/s", scale=1e-6, least=least, most=most, text=text),
+        Column(
+            "", path, aim=f"{heading} is filled, Mbit/s", scale=1e-6,
+            least=lambda row: MIN_FILLED * (_capacity(row, path) or 0) / 1e6,
+            judged=lambda row: row.cell.allowed_rate(path) is not None and not _is_busy(row),
+        ),
+    )  # fmt: skip
 
 
-def failure(final: Sequence[Download]) -> str | None:
-    """Return the text about the failed parts; None if no part failed. *final* has the last download of each part."""
-    failed = [each.part.title for each in final if each.failed]
-    return f"not as it should be: {'; '.join(failed)} (see above)" if failed else None
-
-
-def warning(final: Sequence[Download]) -> str | None:
-    """Return the text about the parts that could not be judged; None if all could."""
-    busy = [f"{each.part.title} ({each.processors})" for each in final if each.busy]
-    again = "Run the demo again when the machine has less to do."
-    return f"this machine is too busy to judge: {'; '.join(busy)}. {again}" if busy else None
-
-
-def last_of_each_part(downloads: Sequence[Download]) -> list[Download]:
-    return list({each.part.key: each for each in downloads}.values())
-
-
-def perform(
-    parts: Iterable[Part], measure: Callable[[Part], Download], report: Callable[[Download], None]
-) -> list[Download]:
-    """Measure and judge each of *parts*, and repeat it once if there is a complaint. Call *report* with each download.
-
-    The part is repeated because the machine's load is a mean over the part, which does not show a short burst, and
-    because the guard may have relaxed a cap.
-    """
-    downloads: list[Download] = []
-    plain: dict[str, float] = {}
-    for part in parts:
-        for _ in range(2):
-            download = judge(measure(part), plain)
-            downloads.append(download)
-            report(download)
-            if not download.complaints:
-                break
-        if part.source is not None:
-            plain[part.source] = download.steady[part.source]
-    return downloads
+TABLE: Table[Part, Download] = Table(
+    "Mbit/s of each download; each path in the steady state, measured and expected",
+    (
+        Column("payload", "goodput", scale=1e-6, digits=1),
+        *_path_columns("Ethernet", "ethernet"),
+        *_path_columns("Wi-Fi", "wifi"),
+        Column("subflows", "subflows", digits=0),
+        Column("MB", "octets", scale=1e-6, digits=1),
+        Column("", "is_finished", aim="the download ended in time", least=1, judged=lambda row: not _is_busy(row)),
+        Column("", "steady_seconds", aim="steady state, s", least=MIN_STEADY_SECONDS,
+               judged=lambda row: all(each.is_finished for each in row.measured)),
+        Column("remark", "octets", text=lambda row: "machine too busy to judge the rates" * _is_busy(row)),
+    ),
+    labels=(("download", str),),
+    wrapped=("download", "remark"),
+)  # fmt: skip

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Run the demo: build the testbed, start services, download several times, judge."""
+"""The demo as a scenario: its testbed, its downloads with their rates on the terminal, and its picture."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from mptcp_lab.agent import processors
-from mptcp_lab.testbed import TWO_PATHS, Testbed, lab_of
-from mptcp_lab.testbed.features import need
-from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate
+from mptcp_lab.testbed import TWO_PATHS, Testbed, TestbedError, lab_of
+from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, rates
 from mptcp_lab.testbed.services import (
     Origin,
     Proxy,
@@ -29,155 +28,193 @@ from mptcp_lab.testbed.services import (
 )
 from mptcp_lab.testbed.transfer import download, wget
 
+from .. import style
+from ..experiments.columns import Results, Run, Turn
+from ..experiments.findings import Picture
+from ..experiments.parameters import number, parameter
+from ..experiments.scenario import Scenario
 from ..shipped import POLICY, ethernet_cap
-from . import output as results
-from .judging import MIN_STEADY_SECONDS, Download, failure, last_of_each_part, perform, warning
-from .parts import PATHS, Part, parts
+from .judging import LINKS, MIN_STEADY_SECONDS, TABLE, DemoResults, Download, Part, parts
 
-REQUIREMENTS = (
-    "root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "htb",
-    "ethtool", "apache2", "squid", "wget", "mptcpize",
-)  # fmt: skip
+DEVICES = {"ethernet": "eth0", "wifi": "wlan0"}
 EXCLUDED_END_SECONDS = 0.3
 """Seconds at the end that are excluded from the steady state, because one path may finish before the other."""
-PAUSE = 0.8
-"""Seconds between two downloads, in which the queues drain. The picture shows the pause."""
+PAUSE_SECONDS = 0.8
+"""Time between two downloads, in which the queues drain. The picture shows half of it before and after a download."""
 BAR_WIDTH = 24
 """Width of the bar of a full path in columns."""
 LINE_INTERVAL = 1.0
 """Seconds between two lines with the current rates."""
+TITLE = "Downloads over an Ethernet link of 100 Mbit/s and a Wi-Fi link of 30 Mbit/s"
+SUBTITLE = (
+    "wget from Apache; Multipath TCP ends at the proxy, which uses plain TCP towards the origin. "
+    "Shown are bytes on the wire at the client, mean over 0.3 s."
+)
 
 
-class DemoError(Exception):
-    """The demo did not show what it should; the text says why."""
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The setting of ``--quick``: shorter downloads without a cap. A cap that is set too late must remain visible."""
+
+    scale: float = parameter("factor on the durations of the downloads without a cap", "1", number(), quick="0.5")
 
 
 @dataclass
-class DemoState:
-    """The state that all downloads share."""
+class Bed:
+    """The testbed with its services, and the downloads that were measured."""
 
     testbed: Testbed
     origin: Origin
     proxy: Proxy
     recorder: Recorder
-    console: Console
+    console: Console = field(default_factory=Console)
     throttler: Throttler | None = None
+    runs: list[Run[Part, Download]] = field(default_factory=list)
     start: float = 0.0
-    next_line: float = 0.0
+    next_line_at: float = 0.0
 
-    def measure(self, part: Part) -> Download:
-        """Run the download *part* and return its measurements."""
-        if part.capped and self.throttler is None:
+    def check_emulation(self) -> None:
+        """Do nothing: late packets lower a rate, and then the aims consider whether the machine was busy."""
+
+    def download(self, part: Part) -> Download:
+        """Measure a download. Raises TestbedError if the product failed."""
+        if part.is_capped and self.throttler is None:
             node = self.testbed["proxy"]
             self.throttler = start_throttler(node, write_throttler_config(node, POLICY))
-        through = self.proxy if part.multipath else None
-        source = self.testbed["client"].address(part.source) if part.source else None
-        argv = wget(self.origin.url(part.key), proxy=through, source=source, multipath=part.multipath)
-        self.print(f"{part.title}: {part.subtitle}")
+        path = "ethernet" if part.ethernet else "wifi"
+        source = None if part.is_multipath else self.testbed["client"].address(DEVICES[path])
+        through = self.proxy if part.is_multipath else None
+        argv = wget(self.origin.url(part.key), proxy=through, source=source, multipath=part.is_multipath)
+        self.console.print(f"{part.title}: {part.subtitle}", highlight=False, soft_wrap=True)
         self.start = time.monotonic()
-        self.next_line = self.start + LINE_INTERVAL
+        self.next_line_at = self.start + LINE_INTERVAL
         before, limit = processors.read(own=os.getpid()), 4 * part.seconds + 10
-        transfer = download(
+        seen = download(
             lab_of(self.testbed), argv, timeout=limit, watch=lambda _: self.print_rates(), may_time_out=True
         )
-        used = processors.usage(before, processors.read(own=os.getpid()))
-        start = transfer.began - self.recorder.started
+        usage = processors.usage(before, processors.read(own=os.getpid()))
+        time.sleep(PAUSE_SECONDS)
+        if not seen.timed_out and seen.sha256 != self.origin.digests[part.key]:
+            raise TestbedError("the received data differ from the origin's (SHA-256)")
+        if fault := seen.protocol.complaint(multipath=part.is_multipath):
+            raise TestbedError(fault)
+        if part.is_capped and self.throttler is not None and not self.throttler.process.running:
+            status = self.throttler.process.returncode
+            raise TestbedError(f"the throttler ended (exit status {status}) while it should have enforced the policy")
+        start = seen.began - self.recorder.started
+        end, margin = start + seen.ended, PAUSE_SECONDS / 2
+        samples = [each for each in self.recorder.samples if start - margin <= each.time <= end + margin]
+        steady, seconds = steady_rates(part, samples, start, seen.ended)
         return Download(
-            part,
-            start,
-            start + transfer.ended,
-            transfer.octets,
-            transfer.sha256 == self.origin.digests[part.key],
-            transfer.protocol,
-            processors=used,
-            throttler_exit_status=self.throttler.process.returncode if part.capped and self.throttler else None,
-            aborted_after=limit if transfer.timed_out else None,
-            **steady(part, self.recorder.samples, start, transfer.ended),
-        )
-
-    def print(self, line: str | Text) -> None:
-        self.console.print(line, highlight=False, soft_wrap=True)
+            start, end, seen.octets, not seen.timed_out, 1 + seen.protocol.joins, **steady, steady_seconds=seconds,
+            processors=usage, samples=samples,
+        )  # fmt: skip
 
     def print_rates(self) -> None:
         """Print the current rate of each path if the last line is old enough."""
         now = time.monotonic()
-        if now < self.next_line:
+        if now < self.next_line_at:
             return
-        self.next_line = now + LINE_INTERVAL
-        current, full = self.recorder.current(LINE_INTERVAL), max(path.rate for path in PATHS)
+        self.next_line_at = now + LINE_INTERVAL
+        current = self.recorder.current(LINE_INTERVAL)
         line = Text(f"{now - self.start:6.0f} s")
-        for path in PATHS:
-            rate = current[path.device]
-            bar = "█" * round(BAR_WIDTH * min(1.0, rate / full))
-            line.append(f"  {path.label} {rate / 1e6:6.1f} Mbit/s {bar:{BAR_WIDTH}}", style=path.color)
-        self.print(line)
-
-    def report(self, finished: Download) -> None:
-        """Print the lines about a download, then let the queues drain."""
-        for line in results.lines(finished):
-            self.print(line)
-        time.sleep(PAUSE)
+        for path, device in DEVICES.items():
+            look, rate = style.PATHS[path], current[device]
+            bar = "█" * round(BAR_WIDTH * min(1.0, rate / max(LINKS.values())))
+            line.append(f"  {look.label} {rate / 1e6:6.1f} Mbit/s {bar:{BAR_WIDTH}}", style=look.color)
+        self.console.print(line, highlight=False, soft_wrap=True)
 
 
-def steady(part: Part, samples: Sequence[Sample], start: float, duration: float) -> dict[str, Any]:
-    """Compute the ``steady`` fields of :class:`Download` from the *samples* of a download of *part*.
+def steady_rates(
+    part: Part, samples: Sequence[Sample], start: float, duration: float
+) -> tuple[dict[str, float], float]:
+    """Return each path's rate in the steady state, or in the whole download if it is too short, and its length.
 
-    The download began at *start* on the samples' clock and took *duration*. If the steady state is too short, the rates
-    are those of the whole download.
+    The download began at *start* on the samples' clock and took *duration*.
     """
     end = duration - EXCLUDED_END_SECONDS
-    seconds = end - part.settle
-    begin, until = (part.settle, end) if seconds >= MIN_STEADY_SECONDS else (0.0, duration)
-    rates = {path.device: mean_rate(samples, path.device, start + begin, start + until) for path in PATHS}
-    return {"steady": rates, "steady_seconds": seconds}
+    seconds = end - part.settle_seconds
+    begin, until = (part.settle_seconds, end) if seconds >= MIN_STEADY_SECONDS else (0.0, duration)
+    steady = {path: mean_rate(samples, device, start + begin, start + until) for path, device in DEVICES.items()}
+    return steady, seconds
 
 
-def run(output: Path, console: Console) -> None:
-    """Run the demo, and write its files into *output*.
-
-    Raises DemoError if a result is wrong, TestbedError if this host lacks something that the demo needs. If a goal was
-    missed and the machine was too busy to judge the run, it prints a warning instead.
-    """
-    need(*REQUIREMENTS)
-    output.mkdir(parents=True, exist_ok=True)
-    # After an early end, the picture and the numbers of an earlier demo must not look like results.
-    for name in (results.PICTURE, results.NUMBERS):
-        (output / name).unlink(missing_ok=True)
-    with Testbed(TWO_PATHS) as testbed:
-        try:
-            _downloads(testbed, output, console)
-        finally:
-            for log in sorted(testbed.directory.glob("**/*.log")):
-                shutil.copyfile(log, output / "-".join(log.relative_to(testbed.directory).parts))
+def measure(bed: Bed, turn: Turn[Part]) -> Download:
+    """Measure a download; measure it again if it fails or misses an aim. Raises TestbedError."""
+    try:
+        found = bed.download(turn.cell)
+        results = Results([*(run.turn for run in bed.runs), turn], [*bed.runs, Run(turn, found)])
+        missed = [str(aim) for aim in SCENARIO.aims(results) if not aim.met and aim.what.startswith(f"{turn}: ")]
+    except TestbedError as error:
+        missed = [str(error)]
+    if missed:
+        bed.console.print(f"once more, because of: {'; '.join(missed)}", highlight=False, soft_wrap=True)
+        found = bed.download(turn.cell)
+    bed.runs.append(Run(turn, found))
+    return found
 
 
-def _downloads(testbed: Testbed, output: Path, console: Console) -> None:
-    console.print("Building client, core, proxy and origin; starting Apache and the proxy …", style="dim")
-    cap = ethernet_cap()
-    planned = parts(cap)
-    origin = start_origin(testbed["origin"], {part.key: part.size for part in planned})
-    proxy = start_proxy(testbed["proxy"])
-    recorder = Recorder(testbed["client"], [path.device for path in PATHS])
-    state = DemoState(testbed, origin, proxy, recorder, console)
-    with recorder:
-        downloads = perform(planned, state.measure, state.report)
-    conclude(downloads, recorder.samples, cap, output, console)
+def draw(results: DemoResults, target: Path) -> None:
+    """Draw each path's throughput over time into *target*, with a band for each download."""
+    downloads = [(run.turn.cell, run.measured) for run in results.runs]
+    begin, end = downloads[0][1].start, downloads[-1][1].end
+    # A repeated download makes the axis longer. The texts above the short downloads must not overlap then.
+    figure = style.new_figure(max(13.0, 0.22 * (end - begin)), 6.5)
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.06, right=0.985, top=0.735, bottom=0.1)
+    top = max(LINKS.values()) / 1e6 * 1.12
+    for index, (part, found) in enumerate(downloads):
+        series = rates(found.samples)
+        for path, device in DEVICES.items():
+            look = style.PATHS[path]
+            values = style.smooth([rate.bits[device] / 1e6 for rate in series])
+            label = look.label if index == 0 else "_"
+            style.draw_path(axes, [rate.time for rate in series], values, style.PathStyle(label, look.color))
+        axes.axvspan(found.start, found.end, color=style.BAND, zorder=0, linewidth=0)
+        for text, height, size, weight, ink in (
+            (part.title, 1.145, 10, "bold", style.INK),
+            (part.subtitle, 1.085, 9, "normal", style.MUTED),
+            (f"{found.goodput / 1e6:.0f} Mbit/s of payload", 1.02, 9.5, "bold", style.GOOD),
+        ):
+            middle = (found.start + found.end) / 2
+            axes.text(middle, top * height, text, ha="center", va="bottom", fontsize=size, weight=weight, color=ink)
+        if part.is_capped:
+            level, color = (part.ethernet or 0) / 1e6, style.ETHERNET.color
+            axes.hlines(level, found.start, found.end, colors=color, linestyles=style.DASHED, linewidth=1, zorder=4)
+            axes.annotate(
+                f"cap on Ethernet: {level:g} Mbit/s", (middle, level), xytext=(0, 6), textcoords="offset points",
+                ha="center", color=color, fontsize=9.5, weight="bold", zorder=5,
+            )  # fmt: skip
+    axes.set_xlim(begin - 0.4, end + 0.4)
+    axes.set_ylim(0, top)
+    style.dress(axes, "time in seconds", "received by the client, Mbit/s")
+    style.heading(figure, TITLE, SUBTITLE, left=0.06)
+    axes.legend(loc="upper center", frameon=False, fontsize=11, borderpad=0)
+    style.save(figure, target)
 
 
-def conclude(
-    downloads: Sequence[Download], samples: Sequence[Sample], cap: int, output: Path, console: Console
-) -> None:
-    """Write picture and numbers, and print the table. Raises DemoError if a part failed."""
-    final = last_of_each_part(downloads)
-    picture = output / results.PICTURE
-    results.draw(picture, samples, downloads, cap)
-    results.save(output, samples, downloads)
-    console.print()
-    console.print(results.table(final))
-    lines = [f"Picture: {picture}", f"Numbers and logs: {output}"]
-    if text := warning(final):
-        lines.append(f"[yellow]Warning: {text}[/]")
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
-    if text := failure(final):
-        raise DemoError(text)
+@contextmanager
+def demo_bed(chosen: Settings, cells: Sequence[Part], seed: int) -> Iterator[Bed]:
+    """Build the testbed, and start Apache and the proxy."""
+    with Testbed(TWO_PATHS, seed=seed) as testbed:
+        origin = start_origin(testbed["origin"], {part.key: part.size for part in cells})
+        proxy = start_proxy(testbed["proxy"])
+        with Recorder(testbed["client"], list(DEVICES.values())) as recorder:
+            yield Bed(testbed, origin, proxy, recorder)
+
+
+SCENARIO: Scenario[Settings, Part, Bed, Download] = Scenario(
+    settings=Settings,
+    needs=(
+        "root", "namespaces", "veth", "mptcp", "mptcp-pm", "tbf", "htb", "ethtool", "apache2", "squid", "wget",
+        "mptcpize",
+    ),
+    cells=lambda chosen: parts(ethernet_cap(), chosen.scale),
+    runs=lambda *_: 1,
+    together=lambda part: "demo",
+    attempts=lambda part: 1,
+    bed=demo_bed,
+    measure=measure,
+    tables=(TABLE,),
+    pictures=lambda results: [Picture("throughput", partial(draw, results))] if results.runs else [],
+)  # fmt: skip

@@ -130,28 +130,24 @@ class Reason:
     """Why a statement does not hold today, and the claims that show that this is the reason."""
 
     why: str
-    signs: Sequence[Claim] = ()
-    is_measured: bool = True
-    """Whether the *signs* show the mechanism itself. If not, the reason is only likely."""
+    signs: Sequence[Claim]
 
 
 def judged(paper: str, claims: Sequence[Claim], *reasons: Reason, given: Sequence[Claim] = ()) -> Verdict:
     """Return the verdict on the statement *paper*, which needs all *claims*.
 
-    A statement that fails *differs* if the signs of a measured reason hold. It is not judged if the runs do not decide
-    these signs, or if the paper's conditions, *given*, do not hold here.
+    A statement that fails *differs* if the signs of a reason hold. It is not judged if the runs do not decide these
+    signs, or if the paper's conditions, *given*, do not hold here.
     """
     verdict: Judgement = verdict_on_all(claims) if verdict_on_all(given) == "holds" else "not judged"
     why, shown_claims = "", [*given, *claims]
     if verdict == "fails":
         signs = [(reason, verdict_on_all(reason.signs)) for reason in reasons]
         proven = next((reason for reason, shows in signs if shows == "holds"), None)
-        if proven is not None and proven.is_measured:
+        if proven is not None:
             verdict, why = "differs", proven.why
             shown_claims += proven.signs
-        elif proven is not None:
-            why = f"Likely, but not measured: {proven.why}"
-        elif any(reason.is_measured and shows == "not judged" for reason, shows in signs):
+        elif any(shows == "not judged" for _, shows in signs):
             verdict = "not judged"
     said = "; ".join(dict.fromkeys(claim.text for claim in shown_claims))
     return Verdict(paper, None, verdict=verdict, said=said, why=why)

@@ -32,7 +32,7 @@ from ..statistics import fmean, percentile
 from .aims import Aim
 from .columns import RUNS, Column, Results, Row, Table, Turn, by_round
 from .parameters import choices, parameter, whole, yes_or_no
-from .relay_load import asking, user_memory
+from .relay_load import requesting, user_memory
 from .scenario import Scenario
 from .tables import mean
 
@@ -143,9 +143,9 @@ class Site:
         request = f"GET http://{origin}/{file} HTTP/1.1\r\nHost: {origin}\r\n{close}\r\n"
         limit = ["nft", "-f", str(TABLE)], ["nft", "delete", "table", "inet", "mptcp_proxy_new_connections"]
         limited = self.testbed["proxy"].changed(*limit) if arm == NEW_LIMITED else nullcontext()
-        busy = asking(self.testbed[NODE], "mptcp", proxy, PROXY_PORT, count, 1 if is_new else -1, request)
+        busy = requesting(self.testbed[NODE], "mptcp", proxy, PROXY_PORT, count, 1 if is_new else -1, request)
         with limited, busy as load:
-            wait_until(lambda: load.read().standing == count, f"{count} {arm} are answered", process=load.process)
+            wait_until(lambda: load.read().answered == count, f"{count} {arm} are answered", process=load.process)
             if arm == NEW_LIMITED:
                 exhausted = "the burst limit is exhausted"
                 wait_until(lambda: load.read().failures > 0, exhausted, process=load.process)
@@ -154,7 +154,7 @@ class Site:
             measured = self._requests(REQUESTS_WITH_BUSY)
             seconds, after = time.monotonic() - begin, load.read()
         return replace(
-            measured, open=after.standing, answers=(after.answers - before.answers) / seconds,
+            measured, open=after.answered, answers=(after.answers - before.answers) / seconds,
             octets=(after.octets - before.octets) / seconds,
         )  # fmt: skip
 

@@ -22,7 +22,7 @@ from mptcp_lab.testbed.topologies import behind_relay, paths
 from ..statistics import median
 from .aims import Aim
 from .columns import Results, Turn
-from .parameters import parameter, whole, words
+from .parameters import choices, parameter, whole
 from .scenario import Scenario
 
 DEVICES = 300
@@ -68,7 +68,7 @@ print(statistics.median(took))
 WAYS = ("nat", "forwarder", "squid")
 """How a device's connections are carried: by a router with address translation, over the best uplink; by our forwarder;
 by Debian's Squid with the same parent, to whose ``intercept`` ports the relay redirects the connections."""
-PARTS = ("goodput", "first byte", "banner", "outage", "killed", "crowd", "cost")
+PARTS = ("goodput", "first byte", "banner", "outage", "crowd", "cost")
 MAX_ADDED_MS = 5.0
 """Maximum milliseconds that a relay may add to the round trip to its parent, which is 0 here."""
 
@@ -77,10 +77,8 @@ MAX_ADDED_MS = 5.0
 class Settings:
     """The settings that ``--set`` chooses."""
 
-    part: tuple[str, ...] = parameter(
-        f"which of {', '.join(PARTS)}", ",".join(PARTS), words(*PARTS), quick="goodput,banner,killed"
-    )
-    runs: int = parameter("how often", "5", whole(), quick="1")
+    part: tuple[str, ...] = choices("parts to measure", PARTS, quick="goodput,banner")
+    runs: int = parameter("number of runs", "5", whole(), quick="1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +96,7 @@ def home_bed(chosen: Settings, cells: Sequence[str], seed: int) -> Iterator[Site
 
 
 def measure(site: Site, turn: Turn[str]) -> Values:
-    """Measure one part. The method of *site* has the name of the part."""
+    """Measure one part. Each part is measured by the method of *site* with its name."""
     return Values(getattr(site, turn.cell.replace(" ", "_"))())
 
 
@@ -109,32 +107,31 @@ def verdicts(results: Results[str, Values]) -> Iterator[Aim]:
             yield from judge(part, {name: [values[name] for values in runs] for name in runs[0]})
 
 
-def judge(part: str, of: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
-    """Yield the aims of *part*; *of* has the measured values by name."""
-    middle = {name: median(values) for name, values in of.items()}
+def judge(part: str, values: Mapping[str, Sequence[float]]) -> Iterator[Aim]:
+    """Yield the aims of *part*; *values* has the measured values of all runs by name."""
+    medians = {name: median(each) for name, each in values.items()}
+    ours, squid, nat = (medians.get(way, 0.0) for way in ("forwarder", "squid", "nat"))
     if part == "goodput":
-        both = sum(middle[uplink] for uplink in UPLINKS)
-        yield Aim("goodput by the forwarder / both uplinks alone", middle["forwarder"] / both, least=0.9, most=1.05)
-        yield Aim("goodput by Squid / both uplinks alone", middle["squid"] / both)
+        both = sum(medians[uplink] for uplink in UPLINKS)
+        yield Aim("goodput of the forwarder / sum of the uplinks", ours / both, least=0.9, most=1.05)
+        yield Aim("goodput of Squid / sum of the uplinks", squid / both)
     elif part in ("first byte", "banner"):
-        name = "first byte of HTTPS" if part == "first byte" else "first byte where the server speaks first"
-        yield Aim(f"{name}: added by the forwarder", middle["forwarder"] - middle["nat"], "ms", most=MAX_ADDED_MS)
-        yield Aim(f"{name}: added by Squid", middle["squid"] - middle["nat"], "ms")
+        name = "first byte of HTTPS" if part == "first byte" else "greeting of a server that speaks first"
+        yield Aim(f"{name}: added by the forwarder", ours - nat, " ms", most=MAX_ADDED_MS)
+        yield Aim(f"{name}: added by Squid", squid - nat, " ms")
     elif part == "outage":
-        yield Aim("silent first uplink: a living download pauses", max(of["pause"]), "s", most=3.0)
-        yield Aim("silent first uplink: the first new request takes", max(of["request"]), "s", most=4.0)
-        yield Aim("silent first uplink: all later ones take", max(of["later"]), "s", most=0.5)
-        yield Aim("it is back: the living download uses it after", max(of["back"]), "s", most=10.0)
-    elif part == "killed":
-        yield Aim("forwarder killed: the next request is answered after", max(of["answered"]), "s", most=2.0)
+        yield Aim("first uplink silent: pause of a running download", max(values["pause"]), " s", most=3.0)
+        yield Aim("first uplink silent: first new request", max(values["request"]), " s", most=4.0)
+        yield Aim("first uplink silent: longest later request", max(values["later"]), " s", most=0.5)
+        yield Aim("first uplink restored: download uses it after", max(values["back"]), " s", most=10.0)
     elif part == "crowd":
-        yield Aim(f"{DEVICES} devices at once: answered", min(of["answered"]), least=DEVICES, most=DEVICES)
-        yield Aim(f"{DEVICES} devices at once: past the parent", max(of["direct"]), most=0)
-        yield Aim(f"{DEVICES} devices at once: the last after", middle["seconds"], "s")
+        crowd = f"{DEVICES} devices at once"
+        yield Aim(f"{crowd}: answered requests", min(values["answered"]), least=DEVICES, most=DEVICES)
+        yield Aim(f"{crowd}: connections that bypassed the parent", max(values["direct"]), most=0)
+        yield Aim(f"{crowd}: last answer after", medians["seconds"], " s")
     else:
-        ours = middle["forwarder"]
-        yield Aim("a GB by the forwarder: seconds of its process / of Squid's", ours / middle["squid"], most=1.2)
-        yield Aim("a GB by the forwarder: seconds of its process", ours, "s")
+        yield Aim("processor time per GB, forwarder / Squid", ours / squid, most=1.2)
+        yield Aim("processor time per GB, forwarder", ours, " s")
 
 
 class Site:
@@ -196,7 +193,7 @@ class Site:
         return self._measure_each_way(lambda: 1e3 * float(self._device.run(command, timeout=REQUEST_TIMEOUT).stdout))
 
     def outage(self) -> dict[str, float]:
-        """Return, in seconds, a download's longest pause and the requests' durations in an outage, and the recovery."""
+        """Return, in seconds, a download's longest pause and durations of requests in an outage, and the recovery."""
         with self._carried_by("forwarder"), _endless_download(self._device) as size:
             wait_until(lambda: self._received("eth0") > 0 and size() > 3_000_000, "the download uses both uplinks")
             with home.silent(self._testbed["core"], "eth0"):
@@ -215,17 +212,6 @@ class Site:
             wait_until(lambda: self._received("eth0") > received + 500_000, "the download uses the first uplink again")
             back = time.monotonic() - start
         return {"pause": pause, "request": float(request.output()), "later": later, "back": back}
-
-    def killed(self) -> dict[str, float]:
-        """Return the seconds from the kill of our forwarder until a request is answered."""
-        settings = home.write_settings(self._relay, self._parent)
-        with home.gateway(self._relay, settings):
-            with home.forwarder(self._relay, settings) as process:
-                self._curl("%{time_total}", SMALL_URL)
-                process.kill()
-                start = time.monotonic()
-            self._curl("%{time_total}", SMALL_URL)
-            return {"answered": time.monotonic() - start}
 
     def crowd(self) -> dict[str, float]:
         """Let all devices request a file at once. Return answers, connections that bypassed the parent, and seconds."""

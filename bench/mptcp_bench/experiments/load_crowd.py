@@ -36,7 +36,7 @@ from mptcp_lab.testbed.topologies import SECOND_CLIENT_NETWORKS, with_second_cli
 from ..statistics import percentile
 from .columns import figure, of_cell
 from .devices import POLICY_PATHS
-from .relay_load import built
+from .relay_load import build
 
 NODE = "crowd"
 """The crowd's node. Its networks are 10.77.3.0/24 and 10.77.4.0/24, which are free if the client has two paths."""
@@ -87,7 +87,7 @@ class _Member:
         path.write_bytes(bytes(_COUNTERS.size))
         file = testbed.scope.enter_context(path.open("r+b"))
         self._map = testbed.scope.enter_context(mmap.mmap(file.fileno(), _COUNTERS.size))
-        program = built("crowd", testbed["proxy"])
+        program = build("crowd", testbed["proxy"])
         argv = [str(program), role, str(path), *map(str, arguments)]
         self.process: Process = node.popen(argv, name=f"crowd-{role}")
         ready = f"the crowd's {role} is ready"

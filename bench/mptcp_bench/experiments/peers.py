@@ -7,18 +7,17 @@ Each proxy has one worker or thread, no cache, and persistent connections to the
 from __future__ import annotations
 
 import os
-import re
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Program
 from mptcp_lab.testbed.commands import run, undone_on_error
+from mptcp_lab.testbed.features import missing
 from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, accepts, mptcp_command, start_proxy, wait_until
 
-from .relay_load import built
+from .relay_load import build
 
 REBUILT_SQUID = os.environ.get("MPTCP_BENCH_SQUID", "")
 """Another Squid program to run our proxy with. ``./run squid`` builds a Squid that writes larger chunks."""
@@ -32,7 +31,7 @@ class PeerSetup:
     directory: Path
     """The proxy's own empty directory."""
     origin: str
-    """Address of the only web server, in the family of the clients' addresses."""
+    """Address of the only web server."""
     multipath: bool
     """Whether the proxy's clients use MPTCP."""
     extra_config: str = ""
@@ -40,8 +39,7 @@ class PeerSetup:
 
     def write(self, name: str, template: str) -> Path:
         """Write *template* with the setup's values into the file *name*."""
-        origin = f"[{self.origin}]" if ":" in self.origin else self.origin
-        text = template.format(port=PROXY_PORT, directory=self.directory, origin=origin)
+        text = template.format(port=PROXY_PORT, directory=self.directory, origin=self.origin)
         target = self.directory / name
         target.write_text(text)
         return target
@@ -64,33 +62,22 @@ class PeerSetup:
 class Peer:
     """A proxy that can be measured."""
 
-    package: str
-    """The Debian package of the program. For a proxy that is compiled here, the compiler's package."""
     program: str
-    """Name or path of the program."""
+    """Name or path of the program; the compiler for a proxy that is compiled here."""
     start: Callable[[PeerSetup], Program]
     tunnels: bool = True
     """Whether it supports CONNECT."""
     multipath: bool = True
-    """Whether it accepts MPTCP: with its own listener, or wrapped by mptcpize(8)."""
+    """Whether it accepts MPTCP, with its own listener or by mptcpize(8)."""
 
     def lacking(self) -> str | None:
-        """Return a text that names the program if it is not installed, otherwise None."""
-        return None if _installed(self.program) else f"{self.program} not installed (Debian's package {self.package})"
+        """Return a text if the program is not installed, otherwise None."""
+        return missing(self.program)
 
     def version(self) -> str:
         """Return the first line of the output of ``-v``; empty if the program is not installed."""
-        return _output(self.program, "-v").strip().partition("\n")[0]
-
-
-def _installed(program: str) -> bool:
-    return shutil.which(program, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin") is not None
-
-
-def _output(program: str, option: str) -> str:
-    """Return the output of *program* with one option; empty if it is not installed."""
-    ended = run([program, option], check=False) if _installed(program) else None
-    return "" if ended is None else ended.stdout or ended.stderr
+        ended = None if self.lacking() else run([self.program, "-v"], check=False)
+        return "" if ended is None else (ended.stdout or ended.stderr).strip().partition("\n")[0]
 
 
 # Debian's squid.conf, but without a cache, and with other paths for its files. It logs each request.
@@ -154,11 +141,11 @@ backend origin
 
 def _start_haproxy(setup: PeerSetup) -> Program:
     argv = ["haproxy", "-db", "-f", str(setup.write("haproxy.cfg", _HAPROXY))]
-    # For MPTCP clients, all TCP sockets of HAProxy are wrapped, even the outgoing ones.
+    # For MPTCP clients, all TCP sockets of HAProxy or nginx are wrapped, even the outgoing ones.
     return setup.started(mptcp_command(argv) if setup.multipath else argv, "haproxy")
 
 
-# For plain requests, nginx has a fixed origin. A tunnel goes to the client's target; nginx sees its path as /.
+# nginx has a fixed origin, and Debian's nginx does not support CONNECT.
 # proxy_max_temp_file_size 0: by default nginx writes data for a slow client to a file. Other proxies slow the origin.
 _NGINX = """\
 daemon off;
@@ -170,11 +157,6 @@ pid {directory}/nginx.pid;
 events {{ worker_connections 8000; }}
 http {{
     access_log off;
-    client_body_temp_path {directory}/body;
-    proxy_temp_path {directory}/proxy;
-    fastcgi_temp_path {directory}/fastcgi;
-    uwsgi_temp_path {directory}/uwsgi;
-    scgi_temp_path {directory}/scgi;
     keepalive_requests 1000000000;
     tcp_nodelay on;
     upstream origin {{
@@ -183,9 +165,8 @@ http {{
         keepalive_requests 1000000000;
     }}
     server {{
-        listen 0.0.0.0:{port}MULTIPATH;
-        listen [::]:{port}MULTIPATH;
-        TUNNELS
+        listen 0.0.0.0:{port};
+        listen [::]:{port};
         location / {{
             proxy_pass http://origin;
             proxy_http_version 1.1;
@@ -198,46 +179,27 @@ http {{
 """
 
 
-def nginx_features(build: str) -> tuple[bool, bool]:
-    """Return whether nginx listens by MPTCP, and whether it supports CONNECT. *build* is the output of ``nginx -V``."""
-    found = re.search(r"nginx/(\d+)\.(\d+)\.(\d+)", build)
-    version = tuple(map(int, found.groups())) if found else (0, 0, 0)
-    return version >= (1, 29, 7), version >= (1, 31, 0) and "--without-http_tunnel_module" not in build
-
-
-def _nginx() -> Peer:
-    """Return nginx as a peer, with the features of the installed version."""
-    listens, tunnels = nginx_features(_output("nginx", "-V"))
-
-    def start(setup: PeerSetup) -> Program:
-        template = _NGINX.replace("MULTIPATH", " multipath" if listens else "")
-        template = template.replace("TUNNELS", "location = / {{ tunnel_pass; }}" if tunnels else "")
-        config = str(setup.write("nginx.conf", template))
-        argv = ["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", config]
-        return setup.started(mptcp_command(argv) if setup.multipath and not listens else argv, "nginx")
-
-    return Peer("nginx", "nginx", start, tunnels)
+def _start_nginx(setup: PeerSetup) -> Program:
+    config = str(setup.write("nginx.conf", _NGINX))
+    argv = ["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", config]
+    return setup.started(mptcp_command(argv) if setup.multipath else argv, "nginx")
 
 
 def _start_splice(setup: PeerSetup) -> Program:
     """Start ``native/splice_relay.c``, which does the minimum of a relay. It shows the upper limit of speed."""
-    return setup.started([str(built("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
+    return setup.started([str(build("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
 
 
-@cache
 def peers() -> Mapping[str, Peer]:
-    """Return all proxies by name. The features of nginx depend on the installed version."""
+    """Return all proxies by name."""
+    rebuilt = REBUILT_SQUID or "(set MPTCP_BENCH_SQUID to a Squid that ./run squid built)"
     return {
-        "ours": Peer("squid", "squid", _start_ours),
+        "ours": Peer("squid", _start_ours),
         # With the host's congestion control towards clients, instead of BBR.
-        "ours-keep": Peer("squid", "squid", partial(_start_ours, control="keep")),
-        "ours-rebuilt": Peer(
-            "squid, rebuilt by ./run squid",
-            REBUILT_SQUID or "(set MPTCP_BENCH_SQUID to the program)",
-            partial(_start_ours, program=REBUILT_SQUID),
-        ),
-        "squid": Peer("squid", "squid", _start_squid, multipath=False),
-        "haproxy": Peer("haproxy", "haproxy", _start_haproxy, tunnels=False),
-        "nginx": _nginx(),
-        "splice": Peer("gcc", "gcc", _start_splice),
+        "ours-keep": Peer("squid", partial(_start_ours, control="keep")),
+        "ours-rebuilt": Peer(rebuilt, partial(_start_ours, program=REBUILT_SQUID)),
+        "squid": Peer("squid", _start_squid, multipath=False),
+        "haproxy": Peer("haproxy", _start_haproxy, tunnels=False),
+        "nginx": Peer("nginx", _start_nginx, tunnels=False),
+        "splice": Peer("gcc", _start_splice),
     }

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What it costs a proxy to carry a byte and a request: ours, Squid, HAProxy and nginx, alternating in one run.
+"""The cost of a byte and of a request in a proxy: ours, Squid, HAProxy and nginx, alternating in one run.
 
 The tasks are: downloads of large files, by GET and through tunnels (CONNECT); small requests over persistent
 connections, as fast as the proxy answers; and holding idle connections and tunnels. The clients use TCP, or Multipath
 TCP with one subflow or two. Each proxy is freshly started, and no other proxy runs while it is measured.
-The order is drawn for each round. The main figure is the processor time of all processes of the proxy: seconds for 10^9
-bytes or µs for a request, as the median of the rounds with its 95 % bootstrap interval. The columns */ direct* have
+Each round has a random order. The main figure is the processor time of all processes of the proxy: seconds for 10^9
+bytes or µs for a request, as the median of the rounds with its 95 % interval. The columns */ direct* have
 rates, as a multiple of the rate without a proxy. If a proxy shares its processors, it also pays for the kernels of
 router and client; with ``processors=apart`` it has its own processor.
 
@@ -22,8 +22,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 
-from rich.table import Table as RichTable
-
 from mptcp_lab.agent.processors import tree_seconds
 from mptcp_lab.testbed import Program, Testbed, paths
 
@@ -32,9 +30,8 @@ from .columns import Column, Row, Table, Turn
 from .parameters import number, parameter, whole, words
 from .peers import peers
 from .relay_bed import FILES, LARGE, SMALL, WARM_UP_SECONDS, Bed
-from .relay_judging import BULK, CARRIED, CLIENTS, DIRECT, HELD, PROXIES, TASKS, Carried, Cell, Setting
+from .relay_judging import BULK, CLIENTS, DIRECT, IDLE, PROXIES, TASKS, TRANSFERS, Cell, Outcome, Setting
 from .scenario import Scenario
-from .tables import new_table
 
 BULK_CONNECTIONS, REQUEST_CONNECTIONS = 4, 40
 
@@ -44,49 +41,48 @@ class Settings:
     """The settings of ``--set``."""
 
     offloads: tuple[str, ...] = parameter(
-        "off, on or both: segmentation and receive offloads of the links", "off", words("off", "on")
+        "segmentation and receive offloads of the links: off, on, or both", "off", words("off", "on")
     )
-    family: tuple[str, ...] = parameter("4, 6 or both: IPv4, IPv6", "4", words("4", "6"))
     processors: tuple[str, ...] = parameter(
-        "shared, apart or both; apart: the proxy has one to itself, and receives its packets there",
+        "processors of the proxy: shared, apart (one of its own, which receives its packets), or both",
         "shared,apart", words("shared", "apart"), quick="shared",
     )  # fmt: skip
     links: tuple[str, ...] = parameter(
-        "fast, slow or both; slow: the clients' two paths have 200 and 100 Mbit/s",
+        "links of the clients: fast, slow (200 and 100 Mbit/s), or both",
         "fast,slow", words("fast", "slow"), quick="fast",
     )  # fmt: skip
     proxies: tuple[str, ...] = parameter(
-        "without those that are not installed; direct is always measured", ",".join(PROXIES), words(*PROXIES)
+        "proxies to compare, if they are installed; direct is always measured", ",".join(PROXIES), words(*PROXIES)
     )
-    clients: tuple[str, ...] = parameter("kinds, with their subflows", ",".join(CLIENTS), words(*CLIENTS))
-    tasks: tuple[str, ...] = parameter("which tasks", ",".join(TASKS), words(*TASKS))
-    runs: int = parameter("rounds", "5", whole(), quick="2")
-    seconds: float = parameter("length of each transfer's measurement", "2", number(), quick="0.5")
-    hold: int = parameter("number of held idle connections", "400", whole(), quick="100")
+    clients: tuple[str, ...] = parameter(
+        "protocol of the clients, with the number of subflows", ",".join(CLIENTS), words(*CLIENTS)
+    )
+    tasks: tuple[str, ...] = parameter("tasks to measure", ",".join(TASKS), words(*TASKS))
+    runs: int = parameter("number of rounds", "6", whole(), quick="2")
+    seconds: float = parameter("duration of each measurement, seconds", "2", number(), quick="0.5")
+    hold: int = parameter("number of idle connections whose memory is measured", "400", whole(), quick="100")
 
 
 def cells(chosen: Settings) -> list[Cell]:
-    """Return the cells to measure: each proxy with each kind of client that it accepts, and always no proxy, by TCP."""
+    """Return the cells to measure: each proxy with each kind of client that it accepts, and TCP without a proxy."""
     ways: dict[tuple[str, str], tuple[str, ...]] = {(DIRECT, "tcp"): ("get", "requests")}
     for proxy, client in product((name for name in chosen.proxies if name != DIRECT), chosen.clients):
         if client == "tcp" or peers()[proxy].multipath:
             ways[proxy, client] = tuple(task for task in TASKS if peers()[proxy].tunnels or "connect" not in task)
     settings = [
-        Setting(offloads == "on", int(family), processors == "apart", links == "slow")
-        for offloads, family, processors, links in product(
-            chosen.offloads, chosen.family, chosen.processors, chosen.links
-        )
+        Setting(offloads == "on", processors == "apart", links == "slow")
+        for offloads, processors, links in product(chosen.offloads, chosen.processors, chosen.links)
     ]
-    every = [
+    cells = [
         Cell(*way, setting, tuple(task for task in tasks if task in chosen.tasks))
         for setting in settings
         for way, tasks in ways.items()
     ]
-    return [cell for cell in every if cell.tasks]
+    return [cell for cell in cells if cell.tasks]
 
 
 def lacking(cell: Cell) -> str | None:
-    if cell.setting.apart and len(os.sched_getaffinity(0)) < 2:
+    if cell.setting.own_processor and len(os.sched_getaffinity(0)) < 2:
         return "the proxy is to have its own processor, and this machine has one processor"
     return None if cell.proxy == DIRECT else peers()[cell.proxy].lacking()
 
@@ -100,21 +96,21 @@ def relay_bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Be
         yield Bed.on(testbed, chosen.seconds, FILES, setting, chosen.hold)
 
 
-def measure(bed: Bed, turn: Turn[Cell]) -> dict[str, Carried]:
+def measure(bed: Bed, turn: Turn[Cell]) -> dict[str, Outcome]:
     """Measure all transfers of a cell through one proxy, and the memory of each kind of connection with a new one."""
-    cell, carried = turn.cell, {}
+    cell, outcomes = turn.cell, {}
     with bed.running(cell) as process:
-        for task in (each for each in cell.tasks if each not in HELD):
-            carried[task] = transfer(bed, cell, task, process)
-    for task in (each for each in cell.tasks if each in HELD):
+        for task in (each for each in cell.tasks if each not in IDLE):
+            outcomes[task] = transfer(bed, cell, task, process)
+    for task in (each for each in cell.tasks if each in IDLE):
         with bed.running(cell) as process:
             assert process is not None, "without a proxy there is no memory of one"
             kilobytes, failures = bed.idle_kilobytes(cell, task, process)
-            carried[task] = Carried(judging.positive_or_nan(kilobytes), failures=failures)
-    return carried
+            outcomes[task] = Outcome(judging.positive_or_nan(kilobytes), failures=failures)
+    return outcomes
 
 
-def transfer(bed: Bed, cell: Cell, task: str, process: Program | None) -> Carried:
+def transfer(bed: Bed, cell: Cell, task: str, process: Program | None) -> Outcome:
     """Measure bulk transfers or small requests, through a proxy that runs or without one."""
     count, file = (BULK_CONNECTIONS, LARGE) if task in BULK else (REQUEST_CONNECTIONS, SMALL)
 
@@ -129,10 +125,10 @@ def transfer(bed: Bed, cell: Cell, task: str, process: Program | None) -> Carrie
         seconds, after, spent = time.monotonic() - start, load.read(), processor() - spent
     octets, answers = after.octets - before.octets, after.answers - before.answers
     cost = judging.cost(task, spent, octets, answers) if process else None
-    return Carried(cost, (octets if task in BULK else answers) / seconds, after.failures)
+    return Outcome(cost, (octets if task in BULK else answers) / seconds, after.failures)
 
 
-Values = Callable[[Row[Cell, Carried]], Sequence[float]]
+Values = Callable[[Row[Cell, Outcome]], Sequence[float]]
 LABELS = (
     ("proxy", lambda row: row.cell.proxy),
     ("client", lambda row: row.cell.client),
@@ -140,7 +136,7 @@ LABELS = (
 )
 
 
-def _column(heading: str, values: Values, digits: int = 0) -> Column[Cell, Carried]:
+def _column(heading: str, values: Values, digits: int = 0) -> Column[Cell, Outcome]:
     """Return a column with the median of *values* and its interval."""
     return Column(heading, values, by="median", text=lambda row: judging.spread(values(row), digits))
 
@@ -153,23 +149,18 @@ def _of_direct(task: str) -> Values:
     return lambda row: judging.of_direct(row.results, row.cell, task)
 
 
-def _table(title: str, tasks: Sequence[str], *columns: Column[Cell, Carried]) -> Table[Cell, Carried]:
+def _table(title: str, tasks: Sequence[str], *columns: Column[Cell, Outcome]) -> Table[Cell, Outcome]:
     """Return a table with a row for each cell in which one of *tasks* is measured."""
 
-    def of(row: Row[Cell, Carried]) -> bool:
+    def of(row: Row[Cell, Outcome]) -> bool:
         return row.part == next((task for task in row.cell.tasks if task in tasks), None)
 
     return Table(title, columns, LABELS, of=of, wrapped=("setting",))
 
 
-class Proxies(Table[Cell, Carried]):
-    """The table of the measured proxies with their versions."""
-
-    def shown(self, results: judging.RelayResults) -> RichTable:
-        table = new_table(self.title, ("proxy", "version"), ("proxy", "version"))
-        for name in dict.fromkeys(cell.proxy for cell in results.cells if cell.proxy != DIRECT):
-            table.add_row(name, peers()[name].version())
-        return table
+def _is_first_of_proxy(row: Row[Cell, Outcome]) -> bool:
+    first = next(cell for cell in row.results.cells if cell.proxy == row.cell.proxy)
+    return row.cell.proxy != DIRECT and (row.cell, row.part) == (first, first.tasks[0])
 
 
 SCENARIO = Scenario(
@@ -180,7 +171,7 @@ SCENARIO = Scenario(
     measure=measure,
     tables=(
         _table(
-            "Cost", CARRIED,
+            "Cost", TRANSFERS,
             _column("GET s/GB", _cost("get"), 2),
             _column("CONNECT s/GB", _cost("connect"), 2),
             _column("µs/request", _cost("requests")),
@@ -189,10 +180,13 @@ SCENARIO = Scenario(
             _column("requests / direct", _of_direct("requests"), 2),
         ),
         _table(
-            "Memory of a connection in kB", HELD,
+            "Memory of a connection in kB", IDLE,
             _column("idle", _cost("idle-get")), _column("tunnel", _cost("idle-connect")),
         ),
-        Proxies("Proxies as installed", ()),
+        Table(
+            "Proxies as installed", (), (LABELS[0], ("version", lambda row: peers()[row.cell.proxy].version())),
+            of=_is_first_of_proxy,
+        ),
     ),
     parts=lambda cell: cell.tasks,
     together=lambda cell: cell.setting,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The testbed of the experiments ``relay`` and ``mimbox-…``: one freshly started proxy at a time, and its clients.
 
-Client, core, proxy and origin are namespaces of one machine. A veth pair delivers a packet in its sender's context, so
-each proxy is also charged for its packets' way to the client, unless it has its own processor (``own_processor``).
+Client, core, proxy and origin are namespaces of one machine. A veth pair delivers packets in the sender's context, so a
+proxy's processor time includes the delivery to the client, unless it has its own processor (``own_processor``).
 Memory is measured for a proxy that has not served anything before.
 """
 
@@ -22,8 +22,8 @@ from mptcp_lab.testbed.transfer import Added
 
 from .own_processor import Shares, running_on, shares_of_this_machine, steer
 from .peers import PeerSetup, peers
-from .relay_judging import BASE, CLIENTS, DIRECT, Cell, Setting, void
-from .relay_load import TIMEOUT, Load, asking, built, kernel_memory, user_memory
+from .relay_judging import BASE, CLIENTS, DIRECT, Cell, Setting, protocol_error
+from .relay_load import TIMEOUT, Load, build, kernel_memory, requesting, user_memory
 from .two_paths import one_subflow
 
 SMALL, LARGE = "small", "large"
@@ -31,9 +31,9 @@ FILES = {SMALL: 1_000, LARGE: 200_000_000}
 MULTIPATH_PORT = 8080
 """Port of the origin that accepts MPTCP, if the testbed has one."""
 WARM_UP_SECONDS = 0.4
-"""Time from the last connection's handshake to the start of a measurement, in which the windows open."""
+"""Time from the last connection's handshake to the start of a measurement, in which the congestion windows grow."""
 SETTLE_SECONDS = 1.0
-"""Time in which earlier connections leave the kernel, and the count of slabs becomes up to date."""
+"""Time until the kernel has freed earlier connections and updated its counters of slabs."""
 
 Check = Callable[[int], None]
 """Raises TestbedError if the kernel did not accept this number of connections of the clients' kind."""
@@ -47,32 +47,36 @@ class Bed:
     seconds: float
     """Seconds for which a transfer is measured."""
     web: Origin
-    held: int
+    idle_count: int
     """Number of idle connections whose memory is measured."""
     shares: Shares
-    family: int
 
     @classmethod
     def on(
-        cls, testbed: Testbed, seconds: float, files: Mapping[str, int] = FILES, setting: Setting = BASE, held: int = 0
+        cls,
+        testbed: Testbed,
+        seconds: float,
+        files: Mapping[str, int] = FILES,
+        setting: Setting = BASE,
+        idle_count: int = 0,
     ) -> Self:
         """Start the origin on *testbed*, and build the programs."""
-        built("relay_load", testbed["client"])
-        built("splice_relay", testbed["proxy"])
+        build("relay_load", testbed["client"])
+        build("splice_relay", testbed["proxy"])
         shares = Shares()
-        if setting.apart:
+        if setting.own_processor:
             shares = shares_of_this_machine()
             steer(testbed, shares)
         with running_on(shares.others):
             web = start_origin(testbed["origin"], files)
-        return cls(testbed, seconds, web, held, shares, setting.family)
+        return cls(testbed, seconds, web, idle_count, shares)
 
     def check_emulation(self) -> None:
         self.testbed.check_emulation()
 
     @property
     def origin(self) -> str:
-        return self.testbed["origin"].service_address(self.family)
+        return self.testbed["origin"].service_address()
 
     @contextmanager
     def running(self, cell: Cell, extra_config: str = "") -> Iterator[Program | None]:
@@ -104,8 +108,7 @@ class Bed:
         connections and their second subflows are established; also yield a check of the accepted connections.
         """
         direct, tunnel, subflows = cell.proxy == DIRECT, "connect" in task, CLIENTS[cell.client]
-        host = f"[{self.origin}]" if ":" in self.origin else self.origin
-        target = f"/{file}" if direct or tunnel else f"http://{host}/{file}"
+        host, target = self.origin, f"/{file}" if direct or tunnel else f"http://{self.origin}/{file}"
         connect = f"CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n"
         closing = "Connection: close\r\n" if close else ""
         request = f"GET {target} HTTP/1.1\r\nHost: {host}\r\n{closing}\r\n"
@@ -118,29 +121,29 @@ class Bed:
             return added.get("MPTcpExtMPCapableACKRX", 0), added.get("MPTcpExtMPJoinAckRx", 0)
 
         def check(connections: int) -> None:
-            if reason := void(cell.client, connections, *accepted()):
+            if reason := protocol_error(cell.client, connections, *accepted()):
                 raise TestbedError(f"{cell}: {reason}")
 
         with (
             one_subflow(self.testbed) if subflows == 1 else nullcontext(),
             running_on(self.shares.others),
-            asking(
-                self.testbed["client"], "mptcp" if subflows else "tcp", server.service_address(self.family), port,
+            requesting(
+                self.testbed["client"], "mptcp" if subflows else "tcp", server.service_address(), port,
                 count, requests, request, connect if tunnel and not direct else "",
             ) as load,
         ):  # fmt: skip
-            load.wait(lambda counters: counters.standing == count, f"{cell}: {count} connections are answered")
+            load.wait(lambda counters: counters.answered == count, f"{cell}: {count} connections have had an answer")
             joins = count if subflows == 2 else 0
             load.wait(lambda counters: accepted()[1] >= joins, f"{cell}: {joins} second subflows joined")
             yield load, check
 
     def idle_kilobytes(self, cell: Cell, task: str, process: Program) -> tuple[float, int]:
         """Return the memory of an idle connection or tunnel in a new proxy, *process*, and the number of failures."""
-        count, requests = self.held, 1 if task == "idle-get" else 0
+        count, requests = self.idle_count, 1 if task == "idle-get" else 0
         time.sleep(SETTLE_SECONDS)
         user, kernel = user_memory(process.pid), kernel_memory()
         with self.clients(cell, task, count, SMALL, requests=requests) as (load, check):
-            load.wait(lambda counters: counters.resting == count, f"{cell}: {count} connections are idle")
+            load.wait(lambda counters: counters.finished == count, f"{cell}: {count} connections are idle")
             time.sleep(SETTLE_SECONDS)
             check(count)
             user, kernel = user_memory(process.pid) - user, kernel_memory() - kernel

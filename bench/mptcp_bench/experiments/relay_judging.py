@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a proxy needed to carry bytes and requests, and the aims of our proxy. Pure.
+"""The cost of bytes and requests in a proxy, and the aims of our proxy. Pure.
 
 Processor time is that of all processes of a proxy. Other programs affect it less than rates. A rate is divided by the
 rate without a proxy in the same round. Our proxy is compared with the best peer of each round; a round without a value
@@ -10,11 +10,10 @@ and a few rounds with large differences miss the aim.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..statistics import mean_bounds, median, median_interval
+from ..statistics import exact_median_interval, mean_bounds, median
 from .aims import Aim
 from .columns import Results, by_round
 
@@ -26,9 +25,9 @@ PROXIES = (DIRECT, *OWN, *OTHERS, LIMIT)
 CLIENTS = {"tcp": 0, "mptcp1": 1, "mptcp2": 2}
 """Number of MPTCP subflows per connection, by kind of client."""
 BULK = ("get", "connect")
-CARRIED = (*BULK, "requests")
-HELD = ("idle-get", "idle-connect")
-TASKS = (*CARRIED, *HELD)
+TRANSFERS = (*BULK, "requests")
+IDLE = ("idle-get", "idle-connect")
+TASKS = (*TRANSFERS, *IDLE)
 SLOW_RATES = (200_000_000, 100_000_000)
 """Rates of both paths in bits/s, for settings in which the paths are the bottleneck, not the machine."""
 MAX_COST = 1.0
@@ -53,15 +52,14 @@ class Setting:
     """The environment in which a whole run is measured."""
 
     offloads: bool = False
-    family: int = 4
-    apart: bool = False
+    own_processor: bool = False
     """Whether the proxy has its own processor (``own_processor``)."""
     slow: bool = False
     """Whether the clients' links are the bottleneck (``SLOW_RATES``)."""
 
     def __str__(self) -> str:
-        own, slow = ", its own processor" * self.apart, ", slow links" * self.slow
-        return f"offloads {'on' if self.offloads else 'off'}, IPv{self.family}{own}{slow}"
+        own, slow = ", its own processor" * self.own_processor, ", slow links" * self.slow
+        return f"offloads {'on' if self.offloads else 'off'}{own}{slow}"
 
 
 BASE = Setting()
@@ -85,13 +83,13 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class Outcome:
     """The measurement of one task of a cell."""
 
     cost: float | None
-    """Seconds per GB, µs per request, or kB per held connection: see :func:`cost`; None without a proxy."""
+    """Seconds per GB, µs per request, or kB per idle connection: see :func:`cost`; None without a proxy."""
     rate: float | None = None
-    """Body bytes per second of bulk transfers, otherwise answers per second; None for held connections."""
+    """Body bytes per second of bulk transfers, otherwise answers per second; None for idle connections."""
     failures: int = 0
 
 
@@ -109,16 +107,13 @@ def positive_or_nan(value: float) -> float:
     return value if value > 0 else math.nan
 
 
-RelayResults = Results[Cell, Carried]
+RelayResults = Results[Cell, Outcome]
 
 
-def costs(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
-    """Return the costs of *task* by round; :func:`rates` returns its rates."""
-    return {number: each.cost for number, each in by_round(results, cell, task).items() if each.cost is not None}
-
-
-def rates(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
-    return {number: each.rate for number, each in by_round(results, cell, task).items() if each.rate is not None}
+def by_number(results: RelayResults, cell: Cell, task: str, name: str = "cost") -> dict[int, float]:
+    """Return the attribute *name* of the measurements of *task*, by round."""
+    values = {number: getattr(each, name) for number, each in by_round(results, cell, task).items()}
+    return {number: value for number, value in values.items() if value is not None}
 
 
 def of_direct(results: RelayResults, cell: Cell, task: str) -> tuple[float, ...]:
@@ -126,15 +121,18 @@ def of_direct(results: RelayResults, cell: Cell, task: str) -> tuple[float, ...]
     # Compare a tunnel with a plain download, too: without a proxy there are no tunnels.
     plain = "get" if task in BULK else task
     direct = [each for each in results.cells if (each.proxy, each.setting) == (DIRECT, cell.setting)]
-    return ratios(rates(results, cell, task), rates(results, direct[0], plain)) if direct else ()
+    if not direct:
+        return ()
+    return ratios(by_number(results, cell, task, "rate"), by_number(results, direct[0], plain, "rate"))
 
 
 def best_peer(results: RelayResults, cell: Cell, task: str) -> dict[int, float]:
     """Return the lowest cost of another project's proxy for *cell*'s clients, by round."""
     place = cell.client, cell.setting
     peers = [each for each in results.cells if each.proxy in OTHERS and (each.client, each.setting) == place]
-    every = [costs(results, peer, task) for peer in peers]
-    return {number: min(costs[number] for costs in every if number in costs) for number in sorted(set().union(*every))}
+    every_peer = [by_number(results, peer, task) for peer in peers]
+    rounds = sorted(set().union(*every_peer))
+    return {number: min(costs[number] for costs in every_peer if number in costs) for number in rounds}
 
 
 def ratios(values: Mapping[int, float], others: Mapping[int, float]) -> tuple[float, ...]:
@@ -151,31 +149,31 @@ def verdicts(results: RelayResults) -> Iterator[Aim]:
     yield Aim("others' answers that were wrong or broken off", sum(n for ours, n in failures if not ours))
     base = results.cells[0].setting if results.cells else BASE
     ours = {each.client: each for each in results.cells if (each.proxy, each.setting) == (OURS, base)}
-    for task in CARRIED:
+    for task in TRANSFERS:
         yield from _compared(results, ours, task)
-    for task in HELD:
+    for task in IDLE:
         for client, cell in ours.items():
-            if held := [*costs(results, cell, task).values()]:
-                yield Aim(f"{NAMES[task]}, {client}", median(held), most=MAX_IDLE_KB)
+            if kilobytes := [*by_number(results, cell, task).values()]:
+                yield Aim(f"{NAMES[task]}, {client}", median(kilobytes), most=MAX_IDLE_KB)
 
 
 def _compared(results: RelayResults, ours: Mapping[str, Cell], task: str) -> Iterator[Aim]:
-    """Yield the aims that ours does *task* at no higher cost than the best peer, and by MPTCP than by TCP."""
+    """Yield the aims about our cost of *task*, × the best peer and × TCP, and about our rate."""
     plain = ours.get("tcp")
-    tcp = costs(results, plain, task) if plain else {}
+    tcp = by_number(results, plain, task) if plain else {}
     if plain is None or not tcp:
         return
     if best := best_peer(results, plain, task):
         yield Aim(f"{NAMES[task]}, × the best peer, upper bound", mean_bounds(ratios(tcp, best))[1], most=MAX_COST)
     for client, subflows in CLIENTS.items():
-        if subflows and client in ours and (multipath := costs(results, ours[client], task)):
+        if subflows and client in ours and (multipath := by_number(results, ours[client], task)):
             name = f"{NAMES[task]}, {subflows} subflow{'s' * (subflows > 1)}, × TCP, upper bound"
             yield Aim(name, mean_bounds(ratios(multipath, tcp))[1], most=MAX_MULTIPATH_COST)
     if task in MIN_RATES and (shares := of_direct(results, plain, task)):
         yield Aim(f"{task.upper()}, rate × direct, lower bound", mean_bounds(shares)[0], least=MIN_RATES[task])
 
 
-def void(client: str, connections: int, capable: int, joins: int) -> str | None:
+def protocol_error(client: str, connections: int, capable: int, joins: int) -> str | None:
     """Return how the connections that the kernel accepted differ from *client*'s kind; None if they do not."""
     subflows = CLIENTS[client]
     if subflows == 0 and capable:
@@ -190,11 +188,10 @@ def void(client: str, connections: int, capable: int, joins: int) -> str | None:
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Return the median of *values* with its interval as text; "-" for no values."""
+    """Return the median of *values* as text, with its interval if there are six values or more; "-" for no values."""
     if not values:
         return "-"
-    # The same values always have the same interval.
-    interval = median_interval(values, random.Random(1)) if len(values) > 1 else ()
+    interval = exact_median_interval(values) or ()
     # Adding 0.0 removes the sign of a value just below zero that is rounded to 0.
     middle, *bounds = (f"{round(value, digits) + 0.0:.{digits}f}" for value in (median(values), *interval))
     return f"{middle} ({' to '.join(bounds)})" if bounds else middle

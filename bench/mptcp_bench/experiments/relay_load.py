@@ -7,8 +7,11 @@ import mmap
 import re
 import struct
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import accumulate
+from math import inf
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -16,8 +19,6 @@ from mptcp_lab.agent.processes import descendants
 from mptcp_lab.testbed import LiveNode, Process, TestbedError
 from mptcp_lab.testbed.commands import run
 from mptcp_lab.testbed.services import wait_until
-
-from ..statistics import histogram_percentiles
 
 NATIVE = Path(__file__).parent / "native"
 STEPS = 32
@@ -28,8 +29,8 @@ TIMEOUT = 60.0
 _COUNTERS = struct.Struct(f"={6 + BUCKETS}Q")
 
 
-def built(name: str, host: LiveNode) -> Path:
-    """Return the program of ``native/NAME.c``, compiled once into the directory of *host*."""
+def build(name: str, host: LiveNode) -> Path:
+    """Compile ``native/NAME.c`` once into the directory of *host*. Return the program."""
     program = host.directory / name
     if not program.exists():
         flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra"]
@@ -40,14 +41,17 @@ def built(name: str, host: LiveNode) -> Path:
 def latencies(counts: Sequence[int], percents: Sequence[float]) -> tuple[float, ...]:
     """Return percentiles, in seconds, of a histogram of latencies; infinity if it is empty.
 
-    A value is the middle of its bucket, which is at most a thirty-second of the value wide.
+    A percentile is the middle of the first bucket at which the cumulative share is reached. The width of a bucket is at
+    most 1/32 of the value.
     """
 
     def middle(bucket: int) -> float:
         shift = max(0, bucket // STEPS - 1)
         return (bucket - shift * STEPS + 0.5) * (1 << shift) / 1e9
 
-    return histogram_percentiles(counts, percents, middle)
+    sums = list(accumulate(counts))
+    ranks = [max(1, sums[-1] * percent / 100) for percent in percents]
+    return tuple(middle(bisect_left(sums, rank)) if sums[-1] else inf for rank in ranks)
 
 
 class Counters(NamedTuple):
@@ -57,15 +61,17 @@ class Counters(NamedTuple):
     answers: int
     failures: int
     opened: int
-    resting: int
-    standing: int
+    finished: int
+    """Number of open connections whose requests are all answered."""
+    answered: int
+    """Number of open connections that have had an answer."""
     latency: tuple[int, ...]
 
     @classmethod
-    def of(cls, data: mmap.mmap | bytes) -> Self:
+    def parse(cls, data: mmap.mmap | bytes) -> Self:
         """Read the counters from the memory that the program maps."""
-        octets, answers, failures, opened, resting, standing, *latency = _COUNTERS.unpack_from(data)
-        return cls(octets, answers, failures, opened, resting, standing, tuple(latency))
+        octets, answers, failures, opened, finished, answered, *latency = _COUNTERS.unpack_from(data)
+        return cls(octets, answers, failures, opened, finished, answered, tuple(latency))
 
 
 class Load:
@@ -78,15 +84,15 @@ class Load:
     def read(self) -> Counters:
         if not self.process.running:
             raise TestbedError(f"the clients ended with {self.process.returncode}{self.process.tail()}")
-        return Counters.of(self._data)
+        return Counters.parse(self._data)
 
-    def wait(self, enough: Callable[[Counters], bool], what: str) -> None:
-        """Wait until *enough* is true of the counters. A TestbedError has the program's first complaint."""
-        wait_until(lambda: enough(self.read()), what, timeout=TIMEOUT, process=self.process)
+    def wait(self, condition: Callable[[Counters], bool], what: str) -> None:
+        """Wait until *condition* is true. A TestbedError includes the first error that the program printed."""
+        wait_until(lambda: condition(self.read()), what, timeout=TIMEOUT, process=self.process)
 
 
 @contextmanager
-def asking(
+def requesting(
     client: LiveNode,
     protocol: str,
     address: str,
@@ -104,7 +110,7 @@ def asking(
     path = Path(name)
     path.write_bytes(bytes(_COUNTERS.size))
     argv = [
-        str(built("relay_load", client)), str(path), protocol, address, str(port),
+        str(build("relay_load", client)), str(path), protocol, address, str(port),
         str(count), str(requests), preamble, request,
     ]  # fmt: skip
     with open(descriptor, "r+b") as file, mmap.mmap(file.fileno(), _COUNTERS.size) as data:
@@ -123,7 +129,7 @@ def octets(text: str, name: str) -> int:
     """Return the bytes of *name* in the text of meminfo or smaps_rollup, proc(5). Raises ValueError if it is absent."""
     line = re.search(rf"^{name}: +(\d+) kB", text, re.MULTILINE)
     if not line:
-        raise ValueError(f"no {name} among memory")
+        raise ValueError(f"no field {name} in the memory statistics")
     return int(line[1]) * 1024
 
 

@@ -22,10 +22,21 @@ from mptcp_lab.testbed.transfer import Added
 
 from ..statistics import median
 from . import tunnel_cost, tunnel_parts
-from .columns import Column, Row, Table, Turn
+from .columns import Column, Row, Table, Turn, columns_of
 from .parameters import number, parameter, whole, words, yes_or_no
 from .scenario import Scenario
-from .tunnel_parts import CALLS, CHANGES, JITTER, ONE_PATH_BUSY, ONE_PATH_IDLE, OURS_BUSY
+from .tunnel_cost import Cost
+from .tunnel_parts import (
+    CALLS,
+    CHANGES,
+    JITTER,
+    ONE_PATH_BUSY,
+    ONE_PATH_IDLE,
+    OURS_BUSY,
+    AfterChange,
+    Call,
+    Silence,
+)  # fmt: skip
 from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control, vpn_bed
 from .vpn_cells import CONTROLS, PathPair, Vpn
 
@@ -64,21 +75,22 @@ MIN_SHARES = {"goodput": 0.9, "rates": 0.85, "loss": 0.85}
 BBR inside."""
 MIN_LOSSY_SHARE = 0.97
 """Minimum goodput over lossy paths, as a share of the better path alone. The difference to 1 is for noise."""
-MAX_LEAVE_SECONDS, MAX_LOST_SECONDS, MAX_BACK_SECONDS = 0.4, 0.5, 1.0
 MIN_CHANGED_SHARE = 0.8
 """Minimum goodput from three seconds after a change on, as a share of the available rate."""
 MAX_CALL_DELAY_MS = 20
-MAX_KERNEL_NS, MAX_RESEQUENCER_US, MIN_MBITS = 300.0, 5.0, 500.0
+MAX_KERNEL_NS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of ``--set``."""
 
-    cells: tuple[str, ...] = parameter("which of " + ", ".join(CELLS), ",".join(CELLS), words(*CELLS))
-    runs: int = parameter("of each", "3", whole(), quick="1")
-    seconds: float = parameter("that a download takes at the sum of its paths", "7", number())
-    first: bool = parameter("only the first cell of each part", "no", yes_or_no, quick="yes")
+    cells: tuple[str, ...] = parameter(
+        f"parts to measure: a list of {', '.join(CELLS)}", ",".join(CELLS), words(*CELLS)
+    )
+    runs: int = parameter("number of runs per variant", "3", whole(), quick="1")
+    seconds: float = parameter("duration of a download at the sum of both rates, seconds", "7", number())
+    first: bool = parameter("whether to measure only the first cell of each part", "no", yes_or_no, quick="yes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +107,7 @@ class Cell:
 
 
 def cells(chosen: Settings) -> list[Cell]:
-    every = {
+    cells = {
         part: [
             Cell(part, name, pair, control)
             for name, pair in CELLS[part].items()
@@ -103,7 +115,7 @@ def cells(chosen: Settings) -> list[Cell]:
         ]
         for part in chosen.cells
     }
-    return [cell for part in every.values() for cell in (part[:1] if chosen.first else part)]
+    return [cell for part in cells.values() for cell in (part[:1] if chosen.first else part)]
 
 
 def variants(chosen: Settings, cell: Cell) -> tuple[str, ...]:
@@ -159,7 +171,7 @@ def _divided_by(fold: Callable[[list[float]], float]) -> Any:
     return values
 
 
-def _beyond(variant: str, name: str) -> Any:
+def _excess(variant: str, name: str) -> Any:
     """Return a function that computes how much a row's median of *name* exceeds the median under *variant*."""
 
     def values(row: Of) -> list[float]:
@@ -173,11 +185,7 @@ def _ours(row: Of) -> bool:
     return row.variant == OURS_BUSY
 
 
-def _median(heading: str, name: str, aim: str = "", **bounds: Any) -> Column[Cell, Any]:
-    return Column(heading, name, by="median", aim=aim, **bounds)
-
-
-def _table(title: str, part: str, columns: tuple[Column[Cell, Any], ...], *labels: Any) -> Table[Cell, Any]:
+def _table(title: str, part: str, columns: Sequence[Column[Cell, Any]], *labels: Any) -> Table[Cell, Any]:
     return Table(title, columns, labels, of=lambda row: row.cell.part == part)
 
 
@@ -203,62 +211,31 @@ GOODPUT: Table[Cell, Any] = Table(
     (("paths, Mbit/s", lambda row: row.cell.name), INSIDE),
     of=lambda row: row.cell.part in DOWNLOADS and row.variant == "ours",
 )  # fmt: skip
-SILENCE = _table(
-    "A silent path",
-    "silence",
-    (
-        _median("relay leaves s", "relay", "the relay leaves it after s", digits=3, most=MAX_LEAVE_SECONDS),
-        _median("proxy leaves s", "proxy", "the proxy leaves it after s", digits=3, most=MAX_LEAVE_SECONDS),
-        _median("back s", "back", "back at both ends after s", digits=3, most=MAX_BACK_SECONDS),
-        _median("lost s", "lost", "stream of 1 Mbit/s: s lost", digits=3, most=MAX_LOST_SECONDS),
-    ),
-    INSIDE,
+SILENCE = _table("A silent path", "silence", columns_of(Silence), INSIDE)
+SHARE: Column[Cell, Any] = Column(
+    "share", "share", by="median", aim="goodput / what is there, after 3 s", digits=3, least=MIN_CHANGED_SHARE
 )
-CHANGE = _table(
-    "Paths that change",
-    "change",
-    (
-        _median("Mbit/s", "rate", scale=1e-6, digits=1),
-        _median("available", "available", scale=1e-6, digits=1),
-        _median("share", "share", "goodput / what is there, after 3 s", digits=3, least=MIN_CHANGED_SHARE),
-    ),
-    ("change", lambda row: row.cell.name),
-    INSIDE,
-)
+CHANGED = ("change", lambda row: row.cell.name)
+CHANGE = _table("Paths that change", "change", (*columns_of(AfterChange), SHARE), CHANGED, INSIDE)
 CALL = _table(
     "A call beside a download",
     "call",
     (
-        _median("delay ms, median", "median", scale=1e3, digits=1),
-        _median("p99", "p99", scale=1e3, digits=1),
-        _median("lost %", "loss", scale=100, digits=1),
+        *columns_of(Call),
         Column(
-            "", _beyond(ONE_PATH_IDLE, "p99"), aim="p99 of the delay beyond one path's idle, ms", scale=1e3,
+            "", _excess(ONE_PATH_IDLE, "p99"), aim="p99 of the delay beyond one path's idle, ms", scale=1e3,
             most=MAX_CALL_DELAY_MS, judged=_ours,
         ),
         Column(
-            "", _beyond(ONE_PATH_BUSY, "loss"), most=0.0, judged=_ours,
+            "", _excess(ONE_PATH_BUSY, "loss"), most=0.0, judged=_ours,
             aim="lost beyond what one path loses beside a download, share",
         ),
     ),
     ("call", lambda row: row.variant),
     INSIDE,
 )  # fmt: skip
-COST = _table(
-    "Cost of a packet",
-    "cost",
-    (
-        _median("splitter ns", "splitter", digits=1),
-        _median("joiner ns", "joiner", digits=1),
-        _median("", "kernel", "splitter and joiner, ns/packet", most=MAX_KERNEL_NS),
-        _median("resequencer µs", "resequencer", "resequencer, µs/packet", digits=1, most=MAX_RESEQUENCER_US),
-        _median(
-            "carried Mbit/s", "carried", "carried with no more than 1 % lost, Mbit/s", scale=1e-6, digits=1,
-            least=MIN_MBITS,
-        ),
-    ),
-    ("cost of", lambda row: "a packet"),
-)  # fmt: skip
+KERNEL: Column[Cell, Any] = Column("", "kernel", by="median", aim="splitter and joiner, ns/packet", most=MAX_KERNEL_NS)
+COST = _table("Cost of a packet", "cost", (*columns_of(Cost), KERNEL), ("cost of", lambda row: "a packet"))
 SCENARIO: Scenario[Settings, Cell, Bed | Testbed, Any] = Scenario(
     settings=Settings,
     needs=(*NEEDS, "nfqueue", "openssl", "gcc"),

@@ -6,11 +6,10 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from mptcp_lab.agent import processors
 from mptcp_lab.agent.processes import descendants
@@ -19,6 +18,7 @@ from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.tunnel import PORT, TunnelEnd, tunnel
 from mptcp_tunnel.kernel.network import far_end
 
+from .columns import figure
 from .devices import DEVICES
 
 FLOOD = Path(hops.__file__).parent / "native/flood.c"
@@ -33,25 +33,26 @@ BPF_STATS_RUN_TIME = 0
 """From linux/bpf.h."""
 
 
+MAX_RESEQUENCER_US, MIN_MBITS = 5.0, 500.0
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Costs per packet: ns of both BPF programs, µs of the resequencer; and the rate in bits/s that was carried."""
 
-    splitter: float
-    joiner: float
-    resequencer: float
-    carried: float
+    splitter: float = figure("splitter ns", by="median", digits=1)
+    joiner: float = figure("joiner ns", by="median", digits=1)
+    resequencer: float = figure(
+        "resequencer µs", by="median", aim="resequencer, µs/packet", digits=1, most=MAX_RESEQUENCER_US
+    )
+    carried: float = figure(
+        "carried Mbit/s", by="median", aim="carried with no more than 1 % lost, Mbit/s", scale=1e-6, digits=1,
+        least=MIN_MBITS,
+    )  # fmt: skip
 
     @property
     def kernel(self) -> float:
         return self.splitter + self.joiner
-
-
-class RunTime(NamedTuple):
-    """Run time and number of runs of a BPF program since it was loaded."""
-
-    nanoseconds: int
-    runs: int
 
 
 @contextmanager
@@ -66,27 +67,20 @@ def counting_run_times() -> Iterator[None]:
         os.close(descriptor)
 
 
-def run_times(end: TunnelEnd) -> dict[int, RunTime]:
-    """Return the run time of each BPF program of *end*, by the program's ID."""
-    programs = {}
+def nanoseconds_per_run(end: TunnelEnd) -> float:
+    """Return the nanoseconds per run of the BPF program of *end* that ran most often. Raises TestbedError if none ran.
+
+    The kernel counts only runs during :func:`counting_run_times`.
+    """
+    programs = [(0, 0)]
     for file in Path(f"/proc/{end.process.pid}/fdinfo").iterdir():
         fields = dict(line.split(":", 1) for line in file.read_text().splitlines() if ":" in line)
         if "prog_id" in fields:
-            programs[int(fields["prog_id"])] = RunTime(int(fields["run_time_ns"]), int(fields["run_cnt"]))
-    return programs
-
-
-def nanoseconds_per_run(before: Mapping[int, RunTime], after: Mapping[int, RunTime]) -> float:
-    """Return the nanoseconds per run of the program that ran most often. Raises TestbedError if none ran."""
-    never = RunTime(0, 0)
-    added = []
-    for number, (nanoseconds, runs) in after.items():
-        earlier = before.get(number, never)
-        added.append(RunTime(nanoseconds - earlier.nanoseconds, runs - earlier.runs))
-    busiest = max(added, key=lambda each: each.runs, default=never)
-    if not busiest.runs:
+            programs.append((int(fields["run_cnt"]), int(fields["run_time_ns"])))
+    runs, nanoseconds = max(programs)
+    if not runs:
         raise TestbedError("no BPF program of the tunnel ran")
-    return busiest.nanoseconds / busiest.runs
+    return nanoseconds / runs
 
 
 def resequencer_seconds(end: TunnelEnd) -> float:
@@ -124,14 +118,14 @@ def measure(testbed: Testbed) -> Cost:
         send(OFFERED_RATES[0], WARM_UP_SECONDS)
         # The statistics take time themselves, so that the carried rate is measured without them.
         with counting_run_times():
-            before, used = [run_times(end) for end in (both.proxy, both.relay)], resequencer_seconds(both.relay)
+            busy = resequencer_seconds(both.relay)
             _, measured, _ = send(OFFERED_RATES[0], MEASURED_SECONDS)
-            after, used = [run_times(end) for end in (both.proxy, both.relay)], resequencer_seconds(both.relay) - used
-        splitter, joiner = map(nanoseconds_per_run, before, after)
+            busy = resequencer_seconds(both.relay) - busy
+        splitter, joiner = map(nanoseconds_per_run, (both.proxy, both.relay))
         for offered in OFFERED_RATES:
             sent, received, seconds = send(offered, MEASURED_SECONDS)
             if received < (1 - MAX_LOSS) * sent:
                 break
             # Use the received rate, because a sender with too little processor time sends fewer packets than requested.
             carried = max(carried, received * PAYLOAD_BYTES * 8 / seconds)
-    return Cost(splitter, joiner, 1e6 * used / max(1, measured), carried)
+    return Cost(splitter, joiner, 1e6 * busy / max(1, measured), carried)

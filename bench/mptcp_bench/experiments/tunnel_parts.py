@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Parts of the experiment ``tunnel``: paths that fall silent or change during a transfer, a call during a download."""
+"""Parts of the experiment ``tunnel``: a silent path, a path that changes, and a call during a download."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from math import inf, nan
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from mptcp_lab.testbed.services import wait_until
 from mptcp_lab.testbed.tunnel import TunnelEnd
 
 from ..statistics import fmean, median, percentile
+from .columns import figure
 from .two_paths import dropping, hop_shaper
 from .vpn_bed import FILE_NAME, Bed, running_vpn
 from .vpn_cells import Vpn
@@ -29,8 +31,8 @@ CALLS = ONE_PATH_IDLE, ONE_PATH_BUSY, OURS_BUSY = (
 CHANGES = FALL, JITTER, STEPS = ("rate falls to a third", "jitter ± 10 ms", "rate changes each 0.1 s")
 INNER_MTU = 1400
 INNER_SHARE = INNER_MTU / (INNER_MTU + 8 + 28 + 14)
-"""Bytes of the VPN's device as a share of the bytes that a link counts, which include OpenVPN's 8 bytes, IPv4, UDP and
-Ethernet."""
+"""Bytes counted at the VPN's device / bytes counted at the link, which adds OpenVPN's header (8), IPv4 and UDP (28) and
+Ethernet (14)."""
 STREAM_PORT = 5004
 STREAM_RATE, STREAM_BYTES = 125, 1000
 """Packets per second of the stream, and bytes per packet; together 1 Mbit/s."""
@@ -47,26 +49,29 @@ CALL_SECONDS, BEFORE_CALL_SECONDS, DOWNLOAD_SECONDS = 6.0, 2.0, 12.0
 """Length of the call, time from the start of the download to the call, and maximum length of the download."""
 
 
+MAX_LEAVE_SECONDS, MAX_LOST_SECONDS, MAX_BACK_SECONDS = 0.4, 0.5, 1.0
+_of_silence = partial(figure, by="median", digits=3)
+
+
 @dataclass(frozen=True, slots=True)
 class Silence:
     """Reaction to a path that was silent for some time. The time of an event that did not happen is infinity."""
 
-    relay: float
-    """Seconds from the start of the silence until the relay's BPF programs stopped using the path; :attr:`proxy`: the
-    same for the proxy."""
-    proxy: float
-    back: float
+    relay: float = _of_silence("relay leaves s", aim="the relay leaves it after s", most=MAX_LEAVE_SECONDS)
+    """Seconds from the start of the silence until the relay's BPF programs stopped using the path."""
+    proxy: float = _of_silence("proxy leaves s", aim="the proxy leaves it after s", most=MAX_LEAVE_SECONDS)
+    back: float = _of_silence("back s", aim="back at both ends after s", most=MAX_BACK_SECONDS)
     """Seconds from the path's return until both ends used it again."""
-    lost: float
-    """Seconds of the stream whose packets did not arrive."""
+    lost: float = _of_silence("lost s", aim="stream of 1 Mbit/s: s lost", most=MAX_LOST_SECONDS)
+    """Lost packets, expressed as seconds of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class AfterChange:
     """A download's rate over paths that changed, and the rate that was available, in bits/s."""
 
-    rate: float
-    available: float
+    rate: float = figure("Mbit/s", by="median", scale=1e-6, digits=1)
+    available: float = figure("available", by="median", scale=1e-6, digits=1)
 
     @property
     def share(self) -> float:
@@ -77,9 +82,9 @@ class AfterChange:
 class Call:
     """The delays of a call's packets in seconds, and the share of lost packets."""
 
-    median: float
-    p99: float
-    loss: float
+    median: float = figure("delay ms, median", by="median", scale=1e3, digits=1)
+    p99: float = figure("p99", by="median", scale=1e3, digits=1)
+    loss: float = figure("lost %", by="median", scale=100, digits=1)
 
 
 class Poll(NamedTuple):
@@ -133,7 +138,7 @@ def fall_silent(bed: Bed) -> Silence:
 
             def poll(until: float) -> None:
                 while time.monotonic() < until:
-                    polls.append(Poll(time.monotonic(), used(relay, number), used(proxy, number)))
+                    polls.append(Poll(time.monotonic(), is_used(relay, number), is_used(proxy, number)))
                     time.sleep(POLL_SECONDS)
 
             start = time.monotonic()
@@ -142,16 +147,16 @@ def fall_silent(bed: Bed) -> Silence:
             end = time.monotonic()
             poll(end + AFTER_SECONDS)
     packets = {number for number, _, _ in json.loads(result.read_text())}
-    return silence(polls, start, end, seconds - len(packets) / STREAM_RATE)
+    return reactions(polls, start, end, seconds - len(packets) / STREAM_RATE)
 
 
-def used(end: TunnelEnd, path: int) -> bool | None:
+def is_used(end: TunnelEnd, path: int) -> bool | None:
     """Return whether the BPF programs of *end* use a path; None if the daemon does not answer."""
     paths = end.lives()
     return paths[path] if paths else None
 
 
-def silence(polls: Sequence[Poll], start: float, end: float, lost: float) -> Silence:
+def reactions(polls: Sequence[Poll], start: float, end: float, lost: float) -> Silence:
     """Return the reactions to a path that was silent from *start* to *end* on the polls' clock."""
     relay, proxy = (
         next((poll.time - start for poll in polls if poll.time >= start and getattr(poll, name) is False), inf)
@@ -166,7 +171,7 @@ def silence(polls: Sequence[Poll], start: float, end: float, lost: float) -> Sil
     return Silence(relay, proxy, back, lost)
 
 
-def trace(change: str) -> list[float]:
+def rates_of(change: str) -> list[float]:
     """Return the rates in Mbit/s of the path that changes, in each step of a download."""
     if change == JITTER:
         return [MAX_RATE] * END_STEP
@@ -180,8 +185,8 @@ def trace(change: str) -> list[float]:
 
 
 def measure_change(bed: Bed, change: str) -> AfterChange:
-    """Download while path b changes. Raises TestbedError and ValueError."""
-    rates, hop = trace(change), bed.testbed["hop2"]
+    """Download while the second path changes. Raises TestbedError and ValueError."""
+    rates, hop = rates_of(change), bed.testbed["hop2"]
     begin, end = BEGIN_STEP * STEP_SECONDS, END_STEP * STEP_SECONDS
     with (
         running_vpn(bed, Vpn("tunnel")) as (ends, _),
@@ -201,7 +206,7 @@ def measure_change(bed: Bed, change: str) -> AfterChange:
 
 
 def call(bed: Bed, variant: str) -> Call:
-    """Make a call through our tunnel or over the shorter path a, with or without a download. Raises TestbedError."""
+    """Make a call through our tunnel or over the first path, with or without a download. Raises TestbedError."""
     result, busy = bed.client.directory / "call.json", variant != ONE_PATH_IDLE
     with (
         running_vpn(bed, Vpn("tunnel" if variant == OURS_BUSY else "udp")) as (ends, _),
@@ -213,10 +218,10 @@ def call(bed: Bed, variant: str) -> Call:
             pass
         if process is not None and not process.running:
             raise TestbedError(f"the download was over before the call{process.tail()}")
-    return call_of(json.loads(result.read_text()))
+    return to_call(json.loads(result.read_text()))
 
 
-def call_of(packets: Sequence[Sequence[int]]) -> Call:
+def to_call(packets: Sequence[Sequence[int]]) -> Call:
     """Return the delays and losses of a call. *packets*: number, send time and arrival time in ns of each."""
     # A packet that arrived twice counts with its first arrival.
     delays = list({number: (arrived - sent) / 1e9 for number, sent, arrived in reversed(packets)}.values())

@@ -138,7 +138,7 @@ def _two_endpoints_on_one_path(bed: Bed) -> Iterator[None]:
 
 @contextmanager
 def _split_at_random(bed: Bed, percent: int) -> Iterator[None]:
-    """Send *percent* of the VPN's packets by the second path, each drawn at random, without resequencing.
+    """Send *percent* of the VPN's packets by the second path, each chosen at random, without resequencing.
 
     This is the paper's Multipath UDP. Both ends of the VPN know only the first path's address.
     """

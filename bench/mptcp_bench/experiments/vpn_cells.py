@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the experiments ``vpn-…`` compare: ways of carrying a VPN, their paths, and the measured values. Pure.
+"""The ways of carrying a VPN that ``vpn-…`` and ``tunnel`` compare, their paths, and the measured values. Pure.
 
 The experiments repeat "Multipath Transport for Virtual Private Networks" (Lukaszewski, Xie). The paper's Multipath UDP
 splits at random, without a resequencer. Our tunnel (docs/tunnel.md) and OpenVPN over MPTCP are measured as well.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The experiments ``vpn-fig…``: figures of "Multipath Transport for Virtual Private Networks", and our tunnel in each.
 
-Each figure is described by data: the ways, the paths, the number of rounds. For each condition a testbed is built. In
-each round, each VPN is started once, in a drawn order, and carries a download with each congestion control inside.
+Each figure is described by data: the VPNs, the paths, the number of rounds. For each condition a testbed is built. In
+each round, each VPN is started once, in random order, and carries one download per inner congestion control.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from .vpn_cells import CONTROLS, LOSSES, RATE, VPNS, WAYS, Condition, Point, Vpn
 from .vpn_judging import VpnResults, conditions, values, verdicts
 
 MAX_DELAY = 2000
-"""Maximum of an RTT in milliseconds, or as a multiple of the primary path's RTT."""
+"""Maximum of the option: RTT in milliseconds, or multiple of the primary path's RTT."""
 PRIMARY_RTT = 20.0
 """RTT of the primary path in milliseconds if the paths differ (the paper's Table 2)."""
 
 
-def look_of(vpn: Vpn) -> dict[str, Any]:
+def line_format(vpn: Vpn) -> dict[str, Any]:
     """Return colour and line style of *vpn* in a picture: a colour for each protocol, a line style for each split."""
     way = WAYS[vpn.way]
     colours = {"tcp": style.MUTED, "udp": style.MUTED, "mptcp": style.ETHERNET.color, "ports": style.FOURTH}
@@ -58,23 +58,25 @@ def figure(
     inner: Iterable[str] = ("cubic",),
     outer: Iterable[str] = ("cubic",),
     seconds: float = 8.0,
-) -> Scenario[Any, Condition, Bed, Point]:
+    runs: tuple[int, int] = (3, 1),
+) -> Scenario[Any, Condition, Bed, Any]:
     """Return the experiment that repeats a figure.
 
     Its option *delays* has the RTT of both paths in ms or, if *ratio*, the secondary path's RTT as a multiple of the
-    primary path's RTT. *quick* and *quick_losses* are the delays and losses of a quick run.
+    primary path's RTT. *quick* and *quick_losses* are the delays and losses of a quick run; *runs* has the number of
+    rounds, and that of a quick run.
     """
     varied = "ratio" if ratio else "rtt"
     axis = f"secondary RTT, × the primary's {PRIMARY_RTT:g} ms" if ratio else "RTT of both paths, ms"
-    loss = f"% in each direction, of {', '.join(LOSSES)} (ge: bursts)"
+    loss = f"packet loss in each direction, %: a list of {', '.join(LOSSES)} (ge: bursts)"
     Settings = make_dataclass(
         "Settings",
         [
             (varied, Any, parameter(axis, delays, several(_delay), quick=quick)),
             ("loss", Any, parameter(loss, ",".join(losses), words(*LOSSES), quick=",".join(quick_losses) or None)),
-            ("outer", Any, parameter("congestion controls of the VPN", ",".join(outer), words(*CONTROLS))),
-            ("runs", int, parameter("rounds", "3", whole(), quick="1")),
-            ("seconds", float, parameter("after which a download of 16 MB is aborted", f"{seconds:g}", number())),
+            ("outer", Any, parameter("congestion controls of the VPN's connection", ",".join(outer), words(*CONTROLS))),
+            ("runs", int, parameter("number of rounds", str(runs[0]), whole(), quick=str(runs[1]))),
+            ("seconds", float, parameter("time limit of a download of 16 MB, seconds", f"{seconds:g}", number())),
         ],
         frozen=True,
     )
@@ -116,7 +118,7 @@ def pictures(name: str, title: str, results: VpnResults) -> list[Picture]:
         for inner in dict.fromkeys(run.part for run in results.runs)
         for loss in dict.fromkeys(at.loss for at in conditions(results))
     ]
-    subtitle = "goodput of a download inside, by the second path's RTT"
+    subtitle = "goodput of a download through the VPN, over the second path's RTT"
     return [Picture(name, lambda target: drawn(target, title, subtitle, panels))] if panels else []
 
 
@@ -126,7 +128,7 @@ def _panel(results: VpnResults, loss: str, inner: str, axes: Any) -> None:
     for label in dict.fromkeys(run.turn.variant for run in results.runs if run.part == inner):
         measured = {at.second: values(results, VPNS[label], inner, at) for at in cells}
         line = {rtt: median([*rounds.values()]) / 1e6 for rtt, rounds in measured.items() if rounds}
-        axes.plot(list(line), list(line.values()), marker="o", markersize=4, label=label, **look_of(VPNS[label]))
+        axes.plot(list(line), list(line.values()), marker="o", markersize=4, label=label, **line_format(VPNS[label]))
     axes.set_ylim(0, 2 * RATE / 1e6)
     axes.set_title(f"{inner} inside, loss {loss}", fontsize=10, color=style.MUTED)
     style.dress(axes, "RTT of the second path, ms", "Mbit/s")

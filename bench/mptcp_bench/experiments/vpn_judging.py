@@ -41,7 +41,7 @@ def values(results: VpnResults, vpn: Vpn, inner: str, at: Condition, name: str =
     }
 
 
-def divided(one: Rounds | None, other: Rounds | None) -> Rounds | None:
+def quotients(one: Rounds | None, other: Rounds | None) -> Rounds | None:
     """Return the quotients of the rounds that both have; None if one is None."""
     if one is None or other is None:
         return None
@@ -110,7 +110,7 @@ class Statement:
 
 def ratio(one: str, other: str, name: str = "goodput") -> Value:
     """Return the value: the mean of the way *one* divided by the mean of the way *other*."""
-    return lambda group: divided(group.mean(one, name), group.mean(other, name))
+    return lambda group: quotients(group.mean(one, name), group.mean(other, name))
 
 
 def uneven(value: Value) -> Value:
@@ -123,7 +123,7 @@ def growth(value: Value) -> Value:
 
     def grown(group: Group) -> Rounds | None:
         first, last = group.of(group.conditions[:1]), group.of(group.conditions[-1:])
-        return divided(value(last), value(first)) if len(group.conditions) > 1 else None
+        return quotients(value(last), value(first)) if len(group.conditions) > 1 else None
 
     return grown
 
@@ -133,7 +133,7 @@ def by_loss(value: Value, loss: str) -> Value:
 
     def compared(group: Group) -> Rounds | None:
         other = replace(group, loss=loss).of(at for at in conditions(group.results) if at.loss == loss)
-        return divided(value(group), value(other)) if group.loss != loss else None
+        return quotients(value(group), value(other)) if group.loss != loss else None
 
     return compared
 
@@ -143,7 +143,7 @@ def mptcp(group: Group) -> Rounds | None:
 
 
 def _cubic_by_bbr(group: Group) -> Rounds | None:
-    return divided(mptcp(group), mptcp(replace(group, outer="bbr"))) if group.outer == "cubic" else None
+    return quotients(mptcp(group), mptcp(replace(group, outer="bbr"))) if group.outer == "cubic" else None
 
 
 def _even_by_best_of_others(group: Group) -> Rounds | None:
@@ -151,7 +151,7 @@ def _even_by_best_of_others(group: Group) -> Rounds | None:
     if not others:
         return None
     best = {number: max(each[number] for each in others) for number in set.intersection(*map(set, others))}
-    return divided(mptcp(group.of(at for at in group.conditions if at.second == at.first)), best)
+    return quotients(mptcp(group.of(at for at in group.conditions if at.second == at.first)), best)
 
 
 MPTCP_BY_TCP, UDP_BY_MPTCP = ratio("mptcp", "tcp"), ratio("50/50", "mptcp")

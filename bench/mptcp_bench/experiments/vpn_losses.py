@@ -17,7 +17,7 @@ from mptcp_lab.testbed import Testbed, paths
 from mptcp_lab.testbed.crossing import crossed, lost
 
 from .claims import Claim
-from .columns import RUNS, Column, Results, Table, Turn
+from .columns import RUNS, Results, Table, Turn, columns_of, figure
 from .parameters import parameter, whole
 from .scenario import Scenario
 from .vpn_cells import GOOD_LOSS, loss_of
@@ -42,9 +42,9 @@ class Settings:
 class Lost:
     """Losses over one path, as shares."""
 
-    pings: float
+    pings: float = figure("of pings, %", scale=100)
     """Share of lost packets if each crosses the path in both directions, as pings do."""
-    short: float
+    short: float = figure("bursts of one or two, %", scale=100)
     """Share of bursts with only one or two packets."""
 
 
@@ -77,25 +77,21 @@ def bursts(numbers: Sequence[int]) -> list[int]:
 
 def claims(results: Results[str, Lost]) -> list[Claim]:
     """Return the claims of Table 1."""
-    every = []
+    found = []
     for loss, good in GOOD_LOSS.items():
         measured, percent = results.of("losses", part=loss), float(loss.removeprefix("ge"))
         pings, short = ([100 * getattr(each, name) for each in measured] for name in ("pings", "short"))
         low, high = percent - MAX_DIFFERENCE, percent + MAX_DIFFERENCE
         paper = f"With 1 - k of {good:.1%} the observed loss rate is {percent:g} %."
-        every.append(Claim(paper, f"lost of pings, {loss}", tuple(pings), " %", low, high, by="mean"))
+        found.append(Claim(paper, f"lost of pings, {loss}", tuple(pings), " %", low, high, by="mean"))
         paper = "Most of the bursts (more than 90 %) have no more than two packets."
-        every.append(Claim(paper, f"bursts of one or two, {loss}", tuple(short), " %", least=90, by="mean"))
-    return every
+        found.append(Claim(paper, f"bursts of one or two, {loss}", tuple(short), " %", least=90, by="mean"))
+    return found
 
 
 LOSSES: Table[str, Lost] = Table(
     "Table 1: losses in bursts, as pings observe them",
-    (
-        RUNS,
-        Column("of pings, %", "pings", scale=100),
-        Column("bursts of one or two, %", "short", scale=100),
-    ),
+    (RUNS, *columns_of(Lost)),
     (("1 - k", lambda row: f"{GOOD_LOSS[row.part]:.1%}"), ("the paper", lambda row: f"{row.part[2:]} %")),
 )
 SCENARIO: Scenario[Settings, str, Testbed, Lost] = Scenario(

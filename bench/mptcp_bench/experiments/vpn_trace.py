@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Figure 8 of "Multipath Transport for Virtual Private Networks": the first 0.3 s of a download.
 
-As in the paper, a packet trace of the web server, which is behind the VPN server, shows the sequence numbers that the
+As in the paper, a packet trace of the web server, reached through the VPN server, shows the sequence numbers that the
 server sent and the client acknowledged. Each VPN is freshly started.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mptcp_lab.testbed import TestbedError
@@ -22,26 +21,17 @@ from ..wire.packets import SYN, Packet
 from .columns import RUNS, VARIANT, Column, Table, Turn, for_pictures
 from .drawing import drawn
 from .findings import Picture
-from .parameters import parameter, whole
 from .scenario import Scenario
-from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control, vpn_bed
-from .vpn_cells import CONTROLS, VPNS, Condition, Point, vpns
-from .vpn_figures import look_of
-from .vpn_judging import VpnResults, verdicts
+from .vpn_bed import NEEDS, Bed, download, running_vpn, set_control
+from .vpn_cells import CONTROLS, VPNS, Condition, Point
+from .vpn_figures import figure, line_format
+from .vpn_judging import VpnResults
 
 NAME, TITLE = "vpn-fig8", "Figure 8: the start of a download, RTT 40 ms"
-CELL = Condition(40, 40)
 SHOWN_SECONDS, STEP_SECONDS = 0.3, 0.01
 DOWNLOAD_SECONDS = 2.0
 """Length of a download, in which fixed shares of both paths can be checked."""
 PORT = 80
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of ``--set``."""
-
-    runs: int = parameter("rounds", "8", whole(), quick="2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +92,10 @@ def pictures(results: VpnResults) -> list[Picture]:
 
     def panel(axes: Any) -> None:
         for label in dict.fromkeys(run.turn.variant for run in results.runs):
-            start = of_median(results.of(CELL, label, *CELL.inner), lambda each: each.acknowledged)
+            [cell, *_] = results.cells
+            start = of_median(results.of(cell, label, *cell.inner), lambda each: each.acknowledged)
             times = [1e3 * STEP_SECONDS * step for step in range(len(start.sent_by_step))]
-            look = look_of(VPNS[label])
+            look = line_format(VPNS[label])
             axes.plot(times, [octets / 1e3 for octets in start.acknowledged_by_step], label=label, **look)
             axes.plot(times, [octets / 1e3 for octets in start.sent_by_step], linewidth=0.6, **look)
         style.dress(axes, "ms since the SYN at the web server", "kB acknowledged; thin: sent")
@@ -118,16 +109,11 @@ START: Table[Condition, Start] = Table(
     (RUNS, Column("sent", "sent", scale=1e-3, digits=0), Column("acknowledged", "acknowledged", scale=1e-3, digits=0)),
     (VARIANT,),
 )
-SCENARIO: Scenario[Settings, Condition, Bed, Start] = Scenario(
-    settings=Settings,
+SCENARIO: Scenario[Any, Condition, Bed, Start] = replace(
+    figure(NAME, TITLE, ways=("mptcp", "50/50", "tunnel"), outer=CONTROLS, delays="40", quick="40", losses=("0",),
+           seconds=DOWNLOAD_SECONDS, runs=(8, 2)),
     needs=(*NEEDS, "tcpdump"),
-    cells=lambda chosen: [CELL],
-    parts=lambda at: at.inner,
-    variants=lambda chosen, at: list(vpns(("mptcp", "50/50", "tunnel"), CONTROLS)),
-    drawn=True,
-    bed=lambda chosen, cells, seed: vpn_bed(CELL.paths, seed, DOWNLOAD_SECONDS),
     measure=measure,
     tables=(START,),
-    verdicts=partial(verdicts, NAME),
     pictures=pictures,
-)
+)  # fmt: skip

@@ -22,27 +22,11 @@ from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.services import start_origin, start_proxy
 
 from ..experiments.columns import RUNS, Column, Row, Table, Turn
-from ..experiments.findings import Picture
 from ..experiments.scenario import Scenario
 from ..statistics import percentiles
 from ..wire.workload import ORIGIN_PORT, Conversions, Workload, measure, squid_configuration
-from .conversion_claims import (
-    ANSWER,
-    BULK,
-    DOWNLOAD,
-    MPTCP,
-    OWN_SYN,
-    PAPER_MS,
-    REQUEST,
-    RESPONSE,
-    SYN,
-    TCP,
-    UPLOAD,
-    WHOLE,
-    Delays,
-    verdicts,
-)  # fmt: skip
-from .panels import draw_delays
+from . import conversion_claims as claims
+from .conversion_claims import Delays
 from .settings import Settings, lab, ready
 
 SMALL = Workload("small", 120, 1024)
@@ -63,11 +47,11 @@ class Converter:
         files = {f"{w.down}.bin": w.down for w in self._workloads}
         self._origin = start_origin(hosts.origin, files, ports=(ORIGIN_PORT,))
         configuration = squid_configuration(hosts.proxy)
-        self._proxy = start_proxy(hosts.proxy, configuration, control=settings.congestion_control)
+        self._proxy = start_proxy(hosts.proxy, configuration)
 
     def measure(self, turn: Turn[str]) -> dict[str, Delays]:
         """Send the requests of all workloads. Raises TestbedError if they are not a data point."""
-        multipath = turn.cell == MPTCP
+        multipath = turn.cell == claims.MPTCP
         return delays({
             each.key: measure(self._lab, self._proxy.url(), self._origin, each, multipath=multipath)
             for each in self._workloads
@@ -75,36 +59,36 @@ class Converter:
 
 
 def delays(found: Mapping[str, Conversions], *, multipath: bool) -> dict[str, Delays]:
-    """Return the delays by kind of segment. Raises TestbedError if Multipath TCP never had a second subflow."""
+    """Return the delays by kind of segment. Raises TestbedError if no MPTCP connection had a second subflow."""
     if multipath and all(e.subflows < 2 for conversions in found.values() for e in conversions.exchanges):
         raise TestbedError("no second subflow was established")
     small, paced = found[SMALL.key].exchanges, found[SLOW_ORIGIN.key].exchanges if SLOW_ORIGIN.key in found else ()
     seconds: dict[str, Sequence[float]] = {
-        SYN: [e.syn for e in small],
-        WHOLE: [e.syn_whole for e in small],
-        OWN_SYN: [e.syn_own for e in small],
-        ANSWER: [e.answer for e in small],
-        REQUEST: [e.request for e in small],
-        RESPONSE: [value for e in small for value in e.down],
-        UPLOAD: [value for e in found[UPLOADS.key].exchanges for value in e.up],
-        DOWNLOAD: [value for e in paced for value in e.down],
-        BULK: [value for e in found[BULKY.key].exchanges for value in e.down],
+        claims.SYN: [e.syn for e in small],
+        claims.WHOLE: [e.syn_whole for e in small],
+        claims.OWN_SYN: [e.syn_own for e in small],
+        claims.ANSWER: [e.answer for e in small],
+        claims.REQUEST: [e.request for e in small],
+        claims.RESPONSE: [value for e in small for value in e.down],
+        claims.UPLOAD: [value for e in found[UPLOADS.key].exchanges for value in e.up],
+        claims.DOWNLOAD: [value for e in paced for value in e.down],
+        claims.BULK: [value for e in found[BULKY.key].exchanges for value in e.down],
     }
     idle = found[SMALL.key].processors.least_idle
     return {kind: Delays(tuple(round(v, 9) for v in each), idle) for kind, each in seconds.items() if each}
 
 
-def pooled(measured: Sequence[Delays]) -> list[float]:
+def pool(measured: Sequence[Delays]) -> list[float]:
     """Return the delays of all runs together, in milliseconds."""
     return [1e3 * seconds for each in measured for seconds in each.seconds]
 
 
 def _percentile(heading: str, percent: float) -> Column[Any, Any]:
-    return Column(heading, lambda row: percentiles(pooled(row.measured), (percent,)), digits=3)
+    return Column(heading, lambda row: percentiles(pool(row.measured), (percent,)), digits=3)
 
 
 def _paper(row: Row[str, Delays]) -> Sequence[float]:
-    return [PAPER_MS[row.part]] if row.part in PAPER_MS else []
+    return [claims.PAPER_MS[row.part]] if row.part in claims.PAPER_MS else []
 
 
 @contextmanager
@@ -117,19 +101,19 @@ SCENARIO: Scenario[Settings, str, Converter, Delays] = Scenario(
     settings=Settings,
     needs=(),
     ready=ready,
-    cells=lambda chosen: (MPTCP, TCP),
+    cells=lambda chosen: (claims.MPTCP, claims.TCP),
     runs=lambda chosen, *_: chosen.repetitions or (1 if chosen.short else 5),
     together=lambda cell: "table1",
     drawn=True,
     bed=_bed,
     measure=lambda converter, turn: converter.measure(turn),
-    parts=lambda cell: (SYN, WHOLE, OWN_SYN, ANSWER, REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK),
+    parts=lambda cell: claims.KINDS,
     tables=(
         Table(
             "Delays: in ms, of all runs together and as the median of each run",
             (
                 RUNS,
-                Column("segments", lambda row: [len(pooled(row.measured))], digits=0),
+                Column("segments", lambda row: [len(pool(row.measured))], digits=0),
                 _percentile("median", 50),
                 _percentile("p95", 95),
                 _percentile("p99", 99),
@@ -141,6 +125,5 @@ SCENARIO: Scenario[Settings, str, Converter, Delays] = Scenario(
             wrapped=("segment",),
         ),
     ),
-    verdicts=verdicts,
-    pictures=lambda found: [Picture("figure", lambda target: draw_delays(found, target))] if found.runs else [],
+    verdicts=claims.verdicts,
 )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The paper's claims about Table 1, and whether they hold here. Pure.
 
-Two delays are compared by the medians of each repetition, since one median over all segments would hide how much the
-repetitions differ.
+Two delays are compared by one median per repetition. A single median of all segments would hide how much the
+repetitions vary.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from .claims import MIN_IDLE_SHARE
 SAME_FACTOR = 2.0
 """A median within this factor of the paper's counts as the same, because the machines are ten years apart."""
 MPTCP, TCP = "Multipath TCP", "plain TCP"
-"""What the client uses."""
+"""The client's protocol."""
 ANSWER, OWN_SYN = "SYN+ACK", "SYN, after the request"
 SYN, WHOLE = "SYN, after the client's handshake", "SYN, after the client's SYN"
 REQUEST, RESPONSE = "short request", "short response"
 UPLOAD, DOWNLOAD, BULK = "upload", "download, origin the slower", "download, client the slower"
+KINDS = (SYN, WHOLE, OWN_SYN, ANSWER, REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK)
+"""Kinds of segments."""
 _SYN, _DATA = 8.5146, 23.3956
 PAPER_MS: Mapping[str, float] = {SYN: _SYN, WHOLE: _SYN} | dict.fromkeys(
     (REQUEST, RESPONSE, UPLOAD, DOWNLOAD, BULK), _DATA
@@ -37,7 +39,7 @@ class Delays:
 
     seconds: tuple[float, ...]
     least_idle: float | None = None
-    """Idle share of the proxy's busiest processor meanwhile."""
+    """Idle share of the proxy's busiest processor during the run."""
 
     @property
     def median(self) -> float:
@@ -62,16 +64,16 @@ def _ratio(found: Found, kind: str, other: str, least: float = 1.0) -> Claim:
     return condition(what, medians(found, kind), "", least, None, "mean", medians(found, other))
 
 
-def _compared_with_paper(paper: str, found: Found, kinds: Sequence[str], more: str) -> Verdict:
-    """Return the verdict on the delay of *kinds*, compared with the paper's. *more* is added if ours is shorter."""
+def _compare_with_paper(paper: str, found: Found, kinds: Sequence[str], note: str) -> Verdict:
+    """Return the verdict that the delay of *kinds* is the paper's. If ours is shorter, the reason ends with *note*."""
     slower = max(kinds, key=lambda kind: fmean(medians(found, kind) or (0.0,)))
     idle = tuple(each.least_idle for each in found.of(MPTCP, part=SYN) if each.least_idle is not None)
     return judged(
         paper,
         [_claim(found, slower, least=PAPER_MS[slower] / SAME_FACTOR, most=PAPER_MS[slower] * SAME_FACTOR)],
         Reason(
-            "The paper's proxy was a guest of ESXi, short of memory and processor time, as its authors say. This one "
-            f"is faster, and its busiest processor had time to spare. {more}",
+            "The paper's proxy was a guest of ESXi, short of memory and processor time, as its authors say. Our proxy "
+            f"is faster, and its busiest processor was partly idle. {note}",
             [
                 _claim(found, slower, most=PAPER_MS[slower] / SAME_FACTOR),
                 condition("idle share of the busiest processor", idle, least=MIN_IDLE_SHARE, by="mean"),
@@ -82,27 +84,27 @@ def _compared_with_paper(paper: str, found: Found, kinds: Sequence[str], more: s
 
 def verdicts(found: Found) -> Iterator[Verdict]:
     """Yield a verdict on each claim about Table 1."""
-    yield _compared_with_paper(
+    yield _compare_with_paper(
         "From the client's connection to the SYN towards the origin: 8.5 ms (0.0078341 + 0.0006805 s; "
         f"within a factor of {SAME_FACTOR:g}).",
         found,
         [SYN],
-        "What is left is Squid reading the request, deciding, and connecting.",
+        "The delay is the time in which Squid reads the request, decides, and connects.",
     )
-    yield _compared_with_paper(
+    yield _compare_with_paper(
         "A data segment takes 23.4 ms through the proxy (0.0153311 + 0.0080645 s; within a factor of "
         f"{SAME_FACTOR:g}).",
         found,
         [REQUEST, RESPONSE],
-        "Times like the paper's are had where data waits: in bulk downloads it stands in the proxy's send buffer "
-        "until the client's window opens. The paper does not say whether its segments did.",
+        "Delays like the paper's occur where data is queued: in bulk downloads, it waits in the proxy's send buffer "
+        "until the client's window opens. The paper does not say whether its segments were queued.",
     )
     yield judged(
         "Data takes longer than the SYN, since it has to go up to the application and down again.",
         [_ratio(found, REQUEST, SYN), _ratio(found, RESPONSE, SYN)],
         Reason(
-            "Squid sends the SYN only after it has read and understood the whole request: that SYN goes through the "
-            "application as well, and through more of it than a piece of content, which is read and written.",
+            "Squid sends the SYN only after it has read and understood the whole request. So the SYN also depends on "
+            "the application, which does more work for it than for content, which is only copied.",
             [_ratio(found, OWN_SYN, UPLOAD)],
         ),
     )

@@ -1,49 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Make the downloads of a figure on a lab. A download of the wrong kind is not a data point and is repeated.
-
-That is a download whose client fell back from MPTCP, had no second subflow or received corrupted data.
-"""
+"""Make the downloads of a figure on a lab. A download that fell back or had no second subflow is not a data point."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from mptcp_lab.agent.processors import usage
 from mptcp_lab.testbed.commands import TestbedError
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.mtu import mtu
-from mptcp_lab.testbed.services import (
-    Throttler,
-    start_origin,
-    start_proxy,
-    start_throttler,
-    write_throttler_config,
-)
+from mptcp_lab.testbed.services import Throttler, start_origin, start_proxy, start_throttler, write_throttler_config
 from mptcp_lab.testbed.transfer import Observation, observe, processors_of, wget
 
-from .measurements import Download, Trial, measured
+from .measurements import Download, Trial, numbers_of
 from .settings import ETHERNET, WIFI, Settings
 
-WIRE_FACTOR = 1.08
-"""Approximate bytes on the wire per byte of payload, used only to estimate a download's duration."""
-CONNECTIONS = 5
-"""Number of connections over each path that measure its RTT."""
-CONNECT_TIMEOUT = 4
-"""Seconds after which such a connection is aborted, because its packets were lost."""
 MAX_SLOWDOWN = 4.0
-"""Multiple of the expected duration of a download after which the download is aborted."""
-
-
-def expected_seconds(trial: Trial, settings: Settings) -> float:
-    """Return the approximate duration of a download in seconds."""
-    ethernet, wifi = settings.rate(ETHERNET), settings.rate(WIFI)
-    if trial.path is not None:
-        rate = settings.rate(trial.path)
-    else:
-        rate = wifi + (min(trial.cap, ethernet) if trial.throttled else ethernet)
-    return trial.size * 8 * WIRE_FACTOR / rate
+"""A download is aborted if it takes this multiple of the time over its path alone, or over Wi-Fi alone, and 20 s."""
 
 
 def check(trial: Trial, seen: Observation, digest: str) -> None:
@@ -51,8 +26,8 @@ def check(trial: Trial, seen: Observation, digest: str) -> None:
     if seen.timed_out:
         raise TestbedError(f"no end after {seen.ended:.0f} s")
     if seen.status != 0:
-        last = (seen.said.splitlines() or ["it printed nothing"])[-1]
-        raise TestbedError(f"the client's program ended with {seen.status}: {last}")
+        last_line = (seen.said.splitlines() or ["it printed nothing"])[-1]
+        raise TestbedError(f"the client's program ended with {seen.status}: {last_line}")
     if seen.sha256 != digest:
         raise TestbedError("the received bytes are not those of the origin (SHA-256)")
     if seen.protocol.requested != 1:
@@ -77,7 +52,7 @@ def policy(lab: Lab, cap: int) -> str:
 
 
 @contextmanager
-def configured(lab: Lab, trial: Trial) -> Iterator[None]:
+def configure(lab: Lab, trial: Trial) -> Iterator[None]:
     """Set the client's receive buffer and MTU for *trial*; restore them at the end of the scope."""
     client = lab.client
     with ExitStack() as stack:
@@ -109,15 +84,11 @@ class Downloads:
         self.check_emulation = check_emulation
         sizes = sorted({trial.size for trial in trials})
         self._origin = start_origin(lab.origin, {f"{size}.bin": size for size in sizes}, ports=(80,))
-        self._proxy = start_proxy(lab.proxy, control=settings.congestion_control)
-        self._smallest = self._origin.url(f"{sizes[0]}.bin")
+        self._proxy = start_proxy(lab.proxy)
         self._throttler: Throttler | None = None
-        self._rtts: tuple[int, Mapping[str, float]] = (0, {})
 
-    def download(self, trial: Trial, number: int) -> Download:
-        """Make download *number* of *trial*. Raises TestbedError if it is not a data point."""
-        if self._rtts[0] != number:
-            self._rtts = number, round_trips(self._lab, self._smallest)
+    def download(self, trial: Trial) -> Download:
+        """Make a download of *trial*. Raises TestbedError if it is not a data point."""
         lab, name = self._lab, f"{trial.size}.bin"
         try:
             source = lab.client.address(lab.path(trial.path).device) if trial.path else None
@@ -126,16 +97,15 @@ class Downloads:
             raise TestbedError(str(error.args[0])) from None
         proxy = None if trial.path else self._proxy
         argv = wget(self._origin.url(name), proxy=proxy, source=source, multipath=True)
-        with configured(lab, trial):
+        with configure(lab, trial):
             self._throttle(trial)
-            before = [processors_of(host) for host in (lab.client, lab.proxy)]
-            timeout = MAX_SLOWDOWN * expected_seconds(trial, self._settings) + 20
-            memory = trial.receive_buffer is not None
-            seen = observe(lab, argv, timeout=timeout, interval=self._interval, memory=memory)
-            after = [processors_of(host) for host in (lab.client, lab.proxy)]
+            readings_before = [processors_of(host) for host in (lab.client, lab.proxy)]
+            timeout = MAX_SLOWDOWN * trial.size * 8 / self._settings.rate(trial.path or WIFI) + 20
+            seen = observe(lab, argv, timeout=timeout, interval=self._interval)
+            readings_after = [processors_of(host) for host in (lab.client, lab.proxy)]
         check(trial, seen, self._origin.digests[name])
-        used = [usage(*readings) for readings in zip(before, after, strict=True)]
-        return measured(trial, seen, used, self._rtts[1])
+        usages = [usage(*readings) for readings in zip(readings_before, readings_after, strict=True)]
+        return numbers_of(trial, seen, usages)
 
     def _throttle(self, trial: Trial) -> None:
         if self._throttler is not None and (trial.fresh_throttler or not trial.throttled):
@@ -146,17 +116,3 @@ class Downloads:
             rules = proxy.write("paper-policy.yaml", policy(self._lab, trial.cap))
             config = write_throttler_config(proxy, rules, interfaces=self._lab.proxy_devices)
             self._throttler = start_throttler(proxy, config)
-
-
-def round_trips(lab: Lab, url: str) -> dict[str, float]:
-    """Return, by path, the minimum seconds until a connection to *url* was open, if any connection opened."""
-    found = {}
-    for path in lab.paths:
-        source = lab.client.address(path.device)
-        argv = ["curl", "-sS", "-I", "-o", "/dev/null", "--noproxy", "*", "--interface", source]
-        argv += ["-m", str(CONNECT_TIMEOUT), "-H", "Connection: close", "-w", r"%{time_connect}\n"]
-        argv.append(f"{url}?[1-{CONNECTIONS}]")
-        output = lab.client.run(argv, check=False, timeout=2 * CONNECT_TIMEOUT * CONNECTIONS).stdout
-        if opened := [seconds for seconds in map(float, output.split()) if seconds > 0]:
-            found[path.name] = min(opened)
-    return found

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Figures 2 to 7: downloads over Ethernet, over Wi-Fi, and through the proxy over both.
 
-In each repetition, a figure's downloads run in a newly drawn order, unless the figure is about their order. A download
-that used another protocol or other paths than intended, or received other bytes, is repeated.
+In each repetition, a figure's downloads run in a random order, unless the figure is about their order. A download that
+used another protocol or other paths than intended, or received other bytes, is repeated.
 """
 
 from __future__ import annotations
@@ -26,49 +26,31 @@ MAX_SHORT = 40 * MB
 ETHERNET_ALONE = Trial("tcp-ethernet", "TCP, Ethernet alone", 90 * MB, path=ETHERNET)
 WIFI_ALONE = Trial("tcp-wifi", "TCP, Wi-Fi alone", 20 * MB, path=WIFI)
 BASELINES = tuple(replace(trial, kind="baseline") for trial in (ETHERNET_ALONE, WIFI_ALONE))
-SMALL_BUFFER, LARGE_BUFFER = 180_000, 720_000
-"""Receive buffers of Figure 4 in bytes."""
-SWEPT = (60_000, 120_000, 180_000, 240_000, 360_000, 480_000, 720_000, 1_440_000, 2_880_000, 5_760_000)
-SHORT_SWEPT = (60_000, 240_000, 480_000, 1_440_000)
+LARGE_BUFFER = 720_000
+"""Larger receive buffer of Figure 4 in bytes, with which Figure 5 is measured."""
 LABELS: Sequence[Label] = (("cell", lambda row: str(row.cell)),)
-OF_SWEEP = [
-    COLUMNS[name]
-    for name in (
-        "goodput", "rate_ethernet", "rate_wifi", "retransmission_share", "receiver_drops", "out_of_order_bytes",
-        "least_idle",
-    )
-]  # fmt: skip
-TABLES: Sequence[Table[Any, Any]] = (
-    Table(
-        "Statistics: mean ± 95 % confidence interval (Student's t)",
-        (RUNS, *COLUMNS.values()),
-        LABELS,
-        of=lambda row: row.cell.kind != "sweep",
-        beside=True,
-    ),
-    Table(
-        "Sweep: of the receive buffer",
-        (RUNS, *OF_SWEEP),
-        LABELS,
-        of=lambda row: row.cell.kind == "sweep",
-        wrapped=[column.heading for column in OF_SWEEP],
-    ),
+TABLE: Table[Any, Any] = Table(
+    "Statistics: mean ± 95 % confidence interval (Student's t)", (RUNS, *COLUMNS.values()), LABELS, beside=True
 )
 
 
 def _cells(trials: Sequence[Trial], chosen: Settings) -> list[Trial]:
     """Return the downloads of each repetition."""
-    return [
-        replace(
-            trial,
-            size=min(trial.size // 3, MAX_SHORT) if chosen.short and trial.size > 5 * MB else trial.size,
-            cap=chosen.cap if trial.throttled else 0,
-            link=chosen.rate(trial.path) if trial.path and chosen.stated(trial.path) else None,
-            buffer_needed=chosen.buffer_needed,
-        )
-        for trial in trials
-        if trial.in_short or not chosen.short
-    ]
+    cells = []
+    for trial in trials:
+        size = min(trial.size // 3, MAX_SHORT) if chosen.short and trial.size > 5 * MB else trial.size
+        link = chosen.rate(trial.path) if trial.path and chosen.stated(trial.path) else None
+        cells.append(replace(trial, size=size, cap=chosen.cap if trial.throttled else 0, link=link))
+    return cells
+
+
+def _cells_of_figure_4(chosen: Settings) -> list[Trial]:
+    """Return the downloads, with that of the buffer that the paper's formula requires, if the formula has a value."""
+    cells = _cells(BUFFERS, chosen)
+    if (needed := chosen.buffer_needed) is not None:
+        title = f"buffer {needed / MB:g} MB"
+        cells.append(replace(cells[-1], key="needed", title=title, receive_buffer=round(needed)))
+    return cells
 
 
 def _figure(
@@ -98,8 +80,8 @@ def _figure(
         together=lambda trial: name,
         drawn=not is_ordered,
         bed=bed,
-        measure=lambda downloads, turn: downloads.download(turn.cell, turn.number),
-        tables=TABLES,
+        measure=lambda downloads, turn: downloads.download(turn.cell),
+        tables=(TABLE,),
         verdicts=partial(verdicts, name),
         pictures=pictures,
     )
@@ -107,16 +89,12 @@ def _figure(
 
 FIG2 = _figure("fig2", ETHERNET_ALONE, WIFI_ALONE)
 FIG3 = _figure("fig3", *BASELINES, Trial("mptcp", "Multipath TCP through the proxy", 120 * MB))
-FIG4 = _figure(
-    "fig4",
-    Trial("small", "(a) receive buffer 0.18 MB", 100 * MB, receive_buffer=SMALL_BUFFER),
+BUFFERS = (
+    Trial("small", "(a) receive buffer 0.18 MB", 100 * MB, receive_buffer=180_000),
     Trial("large", "(b) receive buffer 0.72 MB", 100 * MB, receive_buffer=LARGE_BUFFER),
-    *(
-        Trial(f"buffer-{size // 1000}", f"buffer {size / MB:g} MB", 45 * MB, receive_buffer=size, kind="sweep",
-              in_short=size in SHORT_SWEPT)
-        for size in SWEPT
-    ),
-)  # fmt: skip
+    Trial("ample", "buffer 1.44 MB", 45 * MB, receive_buffer=1_440_000, kind="other"),
+)
+FIG4 = replace(_figure("fig4", *BUFFERS), cells=_cells_of_figure_4)
 FIG5 = _figure(
     "fig5",
     Trial("mtu-1500", "MTU 1500", 100 * MB, receive_buffer=LARGE_BUFFER, mtu=1500),

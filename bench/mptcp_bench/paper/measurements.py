@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
+
+import numpy as np
 
 from mptcp_lab.agent.processors import Usage
 from mptcp_lab.testbed.recorder import Sample, TooFewSamples, greatest_rate, mean_rate
@@ -56,17 +57,12 @@ class Trial:
     """Whether the throttler enforces the cap on Ethernet."""
     fresh_throttler: bool = False
     """Whether the throttler is restarted before this download."""
-    kind: Literal["panel", "baseline", "sweep"] = "panel"
-    """``panel``: it has its own plots over time; ``baseline``: a line in other trials' plots; ``sweep``: a point of the
-    sweep of the receive buffer."""
-    in_short: bool = True
-    """Whether a short run has this trial."""
+    kind: Literal["panel", "baseline", "other"] = "panel"
+    """``panel``: it has its own plot over time; ``baseline``: a line in other trials' plots; ``other``: not drawn."""
     cap: int = 0
-    """The cap on Ethernet in bits per second. This and the following values come from the settings."""
+    """The cap on Ethernet in bits per second. This and the next value come from the settings."""
     link: int | None = None
     """Rate of :attr:`path` in bits per second; None if it is not known."""
-    buffer_needed: float | None = None
-    """Receive buffer in bytes that the paper's formula requires; None if RTTs or rates are not known."""
 
     def __str__(self) -> str:
         return self.title
@@ -95,18 +91,8 @@ class Download:
     retransmissions: float | None = figure("retransmitted segments", None)
     retransmission_share: float | None = figure("retransmitted / sent segments, %", None, scale=100, digits=3)
     receiver_drops: float | None = figure("segments that the receiver dropped", None)
-    out_of_order_bytes: float | None = figure("receive memory, greatest, kB", None, scale=1e-3, digits=1)
-    """Greatest number of bytes in the receiver's MPTCP sockets. Nearly all of these bytes wait for a gap to be filled,
-    because the client reads in-order data at once."""
-    out_of_order_segments: float | None = figure("segments that came out of order", None, digits=0)
-    """Number of segments that passed the MPTCP out-of-order queue (MPTcpExtOFOQueue)."""
-    rtt_ethernet: float | None = figure("RTT of Ethernet, idle, ms", None, scale=1e3)
-    rtt_wifi: float | None = figure("RTT of Wi-Fi, idle, ms", None, scale=1e3)
-    """Minimum seconds to open a connection over the idle path."""
     least_idle: float | None = figure("time that the busiest processor was idle, %", None, scale=100, digits=1)
     samples: Sequence[Sample] = for_pictures()
-    memory: Sequence[tuple[float, int]] = for_pictures()
-    """Times and bytes of the receive memory."""
 
     @property
     def until_cap(self) -> float | None:
@@ -138,40 +124,35 @@ COLUMNS: Mapping[str, Column[Any, Any]] = {str(column.of): column for column in 
 def time_to_throttle(seen: Observation, path: str, cap: int) -> float | None:
     """Return the seconds from the second subflow's join until the cap on *path* is in force and remains in force.
 
-    The end is that of the last window of WINDOW_SECONDS that carried more than the cap allows. The resolution is one
-    sample. The result is None if the cap never came into force: no second subflow joined, the transfer ended before,
-    or *path* carried nothing that could be capped.
+    The cap is in force after the last window of WINDOW_SECONDS that carried more than the cap allows. The result is
+    None if no second subflow joined, the transfer ended before, or *path* carried nothing that could be capped.
     """
     if seen.joined is None:
         return None
-    last = seen.joined
     samples = [s for s in seen.samples if s.time <= seen.ended]
-    for number, first in enumerate(samples):
-        window = next((s for s in samples[number + 1 :] if s.time - first.time >= WINDOW_SECONDS - 1e-3), None)
-        if window is None:
-            break
-        bits = 8 * (window.octets[path] - first.octets[path])
-        if bits > TOLERANCE_FACTOR * cap * (window.time - first.time):
-            # The excess may be anywhere in this window. Take the end of its last sample with a rate above the cap.
-            above = [
-                b.time
-                for a, b in pairwise(s for s in samples if first.time <= s.time <= window.time)
-                if 8 * (b.octets[path] - a.octets[path]) > TOLERANCE_FACTOR * cap * (b.time - a.time)
-            ]
-            last = max(last, *above) if above else last
-    carried = [s for s in samples if s.time >= last]
-    if seen.ended - last < CONFIRMED_SECONDS or len(carried) < 2:
+    times, bits = np.array([s.time for s in samples]), np.array([8 * s.octets[path] for s in samples])
+    # The number of the last sample of each window, for each of its first samples.
+    lasts = np.searchsorted(times, times + WINDOW_SECONDS - 1e-3)
+    firsts = np.flatnonzero(lasts < len(times))
+    lasts = lasts[firsts]
+    exceeding = np.flatnonzero(bits[lasts] - bits[firsts] > TOLERANCE_FACTOR * cap * (times[lasts] - times[firsts]))
+    start = seen.joined
+    if exceeding.size:
+        # The excess may be anywhere in the last such window. Take the end of its last sample with a rate above the cap.
+        window = slice(firsts[exceeding[-1]], lasts[exceeding[-1]] + 1)
+        above = np.flatnonzero(np.diff(bits[window]) > TOLERANCE_FACTOR * cap * np.diff(times[window]))
+        start = max(start, float(times[window][above[-1] + 1]))
+    carried = np.flatnonzero(times >= start)
+    if seen.ended - start < CONFIRMED_SECONDS or carried.size < 2:
         return None
-    bits = 8 * (carried[-1].octets[path] - carried[0].octets[path])
-    if bits < MIN_CARRIED_SHARE * cap * (carried[-1].time - carried[0].time):
-        return None
-    return last - seen.joined
+    seconds = times[-1] - times[carried[0]]
+    return None if bits[-1] - bits[carried[0]] < MIN_CARRIED_SHARE * cap * seconds else start - seen.joined
 
 
-def measured(trial: Trial, seen: Observation, used: Sequence[Usage], rtts: Mapping[str, float]) -> Download:
+def numbers_of(trial: Trial, seen: Observation, used: Sequence[Usage]) -> Download:
     """Return the numbers of an observed download. Raises TooFewSamples if the download was too short.
 
-    *used* is the processor usage of each host, *rtts* the RTTs in seconds by path.
+    *used* is the processor usage of each host.
     """
     if trial.path and not seen.protocol.fallbacks:
         return Download(fell_back=False)
@@ -179,7 +160,7 @@ def measured(trial: Trial, seen: Observation, used: Sequence[Usage], rtts: Mappi
     received = {path: last[path] - first[path] for path in first}
     total = sum(received.values())
     settle = min(THROTTLED_SETTLE_SECONDS, seen.ended / 2) if trial.throttled else min(SETTLE_SECONDS, seen.ended / 4)
-    numbers: dict[str, Any] = {f"rtt_{path}": seconds for path, seconds in rtts.items()}
+    numbers: dict[str, Any] = {}
     for path, octets in received.items():
         numbers[f"share_{path}"] = octets / total if total else 0.0
         numbers[f"rate_{path}"] = mean_rate(seen.samples, path, settle, seen.ended)
@@ -187,9 +168,6 @@ def measured(trial: Trial, seen: Observation, used: Sequence[Usage], rtts: Mappi
     retransmissions = float(sender.get("TcpRetransSegs", 0))
     if segments := sender.get("TcpOutSegs", 0):
         numbers["retransmission_share"] = retransmissions / segments
-    if seen.memory:
-        numbers["out_of_order_bytes"] = float(max(octets for _, octets in seen.memory))
-        numbers["out_of_order_segments"] = float(seen.counters.get("MPTcpExtOFOQueue", 0))
     if trial.throttled:
         taken = time_to_throttle(seen, "ethernet", trial.cap)
         numbers |= {"capped": float(taken is not None), "time_to_throttle": taken}
@@ -207,6 +185,5 @@ def measured(trial: Trial, seen: Observation, used: Sequence[Usage], rtts: Mappi
         receiver_drops=float(sum(seen.counters.get(name, 0) for name in DROPS)),
         least_idle=min((each.least_idle for each in used if each.least_idle is not None), default=None),
         samples=seen.samples,
-        memory=seen.memory,
         **numbers,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mptcp_common.units import parse_rate
@@ -22,7 +22,7 @@ from mptcp_lab.testbed.features import need
 from mptcp_lab.testbed.host import Lab
 from mptcp_lab.testbed.topologies import paths
 
-from ..experiments.parameters import OptionError, parameter, settings, whole, word, yes_or_no
+from ..experiments.parameters import OptionError, parameter, settings, whole, yes_or_no
 
 ETHERNET, WIFI = "ethernet", "wifi"
 NEEDED = (
@@ -32,9 +32,6 @@ NEEDED = (
 _TIME = re.compile(r"(\d{1,7}(?:\.\d{1,3})?) *(us|µs|ms|s)")
 _MICROSECONDS = {"us": 1, "µs": 1, "ms": 1_000, "s": 1_000_000}
 _RATE, _RTT = "rate of the link, in each direction", "RTT without queues, half of it in each direction"
-_JITTER = "the delay is drawn evenly from ± this time, in each direction, without reordering"
-_LOSS = 'loss towards the client: "1%", or p,r,1-h,1-k for Gilbert-Elliott'
-_MTU = "MTU in both directions"
 
 
 def parse_time(text: str) -> int:
@@ -74,22 +71,16 @@ class Settings:
 
     ethernet_rate: int | None = parameter(f"{_RATE}; emulated 100 Mbit/s", None, parse_rate, name="ethernet.rate")
     ethernet_rtt: int | None = parameter(f"{_RTT}; emulated 2 ms", None, parse_time, name="ethernet.rtt")
-    ethernet_jitter: int = parameter(_JITTER, "0 ms", parse_time, name="ethernet.jitter")
-    ethernet_loss: Loss | None = parameter(_LOSS, "0%", parse_loss, name="ethernet.loss")  # noqa: RUF009
-    ethernet_mtu: int = parameter(_MTU, "1500", whole(576, 9000), name="ethernet.mtu")
     wifi_rate: int | None = parameter(f"{_RATE}; emulated 20 Mbit/s", None, parse_rate, name="wifi.rate")
     wifi_rtt: int | None = parameter(f"{_RTT}; emulated 16 ms", None, parse_time, name="wifi.rtt")
-    wifi_jitter: int = parameter(_JITTER, "2 ms", parse_time, name="wifi.jitter")
-    wifi_loss: Loss | None = parameter(_LOSS, "0%", parse_loss, name="wifi.loss")  # noqa: RUF009
-    wifi_mtu: int = parameter(_MTU, "1500", whole(576, 9000), name="wifi.mtu")
-    queue: int = parameter("maximum time of a packet in a link's shaper (drop-tail)", "50 ms", parse_time)
-    cap: int = parameter("rate to which the throttler limits Ethernet in fig6 and fig7", "5 Mbit/s", parse_rate)
-    congestion_control: str = parameter(
-        "congestion control of the proxy towards clients",
-        "bbr",
-        word("bbr", "cubic", "reno"),
-        name="congestion-control",
+    wifi_jitter: int = parameter(
+        "maximum deviation of the delay in each direction, uniform, without reordering", "2 ms", parse_time,
+        name="wifi.jitter",
+    )  # fmt: skip
+    wifi_loss: Loss | None = parameter(  # noqa: RUF009
+        'loss towards the client: "1%", or p,r,1-h,1-k for Gilbert-Elliott', "0%", parse_loss, name="wifi.loss"
     )
+    cap: int = parameter("rate to which the throttler limits Ethernet in fig6 and fig7", "5 Mbit/s", parse_rate)
     repetitions: int = parameter("number of runs of each cell; 0: the number of the figure", "0", whole(0, 1000))
     short: bool = parameter("smaller files, fewer cells and runs", "no", yes_or_no, quick="yes")
     inventory: Path | None = parameter("file of real hosts, by ssh, instead of namespaces", None, Path)  # noqa: RUF009
@@ -100,10 +91,8 @@ class Settings:
                 self.path(path)
             except PathError as error:
                 raise OptionError(f"--set: {path}: {error}") from None
-        if self.inventory is None:
-            return
-        usual = settings(Settings, {}, quick=False)
-        for name in EMULATED:
+        usual = self if self.inventory is None else settings(Settings, {}, quick=False)
+        for name in ("wifi_jitter", "wifi_loss"):
             if getattr(self, name) != getattr(usual, name):
                 links = "only emulated links have this option; real hosts have their own links"
                 raise OptionError(f"--set {name.replace('_', '.')}: {links}")
@@ -118,15 +107,12 @@ class Settings:
         return rate
 
     def path(self, name: str) -> EmulatedPath:
-        """Return the path *name* in the form that the emulation needs."""
-        rtt, jitter, loss, mtu = (getattr(self, f"{name}_{what}") for what in ("rtt", "jitter", "loss", "mtu"))
-        rate, queue = self.rate(name), max(1, self.queue // 1000)
+        """Return the path *name* in the form that the emulation needs. Raises PathError."""
+        rtt: int | None = getattr(self, f"{name}_rtt")
         delay = (USUAL[name][1] if rtt is None else rtt) // 2
-        return EmulatedPath(
-            name,
-            down=Direction(rate, delay, jitter, loss, queue_ms=queue, mtu=mtu),
-            up=Direction(rate, delay, jitter, queue_ms=queue, mtu=mtu),
-        )
+        jitter, loss = (self.wifi_jitter, self.wifi_loss) if name == WIFI else (0, None)
+        up = Direction(self.rate(name), delay, jitter)
+        return EmulatedPath(name, down=replace(up, loss=loss), up=up)
 
     @property
     def buffer_needed(self) -> float | None:
@@ -139,8 +125,6 @@ class Settings:
 
 USUAL = {ETHERNET: (100_000_000, 2_000), WIFI: (20_000_000, 16_000)}
 """Rate in bits per second and RTT in microseconds of each emulated link."""
-EMULATED = ("queue", *(f"{path}_{what}" for path in (ETHERNET, WIFI) for what in ("jitter", "loss", "mtu")))
-"""Settings that only emulated links have."""
 
 
 def ready(chosen: Settings) -> None:

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Read the counters of this process's network namespace; see proc(5), nstat(8), ss(8)."""
+"""Read the counters of this process's network namespace; see proc(5), nstat(8)."""
 
 from __future__ import annotations
 
-import re
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 NET = Path("/proc/thread-self/net")
-_SKMEM = re.compile(r"skmem:\(r(\d+)")
 
 
 def devices(text: str) -> dict[str, tuple[int, int, int]]:
@@ -54,9 +51,3 @@ def read_devices() -> dict[str, tuple[int, int, int]]:
 
 def read_protocols() -> dict[str, int]:
     return protocols((NET / "snmp").read_text(), (NET / "netstat").read_text())
-
-
-def mptcp_receive_memory() -> int:
-    """Return the bytes that MPTCP sockets hold for their readers, most of them out of order (``r`` of ss -m)."""
-    listing = subprocess.run(["ss", "-HMnm"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-    return sum(map(int, _SKMEM.findall(listing.stdout.decode(errors="replace"))))

@@ -2,9 +2,9 @@
 """One observed download on the client: ``agent.transfer SPECIFICATION RESULT``.
 
 SPECIFICATION is a JSON object: ``argv``, a program that writes its download to its standard output; ``devices``, whose
-received bytes are sampled; ``interval`` in seconds; ``memory``, whether the memory of MPTCP sockets is sampled, too;
-``timeout`` in seconds. The program writes a JSON object with fields of ``transfer.Observation`` to the file RESULT.
-Samples and download use the same clock of this host, and nothing is sent to the driver during the download.
+received bytes are sampled; ``interval`` and ``timeout`` in seconds. The program writes a JSON object with fields of
+``transfer.Observation`` to the file RESULT. Samples and download use the same clock of this host, and nothing is sent
+to the driver during the download.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ def download(argv: list[str], timeout: float) -> dict[str, Any]:
 def observe(specification: dict[str, Any]) -> dict[str, Any]:
     """Return all observations of one download. Times are seconds since its start."""
     samples: list[tuple[float, list[int]]] = []
-    memory: list[tuple[float, int]] = []
     before = counters.read_protocols()
     joined: float | None = None
 
@@ -75,8 +74,6 @@ def observe(specification: dict[str, Any]) -> dict[str, Any]:
         # Read the longer of the two files only until the first join.
         if joined is None and counters.read_protocols().get(JOINED, 0) > before.get(JOINED, 0):
             joined = now
-        if specification["memory"]:
-            memory.append((time.monotonic(), counters.mptcp_receive_memory()))
 
     paced = Paced(take, specification["interval"])
     paced.start()
@@ -89,7 +86,6 @@ def observe(specification: dict[str, Any]) -> dict[str, Any]:
         **result,
         "samples": [(time - start, octets) for time, octets in samples],
         "joined": None if joined is None else joined - start,
-        "memory": [(time - start, octets) for time, octets in memory],
         "counters": counters.added_to(before, counters.read_protocols()),
         "sampling_error": None if paced.error is None else repr(paced.error),
     }

@@ -59,8 +59,6 @@ class Observation:
     """End of the program's standard error."""
     samples: tuple[Sample, ...]
     """Bytes that the client received over each path."""
-    memory: Sequence[tuple[float, int]]
-    """Bytes in the receive memory of MPTCP sockets, each sampled right after one of :attr:`samples`."""
     joined: float | None
     """Time at which the client first had a second subflow. The proxy may have refused it later."""
     counters: Mapping[str, int]
@@ -87,7 +85,6 @@ def observe(
     *,
     timeout: float,
     interval: float = 0.1,
-    memory: bool = False,
     watch: Callable[[float], None] = lambda elapsed: None,
 ) -> Observation:
     """Run *argv* on the client, which writes its download to its output. Return the observation.
@@ -100,7 +97,6 @@ def observe(
         "argv": list(argv),
         "devices": [path.device for path in lab.paths],
         "interval": interval,
-        "memory": memory,
         "timeout": timeout,
     }
     target = client.directory / f"transfer-{next(_numbers)}.json"

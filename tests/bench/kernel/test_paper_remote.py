@@ -34,12 +34,15 @@ def test_experiment_of_the_paper_is_one_command_on_real_hosts(hosts: SshHosts, t
     assert all("attempts repeated" in line for line in done.stderr.splitlines()), done.stdout + done.stderr
     result = load(tmp_path / "fig6" / FILE)
     assert result.complete
-    assert len({run["cell"] for run in result.data["runs"]}) == 4
+    shares = {run["cell"]: run["share_ethernet"] for run in result.data["runs"]}
+    assert len(shares) == 4
+    assert shares["(b) throttled, repeated transfer"] < shares["not throttled"]
+    assert {path.name for path in (tmp_path / "fig6").iterdir()} == {FILE, "figure.png", "figure.svg"}
     assert result.provenance.kernel == f"client {release()}, proxy {release()}, origin {release()}"
     assert result.parameters["inventory"] == str(hosts.inventory())
     refused = hosts.core.run([*argv, "--set", "wifi.loss=1%"], check=False, timeout=300)
     assert refused.returncode == 1
-    assert "real hosts have the links they have" in refused.stderr
+    assert "real hosts have their own links" in refused.stderr
     for part in PARTS:
         wait_until(lambda part=part: not hosts.processes(part), f"the programs on {part} have ended")  # type: ignore[misc]
         assert hosts.directories(part) == []

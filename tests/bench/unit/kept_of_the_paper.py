@@ -7,7 +7,6 @@ contain. So today's claims judge the rebuilt runs like the measured runs, except
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from math import sqrt
 from typing import Any
@@ -21,32 +20,26 @@ from mptcp_bench.paper.measurements import COLUMNS, Download
 from mptcp_bench.result_file import ExperimentResult, Table, Verdict
 from mptcp_bench.statistics import CONFIDENCE
 
-CELL = re.compile(r"(?P<mean>[-\d.]+)(?: ± (?P<half>[\d.]+))?")
 NAMES = {column.heading: (name, column.scale) for name, column in COLUMNS.items()}
 
 
 def samples(cell: str, n: int) -> list[float]:
     """Return *n* values that have the mean and the interval in *cell* of a table."""
-    found = CELL.fullmatch(cell)
-    assert found, cell
-    mean, pairs = float(found["mean"]), n // 2
-    if found["half"] is None:
-        return [mean] * n
-    spread = float(found["half"]) * sqrt(n) / float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
-    away = spread * sqrt((n - 1) / (2 * pairs))
-    return [mean - away, mean + away] * pairs + [mean] * (n % 2)
+    mean, half = (float(number) for number in (*cell.split(" ± "), "0")[:2])
+    away = half * sqrt(n) / float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * sqrt((n - 1) / (2 * (n // 2)))
+    return [mean - away, mean + away] * (n // 2) + [mean] * (n % 2)
 
 
 def _downloads(table: Table, cells: Iterable[Any]) -> list[Run[Any, Any]]:
     trials = {str(cell): cell for cell in cells}
     runs = []
-    # The statistics have a column for each trial, the sweep has a row.
+    # The statistics have a column for each trial; an earlier table, the sweep, had a row. A kept result may have trials
+    # and quantities that are no longer measured.
     by_trial = [table.head, *table.rows] if table.key == "sweep" else zip(table.head, *table.rows, strict=True)
     (_, *headings), *rows = by_trial
-    for title, *texts in rows:
+    for title, *texts in (row for row in rows if row[0] in trials):
         quantities = dict(zip(headings, texts, strict=True))
         n = int(quantities["runs"])
-        # A kept result may have quantities that are no longer measured.
         columns = {NAMES[name]: samples(cell, n) for name, cell in quantities.items() if name in NAMES and cell}
         for number in range(n):
             values: dict[str, Any] = {name: sample[number] / scale for (name, scale), sample in columns.items()}

@@ -12,49 +12,49 @@ from mutants import Judge, rehearsed
 from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.relay import SCENARIO
-from mptcp_bench.experiments.relay_judging import CARRIED, CLIENTS, DIRECT, HELD, OTHERS, OURS, OWN, Carried, Cell
+from mptcp_bench.experiments.relay_judging import CLIENTS, DIRECT, IDLE, OTHERS, OURS, OWN, TRANSFERS, Cell, Outcome
 
 PEER = "haproxy"
 # Our rebuilt proxy and the one with the host's congestion control cost least. They are not peers to compare with.
 OPTIONS = {"processors": "shared", "links": "fast", "proxies": ",".join((*OWN, *OTHERS)), "runs": "3"}
 COST = {**dict.fromkeys(OWN, 0.5), OURS: 0.95, PEER: 1.0, "squid": 2.0, "nginx": 1.5}
 RATE = {"get": 0.85, "connect": 0.97, "requests": 0.9}
-APART = (0.3, 0.95, 1.6)
+SPREAD = (0.3, 0.95, 1.6)
 """Factors for the cost in each round: below 1 on average, but with too much spread for a verdict."""
-Change = Callable[[Turn[Cell], str, Carried], Carried | None]
+Change = Callable[[Turn[Cell], str, Outcome], Outcome | None]
 
 
-def carried(cell: Cell, task: str) -> Carried:
+def outcome(cell: Cell, task: str) -> Outcome:
     """Return a measurement of our proxy or another proxy that meets every aim."""
     if cell.proxy == DIRECT:
-        return Carried(None, 1.0)
-    if task in HELD:
-        return Carried(50.0)
+        return Outcome(None, 1.0)
+    if task in IDLE:
+        return Outcome(50.0)
     # HAProxy has no tunnels, so that Squid is the best peer for them.
     cost = COST[PEER] if (cell.proxy, task) == ("squid", "connect") else COST[cell.proxy]
-    return Carried(cost * (1.1 if CLIENTS[cell.client] else 1.0), RATE[task])
+    return Outcome(cost * (1.1 if CLIENTS[cell.client] else 1.0), RATE[task])
 
 
 def judged(change: Change = lambda turn, task, sound: sound) -> Callable[[], Sequence[Aim]]:
-    def measure(turn: Turn[Cell]) -> dict[str, Carried] | None:
-        tasks = {task: change(turn, task, carried(turn.cell, task)) for task in turn.cell.tasks}
+    def measure(turn: Turn[Cell]) -> dict[str, Outcome] | None:
+        tasks = {task: change(turn, task, outcome(turn.cell, task)) for task in turn.cell.tasks}
         return {task: measured for task, measured in tasks.items() if measured is not None} or None
 
     return lambda: SCENARIO.aims(rehearsed(SCENARIO, OPTIONS, measure))
 
 
 def of_ours(
-    client: str, task: str, *, cost: float = 1, rate: float = 1, apart: float = 0
+    client: str, task: str, *, cost: float = 1, rate: float = 1, spread: float = 0
 ) -> Callable[[], Sequence[Aim]]:
     """Judge a result in which one kind of our clients has a multiple of *cost* and *rate* in a task.
 
-    The multiples of the rounds also differ by the factors in ``APART``, to the power *apart*.
+    The multiples of the rounds also differ by the factors in ``SPREAD``, to the power *spread*.
     """
 
-    def change(turn: Turn[Cell], each: str, sound: Carried) -> Carried:
+    def change(turn: Turn[Cell], each: str, sound: Outcome) -> Outcome:
         if (turn.cell.proxy, turn.cell.client, each) != (OURS, client, task):
             return sound
-        factor = APART[turn.number - 1] ** apart
+        factor = SPREAD[turn.number - 1] ** spread
         return replace(sound, cost=(sound.cost or 0) * cost * factor, rate=(sound.rate or 0) * rate * factor)
 
     return judged(change)
@@ -75,23 +75,23 @@ RELAY = Judge(
         "nginx costs least": judged(
             lambda turn, task, sound: replace(sound, cost=0.9) if turn.cell.proxy == "nginx" else sound
         ),
-        "dead proxy: no byte comes": of_ours("tcp", "get", cost=inf, rate=0),
-        **{f"{task} costs more than with the best peer": of_ours("tcp", task, cost=1.1) for task in CARRIED},
-        "its download is slow": of_ours("tcp", "get", rate=0.9),
-        "its tunnel is slow": of_ours("tcp", "connect", rate=0.95),
-        "may cost more than TCP: rounds lie far apart": of_ours("mptcp1", "get", apart=1),
-        "may cost more than the best peer: rounds lie far apart": of_ours("tcp", "requests", apart=1),
-        "may be slow: rounds lie far apart": of_ours("tcp", "connect", apart=0.1),
+        "no byte arrives through our proxy": of_ours("tcp", "get", cost=inf, rate=0),
+        **{f"{task} costs more than with the best peer": of_ours("tcp", task, cost=1.1) for task in TRANSFERS},
+        "our download is slow": of_ours("tcp", "get", rate=0.9),
+        "our tunnel is slow": of_ours("tcp", "connect", rate=0.95),
+        "may cost more than TCP: the rounds differ much": of_ours("mptcp1", "get", spread=1),
+        "may cost more than the best peer: the rounds differ much": of_ours("tcp", "requests", spread=1),
+        "may be slow: the rounds differ much": of_ours("tcp", "connect", spread=0.1),
         **{
             f"{client} costs more than TCP: {task}": of_ours(client, task, cost=1.1)
             for client in ("mptcp1", "mptcp2")
-            for task in CARRIED
+            for task in TRANSFERS
         },
-        **{f"processor time is not seen: {task}": of_ours("tcp", task, cost=nan) for task in CARRIED},
+        **{f"processor time is not measured: {task}": of_ours("tcp", task, cost=nan) for task in TRANSFERS},
         **{
             f"idle connections are large: {task}, {client}": of_ours(client, task, cost=2.1)
             for client in CLIENTS
-            for task in HELD
+            for task in IDLE
         },
     },
 )

@@ -14,14 +14,7 @@ from mptcp_bench.experiments.aims import Aim
 from mptcp_bench.experiments.columns import Turn
 from mptcp_bench.experiments.tunnel import DOWNLOADS, SCENARIO, VPNS, Cell
 from mptcp_bench.experiments.tunnel_cost import Cost
-from mptcp_bench.experiments.tunnel_parts import (
-    ONE_PATH_BUSY,
-    ONE_PATH_IDLE,
-    OURS_BUSY,
-    AfterChange,
-    Call,
-    Silence,
-)
+from mptcp_bench.experiments.tunnel_parts import CALLS, AfterChange, Call, Silence
 from mptcp_bench.experiments.vpn_cells import WAYS, Point, wrong
 
 LOSSY_SHARE = 0.6
@@ -56,7 +49,7 @@ def judged(
         return point if wrong(vpn, point) is None else None
 
     def called(turn: Turn[Cell]) -> Call:
-        p99, loss = {ONE_PATH_IDLE: (0.011, 0.0), ONE_PATH_BUSY: (0.061, 0.01), OURS_BUSY: call}[turn.variant]
+        p99, loss = dict(zip(CALLS, ((0.011, 0.0), (0.061, 0.01), call), strict=True))[turn.variant]
         return Call(p99, p99, loss)
 
     measured: dict[str, Callable[[Turn[Cell]], Any]] = {
@@ -80,20 +73,20 @@ TUNNEL = Judge(
         "50/50 over unequal paths": judged(ours=lambda rates: 2 * min(rates)),
         "a lossy path stalls the other": judged(ours=lambda rates: max(rates) / 2),
         "only BBR gets little over lossy paths": judged(ours=lambda rates: 0.8 * sum(rates)),
-        "no byte came": judged(ours=lambda rates: 0.0),
-        "a silent path is never left": judged(silence=Silence(inf, inf, 0.1, 3.0)),
-        "it is left late": judged(silence=replace(SILENCE, relay=0.6, proxy=0.6)),
-        "only the relay leaves it": judged(silence=replace(SILENCE, proxy=inf)),
-        "only the proxy leaves it": judged(silence=replace(SILENCE, relay=inf)),
+        "no byte arrived": judged(ours=lambda rates: 0.0),
+        "both ends keep using a silent path": judged(silence=Silence(inf, inf, 0.1, 3.0)),
+        "both ends stop using it late": judged(silence=replace(SILENCE, relay=0.6, proxy=0.6)),
+        "only the relay stops using it": judged(silence=replace(SILENCE, proxy=inf)),
+        "only the proxy stops using it": judged(silence=replace(SILENCE, relay=inf)),
         "it is used again late": judged(silence=replace(SILENCE, back=1.5)),
         "it is never used again": judged(silence=replace(SILENCE, back=inf)),
         "the stream loses a second": judged(silence=replace(SILENCE, lost=1.0)),
         "a change is not followed": judged(change=5.0),
         "a call waits in a queue": judged(call=(0.061, 0.0)),
         "a call loses more than over one path": judged(call=(0.025, 0.02)),
-        "the split of 50/50 is another one": judged(split=0.7),
-        "packets are dear in the kernel": judged(cost=replace(COST, splitter=250, joiner=100)),
-        "packets are dear in the resequencer": judged(cost=replace(COST, resequencer=28.6)),
+        "fixed shares are not kept": judged(split=0.7),
+        "packets are expensive in the kernel": judged(cost=replace(COST, splitter=250, joiner=100)),
+        "packets are expensive in the resequencer": judged(cost=replace(COST, resequencer=28.6)),
         "little is carried": judged(cost=replace(COST, carried=300 * MBIT)),
         "a run is missing": judged(runs=2),
         "nothing measured": judged(runs=0),

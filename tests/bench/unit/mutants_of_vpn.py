@@ -24,8 +24,8 @@ MUTANTS: dict[str, Change] = {
     "emulator off": lambda vpn: {"load": 5.0},
     "second path unused": lambda vpn: {"second": 0.0},
     "fallback to TCP": lambda vpn: {"joined": 0, "fallbacks": 1} if WAYS[vpn.way].joined else {},
-    "what should use one path uses both": lambda vpn: {} if WAYS[vpn.way].both else {"second": 0.5},
-    "the split is another one": lambda vpn: {"second": 0.9} if WAYS[vpn.way].share is not None else {},
+    "a VPN over one path uses both": lambda vpn: {} if WAYS[vpn.way].both else {"second": 0.5},
+    "the fixed shares are not kept": lambda vpn: {"second": 0.9} if WAYS[vpn.way].share is not None else {},
     "TCP is Multipath TCP": lambda vpn: {} if WAYS[vpn.way].joined else {"joined": 1},
 }
 
@@ -37,14 +37,14 @@ def point(vpn: Vpn, rate: float) -> Start:
     return Start(rate * 1e6, share, load=0.95, joined=way.joined, fallbacks=0, acknowledged=round(rate * 1e5))
 
 
-def of_figure(number: int, rate: Rate, worlds: Mapping[str, Rate] | None = None) -> Judge:
-    """Return the judge of a figure. *worlds*: for each mutant's name, rates with which a claim fails."""
+def of_figure(number: int) -> Judge:
     scenario: Scenario[Any, Condition, Any, Any] = EXPERIMENTS[f"vpn-fig{number}"].load()
-    chosen = scenario.chosen({})
-    vpns = {VPNS[each] for cell in scenario.cells(chosen) for each in scenario.variants(chosen, cell)}
+    vpns = {VPNS[turn.variant] for turn in scenario.plan(scenario.chosen({}))}
 
     def judged(
-        change: Change = lambda vpn: {}, rate: Rate = rate, keep: Callable[[Vpn, int], bool] = lambda vpn, number: True
+        change: Change = lambda vpn: {},
+        rate: Rate = RATES[number],
+        keep: Callable[[Vpn, int], bool] = lambda vpn, number: True,
     ) -> Sequence[Aim]:
         def measure(turn: Turn[Condition]) -> dict[str, Start] | None:
             vpn = VPNS[turn.variant]
@@ -55,53 +55,50 @@ def of_figure(number: int, rate: Rate, worlds: Mapping[str, Rate] | None = None)
         return scenario.aims(rehearsed(scenario, {}, measure))
 
     mutants = {name: partial(judged, change) for name, change in MUTANTS.items() if any(map(change, vpns))}
-    mutants |= {name: partial(judged, rate=other) for name, other in (worlds or {}).items()}
+    mutants |= {name: partial(judged, rate=other) for name, other in WORLDS.get(number, {}).items()}
     mutants["nothing measured"] = partial(judged, keep=lambda vpn, number: False)
     mutants["a round of one way is missing"] = partial(
         judged, keep=lambda vpn, number: (vpn.way, number) != ("tunnel", 2)
     )
-    # Each rate is inverted, so that larger ones become smaller.
-    mutants["all is the other way round"] = partial(judged, rate=lambda vpn, at: 100 / rate(vpn, at))
+    mutants["each rate is inverted"] = partial(judged, rate=lambda vpn, at: 100 / RATES[number](vpn, at))
     return Judge(judged, mutants)
 
 
-def rates(**by_way: float) -> Rate:
-    return lambda vpn, at: by_way[{"50/50": "half"}.get(vpn.way, vpn.way)]
-
-
-def figure3(vpn: Vpn, at: Condition) -> float:
-    return rates(tcp=7, ports=7.5, mptcp=12, tunnel=15)(vpn, at) * (1.3 if vpn.outer == "cubic" else 1)
+def rate_of(vpn: Vpn, **by_way: float) -> float:
+    """Return the rate of the VPN's way; *half* is the way 50/50."""
+    return by_way[{"50/50": "half"}.get(vpn.way, vpn.way)]
 
 
 def figure4(vpn: Vpn, at: Condition, growth: float = -1 / 25) -> float:
     """Return the rate. *growth*: change of the gain from using both paths, in Mbit/s per ms of RTT."""
     tcp = 8 - at.first / 20
-    every = rates(tcp=tcp, ports=1.1 * tcp, mptcp=tcp + 6 + growth * at.first, tunnel=9)
-    return every(vpn, at) * (1.1 if at.loss.startswith("ge") else 1)
-
-
-def figure5(vpn: Vpn, at: Condition) -> float:
-    return 12.0 if at.first == at.second else 9.0
-
-
-def figure7(vpn: Vpn, at: Condition) -> float:
-    return rates(udp=9, mptcp=15 - at.first / 20, half=16, tunnel=17)(vpn, at)
-
-
-figure8 = rates(mptcp=1.5, half=2.5, tunnel=2.6)
-
-
-def figure9(vpn: Vpn, at: Condition) -> float:
-    return rates(udp=5, mptcp=9, half=9 * (1.2 if at.loss == "0" else 1.1), tunnel=12)(vpn, at)
+    rate = rate_of(vpn, tcp=tcp, ports=1.1 * tcp, mptcp=tcp + 6 + growth * at.first, tunnel=9)
+    return rate * (1.1 if at.loss.startswith("ge") else 1)
 
 
 def figure10(vpn: Vpn, at: Condition) -> float:
     disadvantage = at.second / 250 + (0.1 if at.loss == "ge1" else 0)
-    return rates(mptcp=10, half=10 * (1 - disadvantage), tunnel=12)(vpn, at)
+    return rate_of(vpn, mptcp=10, half=10 * (1 - disadvantage), tunnel=12)
 
 
-def figure11(vpn: Vpn, at: Condition) -> float:
-    return {"mptcp": 10.0, "50/50": 9.0, "75/25": 10.5, "tunnel": 14.0}.get(vpn.way, 11.0)
+RATES: dict[int, Rate] = {
+    3: lambda vpn, at: rate_of(vpn, tcp=7, ports=7.5, mptcp=12, tunnel=15) * (1.3 if vpn.outer == "cubic" else 1),
+    4: figure4,
+    5: lambda vpn, at: 12.0 if at.first == at.second else 9.0,
+    6: lambda vpn, at: rate_of(vpn, tcp=7, udp=8, tunnel=14),
+    7: lambda vpn, at: rate_of(vpn, udp=9, mptcp=15 - at.first / 20, half=16, tunnel=17),
+    8: lambda vpn, at: rate_of(vpn, mptcp=1.5, half=2.5, tunnel=2.6),
+    9: lambda vpn, at: rate_of(vpn, udp=5, mptcp=9, half=9 * (1.2 if at.loss == "0" else 1.1), tunnel=12),
+    10: figure10,
+    11: lambda vpn, at: {"mptcp": 10.0, "50/50": 9.0, "75/25": 10.5, "tunnel": 14.0}.get(vpn.way, 11.0),
+}
+"""Rates with which all claims about a figure hold."""
+WORLDS: dict[int, dict[str, Rate]] = {
+    4: {"the gain grows with the RTT": partial(figure4, growth=1 / 25)},
+    5: {"the rate falls with the asymmetry": lambda vpn, at: RATES[5](vpn, at) - at.second / 50},
+    8: {"Multipath TCP starts as fast": lambda vpn, at: rate_of(vpn, mptcp=2.5, half=2.5, tunnel=2.6)},
+}
+"""Rates with which a claim about a figure fails."""
 
 
 def lost(factor: float = 1.0, short: float = 0.97, rounds: int = 10) -> Sequence[Aim]:
@@ -116,15 +113,7 @@ def lost(factor: float = 1.0, short: float = 0.97, rounds: int = 10) -> Sequence
 
 
 VPN = {
-    "vpn-fig3": of_figure(3, figure3),
-    "vpn-fig4": of_figure(4, figure4, {"the gain grows": partial(figure4, growth=1 / 25)}),
-    "vpn-fig5": of_figure(5, figure5, {"worse with the asymmetry": lambda vpn, at: figure5(vpn, at) - at.second / 50}),
-    "vpn-fig6": of_figure(6, rates(tcp=7, udp=8, tunnel=14)),
-    "vpn-fig7": of_figure(7, figure7),
-    "vpn-fig8": of_figure(8, figure8, {"Multipath TCP starts as fast": rates(mptcp=2.5, half=2.5, tunnel=2.6)}),
-    "vpn-fig9": of_figure(9, figure9),
-    "vpn-fig10": of_figure(10, figure10),
-    "vpn-fig11": of_figure(11, figure11),
+    **{f"vpn-fig{number}": of_figure(number) for number in RATES},
     "vpn-table1": Judge(
         lost,
         {

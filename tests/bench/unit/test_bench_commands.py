@@ -41,7 +41,7 @@ def test_commit_tells_whether_the_working_copy_is_unchanged(tmp_path: Path) -> N
     assert _commit(tmp_path) == head
     (tmp_path / "file").write_text("b")
     assert _commit(tmp_path) == f"{head}-dirty"
-    # git rev-parse does not read the index. git status reads it, and fails.
+    # Of both git commands, only git status reads the index, and fails.
     (tmp_path / ".git" / "index").write_bytes(b"not an index")
     assert _commit(tmp_path) == f"{head}-unknown"
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import random
 import statistics as standard
 
 import pytest
@@ -15,12 +14,9 @@ from scipy import stats
 from mptcp_bench.statistics import (
     compare,
     exact_median_interval,
-    histogram_percentiles,
     mean_bounds,
     mean_interval,
     median,
-    median_interval,
-    no_less_than,
     percentile,
     percentiles,
 )
@@ -31,7 +27,7 @@ SAMPLES = st.lists(st.floats(-1e3, 1e3).map(lambda value: round(value, 3)), min_
 def test_interval_of_the_mean_is_students() -> None:
     # t(0.975, 4) = 2.776 (from the tables of any textbook); the standard deviation is 1.5811.
     found = mean_interval([1, 2, 3, 4, 5])
-    assert (found.n, found.mean) == (5, 3)
+    assert found.mean == 3
     assert found.half == pytest.approx(2.7764 * 1.5811 / 5**0.5, rel=1e-4)
     assert mean_interval([7.0, 7.0, 7.0]).half == 0
     assert mean_interval([4.0]).half is None
@@ -50,17 +46,13 @@ def test_percentiles_increase_from_minimum_to_maximum(values: list[float]) -> No
     assert found[2] == median(values) == pytest.approx(standard.median(values), rel=1e-9, abs=1e-6)
 
 
-def test_percentile_is_interpolated_and_may_be_infinite() -> None:
-    assert percentile([0.0, 10.0], 95) == 9.5
+def test_percentile_may_be_infinite() -> None:
     assert median([1.0, math.inf, math.inf]) == math.inf
     assert median([1.0, 2.0, math.inf]) == 2.0
     assert percentile([], 99, default=math.inf) == math.inf
 
 
-def test_intervals_of_the_median() -> None:
-    values = [0.9, 0.95, 1.0, 1.05, 1.1]
-    low, high = median_interval(values, random.Random(1))
-    assert 0.9 <= low <= 1.0 <= high <= 1.1
+def test_interval_of_the_median() -> None:
     # Ranks from Conover's table.
     ranks = {0: None, 5: None, 6: (1, 6), 8: (1, 8), 9: (2, 8), 12: (3, 10), 20: (6, 15)}
     assert {n: exact_median_interval(range(n, 0, -1)) for n in ranks} == ranks
@@ -76,30 +68,6 @@ def test_comparison_is_welchs(sample: list[float], reference: list[float], facto
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("sample", "reference", "holds"),
-    [
-        ([97.0, 97.1, 96.9], [100.0, 100.1, 99.9], True),
-        ([90.0, 90.1, 89.9], [100.0, 100.1, 99.9], False),
-        # Noise confirms nothing, whichever mean is larger.
-        ([60.0, 140.0, 100.0], [100.0, 101.0, 99.0], None),
-        ([150.0, 90.0], [100.0, 101.0, 99.0], None),
-        # A single run has no spread to judge by.
-        ([200.0], [100.0, 101.0], None),
-        ([200.0, 201.0], [100.0], None),
-        ([100.0, 100.0], [100.0, 100.0], True),
-        ([90.0, 90.0], [100.0, 100.0], False),
-    ],
-)
-def test_no_less_than_holds_when_the_lower_bound_decides_it(
-    sample: list[float], reference: list[float], holds: bool | None
-) -> None:
-    assert no_less_than(sample, reference, 0.05).holds is holds
-
-
-@given(st.lists(st.integers(0, 9), min_size=1), st.floats(0, 100))
-def test_percentile_of_a_histogram_is_the_nearest_rank(values: list[int], percent: float) -> None:
-    counts = [values.count(number) for number in range(10)]
-    rank = next(rank for rank in range(1, len(values) + 1) if rank >= len(values) * percent / 100)
-    assert histogram_percentiles(counts, (percent,), float) == (sorted(values)[rank - 1],)
-    assert histogram_percentiles([0] * 10, (percent,), float) == (math.inf,)
+def test_a_single_run_has_no_bounds_and_equal_values_have_no_spread() -> None:
+    assert compare([200.0], [100.0, 101.0]).low is compare([200.0, 201.0], [100.0]).high is None
+    assert (compare([9.0, 9.0], [7.0, 7.0]).low, compare([9.0, 9.0], 7.0).high) == (2, 2)

@@ -1,56 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the experiment ``tunnel``: how it reads polls, calls and BPF's run times, its cells, and changing rates."""
+"""Tests for the experiment ``tunnel``: reactions computed from polls, and the delays of a call."""
 
 from __future__ import annotations
 
 from math import inf
 
-import pytest
-
-from mptcp_bench.experiments.tunnel import SCENARIO
-from mptcp_bench.experiments.tunnel_cost import RunTime, nanoseconds_per_run
-from mptcp_bench.experiments.tunnel_parts import (
-    CHANGES,
-    END_STEP,
-    MAX_RATE,
-    MIN_RATE,
-    Poll,
-    Silence,
-    call_of,
-    silence,
-    trace,
-)
-from mptcp_lab.testbed import TestbedError
+from mptcp_bench.experiments.tunnel_parts import Poll, Silence, reactions, to_call
 
 
 def test_reactions_to_a_silent_path_are_those_of_the_first_polls_and_its_return_is_final() -> None:
     polls = [Poll(0.0, True, True), Poll(1.0, False, True), Poll(2.0, True, False), Poll(3.0, True, True)]
-    assert silence(polls, 0.5, 1.5, 0.3) == Silence(relay=0.5, proxy=1.5, back=1.5, lost=0.3)
+    assert reactions(polls, 0.5, 1.5, 0.3) == Silence(relay=0.5, proxy=1.5, back=1.5, lost=0.3)
     polls += [Poll(4.0, True, False), Poll(5.0, True, True)]
-    assert silence(polls, 0.5, 1.5, 0).back == 3.5
-    assert silence([*polls, Poll(6.0, None, True)], 0.5, 1.5, 0).back == inf, "one end does not answer"
-    assert silence(polls[:1], 0.0, 1.5, 0) == Silence(inf, inf, inf, 0)
-
-
-def test_each_change_has_a_rate_within_its_bounds_in_each_step() -> None:
-    for rates in map(trace, CHANGES):
-        assert len(rates) == END_STEP
-        assert all(MIN_RATE <= rate <= MAX_RATE for rate in rates)
+    assert reactions(polls, 0.5, 1.5, 0).back == 3.5
+    assert reactions([*polls, Poll(6.0, None, True)], 0.5, 1.5, 0).back == inf, "one end does not answer"
+    assert reactions(polls[:1], 0.0, 1.5, 0) == Silence(inf, inf, inf, 0)
 
 
 def test_a_packet_of_a_call_that_came_twice_counts_once_and_by_its_first_arrival() -> None:
-    call = call_of([(number, 0, 20_000_000) for number in range(150)] + [(7, 0, 90_000_000)])
+    call = to_call([(number, 0, 20_000_000) for number in range(150)] + [(7, 0, 90_000_000)])
     assert (call.median, call.p99, call.loss) == (0.02, 0.02, 0.5)
-
-
-def test_cost_is_that_of_the_program_that_ran_most() -> None:
-    before = {1: RunTime(100, 10), 2: RunTime(50, 1)}
-    after = {1: RunTime(300, 20), 2: RunTime(5050, 101), 3: RunTime(0, 0)}
-    assert nanoseconds_per_run(before, after) == 50
-    with pytest.raises(TestbedError, match="no BPF program"):
-        nanoseconds_per_run(after, after)
-
-
-def test_a_split_of_50_50_is_measured_over_paths_without_loss() -> None:
-    turns = SCENARIO.plan(SCENARIO.chosen({}))
-    assert {turn.cell.part for turn in turns if turn.variant == "weights"} == {"goodput", "rates"}

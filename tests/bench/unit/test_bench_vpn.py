@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests for the experiments vpn-…: claims, traces, bursts and pictures."""
+"""Tests for the experiments vpn-…: traces, bursts and pictures."""
 
 from __future__ import annotations
 
@@ -29,31 +29,30 @@ def test_bursts_are_runs_without_a_gap(lost: set[int]) -> None:
     assert len(lengths) == sum(number - 1 not in lost for number in lost)
 
 
-CLIENT, SERVER = b"\x0a\x5e\x00\x02", b"\x0a\x4d\x09\x02"
 FIRST = (1 << 32) - 1000
 """The server's first sequence number. The numbers wrap around within the download."""
 
 
-def packet(at: float, *, up: bool, flags: int = ACK, number: int = 0, length: int = 0, port: int = 40000) -> Packet:
+def packet(at: float, number: int, *, up: bool = False, flags: int = ACK, length: int = 0, port: int = 40000) -> Packet:
     """Return a packet *at* seconds.
 
     *number*: sequence number of data to the client, or the number that a packet from the client acknowledges.
     """
-    ends = (CLIENT, port, SERVER, 80) if up else (SERVER, 80, CLIENT, port)
-    number %= 1 << 32
+    client, server = (b"\x0a\x5e\x00\x02", port), (b"\x0a\x4d\x09\x02", 80)
+    ends, number = (*client, *server) if up else (*server, *client), number % (1 << 32)
     return Packet(round(at * 1e9), *ends, flags, 0 if up else number, number if up else 0, (), length, b"")
 
 
-def test_a_trace_has_what_was_sent_and_acknowledged_by_each_moment() -> None:
+def test_trace_has_the_bytes_sent_and_acknowledged_by_each_moment() -> None:
     packets = [
-        packet(1.0, up=True, flags=SYN),
-        packet(1.0001, up=False, flags=SYN | ACK, number=FIRST),
-        packet(1.015, up=False, number=FIRST + 1, length=1360),
-        packet(1.0151, up=False, number=FIRST + 1361, length=1360),
-        packet(1.045, up=True, number=FIRST + 1361),
-        packet(1.2, up=False, number=FIRST + 1, length=1360),
+        packet(1.0, 0, up=True, flags=SYN),
+        packet(1.0001, FIRST, flags=SYN | ACK),
+        packet(1.015, FIRST + 1, length=1360),
+        packet(1.0151, FIRST + 1361, length=1360),
+        packet(1.045, FIRST + 1361, up=True),
+        packet(1.2, FIRST + 1, length=1360),
     ]
-    other = [packet(0.5, up=False, flags=SYN | ACK, port=40001), packet(0.6, up=False, length=100, port=40001)]
+    other = [packet(0.5, 0, flags=SYN | ACK, port=40001), packet(0.6, 0, length=100, port=40001)]
     sent, acknowledged = start_of([*other, *reversed(packets)])
     assert (sent[1], sent[2], sent[-1]) == (0, 2720, 2720)
     assert (acknowledged[4], acknowledged[5], acknowledged[-1]) == (0, 1360, 1360)
@@ -63,7 +62,7 @@ def test_a_trace_has_what_was_sent_and_acknowledged_by_each_moment() -> None:
 
 
 @pytest.mark.parametrize(("name", "rows"), [("vpn-fig7", [8, 30]), ("vpn-fig8", [2, 4])])
-def test_a_figure_is_drawn_and_one_round_judges_nothing(name: str, rows: list[int], tmp_path: Path) -> None:
+def test_figure_is_drawn_and_one_round_judges_nothing(name: str, rows: list[int], tmp_path: Path) -> None:
     scenario = EXPERIMENTS[name].load()
 
     def measure(turn: Turn[Condition]) -> dict[str, Start]:

@@ -27,20 +27,17 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.tags: list[str] = []
-        self.references: list[str] = []
-        self.ids: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
         self.words: list[str] = []
-        assert text.lower().startswith("<!doctype html>")
         self.feed(text)
         self.close()
         assert self.open == []
+        self.text = " ".join(" ".join(self.words).split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.references += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
-        self.ids += [value or "" for name, value in attrs if name == "id"]
+        assert tag not in ("script", "link", "iframe", "object", "base")
         assert not [name for name, _ in attrs if name.startswith("on")]
+        self.attributes += [(name, value or "") for name, value in attrs]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -54,9 +51,8 @@ class Page(HTMLParser):
         else:
             self.words.append(data)
 
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
+    def values(self, *names: str) -> list[str]:
+        return [value for name, value in self.attributes if name in names]
 
 
 def test_page_has_verdicts_tables_pictures_and_provenance(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,10 +64,10 @@ def test_page_has_verdicts_tables_pictures_and_provenance(tmp_path: Path, capsys
     assert printed.out == f"{tmp_path / 'report.html'}\n"
     assert printed.err.startswith("mptcp-bench report: not run yet: fig2, fig4, fig5, fig6, fig7, table1, goodput, ")
     read = Page((tmp_path / "report.html").read_text())
-    assert not {"script", "link", "iframe", "object", "base"} & set(read.tags)
-    assert [id.partition("-")[0] for id in read.ids] == ["fig3", "recovery"]
-    assert {f"#{id}" for id in read.ids} <= set(read.references)
-    [picture] = (each for each in read.references if not each.startswith("#"))
+    assert [id.partition("-")[0] for id in read.values("id")] == ["fig3", "recovery"]
+    references = read.values("src", "href", "srcset", "action")
+    assert {f"#{id}" for id in read.values("id")} <= set(references)
+    [picture] = (each for each in references if not each.startswith("#"))
     assert base64.b64decode(picture.removeprefix("data:image/svg+xml;base64,")) == SVG
     for words in (
         "Figure 3: Multipath TCP",
@@ -83,7 +79,6 @@ def test_page_has_verdicts_tables_pictures_and_provenance(tmp_path: Path, capsys
         "iptables: gap 0.125 s ≤ 0.25 met",
         "Rates path Mbit/s eth0 <100> 5.0",
         "1 × fell back",
-        "The picture drawn.svg cannot be shown: No such file or directory.",
         "6.18.44",
         "runs 3",
         " ".join(EXPERIMENTS["recovery"].explanation.split("\n\n")[0].replace("``", "").split()),
@@ -96,21 +91,20 @@ def test_texts_are_escaped_and_an_interrupted_experiment_is_flagged() -> None:
     aims = tuple(replace(aim, what=hostile, said=hostile, why=hostile) for aim in PAPERS.aims)
     found = replace(PAPERS, complete=False, title=hostile, aims=aims, notes=(hostile,), failures=(hostile,))
     read = Page(page([Chapter(found, hostile), Chapter(replace(found, seed=8), hostile)]))
-    assert "script" not in read.tags
     assert read.text.count(hostile) >= 20
     assert "was interrupted or is still running" in read.text
-    assert len(set(read.ids)) == 2
+    assert len(set(read.values("id"))) == 2
 
 
 def test_no_page_is_written_when_a_file_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 1
     assert "contains no NAME/result.json" in capsys.readouterr().err
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / result_file.FILE).write_text("{")
+    target = tmp_path / "a" / result_file.FILE
+    result_file.write(OURS, target)
+    target.write_text(target.read_text().replace('"title": "kill -9"', '"title": 7'))
     assert main(["report", str(tmp_path)]) == 1
-    for name, line in zip("ab", capsys.readouterr().err.splitlines(), strict=True):
-        assert line.startswith(f"mptcp-bench: {tmp_path}/{name}/result.json: Input data")
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"mptcp-bench: {target}: Expected `str`, got `int`")
     assert not (tmp_path / "report.html").exists()
 
 
