@@ -7,6 +7,7 @@ Each proxy has one worker or thread, no cache, and persistent connections to the
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -76,8 +77,13 @@ class Peer:
 
     def version(self) -> str:
         """Return the first line of the output of ``-v``; empty if the program is not installed."""
-        ended = None if self.lacking() else run([self.program, "-v"], check=False)
-        return "" if ended is None else (ended.stdout or ended.stderr).strip().partition("\n")[0]
+        return _output(self.program, "-v").strip().partition("\n")[0]
+
+
+def _output(program: str, option: str) -> str:
+    """Return the output of *program* with one option; empty if it is not installed."""
+    ended = None if missing(program) else run([program, option], check=False)
+    return "" if ended is None else ended.stdout or ended.stderr
 
 
 # Debian's squid.conf, but without a cache, and with other paths for its files. It logs each request.
@@ -145,7 +151,7 @@ def _start_haproxy(setup: PeerSetup) -> Program:
     return setup.started(mptcp_command(argv) if setup.multipath else argv, "haproxy")
 
 
-# nginx has a fixed origin, and Debian's nginx does not support CONNECT.
+# For plain requests, nginx has a fixed origin. A tunnel goes to the client's target; nginx sees its path as /.
 # proxy_max_temp_file_size 0: by default nginx writes data for a slow client to a file. Other proxies slow the origin.
 _NGINX = """\
 daemon off;
@@ -165,8 +171,9 @@ http {{
         keepalive_requests 1000000000;
     }}
     server {{
-        listen 0.0.0.0:{port};
-        listen [::]:{port};
+        listen 0.0.0.0:{port}MULTIPATH;
+        listen [::]:{port}MULTIPATH;
+        TUNNELS
         location / {{
             proxy_pass http://origin;
             proxy_http_version 1.1;
@@ -179,10 +186,20 @@ http {{
 """
 
 
-def _start_nginx(setup: PeerSetup) -> Program:
-    config = str(setup.write("nginx.conf", _NGINX))
-    argv = ["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", config]
-    return setup.started(mptcp_command(argv) if setup.multipath else argv, "nginx")
+def nginx_features(build: str) -> tuple[bool, bool]:
+    """Return whether nginx listens by MPTCP, and whether it supports CONNECT. *build* is the output of ``nginx -V``."""
+    found = re.search(r"nginx/(\d+)\.(\d+)\.(\d+)", build)
+    version = tuple(map(int, found.groups())) if found else (0, 0, 0)
+    return version >= (1, 29, 7), version >= (1, 31, 0) and "--without-http_tunnel_module" not in build
+
+
+def _start_nginx(setup: PeerSetup, listens: bool, tunnels: bool) -> Program:
+    template = _NGINX.replace("MULTIPATH", " multipath" if listens else "")
+    config = setup.write(
+        "nginx.conf", template.replace("TUNNELS", "location = / {{ tunnel_pass; }}" if tunnels else "")
+    )
+    argv = ["nginx", "-p", str(setup.directory), "-e", "error.log", "-c", str(config)]
+    return setup.started(mptcp_command(argv) if setup.multipath and not listens else argv, "nginx")
 
 
 def _start_splice(setup: PeerSetup) -> Program:
@@ -191,7 +208,8 @@ def _start_splice(setup: PeerSetup) -> Program:
 
 
 def peers() -> Mapping[str, Peer]:
-    """Return all proxies by name."""
+    """Return all proxies by name. The features of nginx depend on the installed version."""
+    listens, tunnels = nginx_features(_output("nginx", "-V"))
     rebuilt = REBUILT_SQUID or "(set MPTCP_BENCH_SQUID to a Squid that ./run squid built)"
     return {
         "ours": Peer("squid", _start_ours),
@@ -200,6 +218,6 @@ def peers() -> Mapping[str, Peer]:
         "ours-rebuilt": Peer(rebuilt, partial(_start_ours, program=REBUILT_SQUID)),
         "squid": Peer("squid", _start_squid, multipath=False),
         "haproxy": Peer("haproxy", _start_haproxy, tunnels=False),
-        "nginx": Peer("nginx", _start_nginx, tunnels=False),
+        "nginx": Peer("nginx", partial(_start_nginx, listens=listens, tunnels=tunnels), tunnels),
         "splice": Peer("gcc", _start_splice),
     }

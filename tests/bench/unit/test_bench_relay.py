@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mptcp_bench.experiments.peers import nginx_features
 from mptcp_bench.experiments.relay import SCENARIO, lacking
 from mptcp_bench.experiments.relay_judging import DIRECT, LIMIT, TASKS, Cell, Setting, cost, protocol_error
 from mptcp_bench.experiments.relay_load import BUCKETS, buffers, latencies
@@ -25,6 +26,20 @@ def test_each_proxy_has_the_tasks_and_clients_that_it_supports(monkeypatch: pyte
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})
     assert lacking(Cell(DIRECT, "tcp", Setting(own_processor=True))) is not None
     assert lacking(Cell(DIRECT, "tcp")) is None
+
+
+@pytest.mark.parametrize(
+    ("build", "features"),
+    [
+        ("nginx version: nginx/1.29.6\nconfigure arguments:", (False, False)),
+        ("nginx version: nginx/1.29.7\nconfigure arguments:", (True, False)),
+        ("nginx version: nginx/1.31.0\nconfigure arguments: --prefix=/x", (True, True)),
+        ("nginx version: nginx/1.32.0\nconfigure arguments: --without-http_tunnel_module", (True, False)),
+        ("", (False, False)),
+    ],
+)
+def test_nginx_has_the_features_of_its_version_and_build(build: str, features: tuple[bool, bool]) -> None:
+    assert nginx_features(build) == features
 
 
 @given(st.lists(st.integers(0, 10**11), min_size=1), st.sampled_from((0.1, 50, 90, 99, 100)))
