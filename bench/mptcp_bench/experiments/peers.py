@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from mptcp_lab.testbed import TMPFS, LiveNode, Program
@@ -207,6 +207,7 @@ def _start_splice(setup: PeerSetup) -> Program:
     return setup.started([str(build("splice_relay", setup.host)), str(PROXY_PORT), setup.origin, "80"], "splice")
 
 
+@cache
 def peers() -> Mapping[str, Peer]:
     """Return all proxies by name. The features of nginx depend on the installed version."""
     listens, tunnels = nginx_features(_output("nginx", "-V"))
