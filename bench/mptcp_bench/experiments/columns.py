@@ -222,6 +222,11 @@ def columns_of(kind: type) -> list[Column[Any, Any]]:
     return [Column(heading, name, **column) for name, heading, column in declared]
 
 
+def number_of(heading: str, name: str) -> Column[Any, Any]:
+    """Return the column of the number of items in the attribute *name*, which must be 0."""
+    return Column(heading, lambda row: [len(getattr(each, name)) for each in row.measured], most=0, digits=0)
+
+
 Label = tuple[str, Callable[[Row[Any, Any]], str]]
 """The heading of a column that identifies rows, and a function that returns the column's text for a row."""
 CELL: Label = ("cell", lambda row: str(row.cell))

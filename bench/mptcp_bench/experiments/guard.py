@@ -131,8 +131,6 @@ def _is_off(row: Row[Cell, Any]) -> bool:
 class Outcome:
     """One transfer with a fault. Times are in seconds; infinity if the event did not happen before the samples end."""
 
-    capped: float
-    """Ethernet's rate before the fault, as a multiple of its cap."""
     before: float = figure("Wi-Fi before", scale=1e-6)
     """Wi-Fi's rate before the fault, bits/s."""
     recovered: float = figure(
@@ -186,7 +184,7 @@ def measure(setup: Setup, turn: Turn[Cell]) -> Outcome | Control:
     samples, relaxations = recorder.samples, _relaxations(setup) - relaxations
     if cell.is_control:
         return Control(mean_rate(samples, "wlan0", WARM_UP_SECONDS / 2, WARM_UP_SECONDS), relaxations)
-    return judge(samples, fault_at, relaxations, until)
+    return judge(samples, until, fault_at, relaxations)
 
 
 @contextmanager
@@ -215,12 +213,11 @@ def _policy(guard: bool, direction: str) -> str:
     return f"{POLICY_PATHS}guard: {{enabled: {str(guard).lower()}}}\nrules: [{rule}]\n"
 
 
-def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: float | None = None) -> Outcome:
-    """Return a transfer's outcome. The fault began between *until* and *fault_at*; without *until*, at *fault_at*.
+def judge(samples: Sequence[Sample], until: float, fault_at: float, relaxations: int) -> Outcome:
+    """Return a transfer's outcome. The fault began between *until* and *fault_at*.
 
     Raises ValueError if there are too few samples, or if Wi-Fi carried no data before the fault.
     """
-    until = fault_at if until is None else until
     before = mean_rate(samples, "wlan0", until - 2, until)
     if before <= 0:
         raise ValueError("no data arrived over Wi-Fi before the fault")
@@ -238,7 +235,6 @@ def judge(samples: Sequence[Sample], fault_at: float, relaxations: int, until: f
         in_force=cap_at - end,
         relaxations=relaxations,
         beyond=excess / max(1.0, before - mean_rate(samples, "wlan0", fault_at, excess_end)),
-        capped=mean_rate(samples, "eth0", until - 2, until) / (CAP * 1e6),
     )
 
 
@@ -267,7 +263,6 @@ SCENARIO = Scenario(
             (
                 RUNS,
                 *columns_of(Outcome),
-                Column("", "capped", "most", "Ethernet before, × its cap", most=1.5),
                 Column("", "before", aim="Wi-Fi before, of its link", scale=1e-6 / WIFI, least=0.8, most=1.2),
                 Column("", "relaxations", "most", "without the guard relaxed", most=0, judged=_is_off),
             ),

@@ -187,9 +187,10 @@ class Settings:
     netfilter: tuple[str, ...] = choices("netfilter adapters (parts joins and rate)", BACKENDS)
     n: tuple[int, ...] = parameter("numbers of open tunnels", "100,1000,10000", several(whole()), quick="20,200")
     rate: tuple[int, ...] = parameter("new connections per second", "250,500,750,1000", several(whole()), quick="500")
-    seconds: float = parameter("seconds for which processor time is measured", "30", number(), quick="5")
+    seconds: float = parameter(
+        "seconds for which processor time and the loop's lag are measured", "30", number(), quick="5"
+    )
     reactions: int = parameter("number of joins per measurement (half while polled)", "200", whole(4), quick="20")
-    spans: int = parameter("number of spans of 10 s for the loop's lag", "6", whole(), quick="1")
 
 
 def cells(chosen: Settings) -> list[Cell]:
@@ -197,7 +198,7 @@ def cells(chosen: Settings) -> list[Cell]:
     by_part: dict[str, list[Cell]] = {
         "joins": [JoinsCell(adapter, chosen.reactions) for adapter in adapters],
         "rate": [RateCell(adapter, rate, chosen.seconds) for adapter in adapters for rate in chosen.rate],
-        "held": [HeldCell(tunnels, chosen.seconds, chosen.reactions, chosen.spans) for tunnels in chosen.n],
+        "held": [HeldCell(tunnels, chosen.seconds, chosen.reactions) for tunnels in chosen.n],
     }
     return [cell for part in chosen.part for cell in by_part[part]]
 

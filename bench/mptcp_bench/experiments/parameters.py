@@ -93,8 +93,7 @@ def _parser(convert: Callable[[str], T | None], allowed: str) -> Parser[T]:
     """Return a parser that refuses a text for which *convert* returns None, with the *allowed* values."""
 
     def parse(text: str) -> T:
-        value = convert(text)
-        if value is None:
+        if (value := convert(text)) is None:
             raise ValueError(f"allowed {allowed}")
         return value
 
@@ -145,12 +144,12 @@ rtt_pair = _parser(_rtts, f"are the RTTs of two paths, such as 20/80, each 0 to 
 yes_or_no = _parser({"yes": True, "no": False}.get, "are yes and no")
 
 
-def several(parse_one: Parser[T], *, by: str = ",") -> Parser[tuple[T, ...]]:
-    """Return a parser of a list of different values, separated by *by*."""
+def several(parse_one: Parser[T]) -> Parser[tuple[T, ...]]:
+    """Return a parser of a list of different values, separated by commas."""
 
     def parse(text: str) -> tuple[T, ...]:
         found = []
-        words = text.split(by)
+        words = text.split(",")
         for index, each in enumerate(words):
             if each in words[:index]:
                 raise ValueError(f"{each!r} occurs twice")
@@ -163,18 +162,16 @@ def several(parse_one: Parser[T], *, by: str = ",") -> Parser[tuple[T, ...]]:
     return parse
 
 
-def words(*known: str, by: str = ",") -> Parser[tuple[str, ...]]:
+def words(*known: str) -> Parser[tuple[str, ...]]:
     """Return a parser of a list of different *known* words."""
-    return several(word(*known), by=by)
+    return several(word(*known))
 
 
-def choices(
-    meaning: str, known: Iterable[str], usual: str = "all", *, quick: str | None = None, by: str = ","
-) -> tuple[str, ...]:
+def choices(meaning: str, known: Iterable[str], usual: str = "all", *, quick: str | None = None) -> tuple[str, ...]:
     """Return a field for a list of *known* words, or ``all`` of them."""
     names = tuple(known)
-
-    def parse(text: str) -> tuple[str, ...]:
-        return names if text == "all" else words(*names, by=by)(text)
-
-    return parameter(f"{meaning}: all, or a list of {', '.join(names)}", usual, parse, quick=quick)
+    parse = words(*names)
+    return parameter(
+        f"{meaning}: all, or a list of {', '.join(names)}", usual,
+        lambda text: names if text == "all" else parse(text), quick=quick,
+    )  # fmt: skip

@@ -3,8 +3,8 @@
 
 The crowd of the experiment ``load`` holds tunnels with two subflows and replaces some of them every second. The
 subflows that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's
-entries. Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time. If the
-throttler has ended, its values are NaN, which miss their aims.
+entries. Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time. After
+the end of the throttler, the samples are missing, which misses an aim.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mptcp_lab.testbed.services import Throttler
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median
-from .columns import Column, Row, Statistic, Table, Turn, columns_of, figure, of_cell
+from .columns import Column, Row, Statistic, Table, Turn, columns_of, figure, number_of, of_cell
 from .load_crowd import ADDRESSES, CAP, FULL, TRICKLE, Crowd, remote_ends, start_with, two_subflows, with_crowd
 from .parameters import number, parameter, whole
 from .relay_load import user_memory
@@ -66,7 +66,7 @@ _CLASS = re.compile(r"^class htb (\S+) .* ceil (\d+[KMG]?bit)\b", re.MULTILINE)
 _MEMLOCK = re.compile(r"^memlock:\s*(\d+)", re.MULTILINE)
 _TOKEN = re.compile(r"/([0-9a-f]+)\(id:")
 Reading = Mapping[str, float]
-"""The values of one sample by name: those of ``SIZES`` (NaN for a process that has ended), and
+"""The values of one sample by name: those of ``SIZES``, and
 
 - *time*: seconds since the replacement of tunnels began;
 - *open*, *opened*: number of established tunnels, and of tunnels opened since the start;
@@ -111,7 +111,7 @@ class Soak:
 def growth(values: Sequence[float]) -> float:
     """Return the growth of the median from the second third of *values* to the last, as a share; NaN without values."""
     third = len(values) // 3
-    if not third or not all(map(math.isfinite, values[third:])):
+    if not third:
         return math.nan
     before, after = median(values[third : 2 * third]), median(values[2 * third :])
     # Divide by at least 1, because a median can be 0.
@@ -142,14 +142,14 @@ def _readings(crowd: Crowd, throttler: Throttler, cell: Settings, draw: Random) 
     begin = time.monotonic()
     for sample in range(1, cell.samples + 1):
         time.sleep(max(0.0, begin + sample * cell.interval - time.monotonic()))
-        with suppress(TestbedError, ValueError):
+        with suppress(TestbedError, ValueError, OSError):
             yield {"time": time.monotonic() - begin, **_reading(crowd, throttler, draw)}
         if not throttler.process.running:
             return
 
 
 def _reading(crowd: Crowd, throttler: Throttler, draw: Random) -> Reading:
-    """Return a reading without its time. Raises TestbedError or ValueError if the throttler does not answer."""
+    """Return a reading without its time. Raises TestbedError, ValueError or OSError without a throttler."""
     proxy, pid, server = crowd.testbed["proxy"], throttler.process.pid, crowd.server.pid
     before = two_subflows(crowd.listing())
     time.sleep(MIN_AGE_SECONDS)
@@ -207,24 +207,23 @@ def misplaced(
     )
 
 
-def descriptors(pid: int) -> float:
-    """Return the number of open files of process *pid* and its descendants; NaN if it has ended."""
-    counts = []
-    for each in (pid, *descendants(pid)):
+def descriptors(pid: int) -> int:
+    """Return the number of open files of process *pid* and its descendants. Raises OSError if it has ended."""
+    count = len(os.listdir(f"/proc/{pid}/fd"))
+    for each in descendants(pid):
         with suppress(OSError):
-            counts.append(len(os.listdir(f"/proc/{each}/fd")))
-    return sum(counts) if counts else math.nan
+            count += len(os.listdir(f"/proc/{each}/fd"))
+    return count
 
 
-def _bpf_bytes(pid: int) -> float:
+def _bpf_bytes(pid: int) -> int:
     """Return the bytes of all BPF maps and programs that process *pid* holds, from /proc/PID/fdinfo, proc(5)."""
-    texts = []
-    with suppress(OSError):
-        for each in Path(f"/proc/{pid}/fdinfo").iterdir():
-            # The process may have closed the descriptor.
-            with suppress(OSError):
-                texts.append(each.read_text())
-    return sum(int(octets) for text in texts for octets in _MEMLOCK.findall(text)) if texts else math.nan
+    octets = 0
+    for each in Path(f"/proc/{pid}/fdinfo").iterdir():
+        # The process may have closed the descriptor.
+        with suppress(OSError):
+            octets += sum(map(int, _MEMLOCK.findall(each.read_text())))
+    return octets
 
 
 def _sample_values(row: Row[Settings, Soak], name: str) -> list[float]:
@@ -246,14 +245,15 @@ def _growth(name: str, most: float) -> Column[Settings, Soak]:
     return Column(f"growth of {name}", lambda row: [growth(_sample_values(row, name))], most=most, digits=3)
 
 
-_MIN_OPEN_NAME = "tunnels, in the sample with the fewest"
 # Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.
 COLUMNS: Sequence[Column[Settings, Soak]] = (
     Column(
         "samples", lambda row: [len(soak.readings) for soak in row.measured], digits=0,
         least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))),
     ),
-    _column(_MIN_OPEN_NAME, "open", "least", least=of_cell(lambda cell: MIN_OPEN_SHARE * cell.n)),
+    _column(
+        "tunnels, in the sample with the fewest", "open", "least", least=of_cell(lambda cell: MIN_OPEN_SHARE * cell.n)
+    ),
     Column("tunnels replaced, /s", _replacement_rates, least=of_cell(lambda cell: MIN_REPLACED_SHARE * cell.churn)),
     _column("subflows: connections missed, maximum in a sample", "missed", "most", most=0),
     _column("subflows: phantom connections, maximum in a sample", "invented", "most", most=0),
@@ -266,12 +266,9 @@ COLUMNS: Sequence[Column[Settings, Soak]] = (
         "caps: rate of the class / the cap's, mean", "ceil", "mean", least=MIN_RATE, most=1.0, scale=1 / CAP, digits=3
     ),
     *(_growth(name, most) for name, most in SIZES.items()),
-    Column(
-        "throttler's resident memory at the end", lambda row: _sample_values(row, "throttler's resident memory")[-1:],
-        unit=" MB", digits=1,
-    ),
+    _column("throttler's resident memory, maximum", "throttler's resident memory", "most", unit=" MB"),
     *columns_of(Soak),
-    Column("SIGTERM: dumps that differ", lambda row: [len(soak.remnants) for soak in row.measured], most=0, digits=0),
+    number_of("SIGTERM: dumps that differ", "remnants"),
 )  # fmt: skip
 SCENARIO = Scenario(
     settings=Settings,

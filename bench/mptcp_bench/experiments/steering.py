@@ -38,8 +38,12 @@ START_SECONDS = 1.0
 """Seconds from the start of the client's program until both subflows exist and the mode controls them."""
 WINDOW_SECONDS = 10.0
 """Seconds over which a path's share is computed."""
-PACED = {"load-balancing 60/40, paced": 20, "load-balancing 85/15, paced": 12}
+PACED = {"paced load-balancing 60/40": 20, "paced load-balancing 85/15": 12}
 """Rate in Mbit/s at which the origin sends during the whole download."""
+WEIGHTS = {"load-balancing 70/30": (70, 30), "load-balancing 50/50": (50, 50)} | dict(
+    zip(PACED, ((60, 40), (85, 15)), strict=True)
+)
+"""Weights of Ethernet and Wi-Fi."""
 Bounds = tuple[float | None, float | None]
 BOTH_FULL: Bounds = (0.95 * (ETHERNET + WIFI), 1.05 * (ETHERNET + WIFI))
 """Minimum and maximum rate in Mbit/s if both paths are full. A link with a higher rate was not emulated."""
@@ -61,33 +65,29 @@ AIMS: dict[str, dict[str, Bounds]] = {
             "worst over 10 s, points": (None, 5.0),
             "Mbit/s": (0.9 * PACED[kind] if kind in PACED else None, None),
         }
-        for kind in ("load-balancing 70/30", "load-balancing 50/50", *PACED)
+        for kind in WEIGHTS
     },
     "smallest-delay": {"Ethernet's share": NO_AIM, "Mbit/s": BOTH_FULL},
     "no rule": {"Ethernet's share": NO_AIM, "Mbit/s": NO_AIM},
 }
 """The findings of each kind of download, with the minimum and maximum of the mean of each finding."""
-QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "load-balancing 60/40, paced")
+RULES = {
+    "active-standby": outages.rules("active-standby", ", active: wifi, standby: ethernet"),
+    "priority-based": outages.rules("priority-based", ", order: [wifi, ethernet]"),
+    **{
+        kind: outages.rules("load-balancing", f", weights: {{ethernet: {ethernet}, wifi: {wifi}}}")
+        for kind, (ethernet, wifi) in WEIGHTS.items()
+    },
+    "smallest-delay": outages.rules("smallest-delay"),
+    "no rule": "[]",
+}
+"""The policy's list of rules for each kind of download."""
+QUICK_KINDS = ("active-standby", "priority-based", "load-balancing 70/30", "paced load-balancing 60/40")
 EVENTS: dict[str, Callable[[Testbed], AbstractContextManager[None]]] = {
     "active-standby": lambda testbed: dropping(testbed["hop2"]),
     "priority-based": lambda testbed: slow_origin(testbed, SLOW_ORIGIN),
 }
 """The event in the middle of the transfer, by kind."""
-
-
-def rules(kind: str) -> str:
-    """Return the policy's list of rules for a download of *kind*."""
-    mode, _, weights = kind.partition(",")[0].partition(" ")
-    if kind == "no rule":
-        return "[]"
-    ethernet, _, wifi = weights.partition("/")
-    options = {
-        "active-standby": ", active: wifi, standby: ethernet",
-        "priority-based": ", order: [wifi, ethernet]",
-        "load-balancing": f", weights: {{ethernet: {ethernet}, wifi: {wifi}}}",
-        "smallest-delay": "",
-    }
-    return f"[{{name: steered, steer: {{mode: {mode}{options[mode]}}}}}]"
 
 
 def findings(kind: str, samples: Sequence[Sample], event: float) -> dict[str, Finding]:
@@ -96,14 +96,13 @@ def findings(kind: str, samples: Sequence[Sample], event: float) -> dict[str, Fi
     The time of an event that did not happen is infinity. Raises ValueError if there are too few samples.
     """
 
-    def share(device: str, start: float, end: float) -> float:
-        """Return *device*'s share of all bytes that arrived between two times."""
-        by_device = {name: mean_rate(samples, name, start, end) for name in DEVICES}
-        return by_device[device] / max(1.0, sum(by_device.values()))
-
     def total(start: float, end: float) -> float:
         """Return the rate of both paths together, in Mbit/s, between two times."""
         return sum(mean_rate(samples, device, start, end) for device in DEVICES) / 1e6
+
+    def share(start: float, end: float) -> float:
+        """Return Ethernet's share of all bytes that arrived between two times."""
+        return mean_rate(samples, "eth0", start, end) / 1e6 / max(1e-6, total(start, end))
 
     def seconds_until(device: str, start: float, minimum: float) -> float:
         """Return the seconds from *start* until *device* has more than *minimum* Mbit/s."""
@@ -112,20 +111,16 @@ def findings(kind: str, samples: Sequence[Sample], event: float) -> dict[str, Fi
 
     end, restored = samples[-1].time, event + EVENT_SECONDS
     if kind == "active-standby":
-        values = [
-            share("eth0", START_SECONDS, event),
-            seconds_until("eth0", event, 1),
-            seconds_until("wlan0", restored, 0.8 * WIFI),
-        ]
+        takeover, back = seconds_until("eth0", event, 1), seconds_until("wlan0", restored, 0.8 * WIFI)
+        values = [share(START_SECONDS, event), takeover, back]
     elif kind == "priority-based":
-        values = [total(2.5, event), share("eth0", restored - 3, restored), total(restored - 3, restored)]
+        values = [total(2.5, event), share(restored - 3, restored), total(restored - 3, restored)]
+    elif kind in WEIGHTS:
+        starts = [sample.time for sample in samples if sample.time + WINDOW_SECONDS < end]
+        worst = max(abs(100 * share(start, start + WINDOW_SECONDS) - WEIGHTS[kind][0]) for start in starts)
+        values = [share(0, end), worst, total(2, end)]
     else:
-        values = [share("eth0", 0, end), total(2, end)]
-        if kind.startswith("load-balancing"):
-            weight = int(kind.split()[1].partition("/")[0]) / 100
-            starts = [sample.time for sample in samples if sample.time + WINDOW_SECONDS < end]
-            shares = [share("eth0", start, start + WINDOW_SECONDS) for start in starts]
-            values.insert(1, max(100 * abs(each - weight) for each in shares))
+        values = [share(0, end), total(2, end)]
     return {name: Finding(value) for name, value in zip(AIMS[kind], values, strict=True)}
 
 
@@ -163,7 +158,7 @@ class Cell:
 
     def measure(self, setup: Setup) -> dict[str, Finding]:
         """Download in a mode, with the mode's event."""
-        setup.load_while_idle(policy(rules(self.kind)), [] if self.kind == "no rule" else ["steered"])
+        setup.load_while_idle(policy(RULES[self.kind]), [] if self.kind == "no rule" else ["steered"])
         paced = slow_origin(setup.testbed, PACED[self.kind]) if self.kind in PACED else nullcontext()
         with paced, setup.client.running(setup.download), Recorder(setup.client, DEVICES) as recorder:
             recorder.wait(BEFORE_SECONDS)
@@ -181,9 +176,7 @@ class Settings:
         "RTTs of Ethernet/Wi-Fi in ms (part modes)", "20/20,60/20", several(rtt_pair), quick="20/20"
     )
     runs: int = parameter("number of runs per cell", "5", whole(), quick="1")
-    kind: tuple[str, ...] = choices(
-        "kinds of download (part modes), separated by |", AIMS, quick="|".join(QUICK_KINDS), by="|"
-    )
+    kind: tuple[str, ...] = choices("kinds of download (part modes)", AIMS, quick=",".join(QUICK_KINDS))
     mode: tuple[str, ...] = choices("modes (part outages)", outages.RULES, quick="none,active-standby,priority-based")
     fault: tuple[str, ...] = choices("faults (part outages)", outages.FAULTS, quick="silent")
     outage: tuple[int, ...] = parameter(

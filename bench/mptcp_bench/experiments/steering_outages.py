@@ -17,23 +17,26 @@ from typing import Any
 from mptcp_lab.testbed import Testbed, TestbedError
 from mptcp_lab.testbed.recorder import Recorder, Sample, longest_gap, mean_rate
 
-from ..statistics import fmean
-from .aims import no_less
+from ..statistics import fmean, no_less_than
 from .columns import Column, Row, Table, columns_of, figure
 from .devices import DEVICES, policy
 from .setup import Setup
 from .two_paths import client_ends, dropping, slow_origin
 
+
+def rules(mode: str, options: str = "") -> str:
+    """Return a policy's list of rules, with one rule that steers by *mode*."""
+    return f"[{{name: steered, steer: {{mode: {mode}{options}}}}}]"
+
+
 NONE = "none"
 """The mode of a policy without rules."""
-RULES = {NONE: "[]"} | {
-    mode: f"[{{name: steered, steer: {{mode: {mode}{options}}}}}]"
-    for mode, options in {
-        "active-standby": ", active: ethernet, standby: wifi",
-        "priority-based": ", order: [ethernet, wifi]",
-        "load-balancing": ", weights: {ethernet: 60, wifi: 40}",
-        "smallest-delay": "",
-    }.items()
+RULES = {
+    NONE: "[]",
+    "active-standby": rules("active-standby", ", active: ethernet, standby: wifi"),
+    "priority-based": rules("priority-based", ", order: [ethernet, wifi]"),
+    "load-balancing": rules("load-balancing", ", weights: {ethernet: 60, wifi: 40}"),
+    "smallest-delay": rules("smallest-delay"),
 }
 """The policy's list of rules for each mode. Ethernet fails, over which connections open."""
 LOST, LOST_RATE, OTHER_RATE = DEVICES[0], 30, 20
@@ -149,8 +152,8 @@ def _relative(row: Row[Cell, Outage]) -> list[float]:
     steered, without = row.values("during"), _without_mode(row, "during")
     if not steered or not any(without):
         return []
-    bound = no_less("", steered, without, MARGIN).value if min(len(steered), len(without)) > 1 else None
-    return [fmean(steered) / fmean(without) if bound is None else bound]
+    low = no_less_than(steered, without, MARGIN).low
+    return [(fmean(steered) if low is None else low + (1 - MARGIN) * fmean(without)) / fmean(without)]
 
 
 def _uses_first_path(row: Row[Cell, Outage]) -> bool:

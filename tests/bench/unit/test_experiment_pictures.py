@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tests that the picture of the experiment onset has both landings of one cell, or that there is no picture."""
+"""Test that the picture of the experiment onset has both landings of one cell, or that there is no picture."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from mutants_of_caps import COMES, WIFI, outcome
+from mutants_of_caps import onset_run
 
 from mptcp_bench.experiments import onset
 from mptcp_bench.experiments.columns import Results, Run, Turn
@@ -15,19 +14,15 @@ from mptcp_bench.experiments.findings import Picture
 FIRST, SECOND = onset.SCENARIO.cells(onset.SCENARIO.chosen({"rtt": "20/20", "cap": "100-5"}))
 
 
-def landed(**variants: onset.Cell) -> list[Run[onset.Cell, onset.Outcome]]:
-    return [Run(Turn(cell, name.replace("_", "-"), 1), outcome(cell, COMES, WIFI)) for name, cell in variants.items()]
-
-
-def pictures(runs: Sequence[Run[onset.Cell, onset.Outcome]]) -> Sequence[Picture]:
-    return onset.pictures(Results([run.turn for run in runs], runs))
+def pictures(*made: tuple[onset.Cell, str]) -> list[Picture]:
+    turns = [Turn(cell, landing, 1) for cell, landing in made]
+    return onset.pictures(Results(turns, [Run(turn, onset_run(turn)) for turn in turns]))
 
 
 def test_picture_shows_a_cell_that_has_both_landings(tmp_path: Path) -> None:
     """All transfers of the first cell may have failed."""
-    assert pictures([]) == pictures(landed(soft=FIRST)) == pictures(landed(at_once=FIRST)) == []
-    assert pictures(landed(soft=FIRST, at_once=SECOND)) == []
-    [picture] = pictures([*landed(soft=FIRST), *landed(at_once=SECOND, soft=SECOND)])
+    assert pictures() == pictures((FIRST, "at-once")) == pictures((FIRST, "soft"), (SECOND, "at-once")) == []
+    [picture] = pictures((FIRST, "soft"), (SECOND, "at-once"), (SECOND, "soft"))
     picture.draw(tmp_path / "x.svg")
     text = (tmp_path / "x.svg").read_text()
     assert str(SECOND) in text
