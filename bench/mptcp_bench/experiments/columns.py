@@ -131,8 +131,9 @@ class Row(Generic[C, M]):
         return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in turns)
 
     def values(self, name: str) -> list[float]:
-        """Return the attribute *name* of each measurement that has it: None means that it was not measured."""
-        return [float(value) for each in self.measured if (value := getattr(each, name)) is not None]
+        """Return the attribute *name* of each measurement, or its length if it is a tuple. None: not measured."""
+        found = [value for each in self.measured if (value := getattr(each, name)) is not None]
+        return [float(len(value) if isinstance(value, tuple) else value) for value in found]
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (str(self.cell), self.variant, self.part)))
@@ -220,11 +221,6 @@ def columns_of(kind: type) -> list[Column[Any, Any]]:
     """Return the columns of the fields of *kind* that :func:`figure` declares."""
     declared = [(each.name, *each.metadata[_COLUMN]) for each in fields(kind) if _COLUMN in each.metadata]
     return [Column(heading, name, **column) for name, heading, column in declared]
-
-
-def number_of(heading: str, name: str) -> Column[Any, Any]:
-    """Return the column of the number of items in the attribute *name*, which must be 0."""
-    return Column(heading, lambda row: [len(getattr(each, name)) for each in row.measured], most=0, digits=0)
 
 
 Label = tuple[str, Callable[[Row[Any, Any]], str]]

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from mptcp_common.status_client import ask, ask_text
 from mptcp_lab.agent.pacing import Paced
@@ -30,7 +30,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, Throttler, program, wait_unti
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import fmean, median
-from .columns import Row, Table, columns_of, figure, number_of, of_cell
+from .columns import Row, figure, of_cell
 from .load_crowd import (
     CAPPED,
     FULL,
@@ -85,8 +85,6 @@ def _max_lag(row: Row[HeldCell, Held]) -> float:
 class Held:
     """Measurements while tunnels are open. Times are in seconds, reactions in ms; infinity if they did not end."""
 
-    remnants: tuple[str, ...]
-    """Kernel state that differs after the stop from the state before the start, and an exit code other than 0."""
     two_subflows: int = figure("tunnels with two subflows", least=_TUNNEL_COUNT, digits=0)
     in_status: int = figure("connections with two subflows in status", least=_TUNNEL_COUNT, digits=0)
     ended: int = figure("tunnels that ended", most=0, digits=0)
@@ -111,6 +109,8 @@ class Held:
     scrape: float = figure("console: scrape, slowest", unit=" s", most=2.0)
     console: float = figure("console: RSS", unit=" MB", least=MIN_RSS_MB, most=100, digits=1)
     stop: float = figure("SIGTERM during a reload, to the exit", unit=" s", most=3.0)
+    remnants: tuple[str, ...] = figure("remnants after SIGTERM", most=0, digits=0)
+    """Kernel state that differs after the stop from the state before the start, and an exit code other than 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,13 +180,13 @@ class HeldCell:
         throttler.process.stop(KILL_TIMEOUT)
         stop = time.monotonic() - begin
         return Held(
-            crowd.remnants(before, throttler),
             two_subflows=two_subflows, in_status=len(remote_ends(status)), ended=crowd.client.read().ended - ended,
             received=received, reload=reload, released=released, lag=status["counters"]["loop"]["longest"],
             command=command, busy=busy, idle=idle, joins_without=without.capped, p99_without=without.p99,
             joins=with_tunnels.capped, p99=with_tunnels.p99, joins_polled=polled.capped,
             p99_polled=polled.p99, resident=resident, lag_without=lag_without, lag_with=lag_with, scrape=max(scrapes),
             console=console_resident, stop=stop,
+            remnants=crowd.remnants(before, throttler),
         )  # fmt: skip
 
     def _usage(self, crowd: Crowd, pid: int) -> tuple[float, float]:
@@ -262,12 +262,3 @@ def _scrape_seconds(node: LiveNode, tunnels: int) -> float:
     text = node.run(["curl", "-sf", "-m", "20", "-w", "%{time_total}", url]).stdout
     metrics, _, seconds = text.rpartition("\n")
     return float(seconds) if f"\nmptcp_throttler_connections {tunnels}.0\n" in metrics else math.inf
-
-
-TABLE: Table[Any, Held] = Table(
-    "Tunnels held",
-    [*columns_of(Held), number_of("remnants after SIGTERM", "remnants")],
-    labels=[("held", lambda row: str(row.cell))],
-    of=lambda row: isinstance(row.cell, HeldCell),
-    beside=True,
-)

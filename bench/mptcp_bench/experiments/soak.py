@@ -28,7 +28,7 @@ from mptcp_lab.testbed.services import Throttler
 from mptcp_lab.testbed.topologies import ETHERNET_RATE, WIFI_RATE
 
 from ..statistics import median
-from .columns import Column, Row, Statistic, Table, Turn, columns_of, figure, number_of, of_cell
+from .columns import Column, Row, Statistic, Table, Turn, columns_of, figure, of_cell
 from .load_crowd import ADDRESSES, CAP, FULL, TRICKLE, Crowd, remote_ends, start_with, two_subflows, with_crowd
 from .parameters import number, parameter, whole
 from .relay_load import user_memory
@@ -102,10 +102,10 @@ class Soak:
     """The values that were measured over the whole time."""
 
     readings: tuple[Reading, ...]
-    remnants: tuple[str, ...]
-    """Kernel dumps that differ after SIGTERM from those before the start, and an exit code other than 0."""
     ended: int = figure("tunnels that the proxy ended", most=0, digits=0)
     cores: float = figure("throttler's processor share", unit=" cores", digits=3)
+    remnants: tuple[str, ...] = figure("after SIGTERM: changed dumps", most=0, digits=0)
+    """Kernel dumps that differ after SIGTERM from those before the start, and an exit code other than 0."""
 
 
 def growth(values: Sequence[float]) -> float:
@@ -134,7 +134,7 @@ def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     cores = (tree_seconds(pid) - seconds_before) / (time.monotonic() - begin)
     crowd.churn(0)
     ended = crowd.client.read().ended - ended
-    return Soak(readings, crowd.remnants(before, throttler), ended, cores)
+    return Soak(readings, ended, cores, crowd.remnants(before, throttler))
 
 
 def _readings(crowd: Crowd, throttler: Throttler, cell: Settings, draw: Random) -> Iterator[Reading]:
@@ -268,7 +268,6 @@ COLUMNS: Sequence[Column[Settings, Soak]] = (
     *(_growth(name, most) for name, most in SIZES.items()),
     _column("throttler's resident memory, maximum", "throttler's resident memory", "most", unit=" MB"),
     *columns_of(Soak),
-    number_of("SIGTERM: dumps that differ", "remnants"),
 )  # fmt: skip
 SCENARIO = Scenario(
     settings=Settings,

@@ -57,15 +57,18 @@ KILLED, RESTARTED, READY, END = 5.0, 7.0, 8.0, 12.0
 CAPPED, FREE_PATH = constant(5), constant(30)
 
 
+LINES = ("after_kill", "after_restart", "at_stop", "after_stop", "after_cleanup")
+"""Lists of lines that must be empty."""
+
+
 def recovery_run(
-    turn: Turn[str], ethernet: Load = CAPPED, wifi: Load = FREE_PATH, changed: str = "", **change: float
+    turn: Turn[str], ethernet: Load = CAPPED, wifi: Load = FREE_PATH, **change: Any
 ) -> recovery.Measurement:
     """Judge a run in which the throttler is killed after 5 s and restarted after 7 s."""
     samples = series({"eth0": ethernet, "wlan0": wifi}, END)
     shares = recovery.shares_of(samples, KILLED, RESTARTED, READY, END, 5 * MBIT)
-    dumps = {name: ("tc class",) * (name == changed) for name in recovery.COMPARED}
-    others = {"sysctls_restored": 0.4, "same_caps": 0.7, "exit_code": 0, **change}
-    return recovery.Measurement(dumps, **shares, **others)
+    others = {**dict.fromkeys(LINES, ()), "restored": 0.4, "same_caps": 0.7, "exit_code": 0, **change}
+    return recovery.Measurement(**shares, **others)
 
 
 RECOVERY = judge_of(
@@ -81,8 +84,8 @@ RECOVERY = judge_of(
         "the cap is not restored": {"ethernet": between(RESTARTED, END + 1, 100, 5), "same_caps": math.inf},
         "no data arrives for 0.4 s": {"ethernet": between(7.05, 7.45, 0, 5), "wifi": between(7.05, 7.45, 0, 30)},
         "slower afterwards": {"wifi": between(READY, END + 1, 26, 30)},
-        **{name: {"changed": name} for name in recovery.COMPARED},
-        "the sysctls are not restored": {"sysctls_restored": math.inf},
+        **{name: {name: ("tc class",)} for name in LINES},
+        "the sysctls are not restored": {"restored": math.inf},
         "the throttler ends with an error": {"exit_code": 1},
         "the throttler is ended by a signal": {"exit_code": -9},
     },

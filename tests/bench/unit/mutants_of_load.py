@@ -27,10 +27,10 @@ def sound(cell: load.Cell) -> Any:
             return RateResult(cell.rate, 1.0, 0, 0, lost=0, events_lost=0, dropped=0, core=75.0)
         return RateResult(cell.rate / 2, 0.5, -1, -1, lost=1, events_lost=1, dropped=1, core=110.0)
     return Held(
-        (), two_subflows=cell.tunnels, in_status=cell.tunnels, ended=0, received=1.0, reload=1.3, released=0.9,
+        two_subflows=cell.tunnels, in_status=cell.tunnels, ended=0, received=1.0, reload=1.3, released=0.9,
         lag=0.03, command=0.3, busy=0.2, idle=0.02, joins_without=200, p99_without=4.0, joins=200, p99=6.0,
         joins_polled=100, p99_polled=7.0, resident=140.0, lag_without=0.02, lag_with=0.025, scrape=1.0, console=70.0,
-        stop=0.8,
+        stop=0.8, remnants=(),
     )  # fmt: skip
 
 
