@@ -23,7 +23,7 @@ from mptcp_lab.testbed.process import Process
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, windows
 from mptcp_lab.testbed.services import wait_until
 
-from .columns import RUNS, Column, Row, Table, Turn, columns_of, figure, of_cell
+from .columns import RUNS, Column, Table, Turn, columns_of, figure, of_cell
 from .devices import DEVICES, POLICY_PATHS
 from .parameters import MAX_RTT, choices, parameter, several, whole
 from .scenario import Scenario
@@ -119,12 +119,9 @@ class Control:
     relaxations: int = figure("relaxations", by="most", digits=0, most=0)
 
 
-def _is_on(row: Row[Cell, Any]) -> bool:
-    return row.variant == ON
-
-
-def _is_off(row: Row[Cell, Any]) -> bool:
-    return row.variant == OFF
+def _figure(guard: str, heading: str, aim: str, **column: Any) -> Any:
+    """Return a field with an aim for the runs with the *guard* on or off."""
+    return figure(heading, aim=aim, judged=lambda row: row.variant == guard, **column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,31 +130,29 @@ class Outcome:
 
     before: float = figure("Wi-Fi before", scale=1e-6)
     """Wi-Fi's rate before the fault, bits/s."""
-    recovered: float = figure(
-        "gets again after s", aim="recovers after", unit=" s", judged=_is_on,
+    recovered: float = _figure(
+        ON, "gets again after s", "recovers after", unit=" s",
         most=of_cell(lambda cell: MAX_RECOVERY_SECONDS[cell.direction]),
     )  # fmt: skip
     """Seconds from the fault until the connection's rate is at least ``MIN_RECOVERY`` times :attr:`before`."""
-    during: float = figure("then", aim="without the guard gets", most=MIN_RECOVERY, judged=_is_off)
+    during: float = _figure(OFF, "then", "without the guard gets", most=MIN_RECOVERY)
     """Rate of the connection from two seconds after the fault to the fault's end, as a share of :attr:`before`."""
-    in_force: float = figure(
-        "cap back after s", aim="the cap is back after", unit=" s", judged=_is_on,
+    in_force: float = _figure(
+        ON, "cap back after s", "the cap is back after", unit=" s",
         most=of_cell(lambda cell: AFTER_SECONDS[cell.direction] - CAP_WINDOW_SECONDS - WINDOW_SECONDS),
     )  # fmt: skip
     """Seconds from the end of the fault until Ethernet stays at its cap."""
-    relaxations: int = figure("n")
+    relaxations: int = _figure(OFF, "n", "without the guard relaxed", by="most", digits=0, most=0)
     """Number of times that the guard relaxed the cap."""
-    beyond: float = figure("beyond", aim="beyond the cap, × what Wi-Fi lacks", most=1.1, judged=_is_on)
+    beyond: float = _figure(ON, "beyond", "beyond the cap, × what Wi-Fi lacks", most=1.1)
     """Data that Ethernet carried above its cap until the cap was in force again / the data that Wi-Fi lacked."""
 
 
 def cells(chosen: Settings) -> list[Cell]:
     """Return, for each RTT and direction, the cells of the faults, then the cells of the controls."""
-    return [
-        Cell(direction, rtt, event)
-        for rtt, direction in product(chosen.rtt, chosen.direction)
-        for event in (*chosen.fault, *list(CONTROLS)[: None if direction == "down" else -1])
-    ]
+    controls = {"down": list(CONTROLS), "up": list(CONTROLS)[:-1]}
+    pairs = product(chosen.rtt, chosen.direction)
+    return [Cell(direction, rtt, event) for rtt, direction in pairs for event in (*chosen.fault, *controls[direction])]
 
 
 @contextmanager
@@ -264,16 +259,13 @@ SCENARIO = Scenario(
                 RUNS,
                 *columns_of(Outcome),
                 Column("", "before", aim="Wi-Fi before, of its link", scale=1e-6 / WIFI, least=0.8, most=1.2),
-                Column("", "relaxations", "most", "without the guard relaxed", most=0, judged=_is_off),
             ),
             (
-                ("", lambda row: row.cell.direction),
-                ("RTT", lambda row: f"{row.cell.rtt} ms"),
-                ("Wi-Fi", lambda row: FAULTS[row.cell.event][0]),
-                ("guard", lambda row: row.variant),
+                ("", lambda row: row.cell.direction), ("RTT", lambda row: f"{row.cell.rtt} ms"),
+                ("Wi-Fi", lambda row: FAULTS[row.cell.event][0]), ("guard", lambda row: row.variant),
             ),
             of=lambda row: not row.cell.is_control,
         ),
         Table("Without a fault", columns_of(Control), (("control", str),), of=lambda row: row.cell.is_control),
     ),
-)
+)  # fmt: skip

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The parts of the experiment load: a crowd of thousands of slow tunnels, its policies, and the reaction to joins.
-
-The tunnels have two subflows and go through the real proxy.
+"""A crowd of thousands of slow tunnels with two subflows through the real proxy, its policies, and reactions to joins.
 
 The crowd has its own namespace, in addition to the client's, and its own two paths, so that changes of the client's
 endpoints (ip-mptcp(8)) do not affect the crowd. The program ``native/crowd.c`` is both the crowd's client and its
@@ -33,7 +31,7 @@ from mptcp_lab.testbed.services import PROXY_PORT, SQUID_CONFIG, Throttler, acce
 from mptcp_lab.testbed.system_state import State, differences, whole_state
 from mptcp_lab.testbed.topologies import SECOND_CLIENT_NETWORKS, with_second_client
 
-from ..statistics import percentile
+from ..statistics import percentiles
 from .columns import figure, of_cell
 from .devices import POLICY_PATHS
 from .relay_load import built
@@ -45,10 +43,9 @@ TRICKLE = 5_000
 """Bytes per second that each tunnel carries."""
 MAX_OPEN_RATE = 300
 """Maximum number of tunnels that the client opens per second."""
-OPEN_TIMEOUT = 60.0
-"""Seconds that the client may take to open the tunnels, in addition to the time that results from the rate."""
-KILL_TIMEOUT = 60.0
-"""Seconds after SIGTERM at which a throttler is killed if it still runs."""
+OPEN_TIMEOUT, KILL_TIMEOUT = 60.0, 60.0
+"""Seconds that the client may take to open the tunnels, in addition to the time that results from the rate; seconds
+after SIGTERM at which a throttler is killed if it still runs."""
 WORKERS = 2
 MAX_DESCRIPTORS, OTHER_DESCRIPTORS = 20_000, 500
 """Maximum number of open files of each Squid worker, and how many of them are logs, listeners and other files."""
@@ -121,7 +118,7 @@ class Crowd:
         Without *squid*, the crowd's origin listens on the proxy's port and sends no data. Raises TestbedError
         if this host allows too few open files: each worker has both ends of its tunnels.
         """
-        proxy, server, target = testbed["proxy"], None, "origin:0"
+        proxy = testbed["proxy"]
         if squid:
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             allowed = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MAX_DESCRIPTORS, hard)
@@ -139,15 +136,15 @@ class Crowd:
             reuse = ["net.ipv4.tcp_tw_reuse=1", "net.ipv4.tcp_max_tw_buckets=2000"]
             testbed[NODE].run(["sysctl", "-qw", *reuse])
             origin = _Member(testbed, proxy, "origin", PROXY_PORT, 0)
+            server, target = origin.process, "origin:0"
         client = _Member(testbed, testbed[NODE], "client", proxy.service_address(), PROXY_PORT, target, rate)
-        return cls(testbed, server or origin.process, client, origin)
+        return cls(testbed, server, client, origin)
 
     def state(self) -> State:
         """Return the whole state of the proxy's host, except Squid's processes, which change."""
         node = self.testbed["proxy"]
-        return whole_state(
-            node, Path(services.throttler_mounts(node)["/run/mptcp-throttler"]), except_for=(self.server.pid,)
-        )
+        directory = Path(services.throttler_mounts(node)["/run/mptcp-throttler"])
+        return whole_state(node, directory, except_for=(self.server.pid,))
 
     def remnants(self, before: State, throttler: Throttler) -> tuple[str, ...]:
         """Stop *throttler* by SIGTERM. Return what differs from the state *before*, and an exit code other than 0."""
@@ -215,9 +212,7 @@ CAP = 1_000_000_000
 """Cap of the crowd in bits/s. It is never reached: 10,000 slow tunnels need less than half of this rate."""
 ADDRESSES = tuple(f"10.77.{network}." for network in SECOND_CLIENT_NETWORKS)
 """Prefixes of the crowd's addresses on its first and its second path."""
-_PATHS = POLICY_PATHS + "".join(
-    f"  {path}: {{clients: [{prefix}0/24]}}\n" for path, prefix in zip(("first", "second"), ADDRESSES, strict=True)
-)
+_PATHS = f"{POLICY_PATHS}  first: {{clients: [{ADDRESSES[0]}0/24]}}\n  second: {{clients: [{ADDRESSES[1]}0/24]}}\n"
 UNCAPPED = f"{_PATHS}rules: []\n"
 _CROWD = f"  - {{name: crowd, paths: [first], throttle: {{rate: {CAP} bit/s, share: path}}}}\n"
 CAPPED = f"{_PATHS}rules:\n{_CROWD}"
@@ -243,8 +238,6 @@ def start_with(proxy: LiveNode, policy: str) -> Throttler:
     return services.start_throttler(proxy, services.write_throttler_config(proxy, file, settings=settings))
 
 
-LISTEN_TIMEOUT = 60.0
-"""Seconds within which the probe must listen. On a busy machine its start takes more than ten seconds."""
 MAX_P99_MS = 5.0
 """Maximum of the reaction's 99th percentile, in milliseconds."""
 _JOIN_COUNT = of_cell(lambda cell: cell.count)
@@ -261,16 +254,6 @@ class Reactions:
     p99: float = figure("p99 ms", aim="third ACK to the first packet under the cap, p99", unit=" ms", most=MAX_P99_MS)
     greatest: float = figure("greatest ms")
 
-    @classmethod
-    def of(cls, delays: Sequence[float]) -> Self:
-        """Summarise the delays of ``join_probe``. The delay of a join without a cap is infinity."""
-        return cls(
-            len(delays),
-            sum(0 <= delay < inf for delay in delays),
-            sum(delay < 0 for delay in delays),
-            *(percentile(delays, percent, default=inf) for percent in (50, 99, 100)),
-        )
-
 
 def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions:
     """Return the reactions to *count* joins of connections to the free *port*. A throttler must be running."""
@@ -280,9 +263,12 @@ def reactions(testbed: Testbed, count: int, port: int = PROXY_PORT) -> Reactions
     probe = proxy.popen([*program, "probe", str(port), str(count), client.address("eth0"), str(output)], name="probe")
     # After an error, kill the probe and its child process, which listens, to free the port for the next probe.
     with undone_on_error(probe.kill_tree):
-        listening = "the probe listens"
-        wait_until(lambda: accepts(proxy, address, port), listening, process=probe, timeout=LISTEN_TIMEOUT)
+        # On a busy machine the probe's start takes more than ten seconds.
+        wait_until(lambda: accepts(proxy, address, port), "the probe listens", process=probe, timeout=60)
         client.run([*program, "client", str(port), str(count), address, client.address("wlan0")], timeout=count + 120)
         if probe.wait(60) != 0:
             raise TestbedError(f"the probe failed{probe.tail()}")
-    return Reactions.of(json.loads(output.read_text()))
+    # The delay of a join without a cap is infinity.
+    delays = json.loads(output.read_text())
+    capped, before = sum(0 <= delay < inf for delay in delays), sum(delay < 0 for delay in delays)
+    return Reactions(len(delays), capped, before, *percentiles(delays, (50, 99, 100), default=inf))
