@@ -7,7 +7,6 @@ path, a cap that is never set, an unused path, no emulation, plain TCP, or no me
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -79,15 +78,17 @@ def judge_of(
 
 def bounds(aims: Iterable[Aim]) -> set[Bound]:
     """Return the bounds that *aims* have."""
-    sides = ((aim.what, side) for aim in aims for side in ("least", "most") if getattr(aim, side) is not None)
-    return set(sides)
+    return {(aim.what, side) for aim in aims for side in ("least", "most") if getattr(aim, side) is not None}
 
 
 def broken(aims: Iterable[Aim]) -> set[Bound]:
     """Return the bounds violated by the aims' values. NaN violates no bound."""
-    values = [(aim, math.nan if aim.value is None else aim.value) for aim in aims]
-    low = {(aim.what, "least") for aim, value in values if aim.least is not None and value < aim.least}
-    return low | {(aim.what, "most") for aim, value in values if aim.most is not None and value > aim.most}
+    return {
+        (aim.what, side)
+        for aim in aims
+        for side, sign in (("least", 1), ("most", -1))
+        if (bound := getattr(aim, side)) is not None and aim.value is not None and sign * aim.value < sign * bound
+    }
 
 
 def is_missed(aim: Aim) -> bool:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 
 from mutants import Load, between, constant, judge_of, series
 
@@ -16,17 +15,12 @@ UNTIL_ONSET = between(0, ONSET + 0.5, 100, 5)
 WIFI, CAPPED = constant(30), constant(5)
 
 
-@cache
-def onset_outcome(cell: onset.Cell, capped: Load, other: Load, rtt: float) -> onset.Outcome:
-    samples = series({"eth0": capped, "wlan0": other}, ONSET + cell.windows.steady[1] + 0.3)
-    return onset.judge(samples, cell, ONSET, rtt)
-
-
 def onset_run(
     turn: Turn[onset.Cell], capped: Load = UNTIL_ONSET, other: Load = WIFI, rtt: float = 0.02
 ) -> onset.Outcome:
     """Judge a cap of 5 Mbit/s on a path of 100 Mbit/s, with another path of 30 Mbit/s."""
-    return onset_outcome(turn.cell, capped, other, rtt)
+    samples = series({"eth0": capped, "wlan0": other}, ONSET + turn.cell.windows.steady[1] + 0.3)
+    return onset.judge(samples, turn.cell, ONSET, rtt)
 
 
 ONSET_JUDGE = judge_of(
@@ -49,16 +43,6 @@ ONSET_JUDGE = judge_of(
 FAULT_AT, UNHARMED = 4.0, guard.Control(30e6, 0)
 
 
-@cache
-def transfer(
-    relaxed: float, restored: float, fault: float, cap: float, wifi: float, link: float, count: int
-) -> guard.Outcome:
-    end = FAULT_AT + guard.FAULT_SECONDS
-    ethernet = between(FAULT_AT + relaxed, end + restored, link, cap)
-    samples = series({"eth0": ethernet, "wlan0": between(FAULT_AT, end, fault, wifi)}, end + 12)
-    return guard.judge(samples, FAULT_AT, FAULT_AT, count)
-
-
 def guard_run(
     turn: Turn[guard.Cell], relaxed: float = 1.0, restored: float = 1.0, fault: float = 0, cap: float = 5,
     wifi: float = 30, link: float = 33, off_is_on: bool = False, control: guard.Control = UNHARMED,
@@ -70,8 +54,10 @@ def guard_run(
     """
     if turn.cell.is_control:
         return control
-    is_on = off_is_on or turn.variant == guard.ON
-    return transfer(relaxed, restored, fault, cap, wifi, link if is_on else cap, int(is_on))
+    is_on, end = off_is_on or turn.variant == guard.ON, FAULT_AT + guard.FAULT_SECONDS
+    ethernet = between(FAULT_AT + relaxed, end + restored, link if is_on else cap, cap)
+    samples = series({"eth0": ethernet, "wlan0": between(FAULT_AT, end, fault, wifi)}, end + 12)
+    return guard.judge(samples, FAULT_AT, FAULT_AT, int(is_on))
 
 
 GUARD = judge_of(
@@ -94,27 +80,17 @@ GUARD = judge_of(
     {"fallback to TCP": "no data arrived over Wi-Fi before the fault"},
 )
 
-BEGIN = 0.5
 FULL, OTHER = constant(48), constant(20)
 UNTIL_POLLED = between(0, overshoot.POLL_SECONDS / 2, 48, 5)
-
-
-@cache
-def transfer_under_cap(ethernet: Load, wifi: Load) -> overshoot.Outcome:
-    """Judge a transfer that begins after half a second. The loads are functions of the time since its start."""
-
-    def begun(load: Load) -> Load:
-        return lambda time: load(time - BEGIN) if time >= BEGIN else 0
-
-    end = BEGIN + overshoot.TRANSFER_SECONDS
-    return overshoot.judge(series({"eth0": begun(ethernet), "wlan0": begun(wifi)}, end), end)
 
 
 def overshoot_run(
     turn: Turn[str], capped: Load = CAPPED, other: Load = OTHER, none: Load = FULL, poller: Load = UNTIL_POLLED
 ) -> overshoot.Outcome:
     """Judge a transfer. *capped* is Ethernet's load with our cap, our budget and the static class."""
-    return transfer_under_cap({"none": none, "poller": poller}.get(turn.cell, capped), other)
+    ethernet = {"none": none, "poller": poller}.get(turn.cell, capped)
+    samples = series({"eth0": ethernet, "wlan0": other}, overshoot.TRANSFER_SECONDS)
+    return overshoot.judge(samples, overshoot.TRANSFER_SECONDS)
 
 
 OVERSHOOT = judge_of(

@@ -6,10 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-from mutants import MBIT, Judge, Load, between, constant, judge_of, series
+from mutants import MBIT, Load, between, constant, judge_of, series
 
 from mptcp_bench.experiments import goodput, pages, recovery, steering
 from mptcp_bench.experiments import steering_outages as outages
@@ -81,11 +80,9 @@ RECOVERY = judge_of(
         "links are not shaped": {"wifi": constant(300)},
         "the cap is too low": {"ethernet": constant(4)},
         "the cap ends with the throttler": {"ethernet": between(KILLED, RESTARTED, 100, 5)},
-        "the cap is not restored": {"ethernet": between(RESTARTED, END + 1, 100, 5), "same_caps": math.inf},
         "no data arrives for 0.4 s": {"ethernet": between(7.05, 7.45, 0, 5), "wifi": between(7.05, 7.45, 0, 30)},
         "slower afterwards": {"wifi": between(READY, END + 1, 26, 30)},
-        **{name: {name: ("tc class",)} for name in LINES},
-        "the sysctls are not restored": {"restored": math.inf},
+        "nothing is restored": {"restored": math.inf, "same_caps": math.inf, **dict.fromkeys(LINES, ("tc class",))},
         "the throttler ends with an error": {"exit_code": 1},
         "the throttler is ended by a signal": {"exit_code": -9},
     },
@@ -98,19 +95,17 @@ UNCAPPED_RATES: Rates = (constant(45), constant(15), 1.5)
 STATIC_RATES: Rates = (constant(5), constant(10), 8.0)
 
 
-@cache
-def batch(cell: Cell, capped: Load, other: Load, seconds: float) -> Batch:
-    """Return a batch that takes *seconds*. The paths carry *capped* and *other*, from 0.1 s after the first sample."""
-    samples = series({"eth0": capped, "wlan0": other}, seconds + 1, 0.02)
-    return judge(samples, cell, [Download(0.1, 0.3), Download(0.2, 0.1 + seconds)])
-
-
 def pages_run(
     turn: Turn[Cell], new: Rates = CAPPED_RATES, known: Rates = CAPPED_RATES, first: float = 0.1, later: float = 0.1
 ) -> Batch:
-    """Judge a batch. With our throttler, the downloads of a client with one path take *first* and *later* seconds."""
+    """Judge a batch that begins 0.1 s after the first sample.
+
+    With our throttler, the downloads of a client with one path take *first* and *later* seconds.
+    """
     rates = {"none": UNCAPPED_RATES, NEW: new, OURS: known, "static": STATIC_RATES}
-    found = batch(turn.cell, *rates[turn.variant])
+    capped, other, seconds = rates[turn.variant]
+    samples = series({"eth0": capped, "wlan0": other}, seconds + 1, 0.02)
+    found = judge(samples, turn.cell, [Download(0.1, 0.3), Download(0.2, 0.1 + seconds)])
     if not turn.cell.lone:
         return found
     return replace(found, first=0.1, later=0.1) if turn.variant == "none" else replace(found, first=first, later=later)
@@ -162,17 +157,10 @@ SOUND_LOADS: Mapping[str, Loads] = {
 ACTIVE, ORDER = "active-standby", "priority-based"
 
 
-@cache
-def findings(kind: str, ethernet: Load, wifi: Load) -> dict[str, steering.Finding]:
-    return steering.findings(kind, series({"eth0": ethernet, "wlan0": wifi}, STOP), BEFORE_SECONDS)
-
-
-@cache
 def outage(before: float, during: float, still: float) -> outages.Outage:
     """Return an outage from 8 to 16 s. The application stands still for *still* s. *before*, *during*: its Mbit/s."""
     rate, moves = between(8, 16, during, before), between(8, 8 + still, 0, 1)
-    loads = {outages.APPLICATION: lambda time: rate(time) * moves(time)}
-    return outages.judge(series(loads, 28), 8, 16)
+    return outages.judge(series({outages.APPLICATION: lambda time: rate(time) * moves(time)}, 28), 8, 16)
 
 
 def steering_run(
@@ -181,7 +169,9 @@ def steering_run(
 ) -> Any:  # fmt: skip
     """Judge a run of a mode with the loads in *changed*, or an outage with these values in a mode."""
     if isinstance(turn.cell, steering.Cell):
-        return findings(turn.cell.kind, *(changed or {}).get(turn.cell.kind, SOUND_LOADS[turn.cell.kind]))
+        kind = turn.cell.kind
+        loads = dict(zip(("eth0", "wlan0"), (changed or {}).get(kind, SOUND_LOADS[kind]), strict=True))
+        return steering.findings(kind, series(loads, STOP), BEFORE_SECONDS)
     if turn.cell.mode == outages.NONE:
         return outage(28, 19, 1.4)
     # Rounds differ, so that a mean has an interval.
@@ -192,7 +182,7 @@ def all_modes(loads: Loads, kinds: Sequence[str] = tuple(SOUND_LOADS)) -> dict[s
     return {"changed": dict.fromkeys(kinds, loads)}
 
 
-STEERING: Judge = judge_of(
+STEERING = judge_of(
     steering.SCENARIO,
     {"rtt": "20/20", "runs": "2", "mode": f"none,{ACTIVE},{ORDER},smallest-delay", "fault": "silent", "outage": "8",
      "load": "full,upload"},

@@ -45,40 +45,25 @@ LOAD = judge_of(
     {"n": "1000,10000", "rate": "500,1000", "netfilter": "nftables"},
     load_run,
     {
-        "a connection was not joined": {"part": JoinsCell, "joined": 199, "capped": 199},
-        "a connection was capped before": {"part": JoinsCell, "capped_before": 1},
-        "some joins wait": {"part": JoinsCell, "p99": 5.1},
+        "joins are missing or late": {"part": JoinsCell, "joined": 199, "capped": 199, "capped_before": 1, "p99": 5.1},
+        "the tracker counts too little": {
+            "part": RateCell, "rate": 489.0, "joins": 0.979, "opened_minus_actual": -1, "activated_minus_actual": -1,
+            "lost": -1,
+        },
+        "the tracker counts too much": {
+            "part": RateCell, "opened_minus_actual": 1, "activated_minus_actual": 1, "lost": 1, "events_lost": 1,
+            "dropped": 1, "core": 101.0,
+        },
         "dead throttler": {
-            "part": RateCell, "opened_minus_actual": -9_000, "activated_minus_actual": -18_000, "lost": 9_000
+            "part": HeldCell, "two_subflows": 0, "in_status": 999, "received": 0.5, "lag": 0.0, "lag_without": 0.0,
+            "lag_with": 0.0, "joins": 199, "joins_without": 199, "joins_polled": 99, "resident": 0.0, "console": 0.0,
         },
-        "the client is too slow": {"part": RateCell, "rate": 489.0},
-        "some connections have no join": {"part": RateCell, "joins": 0.979},
-        "the tracker opens a connection too many": {
-            "part": RateCell, "opened_minus_actual": 1, "activated_minus_actual": 1
+        "slow throttler": {
+            "part": HeldCell, "ended": 1, "reload": 5.1, "released": math.inf, "p99": 8.1, "p99_polled": 8.1,
+            "command": 0.6, "lag": 0.051, "busy": 0.26, "idle": 0.06, "resident": 151.0, "console": 101.0, "stop": 3.1,
+            "remnants": ("tc",), "lag_with": 0.031, "scrape": 2.1,
         },
-        "an entry has no connection": {"part": RateCell, "lost": -1},
-        "an event was lost": {"part": RateCell, "events_lost": 1},
-        "a segment was dropped": {"part": RateCell, "dropped": 1},
-        "more than a core": {"part": RateCell, "core": 101.0},
-        "the cap comes late": {"part": HeldCell, "reload": 5.1},
-        "caps are never lifted": {"part": HeldCell, "released": math.inf},
-        "one join is not capped": {"part": HeldCell, "joins": 199, "joins_without": 199, "joins_polled": 99},
-        "joins wait": {"part": HeldCell, "p99": 8.1, "p99_polled": 8.1},
         "joins wait without tunnels": {"part": HeldCell, "p99_without": 5.1},
-        "status lacks a connection": {"part": HeldCell, "in_status": 999},
-        "status takes too long": {"part": HeldCell, "command": 0.6},
-        "the event loop is blocked": {"part": HeldCell, "lag": 0.051},
-        "the loop's gauge does not change": {"part": HeldCell, "lag": 0.0, "lag_without": 0.0, "lag_with": 0.0},
-        "too busy": {"part": HeldCell, "busy": 0.26, "idle": 0.06},
-        "no second subflow": {"part": HeldCell, "two_subflows": 0},
-        "the tunnels carry little data": {"part": HeldCell, "received": 0.5},
-        "a tunnel ends": {"part": HeldCell, "ended": 1},
-        "too much memory": {"part": HeldCell, "resident": 151.0, "console": 101.0},
-        "no memory": {"part": HeldCell, "resident": 0.0, "console": 0.0},
-        "the throttler ends late": {"part": HeldCell, "stop": 3.1},
-        "kernel state remains": {"part": HeldCell, "remnants": ("tc",)},
-        "the console delays the loop": {"part": HeldCell, "lag_with": 0.031},
-        "scrapes are slow": {"part": HeldCell, "scrape": 2.1},
     },
 )  # fmt: skip
 
@@ -101,32 +86,25 @@ def soak_run(
     return soak.Soak(readings, **{"remnants": (), "ended": 0, "cores": 0.1, **more})
 
 
-def once(name: str, value: float) -> dict[str, Any]:
-    return {"change": lambda number: {name: value} if number == 70 else {}}
-
-
 SOAK = judge_of(
     soak.SCENARIO,
     {},
     soak_run,
     {
         "dead throttler": {"count": 0},
-        **{
-            f"growing: {name}": {"change": lambda number, name=name: {name: 1_000 * (1 + 0.006 * number)}}
-            for name in SIZES
-        },
-        "the proxy ends tunnels": {"ended": 1},
-        "plain TCP, second path unused: no connection has two subflows": once("checked", 0),
-        "tunnels are not open": once("open", 900),
+        "all sizes grow": {"change": lambda number: dict.fromkeys(SIZES, 1_000 * (1 + 0.006 * number))},
+        "the proxy ends tunnels, and kernel state remains": {"ended": 1, "remnants": ("tc",)},
         "no tunnel is replaced": {"change": lambda number: {"opened": TUNNELS}},
-        "status lacks a connection": once("missed", 1),
-        "status lists a connection that does not exist": once("invented", 1),
-        "the cap is on the other path": once("wrong", 500),
+        "once, status and caps are wrong": {
+            "change": lambda number: {"missed": 1, "invented": 1, "wrong": 500} if number == 70 else {}
+        },
+        "once, connections have one subflow": {
+            "change": lambda number: {"checked": 0, "open": 900} if number == 70 else {}
+        },
         "the cap is half of the wanted one for much of the time": {
             "change": lambda number: {"ceil": CAP / (1 + number % 2)}
         },
-        "the cap is twice the wanted one": once("ceil", 2 * CAP),
-        "kernel state remains": {"remnants": ("tc",)},
+        "the cap is twice the wanted one": {"change": lambda number: {"ceil": 2 * CAP}},
     },
 )
 
@@ -155,14 +133,12 @@ CROWDS = judge_of(
     {"runs": "3"},
     crowds_run,
     {
-        "each request waits": {"factor": 3},
         "one request in ten waits": {"seconds": (0.004,) * 90 + (0.024,) * 10},
         "the ratio's mean is below two, its upper bound is not": {"factor": 1.97},
         "a busy client's requests go first": {"answers": 3 * ANSWERS},
         "no client is busy": {"answers": 0.0, "octets": 0.0},
         "nothing is answered": {"seconds": (), "failed": REQUESTS, "alone": False},
         "one connection falls back": {"multipath": REQUESTS - 1, "alone": False},
-        "descriptors are nearly exhausted": {"descriptors": 0.95, "alone": False},
-        "memory grows too much": {"memory": 600_000_000},
+        "too many descriptors, too much memory": {"descriptors": 0.95, "memory": 600_000_000, "alone": False},
     },
 )
