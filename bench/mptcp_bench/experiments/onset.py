@@ -6,9 +6,9 @@ is loaded (SIGHUP), alternately with ``landing: at-once`` and ``landing: soft``;
 docs/soft-start.md has the results.
 
 Each 0.1 s sample counts the bytes that arrived at the client's interfaces, or, for an upload, at the proxy's sockets.
-BBR slows each path down for 0.2 s every ten seconds (PROBE_RTT). A download begins shortly before the onset, so
-that the first such dip comes after the last window. An upload is watched for 20 s, until the client's backlog has
-drained. This includes two such dips. Rates are on the wire, in bits/s; times are seconds since the transfer's start.
+BBR slows each path down for 0.2 s every ten seconds (PROBE_RTT). A download begins shortly before the onset, so that
+the first such dip comes after the last window. An upload is watched for 20 s, until the client's backlog has drained.
+This includes two such dips. Rates are on the wire, in bits/s; times are seconds since the transfer's start.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from typing import Any
 from mptcp_lab.testbed import Testbed, TestbedError, paths
 from mptcp_lab.testbed.congestion import lacking_here, select
 from mptcp_lab.testbed.recorder import Recorder, Sample, mean_rate, rates, windows
-from mptcp_lab.testbed.services import PROXY_PORT, wait_until
+from mptcp_lab.testbed.services import wait_until
 
 from .. import style
 from ..statistics import of_median
-from .columns import CELL, RUNS, VARIANT, Results, Row, Table, Turn, columns_of, figure, for_pictures, of_cell
+from .columns import CELL, RUNS, VARIANT, Results, Table, Turn, columns_of, figure, for_pictures, of_cell
 from .devices import DEVICES, payload_share, policy
 from .drawing import drawn
 from .findings import Picture
 from .parameters import choices, parameter, rtt_pair, several, whole
 from .scenario import Scenario
 from .setup import Setup
-from .two_paths import two_paths, upload_recorder
+from .two_paths import client_ends, two_paths, upload_recorder
 
 WIFI_RATE = 30
 """Rate of the uncapped path in Mbit/s."""
@@ -62,14 +62,12 @@ class Windows:
     """Start and end of the period in which both paths must be in the steady state."""
     in_force: float
     """Latest moment at which the capped path must respect its cap."""
-    dips: float = 0.0
-    """Seconds before *settled* for which BBR itself may stall a path."""
 
 
 WINDOWS = {
     "down": Windows(settled=3.0, steady=(3.0, 5.5), in_force=1.0),
     # An upload is watched as a whole, because the client's backlog may stall the other path long after the cap.
-    "up": Windows(settled=20.0, steady=(15.0, 20.0), in_force=15.0, dips=0.4),
+    "up": Windows(settled=20.0, steady=(15.0, 20.0), in_force=15.0),
 }
 
 
@@ -114,9 +112,9 @@ class Cell:
         return WINDOWS[self.direction]
 
     @property
-    def dips(self) -> float:
-        """Seconds for which the congestion control itself may stall a path."""
-        return self.windows.dips if self.control == "bbr" else 0.0
+    def max_stall(self) -> float:
+        """Maximum seconds for which the other path stalls, including the dips of BBR in an upload."""
+        return 0.5 if self.control == "bbr" and self.direction == "up" else 0.1
 
 
 @contextmanager
@@ -132,44 +130,25 @@ def bed(chosen: Settings, cells: Sequence[Cell], seed: int) -> Iterator[Setup]:
 def measure(setup: Setup, turn: Turn[Cell]) -> Outcome:
     """Transfer, load the cap, and judge. Raises TestbedError without both subflows."""
     cell, down, share = turn.cell, turn.cell.direction == "down", payload_share(4, multipath=True)
+    addresses = [setup.client.address(name) for name in DEVICES]
     setup.load(policy("[]"))
-    wait_until(lambda: not _rtts(setup, down), "the last transfer's subflows are closed", timeout=30)
+    closed = "the last transfer's subflows are closed"
+    wait_until(lambda: not client_ends(setup.proxy, addresses), closed, timeout=30)
     with (
         setup.client.running(setup.download if down else setup.upload),
         Recorder(setup.client, DEVICES) if down else upload_recorder(setup.proxy, setup.client, share) as recorder,
     ):
         recorder.wait(ONSET_AFTER)
-        if len(_rtts(setup, down)) != 2:
+        if len(client_ends(setup.proxy, addresses)) != 2:
             raise TestbedError("the transfer does not have two subflows")
         onset = recorder.now
         throttle = f"{{rate: {cell.ethernet[1]} Mbit/s, landing: {turn.variant}}}"
-        rule = f"name: cap, paths: [ethernet], direction: {cell.direction}, throttle: {throttle}"
-        setup.load(policy(f"[{{{rule}}}]"))
-        end = onset + cell.windows.steady[1]
-        recorder.wait(end - 0.5)
-        rtt = _rtts(setup, down).get("10.77.1.", 0.0)
-        recorder.wait(end + EXTRA_SECONDS)
-    return judge(recorder.samples, cell, onset, rtt)
+        setup.load(policy(f"[{{name: cap, paths: [ethernet], direction: {cell.direction}, throttle: {throttle}}}]"))
+        recorder.wait(onset + cell.windows.steady[1] + EXTRA_SECONDS)
+    return judge(recorder.samples, cell, onset)
 
 
-def _rtts(setup: Setup, down: bool) -> dict[str, float]:
-    """Return the sender's smoothed RTT in seconds of each established subflow, by the client's network."""
-    sender, port = (setup.proxy, "sport") if down else (setup.client, "dport")
-    listing = sender.run(["ss", "-tinH", "state", "established", port, "=", f":{PROXY_PORT}"]).stdout
-    by_network = {}
-    for line in listing.replace("\n\t", " ").splitlines():
-        rtt = re.search(r"\brtt:([\d.]+)", line)
-        address = re.search(rf"10\.77\.[12]\.(?=\d+(?:%\w+)?\]?:(?!{PROXY_PORT}))", line)
-        if rtt and address:
-            by_network[address[0]] = float(rtt[1]) / 1e3
-    return by_network
-
-
-def _soft(row: Row[Cell, Any]) -> bool:
-    return row.variant == "soft"
-
-
-_judged = partial(figure, judged=_soft)
+_soft = partial(figure, judged=lambda row: row.variant == "soft")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,29 +156,23 @@ class Outcome:
     """The judged values of one run. Shares are relative to the other path's rate before the onset."""
 
     onset: float
-    kept: float = _judged("kept", least=0.95)
+    kept: float = _soft("kept", least=0.95)
     """Share of its rate that the other path kept until the end of :attr:`Windows.settled`."""
-    stalled: float = _judged("stalled s", aim="stalled", unit=" s", most=of_cell(lambda cell: 0.1 + cell.dips))
-    in_force: float = _judged(
+    stalled: float = _soft("stalled s", aim="stalled", unit=" s", most=of_cell(lambda cell: cell.max_stall))
+    in_force: float = _soft(
         "in force s", aim="in force after", unit=" s", most=of_cell(lambda cell: cell.windows.in_force)
     )
     """Seconds from the onset until the capped path exceeds its cap by at most ``MAX_DEVIATION``; infinity if this never
     happens."""
-    off: float = _judged("off", aim="deviation from the cap after that", digits=3, most=MAX_DEVIATION)
+    deviation: float = _soft("deviation", aim="deviation from the cap after that", digits=3, most=MAX_DEVIATION)
     """Greatest difference between rate and cap after :attr:`Windows.in_force`, as a share of the cap."""
-    steady: float = _judged("steady", aim="steady state", digits=3, least=0.98)
+    steady: float = _soft("steady", aim="steady state", digits=3, least=0.98)
     """Rate of both paths together in :attr:`Windows.steady`, as a share of the cap plus the other link."""
-    # The cap may add 0.1 s to the RTT. An RTT below the configured RTT shows that the path was not emulated.
-    rtt: float = _judged(
-        "RTT ms", aim="RTT", unit=" ms", scale=1e3, digits=0, least=of_cell(lambda cell: 0.9 * cell.rtts[0]),
-        most=of_cell(lambda cell: cell.rtts[0] + 100),
-    )  # fmt: skip
-    """Smoothed RTT of the capped subflow in the steady state, in seconds."""
     samples: tuple[Sample, ...] = for_pictures()
 
 
-def judge(samples: Sequence[Sample], cell: Cell, onset: float, rtt: float) -> Outcome:
-    """Judge a transfer whose cap began at *onset*, with the capped subflow's smoothed *rtt* in seconds.
+def judge(samples: Sequence[Sample], cell: Cell, onset: float) -> Outcome:
+    """Judge a transfer whose cap began at *onset*.
 
     Raises ValueError if there are too few samples, or if the other path carried no data before the onset.
     """
@@ -220,9 +193,8 @@ def judge(samples: Sequence[Sample], cell: Cell, onset: float, rtt: float) -> Ou
         kept=mean_rate(samples, OTHER, onset, onset + periods.settled) / before,
         stalled=sum(stalls),
         in_force=next((start - onset for start, rate in seconds if rate <= cap * (1 + MAX_DEVIATION)), inf),
-        off=max(abs(rate / cap - 1) for start, rate in seconds if start >= onset + periods.in_force),
+        deviation=max(abs(rate / cap - 1) for start, rate in seconds if start >= onset + periods.in_force),
         steady=sum(mean_rate(samples, path, begin, end) for path in DEVICES) / (cap + WIFI_RATE * 1e6),
-        rtt=rtt,
         onset=onset,
         samples=tuple(samples),
     )
@@ -234,11 +206,8 @@ def pictures(results: Results[Cell, Outcome]) -> list[Picture]:
     if cell is None:
         return []
     panels = [partial(_draw_panel, cell, results.of(cell, variant), title) for variant, title in TITLES.items()]
-    return [
-        Picture("onset", lambda target: drawn(
-            target, "The onset of a cap", f"{cell}; one transfer through the proxy", panels
-        ))
-    ]  # fmt: skip
+    subtitle = f"{cell}; one transfer through the proxy"
+    return [Picture("onset", lambda target: drawn(target, "The onset of a cap", subtitle, panels))]
 
 
 def _draw_panel(cell: Cell, outcomes: Sequence[Outcome], title: str, axes: Any) -> None:
@@ -265,6 +234,6 @@ SCENARIO = Scenario(
     tables=(
         Table("A new cap: rate that the other path keeps", (RUNS, *columns_of(Outcome)), (CELL, ("cap", VARIANT[1]))),
     ),
-    counted=lambda row: "runs" if _soft(row) else "",
+    counted=lambda row: "runs" if row.variant == "soft" else "",
     pictures=pictures,
 )

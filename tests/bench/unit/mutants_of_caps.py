@@ -15,12 +15,10 @@ UNTIL_ONSET = between(0, ONSET + 0.5, 100, 5)
 WIFI, CAPPED = constant(30), constant(5)
 
 
-def onset_run(
-    turn: Turn[onset.Cell], capped: Load = UNTIL_ONSET, other: Load = WIFI, rtt: float = 0.02
-) -> onset.Outcome:
+def onset_run(turn: Turn[onset.Cell], capped: Load = UNTIL_ONSET, other: Load = WIFI) -> onset.Outcome:
     """Judge a cap of 5 Mbit/s on a path of 100 Mbit/s, with another path of 30 Mbit/s."""
     samples = series({"eth0": capped, "wlan0": other}, ONSET + turn.cell.windows.steady[1] + 0.3)
-    return onset.judge(samples, turn.cell, ONSET, rtt)
+    return onset.judge(samples, turn.cell, ONSET)
 
 
 ONSET_JUDGE = judge_of(
@@ -34,8 +32,6 @@ ONSET_JUDGE = judge_of(
         "the cap ends again": {"capped": between(ONSET + 0.5, ONSET + 3, 5, 100)},
         "the other path stalls": {"other": between(ONSET + 1, ONSET + 2, 0, 30)},
         "the other path keeps three quarters": {"other": between(0, ONSET, 30, 20)},
-        "the queue of the cap is long": {"rtt": 0.5},
-        "emulator off": {"rtt": 0.0001},
     },
     {"fallback to TCP": "no data arrived over the other path before the cap"},
 )
