@@ -3,7 +3,7 @@
 
 A :class:`Row` has the measurements of one cell under one variant. A :class:`Column` computes one value from these
 measurements, and defines how to show the value and which bounds it has. A column without a heading has only an aim; a
-column without bounds has only a text. A :class:`Table` consists of labels of the rows, and of columns.
+column without bounds has only a text.
 """
 
 from __future__ import annotations
@@ -115,19 +115,20 @@ class Row(Generic[C, M]):
 
     def beside(self, variant: str | None = None, part: str | None = None) -> list[M]:
         """Return the measurements of this cell under another *variant*, or of another *part*."""
-        return self.results.of(
-            self.cell, self.variant if variant is None else variant, self.part if part is None else part
-        )
+        key = (self.variant if variant is None else variant, self.part if part is None else part)
+        return self.results.of(self.cell, *key)
 
     @property
     def planned(self) -> int:
         """Number of planned runs of the cell under this variant."""
-        return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in self.results.turns)
+        return self._number(self.results.turns)
 
     @property
     def made(self) -> int:
         """Number of these runs that were measured."""
-        turns = {run.turn for run in self.results.runs}
+        return self._number({run.turn for run in self.results.runs})
+
+    def _number(self, turns: Iterable[Turn[C]]) -> int:
         return sum((turn.cell, turn.variant) == (self.cell, self.variant) for turn in turns)
 
     def values(self, name: str) -> list[float]:
@@ -177,6 +178,10 @@ class Column(Generic[C, M]):
     text: Callable[[Row[C, M]], str] | None = None
     """Returns the text for the table, in place of the value."""
 
+    @property
+    def has_bounds(self) -> bool:
+        return self.least is not None or self.most is not None
+
     def values(self, row: Row[C, M]) -> list[float]:
         found = row.values(self.of) if isinstance(self.of, str) else self.of(row)
         return [value * self.scale for value in found]
@@ -188,9 +193,7 @@ class Column(Generic[C, M]):
 
     def verdict(self, row: Row[C, M]) -> Aim | None:
         """Return the aim of *row*; None if the row is not judged, the column has no bounds, or there are no values."""
-        if (self.least is None and self.most is None) or not self.judged(row):
-            return None
-        if (value := self.value(row)) is None:
+        if not self.has_bounds or not self.judged(row) or (value := self.value(row)) is None:
             return None
         name, least, most = (each(row) if callable(each) else each for each in (self.aim, self.least, self.most))
         return Aim(str(name or self.heading), value, self.unit, cast(Any, least), cast(Any, most))
@@ -204,12 +207,9 @@ class Column(Generic[C, M]):
         values = self.values(row)
         if not values or all(map(isnan, values)):
             return ""
-        if self.by == "mean":
-            text = mean(values, digits=self.digits)
-        else:
-            value = STATISTICS[self.by](values)
-            text = f"{value:,.{self.digits}f}" if isfinite(value) else "never"
-        return coloured(text, self.verdict(row))
+        value = STATISTICS[self.by](values)
+        text = f"{value:,.{self.digits}f}" if isfinite(value) else "never"
+        return coloured(mean(values, digits=self.digits) if self.by == "mean" else text, self.verdict(row))
 
 
 def figure(heading: str, default: Any = MISSING, **column: Any) -> Any:
@@ -219,7 +219,7 @@ def figure(heading: str, default: Any = MISSING, **column: Any) -> Any:
 
 def columns_of(kind: type) -> list[Column[Any, Any]]:
     """Return the columns of the fields of *kind* that :func:`figure` declares."""
-    declared = [(each.name, *each.metadata[_COLUMN]) for each in fields(kind) if _COLUMN in each.metadata]
+    declared = ((each.name, *each.metadata[_COLUMN]) for each in fields(kind) if _COLUMN in each.metadata)
     return [Column(heading, name, **column) for name, heading, column in declared]
 
 
@@ -267,24 +267,21 @@ class Table(Generic[C, M]):
 
     def _beside(self, rows: Sequence[Row[C, M]]) -> RichTable:
         [(_, text), *_] = self.labels
-        aims = {column: [column.verdict(row) for row in rows] for column in self.columns}
-        has_aims = any(aim is not None for each in aims.values() for aim in each)
-        head = ["figure", *(["aim"] if has_aims else []), *map(text, rows)]
+        has_aims = any(column.has_bounds for column in self.columns)
+        head = ["figure", *["aim"] * has_aims, *map(text, rows)]
         # All columns wrap, because the names of cells may be long.
         table = new_table(self.title, head, ["figure"], head)
         for column in self.columns:
-            if not any(map(column.shown, rows)):
+            aims, texts = [column.verdict(row) for row in rows], list(map(column.shown, rows))
+            if not any(texts):
                 continue
-            bounds = {aim.wanted for aim in aims[column] if aim is not None}
-            texts = [
-                f"{column.shown(row)} ({aim.wanted})" if aim is not None and len(bounds) > 1 else column.shown(row)
-                for row, aim in zip(rows, aims[column], strict=True)
-            ]
+            bounds = {aim.wanted for aim in aims if aim is not None}
+            if len(bounds) > 1:
+                texts = [f"{shown} ({aim.wanted})" if aim else shown for shown, aim in zip(texts, aims, strict=True)]
             figure, unit = column.heading or str(column.aim), column.unit.strip()
             if unit and figure != unit and not figure.endswith(f" {unit}"):
                 figure = f"{figure}, {unit}"
-            common = bounds.pop() if len(bounds) == 1 else ""
-            table.add_row(figure, *([common] if has_aims else []), *texts)
+            table.add_row(figure, *[bounds.pop() if len(bounds) == 1 else ""] * has_aims, *texts)
         return table
 
 

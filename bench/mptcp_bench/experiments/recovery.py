@@ -248,7 +248,7 @@ SCENARIO = Scenario(
     ),
     cells=lambda chosen: chosen.netfilter,
     runs=lambda chosen, cell, variant: 1,
-    attempts=lambda cell: 1,
+    attempts=1,
     lacking=lacking,
     bed=lambda chosen, cells, seed: Testbed(TWO_PATHS),
     measure=measure,

@@ -66,8 +66,8 @@ def recovery_run(
     """Judge a run in which the throttler is killed after 5 s and restarted after 7 s."""
     samples = series({"eth0": ethernet, "wlan0": wifi}, END)
     shares = recovery.shares_of(samples, KILLED, RESTARTED, READY, END, 5 * MBIT)
-    others = {**dict.fromkeys(LINES, ()), "restored": 0.4, "same_caps": 0.7, "exit_code": 0, **change}
-    return recovery.Measurement(**shares, **others)
+    empty: dict[str, Any] = dict.fromkeys(LINES, ())
+    return recovery.Measurement(**{**empty, **shares, "restored": 0.4, "same_caps": 0.7, "exit_code": 0, **change})
 
 
 RECOVERY = judge_of(
