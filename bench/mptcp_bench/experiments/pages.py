@@ -178,11 +178,6 @@ class IpRecorder(Recorder):
 
         super().__init__(node, devices, interval=0.02, read=read)
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        super().__exit__(kind, error, traceback)
-        # Take one more sample, because the last byte may have arrived after the last sample.
-        self._take()
-
 
 @dataclass(slots=True)
 class Bed:
@@ -194,7 +189,6 @@ class Bed:
     throttler: Throttler | None = None
     known: bool = False
     """Whether the throttler has seen the client."""
-    _orders: int = 0
 
     @classmethod
     def start(cls, testbed: Testbed, sizes: Sequence[int]) -> Bed:
@@ -246,6 +240,8 @@ class Bed:
         added = Added(self.client, self.testbed["proxy"])
         with IpRecorder(self.client, DEVICES) as recorder:
             answers = self._run_agent(cell)
+            # The last byte may have arrived after the last sample.
+            recorder.wait(recorder.now + 0.1)
         self.known = self.throttler is not None
         # An answer without a time means that the download did not begin.
         broken = [each for each in answers if not each or each["error"] or str(each["octets"]) != each["name"]]
@@ -266,8 +262,7 @@ class Bed:
             "files": [(str(size), size) for size in cell.sizes],
             "timeout": FILE_TIMEOUT,
         }
-        self._orders += 1
-        file = self.client.write(f"order-{self._orders}.json", json.dumps(order))
+        file = self.client.write("order.json", json.dumps(order))
         process = self.client.popen(self.client.agent("fetch", str(file)), name="fetch")
         # After an error or timeout, stop the client, so that it does not download during the next batch.
         with undone_on_error(process.kill):
@@ -279,9 +274,8 @@ class Bed:
 
     def wait_until_quiet(self) -> None:
         """Wait until all connections of the last batch have ended, then wait for ``PAUSE_SECONDS``."""
-        wait_until(
-            lambda: not self._has_connections(), "the last batch's connections are closed", timeout=CLOSE_TIMEOUT
-        )
+        closed = "the last batch's connections are closed"
+        wait_until(lambda: not self._has_connections(), closed, timeout=CLOSE_TIMEOUT)
         time.sleep(PAUSE_SECONDS)
 
     def _has_connections(self) -> bool:

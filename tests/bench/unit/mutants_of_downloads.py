@@ -171,7 +171,7 @@ def steering_run(
     if isinstance(turn.cell, steering.Cell):
         kind = turn.cell.kind
         loads = dict(zip(("eth0", "wlan0"), (changed or {}).get(kind, SOUND_LOADS[kind]), strict=True))
-        return steering.findings(kind, series(loads, STOP), BEFORE_SECONDS)
+        return steering.judge(kind, series(loads, STOP), BEFORE_SECONDS)
     if turn.cell.mode == outages.NONE:
         return outage(28, 19, 1.4)
     # Rounds differ, so that a mean has an interval.
