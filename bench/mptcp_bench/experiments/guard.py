@@ -115,7 +115,7 @@ class Control:
     """One transfer without a fault."""
 
     # Some controls need little data. Without Wi-Fi, a transfer has no cap to relax.
-    wifi: float = figure("Wi-Fi at first", unit=" Mbit/s", scale=1e-6, least=0.1)
+    wifi: float = figure("Wi-Fi before the event", unit=" Mbit/s", scale=1e-6, least=0.1)
     relaxations: int = figure("relaxations", by="most", digits=0, most=0)
 
 
@@ -131,20 +131,22 @@ class Outcome:
     before: float = figure("Wi-Fi before", scale=1e-6)
     """Wi-Fi's rate before the fault, bits/s."""
     recovered: float = _figure(
-        ON, "gets again after s", "recovers after", unit=" s",
+        ON, "recovery after s", "recovery from the fault after", unit=" s",
         most=of_cell(lambda cell: MAX_RECOVERY_SECONDS[cell.direction]),
     )  # fmt: skip
     """Seconds from the fault until the connection's rate is at least ``MIN_RECOVERY`` times :attr:`before`."""
-    during: float = _figure(OFF, "then", "without the guard gets", most=MIN_RECOVERY)
+    during: float = _figure(
+        OFF, "rate in the fault, share", "rate in the fault without the guard, share", most=MIN_RECOVERY
+    )
     """Rate of the connection from two seconds after the fault to the fault's end, as a share of :attr:`before`."""
     in_force: float = _figure(
-        ON, "cap back after s", "the cap is back after", unit=" s",
+        ON, "cap in force after s", "cap in force again after", unit=" s",
         most=of_cell(lambda cell: AFTER_SECONDS[cell.direction] - CAP_WINDOW_SECONDS - WINDOW_SECONDS),
     )  # fmt: skip
     """Seconds from the end of the fault until Ethernet stays at its cap."""
-    relaxations: int = _figure(OFF, "n", "without the guard relaxed", by="most", digits=0, most=0)
+    relaxations: int = _figure(OFF, "relaxations", "relaxations without the guard", by="most", digits=0, most=0)
     """Number of times that the guard relaxed the cap."""
-    beyond: float = _figure(ON, "beyond", "beyond the cap, × what Wi-Fi lacks", most=1.1)
+    excess: float = _figure(ON, "excess", "data above the cap / data that Wi-Fi lacks", most=1.1)
     """Data that Ethernet carried above its cap until the cap was in force again / the data that Wi-Fi lacked."""
 
 
@@ -229,7 +231,7 @@ def judge(samples: Sequence[Sample], until: float, fault_at: float, relaxations:
         during=sum(mean_rate(samples, device, fault_at + 2, end) for device in DEVICES) / before,
         in_force=cap_at - end,
         relaxations=relaxations,
-        beyond=excess / max(1.0, before - mean_rate(samples, "wlan0", fault_at, excess_end)),
+        excess=excess / max(1.0, before - mean_rate(samples, "wlan0", fault_at, excess_end)),
     )
 
 
@@ -258,7 +260,7 @@ SCENARIO = Scenario(
             (
                 RUNS,
                 *columns_of(Outcome),
-                Column("", "before", aim="Wi-Fi before, of its link", scale=1e-6 / WIFI, least=0.8, most=1.2),
+                Column("", "before", aim="Wi-Fi before the fault / its link", scale=1e-6 / WIFI, least=0.8, most=1.2),
             ),
             (
                 ("", lambda row: row.cell.direction), ("RTT", lambda row: f"{row.cell.rtt} ms"),

@@ -66,9 +66,9 @@ def _figure(heading: str, **column: Any) -> Any:
 class RateResult:
     """How completely the throttler tracked the connections."""
 
-    rate: float = _figure("opened per second", least=of_cell(lambda cell: MIN_SHARE * cell.rate))
+    rate: float = _figure("connections opened per second", least=of_cell(lambda cell: MIN_SHARE * cell.rate))
     joins: float = _figure("joins per connection", least=MIN_SHARE, digits=3)
-    opened_minus_actual: int = _figure("opened by the tracker - by the client", least=0, most=0)
+    opened_minus_actual: int = _figure("connections opened by the tracker - by the client", least=0, most=0)
     activated_minus_actual: int = _figure("subflows activated by the tracker - by the client", least=0, most=0)
     lost: int = _figure("connections without entry, or whose entry was not removed", least=0, most=0)
     events_lost: int = _figure("path-manager events lost", most=0)

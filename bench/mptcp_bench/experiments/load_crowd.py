@@ -247,9 +247,9 @@ _JOIN_COUNT = of_cell(lambda cell: cell.count)
 class Reactions:
     """The reactions to many joins: numbers of connections, and delays in milliseconds."""
 
-    joined: int = figure("connections that were joined", least=_JOIN_COUNT, digits=0)
-    capped: int = figure("of these, capped afterwards", least=_JOIN_COUNT, digits=0)
-    capped_before: int = figure("of these, capped before", most=0, digits=0)
+    joined: int = figure("joined connections", least=_JOIN_COUNT, digits=0)
+    capped: int = figure("joined connections, capped after the join", least=_JOIN_COUNT, digits=0)
+    capped_before: int = figure("joined connections, capped before the join", most=0, digits=0)
     median: float = figure("median ms")
     p99: float = figure("p99 ms", aim="third ACK to the first packet under the cap, p99", unit=" ms", most=MAX_P99_MS)
     greatest: float = figure("greatest ms")

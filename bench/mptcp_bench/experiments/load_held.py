@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The throttler under the load of thousands of slow tunnels with two subflows through the real Squid.
 
-For each number of tunnels, in a separate testbed, the experiment measures the reload that caps every tunnel, the
-longest lag of the event loop, ``status``, processor time with and without caps, the reaction to joins of other
-connections (on another port), memory, and the time to stop after SIGTERM during a reload. Before the stop, ten browsers
-have the console's page open and a scraper polls its metrics: the event loop's lag is compared with the lag without the
-console.
+For each number of tunnels, the experiment measures the reload that caps every tunnel, the longest lag of the event
+loop, ``status``, processor time with and without caps, the reaction to joins of other connections (on another port),
+memory, and the time to stop after SIGTERM during a reload. Before the stop, ten browsers have the console's page open
+and a scraper polls its metrics: the event loop's lag is compared with the lag without the console.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ MIN_RSS_MB = 5.0
 MAX_REACTION_RATIO = 2.0
 """Maximum of the reaction's 99th percentile with tunnels, divided by the 99th percentile without tunnels."""
 MAX_LAG_RATIO, LAG_ALLOWANCE_SECONDS = 1.25, 0.005
-"""The event loop's longest lag with a console may be this factor times the lag without a console, plus these seconds.
-Each query makes the throttler fork, which takes 8 ms with 10,000 connections; the seconds allow for a fork at the same
-time as other work."""
+"""The event loop's longest lag with a console may be this factor times the lag without a console, plus these seconds,
+which allow for a fork at the same time as other work."""
 SETTLE_SECONDS = 3.0
 """Seconds to wait after a change before processor time is measured."""
 RELOAD_TIMEOUT, ANSWER_TIMEOUT = 120.0, 60.0
@@ -87,29 +85,28 @@ class Held:
 
     two_subflows: int = figure("tunnels with two subflows", least=_TUNNEL_COUNT, digits=0)
     in_status: int = figure("connections with two subflows in status", least=_TUNNEL_COUNT, digits=0)
-    ended: int = figure("tunnels that ended", most=0, digits=0)
-    # With fewer bytes, some tunnels carried no data, and the other figures would prove nothing.
-    received: float = figure("received under caps, share of expected", least=0.95)
-    reload: float = figure("reload, to the last set entry", unit=" s", most=5.0)
-    released: float = figure("reload, until no entry is left", unit=" s", most=5.0)
-    lag: float = figure("longest event loop lag", unit=" s", least=1e-9, most=MAX_LAG_SECONDS, digits=3)
+    ended: int = figure("tunnels closed by the proxy", most=0, digits=0)
+    received: float = figure("bytes received under caps / expected bytes", least=0.95)
+    reload: float = figure("time from a reload to the last set entry", unit=" s", most=5.0)
+    released: float = figure("time from a reload until the set is empty", unit=" s", most=5.0)
+    lag: float = figure("longest lag of the event loop", unit=" s", least=1e-9, most=MAX_LAG_SECONDS, digits=3)
     command: float = figure("status --json, median", unit=" s", most=0.5, digits=3)
-    busy: float = figure("cores: caps, guard, budgets", most=0.25, digits=3)
-    idle: float = figure("cores: nothing capped", most=0.05, digits=3)
+    busy: float = figure("cores used with caps, guard and budgets", most=0.25, digits=3)
+    idle: float = figure("cores used without caps", most=0.05, digits=3)
     joins_without: int = figure("reactions without tunnels", least=_JOIN_COUNT, digits=0)
     p99_without: float = figure("reaction without tunnels, p99", unit=" ms", most=MAX_P99_MS)
     joins: int = figure("reactions with tunnels", least=_JOIN_COUNT, digits=0)
     p99: float = figure("reaction with tunnels, p99", unit=" ms", most=_max_reaction)
     joins_polled: int = figure("reactions while polled", least=of_cell(lambda cell: cell.joins // 2), digits=0)
     p99_polled: float = figure("reaction while polled, p99", unit=" ms", most=_max_reaction)
-    resident: float = figure("RSS", unit=" MB", least=MIN_RSS_MB, most=150, digits=1)
-    lag_without: float = figure("loop lag without a console", unit=" s", least=1e-9, digits=3)
-    lag_with: float = figure("loop lag with a console", unit=" s", least=1e-9, most=_max_lag, digits=3)
+    resident: float = figure("throttler's memory", unit=" MB", least=MIN_RSS_MB, most=150, digits=1)
+    lag_without: float = figure("lag of the event loop without a console", unit=" s", least=1e-9, digits=3)
+    lag_with: float = figure("lag of the event loop with a console", unit=" s", least=1e-9, most=_max_lag, digits=3)
     # docs/metrics.md allows a scrape_timeout of 2 s.
-    scrape: float = figure("console: scrape, slowest", unit=" s", most=2.0)
-    console: float = figure("console: RSS", unit=" MB", least=MIN_RSS_MB, most=100, digits=1)
-    stop: float = figure("SIGTERM during a reload, to the exit", unit=" s", most=3.0)
-    remnants: tuple[str, ...] = figure("remnants after SIGTERM", most=0, digits=0)
+    scrape: float = figure("slowest scrape of the console", unit=" s", most=2.0)
+    console: float = figure("console's memory", unit=" MB", least=MIN_RSS_MB, most=100, digits=1)
+    stop: float = figure("time from SIGTERM during a reload to the exit", unit=" s", most=3.0)
+    remnants: tuple[str, ...] = figure("changed dumps after SIGTERM", most=0, digits=0)
     """Kernel state that differs after the stop from the state before the start, and an exit code other than 0."""
 
 
@@ -228,7 +225,7 @@ def _reload_seconds(node: LiveNode, minimum: int) -> float:
 def _status_seconds(node: LiveNode, throttler: Throttler) -> float:
     """Return the seconds that ``mptcp-throttler status --json`` takes."""
     argv = throttler.command("status", "--json", "--socket", str(throttler.socket))
-    # Remove a developer's setting that operators do not have. It would make Python compile its modules each time.
+    # With a developer's setting, Python would compile its modules each time.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     begin = time.monotonic()
     json.loads(node.run(argv, env=environment).stdout)

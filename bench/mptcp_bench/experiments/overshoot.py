@@ -54,7 +54,7 @@ ALLOWED_BYTES = 1_000_000
 FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before the first ACK (RFC 6928)."""
 MAX_BURST = class_spec(1, Throttle(rate=CAP * 1_000_000)).burst + FIRST_WINDOW
-"""Maximum bytes beyond ``MAX_RATIO`` × cap × time: one burst of a class with the cap's rate, and an initial window."""
+"""Maximum of the excess over ``MAX_RATIO`` × cap × time: a burst of a class with the cap's rate, and an initial window."""
 CAPPED, OTHER = DEVICES
 MAX_RATIO = 1.05
 """Maximum of a capped rate, as a multiple of the cap."""
@@ -76,7 +76,7 @@ class Outcome:
     """Maximum bytes by which the transfer was ahead of ``MAX_RATIO`` × cap × time."""
     mean: float = figure("× cap")
     """Mean rate of the capped path, as a multiple of the cap."""
-    ahead: float = figure("beyond cap × time, kB", by="most", scale=1e-3, digits=0)
+    ahead: float = figure("kB in excess of cap × time", by="most", scale=1e-3, digits=0)
     """Maximum bytes by which the transfer was ahead of cap × time."""
     other: float = figure("other, Mbit/s", scale=1e-6, digits=1)
     """Rate of the other path in bits/s, from full speed on."""
@@ -168,10 +168,10 @@ def _aim(name: str, aim: str, of: Sequence[str] = CAPPED_FROM_THE_START, **colum
 COLUMNS: tuple[Column[str, Outcome], ...] = (
     RUNS,
     *columns_of(Outcome),
-    _aim("excess", f"bytes beyond {MAX_RATIO:g} × cap × time", by="most", unit=" B", most=MAX_BURST),
+    _aim("excess", f"bytes in excess of {MAX_RATIO:g} × cap × time", by="most", unit=" B", most=MAX_BURST),
     _aim("mean", "capped path, × the cap", least=0.85, most=MAX_RATIO),
     _aim("other", "other path, × its link", scale=1e-6 / RATES[1], least=0.9, most=1.05),
-    _aim("rate", "uncapped, × the cap", ("none",), scale=1e-6 / CAP, least=MIN_UNCAPPED_RATIO),
+    _aim("rate", "Ethernet without a cap, × the cap", ("none",), scale=1e-6 / CAP, least=MIN_UNCAPPED_RATIO),
 )
 
 

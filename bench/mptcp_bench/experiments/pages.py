@@ -342,18 +342,18 @@ TABLES = (
         "Many downloads under a cap", False,
         Column(
             "× static", _compared("seconds", "static", operator.truediv), by="median", most=1.02, judged=_is_known,
-            aim="time, × that with a static class",
+            aim="duration, × that with a static class",
         ),
     ),
     _table(
         "Many downloads of a client with one path", True,
         Column(
             "", _compared("first", "none", operator.sub), by="most", unit=" s", most=MAX_FIRST_DELAY, judged=_is_ours,
-            aim="first downloads of a lone client longer, the longest",
+            aim="longest first download of a client with one path, added time",
         ),
         Column(
             "", _compared("later", "none", operator.truediv), most=MAX_LATER_RATIO, judged=_is_ours,
-            aim="later downloads of a lone client, × without a policy",
+            aim="later downloads of a client with one path, × without a policy",
         ),
     ),
 )  # fmt: skip

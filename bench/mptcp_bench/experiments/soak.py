@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Opens and closes tunnels under a cap for an hour, or another time: nothing grows, and no subflow is missed.
 
-The crowd of the experiment ``load`` holds tunnels with two subflows and replaces some of them every second. The
-subflows that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's
-entries. Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time. After
-the end of the throttler, the samples are missing, which misses an aim.
+The crowd of the experiment ``load`` has tunnels with two subflows and replaces some of them every second. The subflows
+that the throttler knows are compared with the kernel's list of subflows, and its caps with the kernel's entries.
+Memory, descriptors, classes, entries and BPF maps of the throttler and Squid are recorded over time. If the throttler
+ends, samples are missing, which misses an aim.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from mptcp_common.units import parse_rate
@@ -45,14 +44,11 @@ CLOSE_SECONDS = 10
 """Seconds until a closed tunnel has disappeared everywhere."""
 CAPPED_PREFIX = ADDRESSES[0]
 """Prefix of the addresses on the capped path."""
-MAX_CHECKED = 500
-"""Maximum number of connections at each sample whose caps are compared with the kernel's entries."""
 MIN_RATE = 0.95
 """Minimum mean rate of the cap's class over all samples, as a share of the cap. While the cap repays an overshoot, its
-class has half of the rate. With a small overshoot, such repayments are short and rare."""
+class has half of the rate."""
 MIN_OPEN_SHARE, MIN_REPLACED_SHARE = 0.95, 0.9
-"""Minimum number of tunnels in any sample, and of replaced tunnels, each as a share of the wanted number. Without
-replacements, the absence of growth would prove nothing."""
+"""Minimum number of tunnels in any sample, and of replaced tunnels, each as a share of the wanted number."""
 SIZES = dict.fromkeys(
     (
         "throttler's resident memory", "throttler's descriptors", "throttler's BPF maps", "set entries", "classes",
@@ -71,8 +67,8 @@ Reading = Mapping[str, float]
 - *time*: seconds since the replacement of tunnels began;
 - *open*, *opened*: number of established tunnels, and of tunnels opened since the start;
 - *missed*: connections that ``status`` lacks, although they had two subflows in the kernel before and after;
-- *invented*: connections that ``status`` shows, although the kernel had them neither before nor after;
-- *checked*, *wrong*: connections whose entries were compared, and those with a subflow in the wrong class or in none;
+- *phantom*: connections that ``status`` shows, although the kernel had them neither before nor after;
+- *checked*, *misclassified*: connections whose entries were compared, and those with a subflow in a wrong class;
 - *ceil*: rate of the cap's class in bits/s; NaN if it does not exist."""
 
 
@@ -102,9 +98,9 @@ class Soak:
     """The values that were measured over the whole time."""
 
     readings: tuple[Reading, ...]
-    ended: int = figure("tunnels that the proxy ended", most=0, digits=0)
+    ended: int = figure("tunnels closed by the proxy", most=0, digits=0)
     cores: float = figure("throttler's processor share", unit=" cores", digits=3)
-    remnants: tuple[str, ...] = figure("after SIGTERM: changed dumps", most=0, digits=0)
+    remnants: tuple[str, ...] = figure("changed dumps after SIGTERM", most=0, digits=0)
     """Kernel dumps that differ after SIGTERM from those before the start, and an exit code other than 0."""
 
 
@@ -130,25 +126,25 @@ def measure(testbed: Testbed, turn: Turn[Settings]) -> Soak:
     crowd.hold(cell.n)
     ended, seconds_before, begin = crowd.client.read().ended, tree_seconds(pid), time.monotonic()
     crowd.churn(cell.churn)
-    readings = tuple(_readings(crowd, throttler, cell, Random(turn.number)))
+    readings = tuple(_readings(crowd, throttler, cell))
     cores = (tree_seconds(pid) - seconds_before) / (time.monotonic() - begin)
     crowd.churn(0)
     ended = crowd.client.read().ended - ended
     return Soak(readings, ended, cores, crowd.remnants(before, throttler))
 
 
-def _readings(crowd: Crowd, throttler: Throttler, cell: Settings, draw: Random) -> Iterator[Reading]:
+def _readings(crowd: Crowd, throttler: Throttler, cell: Settings) -> Iterator[Reading]:
     """Yield a reading at each interval; none while the throttler does not answer."""
     begin = time.monotonic()
     for sample in range(1, cell.samples + 1):
         time.sleep(max(0.0, begin + sample * cell.interval - time.monotonic()))
         with suppress(TestbedError, ValueError, OSError):
-            yield {"time": time.monotonic() - begin, **_reading(crowd, throttler, draw)}
+            yield {"time": time.monotonic() - begin, **_reading(crowd, throttler)}
         if not throttler.process.running:
             return
 
 
-def _reading(crowd: Crowd, throttler: Throttler, draw: Random) -> Reading:
+def _reading(crowd: Crowd, throttler: Throttler) -> Reading:
     """Return a reading without its time. Raises TestbedError, ValueError or OSError without a throttler."""
     proxy, pid, server = crowd.testbed["proxy"], throttler.process.pid, crowd.server.pid
     before = two_subflows(crowd.listing())
@@ -161,16 +157,15 @@ def _reading(crowd: Crowd, throttler: Throttler, draw: Random) -> Reading:
     cap, ceil = next(iter(ceilings(classes).items()), ("", math.nan))
     subflows = remote_ends(status)
     entries = {f"{address}:{port}": classid for address, port, classid in _ENTRY.findall(saved)}
-    known = sorted(unchanged & subflows.keys())
-    checked = draw.sample(known, min(MAX_CHECKED, len(known)))
+    checked = unchanged & subflows.keys()
     counters = crowd.client.read()
     return {
         "open": counters.open,
         "opened": counters.opened,
         "missed": len(unchanged - subflows.keys()),
-        "invented": len(subflows.keys() - before - set(_TOKEN.findall(listing))),
+        "phantom": len(subflows.keys() - before - set(_TOKEN.findall(listing))),
         "checked": len(checked),
-        "wrong": misplaced(checked, subflows, entries, cap),
+        "misclassified": misplaced(checked, subflows, entries, cap),
         "ceil": ceil,
         "throttler's resident memory": user_memory(pid, "Rss") / 1e6,
         "throttler's descriptors": descriptors(pid),
@@ -198,8 +193,7 @@ def misplaced(
 ) -> int:
     """Return how many *checked* connections have a subflow whose class contradicts the policy.
 
-    *subflows* has, by token, each subflow's remote end. *entries* has the class of each remote end. *cap* is the
-    class of the cap.
+    *subflows* has each subflow's remote end by token, *entries* the class of each remote end. *cap* is the cap's class.
     """
     return sum(
         any((entries.get(end) == cap) is not end.startswith(CAPPED_PREFIX) for end in subflows[token])
@@ -248,20 +242,20 @@ def _growth(name: str, most: float) -> Column[Settings, Soak]:
 # Fewer connections are compared than tunnels exist, because some are replaced while status and kernel are read.
 COLUMNS: Sequence[Column[Settings, Soak]] = (
     Column(
-        "samples", lambda row: [len(soak.readings) for soak in row.measured], digits=0,
+        "samples", "readings", digits=0,
         least=of_cell(lambda cell: max(3, round(0.9 * cell.samples))),
     ),
     _column(
-        "tunnels, in the sample with the fewest", "open", "least", least=of_cell(lambda cell: MIN_OPEN_SHARE * cell.n)
+        "open tunnels, minimum", "open", "least", least=of_cell(lambda cell: MIN_OPEN_SHARE * cell.n)
     ),
     Column("tunnels replaced, /s", _replacement_rates, least=of_cell(lambda cell: MIN_REPLACED_SHARE * cell.churn)),
-    _column("subflows: connections missed, maximum in a sample", "missed", "most", most=0),
-    _column("subflows: phantom connections, maximum in a sample", "invented", "most", most=0),
+    _column("subflows: connections missed, maximum", "missed", "most", most=0),
+    _column("subflows: phantom connections, maximum", "phantom", "most", most=0),
     _column(
-        "caps: connections compared, minimum in a sample", "checked", "least",
-        least=of_cell(lambda cell: max(1, min(MAX_CHECKED, cell.n // 2))),
+        "caps: connections compared, minimum", "checked", "least",
+        least=of_cell(lambda cell: max(1, cell.n // 2)),
     ),
-    _column("caps: misclassified connections, maximum in a sample", "wrong", "most", most=0),
+    _column("caps: misclassified connections, maximum", "misclassified", "most", most=0),
     _column(
         "caps: rate of the class / the cap's, mean", "ceil", "mean", least=MIN_RATE, most=1.0, scale=1 / CAP, digits=3
     ),

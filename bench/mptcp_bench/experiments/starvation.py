@@ -166,7 +166,7 @@ def _min_share(row: Row[Layout, Carried]) -> float:
 
 def _path(row: Row[Layout, Carried]) -> str:
     """Return a text with the row's path and the link or cap with which its rate is compared."""
-    return f"{row.part}, of its {'link' if row.cell.cap(row.part) is None else 'cap'}"
+    return f"rate of path {row.part} / its {'link' if row.cell.cap(row.part) is None else 'cap'}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,14 +78,14 @@ class Shares:
     The modes that have an event in the middle of the download have only the first six figures.
     """
 
-    standby: float | None = _figure("standby's share before", most=0.001)
-    takeover: float | None = _figure("taken over after s", most=1)
-    back: float | None = _figure("back after s", most=AFTER_SECONDS)
+    standby: float | None = _figure("standby's share before the outage", most=0.001)
+    takeover: float | None = _figure("takeover after s", most=1)
+    back: float | None = _figure("return to the active path after s", most=AFTER_SECONDS)
     fast: float | None = _figure("Mbit/s, fast origin", least=0.95 * (ETHERNET + WIFI), most=MAX_TOTAL)
     slow_share: float | None = _figure("Ethernet's share, slow origin", most=0.02)
     slow: float | None = _figure("Mbit/s, slow origin", least=0.9 * SLOW_ORIGIN)
     share: float | None = _figure("Ethernet's share")
-    deviation: float | None = _figure("worst over 10 s, points", most=5)
+    deviation: float | None = _figure("largest deviation over 10 s, points", most=5)
     """Maximum difference between Ethernet's share and its weight, in percentage points."""
     total: float | None = _figure(
         "Mbit/s", least=of_cell(lambda cell: MIN_TOTAL[cell.kind]), most=MAX_TOTAL,

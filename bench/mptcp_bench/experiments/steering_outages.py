@@ -170,10 +170,10 @@ class Outage:
 
     before: float = figure("Mbit/s before", digits=1)
     """Rate of the application before the outage, Mbit/s."""
-    during: float = figure("in it", digits=1)
+    during: float = figure("Mbit/s in the outage", digits=1)
     """Rate of the application in the outage, Mbit/s; without its first ``SETTLE_SECONDS`` if it is long."""
     still: float = figure(
-        "stands still s", digits=1, aim="stands still for s", most=_max_stall,
+        "longest pause s", digits=1, aim="longest pause of the application, s", most=_max_stall,
         judged=lambda row: _has_mode(row) and row.cell.load != "upload",
     )  # fmt: skip
     """Longest time in seconds that the application stood still, beginning in the outage or lasting into it."""
@@ -201,7 +201,7 @@ TABLE: Table[Any, Outage] = Table(
     (
         *columns_of(Outage),
         Column(
-            "", "before", "most", "Mbit/s before the failure, by the first path alone", most=MAX_FIRST_RATE,
+            "", "before", "most", "Mbit/s before the failure, over only the first path", most=MAX_FIRST_RATE,
             judged=_uses_first_path,
         ),
         Column("", _relative, aim="Mbit/s, × without a mode, lower bound", least=1 - MARGIN, judged=_has_mode),

@@ -73,9 +73,9 @@ TUNNELS, CHURN, INTERVAL, COUNT = 1_000, 50, 30.0, 120
 def reading(number: int) -> Reading:
     """Return a reading of a throttler that meets every aim: it warms up for a while and is then stable."""
     time = INTERVAL * (number + 1)
-    counts = {"open": TUNNELS - 10, "opened": TUNNELS + round(CHURN * time), "missed": 0, "invented": 0}
+    counts = {"open": TUNNELS - 10, "opened": TUNNELS + round(CHURN * time), "missed": 0, "phantom": 0}
     sizes = {name: 1_000.0 * min(1.0, 0.8 + number / 100) for name in SIZES}
-    return {"time": time, **counts, "checked": 500, "wrong": 0, "ceil": CAP, **sizes}
+    return {"time": time, **counts, "checked": 500, "misclassified": 0, "ceil": CAP, **sizes}
 
 
 def soak_run(
@@ -96,7 +96,7 @@ SOAK = judge_of(
         "the proxy ends tunnels, and kernel state remains": {"ended": 1, "remnants": ("tc",)},
         "no tunnel is replaced": {"change": lambda number: {"opened": TUNNELS}},
         "once, status and caps are wrong": {
-            "change": lambda number: {"missed": 1, "invented": 1, "wrong": 500} if number == 70 else {}
+            "change": lambda number: {"missed": 1, "phantom": 1, "misclassified": 500} if number == 70 else {}
         },
         "once, connections have one subflow": {
             "change": lambda number: {"checked": 0, "open": 900} if number == 70 else {}

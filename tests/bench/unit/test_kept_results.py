@@ -23,9 +23,9 @@ from mptcp_bench.result_file import Verdict
 KEPT = read_kept()
 PAPERS = sorted(name for name, kept in KEPT.items() if kept.experiment in PAPER)
 OURS = {name: kept for name, kept in KEPT.items() if kept.experiment in EXPERIMENTS}
-_REMARK, _NUMBER, _CLIENT = re.compile(r" \(.*\)"), re.compile(r"\d[\d,.]*"), re.compile(r"^[a-z](?=, of its )")
+_REMARK, _NUMBER, _PATH = re.compile(r" \(.*\)"), re.compile(r"\d[\d,.]*"), re.compile(r"(?<=path )[a-z](?= / its )")
 VARIED = {
-    "batches measured", "runs", "rounds", "transfers", "samples", "RTT", "tunnels, in the sample with the fewest",
+    "batches measured", "runs", "rounds", "transfers", "samples", "RTT", "open tunnels, minimum",
     "tunnels replaced, /s", "Mbit/s",
 }  # fmt: skip
 """Aims whose bounds depend on the cell, on the options, or on other measurements."""
@@ -45,7 +45,7 @@ def forms(aims: Iterable[Verdict]) -> dict[Form, set[tuple[float, ...]]]:
     """Return the forms of those *aims* that have bounds, each with the set of its bounds."""
     found: dict[Form, set[tuple[float, ...]]] = {}
     for aim in aims:
-        words = _NUMBER.sub("#", _CLIENT.sub("a client", _REMARK.sub("", aim.what).rpartition(": ")[2]))
+        words = _NUMBER.sub("#", _PATH.sub("#", _REMARK.sub("", aim.what).rpartition(": ")[2]))
         if bounds := tuple(round(bound, 6) for bound in (aim.least, aim.most) if bound is not None):
             found.setdefault(Form(words, aim.least is not None, aim.most is not None), set()).add(bounds)
     return found
