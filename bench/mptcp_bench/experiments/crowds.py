@@ -252,6 +252,5 @@ SCENARIO = Scenario(
     together=lambda arm: "crowds",
     drawn=True,
     lacking=lacking,
-    counted=lambda row: "rounds",
     verdicts=memory,
 )

@@ -161,7 +161,6 @@ SCENARIO = Scenario(
     drawn=True,
     bed=bed,
     measure=measure,
-    counted=lambda row: "downloads",
     tables=[
         Table(
             "Goodput",

@@ -236,6 +236,5 @@ SCENARIO = Scenario(
     tables=(
         Table("A new cap: rate that the other path keeps", (RUNS, *columns_of(Outcome)), (CELL, ("cap", VARIANT[1]))),
     ),
-    counted=lambda row: "runs" if row.variant == "soft" else "",
     pictures=pictures,
 )

@@ -54,7 +54,7 @@ ALLOWED_BYTES = 1_000_000
 FIRST_WINDOW = 10 * 1500
 """Bytes that TCP sends before the first ACK (RFC 6928)."""
 MAX_BURST = class_spec(1, Throttle(rate=CAP * 1_000_000)).burst + FIRST_WINDOW
-"""Maximum of the excess over ``MAX_RATIO`` × cap × time: a burst of a class with the cap's rate, and an initial window."""
+"""Maximum of the excess over ``MAX_RATIO`` × cap × time: a burst of the class, and an initial window."""
 CAPPED, OTHER = DEVICES
 MAX_RATIO = 1.05
 """Maximum of a capped rate, as a multiple of the cap."""
@@ -192,6 +192,5 @@ SCENARIO = Scenario(
     bed=start_bed,
     measure=measure,
     tables=(Table("Bytes in excess of a cap", COLUMNS, (("variant", lambda row: TITLES[row.cell]),)),),
-    counted=lambda row: "transfers",
     verdicts=verdicts,
 )

@@ -125,8 +125,6 @@ class Scenario(Generic[S, C, B, M]):
     """Raises an error if this host lacks something that the settings require in addition to *needs*."""
     lacking: Callable[[C], str | None] = lambda cell: None
     """Reason why a cell is left out on this host; None if it is measured."""
-    counted: Callable[[Row[C, M]], str] = lambda row: "runs"
-    """Name of the aim that all planned runs of a variant succeeded; empty for no such aim. The row has no part."""
     name: Callable[[Row[C, M]], str] = str
     """Name of a row, which precedes the names of its aims."""
     verdicts: Callable[[Results[C, M]], Iterable[Aim]] = lambda results: ()
@@ -240,9 +238,8 @@ class Scenario(Generic[S, C, B, M]):
     def _judged(self, results: Results[C, M]) -> Iterator[tuple[Aim, bool]]:
         """Yield each aim, and whether a table shows it."""
         for row in results.rows():
-            whole = replace(row, part="")
-            if row.planned and row.part == self.parts(row.cell)[0] and (counted := self.counted(whole)):
-                yield self._named(whole, Aim(counted, row.made, least=row.planned)), True
+            if row.planned and row.part == self.parts(row.cell)[0]:
+                yield self._named(replace(row, part=""), Aim("runs", row.made, least=row.planned)), True
             for table in self.tables:
                 for column in table.columns if table.of(row) else ():
                     if (aim := column.verdict(row)) is not None:

@@ -271,6 +271,5 @@ SCENARIO = Scenario(
     attempts=1,
     bed=lambda chosen, cells, seed: Testbed(with_crowd(paths((ETHERNET_RATE, WIFI_RATE)))),
     measure=measure,
-    name=lambda row: "",
     tables=[Table("Soak", COLUMNS, beside=True)],
 )

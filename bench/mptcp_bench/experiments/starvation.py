@@ -190,5 +190,4 @@ SCENARIO = Scenario(
             (("layout", lambda row: str(row.cell)), ("path", _path)),
         ),
     ),
-    name=lambda row: str(row.cell),
 )

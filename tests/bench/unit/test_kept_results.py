@@ -25,8 +25,7 @@ PAPERS = sorted(name for name, kept in KEPT.items() if kept.experiment in PAPER)
 OURS = {name: kept for name, kept in KEPT.items() if kept.experiment in EXPERIMENTS}
 _REMARK, _NUMBER, _PATH = re.compile(r" \(.*\)"), re.compile(r"\d[\d,.]*"), re.compile(r"(?<=path )[a-z](?= / its )")
 VARIED = {
-    "batches measured", "runs", "rounds", "transfers", "samples", "RTT", "open tunnels, minimum",
-    "tunnels replaced, /s", "Mbit/s",
+    "runs", "samples", "open tunnels, minimum", "tunnels replaced, /s", "Mbit/s",
 }  # fmt: skip
 """Aims whose bounds depend on the cell, on the options, or on other measurements."""
 OF_THE_ENGINE = {"runs", "attempts repeated for another reason than the emulated paths"}
